@@ -8,31 +8,10 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use he::{
-    Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey,
-    TfheNtt, Weights,
+    Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, ParamSet, SecretKey, Split, Weights,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-
-/// The backends of this processor by name.
-fn backends(n: usize, prime: u64) -> Vec<(&'static str, Box<dyn NttBackend>)> {
-    let portable = TfheNtt::new(n, prime).expect("a prime of a parameter set");
-    let mut all: Vec<(_, Box<dyn NttBackend>)> = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        if let Some(ifma) = he::IfmaNtt::new(n, &portable) {
-            all.push(("ifma", Box::new(ifma)));
-        }
-        if let Some(float) = he::FloatNtt::new(n, &portable) {
-            all.push(("float", Box::new(float)));
-        }
-        if let Some(float256) = he::Float256Ntt::new(n, &portable) {
-            all.push(("float256", Box::new(float256)));
-        }
-    }
-    all.push(("tfhe-ntt", Box::new(portable)));
-    all
-}
 
 /// The negacyclic product by its definition.
 fn negacyclic(a: &[u64], b: &[u64], p: u64) -> Vec<u64> {
@@ -62,7 +41,8 @@ fn ntt(c: &mut Criterion) {
             sparse[i] = rng.random_range(1..prime);
         }
         let product = negacyclic(&sparse, &poly, prime);
-        for (name, ntt) in backends(n, prime) {
+        for ntt in he::backends(n, prime).expect("a prime of a parameter set") {
+            let name = ntt.name();
             let (mut a, mut b) = (poly.clone(), sparse.clone());
             ntt.fwd(&mut a);
             ntt.fwd(&mut b);
@@ -129,7 +109,7 @@ impl Product {
         self.plan.encrypt(&self.keys.0, &self.shares[0], &mut rand::rng()).expect("key and length are the plan's")
     }
 
-    fn evaluate(&self, upload: &[u8]) -> (Vec<u8>, Vec<u64>) {
+    fn evaluate(&self, upload: &[u8]) -> Split {
         let weights = Weights::I32(&self.weights);
         let keys = EvaluationKeys { public: &self.keys.1, galois: self.galois.as_ref() };
         self.plan
@@ -144,7 +124,7 @@ impl Product {
     /// Compares both shares of the product with the plain product; returns the message that was decrypted.
     fn check(&self) -> Vec<u8> {
         let upload = self.encrypt();
-        let (download, server) = self.evaluate(&upload);
+        let Split { message: download, share: server } = self.evaluate(&upload);
         let client = self.decrypt(&download);
         assert_eq!((upload.len(), download.len()), (self.plan.upload_bytes(), self.plan.download_bytes()));
         let MatmulShape { m, k, n, .. } = self.plan.spec().shape;

@@ -6,17 +6,20 @@
 
 use std::time::Duration;
 
-use net::{Ledger, Phase, Role, process_cpu_time};
+use ndarray::ArrayD;
+use net::{Ledger, Phase, process_cpu_time};
 use planner::Planner;
+use protocols::correlation::Need;
 use protocols::functions::exp::exp_negative;
 use protocols::functions::grid::{Grid, Pieces, Scale};
 use protocols::functions::spline::Spline;
 use protocols::functions::{gelu, silu, softmax};
 use protocols::local::Pair;
+use protocols::ops::compare::AtLeast;
+use protocols::ops::evaluate::{Evaluate, Function};
 use protocols::ops::fss::table::{CurveSpec, FssTable};
 use protocols::ops::fss::threshold;
-use protocols::ops::{fss, lookup};
-use protocols::{Error, FRAC, Gelu, Options, Session, Shape};
+use protocols::{Error, FRAC, Gelu, Operation, Options, Session, Shape};
 
 /// Inputs of a measurement.
 const COUNT: usize = 3 << 13;
@@ -47,23 +50,23 @@ fn planned(n: usize, options: Options, function: impl Fn(&mut Planner, &Shape) -
     ]
 }
 
-/// CPU microseconds per word and party of the online and the offline step.
-fn timed<T: Send + Sync>(
-    offline: impl Fn(&mut Session) -> Result<T, Error> + Sync,
-    online: impl Fn(&mut Session, T) -> Result<Vec<u64>, Error> + Sync,
+/// CPU microseconds per word and party of the online and the offline step of an operation that takes `need`.
+fn timed(
+    need: Option<Need>,
+    online: impl Fn(&mut Session, &ArrayD<u64>, Option<&[u64]>) -> Result<(), Error> + Sync,
 ) -> Result<[f64; 2], Error> {
     let mut pair = Pair::new(Options::default())?;
     let mut best = [Duration::MAX; 2];
     let clock = || process_cpu_time().unwrap_or_default();
+    let x = [77, 5 << 12].map(|share| ArrayD::from_elem(vec![COUNT], share));
     for _ in 0..REPETITIONS {
         let start = clock();
-        let [client, server] = pair.run(|abb| offline(abb.session()))?;
+        let make = |s: &mut Session| need.as_ref().map(|need| need.kind.make(s, need.units, None)).transpose();
+        let made = pair.run(|abb| make(abb.session()))?;
         let middle = clock();
-        let made = std::sync::Mutex::new([Some(client), Some(server)]);
         pair.run(|abb| {
-            let session = abb.session();
-            let own = made.lock().expect("no panic")[session.role() as usize].take().expect("once");
-            online(session, own)
+            let own = abb.session().role() as usize;
+            online(abb.session(), &x[own], made[own].as_deref())
         })?;
         best[0] = best[0].min(clock() - middle);
         best[1] = best[1].min(middle - start);
@@ -89,13 +92,17 @@ fn main() -> Result<(), Error> {
     }
 
     println!("\n| evaluation alone | method | CPU online, us | CPU offline, us |\n|---|---|---|---|");
-    let x = |s: &Session| vec![if s.role() == Role::Server { 5 << 12 } else { 77 }; COUNT];
+    let evaluated = |function: Function| {
+        let operation = Evaluate { function: &function };
+        let need = operation.correlations(&vec![COUNT], &two_phases);
+        timed(need, |s, x, made| operation.run(s, x, made).map(drop))
+    };
     let f = |x: f64| x / (1.0 + (-x).exp());
     let power_bits = [11, 10, 9, 0];
     let grid = Grid { index_bits: 4, low_bits: 14, pieces: Pieces::Powers { degree: 4, power_bits } };
     let scale = Scale { base: -4.0, step: 1.0 / f64::from(1 << 15), out_frac: 29, out_width: 34 };
     let spline = Spline::fit(grid, scale, 4, power_bits, f);
-    let [online, _] = timed(|_| Ok(()), |s, ()| lookup::evaluate(s, &spline, &x(s)))?;
+    let [online, _] = evaluated(Function::lookup(spline, 29))?;
     println!("| 16 windows | look-up | {online:.2} | in online |");
     let spec = |index_bits, low_bits, out_frac, out_width| {
         let step = 1.0 / f64::from(1 << 15);
@@ -107,18 +114,14 @@ fn main() -> Result<(), Error> {
         ("1024 linear windows, 50 bits (reciprocal)", FssTable::lines(spec(10, 11, 40, 50), f)),
         ("32 windows of powers (exp)", FssTable::power(5, FRAC, 0.5, [21, 25], 49)),
     ] {
-        let [online, offline] =
-            timed(|s| fss::prepare(s, &table.shape(), COUNT), |s, made| fss::run(s, &table, &made, &x(s)))?;
+        let [online, offline] = evaluated(Function::masked(table, 26))?;
         println!("| {name} | masked | {online:.2} | {offline:.2} |");
     }
     let width = threshold::MAX_WIDTH;
-    let [online, offline] = timed(
-        |s| threshold::prepare(s, width, COUNT),
-        |s, made| {
-            let bits = threshold::run(s, &made, &x(s), &[-33, 33], width)?;
-            Ok(bits.into_iter().map(u64::from).collect())
-        },
-    )?;
+    let compare = AtLeast { thresholds: &[-33, 33], width };
+    // Keys serve comparisons over slow links.
+    let need = compare.correlations(&vec![COUNT], &Options { preprocess: true, ..one_phase });
+    let [online, offline] = timed(need, |s, x, made| compare.run(s, x, made).map(drop))?;
     println!("| two thresholds, {width} bits | masked | {online:.2} | {offline:.2} |");
     Ok(())
 }

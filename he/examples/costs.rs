@@ -1,13 +1,12 @@
-//! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below
-//! them. `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
-//! alone. `costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `costs -- families`: one table of all
-//! families of kernels that the machine has, on one core.
+//! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine.
+//! `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
+//! `costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `costs -- families`: one table of all families
+//! of kernels that the machine has, with the transforms, on one core.
 
 use bits::cpu::{Cpu, Level, VARIABLE};
 use he::{
-    CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend,
-    OleKind, OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, SeededPlan, TfheNtt, Tile, WeightCache,
-    Weights,
+    CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind,
+    OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, SeededPlan, Tile, WeightCache, Weights,
 };
 use rand::RngExt;
 use std::sync::OnceLock;
@@ -48,44 +47,6 @@ fn best<T>(f: impl Fn() -> T) -> (Duration, T) {
         least = least.min((processor_time() - start) / runs);
     }
     (least, value)
-}
-
-fn transforms() -> Result<(), HeError> {
-    println!("microseconds for one limb, this crate's choice for this processor | tfhe-ntt with portable sums");
-    println!("set              N     fwd     inv  term/1  term/4   run/8   run/1 | the same");
-    for set in ParamSet::ALL {
-        let n = set.degree();
-        let portable = TfheNtt::new(n, set.primes()[0])?;
-        let mut poly: Vec<u64> = (0..n as u64).collect();
-        let mut sum = vec![0; n];
-        let mut times = |ntt: &dyn NttBackend| {
-            let us = |d: Duration| d.as_secs_f64() * 1e6 / 20.0;
-            let fwd = shortest(100, || (0..20).for_each(|_| ntt.fwd(&mut poly)));
-            let inv = shortest(100, || (0..20).for_each(|_| ntt.inv(&mut poly)));
-            let mut factor = poly.clone();
-            ntt.factor(&mut factor);
-            let mut dot = |terms: usize| {
-                let factors = vec![factor.as_slice(); terms];
-                us(shortest(100, || (0..20).for_each(|_| ntt.dot(&mut sum, &factors, &factors)))) / terms as f64
-            };
-            let (fwd, inv, dots) = (us(fwd), us(inv), [dot(1), dot(4)]);
-            // As many products of whole polynomials as one, of weights on runs of 64: 96 terms, 8 tiles, or 1.
-            let (terms, vectors) = (96, 16);
-            let a = vec![factor[1]; vectors * terms * 8];
-            let w = vec![factor[2]; terms * 8 * ntt.weight_words()];
-            let matmul = |tiles: usize| {
-                let mut sums = vec![0; tiles * vectors * 8];
-                let products = (tiles * vectors * 8 * terms) as f64 / n as f64;
-                us(shortest(100, || {
-                    (0..20).for_each(|_| ntt.matmul(&a, &mut [Product { sums: &mut sums, weights: &w }]))
-                })) / products
-            };
-            format!("{fwd:7.2} {inv:7.2} {:7.2} {:7.2} {:7.2} {:7.2}", dots[0], dots[1], matmul(8), matmul(1))
-        };
-        let chosen = times(set.params().limbs()[0].ntt());
-        println!("{:12} {n:5} {chosen} | {}", format!("{set:?}"), times(&portable));
-    }
-    Ok(())
 }
 
 /// A product with the times of its parts.
@@ -134,7 +95,7 @@ fn timed(
     let (encrypt, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
     let (evaluate, result) = best(|| plan.evaluate(keys, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));
-    let download = result?.0;
+    let download = result?.message;
     let cache = WeightCache::new(usize::MAX);
     let from_cache = Some(CachedWeights { cache: &cache, key: 0 });
     let (cached, again) =
@@ -196,7 +157,7 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let (first, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
     let (second, result) = best(|| plan.evaluate(keyring, &upload, None, weights, &mut rand::rng()));
-    let download = result?.0;
+    let download = result?.message;
     let (third, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
     line("direct", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
@@ -204,9 +165,9 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let (sk, public, galois) = keys(plan.set(), plan.packed())?;
     let keyring = EvaluationKeys { public: &public, galois: galois.as_ref() };
     let (first, request) = best(|| plan.request(&sk, &mut rand::rng()));
-    let upload = request?.1;
-    let (second, result) = best(|| plan.respond(keyring, &upload, weights, &mut rand::rng()));
-    let download = result?.0;
+    let upload = request?.message;
+    let (second, result) = best(|| plan.respond(keyring, &upload, weights, None, &mut rand::rng()));
+    let download = result?.message;
     let (third, opened) = best(|| plan.finish(&sk, &download));
     opened?;
     line("seeded", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
@@ -223,7 +184,7 @@ fn elementwise(len: usize, width: u32, kind: OleKind) -> Result<(), HeError> {
     let (encrypt, upload) = best(|| plan.encrypt(&sk, &operands, &mut rand::rng()));
     let upload = upload?;
     let (evaluate, result) = best(|| plan.evaluate(&pk, &upload, &operands, &mut rand::rng()));
-    let download = result?.0;
+    let download = result?.message;
     let (decrypt, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
@@ -376,9 +337,6 @@ fn main() -> Result<(), HeError> {
     }
     let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
     let rates = if rates.is_empty() { vec![377, 50] } else { rates };
-    if shapes.is_empty() {
-        transforms()?;
-    }
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("processor milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
     let auto = rates.into_iter().map(|rate| (rate, Packing::Auto));

@@ -43,6 +43,15 @@ pub struct Ciphertexts {
     pub down: usize,
 }
 
+/// What a party makes of a product: the peer's message, and its own part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// For the peer.
+    pub message: Vec<u8>,
+    /// This party's share of the product; of a [`SeededPlan::request`](crate::SeededPlan::request) the operand.
+    pub share: Vec<u64>,
+}
+
 /// Rounds every coefficient of `c` to `bits` bits of the torus (modulus switching) and appends them packed.
 pub(crate) fn write_switched(params: &Params, c: &[u64], bits: u32, out: &mut Vec<u8>) {
     let n = params.degree();

@@ -19,7 +19,7 @@ mod set;
 mod test_keys;
 mod work;
 
-pub use ciphertext::Ciphertexts;
+pub use ciphertext::{Ciphertexts, Split};
 pub use error::HeError;
 pub use galois::{EvaluationKeys, GaloisKeys};
 pub use keys::{PublicKey, SecretKey};
@@ -28,9 +28,7 @@ pub use matmul::{
     Tile, WeightCache, Weights,
 };
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
-#[cfg(target_arch = "x86_64")]
-pub use ntt::{Float256Ntt, FloatNtt, IfmaNtt};
-pub use ntt::{NttBackend, Product, TfheNtt};
+pub use ntt::{NttBackend, Product, backends};
 pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, Params};
 pub use sampling::SEED_BYTES;

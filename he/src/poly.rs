@@ -36,90 +36,89 @@ impl Params {
         self.degree() * self.limbs().len()
     }
 
+    /// Hands every limb of x to `see`.
+    fn each(&self, x: &mut [u64], mut see: impl FnMut(&Limb, &mut [u64])) {
+        self.limbs().iter().zip(x.chunks_exact_mut(self.degree())).for_each(|(l, x)| see(l, x));
+    }
+
+    /// Hands every limb of x with that of y to `see`.
+    fn each_with(&self, x: &mut [u64], y: &[u64], mut see: impl FnMut(&Limb, &mut [u64], &[u64])) {
+        let n = self.degree();
+        let limbs = self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n));
+        limbs.for_each(|((l, x), y)| see(l, x, y));
+    }
+
     /// Forward transform of every limb.
     pub(crate) fn fwd(&self, poly: &mut [u64]) {
-        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
-            l.ntt().fwd(x);
-        }
+        self.each(poly, |l, x| l.ntt().fwd(x));
     }
 
     /// Inverse transform of every limb.
     pub(crate) fn inv(&self, poly: &mut [u64]) {
-        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
-            l.ntt().inv(x);
-        }
+        self.each(poly, |l, x| l.ntt().inv(x));
     }
 
     /// `poly += signed`, coefficients below every prime in absolute value.
     pub(crate) fn add_small(&self, poly: &mut [u64], signed: &[i64]) {
-        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+        self.each(poly, |l, x| {
             let p = l.modulus();
             x.iter_mut().zip(signed).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
-        }
+        });
     }
 
     /// `x = x y` in the transformed domain.
     pub(crate) fn pointwise(&self, x: &mut [u64], y: &[u64]) {
-        let n = self.degree();
-        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            l.ntt().pointwise(x, y);
-        }
+        self.each_with(x, y, |l, x, y| l.ntt().pointwise(x, y));
     }
 
     /// `x = x 2^exponent`; a negative exponent divides.
     pub(crate) fn shift(&self, x: &mut [u64], exponent: i32) {
-        for (l, x) in self.limbs().iter().zip(x.chunks_exact_mut(self.degree())) {
+        self.each(x, |l, x| {
             let p = l.modulus();
             let power = p.pow(2, u64::from(exponent.unsigned_abs()));
             l.ntt().scale(x, if exponent < 0 { p.inverse(power) } else { power });
-        }
+        });
     }
 
     /// `x += y`.
     pub(crate) fn add(&self, x: &mut [u64], y: &[u64]) {
-        let n = self.degree();
-        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
+        self.each_with(x, y, |l, x, y| {
             let p = *l.modulus();
             x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.add(*x, y));
-        }
+        });
     }
 
     /// `x = y - x`.
     pub(crate) fn sub_from(&self, x: &mut [u64], y: &[u64]) {
-        let n = self.degree();
-        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
+        self.each_with(x, y, |l, x, y| {
             let p = *l.modulus();
             x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.sub(y, *x));
-        }
+        });
     }
 
     /// Transform of a polynomial with coefficients of at most `bits` bits and a sign.
     pub(crate) fn transform_signed(&self, signed: &[i64], bits: u32) -> Poly {
         let mut poly = vec![0; self.words()];
-        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+        self.each(&mut poly, |l, x| {
             if bits < l.modulus().bits() {
                 l.ntt().fwd_signed(x, signed);
             } else {
                 l.modulus().reduce_all(x, signed);
                 l.ntt().fwd(x);
             }
-        }
+        });
         poly
     }
 
     /// [`Self::transform_signed`] into `out`, as a factor. Coefficients that are not given are zero; the
     /// number of the others is a multiple of 64.
     pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
-        for (l, x) in self.limbs().iter().zip(out.chunks_exact_mut(self.degree())) {
-            l.factor_signed(signed, bits, x);
-        }
+        self.each(out, |l, x| l.factor_signed(signed, bits, x));
     }
 
     /// Turns a transformed polynomial into a factor; see [`crate::NttBackend::factor`].
     pub(crate) fn factor(&self, poly: &mut [u64]) {
-        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
-            l.ntt().factor(x);
-        }
+        self.each(poly, |l, x| l.ntt().factor(x));
     }
 
     /// `sum += a_0 b_0 + a_1 b_1 + ...`, all transformed, the operands as factors.
@@ -136,9 +135,7 @@ impl Params {
     pub(crate) fn uniform(&self, seed: &[u8; SEED_BYTES], label: Label, index: u64) -> Poly {
         let mut stream = Expander::new(seed, label, index);
         let mut poly = vec![0; self.words()];
-        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
-            stream.uniform(l.modulus(), x);
-        }
+        self.each(&mut poly, |l, x| stream.uniform(l.modulus(), x));
         poly
     }
 
@@ -153,11 +150,10 @@ impl Params {
 
     /// `x[i] += y[permutation[i]]` in every limb.
     pub(crate) fn add_permuted(&self, x: &mut [u64], y: &[u64], permutation: &[u32]) {
-        let n = self.degree();
-        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
+        self.each_with(x, y, |l, x, y| {
             let p = *l.modulus();
             x.iter_mut().zip(permutation).for_each(|(x, &i)| *x = p.add(*x, y[i as usize]));
-        }
+        });
     }
 
     /// Appends the coefficients at multiples of `stride` at the exact sizes of the primes: [`Self::poly_bytes`] bytes

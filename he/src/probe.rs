@@ -10,11 +10,11 @@ use rand::{SeedableRng, TryCryptoRng, TryRng};
 
 use crate::matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Weights};
 use crate::modulus::Modulus;
-use crate::ntt::NttBackend;
+use crate::ntt::{self, NttBackend};
 use crate::ole::{OleKind, OlePlan, probe_rounding};
 use crate::params::round_torus;
 use crate::sampling::{Expander, Label};
-use crate::{ParamSet, PublicKey, SecretKey, TfheNtt};
+use crate::{ParamSet, PublicKey, SecretKey};
 
 /// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
 /// secret.
@@ -59,19 +59,8 @@ fn residues(secret: &[u8], p: &Modulus) -> Vec<u64> {
 }
 
 fn transforms(n: usize, p: u64, add: Add<'_>) {
-    // As `ntt::best` would find them.
-    let portable = TfheNtt::new(n, p).expect("a prime of a parameter set");
-    let mut backends: Vec<(&str, Arc<dyn NttBackend>)> = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        backends.extend(crate::IfmaNtt::new(n, &portable).map(|ntt| ("IFMA", Arc::new(ntt) as Arc<dyn NttBackend>)));
-        backends
-            .extend(crate::FloatNtt::new(n, &portable).map(|ntt| ("float", Arc::new(ntt) as Arc<dyn NttBackend>)));
-        backends
-            .extend(crate::Float256Ntt::new(n, &portable).map(|ntt| ("AVX2", Arc::new(ntt) as Arc<dyn NttBackend>)));
-    }
-    backends.push(("tfhe-ntt", Arc::new(portable)));
-    for (name, ntt) in backends {
+    for ntt in ntt::backends(n, p).expect("a prime of a parameter set") {
+        let (name, ntt): (_, Arc<dyn NttBackend>) = (ntt.name(), ntt.into());
         let own = ntt.clone();
         add(&format!("forward transform, N = {n} ({name})"), 8 * n, {
             Box::new(move |secret| {
@@ -215,7 +204,7 @@ fn matrices(add: Add<'_>) {
         let weights = Weights::I32(weights);
         plan.evaluate(pk, upload, Some(x), weights, &mut known()).expect("fitting lengths")
     };
-    let download = evaluate(&plan, &pk, &upload, &vec![2; m * k], &weights).0;
+    let download = evaluate(&plan, &pk, &upload, &vec![2; m * k], &weights).message;
 
     let (of, key) = (plan.clone(), sk);
     add("matrix product, encryption of a share", 8 * m * k, {
@@ -253,7 +242,7 @@ fn elementwise(add: Add<'_>) {
     let (sk, pk) = (Arc::new(sk), Arc::new(pk));
     let ones = [1; LEN];
     let upload = plan.encrypt(&sk, &[&ones], &mut known()).expect("a fitting length");
-    let download = plan.evaluate(&pk, &upload, &[&ones], &mut known()).expect("fitting lengths").0;
+    let download = plan.evaluate(&pk, &upload, &[&ones], &mut known()).expect("fitting lengths").message;
 
     let (of, key) = (plan.clone(), sk);
     add("elementwise product, encryption of a share", 8 * LEN, {

@@ -5,7 +5,7 @@
 use fuzzing::{Corpus, memory};
 use he::{
     EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, Packing, ParamSet,
-    PlanOptions, PublicKey, SecretKey, SeededPlan, Weights,
+    PlanOptions, PublicKey, SecretKey, SeededPlan, Split, Weights,
 };
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -106,7 +106,7 @@ impl Product {
         self.plan.encrypt(&self.secret, &self.x, &mut rng(6)).unwrap()
     }
 
-    fn evaluate(&self, upload: &[u8]) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+    fn evaluate(&self, upload: &[u8]) -> Result<Split, HeError> {
         let keys = EvaluationKeys { public: &self.public, galois: Some(&self.galois) };
         self.plan.evaluate(keys, upload, Some(&self.x), Weights::I16(&self.weights), &mut rng(7))
     }
@@ -118,7 +118,7 @@ fn fuzz_matmul_upload() {
         let product = Product::new(packing);
         assert_eq!(product.plan.packed(), packing == Packing::Always);
         fuzzing::target!(corpus(product.upload()), |bytes: &[u8]| {
-            if let Some((download, share)) = typed(product.evaluate(bytes)) {
+            if let Some(Split { message: download, share }) = typed(product.evaluate(bytes)) {
                 assert_eq!((download.len(), share.len()), (product.plan.download_bytes(), 140));
                 assert_eq!(product.plan.decrypt(&product.secret, &download).unwrap().len(), 140);
             }
@@ -130,7 +130,7 @@ fn fuzz_matmul_upload() {
 fn fuzz_matmul_response() {
     for packing in [Packing::Never, Packing::Always] {
         let product = Product::new(packing);
-        let (download, _) = product.evaluate(&product.upload()).unwrap();
+        let download = product.evaluate(&product.upload()).unwrap().message;
         fuzzing::target!(corpus(download), |bytes: &[u8]| {
             if let Some(share) = typed(product.plan.decrypt(&product.secret, bytes)) {
                 assert!(share.len() == 140 && share.iter().all(|x| x >> 37 == 0), "shares are reduced");
@@ -153,10 +153,10 @@ fn fuzz_seeded_request() {
         let product = Product::new(packing);
         let plan = seeded(&product, packing);
         let keys = EvaluationKeys { public: &product.public, galois: Some(&product.galois) };
-        let honest = plan.request(&product.secret, &mut rng(14)).unwrap().1;
+        let honest = plan.request(&product.secret, &mut rng(14)).unwrap().message;
         fuzzing::target!(corpus(honest), |bytes: &[u8]| {
-            let answer = plan.respond(keys, bytes, Weights::I16(&product.weights), &mut rng(15));
-            if let Some((response, share)) = typed(answer) {
+            let answer = plan.respond(keys, bytes, Weights::I16(&product.weights), None, &mut rng(15));
+            if let Some(Split { message: response, share }) = typed(answer) {
                 assert_eq!((response.len(), share.len()), (plan.download_bytes(), 140));
                 assert_eq!(plan.finish(&product.secret, &response).unwrap().len(), 140);
             }
@@ -170,8 +170,9 @@ fn fuzz_seeded_response() {
         let product = Product::new(packing);
         let plan = seeded(&product, packing);
         let keys = EvaluationKeys { public: &product.public, galois: Some(&product.galois) };
-        let request = plan.request(&product.secret, &mut rng(16)).unwrap().1;
-        let honest = plan.respond(keys, &request, Weights::I16(&product.weights), &mut rng(17)).unwrap().0;
+        let request = plan.request(&product.secret, &mut rng(16)).unwrap().message;
+        let honest = plan.respond(keys, &request, Weights::I16(&product.weights), None, &mut rng(17));
+        let honest = honest.unwrap().message;
         fuzzing::target!(corpus(honest), |bytes: &[u8]| {
             if let Some(share) = typed(plan.finish(&product.secret, bytes)) {
                 assert!(share.len() == 140 && share.iter().all(|x| x >> 37 == 0), "shares are reduced");
@@ -199,7 +200,9 @@ fn fuzz_ole_upload() {
         let operands: Vec<&[u64]> = operands.iter().map(Vec::as_slice).collect();
         let upload = plan.encrypt(&secret, &operands, &mut rng(9)).unwrap();
         fuzzing::target!(corpus(upload), |bytes: &[u8]| {
-            if let Some((download, share)) = typed(plan.evaluate(&public, bytes, &operands, &mut rng(10))) {
+            if let Some(Split { message: download, share }) =
+                typed(plan.evaluate(&public, bytes, &operands, &mut rng(10)))
+            {
                 assert_eq!((download.len(), share.len()), (plan.download_bytes(), LEN));
                 assert_eq!(plan.decrypt(&secret, &download).unwrap().len(), LEN);
             }
@@ -213,7 +216,7 @@ fn fuzz_ole_response() {
         let (secret, public) = SecretKey::generate(plan.set(), &mut rng(11));
         let operands: Vec<&[u64]> = operands.iter().map(Vec::as_slice).collect();
         let upload = plan.encrypt(&secret, &operands, &mut rng(12)).unwrap();
-        let (download, _) = plan.evaluate(&public, &upload, &operands, &mut rng(13)).unwrap();
+        let download = plan.evaluate(&public, &upload, &operands, &mut rng(13)).unwrap().message;
         fuzzing::target!(corpus(download), |bytes: &[u8]| {
             if let Some(share) = typed(plan.decrypt(&secret, bytes)) {
                 assert!(share.len() == LEN && share.iter().all(|x| x >> WIDTH == 0), "shares are reduced");

@@ -49,17 +49,6 @@ impl CotKind {
         }
     }
 
-    /// What extensions are multiples of once they are steady, if a multiple sends so many times as much.
-    pub(crate) fn steady_step(self) -> Option<usize> {
-        match self {
-            CotKind::Silent => Some(silent::ROUND),
-            // Its messages hold more OTs than it makes at least.
-            CotKind::SoftSpoken(_) => None,
-            #[cfg(feature = "dealer")]
-            CotKind::Dealer => None,
-        }
-    }
-
     /// What the same extension computes.
     pub fn extend_work(self, made: u64, n: usize) -> ExtendWork {
         match self {

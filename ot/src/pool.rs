@@ -33,12 +33,6 @@ impl PoolPlan {
         self.kind.is_steady(made)
     }
 
-    /// The number whose least sufficient multiple every refill makes once they are [steady](Self::is_steady), if
-    /// there is one. A refill by a multiple sends so many times what one step sends.
-    pub fn steady_step(&self) -> Option<usize> {
-        self.kind.steady_step().filter(|step| *step >= self.min_batch)
-    }
-
     /// The traffic of a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) after `made` OTs.
     pub fn refill_wire(&self, made: u64, amount: usize) -> Wire {
         if amount == 0 { Wire::default() } else { self.kind.extend_wire(made, amount) }

@@ -13,7 +13,7 @@ use protocols::{CorrelationKind, FixedWeight, Needs, Uses};
 use crate::forecast::Passage;
 
 /// The classes of the layers of a run.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Classes {
     list: Vec<Class>,
     /// The class whose first layer is running.
@@ -24,7 +24,6 @@ pub(crate) struct Classes {
 type Key = (usize, Vec<(usize, usize, u32)>);
 
 /// Layers that take the same in every pass.
-#[derive(Debug)]
 struct Class {
     key: Key,
     /// The layer that is run.
@@ -35,7 +34,8 @@ struct Class {
     needs: Needs,
     /// What it did in this one.
     events: Vec<Event>,
-    output: Option<Output>,
+    /// A tensor, or several.
+    output: Option<Box<dyn Any + Send>>,
 }
 
 /// A layer of a class.
@@ -67,26 +67,10 @@ pub(crate) enum Event {
     },
 }
 
-/// A tensor, or several.
-struct Output(Box<dyn Any + Send>);
-
-impl std::fmt::Debug for Output {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str("Output")
-    }
-}
-
-/// How a layer is to be planned.
-pub(crate) enum Begun {
-    /// It is run, and recorded.
-    Run,
-    /// It takes what the first layer of this class took in this pass.
-    Like(usize),
-}
-
 impl Classes {
-    /// A layer begins in the scope `path`.
-    pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>, path: &str) -> Begun {
+    /// A layer begins in the scope `path`. It takes what the first layer of the class returned took in this pass; if
+    /// none is, it is run and recorded.
+    pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>, path: &str) -> Option<usize> {
         let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac));
         let key = (layer.class, weights.collect());
         let member = || {
@@ -103,24 +87,24 @@ impl Classes {
         if first.index == layer.index {
             self.running = Some(class);
             (*events, *output) = (Vec::new(), None);
-            return Begun::Run;
+            return None;
         }
         if others.iter().all(|other| other.index != layer.index) {
             others.push(member());
         }
-        Begun::Like(class)
+        Some(class)
     }
 
     /// The layer that is run is over.
     pub(crate) fn end(&mut self, output: Box<dyn Any + Send>) {
         if let Some(class) = self.running.take() {
-            self.list[class].output = Some(Output(output));
+            self.list[class].output = Some(output);
         }
     }
 
     /// What the first layer of `class` gave.
     pub(crate) fn output(&self, class: usize) -> Option<&dyn Any> {
-        self.list[class].output.as_ref().map(|output| &*output.0 as &dyn Any)
+        self.list[class].output.as_ref().map(|output| &**output as &dyn Any)
     }
 
     /// What the first layer of `class` did in this pass.

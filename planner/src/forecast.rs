@@ -2,7 +2,6 @@
 
 mod passage;
 mod pools;
-mod steady;
 
 use he::{GaloisKeys, ParamSet, PublicKey};
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
@@ -12,7 +11,7 @@ use protocols::cost::{Cost, Run, Step};
 use protocols::{Kernel, Options, Work};
 
 use crate::room;
-use crate::timeline::{Setting, Tallies, Timeline};
+use crate::timeline::{Tallies, Timeline};
 pub(crate) use passage::Passage;
 use pools::{Draw, Pools};
 
@@ -44,10 +43,8 @@ impl Forecast {
         Forecast { pools: Pools::new(options.ot), keys, galois, timeline: None, room: [0; 2] }
     }
 
-    /// From now on books times in `setting` too, those of what `ledger` has included.
-    pub(crate) fn time(&mut self, setting: Setting, tallied: bool, ledger: &mut Ledger) {
-        let timeline = Timeline::new(setting);
-        let mut timeline = if tallied { timeline.tallied() } else { timeline };
+    /// From now on books times by `timeline` too, those of what `ledger` has included.
+    pub(crate) fn time(&mut self, mut timeline: Timeline, ledger: &mut Ledger) {
         let before = ledger.total();
         timeline.work(Work { kernel: Kernel::BaseOts, units: [1; 2], offline: false }, Phase::Setup);
         for flow in 0..before.flows {

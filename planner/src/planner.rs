@@ -11,24 +11,21 @@ use protocols::correlation::Need;
 use protocols::cost::Cost;
 use protocols::form::Shapes;
 use protocols::operands::Events;
-use protocols::ops::cached;
-use protocols::ops::matmul::{Matmul, product_shape};
+use protocols::ops::cached::{self, Met, OperandUse};
 use protocols::stock::{Levels, Use};
 use protocols::{
-    Abb, CachedProduct, Error, Evaluation, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Rates, Shape,
-    Words, preparation,
+    Abb, Error, Evaluation, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Shape, Words, preparation,
 };
 
-use crate::classes::{Begun, Classes, Event};
+use crate::classes::{Classes, Event};
 use crate::forecast::Forecast;
-use crate::timeline::{Machine, Setting, Tallies};
+use crate::timeline::{Setting, Tallies, Timeline};
 
 /// The model on shapes alone: what [`Secure`](protocols::Secure) would send.
 pub type Plan = FixedPoint<Planner>;
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](protocols::Session) with the same options
 /// would. After the same operations both ledgers are equal except for times.
-#[derive(Debug)]
 pub struct Planner {
     ledger: Ledger,
     plans: Plans,
@@ -59,16 +56,13 @@ impl Planner {
 
     /// The same, which books times in `setting` too: the client's clock and processor, and the server's processor.
     pub fn timed(mut self, setting: Setting) -> Self {
-        self.forecast.time(setting, false, &mut self.ledger);
+        self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self
     }
 
-    /// The same, which also counts the units of kernels by account ([`Planner::tallies`]), at times of zero.
-    /// `imitated` says whether the network will be.
-    pub fn tallied(mut self, imitated: bool) -> Self {
-        let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
-        let setting = Setting { imitated, ..Setting::apart(machine.clone(), machine) };
-        self.forecast.time(setting, true, &mut self.ledger);
+    /// [`Planner::timed`], which also counts the units of kernels by account ([`Planner::tallies`]).
+    pub fn tallied(mut self, setting: Setting) -> Self {
+        self.forecast.time(Timeline::new(setting).tallied(), &mut self.ledger);
         self
     }
 
@@ -189,6 +183,20 @@ impl Planner {
         Ok(())
     }
 
+    /// Takes the masks of a product with a cached operand, and books making them on the spot if they are not there.
+    fn take_masks(&mut self, mut operand: OperandUse<'_>) -> Result<(), Error> {
+        let Met { form, event, listed, ready } = self.stock.meet(&mut operand)?;
+        let id = operand.id();
+        let (list, path) = self.list();
+        list.operands.entry(id).or_insert_with(|| Events { form, list: Vec::new() }).list.push(listed);
+        list.uses.note(Use::Operand(id), path, form.product_words(&listed));
+        if self.books && !ready {
+            let cost = cached::prepare_cost(&mut self.plans, &Events { form, list: vec![event] })?;
+            self.book(cost);
+        }
+        Ok(())
+    }
+
     /// Books what the first layer of `class` did in this pass.
     fn replay(&mut self, class: usize) -> Result<(), Error> {
         if !self.books {
@@ -238,62 +246,33 @@ impl Abb for Planner {
     }
 
     fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
-        match self.classes.begin(layer, self.ledger.path()) {
-            Begun::Run => Ok(None),
-            Begun::Like(class) => {
-                self.replay(class)?;
-                Ok(self.classes.output(class))
-            }
-        }
+        let Some(class) = self.classes.begin(layer, self.ledger.path()) else { return Ok(None) };
+        self.replay(class)?;
+        Ok(self.classes.output(class))
     }
 
     fn end_layer(&mut self, output: Box<dyn Any + Send>) {
         self.classes.end(output);
     }
 
-    fn apply<O: Operation>(&mut self, operation: O, input: O::Input<'_, Shapes>) -> Result<O::Output<Shapes>, Error> {
-        let size = operation.size(&input);
-        let need = operation.correlations(&size, &self.options);
-        let prepared = need.is_some();
-        if let Some(need) = need {
+    fn apply<O: Operation>(
+        &mut self,
+        operation: O,
+        mut input: O::Input<'_, Shapes>,
+    ) -> Result<O::Output<Shapes>, Error> {
+        let mut prepared = false;
+        for operand in operation.operands::<Shapes>(&mut input, &self.options) {
+            self.take_masks(operand)?;
+            prepared = true;
+        }
+        let size = operation.size::<Shapes>(&input);
+        if let Some(need) = operation.correlations(&size, &self.options) {
             self.take(need)?;
+            prepared = true;
         }
         let cost = operation.cost(&size, prepared, &mut self.plans)?;
         self.play(cost);
         Ok(operation.planned(size))
-    }
-
-    fn matmul_cached_each(
-        &mut self,
-        products: Vec<CachedProduct<'_, Shape>>,
-        width: u32,
-    ) -> Result<Vec<Shape>, Error> {
-        if !self.options.preprocess {
-            let whole = |CachedProduct { a, b, .. }| self.apply(Matmul { width }, (a, b));
-            return products.into_iter().map(whole).collect();
-        }
-        let (mut all, mut out) = (Vec::new(), Vec::new());
-        for CachedProduct { a, b, axis, operand } in products {
-            let shape = product_shape(&a.0, &b.0);
-            let planned = cached::plan(&mut self.stock, operand, shape, axis, width)?;
-            let form = planned.form;
-            let (list, path) = self.list();
-            let listed = list.operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
-            listed.list.push(planned.listed);
-            list.uses.note(Use::Operand(operand.id()), path, form.product_words(&planned.listed));
-            all.push(planned);
-            out.push(Shape(vec![shape.batch, shape.m, shape.n]));
-        }
-        for planned in &all {
-            if !self.books || planned.ready {
-                continue;
-            }
-            let events = Events { form: planned.form, list: vec![planned.event] };
-            let cost = cached::prepare_cost(&mut self.plans, &events)?;
-            self.book(cost);
-        }
-        self.play(cached::cost(&all, width));
-        Ok(out)
     }
 
     fn public(&mut self, shape: &[usize], _: impl Fn(&[usize]) -> u64) -> Shape {

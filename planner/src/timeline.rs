@@ -51,6 +51,12 @@ impl Setting {
     pub fn apart(client: Machine, server: Machine) -> Self {
         Setting { machines: [client, server], together: false, link: None, imitated: false, wake: 0.0 }
     }
+
+    /// Nothing takes any time: for plans whose units alone count.
+    pub fn idle() -> Self {
+        let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
+        Setting::apart(machine.clone(), machine)
+    }
 }
 
 /// Rounds that are played one by one before the rest are taken to be like the last of them.
@@ -415,8 +421,7 @@ mod tests {
 
     #[test]
     fn units_are_counted_by_account() {
-        let idle = Machine { rates: Rates::zero(), ..machine(1) };
-        let mut timeline = Timeline::new(Setting::apart(idle.clone(), idle)).tallied();
+        let mut timeline = Timeline::new(Setting::idle()).tallied();
         let round = Cost::free().work(Role::Server, SPREAD, 7).message(Role::Client, 92);
         timeline.repeat(&round.clone().times(1000).runs()[0].steps, 1000, Phase::Offline);
         timeline.take_unbooked("a").for_each(drop);

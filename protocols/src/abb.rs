@@ -22,7 +22,6 @@ use net::Role;
 use crate::cost::Cost;
 use crate::form::Form;
 use crate::operation::Operation;
-use crate::ops::cached::{Axis, CachedProduct, Operand};
 use crate::words::Words;
 use crate::{Error, Evaluation, FixedWeight, Tensor};
 
@@ -76,27 +75,6 @@ pub trait Abb: 'static {
         operation: O,
         input: O::Input<'_, Self::Form>,
     ) -> Result<O::Output<Self::Form>, Error>;
-
-    /// [`Matmul`](crate::ops::matmul::Matmul) modulo 2^`width` by a cached operand, a matrix that only grows. Along
-    /// `axis` it has the tokens of the previous product with `operand`, followed by new ones. In a two-phase session
-    /// each token is opened once, under its mask; see [`cached`](crate::ops::cached).
-    fn matmul_cached(
-        &mut self,
-        a: &Self::Words,
-        b: &Self::Words,
-        width: u32,
-        axis: Axis,
-        operand: &mut Operand,
-    ) -> Result<Self::Words, Error> {
-        Ok(self.matmul_cached_each(vec![CachedProduct { a, b, axis, operand }], width)?.remove(0))
-    }
-
-    /// Several such products. In a two-phase session they open together what they open.
-    fn matmul_cached_each(
-        &mut self,
-        products: Vec<CachedProduct<'_, Self::Words>>,
-        width: u32,
-    ) -> Result<Vec<Self::Words>, Error>;
 
     /// Words with public values: at every place its `value`.
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> Self::Words;

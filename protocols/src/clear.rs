@@ -13,8 +13,6 @@ use crate::abb::Abb;
 use crate::cost::Cost;
 use crate::form::Values;
 use crate::operation::Operation;
-use crate::ops::cached::CachedProduct;
-use crate::ops::matmul::Matmul;
 use crate::options::flows_cost_more;
 use crate::twin::Twin;
 use crate::{Error, Evaluation, Options};
@@ -65,10 +63,6 @@ impl Abb for Clear {
         // This checks the shapes.
         operation.size(&input);
         operation.twin(&mut self.twin, input)
-    }
-
-    fn matmul_cached_each(&mut self, products: Vec<CachedProduct<'_, W>>, width: u32) -> Result<Vec<W>, Error> {
-        products.into_iter().map(|CachedProduct { a, b, .. }| self.apply(Matmul { width }, (a, b))).collect()
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> W {

@@ -16,7 +16,7 @@ use crate::functions::selection::{self, payload_rounding};
 use crate::functions::softmax::{self, CUT};
 use crate::functions::top_k::Selection;
 use crate::functions::{self, argmax};
-use crate::ops::cached::{CachedProduct, Operand};
+use crate::ops::cached::{CachedMatmul, CachedProduct, Operand};
 use crate::ops::linear::Linear;
 use crate::ops::matmul::Matmul;
 use crate::ops::mul::Mul;
@@ -213,7 +213,7 @@ impl<B: Abb> FixedPoint<B> {
             }
         }
         if !cached.is_empty() {
-            let products = self.abb.matmul_cached_each(cached, MATMUL_WIDTH)?;
+            let products = self.abb.apply(CachedMatmul { width: MATMUL_WIDTH }, cached)?;
             places.into_iter().zip(products).for_each(|(place, product)| out[place] = Some(product));
         }
         Ok(out.into_iter().flatten().collect())

@@ -15,22 +15,21 @@
 //!   attention do.
 #![deny(missing_docs)]
 
-pub mod abb;
+mod abb;
 #[cfg(any(test, feature = "audit"))]
 pub mod audit;
 mod clear;
 pub mod correlation;
 pub mod cost;
-mod division;
 mod error;
 mod fixed_point;
 pub mod form;
 pub mod functions;
-pub mod indices;
+mod indices;
 mod kernel;
 pub mod lengths;
 pub mod local;
-pub mod matrix;
+mod matrix;
 pub mod operands;
 pub mod operation;
 pub mod ops;
@@ -63,11 +62,11 @@ pub use indices::Indices;
 pub use lengths::Lengths;
 pub use matrix::{FixedMatrix, WEIGHT_BITS};
 pub use operation::Operation;
-pub use ops::cached::{CachedProduct, Operand};
+pub use ops::cached::{CachedMatmul, CachedProduct, Operand};
 pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
 pub use plans::Plans;
 pub use preparation::Made;
-pub use session::Session;
+pub use session::{PeerKeys, Session};
 pub use spill::{StockError, check_space};
 pub use spread::Spread;
 pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock, Uses};

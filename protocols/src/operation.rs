@@ -5,14 +5,15 @@
 //!
 //! ```text
 //! apply(operation, input):
+//!     operands = operation.operands(input, options)             of cached products alone
 //!     size = operation.size(input)
 //!     correlations = operation.correlations(size, options)      nothing in one phase
-//!     TwoParty: take them from the stock, then operation.run(...)
+//!     TwoParty: take masks and correlations from the stock, then operation.run(...)
 //!     Planner:  book taking them, then operation.cost(...)
 //!     Clear:    operation.twin(...)
 //! ```
 //!
-//! So one method, `correlations`, decides whether an operation is prepared. A plan books what a session does because
+//! So `operands` and `correlations` decide whether an operation is prepared. A plan books what a session does because
 //! both follow the same steps.
 
 use ndarray::{ArrayD, IxDyn};
@@ -22,6 +23,7 @@ use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::form::{Form, Shapes, Values};
 use crate::matrix::FixedMatrix;
+use crate::ops::cached::OperandUse;
 use crate::options::Options;
 use crate::plans::Plans;
 use crate::session::Session;
@@ -45,6 +47,14 @@ pub trait Operation {
     /// The public sizes that cost and correlations depend on.
     type Size;
 
+    /// The cached operands of `input`, whose masks the box takes before all else. Without any, as in one phase, and
+    /// The cached operands of `input`, whose masks the box takes before all else. Operations other than
+    /// [`CachedMatmul`](crate::ops::cached::CachedMatmul) have none.
+    fn operands<'i, F: Form>(&self, input: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {
+        let _ = (input, options);
+        Vec::new()
+    }
+
     /// The sizes of `input`.
     fn size<F: Form>(&self, input: &Self::Input<'_, F>) -> Self::Size;
 
@@ -63,7 +73,8 @@ pub trait Operation {
     fn cost(&self, size: &Self::Size, prepared: bool, plans: &mut Plans) -> Result<Cost, Error>;
 
     /// This party's part of the protocol: from its shares of `input` to its shares of the result. `correlations` are
-    /// the words of the correlations that [`correlations`](Operation::correlations) asked for.
+    /// the words of the correlations that [`correlations`](Operation::correlations) asked for, or the masks of the
+    /// products with [`operands`](Operation::operands).
     fn run(
         &self,
         session: &mut Session,
@@ -77,6 +88,51 @@ pub trait Operation {
     /// The shape of the result.
     fn planned(&self, size: Self::Size) -> Self::Output<Shapes>;
 }
+
+/// What an operation on every entry says of its operands: `entrywise!(Words -> Bits)` takes a tensor of words and gives
+/// bits of the same shape, `entrywise!(Bits, Words -> Words)` takes two tensors of one shape. `entrywise!(Words)` says
+/// nothing of the result, and `opened` is a result that a party learns.
+macro_rules! entrywise {
+    ($from:ident) => {
+        type Input<'a, F: Form> = &'a F::$from;
+        type Size = Vec<usize>;
+
+        fn size<F: Form>(&self, x: &&F::$from) -> Vec<usize> {
+            x.shape()
+        }
+    };
+    ($from:ident -> opened) => {
+        type Output<F: Form> = Option<ArrayD<u64>>;
+        entrywise!($from);
+
+        fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
+            None
+        }
+    };
+    ($from:ident -> $to:ident) => {
+        type Output<F: Form> = F::$to;
+        entrywise!($from);
+
+        fn planned(&self, shape: Vec<usize>) -> crate::Shape {
+            crate::Shape(shape)
+        }
+    };
+    ($first:ident, $second:ident -> $to:ident) => {
+        type Input<'a, F: Form> = (&'a F::$first, &'a F::$second);
+        type Output<F: Form> = F::$to;
+        type Size = Vec<usize>;
+
+        fn size<F: Form>(&self, (a, b): &(&F::$first, &F::$second)) -> Vec<usize> {
+            assert_eq!(a.shape(), b.shape(), "tensors of one shape");
+            a.shape()
+        }
+
+        fn planned(&self, shape: Vec<usize>) -> crate::Shape {
+            crate::Shape(shape)
+        }
+    };
+}
+pub(crate) use entrywise;
 
 /// The entries in row-major order.
 pub fn flat<A: Clone>(x: &ArrayD<A>) -> Vec<A> {
@@ -97,6 +153,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
 pub mod prelude {
     pub use ndarray::ArrayD;
 
+    pub(crate) use super::entrywise;
     pub use super::{Operation, appended, flat, shaped};
     pub use crate::correlation::{Correlation, Need};
     pub use crate::cost::Cost;

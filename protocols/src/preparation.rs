@@ -43,7 +43,7 @@ pub enum Job<'a> {
 }
 
 /// The pieces of `needs`, in the order in which both parties make them.
-fn jobs(needs: &Needs) -> Vec<Job<'_>> {
+pub(crate) fn jobs(needs: &Needs) -> Vec<Job<'_>> {
     let units = needs.units.iter().map(|(kind, &units)| Job::Units(kind, units));
     let operands = needs.operands.iter().map(|(id, events)| Job::Operand(*id, events));
     let cots = [Role::Client, Role::Server]
@@ -72,7 +72,7 @@ impl Job<'_> {
         ledger.leave();
     }
 
-    fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
+    pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
             Job::Units(kind, units) => kind.batched_cost(plans, *units),
             Job::Operand(_, events) => cached::prepare_cost(plans, events),

@@ -1,6 +1,7 @@
 //! One party's end of a two-party computation: the channel, the pools of OTs, the HE keys.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use he::{EvaluationKeys, GaloisKeys, ParamSet, PublicKey, SecretKey};
 use net::{Channel, Phase, Role};
@@ -21,16 +22,34 @@ pub struct Session {
     sender: OtSender,
     receiver: OtReceiver,
     /// This party's key pairs, made when a parameter set is first needed.
-    own_keys: HashMap<ParamSet, SecretKey>,
-    peer_keys: HashMap<ParamSet, PublicKey>,
+    own_keys: HashMap<ParamSet, Arc<SecretKey>>,
     /// Sets of this party's keys for which the peer has Galois keys.
     own_galois: HashSet<ParamSet>,
-    peer_galois: HashMap<ParamSet, GaloisKeys>,
+    peer_keys: HashMap<ParamSet, PeerKeys>,
     plans: Plans,
     rng: StdRng,
     options: Options,
     #[cfg(any(test, feature = "audit"))]
     pub(crate) audit: crate::audit::Audit,
+}
+
+/// Keys of the peer, under which this party computes.
+#[derive(Clone)]
+pub struct PeerKeys {
+    public: Arc<PublicKey>,
+    galois: Option<Arc<GaloisKeys>>,
+}
+
+impl PeerKeys {
+    /// For operations that pack nothing.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// For products of matrices.
+    pub fn evaluation(&self) -> EvaluationKeys<'_> {
+        EvaluationKeys { public: &self.public, galois: self.galois.as_deref() }
+    }
 }
 
 impl Session {
@@ -61,9 +80,8 @@ impl Session {
             sender,
             receiver,
             own_keys: HashMap::new(),
-            peer_keys: HashMap::new(),
             own_galois: HashSet::new(),
-            peer_galois: HashMap::new(),
+            peer_keys: HashMap::new(),
             plans: Plans::new(options),
             rng,
         }
@@ -89,11 +107,6 @@ impl Session {
     #[cfg(any(test, feature = "audit"))]
     pub fn set_audit(&mut self, audit: crate::audit::Audit) {
         self.audit = audit;
-    }
-
-    /// Whether operations take their correlations from the stock.
-    pub fn preprocesses(&self) -> bool {
-        self.options.preprocess
     }
 
     /// Its public choices.
@@ -152,75 +165,63 @@ impl Session {
         done
     }
 
-    /// Makes sure that `holder` has a key pair of `set` and that the other party has its public key. The message is
-    /// booked as `setup`.
-    pub fn ensure_key(&mut self, holder: Role, set: ParamSet) -> Result<(), Error> {
-        let mine = holder == self.channel.role();
-        if if mine { self.own_keys.contains_key(&set) } else { self.peer_keys.contains_key(&set) } {
-            return Ok(());
+    /// This party's key of `set`. The peer has its public part from now on, and Galois keys if a plan `packed`. They
+    /// are sent when they are first needed, booked as `setup`; the peer calls [`Session::peer_keys`].
+    pub fn own_key(&mut self, set: ParamSet, packed: bool) -> Result<Arc<SecretKey>, Error> {
+        let secret = match self.own_keys.get(&set) {
+            Some(secret) => secret.clone(),
+            None => self.setup(|s| {
+                let (secret, public) = SecretKey::generate(set, &mut s.rng);
+                s.channel.send(PUBLIC_KEY, &public.to_bytes())?;
+                let secret = Arc::new(secret);
+                s.own_keys.insert(set, secret.clone());
+                Ok(secret)
+            })?,
+        };
+        if packed && !self.own_galois.contains(&set) {
+            self.setup(|s| {
+                let message = GaloisKeys::message(&secret, &mut s.rng);
+                s.channel.send_owned(GALOIS_KEYS, message)?;
+                s.own_galois.insert(set);
+                Ok(())
+            })?;
         }
-        self.setup(|s| if mine { s.publish_key(set) } else { s.learn_key(set) })
+        Ok(secret)
     }
 
-    /// [`Session::ensure_key`] for all keys of `holder` that a plan over `set` needs: Galois keys too if it packs.
-    pub fn ensure_keys(&mut self, holder: Role, set: ParamSet, packed: bool) -> Result<(), Error> {
-        self.ensure_key(holder, set)?;
-        let mine = holder == self.channel.role();
-        let sent = if mine { self.own_galois.contains(&set) } else { self.peer_galois.contains_key(&set) };
-        if sent || !packed {
-            return Ok(());
+    /// The peer's keys of `set`, with Galois keys if a plan `packed`.
+    pub fn peer_keys(&mut self, set: ParamSet, packed: bool) -> Result<PeerKeys, Error> {
+        let mut keys = match self.peer_keys.get(&set) {
+            Some(keys) => keys.clone(),
+            None => self.setup(|s| {
+                let bytes = s.channel.recv(PUBLIC_KEY, PublicKey::bytes(set))?;
+                Ok(PeerKeys { public: Arc::new(PublicKey::from_bytes(set, &bytes)?), galois: None })
+            })?,
+        };
+        if packed && keys.galois.is_none() {
+            keys.galois = self.setup(|s| {
+                let bytes = s.channel.recv(GALOIS_KEYS, GaloisKeys::bytes(set))?;
+                Ok(Some(Arc::new(GaloisKeys::from_bytes(set, &bytes)?)))
+            })?;
         }
-        self.setup(|s| if mine { s.publish_galois(set) } else { s.learn_galois(set) })
+        self.peer_keys.insert(set, keys.clone());
+        Ok(keys)
+    }
+
+    /// Both parties' keys, the client's first where they are sent.
+    pub fn both_keys(&mut self, set: ParamSet, packed: bool) -> Result<(Arc<SecretKey>, PeerKeys), Error> {
+        if self.is_server() {
+            let peer = self.peer_keys(set, packed)?;
+            return Ok((self.own_key(set, packed)?, peer));
+        }
+        Ok((self.own_key(set, packed)?, self.peer_keys(set, packed)?))
     }
 
     /// Runs `steps` with their messages booked as `setup`.
-    fn setup(&mut self, steps: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
+    fn setup<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         let phase = self.channel.ledger_mut().set_phase(Phase::Setup);
         let done = steps(self);
         self.channel.ledger_mut().set_phase(phase);
         done
-    }
-
-    fn publish_key(&mut self, set: ParamSet) -> Result<(), Error> {
-        let (secret, public) = SecretKey::generate(set, &mut self.rng);
-        self.channel.send(PUBLIC_KEY, &public.to_bytes())?;
-        self.own_keys.insert(set, secret);
-        Ok(())
-    }
-
-    fn learn_key(&mut self, set: ParamSet) -> Result<(), Error> {
-        let bytes = self.channel.recv(PUBLIC_KEY, PublicKey::bytes(set))?;
-        self.peer_keys.insert(set, PublicKey::from_bytes(set, &bytes)?);
-        Ok(())
-    }
-
-    fn publish_galois(&mut self, set: ParamSet) -> Result<(), Error> {
-        let (secret, rng) = self.secret_key(set);
-        let message = GaloisKeys::message(secret, rng);
-        self.channel.send_owned(GALOIS_KEYS, message)?;
-        self.own_galois.insert(set);
-        Ok(())
-    }
-
-    fn learn_galois(&mut self, set: ParamSet) -> Result<(), Error> {
-        let bytes = self.channel.recv(GALOIS_KEYS, GaloisKeys::bytes(set))?;
-        self.peer_galois.insert(set, GaloisKeys::from_bytes(set, &bytes)?);
-        Ok(())
-    }
-
-    /// This party's secret key. [`Session::ensure_key`] must have come before.
-    pub fn secret_key(&mut self, set: ParamSet) -> (&SecretKey, &mut StdRng) {
-        (self.own_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
-    }
-
-    /// The peer's public key. [`Session::ensure_key`] must have come before.
-    pub fn peer_key(&mut self, set: ParamSet) -> (&PublicKey, &mut StdRng) {
-        (self.peer_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
-    }
-
-    /// All keys of the peer that this party has. [`Session::ensure_keys`] must have come before.
-    pub fn evaluation_keys(&mut self, set: ParamSet) -> (EvaluationKeys<'_>, &mut StdRng) {
-        let public = self.peer_keys.get(&set).expect("ensure_keys came before");
-        (EvaluationKeys { public, galois: self.peer_galois.get(&set) }, &mut self.rng)
     }
 }

@@ -9,9 +9,8 @@ use crate::abb::Abb;
 use crate::cost::Cost;
 use crate::form::Values;
 use crate::matrix::FixedMatrix;
-use crate::operation::{Operation, flat, shaped};
-use crate::ops::cached::{self, CachedProduct, Factors, Operand};
-use crate::ops::matmul::{Matmul, product_shape};
+use crate::operation::Operation;
+use crate::ops::cached::Operand;
 use crate::preparation::{self, Made};
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
@@ -77,32 +76,18 @@ impl Abb for TwoParty {
         self.session.channel().ledger_mut().leave();
     }
 
-    fn apply<O: Operation>(&mut self, operation: O, input: O::Input<'_, Values>) -> Result<O::Output<Values>, Error> {
-        let size = operation.size(&input);
-        let correlations = operation
-            .correlations(&size, self.session.options())
-            .map(|need| self.stock.take(&mut self.session, &need, operation.matrix()))
-            .transpose()?;
-        operation.run(&mut self.session, input, correlations.as_ref().map(|words| &words[..]))
-    }
-
-    fn matmul_cached_each(
+    fn apply<O: Operation>(
         &mut self,
-        products: Vec<CachedProduct<'_, ArrayD<u64>>>,
-        width: u32,
-    ) -> Result<Vec<ArrayD<u64>>, Error> {
-        if !self.session.preprocesses() {
-            let whole = |CachedProduct { a, b, .. }| self.apply(Matmul { width }, (a, b));
-            return products.into_iter().map(whole).collect();
+        operation: O,
+        mut input: O::Input<'_, Values>,
+    ) -> Result<O::Output<Values>, Error> {
+        let operands = operation.operands::<Values>(&mut input, self.session.options());
+        let mut words = self.stock.take_masks(&mut self.session, operands)?;
+        let size = operation.size::<Values>(&input);
+        if let Some(need) = operation.correlations(&size, self.session.options()) {
+            words = Some(self.stock.take(&mut self.session, &need, operation.matrix())?);
         }
-        let shapes: Vec<_> = products.iter().map(|p| product_shape(p.a.shape(), p.b.shape())).collect();
-        let words: Vec<_> = products.iter().map(|p| [flat(p.a), flat(p.b)]).collect();
-        let factors = products.into_iter().zip(&shapes).zip(&words).map(|((product, &shape), [x, m])| {
-            let CachedProduct { axis, operand, .. } = product;
-            Factors { operand, shape, axis, x, m }
-        });
-        let out = cached::product_each(&mut self.session, &mut self.stock, factors.collect(), width)?;
-        Ok(out.into_iter().zip(shapes).map(|(words, of)| shaped(&[of.batch, of.m, of.n], words)).collect())
+        operation.run(&mut self.session, input, words.as_ref().map(|words| &words[..]))
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> ArrayD<u64> {

@@ -1,6 +1,6 @@
 //! Transforms of polynomials modulo X^N + 1 and a prime, on one core.
 
-use he::{NttBackend, ParamSet, TfheNtt};
+use he::{NttBackend, ParamSet};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -36,23 +36,15 @@ pub(crate) fn rows() -> Vec<Row> {
 fn scale_one(_: &mut [u64]) {}
 
 /// The backends of this processor by name.
-fn ours(n: usize, prime: u64) -> Vec<(&'static str, Box<dyn NttBackend>)> {
-    let portable = TfheNtt::new(n, prime).expect("a prime of a parameter set");
-    let mut all: Vec<(_, Box<dyn NttBackend>)> = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        if let Some(ifma) = he::IfmaNtt::new(n, &portable) {
-            all.push(("Waggle, IFMA", Box::new(ifma)));
-        }
-        if let Some(float) = he::FloatNtt::new(n, &portable) {
-            all.push(("Waggle, AVX-512", Box::new(float)));
-        }
-        if let Some(float256) = he::Float256Ntt::new(n, &portable) {
-            all.push(("Waggle, AVX2", Box::new(float256)));
-        }
-    }
-    all.push(("Waggle, portable (tfhe-ntt 0.7.1)", Box::new(portable)));
-    all
+fn ours(n: usize, prime: u64) -> impl Iterator<Item = (&'static str, Box<dyn NttBackend>)> {
+    let side = |name| match name {
+        "ifma" => "Waggle, IFMA",
+        "float" => "Waggle, AVX-512",
+        "float256" => "Waggle, AVX2",
+        _ => "Waggle, portable (tfhe-ntt 0.7.1)",
+    };
+    let all = he::backends(n, prime).expect("a prime of a parameter set");
+    all.into_iter().map(move |ntt| (side(ntt.name()), ntt))
 }
 
 /// Rows of both directions. The polynomial must come back.

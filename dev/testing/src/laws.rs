@@ -21,8 +21,9 @@ use net::Role;
 use planner::Planner;
 use protocols::audit::LIMIT;
 use protocols::form::Values;
-use protocols::ops::{b2a, compare, embed, evaluate, linear, matmul, mul, mux, one_hot, reveal, row_max};
-use protocols::ops::{sum_squares, truncate};
+use protocols::ops::fss::{counts, threshold};
+use protocols::ops::{b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal};
+use protocols::ops::{row_max, sum_squares, truncate};
 use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Shape};
 use rand::Rng;
 
@@ -82,13 +83,17 @@ macro_rules! lawful {
 
 lawful!(b2a::B2a, |_, bits| &bits[0], Words);
 lawful!(compare::AtLeast<'_>, |words, _| &words[0], Bits);
+lawful!(counts::CountAtLeast<'_>, |words, _| &words[0], Words);
 lawful!(embed::Embed<'_>, |_, _| (), Words);
 lawful!(evaluate::Evaluate<'_>, |words, _| &words[0], Words);
+lawful!(extend::ExtendColumns<'_>, |words, _| &words[0], Words);
 lawful!(linear::Linear<'_>, |words, _| &words[0], Words);
 lawful!(matmul::Matmul, |words, _| (&words[0], &words[1]), Words);
 lawful!(mul::Mul, |words, _| (&words[0], &words[1]), Words);
 lawful!(mul::MulRows, |words, _| (&words[0], &words[1]), Words);
 lawful!(mux::Mux, |words, bits| (&bits[0], &words[0]), Words);
+lawful!(mux_columns::MuxColumns<'_>, |words, bits| (&bits[0], &words[0]), Words);
+lawful!(threshold::NonZero, |words, _| &words[0], Bits);
 lawful!(one_hot::OneHot, |words, _| &words[0], Bits);
 lawful!(reveal::Open, |words, _| &words[0], Opened);
 lawful!(reveal::Reveal, |words, _| &words[0], Opened);
@@ -96,6 +101,30 @@ lawful!(reveal::RevealRounded, |words, _| &words[0], Opened);
 lawful!(row_max::RowMax<'_>, |words, _| &words[0], Words);
 lawful!(sum_squares::SumSquares, |words, _| &words[0], Words);
 lawful!(truncate::Truncation, |words, _| &words[0], Words);
+
+/// Makes a [`Function`] of an expression over a box, its words and its bits, and names the variant of [`Output`]:
+/// `function!(Words, [width: u32], |b, words, _| b.apply(Mul { width: *width }, (&words[0], &words[0])))`. Variables
+/// that it uses stand in the brackets.
+#[macro_export]
+macro_rules! function {
+    ($output:ident, [$($name:ident : $ty:ty),*], |$b:ident, $words:pat_param, $bits:pat_param| $body:expr) => {{
+        #[derive(Clone)]
+        struct Named { $($name: $ty),* }
+        impl $crate::Function for Named {
+            fn call<B: $crate::protocols::Abb>(
+                &self,
+                $b: &mut B,
+                $words: &[B::Words],
+                $bits: &[B::Bits],
+            ) -> Result<$crate::Output<B::Form>, $crate::protocols::Error> {
+                let Named { $($name),* } = self;
+                let result: Result<_, $crate::protocols::Error> = $body;
+                result.map($crate::Output::$output)
+            }
+        }
+        Named { $($name),* }
+    }};
+}
 
 /// Words opened under masks that the chi-square test wants, at least: 128 for each value of the four bits it looks
 /// at.

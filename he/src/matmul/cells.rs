@@ -59,7 +59,7 @@ impl Cells {
 }
 
 /// A value of `Z_q`, split.
-pub(super) struct Split {
+pub(super) struct Cell {
     /// The entry r.
     pub(super) entry: u64,
     /// The correction d.
@@ -102,7 +102,7 @@ impl<'a> Splitter<'a> {
 
     /// Splits the value with these residues, one per limb.
     #[inline(always)]
-    pub(super) fn split(&self, residue: impl Fn(usize) -> u64) -> Split {
+    pub(super) fn split(&self, residue: impl Fn(usize) -> u64) -> Cell {
         // The fraction is a little too small: the entry found is right, or one too small.
         let fraction = self.params.torus((0..self.radices.len()).map(&residue));
         let entry = (fraction >> (128 - self.width)) as u64;
@@ -116,7 +116,7 @@ impl<'a> Splitter<'a> {
         let offset = beyond ^ ((beyond ^ offset) & u128::from(within).wrapping_neg());
         let entry = entry.wrapping_add(u64::from(!within)) & bits::mask(self.width);
         let cell = offset >> self.cells.dropped;
-        Split { entry, cell, inside: cell < self.cells.count }
+        Cell { entry, cell, inside: cell < self.cells.count }
     }
 
     /// The number below `2^127` with these residues, in mixed radix.

@@ -2,9 +2,9 @@
 
 use super::cache;
 use super::layout::Layout;
-use super::response::{Evaluation, Response};
+use super::response::Evaluation;
 use super::weights::Staged;
-use crate::ciphertext::Ciphertext;
+use crate::ciphertext::{Ciphertext, Split};
 use rayon::prelude::*;
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -16,7 +16,7 @@ const TERMS: usize = 4;
 const STRIP: usize = 16;
 
 /// All responses; the uploads are factors.
-pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: &[Ciphertext]) -> Vec<Response> {
+pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: &[Ciphertext]) -> Vec<Split> {
     let columns = Columns { evaluation, uploads };
     let packs = columns.layout().packs.column_packs();
     (0..packs).into_par_iter().flat_map(|pack| columns.column_pack(pack)).collect()
@@ -33,7 +33,7 @@ impl Columns<'_> {
     }
 
     /// All responses of one pack of column tiles, row pack by row pack.
-    fn column_pack(&self, pack: usize) -> Vec<Response> {
+    fn column_pack(&self, pack: usize) -> Vec<Split> {
         let (packs, steps) = (&self.layout().packs, self.layout().packs.steps());
         let mut products = self.columns(packs.column_pack(pack), steps.columns).into_iter();
         let packs: Vec<Vec<Ciphertext>> =

@@ -2,11 +2,11 @@
 
 use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
-use super::response::{Evaluation, Response};
+use super::response::Evaluation;
 use super::spec::MatmulShape;
 use super::weights::Weights;
 use super::{columns, opened, panel};
-use crate::ciphertext::{Ciphertext, split_upload};
+use crate::ciphertext::{Ciphertext, Split, split_upload};
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
 use crate::params::Params;
@@ -19,8 +19,7 @@ impl MatmulPlan {
     /// Multiplies the encrypted share by the weights and splits the product.
     ///
     /// `x_own` is this party's share of X (`batch * m * k`); given, it is added under encryption, so that the product
-    /// is that of the sum of both shares. Returns the message for the key holder and this party's share of the
-    /// product (`batch * m * n`). `keys` must hold Galois keys if the plan is [`Self::packed`]. Every response
+    /// is that of the sum of both shares. The share is `batch * m * n` ring elements. `keys` must hold Galois keys if the plan is [`Self::packed`]. Every response
     /// carries a fresh mask and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload
     /// of another length, weights out of range, residues that are not reduced.
     pub fn evaluate<'a>(
@@ -30,7 +29,7 @@ impl MatmulPlan {
         x_own: Option<&[u64]>,
         weights: Weights<'_>,
         rng: &mut (impl CryptoRng + ?Sized),
-    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+    ) -> Result<Split, HeError> {
         self.evaluate_cached(keys, upload, x_own, weights, None, rng)
     }
 
@@ -44,7 +43,7 @@ impl MatmulPlan {
         weights: Weights<'_>,
         cached: Option<CachedWeights<'_>>,
         rng: &mut (impl CryptoRng + ?Sized),
-    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+    ) -> Result<Split, HeError> {
         let EvaluationKeys { public, galois } = keys.into();
         let params = public.check(self.set())?;
         let galois = galois.filter(|_| self.packed());
@@ -67,11 +66,11 @@ impl MatmulPlan {
             _ => panel::responses(&evaluation, uploads),
         };
         let (messages, shares): (Vec<_>, Vec<_>) =
-            responses.into_iter().map(|Response { message, share }| (message, share)).unzip();
+            responses.into_iter().map(|Split { message, share }| (message, share)).unzip();
         let seed = body.as_ref().map_or(&[][..], |seed| seed);
-        let download = [seed, &messages.concat()].concat();
-        debug_assert_eq!(download.len(), self.download_bytes());
-        Ok((download, self.scatter(&shares)))
+        let message = [seed, &messages.concat()].concat();
+        debug_assert_eq!(message.len(), self.download_bytes());
+        Ok(Split { message, share: self.scatter(&shares) })
     }
 
     /// Reads the upload and adds the own share under encryption.

@@ -7,9 +7,9 @@
 //! then serves many columns.
 
 use super::cache::{self, Form};
-use super::response::{Evaluation, Response};
+use super::response::Evaluation;
 use super::tiling::Tiling;
-use crate::ciphertext::Ciphertext;
+use crate::ciphertext::{Ciphertext, Split};
 use crate::ntt::{LANES, Product, TILES};
 use crate::params::Params;
 use rayon::prelude::*;
@@ -100,7 +100,7 @@ fn point_by_point(tiling: &Tiling, params: &Params, uploads: &[Ciphertext]) -> V
 }
 
 /// All responses; the uploads are factors.
-pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>) -> Vec<Response> {
+pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>) -> Vec<Split> {
     let operand = point_by_point(&evaluation.plan.layout.tiling, evaluation.params, &uploads);
     drop(uploads);
     Panels { evaluation, operand, spare: Mutex::default() }.responses()
@@ -119,7 +119,7 @@ impl Panels<'_> {
         &self.evaluation.plan.layout.tiling
     }
 
-    fn responses(&self) -> Vec<Response> {
+    fn responses(&self) -> Vec<Split> {
         let (tiling, params) = (self.tiling(), self.evaluation.params);
         let words: usize = params.limbs().iter().map(|l| l.ntt().weight_words()).sum();
         let (most, least) = PANEL_TILES;
@@ -133,7 +133,7 @@ impl Panels<'_> {
     }
 
     /// The responses of some column tiles.
-    fn panel(&self, tiles: Range<usize>) -> Vec<Response> {
+    fn panel(&self, tiles: Range<usize>) -> Vec<Split> {
         let (tiling, params, sizes) = (self.tiling(), self.evaluation.params, Sizes::new(self.tiling()));
         let mut blocks = self.blocks(tiles.clone());
         let Evaluation { cached, plan, .. } = *self.evaluation;

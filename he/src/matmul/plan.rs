@@ -41,7 +41,7 @@ impl MatmulPlan {
     /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the bound
     /// asked for.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
-        let layout = search::search(&spec, &options, false)?;
+        let layout = search::search(&spec, &options, Some)?;
         Ok(Self::of(layout, options))
     }
 

@@ -5,7 +5,7 @@ use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
 use super::tiling::Tile;
 use super::weights::{Rows, Staged, Weights};
-use crate::ciphertext::{Ciphertext, write_switched};
+use crate::ciphertext::{Ciphertext, Split, write_switched};
 use crate::galois::GaloisKeys;
 use crate::keys::PublicKey;
 use crate::params::{Params, round_torus};
@@ -26,14 +26,6 @@ pub(super) struct Evaluation<'a> {
     pub(super) seed: Seed,
     /// The public seed of what c0 becomes, if the plan is seeded.
     pub(super) body: Option<[u8; SEED_BYTES]>,
-}
-
-/// One response, and the evaluator's part of its product.
-pub(super) struct Response {
-    /// Its bytes: c1, then the output coefficients of c0.
-    pub(super) message: Vec<u8>,
-    /// The own shares, in wire order.
-    pub(super) share: Vec<u64>,
 }
 
 impl Evaluation<'_> {
@@ -76,8 +68,9 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The response that holds `product`. No index may be used twice.
-    pub(super) fn respond(&self, response: usize, mut product: Ciphertext) -> Response {
+    /// The response that holds `product`: c1, then the output coefficients of c0; and the own shares, in wire order.
+    /// No index may be used twice.
+    pub(super) fn respond(&self, response: usize, mut product: Ciphertext) -> Split {
         let (layout, params) = (&self.plan.layout, self.params);
         let mut stream = Expander::new(&self.seed, Label::Response, response as u64);
         self.public.rerandomize(&mut product, &mut stream);
@@ -90,7 +83,7 @@ impl Evaluation<'_> {
             }
             None => self.mask(&product.c0, response, &mut stream, &mut message),
         };
-        Response { message, share }
+        Split { message, share }
     }
 
     /// Adds a mask uniform over `Z_q` to every output coefficient of c0, appends them and returns the own shares.

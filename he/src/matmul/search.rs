@@ -8,12 +8,15 @@ use super::{cost, noise};
 use crate::error::HeError;
 use crate::set::ParamSet;
 
-/// The cheapest layout, with `seeded` messages or not, whose error stays within the bound asked for. Errors: a
-/// specification out of range, or [`HeError::Noise`].
-pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions, seeded: bool) -> Result<Layout, HeError> {
+/// The cheapest layout, with the form of messages that `messages` gives it where it can, whose error stays within the
+/// bound asked for. Errors: a specification out of range, or [`HeError::Noise`].
+pub(super) fn search(
+    spec: &MatmulSpec,
+    options: &PlanOptions,
+    messages: impl Fn(Layout) -> Option<Layout>,
+) -> Result<Layout, HeError> {
     spec.check()?;
     let mut best: Option<(bool, f64, Layout)> = None;
-    let messages = |layout: Layout| if seeded { noise::seeded(layout) } else { Some(layout) };
     let allowed = |layout: &Layout| options.packing != Packing::Never || !layout.packs.is_packed();
     // A loop would move every layout through each of the iterators.
     candidates(spec).filter(allowed).filter_map(messages).for_each(|layout| {
@@ -98,7 +101,7 @@ mod tests {
             for (width, weight_bits) in [(64, 64), (20, 4)] {
                 let spec = MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits };
                 let options = PlanOptions { bytes_per_second: 1, ..PlanOptions::default() };
-                let found = search(&spec, &options, false).unwrap();
+                let found = search(&spec, &options, Some).unwrap();
                 recount(&found);
                 let bytes = |l: &Layout| l.upload_bytes() + l.download_bytes();
                 let cuts = (1..=m).map(|rows| (1, rows)).chain((2..=batch).map(|group| (group, m)));
@@ -145,8 +148,8 @@ mod tests {
                             let shape = MatmulShape { batch, m, k, n };
                             MatmulSpec { shape, width: 44, weight_bits: 44 }
                         };
-                        let like = search(&spec(far_m, far_k, far_n), &options, false).unwrap();
-                        let best = search(&spec(m, k, n), &options, false).unwrap();
+                        let like = search(&spec(far_m, far_k, far_n), &options, Some).unwrap();
+                        let best = search(&spec(m, k, n), &options, Some).unwrap();
                         let adapted = adapted(&spec(m, k, n), &options, &like).expect("a layout");
                         recount(&adapted);
                         let ratio = cost::seconds(&adapted, &options) / cost::seconds(&best, &options);

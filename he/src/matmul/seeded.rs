@@ -61,13 +61,13 @@
 
 use super::MatmulPlan;
 use super::cache::CachedWeights;
-use super::cells::{Cells, Split, Splitter};
+use super::cells::{Cell, Cells, Splitter};
 use super::opened::{Place, Places};
-use super::search;
 use super::spec::{MatmulSpec, PlanOptions};
 use super::tiling::Tile;
 use super::weights::Weights;
-use crate::ciphertext::Ciphertexts;
+use super::{noise, search};
+use crate::ciphertext::{Ciphertexts, Split};
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
 use crate::keys::SecretKey;
@@ -97,7 +97,7 @@ impl SeededPlan {
 
     /// As [`MatmulPlan::with_options`], for the bytes that are sent here. Errors: the same.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
-        Ok(Self(MatmulPlan::of(search::search(&spec, &options, true)?, options)))
+        Ok(Self(MatmulPlan::of(search::search(&spec, &options, noise::seeded)?, options)))
     }
 
     /// The plan of a layout with seeded messages.
@@ -171,11 +171,7 @@ impl SeededPlan {
 
     /// A uniformly random operand R (`batch * m * k` ring elements, row-major), and the message for the evaluator.
     /// Errors: a key of another set.
-    pub fn request(
-        &self,
-        sk: &SecretKey,
-        rng: &mut (impl CryptoRng + ?Sized),
-    ) -> Result<(Vec<u64>, Vec<u8>), HeError> {
+    pub fn request(&self, sk: &SecretKey, rng: &mut (impl CryptoRng + ?Sized)) -> Result<Split, HeError> {
         let params = sk.check(self.set())?;
         let (layout, cells) = (&self.0.layout, self.cells()?);
         let splitter = Splitter::new(params, layout.set, layout.spec.width, cells);
@@ -185,7 +181,7 @@ impl SeededPlan {
         let parts: Vec<Request> =
             (0..uploads).into_par_iter().map(|index| Request::new(sk, &splitter, &seeds, &errors, index)).collect();
         let shape = self.spec().shape;
-        let mut r = vec![0; shape.batch * shape.m * shape.k];
+        let mut share = vec![0; shape.batch * shape.m * shape.k];
         let mut message = Vec::with_capacity(self.upload_bytes());
         for Request { seed, corrections, .. } in &parts {
             message.extend_from_slice(seed);
@@ -199,39 +195,28 @@ impl SeededPlan {
             let places = Places::new(&self.0.layout, index);
             for (place, &value) in places.0.iter().zip(entries.iter()) {
                 match *place {
-                    Place::Entry(entry) => r[entry] = value,
-                    Place::Negated(entry) => r[entry] = value.wrapping_neg() & bits::mask(width),
+                    Place::Entry(entry) => share[entry] = value,
+                    Place::Negated(entry) => share[entry] = value.wrapping_neg() & bits::mask(width),
                     Place::Open => writer.push(value, width),
                 }
             }
         }
         writer.finish();
         debug_assert_eq!(message.len(), self.upload_bytes());
-        Ok((r, message))
+        Ok(Split { message, share })
     }
 
-    /// Multiplies the operand of a request by the weights: the message for the key holder, and this party's share of
-    /// the product (`batch * m * n` ring elements, row-major). Errors: those of [`MatmulPlan::evaluate`], and
-    /// corrections out of range.
+    /// Multiplies the operand of a request by the weights, which may have been transformed before; the share is
+    /// `batch * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate_cached`], and corrections
+    /// out of range.
     pub fn respond<'a>(
-        &self,
-        keys: impl Into<EvaluationKeys<'a>>,
-        request: &[u8],
-        weights: Weights<'_>,
-        rng: &mut (impl CryptoRng + ?Sized),
-    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
-        self.respond_cached(keys, request, weights, None, rng)
-    }
-
-    /// [`Self::respond`] with weights that may have been transformed before, as [`MatmulPlan::evaluate_cached`].
-    pub fn respond_cached<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,
         request: &[u8],
         weights: Weights<'_>,
         cached: Option<CachedWeights<'_>>,
         rng: &mut (impl CryptoRng + ?Sized),
-    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+    ) -> Result<Split, HeError> {
         self.0.evaluate_cached(keys, request, None, weights, cached, rng)
     }
 
@@ -280,9 +265,9 @@ impl Request {
         let mut entries = Zeroizing::new(vec![0; n]);
         let mut inside = true;
         for (i, (correction, entry)) in corrections.iter_mut().zip(entries.iter_mut()).enumerate() {
-            let split: Split = splitter.split(|limb| v[limb * n + i]);
-            (*correction, *entry) = (split.cell, split.entry);
-            inside &= split.inside;
+            let Cell { entry: of, cell, inside: lies } = splitter.split(|limb| v[limb * n + i]);
+            (*correction, *entry) = (cell, of);
+            inside &= lies;
         }
         inside.then_some((corrections, entries))
     }

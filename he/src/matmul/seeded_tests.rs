@@ -1,9 +1,10 @@
-use super::cells::{Cells, Split, Splitter};
+use super::cells::{Cell, Cells, Splitter};
 use super::layout::Layout;
 use super::search::candidates;
 use super::tests::{distance, naive, random_weights, spec};
 use super::tiling::Tile;
 use super::*;
+use crate::ciphertext::Split;
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
 use crate::params::round_torus;
@@ -30,9 +31,10 @@ fn evaluation_keys(plan: &SeededPlan) -> EvaluationKeys<'static> {
 fn run(plan: &SeededPlan, w: &[u64], rng: &mut StdRng) -> (Vec<u64>, [Vec<u64>; 2]) {
     let sk = &keys(plan.set()).0;
     let width = plan.spec().width;
-    let (r, request) = plan.request(sk, rng).unwrap();
+    let Split { message: request, share: r } = plan.request(sk, rng).unwrap();
     assert_eq!(request.len(), plan.upload_bytes());
-    let (response, own) = plan.respond(evaluation_keys(plan), &request, Weights::U64(w), rng).unwrap();
+    let Split { message: response, share: own } =
+        plan.respond(evaluation_keys(plan), &request, Weights::U64(w), None, rng).unwrap();
     assert_eq!(response.len(), plan.download_bytes());
     let opened = plan.finish(sk, &response).unwrap();
     let ring = bits::mask(width);
@@ -166,7 +168,7 @@ fn values_split_into_entry_and_correction_at_the_edges_of_intervals() {
                 let d = interval as i128;
                 for offset in [0, 1, 2, d / 2, d - 2, d - 1, d, d + 1, -1] {
                     let v = value(set, width, r, offset);
-                    let Split { entry, cell, inside } = whole.split(|i| v[i]);
+                    let Cell { entry, cell, inside } = whole.split(|i| v[i]);
                     // The next interval begins at d, or at d + 1 where this one is long.
                     let next = r.wrapping_add(1) & ring;
                     let expected = match offset {
@@ -233,7 +235,7 @@ fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 
     let (mut high, mut low) = (vec![0; 256], vec![0; 16]);
     let mut pairs = Vec::new();
     for _ in 0..requests {
-        let (r, request) = plan.request(&keys(plan.set()).0, rng).unwrap();
+        let Split { message: request, share: r } = plan.request(&keys(plan.set()).0, rng).unwrap();
         let mut reader = bits::Reader::new(&request[SEED_BYTES..]);
         let corrections: Vec<u128> = (0..plan.set().degree()).map(|_| reader.take_wide(cells.bits())).collect();
         assert!(corrections.iter().all(|&cell| cell < cells.count));
@@ -309,17 +311,17 @@ fn shares_are_uniform_and_messages_fresh() {
             let weights = vec![w; 64 * 64];
             let (mut seen, mut counts) = (Vec::new(), [vec![0; 64], vec![0; 64]]);
             for _ in 0..10 {
-                let (_, request) = plan.request(sk, &mut rng).unwrap();
+                let request = plan.request(sk, &mut rng).unwrap().message;
                 let respond = |rng: &mut StdRng| {
-                    plan.respond(evaluation_keys(&plan), &request, Weights::I32(&weights), rng).unwrap()
+                    plan.respond(evaluation_keys(&plan), &request, Weights::I32(&weights), None, rng).unwrap()
                 };
-                let (response, own) = respond(&mut rng);
+                let Split { message: response, share: own } = respond(&mut rng);
                 let shares = [own, plan.finish(sk, &response).unwrap()];
                 for (counts, share) in counts.iter_mut().zip(&shares) {
                     share.iter().for_each(|y| counts[(y >> 38) as usize] += 1);
                 }
                 // Seeds, and what follows them: the first correction and coefficient of c1.
-                let again = respond(&mut rng).0;
+                let again = respond(&mut rng).message;
                 seen.extend(
                     [request, response, again]
                         .map(|message| (message[..SEED_BYTES].to_vec(), message[SEED_BYTES..][..16].to_vec())),
@@ -343,9 +345,10 @@ fn a_seeded_response_is_a_direct_one_for_another_mask() {
     let layout = plan.plan().layout;
     let direct = MatmulPlan::of(Layout { seeded: None, ..layout }, PlanOptions::default());
     let sk = &keys(plan.set()).0;
-    let (_, request) = plan.request(sk, &mut rng).unwrap();
+    let request = plan.request(sk, &mut rng).unwrap().message;
     let weights: Vec<u64> = random_weights(&spec, &mut rng);
-    let (response, _) = plan.respond(evaluation_keys(&plan), &request, Weights::U64(&weights), &mut rng).unwrap();
+    let response = plan.respond(evaluation_keys(&plan), &request, Weights::U64(&weights), None, &mut rng);
+    let response = response.unwrap().message;
     let seed = response[..SEED_BYTES].try_into().unwrap();
     let params = plan.set().params();
     let mut translated = Vec::new();
@@ -372,9 +375,9 @@ fn malformed_messages_are_refused() {
     let plan = SeededPlan::new(spec(1, 3, 20, 5, 37, 13)).unwrap();
     let sk = &keys(plan.set()).0;
     let w = vec![1i16; 100];
-    let (_, request) = plan.request(sk, &mut rng).unwrap();
+    let request = plan.request(sk, &mut rng).unwrap().message;
     let respond = |request: &[u8]| {
-        plan.respond(evaluation_keys(&plan), request, Weights::I16(&w), &mut StdRng::seed_from_u64(0))
+        plan.respond(evaluation_keys(&plan), request, Weights::I16(&w), None, &mut StdRng::seed_from_u64(0))
     };
     let expected = request.len();
     for cut in [0, 16, 32, expected - 1] {
@@ -390,7 +393,7 @@ fn malformed_messages_are_refused() {
     let mut padded = request.clone();
     *padded.last_mut().unwrap() |= 0x80;
     assert_eq!(respond(&padded).unwrap_err(), HeError::Padding { message: "seeded matmul request" });
-    let (response, _) = respond(&request).unwrap();
+    let response = respond(&request).unwrap().message;
     for wrong in [&response[1..], &[], &response[..SEED_BYTES], &[&response[..], &[0]].concat()] {
         assert!(matches!(plan.finish(sk, wrong), Err(HeError::Length { .. })));
     }
@@ -398,7 +401,7 @@ fn malformed_messages_are_refused() {
     let wrong_set = HeError::KeySet { needed: plan.set(), got: ParamSet::Full };
     assert_eq!(plan.request(other_sk, &mut rng).unwrap_err(), wrong_set);
     assert_eq!(plan.finish(other_sk, &response).unwrap_err(), wrong_set);
-    assert_eq!(plan.respond(other_pk, &request, Weights::I16(&w), &mut rng).unwrap_err(), wrong_set);
+    assert_eq!(plan.respond(other_pk, &request, Weights::I16(&w), None, &mut rng).unwrap_err(), wrong_set);
     assert!(matches!(SeededPlan::new(spec(0, 1, 1, 1, 37, 13)), Err(HeError::Shape { step: "matmul" })));
     assert!(matches!(SeededPlan::new(spec(1, 1, 1, 1, 65, 13)), Err(HeError::Width { .. })));
 }

@@ -1,7 +1,7 @@
 use super::layout::Layout;
 use super::search::candidates;
 use super::*;
-use crate::ciphertext::{Ciphertexts, read_lifted};
+use crate::ciphertext::{Ciphertexts, Split, read_lifted};
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
 use crate::set::ParamSet;
@@ -42,7 +42,8 @@ fn run(plan: &MatmulPlan, x0: &[u64], x1: Option<&[u64]>, w: &[u64], rng: &mut S
     let upload = plan.encrypt(sk, x0, rng).unwrap();
     assert_eq!(upload.len(), plan.upload_bytes());
     let evaluation = EvaluationKeys { public: pk, galois: plan.packed().then(|| galois_keys(plan.set())) };
-    let (download, own) = plan.evaluate(evaluation, &upload, x1, Weights::U64(w), rng).unwrap();
+    let Split { message: download, share: own } =
+        plan.evaluate(evaluation, &upload, x1, Weights::U64(w), rng).unwrap();
     assert_eq!(download.len(), plan.download_bytes());
     let opened = plan.decrypt(sk, &download).unwrap();
     let x: Vec<u64> = match x1 {
@@ -151,7 +152,7 @@ fn malformed_messages_and_operands_are_refused() {
     let end = large.len();
     large[end - 12..].fill(0xff);
     assert!(matches!(evaluate(&large, None, Weights::I16(&w)), Err(HeError::Residue { .. })));
-    let (download, _) = evaluate(&upload, Some(&x), Weights::I16(&w)).unwrap();
+    let download = evaluate(&upload, Some(&x), Weights::I16(&w)).unwrap().message;
     for wrong in [&download[1..], &[], &[download.as_slice(), &[0]].concat()] {
         assert!(matches!(plan.decrypt(sk, wrong), Err(HeError::Length { .. })));
     }
@@ -224,7 +225,8 @@ fn weight_types_agree() {
         let made = [Weights::Entries(&rows), Weights::Entries(&columns)];
         for weights in [Weights::I16(&w), Weights::I32(&wide), Weights::U64(&ring)].into_iter().chain(made) {
             let keys = EvaluationKeys { public: pk, galois: Some(galois_keys(plan.set())) };
-            let (download, own) = plan.evaluate(keys, &upload, None, weights, &mut rng).unwrap();
+            let Split { message: download, share: own } =
+                plan.evaluate(keys, &upload, None, weights, &mut rng).unwrap();
             let opened = plan.decrypt(sk, &download).unwrap();
             for ((a, b), y) in own.iter().zip(&opened).zip(&exact) {
                 assert!(distance(a.wrapping_add(*b), *y, width) <= plan.lsb_error());
@@ -286,7 +288,8 @@ fn check_freshness(spec: MatmulSpec, plan: &MatmulPlan, rng: &mut StdRng) {
     let c1_len = layout.c1_bytes();
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let (download, own) = plan.evaluate(keys, &upload, None, Weights::I16(&zero), rng).unwrap();
+        let Split { message: download, share: own } =
+            plan.evaluate(keys, &upload, None, Weights::I16(&zero), rng).unwrap();
         let mut rest = download.as_slice();
         for response in 0..layout.packs.responses() {
             let (part, tail) = rest.split_at(layout.response_bytes(response));

@@ -35,6 +35,9 @@ pub struct Product<'a> {
 /// Arithmetic in `Z_p[X] / (X^N + 1)` for one prime p. All backends order the transformed coefficients as `tfhe-ntt`
 /// does, because transformed polynomials travel between parties.
 pub trait NttBackend: Send + Sync + Debug {
+    /// Its name in measurements.
+    fn name(&self) -> &'static str;
+
     /// The prime p.
     fn modulus(&self) -> &Modulus;
 

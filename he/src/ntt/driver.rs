@@ -171,44 +171,38 @@ pub(super) fn parts<const N: usize, const L: usize>(data: &mut [u64]) -> [&mut [
 
 /// The vectors at index i of all parts.
 #[inline(always)]
-fn load8<K: Kernel>(k: K, [p0, p1, p2, p3, p4, p5, p6, p7]: &[&mut [Lanes]; 8], i: usize) -> [K::Vector; 8] {
-    let [v0, v1, v2, v3] = [k.load(&p0[i]), k.load(&p1[i]), k.load(&p2[i]), k.load(&p3[i])];
-    [v0, v1, v2, v3, k.load(&p4[i]), k.load(&p5[i]), k.load(&p6[i]), k.load(&p7[i])]
+fn load8<K: Kernel>(k: K, parts: &[&mut [Lanes]; 8], i: usize) -> [K::Vector; 8] {
+    let mut v = [k.load(&parts[0][i]); 8];
+    for (v, part) in v.iter_mut().zip(parts) {
+        *v = k.load(&part[i]);
+    }
+    v
 }
 
 /// The reverse of [`load8`].
 #[inline(always)]
 fn store8<K: Kernel>(k: K, parts: &mut [&mut [Lanes]; 8], i: usize, v: [K::Vector; 8]) {
-    let ([p0, p1, p2, p3, p4, p5, p6, p7], [v0, v1, v2, v3, v4, v5, v6, v7]) = (parts, v);
-    k.store(&mut p0[i], v0);
-    k.store(&mut p1[i], v1);
-    k.store(&mut p2[i], v2);
-    k.store(&mut p3[i], v3);
-    k.store(&mut p4[i], v4);
-    k.store(&mut p5[i], v5);
-    k.store(&mut p6[i], v6);
-    k.store(&mut p7[i], v7);
+    for (part, v) in parts.iter_mut().zip(v) {
+        k.store(&mut part[i], v);
+    }
 }
 
 /// The vectors of a block.
 #[inline(always)]
-fn load_block<K: Kernel>(k: K, [p0, p1, p2, p3, p4, p5, p6, p7]: &[Lanes; 8]) -> [K::Vector; 8] {
-    let [v0, v1, v2, v3] = [k.load(p0), k.load(p1), k.load(p2), k.load(p3)];
-    [v0, v1, v2, v3, k.load(p4), k.load(p5), k.load(p6), k.load(p7)]
+fn load_block<K: Kernel>(k: K, block: &[Lanes; 8]) -> [K::Vector; 8] {
+    let mut v = [k.load(&block[0]); 8];
+    for (v, lanes) in v.iter_mut().zip(block) {
+        *v = k.load(lanes);
+    }
+    v
 }
 
 /// The reverse of [`load_block`].
 #[inline(always)]
 fn store_block<K: Kernel>(k: K, block: &mut [Lanes; 8], v: [K::Vector; 8]) {
-    let ([p0, p1, p2, p3, p4, p5, p6, p7], [v0, v1, v2, v3, v4, v5, v6, v7]) = (block, v);
-    k.store(p0, v0);
-    k.store(p1, v1);
-    k.store(p2, v2);
-    k.store(p3, v3);
-    k.store(p4, v4);
-    k.store(p5, v5);
-    k.store(p6, v6);
-    k.store(p7, v7);
+    for (lanes, v) in block.iter_mut().zip(v) {
+        k.store(lanes, v);
+    }
 }
 
 /// The blocks of a polynomial.
@@ -220,20 +214,22 @@ fn blocks(data: &mut [u64]) -> &mut [[Lanes; 8]] {
 /// A method of the kernel on each of eight vectors. A macro, because closures would not take on the kernel's
 /// instructions.
 macro_rules! each8 {
-    ($k:expr, $method:ident, $v:expr) => {{
-        let (k, [v0, v1, v2, v3, v4, v5, v6, v7]) = ($k, $v);
-        let [v0, v1, v2, v3] = [k.$method(v0), k.$method(v1), k.$method(v2), k.$method(v3)];
-        [v0, v1, v2, v3, k.$method(v4), k.$method(v5), k.$method(v6), k.$method(v7)]
+    ($k:expr, $method:ident, $v:expr $(, $arg:expr)*) => {{
+        let mut v = $v;
+        for x in &mut v {
+            *x = $k.$method(*x $(, $arg)*);
+        }
+        v
     }};
 }
 
 /// Adds the offset, if there is one, to eight vectors.
 #[inline(always)]
-fn raise8<K: Kernel>(k: K, offset: Option<K::Vector>, v: [K::Vector; 8]) -> [K::Vector; 8] {
-    let Some(offset) = offset else { return v };
-    let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
-    let [v0, v1, v2, v3] = [k.add(v0, offset), k.add(v1, offset), k.add(v2, offset), k.add(v3, offset)];
-    [v0, v1, v2, v3, k.add(v4, offset), k.add(v5, offset), k.add(v6, offset), k.add(v7, offset)]
+fn raised<K: Kernel>(k: K, offset: Option<K::Vector>, v: [K::Vector; 8]) -> [K::Vector; 8] {
+    match offset {
+        Some(offset) => each8!(k, add, v, offset),
+        None => v,
+    }
 }
 
 /// Three forward layers over eight vectors. Written out, for the vectors to stay in registers.
@@ -363,14 +359,14 @@ fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &
             let w = roots(k, table, m, i);
             let mut parts = parts(group);
             for at in 0..parts[0].len() {
-                let v = raise8(k, offset, load8(k, &parts, at));
+                let v = raised(k, offset, load8(k, &parts, at));
                 store8(k, &mut parts, at, forward8(k, v, &w));
             }
         }
         offset = None;
     }
     for (b, block) in blocks(data).iter_mut().enumerate() {
-        let v = each8!(k, settle, raise8(k, offset, load_block(k, block)));
+        let v = each8!(k, settle, raised(k, offset, load_block(k, block)));
         let v = k.transpose(forward8(k, v, &roots(k, table, n / BLOCK, b)));
         let v = k.transpose(forward8(k, v, &block_roots(k, table, n / BLOCK + b)));
         let v = if FACTOR { each8!(k, factor, v) } else { each8!(k, finish, v) };
@@ -390,7 +386,7 @@ pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64
         let v = k.transpose(each8!(k, read, load_block(k, block)));
         let v = k.transpose(inverse8(k, v, &block_roots(k, table, n / BLOCK + b)));
         let v = inverse8(k, v, &roots(k, table, n / BLOCK, b));
-        store_block(k, block, if last { scale8(k, v, n_inverse) } else { v });
+        store_block(k, block, if last { each8!(k, scale, v, n_inverse) } else { v });
     }
     for m in passes.rev() {
         for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
@@ -398,7 +394,7 @@ pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64
             let mut parts = parts(group);
             for at in 0..parts[0].len() {
                 let v = inverse8(k, load8(k, &parts, at), &w);
-                store8(k, &mut parts, at, if m == 1 { scale8(k, v, n_inverse) } else { v });
+                store8(k, &mut parts, at, if m == 1 { each8!(k, scale, v, n_inverse) } else { v });
             }
         }
     }
@@ -421,14 +417,6 @@ pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64
         }
         log_bound += 1;
     }
-}
-
-/// [`Kernel::scale`] of eight vectors.
-#[inline(always)]
-fn scale8<K: Kernel>(k: K, v: [K::Vector; 8], w: [K::Vector; 2]) -> [K::Vector; 8] {
-    let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
-    let [v0, v1, v2, v3] = [k.scale(v0, w), k.scale(v1, w), k.scale(v2, w), k.scale(v3, w)];
-    [v0, v1, v2, v3, k.scale(v4, w), k.scale(v5, w), k.scale(v6, w), k.scale(v7, w)]
 }
 
 /// [`NttBackend::pointwise`].
@@ -480,8 +468,12 @@ pub(super) use methods;
 /// The type has methods `sum_of_products`, `interleave_tiles` and `matrix_product` that need them too, and takes
 /// `$weight_words` words per weight.
 macro_rules! backend {
-    ($name:ident, $features:literal, $with:ident, $weight_words:expr) => {
+    ($name:ident, $title:literal, $features:literal, $with:ident, $weight_words:expr) => {
         impl $crate::ntt::NttBackend for $name {
+            fn name(&self) -> &'static str {
+                $title
+            }
+
             fn modulus(&self) -> &$crate::modulus::Modulus {
                 &self.tables.modulus
             }

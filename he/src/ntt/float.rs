@@ -41,7 +41,7 @@ pub(super) const ROUND: f64 = 6755399441055744.0;
 
 /// The backend in double precision on AVX-512.
 #[derive(Debug)]
-pub struct FloatNtt {
+pub(super) struct FloatNtt {
     tables: Tables<f64>,
 }
 
@@ -244,7 +244,7 @@ fn store(lanes: &mut Lanes, x: __m512d) {
 impl FloatNtt {
     /// None if [`Cpu::get`] lacks AVX-512, or if the degree is no power of two in `64..=16384`. The modulus and the
     /// order of coefficients are those of `reference`.
-    pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
+    pub(super) fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has(Feature::Avx512) {
             return None;
         }
@@ -281,4 +281,4 @@ impl FloatNtt {
     }
 }
 
-driver::backend!(FloatNtt, "avx512f,avx512dq", with_float, product::PARTS);
+driver::backend!(FloatNtt, "float", "avx512f,avx512dq", with_float, product::PARTS);

@@ -28,7 +28,7 @@ type Root = [__m256d; 2];
 
 /// The backend in double precision on AVX2 with FMA.
 #[derive(Debug)]
-pub struct Float256Ntt {
+pub(super) struct Float256Ntt {
     modulus: Modulus,
     n: usize,
     /// As of [`is_wide`].
@@ -212,7 +212,7 @@ fn transpose([a, b, c, d]: [__m256d; 4]) -> [__m256d; 4] {
 impl Float256Ntt {
     /// None if [`Cpu::get`] lacks AVX2 or FMA, or if the degree is no power of two in `64..=16384`. The modulus and
     /// the order of coefficients are those of `reference`.
-    pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
+    pub(super) fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has_all(&[Feature::Avx2, Feature::Fma]) {
             return None;
         }
@@ -325,6 +325,10 @@ macro_rules! forward_to {
 }
 
 impl NttBackend for Float256Ntt {
+    fn name(&self) -> &'static str {
+        "float256"
+    }
+
     fn modulus(&self) -> &Modulus {
         &self.modulus
     }

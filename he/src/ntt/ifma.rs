@@ -35,7 +35,7 @@ const DOT_WORDS: usize = 4 * LANES;
 
 /// The backend in 52-bit integers on AVX-512 with IFMA.
 #[derive(Debug)]
-pub struct IfmaNtt {
+pub(super) struct IfmaNtt {
     tables: Tables<u64>,
     /// Whether layers go uncorrected.
     lazy: bool,
@@ -254,7 +254,7 @@ fn multiply(prime: Prime, power: [__m512i; 2], a: __m512i, b: __m512i) -> __m512
 impl IfmaNtt {
     /// None if [`Cpu::get`] lacks AVX-512 or IFMA, or if the degree is no power of two in `64..=16384`. The modulus
     /// and the order of coefficients are those of `reference`.
-    pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
+    pub(super) fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has_all(&[Feature::Avx512, Feature::Ifma]) {
             return None;
         }
@@ -311,4 +311,4 @@ impl IfmaNtt {
     }
 }
 
-driver::backend!(IfmaNtt, "avx512f,avx512dq,avx512ifma", with_ifma, 1);
+driver::backend!(IfmaNtt, "ifma", "avx512f,avx512dq,avx512ifma", with_ifma, 1);

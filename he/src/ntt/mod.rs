@@ -1,8 +1,8 @@
 //! Negacyclic number-theoretic transforms, behind a trait that hides the processor.
 //!
-//! A [`NttBackend`] transforms polynomials modulo one prime and works on the transforms. [`TfheNtt`] is portable. The
+//! A [`NttBackend`] transforms polynomials modulo one prime and works on the transforms. `TfheNtt` is portable. The
 //! other backends run the layers of `driver` on the vectors of one instruction set: a new one is a file with an
-//! implementation of `driver::Kernel`, and a line in [`best`].
+//! implementation of `driver::Kernel`, and a line in [`backends`].
 //!
 //! All backends order the transformed coefficients as `tfhe-ntt` does and reduce them below the prime, so parties
 //! with different processors understand each other. The tests hold every backend to the portable one, word by word.
@@ -33,29 +33,33 @@ mod tests;
 pub(crate) use backend::{LANES, MIN_POINTS, TILES, exact_terms};
 pub use backend::{NttBackend, Product};
 #[cfg(target_arch = "x86_64")]
-pub use float::FloatNtt;
+use float::FloatNtt;
 #[cfg(target_arch = "x86_64")]
-pub use float256::Float256Ntt;
+use float256::Float256Ntt;
 #[cfg(target_arch = "x86_64")]
-pub use ifma::IfmaNtt;
-pub use portable::TfheNtt;
+use ifma::IfmaNtt;
+use portable::TfheNtt;
 
-/// The fastest backend that [`bits::cpu::Cpu::get`] allows. Errors: see [`TfheNtt::new`].
 // ANCHOR: best
-pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
+/// Every backend that [`bits::cpu::Cpu::get`] allows, the fastest first.
+///
+/// # Errors
+/// [`HeError::Degree`] and [`HeError::Modulus`].
+pub fn backends(n: usize, p: u64) -> Result<Vec<Box<dyn NttBackend>>, HeError> {
     let portable = TfheNtt::new(n, p)?;
+    let mut all: Vec<Box<dyn NttBackend>> = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
-        if let Some(ifma) = IfmaNtt::new(n, &portable) {
-            return Ok(Box::new(ifma));
-        }
-        if let Some(float) = FloatNtt::new(n, &portable) {
-            return Ok(Box::new(float));
-        }
-        if let Some(float) = Float256Ntt::new(n, &portable) {
-            return Ok(Box::new(float));
-        }
+        all.extend(IfmaNtt::new(n, &portable).map(|ntt| Box::new(ntt) as _));
+        all.extend(FloatNtt::new(n, &portable).map(|ntt| Box::new(ntt) as _));
+        all.extend(Float256Ntt::new(n, &portable).map(|ntt| Box::new(ntt) as _));
     }
-    Ok(Box::new(portable))
+    all.push(Box::new(portable));
+    Ok(all)
 }
 // ANCHOR_END: best
+
+/// The fastest of [`backends`]. Errors: the same.
+pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
+    Ok(backends(n, p)?.swap_remove(0))
+}

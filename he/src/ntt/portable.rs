@@ -11,7 +11,7 @@ const FEW: usize = 32;
 /// The portable backend: transforms of the crate `tfhe-ntt`, which chooses its own instructions, and portable code
 /// for the rest.
 #[derive(Debug)]
-pub struct TfheNtt {
+pub(super) struct TfheNtt {
     modulus: Modulus,
     plan: tfhe_ntt::prime64::Plan,
     /// The root of group i among m at index `m + i`.
@@ -21,7 +21,7 @@ pub struct TfheNtt {
 impl TfheNtt {
     /// Transforms of degree n modulo p. Errors: [`HeError::Modulus`] for a modulus that is not a prime `= 1 mod 2n`
     /// of at most 50 bits.
-    pub fn new(n: usize, p: u64) -> Result<Self, HeError> {
+    pub(super) fn new(n: usize, p: u64) -> Result<Self, HeError> {
         let refused = HeError::Modulus { n, modulus: p };
         if p < 3 || p.is_multiple_of(2) || p >> MAX_MODULUS_BITS != 0 {
             return Err(refused);
@@ -77,6 +77,10 @@ impl TfheNtt {
 }
 
 impl NttBackend for TfheNtt {
+    fn name(&self) -> &'static str {
+        "tfhe-ntt"
+    }
+
     fn modulus(&self) -> &Modulus {
         &self.modulus
     }

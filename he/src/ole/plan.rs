@@ -2,7 +2,7 @@
 
 use super::layout::{Block, Layout};
 use super::scale::PrimeScale;
-use crate::ciphertext::{Ciphertext, Ciphertexts, read_lifted, split_upload, write_switched};
+use crate::ciphertext::{Ciphertext, Ciphertexts, Split, read_lifted, split_upload, write_switched};
 use crate::error::HeError;
 use crate::keys::{PublicKey, SecretKey};
 use crate::params::{Params, round_torus};
@@ -169,8 +169,7 @@ impl OlePlan {
         Ok(upload)
     }
 
-    /// Multiplies by this party's operands (see [`OleKind`]). Returns the message for the key holder and this party's
-    /// shares, `len` ring elements.
+    /// Multiplies by this party's operands (see [`OleKind`]). The share is `len` ring elements.
     ///
     /// Errors: those of [`Self::encrypt`], an upload of another length, residues that are not reduced.
     pub fn evaluate(
@@ -179,7 +178,7 @@ impl OlePlan {
         upload: &[u8],
         operands: &[&[u64]],
         rng: &mut (impl CryptoRng + ?Sized),
-    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+    ) -> Result<Split, HeError> {
         let params = pk.check(self.set())?;
         self.check_operands(operands)?;
         let (a_seed, bodies) = split_upload(upload, self.upload_bytes(), "OLE upload")?;
@@ -200,9 +199,9 @@ impl OlePlan {
         };
         let parts: Vec<(Vec<u8>, Zeroizing<Poly>)> = self.pieces(1).map(respond).collect::<Result<_, HeError>>()?;
         let (messages, shares): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        let download = messages.concat();
-        debug_assert_eq!(download.len(), self.download_bytes());
-        Ok((download, self.scale_down(&shares)?))
+        let message = messages.concat();
+        debug_assert_eq!(message.len(), self.download_bytes());
+        Ok(Split { message, share: self.scale_down(&shares)? })
     }
 
     /// The key holder's shares, `len` ring elements. Errors: a key of another set, a message of another length or

@@ -1,6 +1,6 @@
 use super::scale::PrimeScale;
 use super::*;
-use crate::ciphertext::{Ciphertext, split_upload};
+use crate::ciphertext::{Ciphertext, Split, split_upload};
 use crate::error::HeError;
 use crate::sampling::{Expander, Label};
 use crate::set::ParamSet;
@@ -12,7 +12,7 @@ fn run(plan: &OlePlan, kind: OleKind, x: &[&[u64]], y: &[&[u64]], rng: &mut StdR
     let (sk, pk) = keys(plan.set());
     let upload = plan.encrypt(sk, x, rng).unwrap();
     assert_eq!(upload.len(), plan.upload_bytes());
-    let (download, own) = plan.evaluate(pk, &upload, y, rng).unwrap();
+    let Split { message: download, share: own } = plan.evaluate(pk, &upload, y, rng).unwrap();
     assert_eq!(download.len(), plan.download_bytes());
     let opened = plan.decrypt(sk, &download).unwrap();
     assert_eq!((own.len(), opened.len()), (plan.layout.len, plan.layout.len));
@@ -100,7 +100,7 @@ fn malformed_messages_and_operands_are_refused() {
     let mut large = upload.clone();
     large[40..60].fill(0xff);
     assert!(matches!(plan.evaluate(pk, &large, &both, &mut rng), Err(HeError::Residue { .. })));
-    let (download, _) = plan.evaluate(pk, &upload, &both, &mut rng).unwrap();
+    let download = plan.evaluate(pk, &upload, &both, &mut rng).unwrap().message;
     assert!(matches!(plan.decrypt(sk, &download[1..]), Err(HeError::Length { .. })));
     let (other, _) = keys(ParamSet::Small);
     assert!(matches!(plan.encrypt(other, &both, &mut rng), Err(HeError::KeySet { .. })));
@@ -121,14 +121,14 @@ fn responses_share_neither_mask_nor_encryption_of_zero() {
     let b = plan.evaluate(pk, &upload, &[&zero], &mut rng).unwrap();
     let response = plan.download_bytes() / plan.plaintext_primes().len();
     let c1 = bits::packed_bytes(8192, &[plan.layout.c1_bits()]);
-    let parts: Vec<&[u8]> = a.0.chunks(response).chain(b.0.chunks(response)).collect();
+    let parts: Vec<&[u8]> = a.message.chunks(response).chain(b.message.chunks(response)).collect();
     for i in 0..parts.len() {
         for j in 0..i {
             assert_ne!(parts[i][..c1], parts[j][..c1]);
             assert_ne!(parts[i][c1..], parts[j][c1..]);
         }
     }
-    assert_ne!(a.1, b.1);
+    assert_ne!(a.share, b.share);
 }
 
 /// The noise that masks must hide, measured without a mask: at most what the plan reckons with, and not far below.

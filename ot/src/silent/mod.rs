@@ -42,9 +42,6 @@ const DEPTH: usize = LPN.depth;
 
 const _: () = assert!(LPN.spent() == LPN.kept_trees() * LEAVES && LPN.spent().is_multiple_of(2048));
 
-/// OTs of a round.
-pub(crate) const ROUND: usize = LPN.made();
-
 /// OTs of an extension when `made` were made before and `n` are needed: a few by SoftSpoken, or whole rounds.
 pub(crate) fn extend_amount(made: u64, n: usize) -> usize {
     let direct = n.next_multiple_of(BOOTSTRAP.granularity());

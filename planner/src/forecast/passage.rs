@@ -4,12 +4,14 @@ use net::{Direction, Ledger, Phase, Role, Traffic};
 use ot::{Run, Wire};
 
 use super::pools::{Draw, Pools, add, waiting};
-use super::steady::Steady;
 use super::{book_refill, runs};
 use protocols::cost::Step;
 
 /// Draws of which a [`Pattern`] can tell whether they wait.
 const MOST_DRAWS: usize = u64::BITS as usize / 2;
+
+/// A mark costs more than some steps.
+const FIRST_MARK: u64 = 64;
 
 /// Steps that are played many times. What they send is the same each time, but for refills of the pools. Those also
 /// decide what begins a flow. So a passage counts how often which of its draws wait for a refill, and works the flows
@@ -20,9 +22,6 @@ pub(crate) struct Passage {
     /// The phase of the patterns.
     phase: Phase,
     patterns: Vec<Pattern>,
-    steady: Option<Steady>,
-    /// The pattern of every piece of `steady`, after a message to the server, to the client, or none.
-    places: Vec<[Option<usize>; 3]>,
 }
 
 /// One way to go through a passage.
@@ -63,7 +62,7 @@ impl Passage {
     /// The passage `steps`.
     pub(super) fn new(steps: &[Step]) -> Self {
         let draws = steps.iter().filter_map(Draw::of).collect();
-        Passage { draws, phase: Phase::Setup, patterns: Vec::new(), steady: None, places: Vec::new() }
+        Passage { draws, phase: Phase::Setup, patterns: Vec::new() }
     }
 
     /// Whether patterns tell its draws apart.
@@ -75,22 +74,21 @@ impl Passage {
     pub(super) fn play(&mut self, steps: &[Step], times: u64, pools: &mut Pools, ledger: &mut Ledger) -> [Wire; 2] {
         if self.phase != ledger.phase() {
             (self.phase, self.patterns) = (ledger.phase(), Vec::new());
-            self.places.fill([None; 3]);
         }
         let mut walk = Walk { last: ledger.last(), left: times, wires: Default::default() };
-        self.walk_to_steady(steps, &mut walk, pools);
-        if let Some(steady) = self.steady.take() {
-            self.walk_steady(&steady, steps, &mut walk, pools);
-            self.steady = Some(steady);
-        }
+        self.walk(steps, &mut walk, pools);
         self.book(&walk, ledger);
         walk.wires
     }
 
-    /// Goes on one time after the other until there is a steady form that applies, or to the end.
-    fn walk_to_steady(&mut self, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
-        let mut watch = Watch::default();
-        while walk.left > 0 && !self.is_steady(pools) {
+    /// Goes on one time after the other, until a state comes again or to the end.
+    ///
+    /// All that the future depends on is what the pools hold, and the direction of the last message. Pools give equal
+    /// numbers and are refilled by multiples of one, so their states do come again. Each is compared with one earlier
+    /// state, and the next is taken after 1, 2, 4, ... times [`FIRST_MARK`] steps (Brent, BIT 20, 1980).
+    fn walk(&mut self, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
+        let (mut mark, mut since, mut most) = (None, 0, FIRST_MARK);
+        while walk.left > 0 {
             let waits = self.take(pools, &mut walk.wires);
             let pattern = self.pattern(steps, walk.last, waits);
             let Pattern { times, first, last, .. } = &mut self.patterns[pattern];
@@ -100,46 +98,23 @@ impl Passage {
             if first == last && self.draws.is_empty() {
                 // All that is left is the same.
                 *times += std::mem::take(&mut walk.left);
-            } else if walk.left > 0 && pools.are_steady() {
-                let place = || Place { patterns: self.times(), wires: walk.wires, made: pools.made() };
-                if let Some((begin, period)) = watch.cycle((pools.held(), walk.last), place) {
-                    let rounds = walk.left / period;
-                    self.repeat_since(&begin.patterns, rounds);
-                    repeat_wires_since(&mut walk.wires, &begin.wires, rounds);
-                    pools.repeat(begin.made, rounds);
-                    walk.left %= period;
-                    watch = Watch::finished();
+            } else if pools.are_steady() {
+                since += 1;
+                let state = (pools.held(), walk.last);
+                match &mark {
+                    Some((known, begin)) if *known == state => {
+                        self.repeat_since(begin, walk.left / since, walk, pools);
+                        walk.left %= since;
+                        mark = None;
+                    }
+                    _ if since >= most => {
+                        mark = Some((state, Place { patterns: self.times(), wires: walk.wires, made: pools.made() }));
+                        (since, most) = (0, 2 * most);
+                    }
+                    _ => {}
                 }
             }
         }
-    }
-
-    /// Goes on to the end by `steady`, which applies.
-    fn walk_steady(&mut self, steady: &Steady, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
-        let times = walk.left;
-        let mut held = pools.held();
-        let mut watch = Watch::default();
-        while walk.left > 0 {
-            let piece = steady.piece(held);
-            let before = walk.last.map_or(2, |last| last as usize);
-            let pattern =
-                self.places[piece][before].unwrap_or_else(|| self.pattern(steps, walk.last, steady.waits(piece)));
-            self.places[piece][before] = Some(pattern);
-            let Pattern { times, first, last, .. } = &mut self.patterns[pattern];
-            *times += 1;
-            walk.left -= 1;
-            walk.last = *last;
-            if first == last && steady.is_constant() {
-                *times += std::mem::take(&mut walk.left);
-            }
-            held = steady.after(held);
-            if let Some((begin, period)) = watch.cycle((held, walk.last), || self.times()) {
-                self.repeat_since(&begin, walk.left / period);
-                walk.left %= period;
-                watch = Watch::finished();
-            }
-        }
-        steady.take(times, pools, &mut walk.wires);
     }
 
     /// Takes the OTs of all draws, and adds what refills sent to `wires`. Returns which draws waited.
@@ -151,14 +126,6 @@ impl Passage {
             add(&mut wires[draw.sender as usize], &wire, 1);
             waits << 2 | waiting(&wire)
         })
-    }
-
-    /// Whether the steady form applies. It is made when pools are refilled by steps.
-    fn is_steady(&mut self, pools: &Pools) -> bool {
-        let Some(step) = pools.step() else { return false };
-        let steady = self.steady.get_or_insert_with(|| Steady::new(&self.draws, step, pools));
-        self.places.resize(steady.pieces(), [None; 3]);
-        steady.applies(pools)
     }
 
     /// The place of a pattern.
@@ -176,11 +143,21 @@ impl Passage {
     }
 
     /// Counts what happened since `begin` `rounds` more times.
-    fn repeat_since(&mut self, begin: &[u64], rounds: u64) {
-        let before = begin.iter().chain(std::iter::repeat(&0));
+    fn repeat_since(&mut self, begin: &Place, rounds: u64, walk: &mut Walk, pools: &mut Pools) {
+        let before = begin.patterns.iter().chain(std::iter::repeat(&0));
         for (pattern, before) in self.patterns.iter_mut().zip(before) {
             pattern.times += rounds * (pattern.times - before);
         }
+        for (wire, before) in walk.wires.iter_mut().zip(&begin.wires) {
+            let since = |now: Run, before: Run| Run {
+                bytes: now.bytes - before.bytes,
+                messages: now.messages - before.messages,
+            };
+            let (to_sender, to_receiver) =
+                (since(wire.to_sender, before.to_sender), since(wire.to_receiver, before.to_receiver));
+            add(wire, &Wire { to_sender, to_receiver }, rounds);
+        }
+        pools.repeat(begin.made, rounds);
     }
 
     /// Books what happened, and forgets how often.
@@ -192,19 +169,6 @@ impl Passage {
         if wires.iter().any(|wire| wire.messages() > 0) {
             ledger.book_traffic(Phase::Offline, &refill_traffic(wires), last);
         }
-    }
-}
-
-/// Adds to `wires` what was added since `begin`, `rounds` times.
-fn repeat_wires_since(wires: &mut [Wire; 2], begin: &[Wire; 2], rounds: u64) {
-    let since =
-        |now: Run, before: Run| Run { bytes: now.bytes - before.bytes, messages: now.messages - before.messages };
-    for (wire, before) in wires.iter_mut().zip(begin) {
-        let once = Wire {
-            to_sender: since(wire.to_sender, before.to_sender),
-            to_receiver: since(wire.to_receiver, before.to_receiver),
-        };
-        add(wire, &once, rounds);
     }
 }
 
@@ -252,54 +216,5 @@ fn repeated(traffic: &Traffic, times: u64) -> Traffic {
         messages: traffic.messages * times,
         flows: traffic.flows * times,
         ..Traffic::default()
-    }
-}
-
-/// All that the future depends on: what the pools hold, and the direction of the last message.
-type State = ([usize; 2], Option<Direction>);
-
-/// A mark costs more than some steps.
-const FIRST_MARK: u64 = 64;
-
-/// Watches for a state that comes again, by Brent's method (BIT 20, 1980): it compares with one earlier state, and
-/// takes another one after 1, 2, 4, ... times [`FIRST_MARK`] steps. Pools give equal numbers and are refilled by
-/// multiples of one, so their states do come again.
-#[derive(Debug)]
-struct Watch<P> {
-    mark: Option<(State, P)>,
-    /// Steps since the mark.
-    steps: u64,
-    /// After how many of them the next mark is set.
-    most: u64,
-    finished: bool,
-}
-
-impl<P> Default for Watch<P> {
-    fn default() -> Self {
-        Watch { mark: None, steps: 0, most: FIRST_MARK, finished: false }
-    }
-}
-
-impl<P> Watch<P> {
-    /// A watch that sees nothing.
-    fn finished() -> Self {
-        Watch { finished: true, ..Watch::default() }
-    }
-
-    /// A step ends at `state`, which is `place`. If the state was the same at the mark, returns the place there and
-    /// the number of steps since.
-    fn cycle(&mut self, state: State, place: impl FnOnce() -> P) -> Option<(P, u64)> {
-        if self.finished {
-            return None;
-        }
-        self.steps += 1;
-        if self.mark.as_ref().is_some_and(|(mark, _)| *mark == state) {
-            return self.mark.take().map(|(_, place)| (place, self.steps));
-        }
-        if self.steps >= self.most {
-            self.mark = Some((state, place()));
-            (self.steps, self.most) = (0, 2 * self.most);
-        }
-        None
     }
 }

@@ -65,11 +65,6 @@ impl Pools {
         self.levels.iter().all(|level| self.plan.is_steady(level.made))
     }
 
-    /// What refills are multiples of, if they are the least multiples that will do and send as many times as much.
-    pub(super) fn step(&self) -> Option<usize> {
-        if self.are_steady() { self.plan.steady_step() } else { None }
-    }
-
     /// OTs that a refill makes before `draw`; 0 if the pool holds enough.
     pub(super) fn refill(&self, draw: &Draw) -> usize {
         let Level { made, held } = self.levels[draw.sender as usize];
@@ -86,17 +81,6 @@ impl Pools {
         let Level { made, held } = &mut self.levels[draw.sender as usize];
         *made += refill as u64;
         *held = *held + refill - draw.taken;
-    }
-
-    /// Takes `count` OTs out of the pool of `sender`, which is refilled by multiples of `step` and holds less than
-    /// one. Returns how many steps are made.
-    pub(super) fn take_by_steps(&mut self, sender: Role, count: u64, step: usize) -> u64 {
-        let Level { made, held } = &mut self.levels[sender as usize];
-        let steps = count.saturating_sub(*held as u64).div_ceil(step as u64);
-        let amount = steps * step as u64;
-        *made += amount;
-        *held = (*held as u64 + amount - count) as usize;
-        steps
     }
 
     /// As many more OTs have been made, `times` times, as since `before` were. As many are held.

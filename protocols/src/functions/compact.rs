@@ -63,7 +63,7 @@ pub fn compact<B: Abb>(
 
 /// Fresh permutations, and where they put the `k` items that `mask` (rows, n) keeps, in their order. What is shuffled
 /// by these permutations is compacted by taking the positions. Nothing else may be opened under them.
-pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>, Error> {
+pub(crate) fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>, Error> {
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     b.scope("order", |b| {
         let (permutations, indices, opened) = opened(b, mask, k)?;

@@ -7,7 +7,7 @@
 //! **Range.** t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. **Error.** At most [`MAX_EXP_ERROR`];
 //! other inputs give garbage below the same bound. **Revealed.** Nothing. *Cost.* One evaluation and one truncation.
 //!
-//! On masked inputs windows cost little, so there is a table of all differences of scores, too: [`exp_to_zero`] is 0
+//! On masked inputs windows cost little, so there is a table of all differences of scores, too: `exp_to_zero` is 0
 //! where e^-t is next to nothing. It takes no comparison, and its ring leaves so many bits to spare that rounding
 //! sends nothing.
 
@@ -80,13 +80,13 @@ const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_FRACS: [u32; 2] = [COEFFICIENT_FRAC, 25];
 const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
 
-/// How far below 0 the argument of [`exp_to_zero`] may lie. A maximum by counts is exact to as much.
+/// How far below 0 the argument of `exp_to_zero` may lie. A maximum by counts is exact to as much.
 pub const WHOLE_MARGIN: f64 = 1.0;
 
-/// Where the range of [`exp_to_zero`] ends: two windows of width 1 below 2^10.
+/// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^10.
 pub const WHOLE_RANGE: f64 = 1022.0 - WHOLE_MARGIN;
 
-/// Largest absolute error of [`exp_to_zero`]: that of the coefficients, a unit of a power times e^3, and the last
+/// Largest absolute error of `exp_to_zero`: that of the coefficients, a unit of a power times e^3, and the last
 /// rounding.
 pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 
@@ -96,10 +96,10 @@ const WHOLE_END: u32 = 17;
 /// Fractional bits of coefficients and powers.
 const WHOLE_FRACS: [u32; 2] = [17, 22];
 
-/// Bits of the ring of [`exp_to_zero`]: those that a ring of 64 has left after rounding.
+/// Bits of the ring of `exp_to_zero`: those that a ring of 64 has left after rounding.
 pub const WHOLE_WIDTH: u32 = 64 - (WHOLE_FRACS[0] + WHOLE_FRACS[1] - FRAC);
 
-/// The most entries of one call that are evaluated by [`exp_to_zero`] where both ways are open. An entry saves 44
+/// The most entries of one call that are evaluated by `exp_to_zero` where both ways are open. An entry saves 44
 /// bytes online and takes 165 more to prepare, and the call saves four flows. So it is for passes of a few tokens.
 pub const MOST_WHOLE: usize = 1 << 16;
 
@@ -128,7 +128,7 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
 /// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 where that is less than e^-16. It takes words
 /// modulo 2^28 at least and returns words modulo 2^[`WHOLE_WIDTH`]. Only boxes that evaluate on masked inputs have
 /// it.
-pub fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
+pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let x = b.add_public(t, (WHOLE_MARGIN * (1u64 << FRAC) as f64) as u64);
         let exp = kept("exp to zero", Evaluation::Masked, &[], || {

@@ -1,7 +1,6 @@
-//! Largest and smallest entry of every row at once, running extrema, and absolute values.
+//! Largest and smallest entry of every row at once, and absolute values.
 //!
-//! **Functionality.** [`extrema`]: (rows, n) -> (rows) maxima and (rows) minima. [`update`]: the same for running
-//! extrema and new values. [`abs`]: |x| entrywise.
+//! **Functionality.** [`extrema`]: (rows, n) -> (rows) maxima and (rows) minima. [`abs`]: |x| entrywise.
 //!
 //! **Source.** A tournament:
 //!
@@ -16,8 +15,8 @@
 //! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look
 //! at differences without their low [`DROPPED`] bits, by shares whose low halves may carry, so a winner may fall
 //! short by less than [`UNIT`] each round. A maximum is thus an entry of the row, at most ceil(log2 n) [`UNIT`] below
-//! the largest, and a minimum likewise above the smallest. An update counts as one round. `abs` returns x or -x,
-//! which may be -|x| where |x| < [`UNIT`].
+//! the largest, and a minimum likewise above the smallest. `abs` returns x or -x, which may be -|x| where |x| <
+//! [`UNIT`].
 //!
 //! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.
 
@@ -61,26 +60,6 @@ pub fn extrema<B: Abb>(b: &mut B, x: &B::Words) -> Result<(B::Words, B::Words), 
             lengths = next;
         }
         Ok((both.slice(0, 0..rows), both.slice(0, rows..2 * rows).times(u64::MAX)))
-    })
-}
-
-/// Running maxima and minima after the new `values`, all of one shape.
-pub fn update<B: Abb>(
-    b: &mut B,
-    maxima: &B::Words,
-    minima: &B::Words,
-    values: &B::Words,
-) -> Result<(B::Words, B::Words), Error> {
-    let shape = values.shape();
-    let len = values.len();
-    b.scope("extrema", |b| {
-        b.expect_below(values, EXTREMA_WIDTH - 2)?;
-        let mirrored = |upper: &B::Words, lower: &B::Words| {
-            B::Words::concat(0, &[&upper.reshape(&[len]), &lower.reshape(&[len]).times(u64::MAX)])
-        };
-        let both = larger(b, &mirrored(values, values), &mirrored(maxima, minima))?;
-        let minima = both.slice(0, len..2 * len).times(u64::MAX);
-        Ok((both.slice(0, 0..len).reshape(&shape), minima.reshape(&shape)))
     })
 }
 

@@ -29,7 +29,7 @@ impl Grid {
 
 /// The tables of a function for the two protocols.
 #[derive(Clone, Copy, Debug)]
-pub struct Grids {
+pub(crate) struct Grids {
     /// For look-up.
     pub lookup: Grid,
     /// For FSS keys.
@@ -38,7 +38,7 @@ pub struct Grids {
 
 impl Grids {
     /// The table that sessions with `evaluation` use.
-    pub fn choose(&self, evaluation: Evaluation) -> Grid {
+    pub(crate) fn choose(&self, evaluation: Evaluation) -> Grid {
         if evaluation == Evaluation::Masked { self.masked } else { self.lookup }
     }
 }
@@ -48,7 +48,7 @@ type Key = (&'static str, Evaluation, Vec<u64>);
 
 /// The function `name` for `evaluation` and these `parameters`, which say everything on which the fit depends. `fit`
 /// makes it when it is first asked for; it is kept until the process ends.
-pub fn kept(
+pub(crate) fn kept(
     name: &'static str,
     evaluation: Evaluation,
     parameters: &[u64],

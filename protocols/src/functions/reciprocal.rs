@@ -76,7 +76,13 @@ const LADDER_SAVES: u32 = 5;
 
 /// (rows) -> (rows): 1 / S at `frac` fractional bits modulo 2^`width`, for S at FRAC fractional bits modulo
 /// 2^`width` with `width` >= log2(n) + FRAC + 3.
-pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u32) -> Result<B::Words, Error> {
+pub(crate) fn reciprocal<B: Abb>(
+    b: &mut B,
+    s: &B::Words,
+    n: usize,
+    width: u32,
+    frac: u32,
+) -> Result<B::Words, Error> {
     assert!(n <= MAX_RECIPROCAL_TERMS, "a sum of {n} terms");
     let octaves = n.next_power_of_two().trailing_zeros();
     assert!(width >= octaves + FRAC + 3, "a sum of {n} in a ring of {width} bits");

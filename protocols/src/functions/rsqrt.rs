@@ -72,7 +72,7 @@ const LADDER_LOW_BITS: u32 = 10;
 const LADDER_SAVES: u32 = 6;
 
 /// n eps in units of q, at least [`MIN_SQUARES`].
-pub fn smallest_square(n: usize, eps: f32) -> u64 {
+pub(crate) fn smallest_square(n: usize, eps: f32) -> u64 {
     let units = n as f64 * f64::from(eps) * (1u64 << SQUARE_FRAC) as f64;
     (units.round() as u64).max(MIN_SQUARES)
 }
@@ -82,7 +82,7 @@ pub fn smallest_square(n: usize, eps: f32) -> u64 {
 ///
 /// # Errors
 /// A `smallest` of 2^([`SQUARE_BITS`] - 2) or more, and more than [`MAX_NORM_ENTRIES`] squares.
-pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, width: u32) -> Result<B::Words, Error> {
+pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, width: u32) -> Result<B::Words, Error> {
     debug_assert!(smallest >= MIN_SQUARES, "smallest sum of squares {smallest}");
     let limit = SQUARE_BITS - 2;
     if smallest >> limit > 0 {

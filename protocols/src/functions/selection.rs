@@ -10,12 +10,12 @@
 //! last place, those of products; with permutations one unit.
 //!
 //! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
-//! stay. In a two-phase session [`gather_cached`] opens each row under its mask once, and after that only the one-hot
+//! stay. In a two-phase session `gather_cached` opens each row under its mask once, and after that only the one-hot
 //! words ([`cached`](crate::ops::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
 //! for the rows of two steps would show whether the choice changed. Products with gathered rows are therefore plain
 //! triples.
 //!
-//! **What each party sees.** Only masked messages, and k and n, which are public. [`in_order`] of a shuffled
+//! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` of a shuffled
 //! selection opens destinations as [`compact`] does: a uniformly random permutation. **Revealed.**
 //! Nothing.
 
@@ -25,7 +25,7 @@ use crate::abb::Abb;
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Selection, Shuffled};
 use crate::ops::b2a::B2a;
-use crate::ops::cached::{Axis, Operand};
+use crate::ops::cached::{Axis, CachedMatmul, CachedProduct, Operand};
 use crate::ops::compare::AtLeast;
 use crate::ops::matmul::Matmul;
 use crate::ops::shuffle::Shuffle;
@@ -48,7 +48,7 @@ const GUARD: u32 = 8;
 const THRESHOLD_BATCH: usize = 32;
 
 /// The k largest entries of each row of (rows, n), by the method of `how`.
-pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B>, Error> {
+pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B>, Error> {
     let scores = Scores::below(how.magnitude, how.frac).rounding(how.rounded);
     match how.method {
         engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
@@ -106,7 +106,10 @@ fn gather_from<B: Abb>(
                 assert!(columns == n && rows.is_multiple_of(shared), "{:?} by {:?}", x.shape(), words.shape());
                 let folded = words.reshape(&[shared, rows / shared * k, n]);
                 let product = match operand {
-                    Some(operand) => b.matmul_cached(&folded, x, width, Axis::Rows, operand)?,
+                    Some(operand) => {
+                        let product = CachedProduct { a: &folded, b: x, axis: Axis::Rows, operand };
+                        b.apply(CachedMatmul { width }, vec![product])?.remove(0)
+                    }
                     None => b.apply(Matmul { width }, (&folded, x))?,
                 };
                 product.reshape(&[rows, k, w])
@@ -150,7 +153,12 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnit
 
 /// One-hot words (rows, k1, n) and (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact. `second` chooses among the
 /// `fan_out` parts of each entry that `first` chose.
-pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
+pub(crate) fn compose<B: Abb>(
+    b: &mut B,
+    first: &B::Words,
+    fan_out: usize,
+    second: &B::Words,
+) -> Result<B::Words, Error> {
     let ((rows, k1, n), (rows2, k2, parts)) = (dims(first), dims(second));
     assert!(rows == rows2 && parts == k1 * fan_out, "{parts} parts of {k1} chosen");
     b.scope("compose", |b| {
@@ -169,7 +177,7 @@ pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::
 }
 
 /// The same choice in the same form, with the chosen entries in the order of their positions.
-pub fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection<B>, Error> {
+pub(crate) fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection<B>, Error> {
     match selection {
         Selection::OneHot(words) => ordered(b, words).map(Selection::OneHot),
         Selection::Shuffled(shuffled) => {
@@ -214,7 +222,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
 }
 
 /// The chosen positions of each row, if the box sees its values.
-pub fn chosen<B: Abb>(b: &B, selection: &Selection<B>) -> Option<Vec<Vec<usize>>> {
+pub(crate) fn chosen<B: Abb>(b: &B, selection: &Selection<B>) -> Option<Vec<Vec<usize>>> {
     let rows = |words: ArrayD<u64>, of: fn(&[u64]) -> Option<usize>| {
         let entries = words.lanes(ndarray::Axis(words.ndim() - 1)).into_iter().map(|lane| of(&lane.to_vec()));
         entries.collect::<Option<Vec<usize>>>()

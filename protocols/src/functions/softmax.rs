@@ -5,7 +5,7 @@
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
 //! **Two forms of the terms.** Look-up and long rows compare m - x with the cut and mux; where keys are prepared, one
-//! table serves all differences ([`exp_to_zero`]). That table also takes a maximum by counts, which may be 1 above
+//! table serves all differences (`exp_to_zero`). That table also takes a maximum by counts, which may be 1 above
 //! the largest entry, where flows cost more than the keys' leaves. The sum of a row is then at least 1 / e.
 //!
 //! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] apart in

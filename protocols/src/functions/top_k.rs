@@ -185,7 +185,7 @@ fn matrix(x: &impl Tensor) -> (usize, usize) {
 }
 
 /// (rows, n) -> (rows, n): how many entries of the row come before each, 0 for the largest, modulo 2^ceil(log2 n).
-pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words, Error> {
+pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words, Error> {
     let (rows, n) = matrix(x);
     let bits = index_bits(n);
     b.scope("ranks", |b| {

@@ -8,13 +8,11 @@
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 
-use net::Role;
 use ot::{Bits, Correlation};
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::truncate::{Wrap, prepared, prepared_cost};
-use crate::wire::cross::{self, Side};
+use crate::wire::cross;
 
 /// The bits as words 0 or 1 modulo 2^`width`.
 #[derive(Clone, Copy, Debug)]
@@ -24,62 +22,36 @@ pub struct B2a {
 }
 
 impl Operation for B2a {
-    type Input<'a, F: Form> = &'a F::Bits;
-    type Output<F: Form> = F::Words;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, bits: &&F::Bits) -> Vec<usize> {
-        bits.shape()
-    }
+    entrywise!(Bits -> Words);
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
         let n = shape.iter().product();
         (options.preprocess && n > 0 && self.width > 1).then(|| Need::new(Wrap { bits: self.width - 1 }, n))
     }
 
-    fn cost(&self, shape: &Vec<usize>, is_prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
-        let n = shape.iter().product();
-        Ok(if is_prepared { prepared_cost(n) } else { cost(n, self.width) })
+    fn cost(&self, size: &Vec<usize>, is_prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
+        let n = size.iter().product();
+        let direct = || shape(n, self.width).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape));
+        Ok(if is_prepared { prepared_cost(n) } else { direct() })
     }
 
     fn run(&self, s: &mut Session, bits: &ArrayD<u8>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
-        let words = match correlations {
-            Some(wraps) => {
-                let own: Vec<u64> = bits.iter().map(|bit| u64::from(*bit)).collect();
-                let both = prepared(s, &own, wraps, self.width - 1)?;
-                own.iter().zip(both).map(|(bit, both)| bit.wrapping_sub(both << 1)).collect()
+        let mut words: Vec<u64> = bits.iter().map(|bit| u64::from(*bit)).collect();
+        let both = match (correlations, shape(words.len(), self.width)) {
+            (Some(wraps), _) => prepared(s, &words, wraps, self.width - 1)?,
+            (None, None) => Vec::new(),
+            (None, Some(shape)) => {
+                let choices = || Bits::from_fn(words.len(), |i| words[i] == 1);
+                cross::one_way(s, &shape, choices, || words.clone())?
             }
-            None => b2a(s, &flat(bits), self.width)?,
         };
+        words.iter_mut().zip(both).for_each(|(bit, both)| *bit = bit.wrapping_sub(both << 1));
         Ok(shaped(bits.shape(), words))
     }
 
     fn twin(&self, _: &mut Twin, bits: &ArrayD<u8>) -> Result<ArrayD<u64>, Error> {
         Ok(bits.mapv(u64::from))
     }
-
-    fn planned(&self, shape: Vec<usize>) -> Shape {
-        Shape(shape)
-    }
-}
-
-/// Shares of the bits as words modulo 2^`width`.
-pub fn b2a(s: &mut Session, bits: &[u8], width: u32) -> Result<Vec<u64>, Error> {
-    let own = |bit: &u8| u64::from(*bit);
-    let Some(shape) = shape(bits.len(), width) else { return Ok(bits.iter().map(own).collect()) };
-    let both = match s.role() {
-        Role::Client => cross::one_way(s, &shape, Side::Choose(&Bits::from_fn(bits.len(), |i| bits[i] == 1)))?,
-        Role::Server => {
-            let words: Vec<u64> = bits.iter().map(own).collect();
-            cross::one_way(s, &shape, Side::Supply(&words))?
-        }
-    };
-    Ok(bits.iter().zip(both).map(|(bit, both)| own(bit).wrapping_sub(both << 1)).collect())
-}
-
-/// Cost of [`b2a`] of `n` bits.
-pub fn cost(n: usize, width: u32) -> Cost {
-    shape(n, width).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
 }
 
 /// The correlated OTs needed. Modulo 2 none are, because both kinds of shares are the same.

@@ -15,12 +15,12 @@
 //! ```
 //!
 //! Products that do not wait for each other, as those of heads that hold different tokens, open in one exchange what
-//! they open (`product_each`).
+//! they open.
 //!
 //! Offline, the B of all products of a run are stacked, so that one encrypted product of matrices per layer and
 //! operand, or a few, makes all of them.
 //!
-//! **Range.** Any, modulo 2^w. **Error.** That of [`matmul::shared`]. The naive twin is the product itself.
+//! **Range.** Any, modulo 2^w. **Error.** That of `matmul::shared`. The naive twin is the product itself.
 //!
 //! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else. An [`Operand`]
 //! with masks cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
@@ -49,18 +49,28 @@ pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
 use zeroize::Zeroizing;
 
-use crate::Error;
-use crate::cost::Cost;
+use crate::Shape;
 use crate::operands::{Event, Events, OperandForm, single};
-use crate::ops::matmul;
-use crate::plans::Plans;
-use crate::session::Session;
+use crate::operation::prelude::*;
+use crate::ops::matmul::{self, Matmul, product_shape};
 use crate::spill::{Queue, Spill};
-use crate::stock::masks::{Masks, Prepared};
-use crate::stock::{Levels, Stock};
+use crate::stock::Stock;
+use crate::stock::masks::{OperandMasks, Prepared};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
-use crate::work::Kernel;
+
+/// Products modulo 2^`width` by cached operands: matrices that only grow. Along its axis each has the tokens of the
+/// previous product with its operand, less those cut off since, followed by new ones. In a two-phase session each
+/// token is opened once, under its mask; otherwise these are products like any other.
+///
+/// # Errors
+/// Before a word is sent: an operand that does not fit what was prepared under its name ([`Error::OperandForm`]),
+/// begins a second time ([`Error::OperandTwice`]) or loses tokens without a cut ([`Error::OperandShrinks`]).
+#[derive(Clone, Copy, Debug)]
+pub struct CachedMatmul {
+    /// Bits of the ring.
+    pub width: u32,
+}
 
 /// A product with a cached operand, of hidden matrices (batch, m, k) and (batch, k, n).
 #[derive(Debug)]
@@ -75,15 +85,6 @@ pub struct CachedProduct<'a, W> {
     pub operand: &'a mut Operand,
 }
 
-/// The same as one party's shares.
-pub(crate) struct Factors<'a> {
-    pub(crate) operand: &'a mut Operand,
-    pub(crate) shape: MatmulShape,
-    pub(crate) axis: Axis,
-    pub(crate) x: &'a [u64],
-    pub(crate) m: &'a [u64],
-}
-
 /// A cached operand: what a session remembers of it between its products. When rows change, take another, of the next
 /// generation.
 #[derive(Debug)]
@@ -95,13 +96,15 @@ pub struct Operand {
 /// An operand after its first product.
 #[derive(Debug)]
 struct Begun {
-    masks: Masks,
+    masks: OperandMasks,
     /// Slots that are taken: the rows opened so far, less those that were forgotten.
     slots: usize,
     /// Slots of the tokens that were not cut off, ascending.
     live: Vec<usize>,
     /// Rows opened in all.
     taken: usize,
+    /// Tokens that the product at hand brings.
+    new: usize,
     /// By slot the row minus its mask: (slots, batch, d). Empty in a plan.
     opened: Vec<u64>,
 }
@@ -132,17 +135,110 @@ impl Begun {
         self.live.extend(self.slots..self.slots + new);
         self.slots += new;
         self.taken += new;
+        self.new = new;
     }
 }
 
-/// How a product meets the operand.
-struct Met {
-    /// Its sizes, with slots for tokens.
-    event: Event,
-    /// Its new tokens.
-    new: usize,
+/// A cached operand in use: the box gets it ready before the operation that multiplies by it.
+#[derive(Debug)]
+pub struct OperandUse<'a> {
+    operand: &'a mut Operand,
+    form: OperandForm,
+    /// The sizes of the product, by tokens.
+    wanted: Event,
+}
+
+/// How a product meets its operand.
+pub struct Met {
+    /// The form of the operand.
+    pub form: OperandForm,
+    /// The sizes of the product, with slots for tokens.
+    pub event: Event,
+    /// The same in a run that prepares it, which forgets no slot.
+    pub listed: Event,
     /// Whether its masks are there.
-    ready: bool,
+    pub ready: bool,
+}
+
+impl OperandUse<'_> {
+    /// The name of the operand.
+    pub fn id(&self) -> OperandId {
+        self.operand.id
+    }
+
+    /// Gets the operand ready, and gives slots to its new tokens. At the first product the masks move there from
+    /// `prepared`. Masks for another product than this are discarded, with all after them. Both parties, and a plan,
+    /// see the same sizes and so decide alike.
+    ///
+    /// # Errors
+    /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
+    pub(crate) fn meet(&mut self, prepared: &mut Prepared) -> Result<Met, Error> {
+        let OperandUse { form, wanted, .. } = *self;
+        let id = self.operand.id;
+        let begun = match &mut self.operand.begun {
+            Some(begun) => begun,
+            none => {
+                if !prepared.begun.insert(id) {
+                    return Err(Error::OperandTwice { operand: id });
+                }
+                let masks = prepared.remove(id).unwrap_or_else(|| OperandMasks::none(form));
+                none.insert(Begun { masks, slots: 0, live: Vec::new(), taken: 0, new: 0, opened: Vec::new() })
+            }
+        };
+        if begun.masks.form != form {
+            return Err(Error::OperandForm { operand: id, expected: begun.masks.form, got: form });
+        }
+        let (expected, got) = (begun.live.len(), wanted.tokens);
+        let new = got.checked_sub(expected).ok_or(Error::OperandShrinks { operand: id, expected, got })?;
+        let by_slots = Event { tokens: begun.slots + new, ..wanted };
+        let ready = begun.masks.events.front() == Some(&by_slots);
+        if ready {
+            begun.masks.events.pop_front();
+        } else {
+            begun.masks.events.clear();
+            begun.masks.products = Queue::default();
+            begun.forget();
+        }
+        begun.take(new);
+        let event = if ready { by_slots } else { wanted };
+        Ok(Met { form, event, listed: Event { tokens: begun.taken, ..event }, ready })
+    }
+
+    /// Masks B and B A of the product that it [met](OperandUse::meet), made now unless they are there.
+    fn masks(&mut self, s: &mut Session, spill: &mut Spill, met: &Met, out: &mut Vec<u64>) -> Result<(), Error> {
+        let masks = &mut self.operand.begun.as_mut().expect("it was met").masks;
+        if !met.ready {
+            s.offline(|s| extend(s, spill, masks, &[met.event]))?;
+            masks.events.pop_front();
+        }
+        out.extend_from_slice(&masks.products.take(met.form.product_words(&met.event) as usize, spill)?);
+        Ok(())
+    }
+}
+
+impl Stock {
+    /// The masks of the products with `operands`, in order: `None` without operands. Those that are missing are made
+    /// on the spot.
+    pub(crate) fn take_masks(
+        &mut self,
+        s: &mut Session,
+        mut operands: Vec<OperandUse<'_>>,
+    ) -> Result<Option<Zeroizing<Vec<u64>>>, Error> {
+        let mut met = Vec::new();
+        for product in &mut operands {
+            #[cfg(any(test, feature = "audit"))]
+            if s.audit.breaks(crate::audit::Broken::Slots) {
+                product.operand.take_slots_back();
+            }
+            met.push(product.meet(&mut self.operands)?);
+        }
+        let words: u64 = met.iter().map(|met| met.form.product_words(&met.event)).sum();
+        let mut out = Zeroizing::new(Vec::with_capacity(words as usize));
+        for (product, met) in operands.iter_mut().zip(&met) {
+            product.masks(s, &mut self.spill, met, &mut out)?;
+        }
+        Ok((!met.is_empty()).then_some(out))
+    }
 }
 
 impl Operand {
@@ -168,9 +264,10 @@ impl Operand {
     pub(crate) fn fork(&self) -> Option<Operand> {
         let begun = match &self.begun {
             None => None,
-            Some(Begun { masks, slots, live, taken, opened }) if masks.words() == 0 && opened.is_empty() => {
-                let masks = Masks { events: masks.events.clone(), ..Masks::none(masks.form) };
-                Some(Begun { masks, slots: *slots, live: live.clone(), taken: *taken, opened: Vec::new() })
+            Some(Begun { masks, slots, live, taken, new, opened }) if masks.words() == 0 && opened.is_empty() => {
+                let masks = OperandMasks { events: masks.events.clone(), ..OperandMasks::none(masks.form) };
+                let (slots, taken, new) = (*slots, *taken, *new);
+                Some(Begun { masks, slots, live: live.clone(), taken, new, opened: Vec::new() })
             }
             Some(_) => return None,
         };
@@ -215,88 +312,6 @@ impl Operand {
         }
         Ok(())
     }
-
-    /// Gets ready for a product of the sizes `wanted`. At the first product the masks move here from
-    /// `prepared`. Masks for another product than this are discarded, with all after them. Both parties, and a plan,
-    /// see the same sizes and so decide alike.
-    ///
-    /// # Errors
-    /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
-    fn ready(&mut self, form: OperandForm, wanted: Event, prepared: &mut Prepared) -> Result<Met, Error> {
-        let id = self.id;
-        let begun = match &mut self.begun {
-            Some(begun) => begun,
-            none => {
-                if !prepared.begun.insert(id) {
-                    return Err(Error::OperandTwice { operand: id });
-                }
-                let masks = prepared.remove(id).unwrap_or_else(|| Masks::none(form));
-                none.insert(Begun { masks, slots: 0, live: Vec::new(), taken: 0, opened: Vec::new() })
-            }
-        };
-        if begun.masks.form != form {
-            return Err(Error::OperandForm { operand: id, expected: begun.masks.form, got: form });
-        }
-        let (expected, got) = (begun.live.len(), wanted.tokens);
-        let new = got.checked_sub(expected).ok_or(Error::OperandShrinks { operand: id, expected, got })?;
-        let event = Event { tokens: begun.slots + new, ..wanted };
-        let masks = &mut begun.masks;
-        if masks.events.front() == Some(&event) {
-            return Ok(Met { event, new, ready: true });
-        }
-        masks.events.clear();
-        masks.products = Queue::default();
-        begun.forget();
-        Ok(Met { event: wanted, new, ready: false })
-    }
-}
-
-/// A product of a plan.
-pub struct Planned {
-    /// Form of the operand.
-    pub form: OperandForm,
-    /// Its sizes, with slots for tokens.
-    pub event: Event,
-    /// The same in a run that prepares it, which forgets no slot.
-    pub listed: Event,
-    /// Whether its masks are there.
-    pub ready: bool,
-    /// New tokens.
-    new: usize,
-}
-
-/// Cost of `products` together, apart from masks that are made on the spot.
-pub fn cost(products: &[Planned], width: u32) -> Cost {
-    let opened = |&Planned { form, event, new, .. }: &Planned| {
-        let MatmulShape { batch, m, k, .. } = form.shape(event.m, event.tokens);
-        batch * m * k + new * form.row()
-    };
-    let cost = opening::open_cost(products.iter().map(opened).sum(), width);
-    products.iter().fold(cost, |cost, &Planned { form, event, .. }| {
-        let MatmulShape { batch, m, k, n } = form.shape(event.m, event.tokens);
-        cost.work_at_both(Kernel::CachedWord, batch * k * n)
-            .work_at_both(Kernel::StockWord, batch * m * (k + n))
-            .work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
-    })
-}
-
-/// The product of `shape` in a plan, which takes its masks from `levels`.
-///
-/// # Errors
-/// Those of the product.
-pub fn plan(
-    levels: &mut Levels,
-    operand: &mut Operand,
-    shape: MatmulShape,
-    axis: Axis,
-    width: u32,
-) -> Result<Planned, Error> {
-    let (form, wanted) = single(shape, axis, width);
-    let Met { event, new, ready } = operand.ready(form, wanted, &mut levels.operands)?;
-    let begun = operand.begun.as_mut().expect("ready began it");
-    begun.masks.events.pop_front();
-    begun.take(new);
-    Ok(Planned { form, event, listed: Event { tokens: begun.taken, ..event }, ready, new })
 }
 
 /// Columns by tokens -> columns by slots, of which there are `slots`, with zeros at dead ones.
@@ -344,8 +359,8 @@ fn token_rows(m: &[u64], batch: usize, d: usize, axis: Axis, first: usize) -> Ve
 }
 
 /// Masks for all of `events`.
-pub(crate) fn prepare(s: &mut Session, spill: &mut Spill, events: &Events) -> Result<Masks, Error> {
-    let mut masks = Masks::none(events.form);
+pub(crate) fn prepare(s: &mut Session, spill: &mut Spill, events: &Events) -> Result<OperandMasks, Error> {
+    let mut masks = OperandMasks::none(events.form);
     for batch in events.batches(s.plans().operand_batch) {
         extend(s, spill, &mut masks, &batch.list)?;
     }
@@ -353,7 +368,7 @@ pub(crate) fn prepare(s: &mut Session, spill: &mut Spill, events: &Events) -> Re
 }
 
 /// Adds masks for the products of `list` to those of the same operand.
-fn extend(s: &mut Session, spill: &mut Spill, masks: &mut Masks, list: &[Event]) -> Result<(), Error> {
+fn extend(s: &mut Session, spill: &mut Spill, masks: &mut OperandMasks, list: &[Event]) -> Result<(), Error> {
     let form = masks.form;
     let events = Events { form, list: list.to_vec() };
     let OperandForm { batch, d, axis, width } = form;
@@ -407,51 +422,99 @@ pub fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, Error> {
     })
 }
 
-/// For each of `products`, shares of X M modulo 2^`width` from shares of X (batch, m, k) and M (batch, k, n), whose
-/// tokens lie along the axis. The tokens already in an operand must be those of its previous product, less those cut
-/// off since. What the products open, they open together.
-///
-/// # Errors
-/// Before a word is sent: an operand that does not fit what was prepared under its name ([`Error::OperandForm`]),
-/// begins a second time ([`Error::OperandTwice`]) or loses tokens without a cut ([`Error::OperandShrinks`]). Later
-/// those of the link.
-pub(crate) fn product_each(
-    s: &mut Session,
-    stock: &mut Stock,
-    products: Vec<Factors<'_>>,
-    width: u32,
-) -> Result<Vec<Vec<u64>>, Error> {
-    let mut met = Vec::new();
-    for Factors { operand, shape, axis, x, m } in products {
-        #[cfg(any(test, feature = "audit"))]
-        if s.audit.breaks(crate::audit::Broken::Slots) {
-            operand.take_slots_back();
+impl Operation for CachedMatmul {
+    type Input<'a, F: Form> = Vec<CachedProduct<'a, F::Words>>;
+    type Output<F: Form> = Vec<F::Words>;
+    type Size = Vec<CachedSize>;
+
+    fn operands<'i, F: Form>(&self, products: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {
+        let products = products.iter_mut().filter(|_| options.preprocess);
+        let used = products.map(|CachedProduct { a, b, axis, operand }| {
+            let (form, wanted) = single(product_shape(&a.shape(), &b.shape()), *axis, self.width);
+            OperandUse { operand, form, wanted }
+        });
+        used.collect()
+    }
+
+    fn size<F: Form>(&self, products: &Self::Input<'_, F>) -> Vec<CachedSize> {
+        let size = |CachedProduct { a, b, axis, operand }: &CachedProduct<'_, F::Words>| {
+            let shape = product_shape(&a.shape(), &b.shape());
+            let (form, event) = single(shape, *axis, self.width);
+            let (slots, new) = operand.begun.as_ref().map_or((event.tokens, 0), |begun| (begun.slots, begun.new));
+            CachedSize { shape, by_slots: form.shape(event.m, slots), rows: new * form.row() }
+        };
+        products.iter().map(size).collect()
+    }
+
+    fn cost(&self, products: &Vec<CachedSize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        if !prepared {
+            let whole = Matmul { width: self.width };
+            let each = |cost: Cost, size: &CachedSize| Ok(cost.then(whole.cost(&size.shape, false, plans)?));
+            return products.iter().try_fold(Cost::free(), each);
         }
-        let (form, wanted) = single(shape, axis, width);
-        let how = operand.ready(form, wanted, &mut stock.operands)?;
-        met.push((operand.begun.as_mut().expect("ready began it"), how, x, m));
+        let opened = |size: &CachedSize| size.by_slots.batch * size.by_slots.m * size.by_slots.k + size.rows;
+        let cost = opening::open_cost(products.iter().map(opened).sum(), self.width);
+        Ok(products.iter().fold(cost, |cost, size| {
+            let MatmulShape { batch, m, k, n } = size.by_slots;
+            cost.work_at_both(Kernel::CachedWord, batch * k * n)
+                .work_at_both(Kernel::StockWord, batch * m * (k + n))
+                .work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
+        }))
     }
-    for (begun, how, ..) in &mut met {
-        if !how.ready {
-            s.offline(|s| extend(s, &mut stock.spill, &mut begun.masks, &[how.event]))?;
+
+    fn run(
+        &self,
+        s: &mut Session,
+        products: Self::Input<'_, Values>,
+        masks: Option<&[u64]>,
+    ) -> Result<Vec<ArrayD<u64>>, Error> {
+        let Some(mut masks) = masks else {
+            let whole =
+                |product: CachedProduct<'_, _>| Matmul { width: self.width }.run(s, (product.a, product.b), None);
+            return products.into_iter().map(whole).collect();
+        };
+        let (mut masked, mut difference) = (Vec::new(), Vec::new());
+        for CachedProduct { a, b, operand, .. } in products {
+            let shape = product_shape(a.shape(), b.shape());
+            let begun = operand.begun.as_mut().expect("a box meets operands first");
+            let product = Masked::of(begun, shape.m, (&flat(a), &flat(b)), &mut masks, &mut difference);
+            masked.push(([shape.batch, shape.m, shape.n], product));
         }
+        for (_, product) in &masked {
+            opening::spend(s, "/factors", product.b.iter().copied(), &[self.width])?;
+            opening::spend(s, "/rows", product.fresh_masks().iter().copied(), &[self.width])?;
+        }
+        let mut opened = &opening::open(s, &difference, self.width)?[..];
+        let mut out = Vec::new();
+        for (shape, product) in masked {
+            let (mine, rest) = opened.split_at(product.words());
+            opened = rest;
+            out.push(shaped(&shape, product.finish(s, mine)));
+        }
+        Ok(out)
     }
-    let (mut masked, mut difference) = (Vec::new(), Vec::new());
-    for (begun, Met { event, new, .. }, x, m) in met {
-        masked.push(Masked::take(begun, event, new, (x, m), &mut stock.spill, &mut difference)?);
+
+    fn twin(&self, twin: &mut Twin, products: Self::Input<'_, Values>) -> Result<Vec<ArrayD<u64>>, Error> {
+        products
+            .into_iter()
+            .map(|CachedProduct { a, b, .. }| Matmul { width: self.width }.twin(twin, (a, b)))
+            .collect()
     }
-    for product in &masked {
-        opening::spend(s, "/factors", product.b.iter().copied(), &[width])?;
-        opening::spend(s, "/rows", product.fresh_masks().iter().copied(), &[width])?;
+
+    fn planned(&self, products: Vec<CachedSize>) -> Vec<Shape> {
+        products.into_iter().map(|size| Matmul { width: self.width }.planned(size.shape)).collect()
     }
-    let mut opened = &opening::open(s, &difference, width)?[..];
-    let mut out = Vec::new();
-    for product in masked {
-        let (mine, rest) = opened.split_at(product.words());
-        opened = rest;
-        out.push(product.finish(s, mine));
-    }
-    Ok(out)
+}
+
+/// The sizes of a product with a cached operand.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedSize {
+    /// By tokens.
+    shape: MatmulShape,
+    /// By slots, once the operand is ready.
+    by_slots: MatmulShape,
+    /// Words of the rows of new tokens.
+    rows: usize,
 }
 
 /// A product whose differences to masks are about to be opened.
@@ -459,44 +522,37 @@ struct Masked<'a> {
     begun: &'a mut Begun,
     /// Its sizes, by slots.
     shape: MatmulShape,
-    /// Tokens that the operand had before.
-    known: usize,
     /// Words of the differences of rows of M.
     rows: usize,
-    b: Zeroizing<Vec<u64>>,
-    ba: Zeroizing<Vec<u64>>,
+    b: &'a [u64],
+    ba: &'a [u64],
 }
 
 impl<'a> Masked<'a> {
-    /// Takes the masks of a product with `new` tokens, and appends X - B and the new rows of M - A to `difference`.
-    fn take(
+    /// Takes the next of `masks` for a product with `lines` rows of X, and appends X - B and the new rows of M - A to
+    /// `difference`.
+    fn of(
         begun: &'a mut Begun,
-        event: Event,
-        new: usize,
+        lines: usize,
         (x, m): (&[u64], &[u64]),
-        spill: &mut Spill,
+        masks: &mut &'a [u64],
         difference: &mut Vec<u64>,
-    ) -> Result<Self, Error> {
+    ) -> Self {
         let OperandForm { batch, d, axis, .. } = begun.masks.form;
-        let (known, first) = (begun.live.len(), begun.slots);
-        begun.take(new);
-        begun.masks.events.pop_front();
-        let row = begun.masks.form.row();
-        let slots = event.tokens;
+        let (slots, known, row) = (begun.slots, begun.live.len() - begun.new, begun.masks.form.row());
         let all_live = begun.live.len() == slots;
         let x = match axis {
             Axis::Rows if !all_live => &spread(x, &begun.live, slots)[..],
             Axis::Rows | Axis::Columns => x,
         };
-        let shape = begun.masks.form.shape(event.m, slots);
-        let MatmulShape { m: lines, k, n, .. } = shape;
-        let mut words = |count| begun.masks.products.take(count, spill);
-        let (b, ba) = (words(batch * lines * k)?, words(batch * lines * n)?);
-        difference.extend(x.iter().zip(b.iter()).map(|(x, b)| x.wrapping_sub(*b)));
+        let shape = begun.masks.form.shape(lines, slots);
+        let mut next = |words| masks.split_off(..words).expect("masks of the sizes of the product");
+        let (b, ba) = (next(batch * lines * shape.k), next(batch * lines * shape.n));
+        difference.extend(x.iter().zip(b).map(|(x, b)| x.wrapping_sub(*b)));
         let fresh = token_rows(m, batch, d, axis, known);
-        let fresh_masks = &begun.masks.a[first * row..slots * row];
+        let fresh_masks = &begun.masks.a[(slots - begun.new) * row..slots * row];
         difference.extend(fresh.iter().zip(fresh_masks).map(|(m, a)| m.wrapping_sub(*a)));
-        Ok(Masked { begun, shape, known, rows: fresh.len(), b, ba })
+        Masked { begun, shape, rows: fresh.len(), b, ba }
     }
 
     /// The masks of its new rows.
@@ -512,12 +568,13 @@ impl<'a> Masked<'a> {
 
     /// Shares of the product, from its differences as they were `opened`.
     fn finish(self, s: &mut Session, opened: &[u64]) -> Vec<u64> {
-        let Masked { begun, shape, known, b, ba, .. } = self;
+        let Masked { begun, shape, b, ba, .. } = self;
         let OperandForm { batch, d, axis, width } = begun.masks.form;
         let MatmulShape { m: rows, k, n, .. } = shape;
         let slots = begun.slots;
         let (left, opened_rows) = opened.split_at(b.len());
         opening::note(s, "/factors", 0, left, &[width]);
+        let known = begun.live.len() - begun.new;
         opening::note(s, "/rows", known * batch * d, opened_rows, &[width]);
         begun.opened.extend_from_slice(opened_rows);
         let right = oriented(&begun.opened, batch, d, axis);

@@ -47,13 +47,8 @@ pub struct AtLeast<'t> {
 }
 
 impl Operation for AtLeast<'_> {
-    type Input<'a, F: Form> = &'a F::Words;
+    entrywise!(Words);
     type Output<F: Form> = F::Bits;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
         let width = self.width;
@@ -111,7 +106,7 @@ type ByShape<T> = [[OnceLock<T>; MAX_THRESHOLDS]; 65];
 const OT_BITS: usize = 16;
 
 /// Shares of [x >= c_j], one byte 0 or 1 each, value by value, and threshold by threshold within a value.
-pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
+pub(crate) fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(x.len() * thresholds.len());
     if thresholds.is_empty() {
         return Ok(out);
@@ -152,7 +147,7 @@ fn compare(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result
     Ok(out)
 }
 
-/// Cost of [`at_least`] for `n` values.
+/// Cost of `at_least` for `n` values.
 pub fn cost(n: usize, thresholds: usize, width: u32) -> Cost {
     if thresholds == 0 {
         return Cost::free();

@@ -9,7 +9,6 @@
 //! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the
 //! table. **Revealed.** Nothing.
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::fss::ladder::{self, Ladder};
 use crate::ops::fss::table::{FssShape, FssTable};
@@ -156,13 +155,7 @@ pub struct Evaluate<'f> {
 }
 
 impl Operation for Evaluate<'_> {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = F::Words;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> Words);
 
     fn correlations(&self, shape: &Vec<usize>, _: &Options) -> Option<Need> {
         match &self.function.method {
@@ -206,9 +199,5 @@ impl Operation for Evaluate<'_> {
         }
         let value = |(i, &v)| self.function.value(v, i).map_or(garbage, |v| signed(v, width) as u64);
         Ok(shaped(x.shape(), x.iter().enumerate().map(value).collect()))
-    }
-
-    fn planned(&self, shape: Vec<usize>) -> Shape {
-        Shape(shape)
     }
 }

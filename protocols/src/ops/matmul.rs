@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use he::{MatmulPlan, MatmulShape, MatmulSpec, Weights};
+use he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 use ndarray::Ix3;
 use net::Role;
 use rayon::prelude::*;
@@ -92,7 +92,7 @@ impl Operation for Matmul {
 
 /// Random matrices A (batch, m, k) and B (batch, k, n), and A B. Unit: a batch of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Triple {
+pub(crate) struct Triple {
     /// Independent products.
     pub batch: usize,
     /// Rows of A.
@@ -150,22 +150,25 @@ const UPLOAD: &str = "matmul/upload";
 const DOWNLOAD: &str = "matmul/download";
 
 /// Shares of A B modulo 2^`width` from this party's shares, row-major: A (batch, m, k), B (batch, k, n).
-pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+pub(crate) fn shared(
+    s: &mut Session,
+    shape: MatmulShape,
+    a: &[u64],
+    b: &[u64],
+    width: u32,
+) -> Result<Vec<u64>, Error> {
     let (plan, transposed) = cheaper(s.plans(), shape, width)?;
-    let set = plan.set();
-    s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
-    s.ensure_keys(Role::Server, plan.set(), plan.packed())?;
+    let (key, peer) = s.both_keys(plan.set(), plan.packed())?;
     let MatmulShape { batch, m, k, n } = shape;
     let (a, b) = (reduce(a, width), reduce(b, width));
     let (mine, other) =
         if transposed { (transpose(&b, batch, k, n), transpose(&a, batch, m, k)) } else { (a.clone(), b.clone()) };
-    let (key, rng) = s.secret_key(set);
-    let upload = plan.encrypt(key, &mine, rng)?;
+    let upload = plan.encrypt(&key, &mine, s.rng())?;
     let theirs = s.channel().exchange(UPLOAD, &upload, plan.upload_bytes())?;
-    let (keys, rng) = s.evaluation_keys(set);
-    let (download, mut cross) = plan.evaluate(keys, &theirs, None, Weights::U64(&other), rng)?;
+    let Split { message: download, share: mut cross } =
+        plan.evaluate(peer.evaluation(), &theirs, None, Weights::U64(&other), s.rng())?;
     let response = s.channel().exchange(DOWNLOAD, &download, plan.download_bytes())?;
-    let opened = plan.decrypt(s.secret_key(set).0, &response)?;
+    let opened = plan.decrypt(&key, &response)?;
     cross.iter_mut().zip(opened).for_each(|(c, o)| *c = c.wrapping_add(o));
     if transposed {
         cross = transpose(&cross, batch, n, m);
@@ -215,7 +218,7 @@ fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {
 }
 
 /// Cost of [`shared`].
-pub fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
+pub(crate) fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
     let (plan, _) = cheaper(plans, shape, width)?;
     let (up, down) = (plan.upload_bytes(), plan.download_bytes());
     let (set, packed) = (plan.set(), plan.packed());

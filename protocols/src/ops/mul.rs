@@ -10,7 +10,7 @@
 //!   multiplies. Error: 1 in the last place per product.
 //!
 //! Rows times words have a third way: products of columns with 1 x 1 matrices by
-//! [`matmul::shared`], whose ciphertexts hold a product in every coefficient.
+//! `matmul::shared`, whose ciphertexts hold a product in every coefficient.
 //!
 //! *Prepared.* Offline, the same ways share random a, b and a b, in large batches. Online, the parties open x - a and
 //! y - b in one exchange and use Beaver's formula (CRYPTO 1991).
@@ -24,7 +24,7 @@
 
 use std::sync::Arc;
 
-use he::{MatmulShape, OleKind, OlePlan};
+use he::{MatmulShape, OleKind, OlePlan, Split};
 use ndarray::Zip;
 use net::{HEADER_BYTES, Role};
 use ot::Bits;
@@ -44,14 +44,7 @@ pub struct Mul {
 }
 
 impl Operation for Mul {
-    type Input<'a, F: Form> = (&'a F::Words, &'a F::Words);
-    type Output<F: Form> = F::Words;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, (x, y): &(&F::Words, &F::Words)) -> Vec<usize> {
-        assert_eq!(x.shape(), y.shape(), "shapes of a product");
-        x.shape()
-    }
+    entrywise!(Words, Words -> Words);
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
         let product = RowProduct { n: 1, width: self.width };
@@ -81,10 +74,6 @@ impl Operation for Mul {
     fn twin(&self, twin: &mut Twin, (x, y): (&ArrayD<u64>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
         let value = |v: u64| i128::from(signed(v, self.width));
         twin.fitted("mul", Zip::from(x).and(y).map_collect(|&x, &y| value(x) * value(y)), self.width)
-    }
-
-    fn planned(&self, shape: Vec<usize>) -> Shape {
-        Shape(shape)
     }
 }
 
@@ -146,7 +135,7 @@ impl Operation for MulRows {
 
 /// A random row a, a random word b, and a b. Unit: a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RowProduct {
+pub(crate) struct RowProduct {
     /// Entries of the row, at least 1.
     pub n: usize,
     /// Bits of the ring.
@@ -196,7 +185,7 @@ pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>
 }
 
 /// Cost of [`mul`] of `n` words.
-pub fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
+pub(crate) fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
     }
@@ -247,7 +236,7 @@ pub fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Resu
 }
 
 /// Cost of [`rows`] on `rows` rows of `n` words.
-pub fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
+pub(crate) fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
     Ok(RowProducts::cheapest(plans, rows, n, width)?.1)
 }
 
@@ -353,24 +342,22 @@ pub(super) fn ole_if_cheaper(
 
 /// Shares of the cross terms of `plan`'s kind. The caller reduces them modulo its ring.
 pub(super) fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>, Error> {
-    let set = plan.set();
-    s.ensure_key(Role::Client, set)?;
-    let width = plan.width();
+    let (set, width) = (plan.set(), plan.width());
     let reduced: Vec<Vec<u64>> = operands.iter().map(|x| x.iter().map(|x| x & mask(width)).collect()).collect();
     let operands: Vec<&[u64]> = reduced.iter().map(Vec::as_slice).collect();
     match s.role() {
         Role::Client => {
-            let (key, rng) = s.secret_key(set);
-            let upload = plan.encrypt(key, &operands, rng)?;
+            let key = s.own_key(set, false)?;
+            let upload = plan.encrypt(&key, &operands, s.rng())?;
             s.deliver(UPLOAD, upload)?;
             let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
-            Ok(plan.decrypt(s.secret_key(set).0, &download)?)
+            Ok(plan.decrypt(&key, &download)?)
         }
         Role::Server => {
+            let keys = s.peer_keys(set, false)?;
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
-            let (key, rng) = s.peer_key(set);
-            let (download, share) = plan.evaluate(key, &upload, &operands, rng)?;
-            s.deliver(DOWNLOAD, download)?;
+            let Split { message, share } = plan.evaluate(keys.public(), &upload, &operands, s.rng())?;
+            s.deliver(DOWNLOAD, message)?;
             Ok(share)
         }
     }

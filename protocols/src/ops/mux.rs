@@ -27,14 +27,7 @@ pub struct Mux {
 }
 
 impl Operation for Mux {
-    type Input<'a, F: Form> = (&'a F::Bits, &'a F::Words);
-    type Output<F: Form> = F::Words;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, (bits, x): &(&F::Bits, &F::Words)) -> Vec<usize> {
-        assert_eq!(bits.shape(), x.shape(), "shapes of a selection");
-        x.shape()
-    }
+    entrywise!(Bits, Words -> Words);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
         Ok(cost(shape.iter().product(), self.width))
@@ -52,10 +45,6 @@ impl Operation for Mux {
     fn twin(&self, _: &mut Twin, (bits, x): (&ArrayD<u8>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
         let select = |&b: &u8, &v: &u64| if b == 1 { signed(v, self.width) as u64 } else { 0 };
         Ok(Zip::from(bits).and(x).map_collect(select))
-    }
-
-    fn planned(&self, shape: Vec<usize>) -> Shape {
-        Shape(shape)
     }
 }
 
@@ -181,7 +170,7 @@ pub fn cost(n: usize, width: u32) -> Cost {
 }
 
 /// Cost of [`mux`] of `n` bits with `slots` words each.
-pub fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
+pub(crate) fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
     if n * slots == 0 { Cost::free() } else { cross::two_way_cost(&shape(n, slots, width)) }
 }
 

@@ -66,10 +66,34 @@ impl Selection {
         1 + self.widths.len() * (1 + 2 * self.words)
     }
 
+    /// A party's words of an item by their meaning.
+    fn unit<'u>(&self, words: &'u [u64]) -> Unit<'u> {
+        let (numbers, products) = words[1..].split_at(self.widths.len());
+        Unit { bits: words[0], numbers, products: products.as_chunks().0 }
+    }
+
     /// Width of what is opened of an item.
     fn opened_widths(&self) -> Vec<u32> {
         let words = self.widths.iter().flat_map(|&width| std::iter::repeat_n(width, self.words));
         std::iter::repeat_n(1, self.widths.len()).chain(words).collect()
+    }
+}
+
+/// A party's words of an item.
+#[derive(Clone, Copy)]
+struct Unit<'u> {
+    bits: u64,
+    /// Shares of the bits.
+    numbers: &'u [u64],
+    /// For every word its share of rho, and a share of the bit times rho.
+    products: &'u [[u64; 2]],
+}
+
+impl<'u> Unit<'u> {
+    /// This party's parts of the masks of all bits, then of all words.
+    fn masks(self) -> impl Iterator<Item = u64> + use<'u> {
+        let bits = (0..self.numbers.len()).map(move |i| self.bits >> i & 1);
+        bits.chain(self.products.iter().map(|[rho, _]| *rho))
     }
 }
 
@@ -105,47 +129,48 @@ impl Correlation for Selection {
             s.reserve(Role::Client, count)?;
             let sender = s.sender().random(count)?;
             let (choices, receiver) = s.receiver().random(count)?;
-            // This party's words, of which the server's first is 1.
+            // This party's words of a bit, of which the server's first is 1, for the bit itself.
             let first = usize::from(s.is_server());
             let mut words = Vec::with_capacity(others.values());
-            for i in 0..count {
+            for &width in self.widths.iter().cycle().take(count) {
                 words.extend(std::iter::repeat_n(1, first));
-                words.extend((0..self.words).map(|_| s.rng().next_u64() & mask(self.widths[i % bits])));
+                words.extend((0..self.words).map(|_| s.rng().next_u64() & mask(width)));
             }
-            let by_bit = words.chunks_exact(first + self.words).enumerate();
-            let signed = |(i, words): (usize, &[u64])| {
-                let bit = choices.get(i) as u8;
-                words.iter().map(move |word| if_bit(bit, word.wrapping_neg(), *word)).collect::<Vec<u64>>()
-            };
-            let supplied: Vec<u64> = by_bit.clone().flat_map(signed).collect();
+            let choice = |bit: usize| choices.get(bit) as u8;
+            let place = |i: usize| i / (first + self.words);
+            let sign = |(i, word): (usize, &u64)| if_bit(choice(place(i)), word.wrapping_neg(), *word);
+            let supplied: Vec<u64> = words.iter().enumerate().map(sign).collect();
             let (message, given) = sender.correlate(&others, &supplied)?;
             let theirs = s.channel().exchange(STEP, &message, own.message_bytes())?;
             let taken = receiver.decorrelate(&own, &theirs)?;
-            let mut out = vec![0; n * self.item_words()];
-            let own_words = own.values() / count.max(1);
-            for (i, words) in by_bit {
-                let (item, at) = (i / bits, i % bits);
-                let entry = &mut out[item * self.item_words()..][..self.item_words()];
-                entry[0] |= choices.get(i) << at;
-                let (numbers, rest) = entry[1..].split_at_mut(bits);
-                let rest = &mut rest[2 * at * self.words..][..2 * self.words];
-                // B_own times this party's words, and both OTs.
-                let kept: Vec<u64> = words
-                    .iter()
-                    .zip(&given[i * (first + self.words)..])
-                    .map(|(word, given)| if_bit(choices.get(i) as u8, *word, 0).wrapping_add(*given))
-                    .collect();
-                let taken = &taken[i * own_words..][..own_words];
-                let reduce = mask(self.widths[at]);
-                numbers[at] = if first == 1 { kept[0] } else { taken[0] } & reduce;
-                for (j, rest) in rest.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                    let product = kept[first + j].wrapping_add(taken[1 - first + j]);
-                    *rest = [words[first + j], product & reduce];
+            // B_own times this party's words, and the OTs that it gave; then those that it took.
+            let keep =
+                |(i, (word, given)): (usize, (&u64, &u64))| if_bit(choice(place(i)), *word, 0).wrapping_add(*given);
+            let kept: Vec<u64> = words.iter().zip(&given).enumerate().map(keep).collect();
+            let mut out = Vec::with_capacity(n * self.item_words());
+            for item in 0..n {
+                let places = item * bits..(item + 1) * bits;
+                out.push(places.clone().rev().fold(0, |all, bit| all << 1 | choices.get(bit)));
+                let mut products = Vec::with_capacity(2 * bits * self.words);
+                for (bit, &width) in places.zip(&self.widths) {
+                    // The server's 1 stands in what it kept, and in what the client took.
+                    let (one, kept) = row(&kept, bit, first, self.words);
+                    let (other, taken) = row(&taken, bit, 1 - first, self.words);
+                    let (_, rho) = row(&words, bit, first, self.words);
+                    out.extend(one.iter().chain(other).map(|one| one & mask(width)));
+                    let pairs = rho.iter().zip(kept.iter().zip(taken));
+                    products.extend(pairs.flat_map(|(rho, (a, b))| [*rho, a.wrapping_add(*b) & mask(width)]));
                 }
+                out.extend(products);
             }
             Ok(out)
         })
     }
+}
+
+/// The words of a bit: `ones` that stand for the bit itself, and `words` others.
+fn row(all: &[u64], bit: usize, ones: usize, words: usize) -> (&[u64], &[u64]) {
+    all[bit * (ones + words)..][..ones + words].split_at(ones)
 }
 
 impl MuxColumns<'_> {
@@ -189,32 +214,25 @@ impl Operation for MuxColumns<'_> {
     ) -> Result<ArrayD<u64>, Error> {
         let (selection, columns) = (self.selection(), self.widths.len());
         let (own, words) = (flat(bits), flat(x));
-        let size = selection.item_words();
         let entries = correlations.unwrap_or_default();
-        assert_eq!(entries.len() * columns, own.len() * size, "a correlation for every item");
-        let items = || own.chunks_exact(columns).zip(words.chunks_exact(columns * self.words));
+        assert_eq!(entries.len() * columns, own.len() * selection.item_words(), "a correlation for every item");
+        let units = || entries.chunks_exact(selection.item_words()).map(|words| selection.unit(words));
+        let items = || own.chunks_exact(columns).zip(words.chunks_exact(columns * self.words)).zip(units());
+        // Modulo 2 a difference is an exclusive or.
         let masked: Vec<u64> = items()
-            .zip(entries.chunks_exact(size))
-            .flat_map(|((bits, words), entry)| {
-                let bits = bits.iter().enumerate().map(|(i, bit)| u64::from(*bit) ^ entry[0] >> i & 1);
-                let rho = entry[1 + columns..].iter().step_by(2);
-                bits.chain(words.iter().zip(rho).map(|(x, rho)| x.wrapping_sub(*rho)))
+            .flat_map(|((bits, words), unit)| {
+                let plain = bits.iter().map(|bit| u64::from(*bit)).chain(words.iter().copied());
+                plain.zip(unit.masks()).map(|(x, mask)| x.wrapping_sub(mask))
             })
             .collect();
-        let widths = selection.opened_widths();
-        let masks = entries.chunks_exact(size).flat_map(|entry| {
-            (0..columns).map(|i| entry[0] >> i).chain(entry[1 + columns..].iter().step_by(2).copied())
-        });
+        let (widths, masks) = (selection.opened_widths(), units().flat_map(Unit::masks));
         let opened = opening::masked_each(s, &masked, masks, &widths)?;
         let mut out = Vec::with_capacity(words.len());
-        for (((_, words), entry), opened) in
-            items().zip(entries.chunks_exact(size)).zip(opened.chunks_exact(widths.len()))
-        {
+        for (((_, words), unit), opened) in items().zip(opened.chunks_exact(widths.len())) {
             let (d, e) = opened.split_at(columns);
-            let (numbers, rest) = entry[1..].split_at(columns);
-            for (i, width) in self.word_widths().enumerate() {
+            for (i, (width, [_, product])) in self.word_widths().zip(unit.products).enumerate() {
                 let column = i / self.words;
-                let masked = numbers[column].wrapping_mul(e[i]).wrapping_add(rest[2 * i + 1]);
+                let masked = unit.numbers[column].wrapping_mul(e[i]).wrapping_add(*product);
                 out.push(if_bit(d[column] as u8, words[i].wrapping_sub(masked), masked) & mask(width));
             }
         }

@@ -24,7 +24,7 @@
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
 //! module documentation of he's products.
 
-use he::{MatmulShape, MatmulSpec, Weights};
+use he::{MatmulShape, MatmulSpec, Split, Weights};
 use net::Role;
 use rand::Rng;
 
@@ -179,24 +179,23 @@ pub(super) fn cost(
 /// Shares of X W under RLWE.
 fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
     let plan = s.plans().matmul(spec)?;
-    let set = plan.set();
-    s.ensure_keys(Role::Client, set, plan.packed())?;
     let reduced = |x: &[u64]| x.iter().map(|x| x & mask(spec.width)).collect::<Vec<_>>();
     match side {
         Side::Client(x) => {
-            let (key, rng) = s.secret_key(set);
-            let upload = plan.encrypt(key, &reduced(x), rng)?;
+            let key = s.own_key(plan.set(), plan.packed())?;
+            let upload = plan.encrypt(&key, &reduced(x), s.rng())?;
             s.deliver(UPLOAD, upload)?;
             let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
-            Ok(plan.decrypt(s.secret_key(set).0, &download)?)
+            Ok(plan.decrypt(&key, &download)?)
         }
         Side::Server(x, w) => {
+            let keys = s.peer_keys(plan.set(), plan.packed())?;
             let x = x.map(reduced);
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
-            let (keys, rng) = s.evaluation_keys(set);
-            let (download, share) =
-                plan.evaluate_cached(keys, &upload, x.as_deref(), Weights::Entries(w), w.kept(), rng)?;
-            s.deliver(DOWNLOAD, download)?;
+            let (keys, entries) = (keys.evaluation(), Weights::Entries(w));
+            let Split { message, share } =
+                plan.evaluate_cached(keys, &upload, x.as_deref(), entries, w.kept(), s.rng())?;
+            s.deliver(DOWNLOAD, message)?;
             Ok(share)
         }
     }
@@ -205,22 +204,21 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
 /// The client's random operand and its share of the product with the server's matrix.
 fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
     let plan = s.plans().seeded(spec)?;
-    s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
-    let (key, rng) = s.secret_key(plan.set());
-    let (r, request) = plan.request(key, rng)?;
-    s.deliver(REQUEST, request)?;
+    let key = s.own_key(plan.set(), plan.packed())?;
+    let Split { message, share: r } = plan.request(&key, s.rng())?;
+    s.deliver(REQUEST, message)?;
     let response = s.channel().recv(RESPONSE, plan.download_bytes())?;
-    Ok((r, plan.finish(s.secret_key(plan.set()).0, &response)?))
+    Ok((r, plan.finish(&key, &response)?))
 }
 
 /// The server's share of the same.
 fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
-    s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
+    let keys = s.peer_keys(plan.set(), plan.packed())?;
     let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
-    let (keys, rng) = s.evaluation_keys(plan.set());
-    let (response, share) = plan.respond_cached(keys, &request, Weights::Entries(matrix), matrix.kept(), rng)?;
-    s.deliver(RESPONSE, response)?;
+    let (keys, entries) = (keys.evaluation(), Weights::Entries(matrix));
+    let Split { message, share } = plan.respond(keys, &request, entries, matrix.kept(), s.rng())?;
+    s.deliver(RESPONSE, message)?;
     Ok(share)
 }
 

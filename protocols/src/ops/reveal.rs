@@ -35,7 +35,7 @@ use net::Role;
 use rand::Rng;
 
 use crate::operation::prelude::*;
-use crate::wire::opening::{self, STEP, added};
+use crate::wire::opening::{self, STEP};
 use crate::words::mask;
 
 /// Opens words modulo 2^`width` to the party `to`, which gets `Some`, reduced modulo 2^`width`. A plan returns
@@ -49,28 +49,18 @@ pub struct Reveal {
 }
 
 impl Operation for Reveal {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = Option<ArrayD<u64>>;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> opened);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
         Ok(cost(shape.iter().product(), self.width, self.to))
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
-        Ok(reveal(s, &flat(x), self.width, self.to)?.map(|values| shaped(x.shape(), values)))
+        Ok(reveal(s, &flat(x), self.width, 0, self.to)?.map(|values| shaped(x.shape(), values)))
     }
 
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(x.mapv(|v| v & mask(self.width))))
-    }
-
-    fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
-        None
     }
 }
 
@@ -87,13 +77,7 @@ pub struct RevealRounded {
 }
 
 impl Operation for RevealRounded {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = Option<ArrayD<u64>>;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> opened);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
         Ok(cost(shape.iter().product(), self.width - self.drop, self.to))
@@ -101,17 +85,13 @@ impl Operation for RevealRounded {
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
         let RevealRounded { width, drop, to } = *self;
-        Ok(reveal_rounded(s, &flat(x), width, drop, to)?.map(|values| shaped(x.shape(), values)))
+        Ok(reveal(s, &flat(x), width, drop, to)?.map(|values| shaped(x.shape(), values)))
     }
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
         let RevealRounded { width, drop, .. } = *self;
         let rounded = twin.rounded("reveal", x, width, drop)?;
         Ok(Some(rounded.mapv(|v| (v << drop) as u64 & mask(width))))
-    }
-
-    fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
-        None
     }
 }
 
@@ -123,13 +103,7 @@ pub struct Open {
 }
 
 impl Operation for Open {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = Option<ArrayD<u64>>;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> opened);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
         Ok(opening::open_cost(shape.iter().product(), self.width))
@@ -142,28 +116,15 @@ impl Operation for Open {
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(x.mapv(|v| v & mask(self.width))))
     }
-
-    fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
-        None
-    }
-}
-
-/// Opens `x` to `to`, which gets the values reduced modulo 2^`width`.
-fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
-    if s.role() != to {
-        s.deliver(STEP, bits::pack(x, &[width]))?;
-        return Ok(None);
-    }
-    let message = s.channel().recv(STEP, bits::packed_bytes(x.len(), &[width]))?;
-    Ok(Some(added(x, &[width], &message)?))
 }
 
 /// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from the share of `to`: see the module. The
-/// values are reduced modulo 2^`width`; `drop` < `width`.
-fn reveal_rounded(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
+/// values are reduced modulo 2^`width`; `drop` < `width`, and 0 is no rounding.
+fn reveal(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     let kept = width - drop;
     if s.role() != to {
-        let high = x.iter().map(|x| x.wrapping_add(s.rng().next_u64() & mask(drop)) >> drop).collect::<Vec<_>>();
+        let noise = |s: &mut Session| if drop == 0 { 0 } else { s.rng().next_u64() & mask(drop) };
+        let high = x.iter().map(|x| x.wrapping_add(noise(s)) >> drop).collect::<Vec<_>>();
         s.deliver(STEP, bits::pack(&high, &[kept]))?;
         return Ok(None);
     }

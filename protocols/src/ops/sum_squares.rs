@@ -23,7 +23,7 @@ use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, ole_if_cheaper, rows_shape};
 use crate::wire::beaver::{minus, random};
-use crate::wire::cross::{self, Side};
+use crate::wire::cross;
 use crate::wire::opening;
 use crate::words::{Words, signed};
 
@@ -121,13 +121,8 @@ fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
             // 2 x_s x_c is computed as half of it modulo 2^(width-1), then doubled.
             let half = width - 1;
             let shape = rows_shape(x.len(), 1, half);
-            let shares = match s.role() {
-                Role::Client => cross::one_way(s, &shape, Side::Choose(&Bits::from_values(x, half)))?,
-                Role::Server => {
-                    let words: Vec<u64> = x.iter().flat_map(|&x| std::iter::repeat_n(x, half as usize)).collect();
-                    cross::one_way(s, &shape, Side::Supply(&words))?
-                }
-            };
+            let words = || x.iter().flat_map(|&x| std::iter::repeat_n(x, half as usize)).collect();
+            let shares = cross::one_way(s, &shape, || Bits::from_values(x, half), words)?;
             let mut out = vec![0; x.len()];
             add_places(&mut out, &shares, 1, half);
             out.iter_mut().for_each(|out| *out <<= 1);

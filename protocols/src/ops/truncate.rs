@@ -17,7 +17,7 @@
 //! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
 //!
 //! *Prepared.* a is a bit of the server, and b one of the client. Offline, the server draws a bit alpha and the
-//! client a bit beta, and they share alpha beta by a random correlated OT ([`Wrap`]). Online, both open their bits
+//! client a bit beta, and they share alpha beta by a random correlated OT (`Wrap`). Online, both open their bits
 //! under these masks at once, a' = a ^ alpha and b' = b ^ beta (Beaver, CRYPTO 1991):
 //!
 //! a b = a b' + (1 - 2 b') (a' beta + (1 - 2 a') alpha beta)
@@ -39,7 +39,7 @@ use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::BATCH_OTS;
-use crate::wire::cross::{self, Side};
+use crate::wire::cross;
 use crate::wire::opening;
 use crate::words::{mask, signed};
 
@@ -65,13 +65,7 @@ impl Truncation {
 }
 
 impl Operation for Truncation {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = F::Words;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> Words);
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
         let (n, bits) = (shape.iter().product(), wrap_bits(*self).filter(|_| options.preprocess)?);
@@ -101,16 +95,12 @@ impl Operation for Truncation {
         let rounded = twin.rounded("truncate", x, self.width, self.shift)?;
         Ok(rounded.mapv(|v| signed(v as u64, self.out) as u64))
     }
-
-    fn planned(&self, shape: Vec<usize>) -> crate::Shape {
-        crate::Shape(shape)
-    }
 }
 
 /// The server's random bit, the client's, and shares of their product modulo 2^`bits`. A party's word holds its bit,
 /// and above it its share. Unit: a word to truncate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wrap {
+pub(crate) struct Wrap {
     /// Bits of the ring of the product, 1..=63.
     pub bits: u32,
 }
@@ -203,8 +193,7 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     let n = x.len();
     truncate_by(s, x, how, |s, tops| match shape(n, how) {
         None => Ok(Vec::new()),
-        Some(shape) if s.is_server() => cross::one_way(s, &shape, Side::Supply(tops)),
-        Some(shape) => cross::one_way(s, &shape, Side::Choose(&Bits::from_fn(n, |i| tops[i] == 1))),
+        Some(shape) => cross::one_way(s, &shape, || Bits::from_fn(n, |i| tops[i] == 1), || tops.to_vec()),
     })
 }
 

@@ -10,7 +10,7 @@ use crate::operands::{Event, Events, OperandForm};
 use crate::spill::{Queue, Spill, StockError};
 
 /// One party's masks of one cached operand; in a plan only their sizes.
-pub(crate) struct Masks {
+pub(crate) struct OperandMasks {
     pub(crate) form: OperandForm,
     /// Share of A: (tokens, batch, d).
     pub(crate) a: Zeroizing<Vec<u64>>,
@@ -20,21 +20,21 @@ pub(crate) struct Masks {
     pub(crate) products: Queue,
 }
 
-impl fmt::Debug for Masks {
+impl fmt::Debug for OperandMasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Masks({} words)", self.words())
+        write!(f, "OperandMasks({} words)", self.words())
     }
 }
 
-impl Masks {
+impl OperandMasks {
     /// No masks.
     pub(crate) fn none(form: OperandForm) -> Self {
-        Masks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
+        OperandMasks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
     }
 
     /// What a plan knows of the masks for `events`.
     fn planned(events: &Events) -> Self {
-        Masks { events: events.list.iter().copied().collect(), ..Masks::none(events.form) }
+        OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
 
     /// Words left.
@@ -53,7 +53,7 @@ impl Masks {
     }
 
     /// The masks for `events`, as [`cached::prepare`](crate::ops::cached) makes them, of words from `source` in the
-    /// order of [`Masks::drain`].
+    /// order of [`OperandMasks::drain`].
     pub(crate) fn fill<E: From<StockError>>(
         events: &Events,
         spill: &mut Spill,
@@ -63,30 +63,30 @@ impl Masks {
         source(&mut a)?;
         let mut products = Queue::default();
         products.fill(events.words() as usize - a.len(), spill, source)?;
-        Ok(Masks { a, products, ..Masks::planned(events) })
+        Ok(OperandMasks { a, products, ..OperandMasks::planned(events) })
     }
 }
 
 /// Masks that no product has asked for yet, and the operands that have had a first product.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
-    masks: HashMap<OperandId, Masks>,
+    masks: HashMap<OperandId, OperandMasks>,
     pub(crate) begun: HashSet<OperandId>,
 }
 
 impl Prepared {
     /// What a plan knows of all masks for `operands`.
     pub(crate) fn planned<'a>(operands: impl IntoIterator<Item = (&'a OperandId, &'a Events)>) -> Self {
-        let masks = operands.into_iter().map(|(id, events)| (*id, Masks::planned(events)));
+        let masks = operands.into_iter().map(|(id, events)| (*id, OperandMasks::planned(events)));
         Prepared { masks: masks.collect(), begun: HashSet::new() }
     }
 
     /// Returns the masks that were there before.
-    pub(crate) fn insert(&mut self, id: OperandId, masks: Masks) -> Option<Masks> {
+    pub(crate) fn insert(&mut self, id: OperandId, masks: OperandMasks) -> Option<OperandMasks> {
         self.masks.insert(id, masks)
     }
 
-    pub(crate) fn remove(&mut self, id: OperandId) -> Option<Masks> {
+    pub(crate) fn remove(&mut self, id: OperandId) -> Option<OperandMasks> {
         self.masks.remove(&id)
     }
 }

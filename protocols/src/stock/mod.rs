@@ -20,6 +20,7 @@
 //! What a run needs is a list of independent demands, so several sessions may each make a [`Part`] of it
 //! ([`Needs::part`]). [`Stock::add`] puts the parts together, in the same order at both parties.
 
+mod division;
 pub(crate) mod masks;
 mod needs;
 mod part;
@@ -34,10 +35,11 @@ use crate::Error;
 use crate::correlation::{CorrelationKind, Need};
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
+use crate::ops::cached::{Met, OperandUse};
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::spill::{Queue, Spill, StockError};
-use masks::{Masks, Prepared};
+use masks::{OperandMasks, Prepared};
 pub use needs::{MAX_COTS_AHEAD, Needs};
 pub use part::{MAX_PARTS, Part, PartError};
 pub use uses::{Use, Uses};
@@ -72,7 +74,7 @@ impl Stock {
         }
         for (id, events) in &needs.operands {
             let masks = self.operands.remove(*id);
-            assert_eq!(masks.as_ref().map(Masks::words), Some(events.words()), "the stock of {id}");
+            assert_eq!(masks.as_ref().map(OperandMasks::words), Some(events.words()), "the stock of {id}");
             if let Some(masks) = masks {
                 masks.drain(&mut self.spill, &mut sink)?;
             }
@@ -110,7 +112,7 @@ impl Stock {
             queue.fill(units * kind.words(role), &mut self.spill, &mut source)?;
         }
         for (id, events) in &needs.operands {
-            let masks = Masks::fill(events, &mut self.spill, &mut source)?;
+            let masks = OperandMasks::fill(events, &mut self.spill, &mut source)?;
             assert!(self.operands.insert(*id, masks).is_none(), "the masks of {id} come twice");
         }
         Ok(())
@@ -180,6 +182,14 @@ impl Levels {
     /// Everything that `needs` lists.
     pub fn of(needs: &Needs) -> Self {
         Levels { units: needs.units.clone(), operands: Prepared::planned(&needs.operands) }
+    }
+
+    /// Gets the operand of a planned product ready.
+    ///
+    /// # Errors
+    /// Those of the product: masks of another form, an operand that begins twice or loses tokens without a cut.
+    pub fn meet(&mut self, operand: &mut OperandUse<'_>) -> Result<Met, Error> {
+        operand.meet(&mut self.operands)
     }
 
     /// Takes `need` out and returns the cost of what is made on the spot.

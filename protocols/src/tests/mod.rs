@@ -1,24 +1,19 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
-mod columns;
-mod counts;
 mod fuzz;
-mod ladder;
 mod masked;
-mod tails;
-mod truncate;
+mod missing;
 mod view;
 
 use std::time::Duration;
 
 use ndarray::{ArrayD, IxDyn};
-use net::{Channel, Entry, Ledger, Role};
+use net::{Channel, Entry, Role};
 use ot::CotKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::audit::{Audit, Broken};
-use crate::cost::Cost;
 use crate::local::Pair;
 use crate::{DEFAULT_LINK, Error, Masks, Options, Packing, Session, TwoParty};
 
@@ -79,11 +74,4 @@ pub(crate) fn share(values: &[u64], seed: u64) -> [Vec<u64>; 2] {
 /// This party's words of `shares`.
 pub(crate) fn own(abb: &mut TwoParty, shares: &[Vec<u64>; 2], shape: &[usize]) -> ArrayD<u64> {
     ArrayD::from_shape_vec(IxDyn(shape), shares[abb.session().role() as usize].clone()).expect("shape")
-}
-
-/// Books what `cost` sends where a dealer makes OTs and no keys are needed.
-pub(crate) fn book(cost: &Cost, ledger: &mut Ledger) {
-    for run in cost.runs() {
-        (0..run.times).for_each(|_| run.steps.iter().for_each(|step| step.book(ledger)));
-    }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use engine::Origin;
 
-use super::{DEALER, TWO_PHASES, open, own, run, share};
+use super::{DEALER, open, own, run, share};
 use crate::FRAC;
 use crate::abb::Abb;
 use crate::audit::{deviation, standardised};
@@ -14,13 +14,12 @@ use crate::fixed_point::ceiling;
 use crate::functions::top_k::{Scores, Selection};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
-use crate::ops::linear::Linear;
 use crate::ops::quickselect;
 use crate::ops::reveal::Open;
 use crate::ops::shuffle::Permute;
 use crate::ops::shuffle::Shuffle;
 use crate::words::Words;
-use crate::{Error, FixedMatrix, FixedValues, FixedWeight, Masks, Options, Ranking, Tensor, TwoParty, WeightSpec};
+use crate::{Error, Ranking, Tensor, TwoParty};
 
 const SCORES: Scores = Scores::below(5, 10);
 
@@ -206,30 +205,4 @@ fn opened_destinations_are_a_uniform_permutation_whatever_the_mask() {
         assert!(got < LIMIT, "{got} for {kept:?}");
     }
     assert!(destinations([0, 0, 0, 1, 1], false) > 10.0 * LIMIT);
-}
-
-/// What the server sees of a prepared product online is uniform, whatever the operand and wherever its masks come
-/// from. That seeded masks are uniform given their own messages is tested in he.
-#[test]
-fn masked_operands_of_private_matrices_are_uniform() {
-    let (rows, inputs) = (200, 24);
-    for (masks, value) in [(Masks::Seeded, 0), (Masks::Seeded, u64::MAX), (Masks::Sent, 0)] {
-        let options = Options { masks, ..TWO_PHASES };
-        // The client has the operand alone: with an unmasked message the server would see nothing but `value`.
-        let shares = [vec![value; rows * inputs], vec![0; rows * inputs]];
-        let [(client, _), (server, _)] = run(options, |abb| {
-            let spec = WeightSpec { name: "w".into(), inputs, outputs: 2 };
-            let known = abb.session().is_server();
-            let values = known.then(|| FixedValues {
-                matrix: FixedMatrix::integers(inputs, 2, vec![1; inputs * 2]),
-                bias: vec![0; 2],
-            });
-            let words = own(abb, &shares, &[rows, inputs]);
-            abb.apply(Linear { weight: &FixedWeight { spec, frac: 16, values } }, &words)?;
-            let audit = &abb.session().audit;
-            Ok((audit.words(), audit.worst().1))
-        });
-        assert_eq!((client.0, server.0), (0, rows * inputs));
-        assert!(server.1 < crate::audit::LIMIT, "{} for {value} and {masks:?}", server.1);
-    }
 }

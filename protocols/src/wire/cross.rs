@@ -21,29 +21,27 @@ use crate::session::Session;
 const CHOICES: &str = "cross/choices";
 const ANSWER: &str = "cross/answer";
 
-/// What a party brings to [`one_way`].
-pub enum Side<'a> {
-    /// The client's bits, one per OT.
-    Choose(&'a Bits),
-    /// The server's words, OT by OT.
-    Supply(&'a [u64]),
-}
-
-/// Shares of b_i c_i with the client's bits b and the server's words c; `side` belongs to this party's role.
-pub fn one_way(s: &mut Session, shape: &Correlation, side: Side<'_>) -> Result<Vec<u64>, Error> {
+/// Shares of b_i c_i with the client's `bits` b, one per OT, and the server's `words` c, OT by OT. Each party is asked
+/// for its own.
+pub fn one_way(
+    s: &mut Session,
+    shape: &Correlation,
+    bits: impl FnOnce() -> Bits,
+    words: impl FnOnce() -> Vec<u64>,
+) -> Result<Vec<u64>, Error> {
     let n = shape.ots();
     s.reserve(Role::Server, n)?;
-    match side {
-        Side::Choose(bits) => {
-            let (message, keys) = s.receiver().choose(bits)?;
+    match s.role() {
+        Role::Client => {
+            let (message, keys) = s.receiver().choose(&bits())?;
             s.deliver(CHOICES, message)?;
             let answer = s.channel().recv(ANSWER, shape.message_bytes())?;
             Ok(keys.decorrelate(shape, &answer)?)
         }
-        Side::Supply(words) => {
+        Role::Server => {
             let message = s.channel().recv(CHOICES, n.div_ceil(8))?;
             let keys = s.sender().accept(n, &message)?;
-            let (answer, shares) = keys.correlate(shape, words)?;
+            let (answer, shares) = keys.correlate(shape, &words())?;
             s.deliver(ANSWER, answer)?;
             Ok(shares)
         }
@@ -62,13 +60,13 @@ pub fn one_way_cost(shape: &Correlation) -> Cost {
 
 /// Correlated OTs in both directions after the choices have been sent. Each party answers once. Choices that are
 /// known early can thus be sent early, and the answers take one more exchange.
-pub struct Chosen {
+pub(crate) struct Chosen {
     mine: ChosenKeys,
     theirs: SenderKeys,
 }
 
 /// Sends this party's `bits` and receives as many choices from the peer.
-pub fn choose(s: &mut Session, bits: &Bits) -> Result<Chosen, Error> {
+pub(crate) fn choose(s: &mut Session, bits: &Bits) -> Result<Chosen, Error> {
     let n = bits.len();
     s.reserve(Role::Server, n)?;
     s.reserve(Role::Client, n)?;
@@ -77,19 +75,19 @@ pub fn choose(s: &mut Session, bits: &Bits) -> Result<Chosen, Error> {
     Ok(Chosen { mine, theirs: s.sender().accept(n, &choices)? })
 }
 
-/// Cost of [`choose`] with `n` bits each.
-pub fn choose_cost(n: usize) -> Cost {
+/// Cost of `choose` with `n` bits each.
+pub(crate) fn choose_cost(n: usize) -> Cost {
     Cost::free().cots(Role::Server, n).cots(Role::Client, n).exchange(n.div_ceil(8), n.div_ceil(8))
 }
 
 impl Chosen {
     /// Keeps the first `at` OTs and returns the others.
-    pub fn split_off(&mut self, at: usize) -> Chosen {
+    pub(crate) fn split_off(&mut self, at: usize) -> Chosen {
         Chosen { mine: self.mine.split_off(at), theirs: self.theirs.split_off(at) }
     }
 
     /// Shares of b_i c'_i + b'_i c_i for this party's bits b and words c and the peer's bits b' and words c'.
-    pub fn answer(self, s: &mut Session, shape: &Correlation, words: &[u64]) -> Result<Vec<u64>, Error> {
+    pub(crate) fn answer(self, s: &mut Session, shape: &Correlation, words: &[u64]) -> Result<Vec<u64>, Error> {
         let (message, mut shares) = self.theirs.correlate(shape, words)?;
         let answer = s.channel().exchange(ANSWER, &message, shape.message_bytes())?;
         let others = self.mine.decorrelate(shape, &answer)?;
@@ -98,15 +96,15 @@ impl Chosen {
     }
 }
 
-/// Cost of [`Chosen::answer`].
-pub fn answer_cost(shape: &Correlation) -> Cost {
+/// Cost of `Chosen::answer`.
+pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
     let both = [Role::Client, Role::Server];
     let supplied = both.into_iter().fold(Cost::free(), |cost, role| cost.supplies(role, shape));
     let sent = supplied.exchange(shape.message_bytes(), shape.message_bytes());
     both.into_iter().fold(sent, |cost, role| cost.chooses(role, shape))
 }
 
-/// [`choose`] and [`Chosen::answer`] one after the other.
+/// `choose` and `Chosen::answer` one after the other.
 pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
     choose(s, bits)?.answer(s, shape, words)
 }

@@ -79,7 +79,8 @@ pub fn plan_work(
     request: &Request,
     imitated: bool,
 ) -> Result<Tallies, Error> {
-    let (tallied, schedule) = (|planner: Planner| planner.tallied(imitated), Schedule::expected(request.draft));
+    let setting = Setting { imitated, ..Setting::idle() };
+    let (tallied, schedule) = (|planner: Planner| planner.tallied(setting), Schedule::expected(request.draft));
     let (_, mut engine, _) = plan_by(tallied, model, terms, options, request, schedule, &mut Silent)?;
     Ok(engine.abb().tallies().cloned().unwrap_or_default())
 }

@@ -94,11 +94,16 @@ fn the_longest_row_can_be_planned() {
         let mut plan = Planner::new(Options { preprocess, ..Options::default() }).engine();
         let [q, k, v] = [[8, 1, 64], [8, 64, n], [8, n, 64]].map(|shape| Shape(shape.to_vec()));
         let scores = plan.matmul(&q, Right::Fresh(&k)).unwrap();
-        let p = plan.softmax(&scores, &[0..n]).unwrap();
+        let p = plan.softmax(&scores, std::slice::from_ref(&(0..n))).unwrap();
         let mixed = plan.matmul(&p, Right::Fresh(&v)).unwrap();
         assert_eq!(mixed.0, [8, 1, 64]);
         let scores = Shape(vec![1, 1, n + 1]);
-        assert!(plan.softmax(&scores, &[0..n + 1]).unwrap_err().to_string().contains("at most 131072"));
+        assert!(
+            plan.softmax(&scores, std::slice::from_ref(&(0..n + 1)))
+                .unwrap_err()
+                .to_string()
+                .contains("at most 131072")
+        );
     }
 }
 

@@ -73,6 +73,9 @@ fn store_doubles(to: &mut [f64], x: __m256d) {
     unsafe { _mm256_storeu_pd(to.as_mut_ptr(), x) }
 }
 
+/// What accumulators hold after some terms, and what was carried out of them.
+type Totals<const T: usize> = [Sums<T>; 2];
+
 /// One of the three real products, of part P: eight coefficients by the tiles from FIRST on, U terms at a time for as
 /// many additions to be under way.
 #[inline]
@@ -82,26 +85,22 @@ fn part<const T: usize, const FIRST: usize, const P: usize, const U: usize>(
     a: &[[f64; LANES]],
     w: &[[u64; PARTS * TILES]],
 ) -> Sums<T> {
-    let mut others = [[[_mm256_setzero_pd(); 2]; T]; U];
-    let ((a, a_rest), (w, w_rest)) = (a.as_chunks::<U>(), w.as_chunks::<U>());
-    for (a, w) in a.iter().zip(w) {
-        for u in 0..U {
-            let (x, y) = (doubles(&a[u].as_chunks().0[0]), doubles(&a[u].as_chunks().0[1]));
-            for t in 0..T {
-                let (w, sums) = (every(w[u][P * TILES + FIRST + t]), &mut others[u][t]);
-                sums[0] = _mm256_fmadd_pd(x, w, sums[0]);
-                sums[1] = _mm256_fmadd_pd(y, w, sums[1]);
-            }
-        }
-    }
-    for (a, w) in a_rest.iter().zip(w_rest) {
+    let add = |sums: &mut Sums<T>, a: &[f64; LANES], w: &[u64; PARTS * TILES]| {
         let (x, y) = (doubles(&a.as_chunks().0[0]), doubles(&a.as_chunks().0[1]));
         for t in 0..T {
             let w = every(w[P * TILES + FIRST + t]);
             sums[t][0] = _mm256_fmadd_pd(x, w, sums[t][0]);
             sums[t][1] = _mm256_fmadd_pd(y, w, sums[t][1]);
         }
+    };
+    let mut others = [[[_mm256_setzero_pd(); 2]; T]; U];
+    let ((a, a_rest), (w, w_rest)) = (a.as_chunks::<U>(), w.as_chunks::<U>());
+    for (a, w) in a.iter().zip(w) {
+        for u in 0..U {
+            add(&mut others[u], &a[u], &w[u]);
+        }
     }
+    a_rest.iter().zip(w_rest).for_each(|(a, w)| add(&mut sums, a, w));
     for others in others {
         for t in 0..T {
             sums[t][0] = _mm256_add_pd(sums[t][0], others[t][0]);
@@ -111,21 +110,24 @@ fn part<const T: usize, const FIRST: usize, const P: usize, const U: usize>(
     sums
 }
 
-/// [`part`] for wide moduli: what is above `2^26` moves to the second result after every `exact` terms.
+/// [`part`] of all terms. For wide moduli what is above `2^26` moves to the second result after every `exact` terms.
 ///
 /// Halves of one sign are at most `2^24` and sums of both `2^25 - 1`: a residue whose upper half is `2^24` is at most
 /// `2^49`, so its lower half is not positive. Hence eight products stay below `2^53 - 2^28`, and with the
 /// `2^25` left over below `2^53`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn wide_part<const T: usize, const FIRST: usize, const P: usize, const U: usize>(
+fn totals<const WIDE: bool, const T: usize, const FIRST: usize, const P: usize, const U: usize>(
     exact: usize,
     a: &[[f64; LANES]],
     w: &[[u64; PARTS * TILES]],
-) -> [Sums<T>; 2] {
+) -> Totals<T> {
+    let zero = [[_mm256_setzero_pd(); 2]; T];
+    if !WIDE {
+        return [part::<T, FIRST, P, U>(zero, a, w), zero];
+    }
     // A unit in the last place of 2^26.
     let magic = _mm256_set1_pd(ROUND * CARRY);
-    let zero = [[_mm256_setzero_pd(); 2]; T];
     let (mut sums, mut over) = (zero, zero);
     for (a, w) in a.chunks(exact).zip(w.chunks(exact)) {
         sums = part::<T, FIRST, P, U>(sums, a, w);
@@ -143,46 +145,21 @@ fn wide_part<const T: usize, const FIRST: usize, const P: usize, const U: usize>
 /// Adds the products of one vector of coefficients and T tiles, from FIRST on, to sums `pitch` words apart.
 ///
 /// Narrow moduli: h and l are below `2^51` in absolute value, the middle below `2^52`; products of [`mul_mod`] are
-/// below p, and all with the sum below p add up to less than `3 p + 2^51`.
+/// below p, and all with the sum below p add up to less than `3 p + 2^51`. Wide ones: what was carried, in units of
+/// `2^26`, is below `2^33`, so its products are below p like those of the rest below `2^26`, and all with the sum
+/// below p add up to less than `6 p`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn columns<const T: usize, const FIRST: usize, const U: usize>(
+fn columns<const WIDE: bool, const T: usize, const FIRST: usize, const U: usize>(
     k: &Constants,
     halves: [&[[f64; LANES]]; PARTS],
     w: &[[u64; PARTS * TILES]],
     sums: &mut [u64],
     pitch: usize,
 ) {
-    let zero = [[_mm256_setzero_pd(); 2]; T];
-    let low = part::<T, FIRST, 0, U>(zero, halves[0], w);
-    let high = part::<T, FIRST, 1, U>(zero, halves[1], w);
-    let middle = part::<T, FIRST, 2, U>(zero, halves[2], w);
-    for t in 0..T {
-        let sums = sums[(FIRST + t) * pitch..].as_chunks_mut().0;
-        for v in 0..2 {
-            let (l, h) = (low[t][v], high[t][v]);
-            let cross = _mm256_sub_pd(_mm256_sub_pd(middle[t][v], l), h);
-            let upper = _mm256_add_pd(mul_mod(k.prime, h, k.units[1]), mul_mod(k.prime, cross, k.units[0]));
-            let sum = _mm256_add_pd(from_words(load(&sums[v])), _mm256_add_pd(upper, l));
-            store(&mut sums[v], canonical(k.prime, sum));
-        }
-    }
-}
-
-/// [`columns`] for wide moduli: what was carried, in units of `2^26`, is below `2^33`, so its products are below p
-/// like those of the rest below `2^26`, and all with the sum below p add up to less than `6 p`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn wide_columns<const T: usize, const FIRST: usize, const U: usize>(
-    k: &Constants,
-    halves: [&[[f64; LANES]]; PARTS],
-    w: &[[u64; PARTS * TILES]],
-    sums: &mut [u64],
-    pitch: usize,
-) {
-    let low = wide_part::<T, FIRST, 0, U>(k.exact, halves[0], w);
-    let high = wide_part::<T, FIRST, 1, U>(k.exact, halves[1], w);
-    let middle = wide_part::<T, FIRST, 2, U>(k.exact, halves[2], w);
+    let low = totals::<WIDE, T, FIRST, 0, U>(k.exact, halves[0], w);
+    let high = totals::<WIDE, T, FIRST, 1, U>(k.exact, halves[1], w);
+    let middle = totals::<WIDE, T, FIRST, 2, U>(k.exact, halves[2], w);
     let unit = _mm256_set1_pd(1.0 / CARRY);
     for t in 0..T {
         let sums = sums[(FIRST + t) * pitch..].as_chunks_mut().0;
@@ -190,12 +167,14 @@ fn wide_columns<const T: usize, const FIRST: usize, const U: usize>(
             let (l, h) = (low[0][t][v], high[0][t][v]);
             let cross = _mm256_sub_pd(_mm256_sub_pd(middle[0][t][v], l), h);
             let upper = _mm256_add_pd(mul_mod(k.prime, h, k.units[1]), mul_mod(k.prime, cross, k.units[0]));
-            let (lo, ho) = (_mm256_mul_pd(low[1][t][v], unit), _mm256_mul_pd(high[1][t][v], unit));
-            let mo = _mm256_sub_pd(_mm256_sub_pd(_mm256_mul_pd(middle[1][t][v], unit), lo), ho);
-            let over = _mm256_add_pd(mul_mod(k.prime, ho, k.carries[2]), mul_mod(k.prime, mo, k.carries[1]));
-            let over = _mm256_add_pd(mul_mod(k.prime, lo, k.carries[0]), over);
-            let sum = _mm256_add_pd(from_words(load(&sums[v])), _mm256_add_pd(upper, l));
-            store(&mut sums[v], canonical(k.prime, _mm256_add_pd(sum, over)));
+            let mut sum = _mm256_add_pd(from_words(load(&sums[v])), _mm256_add_pd(upper, l));
+            if WIDE {
+                let (l, h) = (_mm256_mul_pd(low[1][t][v], unit), _mm256_mul_pd(high[1][t][v], unit));
+                let m = _mm256_sub_pd(_mm256_sub_pd(_mm256_mul_pd(middle[1][t][v], unit), l), h);
+                let over = _mm256_add_pd(mul_mod(k.prime, h, k.carries[2]), mul_mod(k.prime, m, k.carries[1]));
+                sum = _mm256_add_pd(sum, _mm256_add_pd(mul_mod(k.prime, l, k.carries[0]), over));
+            }
+            store(&mut sums[v], canonical(k.prime, sum));
         }
     }
 }
@@ -280,10 +259,9 @@ impl Float256Ntt {
     ) {
         macro_rules! each {
             ($(($tiles:literal, $first:literal, $at_once:literal)),*) => {{
-                $(if self.wide {
-                    wide_columns::<$tiles, $first, $at_once>(k, halves, w, sums, pitch);
-                } else {
-                    columns::<$tiles, $first, $at_once>(k, halves, w, sums, pitch);
+                $(match self.wide {
+                    true => columns::<true, $tiles, $first, $at_once>(k, halves, w, sums, pitch),
+                    false => columns::<false, $tiles, $first, $at_once>(k, halves, w, sums, pitch),
                 })*
             }};
         }

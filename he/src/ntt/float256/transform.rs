@@ -1,16 +1,24 @@
-//! The layers. Down to groups of 64 coefficients a pass takes two or three of them on four or eight vectors. The last
-//! six are three passes of two layers over a few blocks at a time: results are far from their use, as the chain of a
-//! product is longer than what a processor looks ahead.
+//! The layers. A pass goes over a group once and takes one, two or three layers of it. The last six layers, those of
+//! blocks of 64 coefficients, are three passes of two over a few blocks at a time, because the chain of a product is
+//! longer than what a processor looks ahead.
+//!
+//! ```text
+//! a pass of two layers, parts p0..p3 of a group          the last two layers of 16 coefficients
+//!
+//! p0  o---o-------o---o  x0    one vector of each        o o o o      a row a vector; transposed, a layer
+//! p1  o---|-o---o-|---o  x1    part at a time            o o o o      is between vectors again,
+//! p2  o---o-|---|-o---o  x2                              o o o o      with a root for every lane
+//! p3  o-----o---o-----o  x3                              o o o o
+//!      first     second
+//! ```
+//!
+//! Forward, the passes of [`passes`] come first and the blocks last; inverse, the other way round.
 
 use super::*;
 use crate::ntt::driver::parts;
 
-/// Coefficients of a block: its last six layers are taken together.
+/// Coefficients of a block: its six layers are taken together.
 const BLOCK: usize = 64;
-/// How a pass takes what it loads: as it is; as words below p; centred; both.
-const PLAIN: u8 = 0;
-const WORDS: u8 = 1;
-const CENTRED: u8 = 2;
 
 /// Layers of the passes before the blocks.
 fn passes(n: usize) -> &'static [u32] {
@@ -18,15 +26,64 @@ fn passes(n: usize) -> &'static [u32] {
     PASSES[(n / BLOCK).trailing_zeros() as usize]
 }
 
+/// What a pass does with its results.
+enum End {
+    /// Nothing.
+    Keep,
+    /// The first, which inverse layers only add up, is centred.
+    CentreFirst,
+    /// Centred: factors.
+    Centre,
+    /// As residues of a narrow modulus.
+    Floor,
+    /// As residues of a wide modulus.
+    Reduce,
+    /// Times the inverse of N, as residues.
+    Scale,
+}
+
+/// How a pass takes what it loads and leaves what it stores: doubles as they are, unless stated.
+trait Pass {
+    /// Loads words below p.
+    const WORDS: bool = false;
+    /// Centres what it loads.
+    const CENTRED: bool = false;
+    const END: End = End::Keep;
+}
+
+/// The passes of narrow moduli and of wide ones. Forward they are, in order: the first one on words; those between;
+/// the first one of blocks; the last, to residues. Inverse: the first one, on words; those between; the last.
+macro_rules! kinds {
+    ($($name:ident { $($constant:ident = $value:expr),* })*) => {$(
+        struct $name;
+        impl Pass for $name { $(const $constant: kinds!(@$constant) = $value;)* }
+    )*};
+    (@END) => { End };
+    (@$flag:ident) => { bool };
+}
+
+kinds! {
+    Plain {}
+    Centred { CENTRED = true }
+    Factors { END = End::Centre }
+    NarrowWords { WORDS = true }
+    NarrowResidues { END = End::Floor }
+    NarrowLowest { WORDS = true, END = End::CentreFirst }
+    NarrowInverse { END = End::CentreFirst }
+    NarrowLast { END = End::Scale }
+    WideWords { WORDS = true, CENTRED = true }
+    WideResidues { END = End::Reduce }
+    WideLast { CENTRED = true, END = End::Scale }
+}
+
 /// A value as a pass takes it.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn take<const HOW: u8>(prime: Prime, words: &Quad) -> __m256d {
-    let mut x = load(words);
-    if HOW & WORDS != 0 {
+fn take<P: Pass>(prime: Prime, mut x: __m256d) -> __m256d {
+    if P::WORDS {
         x = from_words(x);
     }
-    if HOW & CENTRED != 0 { centre(prime, x) } else { x }
+    if P::CENTRED { centre(prime, x) } else { x }
 }
 
 /// Products of two values by roots of their own, written in turn.
@@ -40,333 +97,242 @@ fn multiply2(prime: Prime, v: [__m256d; 2], w: Root, x: Root) -> [__m256d; 2] {
     [_mm256_add_pd(r[0], l[0]), _mm256_add_pd(r[1], l[1])]
 }
 
-/// `(u + v w, u - v w)`, twice.
+/// A layer between the vectors u and v, twice: `(u + v w, u - v w)`, inverse `(u + v, (u - v) w)`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn forward2(prime: Prime, u: [__m256d; 2], v: [__m256d; 2], w: Root, x: Root) -> [[__m256d; 2]; 2] {
-    let r = multiply2(prime, v, w, x);
+fn layer<const INVERSE: bool>(prime: Prime, u: [__m256d; 2], v: [__m256d; 2], w: Root, x: Root) -> [[__m256d; 2]; 2] {
+    let r = if INVERSE { v } else { multiply2(prime, v, w, x) };
     let sums = [_mm256_add_pd(u[0], r[0]), _mm256_add_pd(u[1], r[1])];
-    [sums, [_mm256_sub_pd(u[0], r[0]), _mm256_sub_pd(u[1], r[1])]]
+    let differences = [_mm256_sub_pd(u[0], r[0]), _mm256_sub_pd(u[1], r[1])];
+    [sums, if INVERSE { multiply2(prime, differences, w, x) } else { differences }]
 }
 
-/// `(u + v, (u - v) w)`, twice.
+/// Two layers over four vectors.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn inverse2(prime: Prime, u: [__m256d; 2], v: [__m256d; 2], w: Root, x: Root) -> [[__m256d; 2]; 2] {
-    let sums = [_mm256_add_pd(u[0], v[0]), _mm256_add_pd(u[1], v[1])];
-    [sums, multiply2(prime, [_mm256_sub_pd(u[0], v[0]), _mm256_sub_pd(u[1], v[1])], w, x)]
+fn layers4<const INVERSE: bool>(prime: Prime, v: [__m256d; 4], [w0, w1, w2]: [Root; 3]) -> [__m256d; 4] {
+    let wide = |[v0, v1, v2, v3]: [__m256d; 4]| {
+        let [[v0, v1], [v2, v3]] = layer::<INVERSE>(prime, [v0, v1], [v2, v3], w0, w0);
+        [v0, v1, v2, v3]
+    };
+    let near = |[v0, v1, v2, v3]: [__m256d; 4]| {
+        let [[v0, v2], [v1, v3]] = layer::<INVERSE>(prime, [v0, v2], [v1, v3], w1, w2);
+        [v0, v1, v2, v3]
+    };
+    if INVERSE { wide(near(v)) } else { near(wide(v)) }
 }
 
-/// Two forward layers over four vectors.
+/// Three layers over eight vectors, from the root at index `at` on. Roots are loaded where they are used: sixteen
+/// registers hold no more.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn forward4(prime: Prime, [v0, v1, v2, v3]: [__m256d; 4], [w0, w1, w2]: [Root; 3]) -> [__m256d; 4] {
-    let [[v0, v1], [v2, v3]] = forward2(prime, [v0, v1], [v2, v3], w0, w0);
-    let [[v0, v2], [v1, v3]] = forward2(prime, [v0, v2], [v1, v3], w1, w2);
-    [v0, v1, v2, v3]
+fn layers8<const INVERSE: bool>(prime: Prime, v: [__m256d; 8], tree: &[[f64; 2]], at: usize) -> [__m256d; 8] {
+    let (middle, bottom) = (&tree[2 * at..2 * at + 2], &tree[4 * at..4 * at + 4]);
+    let wide = |[v0, v1, v2, v3, v4, v5, v6, v7]: [__m256d; 8]| {
+        let w = splat(tree[at]);
+        let [[v0, v1], [v4, v5]] = layer::<INVERSE>(prime, [v0, v1], [v4, v5], w, w);
+        let [[v2, v3], [v6, v7]] = layer::<INVERSE>(prime, [v2, v3], [v6, v7], w, w);
+        [v0, v1, v2, v3, v4, v5, v6, v7]
+    };
+    let within = |[v0, v1, v2, v3, v4, v5, v6, v7]: [__m256d; 8]| {
+        let (w, x) = (splat(middle[0]), splat(middle[1]));
+        let [[v0, v1], [v2, v3]] = layer::<INVERSE>(prime, [v0, v1], [v2, v3], w, w);
+        let [[v4, v5], [v6, v7]] = layer::<INVERSE>(prime, [v4, v5], [v6, v7], x, x);
+        [v0, v1, v2, v3, v4, v5, v6, v7]
+    };
+    let near = |[v0, v1, v2, v3, v4, v5, v6, v7]: [__m256d; 8]| {
+        let [[v0, v2], [v1, v3]] = layer::<INVERSE>(prime, [v0, v2], [v1, v3], splat(bottom[0]), splat(bottom[1]));
+        let [[v4, v6], [v5, v7]] = layer::<INVERSE>(prime, [v4, v6], [v5, v7], splat(bottom[2]), splat(bottom[3]));
+        [v0, v1, v2, v3, v4, v5, v6, v7]
+    };
+    if INVERSE { wide(within(near(v))) } else { near(within(wide(v))) }
 }
 
-/// Two inverse layers over four vectors; the first is only added up.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn inverse4(prime: Prime, [v0, v1, v2, v3]: [__m256d; 4], [w0, w1, w2]: [Root; 3]) -> [__m256d; 4] {
-    let [[v0, v2], [v1, v3]] = inverse2(prime, [v0, v2], [v1, v3], w1, w2);
-    let [[v0, v1], [v2, v3]] = inverse2(prime, [v0, v1], [v2, v3], w0, w0);
-    [v0, v1, v2, v3]
+/// Applies a function of one vector to several.
+macro_rules! each {
+    ($function:expr, $prime:expr, $v:expr) => {{
+        let mut v = $v;
+        for x in &mut v {
+            *x = $function($prime, *x);
+        }
+        v
+    }};
 }
 
-/// The roots of two layers from group `at` of the first on.
+/// The results of a pass as it leaves them.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn roots4(tree: &[[f64; 2]], at: usize) -> [Root; 3] {
-    [splat(tree[at]), splat(tree[2 * at]), splat(tree[2 * at + 1])]
-}
-
-/// A layer on the group at index `at`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn forward_pass1<const HOW: u8>(prime: Prime, tree: &[[f64; 2]], group: &mut [u64], at: usize) {
-    let w = splat(tree[at]);
-    let [p0, p1] = parts(group);
-    for i in (0..p0.len() & !1).step_by(2) {
-        let u = [take::<HOW>(prime, &p0[i]), take::<HOW>(prime, &p0[i + 1])];
-        let v = [take::<HOW>(prime, &p1[i]), take::<HOW>(prime, &p1[i + 1])];
-        let [u, v] = forward2(prime, u, v, w, w);
-        store(&mut p0[i], u[0]);
-        store(&mut p0[i + 1], u[1]);
-        store(&mut p1[i], v[0]);
-        store(&mut p1[i + 1], v[1]);
-    }
-}
-
-/// Two layers on the group at index `at`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn forward_pass2<const HOW: u8>(prime: Prime, tree: &[[f64; 2]], group: &mut [u64], at: usize) {
-    let w = roots4(tree, at);
-    let [p0, p1, p2, p3] = parts(group);
-    for (((p0, p1), p2), p3) in p0.iter_mut().zip(p1).zip(p2).zip(p3) {
-        let (v0, v1) = (take::<HOW>(prime, p0), take::<HOW>(prime, p1));
-        let (v2, v3) = (take::<HOW>(prime, p2), take::<HOW>(prime, p3));
-        let [v0, v1, v2, v3] = forward4(prime, [v0, v1, v2, v3], w);
-        store(p0, v0);
-        store(p1, v1);
-        store(p2, v2);
-        store(p3, v3);
-    }
-}
-
-/// Three layers on the group at index `at`. Roots are loaded where they are used: sixteen registers hold no more.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn forward_pass3<const HOW: u8>(prime: Prime, tree: &[[f64; 2]], group: &mut [u64], at: usize) {
-    let (top, middle, bottom) = (&tree[at], &tree[2 * at..2 * at + 2], &tree[4 * at..4 * at + 4]);
-    let [p0, p1, p2, p3, p4, p5, p6, p7] = parts(group);
-    for i in 0..p0.len() {
-        let (v0, v1) = (take::<HOW>(prime, &p0[i]), take::<HOW>(prime, &p1[i]));
-        let (v2, v3) = (take::<HOW>(prime, &p2[i]), take::<HOW>(prime, &p3[i]));
-        let (v4, v5) = (take::<HOW>(prime, &p4[i]), take::<HOW>(prime, &p5[i]));
-        let (v6, v7) = (take::<HOW>(prime, &p6[i]), take::<HOW>(prime, &p7[i]));
-        let w = splat(*top);
-        let [[v0, v1], [v4, v5]] = forward2(prime, [v0, v1], [v4, v5], w, w);
-        let [[v2, v3], [v6, v7]] = forward2(prime, [v2, v3], [v6, v7], w, w);
-        let w = splat(middle[0]);
-        let [[v0, v1], [v2, v3]] = forward2(prime, [v0, v1], [v2, v3], w, w);
-        let w = splat(middle[1]);
-        let [[v4, v5], [v6, v7]] = forward2(prime, [v4, v5], [v6, v7], w, w);
-        let [[v0, v2], [v1, v3]] = forward2(prime, [v0, v2], [v1, v3], splat(bottom[0]), splat(bottom[1]));
-        let [[v4, v6], [v5, v7]] = forward2(prime, [v4, v6], [v5, v7], splat(bottom[2]), splat(bottom[3]));
-        store(&mut p0[i], v0);
-        store(&mut p1[i], v1);
-        store(&mut p2[i], v2);
-        store(&mut p3[i], v3);
-        store(&mut p4[i], v4);
-        store(&mut p5[i], v5);
-        store(&mut p6[i], v6);
-        store(&mut p7[i], v7);
-    }
-}
-
-/// The passes of `layers` layers on all groups of `group` coefficients, the first at index `at`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn forward_groups<const HOW: u8>(
-    prime: Prime,
-    tree: &[[f64; 2]],
-    data: &mut [u64],
-    group: usize,
-    at: usize,
-    layers: u32,
-) {
-    for (i, group) in data.chunks_exact_mut(group).enumerate() {
-        match layers {
-            1 => forward_pass1::<HOW>(prime, tree, group, at + i),
-            2 => forward_pass2::<HOW>(prime, tree, group, at + i),
-            _ => forward_pass3::<HOW>(prime, tree, group, at + i),
+fn leave<P: Pass, const V: usize>(prime: Prime, mut v: [__m256d; V], scale: Root) -> [__m256d; V] {
+    match P::END {
+        End::Keep => v,
+        End::CentreFirst => {
+            v[0] = centre(prime, v[0]);
+            v
+        }
+        End::Centre => each!(centre, prime, v),
+        End::Floor => each!(floored, prime, v),
+        End::Reduce => each!(canonical, prime, v),
+        End::Scale => {
+            for pair in v.as_chunks_mut().0 {
+                *pair = multiply2(prime, *pair, scale, scale);
+            }
+            each!(lifted, prime, v)
         }
     }
 }
 
-/// The last six layers of blocks, the first at index `at`; as factors or as words.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn forward_blocks<const HOW: u8, const FACTOR: bool>(prime: Prime, roots: &Roots, data: &mut [u64], at: usize) {
-    for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
-        forward_pass2::<HOW>(prime, &roots.tree, block, at + i);
+/// The transform of one direction.
+struct Layers<'a, const INVERSE: bool> {
+    prime: Prime,
+    roots: &'a Roots,
+    /// The inverse of N.
+    scale: Root,
+}
+
+type Forward<'a> = Layers<'a, false>;
+type Inverse<'a> = Layers<'a, true>;
+
+impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn new(ntt: &Float256Ntt, roots: &'a Roots) -> Self {
+        Layers { prime: ntt.prime(), roots, scale: splat(ntt.n_inverse) }
     }
-    for (i, group) in data.as_chunks_mut().0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        let v = [load(&group[0]), load(&group[1]), load(&group[2]), load(&group[3])];
-        let [v0, v1, v2, v3] = forward4(prime, v, roots4(&roots.tree, 4 * at + i));
-        store(&mut group[0], v0);
-        store(&mut group[1], v1);
-        store(&mut group[2], v2);
-        store(&mut group[3], v3);
+
+    /// A pass of the layers that `layers` takes over a vector of each of V parts of `group`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn over<P: Pass, const V: usize>(&self, group: &mut [u64], layers: impl Fn([__m256d; V]) -> [__m256d; V]) {
+        let mut parts: [&mut [Quad]; V] = parts(group);
+        for i in 0..parts[0].len() {
+            let mut v = [_mm256_setzero_pd(); V];
+            for (v, part) in v.iter_mut().zip(&parts) {
+                *v = take::<P>(self.prime, load(&part[i]));
+            }
+            let v = leave::<P, V>(self.prime, layers(v), self.scale);
+            for (part, v) in parts.iter_mut().zip(v) {
+                store(&mut part[i], v);
+            }
+        }
     }
-    for (group, w) in data.as_chunks_mut().0.as_chunks_mut::<4>().0.iter_mut().zip(&roots.lanes[4 * at..]) {
-        let [v0, v1, v2, v3] = transpose([load(&group[0]), load(&group[1]), load(&group[2]), load(&group[3])]);
-        let w = [
-            [doubles(&w[0][0]), doubles(&w[0][1])],
-            [doubles(&w[1][0]), doubles(&w[1][1])],
-            [doubles(&w[2][0]), doubles(&w[2][1])],
-        ];
-        let [v0, v1, v2, v3] = forward4(prime, [v0, v1, v2, v3], w);
-        let v = if FACTOR {
-            [centre(prime, v0), centre(prime, v1), centre(prime, v2), centre(prime, v3)]
-        } else if HOW & CENTRED == 0 {
-            [floored(prime, v0), floored(prime, v1), floored(prime, v2), floored(prime, v3)]
-        } else {
-            [canonical(prime, v0), canonical(prime, v1), canonical(prime, v2), canonical(prime, v3)]
+
+    /// A pass of so many layers over the group at index `at`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn pass<P: Pass>(&self, group: &mut [u64], at: usize, layers: u32) {
+        let (prime, tree) = (self.prime, &self.roots.tree[..]);
+        match layers {
+            1 => {
+                let w = splat(tree[at]);
+                // A vector twice: only transforms of 128 coefficients have this pass.
+                self.over::<P, 2>(group, |[u, v]| layer::<INVERSE>(prime, [u; 2], [v; 2], w, w).map(|[x, _]| x));
+            }
+            2 => {
+                let w = [splat(tree[at]), splat(tree[2 * at]), splat(tree[2 * at + 1])];
+                self.over::<P, 4>(group, |v| layers4::<INVERSE>(prime, v, w));
+            }
+            _ => self.over::<P, 8>(group, |v| layers8::<INVERSE>(prime, v, tree, at)),
+        }
+    }
+
+    /// The two layers within every 16 coefficients of blocks, the first at index `at`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn lanes<P: Pass>(&self, data: &mut [u64], at: usize) {
+        let groups = data.as_chunks_mut().0.as_chunks_mut::<4>().0;
+        for (group, w) in groups.iter_mut().zip(&self.roots.lanes[4 * at..]) {
+            let v = transpose([load(&group[0]), load(&group[1]), load(&group[2]), load(&group[3])]);
+            let v = each!(take::<P>, self.prime, v);
+            let w = [
+                [doubles(&w[0][0]), doubles(&w[0][1])],
+                [doubles(&w[1][0]), doubles(&w[1][1])],
+                [doubles(&w[2][0]), doubles(&w[2][1])],
+            ];
+            let v = leave::<P, 4>(self.prime, layers4::<INVERSE>(self.prime, v, w), self.scale);
+            for (words, v) in group.iter_mut().zip(transpose(v)) {
+                store(words, v);
+            }
+        }
+    }
+
+    /// Two layers of all groups of `size` coefficients of blocks, the first block at index `at`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn groups<P: Pass>(&self, data: &mut [u64], size: usize, at: usize) {
+        for (i, group) in data.chunks_exact_mut(size).enumerate() {
+            self.pass::<P>(group, at * BLOCK / size + i, 2);
+        }
+    }
+}
+
+impl Forward<'_> {
+    /// The layers of blocks, the first at index `at`: F is the first pass, E the last.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn blocks<F: Pass, E: Pass>(&self, data: &mut [u64], at: usize) {
+        self.groups::<F>(data, BLOCK, at);
+        self.groups::<Plain>(data, BLOCK / 4, at);
+        self.lanes::<E>(data, at);
+    }
+
+    /// The layers from that of `start` groups on: F is the first pass, B the first of blocks, E the last. The length
+    /// of `data` names the subring.
+    #[target_feature(enable = "avx2,fma")]
+    fn run<F: Pass, B: Pass, E: Pass>(&self, data: &mut [u64], start: usize) {
+        let n = data.len();
+        let Some((&last, before)) = passes(n).split_last() else { return self.blocks::<F, E>(data, 1) };
+        let (mut at, mut first) = (1, true);
+        for &layers in before {
+            for (i, group) in data.chunks_exact_mut(n / at).enumerate().filter(|_| at >= start) {
+                match first {
+                    true => self.pass::<F>(group, at + i, layers),
+                    false => self.pass::<Plain>(group, at + i, layers),
+                }
+            }
+            first &= at < start;
+            at <<= layers;
+        }
+        // The last pass and the blocks within it while they are near.
+        for (i, group) in data.chunks_exact_mut(n / at).enumerate() {
+            match (at >= start, first) {
+                (true, true) => self.pass::<F>(group, at + i, last),
+                (true, false) => self.pass::<Plain>(group, at + i, last),
+                (false, _) => (),
+            }
+            self.blocks::<B, E>(group, (at + i) << last);
+        }
+    }
+}
+
+impl Inverse<'_> {
+    /// All layers: F is the first pass, M those between, L the last.
+    #[target_feature(enable = "avx2,fma")]
+    fn run<F: Pass, M: Pass, L: Pass>(&self, data: &mut [u64]) {
+        let n = data.len();
+        let Some((&inner, outer)) = passes(n).split_last() else {
+            self.lanes::<F>(data, 1);
+            self.groups::<M>(data, BLOCK / 4, 1);
+            return self.groups::<L>(data, BLOCK, 1);
         };
-        let [v0, v1, v2, v3] = transpose(v);
-        store(&mut group[0], v0);
-        store(&mut group[1], v1);
-        store(&mut group[2], v2);
-        store(&mut group[3], v3);
-    }
-}
-
-/// An inverse pass of one layer, the last of a transform: values are multiplied by `last` and lifted.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn inverse_pass1<const HOW: u8>(prime: Prime, tree: &[[f64; 2]], group: &mut [u64], at: usize, last: Root) {
-    let w = splat(tree[at]);
-    let [p0, p1] = parts(group);
-    for i in (0..p0.len() & !1).step_by(2) {
-        let u = [take::<HOW>(prime, &p0[i]), take::<HOW>(prime, &p0[i + 1])];
-        let v = [take::<HOW>(prime, &p1[i]), take::<HOW>(prime, &p1[i + 1])];
-        let [u, v] = inverse2(prime, u, v, w, w);
-        let (u, v) = (multiply2(prime, u, last, last), multiply2(prime, v, last, last));
-        store(&mut p0[i], lifted(prime, u[0]));
-        store(&mut p0[i + 1], lifted(prime, u[1]));
-        store(&mut p1[i], lifted(prime, v[0]));
-        store(&mut p1[i + 1], lifted(prime, v[1]));
-    }
-}
-
-/// Two inverse layers; in the last pass the results are multiplied by `last` and lifted.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn inverse_pass2<const HOW: u8, const LAST: bool>(
-    prime: Prime,
-    tree: &[[f64; 2]],
-    group: &mut [u64],
-    at: usize,
-    last: Root,
-) {
-    let w = roots4(tree, at);
-    let [p0, p1, p2, p3] = parts(group);
-    for (((p0, p1), p2), p3) in p0.iter_mut().zip(p1).zip(p2).zip(p3) {
-        let (v0, v1) = (take::<HOW>(prime, p0), take::<HOW>(prime, p1));
-        let (v2, v3) = (take::<HOW>(prime, p2), take::<HOW>(prime, p3));
-        let [v0, v1, v2, v3] = inverse4(prime, [v0, v1, v2, v3], w);
-        if LAST {
-            let ([v0, v1], [v2, v3]) =
-                (multiply2(prime, [v0, v1], last, last), multiply2(prime, [v2, v3], last, last));
-            store(p0, lifted(prime, v0));
-            store(p1, lifted(prime, v1));
-            store(p2, lifted(prime, v2));
-            store(p3, lifted(prime, v3));
-        } else {
-            store(p0, if HOW == PLAIN { centre(prime, v0) } else { v0 });
-            store(p1, v1);
-            store(p2, v2);
-            store(p3, v3);
+        let mut group = BLOCK << inner;
+        for (i, part) in data.chunks_exact_mut(group).enumerate() {
+            let at = n / group + i;
+            self.lanes::<F>(part, at << inner);
+            self.groups::<M>(part, BLOCK / 4, at << inner);
+            self.groups::<M>(part, BLOCK, at << inner);
+            match outer.is_empty() {
+                true => self.pass::<L>(part, at, inner),
+                false => self.pass::<M>(part, at, inner),
+            }
         }
-    }
-}
-
-/// Three inverse layers; in the last pass the results are multiplied by `last` and lifted.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn inverse_pass3<const HOW: u8, const LAST: bool>(
-    prime: Prime,
-    tree: &[[f64; 2]],
-    group: &mut [u64],
-    at: usize,
-    last: Root,
-) {
-    let (top, middle, bottom) = (&tree[at], &tree[2 * at..2 * at + 2], &tree[4 * at..4 * at + 4]);
-    let [p0, p1, p2, p3, p4, p5, p6, p7] = parts(group);
-    for i in 0..p0.len() {
-        let (v0, v1) = (take::<HOW>(prime, &p0[i]), take::<HOW>(prime, &p1[i]));
-        let (v2, v3) = (take::<HOW>(prime, &p2[i]), take::<HOW>(prime, &p3[i]));
-        let (v4, v5) = (take::<HOW>(prime, &p4[i]), take::<HOW>(prime, &p5[i]));
-        let (v6, v7) = (take::<HOW>(prime, &p6[i]), take::<HOW>(prime, &p7[i]));
-        let [[v0, v2], [v1, v3]] = inverse2(prime, [v0, v2], [v1, v3], splat(bottom[0]), splat(bottom[1]));
-        let [[v4, v6], [v5, v7]] = inverse2(prime, [v4, v6], [v5, v7], splat(bottom[2]), splat(bottom[3]));
-        let w = splat(middle[0]);
-        let [[v0, v1], [v2, v3]] = inverse2(prime, [v0, v1], [v2, v3], w, w);
-        let w = splat(middle[1]);
-        let [[v4, v5], [v6, v7]] = inverse2(prime, [v4, v5], [v6, v7], w, w);
-        let w = splat(*top);
-        let [[v0, v1], [v4, v5]] = inverse2(prime, [v0, v1], [v4, v5], w, w);
-        let [[v2, v3], [v6, v7]] = inverse2(prime, [v2, v3], [v6, v7], w, w);
-        if LAST {
-            let ([v0, v1], [v2, v3]) =
-                (multiply2(prime, [v0, v1], last, last), multiply2(prime, [v2, v3], last, last));
-            let ([v4, v5], [v6, v7]) =
-                (multiply2(prime, [v4, v5], last, last), multiply2(prime, [v6, v7], last, last));
-            store(&mut p0[i], lifted(prime, v0));
-            store(&mut p1[i], lifted(prime, v1));
-            store(&mut p2[i], lifted(prime, v2));
-            store(&mut p3[i], lifted(prime, v3));
-            store(&mut p4[i], lifted(prime, v4));
-            store(&mut p5[i], lifted(prime, v5));
-            store(&mut p6[i], lifted(prime, v6));
-            store(&mut p7[i], lifted(prime, v7));
-        } else {
-            store(&mut p0[i], if HOW == PLAIN { centre(prime, v0) } else { v0 });
-            store(&mut p1[i], v1);
-            store(&mut p2[i], v2);
-            store(&mut p3[i], v3);
-            store(&mut p4[i], v4);
-            store(&mut p5[i], v5);
-            store(&mut p6[i], v6);
-            store(&mut p7[i], v7);
-        }
-    }
-}
-
-/// The first six inverse layers of blocks of words, the first at index `at`. HOW is that of later passes.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn inverse_blocks<const HOW: u8, const LAST: bool>(
-    prime: Prime,
-    roots: &Roots,
-    data: &mut [u64],
-    at: usize,
-    last: Root,
-) {
-    for (group, w) in data.as_chunks_mut().0.as_chunks_mut::<4>().0.iter_mut().zip(&roots.lanes[4 * at..]) {
-        let [v0, v1, v2, v3] = transpose([load(&group[0]), load(&group[1]), load(&group[2]), load(&group[3])]);
-        let mut v = [from_words(v0), from_words(v1), from_words(v2), from_words(v3)];
-        if HOW & CENTRED != 0 {
-            v = [centre(prime, v[0]), centre(prime, v[1]), centre(prime, v[2]), centre(prime, v[3])];
-        }
-        let w = [
-            [doubles(&w[0][0]), doubles(&w[0][1])],
-            [doubles(&w[1][0]), doubles(&w[1][1])],
-            [doubles(&w[2][0]), doubles(&w[2][1])],
-        ];
-        let [v0, v1, v2, v3] = inverse4(prime, v, w);
-        let v0 = if HOW == PLAIN { centre(prime, v0) } else { v0 };
-        let [v0, v1, v2, v3] = transpose([v0, v1, v2, v3]);
-        store(&mut group[0], v0);
-        store(&mut group[1], v1);
-        store(&mut group[2], v2);
-        store(&mut group[3], v3);
-    }
-    for (i, group) in data.as_chunks_mut().0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        let v = [take::<HOW>(prime, &group[0]), take::<HOW>(prime, &group[1])];
-        let v = [v[0], v[1], take::<HOW>(prime, &group[2]), take::<HOW>(prime, &group[3])];
-        let [v0, v1, v2, v3] = inverse4(prime, v, roots4(&roots.tree, 4 * at + i));
-        store(&mut group[0], if HOW == PLAIN { centre(prime, v0) } else { v0 });
-        store(&mut group[1], v1);
-        store(&mut group[2], v2);
-        store(&mut group[3], v3);
-    }
-    for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
-        inverse_pass2::<HOW, LAST>(prime, &roots.tree, block, at + i, last);
-    }
-}
-
-/// The passes of `layers` inverse layers on all groups of `group` coefficients, the first at index `at`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn inverse_groups<const HOW: u8, const LAST: bool>(
-    prime: Prime,
-    tree: &[[f64; 2]],
-    data: &mut [u64],
-    group: usize,
-    layers: u32,
-    last: Root,
-) {
-    let at = data.len() / group;
-    for (i, group) in data.chunks_exact_mut(group).enumerate() {
-        match layers {
-            1 => inverse_pass1::<HOW>(prime, tree, group, at + i, last),
-            2 => inverse_pass2::<HOW, LAST>(prime, tree, group, at + i, last),
-            _ => inverse_pass3::<HOW, LAST>(prime, tree, group, at + i, last),
+        for &layers in outer.iter().rev() {
+            group <<= layers;
+            for (i, part) in data.chunks_exact_mut(group).enumerate() {
+                match group == n {
+                    true => self.pass::<L>(part, 1, layers),
+                    false => self.pass::<M>(part, n / group + i, layers),
+                }
+            }
         }
     }
 }
@@ -376,9 +342,10 @@ impl Float256Ntt {
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn forward(&self, poly: &mut [u64]) {
         assert_eq!(poly.len(), self.n);
+        let layers = Forward::new(self, &self.forward);
         match self.wide {
-            false => self.layers::<WORDS, PLAIN, false>(poly, 1),
-            true => self.layers::<{ WORDS | CENTRED }, CENTRED, false>(poly, 1),
+            false => layers.run::<NarrowWords, Plain, NarrowResidues>(poly, 1),
+            true => layers.run::<WideWords, Centred, WideResidues>(poly, 1),
         }
     }
 
@@ -386,20 +353,20 @@ impl Float256Ntt {
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn forward_signed(&self, out: &mut [u64], signed: &[i64]) {
         assert_eq!(out.len(), self.n);
-        let start = self.spread(out, signed);
+        let (start, layers) = (self.spread(out, signed), Forward::new(self, &self.forward));
         match self.wide {
-            false => self.layers::<PLAIN, PLAIN, false>(out, start),
-            true => self.layers::<PLAIN, CENTRED, false>(out, start),
+            false => layers.run::<Plain, Plain, NarrowResidues>(out, start),
+            true => layers.run::<Plain, Centred, WideResidues>(out, start),
         }
     }
 
     /// [`NttBackend::fwd_factor`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn forward_factor(&self, out: &mut [u64], signed: &[i64]) {
-        let start = self.spread(out, signed);
+        let (start, layers) = (self.spread(out, signed), Forward::new(self, &self.forward));
         match self.wide {
-            false => self.layers::<PLAIN, PLAIN, true>(out, start),
-            true => self.layers::<PLAIN, CENTRED, true>(out, start),
+            false => layers.run::<Plain, Plain, Factors>(out, start),
+            true => layers.run::<Plain, Centred, Factors>(out, start),
         }
     }
 
@@ -428,77 +395,14 @@ impl Float256Ntt {
         start
     }
 
-    /// The forward layers from that of `start` groups on, which takes its values in the way FIRST; blocks take them
-    /// in the way BLOCKS. The length of `data` names the subring.
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn layers<const FIRST: u8, const BLOCKS: u8, const FACTOR: bool>(&self, data: &mut [u64], start: usize) {
-        let (n, prime, roots) = (data.len(), self.prime(), &self.forward);
-        let (mut at, mut first) = (1, true);
-        let passes = passes(n);
-        let Some((&last, before)) = passes.split_last() else {
-            return match FIRST {
-                PLAIN => forward_blocks::<BLOCKS, FACTOR>(prime, roots, data, 1),
-                _ => forward_blocks::<FIRST, FACTOR>(prime, roots, data, 1),
-            };
-        };
-        for &layers in before {
-            if at >= start {
-                match first {
-                    true => forward_groups::<FIRST>(prime, &roots.tree, data, n / at, at, layers),
-                    false => forward_groups::<PLAIN>(prime, &roots.tree, data, n / at, at, layers),
-                }
-                first = false;
-            }
-            at <<= layers;
-        }
-        // The last pass and the blocks within it while they are near.
-        for (i, group) in data.chunks_exact_mut(n / at).enumerate() {
-            if at >= start {
-                match first {
-                    true => forward_groups::<FIRST>(prime, &roots.tree, group, n / at, at + i, last),
-                    false => forward_groups::<PLAIN>(prime, &roots.tree, group, n / at, at + i, last),
-                }
-            }
-            forward_blocks::<BLOCKS, FACTOR>(prime, roots, group, (at + i) << last);
-        }
-    }
-
     /// [`NttBackend::inv`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn backward(&self, poly: &mut [u64]) {
         assert_eq!(poly.len(), self.n);
+        let layers = Inverse::new(self, &self.inverse);
         match self.wide {
-            false => self.inverse_layers::<PLAIN>(poly),
-            true => self.inverse_layers::<CENTRED>(poly),
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn inverse_layers<const HOW: u8>(&self, data: &mut [u64]) {
-        let (n, prime, roots, scale) = (self.n, self.prime(), &self.inverse, splat(self.n_inverse));
-        let Some((&inner, outer)) = passes(n).split_last() else {
-            return inverse_blocks::<HOW, true>(prime, roots, data, 1, scale);
-        };
-        let mut group = BLOCK << inner;
-        for (i, part) in data.chunks_exact_mut(group).enumerate() {
-            let at = n / group + i;
-            inverse_blocks::<HOW, false>(prime, roots, part, at << inner, scale);
-            match (inner, outer.is_empty()) {
-                (1, _) => inverse_pass1::<HOW>(prime, &roots.tree, part, at, scale),
-                (2, true) => inverse_pass2::<HOW, true>(prime, &roots.tree, part, at, scale),
-                (2, false) => inverse_pass2::<HOW, false>(prime, &roots.tree, part, at, scale),
-                (_, true) => inverse_pass3::<HOW, true>(prime, &roots.tree, part, at, scale),
-                (_, false) => inverse_pass3::<HOW, false>(prime, &roots.tree, part, at, scale),
-            }
-        }
-        for &layers in outer.iter().rev() {
-            group <<= layers;
-            match group == n {
-                true => inverse_groups::<HOW, true>(prime, &roots.tree, data, group, layers, scale),
-                false => inverse_groups::<HOW, false>(prime, &roots.tree, data, group, layers, scale),
-            }
+            false => layers.run::<NarrowLowest, NarrowInverse, NarrowLast>(poly),
+            true => layers.run::<WideWords, Centred, WideLast>(poly),
         }
     }
 }

@@ -36,7 +36,7 @@ use rand::Rng;
 use super::table::{CurveSpec, FssShape, Lines, Payload};
 use super::{placed, placed_cost};
 use crate::operation::prelude::*;
-use crate::ops::{batch_items, batched_cost};
+use crate::ops::batch_items;
 use crate::wire::opening;
 use crate::words::mask;
 
@@ -82,6 +82,14 @@ impl LadderShape {
         self.rungs * self.rung().correlation_words() + self.choice_words()
     }
 
+    /// The words of the correlation of an input by their meaning.
+    fn unit<'u>(&self, words: &'u [u64]) -> Unit<'u> {
+        let (rungs, choice) = words.split_at(self.rungs * self.rung().correlation_words());
+        let (bits, rest) = choice.split_at(choice.len().min(1));
+        let (rho, entries) = rest.split_at(rest.len().min(self.rungs));
+        Unit { rungs, bits: bits.first().copied().unwrap_or(0), rho, entries }
+    }
+
     fn choice_words(&self) -> usize {
         if self.rungs == 1 { 0 } else { 1 + self.rungs + (self.entry() << self.bits()) }
     }
@@ -90,11 +98,17 @@ impl LadderShape {
     pub fn leaves(&self) -> u64 {
         (self.rungs as u64) << self.index_bits
     }
+}
 
-    /// Inputs prepared at once.
-    fn inputs_at_once(&self) -> usize {
-        batch_items(self.choice_words().max(self.rungs))
-    }
+/// A party's words of the correlation of an input. A single rung has nothing to choose from.
+struct Unit<'u> {
+    /// Of every rung a mask and a key.
+    rungs: &'u [u64],
+    /// B.
+    bits: u64,
+    rho: &'u [u64],
+    /// The entries of the unit vector, each with its products.
+    entries: &'u [u64],
 }
 
 /// A random mask and key for every rung, and what chooses among them. Unit: an input.
@@ -108,15 +122,22 @@ impl Correlation for LadderShape {
     }
 
     fn batch(&self) -> usize {
-        self.inputs_at_once()
+        batch_items(self.choice_words().max(self.rungs))
     }
 
-    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Ok(prepare_cost(self, units))
+    fn cost(&self, _: &mut Plans, n: usize) -> Result<Cost, Error> {
+        Ok(prepare_cost(self, n))
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
-        prepare(s, self, units)
+    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+        let rungs = super::prepare(s, &self.rung(), n * self.rungs)?;
+        if self.rungs == 1 {
+            return Ok(rungs);
+        }
+        let choices = prepare_choices(s, self, n)?;
+        let rungs = rungs.chunks_exact(self.rungs * self.rung().correlation_words());
+        let choices = choices.chunks_exact(self.choice_words());
+        Ok(rungs.zip(choices).flat_map(|(rungs, choice)| rungs.iter().chain(choice)).copied().collect())
     }
 }
 
@@ -246,34 +267,13 @@ impl Ladder {
     }
 }
 
-/// Correlations for `n` inputs to ladders of `shape`, [`LadderShape::correlation_words`] each, usable in any order.
-/// They are booked as `offline`.
-pub fn prepare(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec<u64>, Error> {
-    let rungs = super::prepare(s, &shape.rung(), n * shape.rungs)?;
-    if shape.rungs == 1 {
-        return Ok(rungs);
-    }
-    let mut choices = Vec::with_capacity(n * shape.choice_words());
-    s.offline(|s| {
-        let batch = shape.inputs_at_once();
-        for start in (0..n).step_by(batch) {
-            choices.extend(prepare_choices(s, shape, batch.min(n - start))?);
-        }
-        Ok::<_, Error>(())
-    })?;
-    let rungs = rungs.chunks_exact(shape.rungs * shape.rung().correlation_words());
-    let choices = choices.chunks_exact(shape.choice_words());
-    Ok(rungs.zip(choices).flat_map(|(rungs, choice)| rungs.iter().chain(choice)).copied().collect())
-}
-
-/// Cost of [`prepare`].
-pub fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
+/// Cost of a batch of `n` correlations.
+pub(crate) fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
     let rungs = super::prepare_cost(&shape.rung(), n * shape.rungs);
-    if shape.rungs == 1 {
+    if shape.rungs == 1 || n == 0 {
         return rungs;
     }
-    let choices = |n: usize| placed_cost(n, shape.entry(), shape.width, shape.bits() as u32);
-    rungs.then(batched_cost(n, shape.inputs_at_once(), choices).offline())
+    rungs.then(placed_cost(n, shape.entry(), shape.width, shape.bits() as u32).offline())
 }
 
 /// The bits B, the words rho_k, and the unit vector of B with its products.
@@ -293,21 +293,17 @@ fn prepare_choices(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec
 }
 
 /// Shares of the function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
-pub fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
+pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = ladder.shape;
     let LadderShape { rungs, width, .. } = shape;
-    let (size, rung_words) = (shape.correlation_words(), shape.rung().correlation_words());
+    let size = shape.correlation_words();
     assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
-    let inputs = || x.iter().zip(correlations.chunks_exact(size));
-    let masked: Vec<u64> = inputs()
-        .flat_map(|(x, entry)| {
-            let x = x & mask(ladder.in_width);
-            ladder.shifts.iter().zip(masks(&shape, entry)).map(move |(&shift, mask)| (x >> shift).wrapping_sub(mask))
-        })
-        .collect();
-    let used = inputs().flat_map(|(_, entry)| masks(&shape, entry));
-    let opened = opening::masked(s, &masked, used, shape.rung().input_bits())?;
-    let keys: Vec<u64> = inputs().flat_map(|(_, entry)| &entry[..rungs * rung_words]).copied().collect();
+    let units = || correlations.chunks_exact(size).map(|words| shape.unit(words));
+    let keys: Vec<u64> = units().flat_map(|unit| unit.rungs).copied().collect();
+    let masks = || keys.chunks_exact(shape.rung().correlation_words()).map(|rung| rung[0]);
+    let seen = x.iter().flat_map(|x| ladder.shifts.iter().map(move |shift| (x & mask(ladder.in_width)) >> shift));
+    let masked: Vec<u64> = seen.zip(masks()).map(|(seen, mask)| seen.wrapping_sub(mask)).collect();
+    let opened = opening::masked(s, &masked, masks(), shape.rung().input_bits())?;
     // One party rounds up and one down, so that the sum is right on average.
     let up = if s.is_server() { mask(ladder.dropped) } else { 0 };
     let seen: Vec<(u64, u64)> = super::expand(s.role(), &shape.rung(), &keys, &opened, |i, high, low, values| {
@@ -318,38 +314,28 @@ pub fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) ->
         return Ok(seen.into_iter().map(|(value, _)| value).collect());
     }
     // Every t_k - rho_k, then every b_k ^ B_k.
-    let difference: Vec<u64> = inputs()
+    let difference: Vec<u64> = units()
         .zip(seen.chunks_exact(rungs))
-        .flat_map(|((_, entry), seen)| {
-            let choice = &entry[rungs * rung_words..];
-            let words = seen.iter().zip(&choice[1..]).map(|((value, _), rho)| value.wrapping_sub(*rho));
-            words.chain(seen[1..].iter().enumerate().map(|(k, (_, bit))| bit ^ choice[0] >> k & 1))
+        .flat_map(|(unit, seen)| {
+            let words = seen.iter().zip(unit.rho).map(|((value, _), rho)| value.wrapping_sub(*rho));
+            words.chain(seen[1..].iter().enumerate().map(move |(k, (_, bit))| bit ^ unit.bits >> k & 1))
         })
         .collect();
     let widths = widths(&shape);
-    let used = inputs().flat_map(|(_, entry)| {
-        let choice = &entry[rungs * rung_words..];
-        choice[1..=rungs].iter().copied().chain((0..shape.bits()).map(|k| choice[0] >> k))
-    });
+    let used =
+        units().flat_map(|unit| unit.rho.iter().copied().chain((0..shape.bits()).map(move |k| unit.bits >> k)));
     let opened = opening::masked_each(s, &difference, used, &widths)?;
-    Ok(inputs()
-        .zip(opened.chunks_exact(widths.len()))
-        .map(|((_, entry), opened)| {
-            let (words, bits) = opened.split_at(rungs);
-            let bits = bits.iter().enumerate().fold(0, |bits, (k, bit)| bits | bit << k);
-            let unit = entry[rungs * rung_words + 1 + rungs..].chunks_exact(shape.entry());
-            // If the bits' mask is `at`, this rung decides.
-            unit.enumerate().fold(0u64, |sum, (at, entry)| {
-                let rung = Ladder::rung(bits ^ at as u64);
-                sum.wrapping_add(words[rung].wrapping_mul(entry[0])).wrapping_add(entry[1 + rung])
-            }) & mask(width)
-        })
-        .collect())
-}
-
-/// This party's parts of the masks of the rungs, from the correlation of an input.
-fn masks(shape: &LadderShape, entry: &[u64]) -> impl Iterator<Item = u64> {
-    entry.chunks_exact(shape.rung().correlation_words()).take(shape.rungs).map(|entry| entry[0])
+    let choose = |(unit, opened): (Unit<'_>, &[u64])| {
+        let (words, bits) = opened.split_at(rungs);
+        let bits = bits.iter().enumerate().fold(0, |bits, (k, bit)| bits | bit << k);
+        // If the bits' mask is `at`, this rung decides.
+        let entries = unit.entries.chunks_exact(shape.entry()).enumerate();
+        entries.fold(0u64, |sum, (at, entry)| {
+            let rung = Ladder::rung(bits ^ at as u64);
+            sum.wrapping_add(words[rung].wrapping_mul(entry[0])).wrapping_add(entry[1 + rung])
+        }) & mask(width)
+    };
+    Ok(units().zip(opened.chunks_exact(widths.len())).map(choose).collect())
 }
 
 /// Widths of what is opened to choose among the rungs.
@@ -360,7 +346,7 @@ fn widths(shape: &LadderShape) -> Vec<u32> {
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(shape: &LadderShape, n: usize) -> Cost {
+pub(crate) fn run_cost(shape: &LadderShape, n: usize) -> Cost {
     let rungs = super::whole_cost(&shape.rung(), n * shape.rungs);
     if shape.rungs == 1 {
         return rungs;

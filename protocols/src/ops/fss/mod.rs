@@ -2,7 +2,7 @@
 //! local.
 //!
 //! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width. The table writes
-//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. [`prepare`] makes the correlations, without x, and [`run`]
+//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. `prepare` makes the correlations, without x, and `run`
 //! spends one for each word.
 //!
 //! **Source.** Function secret sharing (FSS) with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
@@ -52,7 +52,7 @@ use rayon::prelude::*;
 use crate::operation::prelude::*;
 use crate::ops::truncate::{self, Truncation};
 use crate::ops::{batch_items, batched_cost, mux};
-use crate::wire::cross::{self, Side};
+use crate::wire::cross;
 use crate::wire::opening;
 use crate::words::mask;
 pub(crate) use parabola::Square;
@@ -181,8 +181,8 @@ pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, 
     })
 }
 
-/// Cost of [`prepare`].
-pub fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
+/// Cost of `prepare`.
+pub(crate) fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
     batched_cost(n, shape.inputs_at_once(), |n| prepare_batch_cost(shape, n)).offline()
 }
 
@@ -439,14 +439,9 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
             let (square, role) = (Square::new(shape.low_bits), s.role());
             let products = shape.square_products(low.len());
             let bits = square.choices();
-            let shares = if server {
-                let products_of = |&rho: &u64| (0..bits).map(move |bit| square.product(rho, bit));
-                let words: Vec<u64> = low.iter().flat_map(products_of).collect();
-                cross::one_way(s, &products, Side::Supply(&words))?
-            } else {
-                let choices = Bits::from_values(&low.iter().map(|&rho| square.chosen(rho)).collect::<Vec<_>>(), bits);
-                cross::one_way(s, &products, Side::Choose(&choices))?
-            };
+            let choices = || Bits::from_values(&low.iter().map(|&rho| square.chosen(rho)).collect::<Vec<_>>(), bits);
+            let products_of = |&rho: &u64| (0..bits).map(move |bit| square.product(rho, bit));
+            let shares = cross::one_way(s, &products, choices, || low.iter().flat_map(products_of).collect())?;
             let sum = |shares: &[u64]| shares.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
             let squares = low.iter().zip(shares.chunks_exact(bits as usize));
             let words = |(&rho, shares): (&u64, &[u64])| {
@@ -458,13 +453,8 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
             let products = shape.power_products(low.len());
             let own: Vec<u64> = low.iter().map(|&low| factor(low, unit)).collect();
             let bits = FACTOR_FRAC as usize;
-            let shares = if server {
-                let words: Vec<u64> = own.iter().flat_map(|&word| std::iter::repeat_n(word, bits)).collect();
-                cross::one_way(s, &products, Side::Supply(&words))?
-            } else {
-                let choices = Bits::from_values(&own, FACTOR_FRAC);
-                cross::one_way(s, &products, Side::Choose(&choices))?
-            };
+            let words = || own.iter().flat_map(|&word| std::iter::repeat_n(word, bits)).collect();
+            let shares = cross::one_way(s, &products, || Bits::from_values(&own, FACTOR_FRAC), words)?;
             let sum = |shares: &[u64]| (0..).zip(shares).fold(0u64, |sum, (bit, x)| sum.wrapping_add(x << bit));
             let mut power = shares.chunks_exact(bits).map(sum).collect::<Vec<u64>>();
             truncate::truncate(s, &mut power, shape.power_truncation(frac))?;
@@ -474,7 +464,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
 }
 
 /// Shares of the tabulated function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
-pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
+pub(crate) fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = table.shape();
     let size = shape.correlation_words();
     let opened = open_inputs(s, correlations, size, x, shape.input_bits())?;
@@ -501,8 +491,8 @@ fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bi
     opening::masked(s, &masked, masks, bits)
 }
 
-/// Cost of [`run`] on `n` words.
-pub fn run_cost(table: &FssTable, n: usize) -> Cost {
+/// Cost of `run` on `n` words.
+pub(crate) fn run_cost(table: &FssTable, n: usize) -> Cost {
     let shape = table.shape();
     let Windows::Decay(powers) = &table.windows else { return whole_cost(&shape, n) };
     // Two subtrees, and a node on every level above them.

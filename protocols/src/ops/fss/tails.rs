@@ -92,7 +92,7 @@ pub fn near(shape: FssShape) -> u64 {
 
 /// Shares of the table's value of every word of `x`, modulo 2^width, and XOR shares of two bits for each: whether it
 /// is near, and whether it is beyond. Each word takes one of `correlations`.
-pub fn run(
+pub(crate) fn run(
     s: &mut Session,
     table: &TailedTable,
     correlations: &[u64],
@@ -148,7 +148,7 @@ fn parity(bits: &BitSum, first: u64, count: u64, all: u64) -> u8 {
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(shape: &FssShape, n: usize) -> Cost {
+pub(crate) fn run_cost(shape: &FssShape, n: usize) -> Cost {
     // Leaves are hashed again for each block of bits.
     let (depth, hashed) = (shape.tree().depth(), (n << shape.cell_bits) / BLOCK_BITS);
     opening::open_cost(n, shape.input_bits())

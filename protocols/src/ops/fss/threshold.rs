@@ -28,7 +28,7 @@ use super::{
     open_inputs, placed, placed_cost, plant, plant_cost,
 };
 use crate::operation::prelude::*;
-use crate::ops::{batch_items, batched_cost};
+use crate::ops::batch_items;
 use crate::wire::opening;
 use crate::words::mask;
 
@@ -49,7 +49,7 @@ pub(crate) fn applies(options: &Options, width: u32) -> bool {
 
 /// A random mask and a key that expands to XOR shares of its unit vector. Unit: an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Bits of the ring.
     pub width: u32,
 }
@@ -60,19 +60,41 @@ impl Correlation for Comparison {
     }
 
     fn words(&self, _: Role) -> usize {
-        correlation_words(self.width)
+        1 + tree(self.width).key_words()
     }
 
     fn batch(&self) -> usize {
-        batch(self.width)
+        batch_items(self.width as usize).min(BATCH_LEAVES >> tree(self.width).depth()).min(BIT_LEAVES_AT_ONCE)
     }
 
-    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Ok(prepare_cost(self.width, units))
+    fn cost(&self, _: &mut Plans, n: usize) -> Result<Cost, Error> {
+        let (tree, ots) = (tree(self.width), n * self.width as usize);
+        let cost = Cost::free()
+            .cots(Role::Server, ots)
+            .cots(Role::Client, ots)
+            .then(plant_cost(n, tree))
+            .then(index_cost(Index { high: 0, low: self.width }, n))
+            .then(placed_cost(n, 1, 1, LEAF_BITS))
+            .then(grow_cost(n, tree))
+            .work_at_both(Kernel::LeafWord, n << (LEAF_BITS - 6))
+            .then(opening::open_cost(n << LEAF_BITS, 1));
+        Ok(if n == 0 { Cost::free() } else { cost.offline() })
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
-        prepare(s, self.width, units)
+    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+        let (tree, bits) = (tree(self.width), self.width as usize);
+        s.reserve(Role::Server, n * bits)?;
+        s.reserve(Role::Client, n * bits)?;
+        let sender = s.sender().random(n * bits)?;
+        let (index, chosen) = s.receiver().random(n * bits)?;
+        let mut trees = plant(s, tree, &index, self.width, (&sender, &chosen))?;
+        let masks = index_shares(s, Index { high: 0, low: self.width }, &index, sender, chosen)?;
+        let one = vec![u64::from(s.is_server()); n];
+        let leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
+        grow(s, &mut trees)?;
+        let corrections = open_bits(s, leaf, &trees.xor_leaves())?;
+        let keys = trees.finish(&corrections, &[])?;
+        Ok(entries(masks.into_iter(), &keys, tree))
     }
 }
 
@@ -81,71 +103,16 @@ fn tree(width: u32) -> DpfShape {
     DpfShape::new(width - LEAF_BITS, 2, 64).expect("1..=8 levels")
 }
 
-/// Words of the correlation of one input.
-pub fn correlation_words(width: u32) -> usize {
-    1 + tree(width).key_words()
-}
-
-/// Inputs prepared at once.
-fn batch(width: u32) -> usize {
-    batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(BIT_LEAVES_AT_ONCE)
-}
-
-/// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, usable in any order. They are
-/// booked as `offline`.
-pub fn prepare(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Error> {
-    let mut out = Vec::with_capacity(n * correlation_words(width));
-    s.offline(|s| {
-        for start in (0..n).step_by(batch(width)) {
-            out.extend(prepare_batch(s, width, batch(width).min(n - start))?);
-        }
-        Ok(out)
-    })
-}
-
-/// Cost of [`prepare`].
-pub fn prepare_cost(width: u32, n: usize) -> Cost {
-    let one_batch = |n: usize| {
-        let ots = n * width as usize;
-        Cost::free()
-            .cots(Role::Server, ots)
-            .cots(Role::Client, ots)
-            .then(plant_cost(n, tree(width)))
-            .then(index_cost(Index { high: 0, low: width }, n))
-            .then(placed_cost(n, 1, 1, LEAF_BITS))
-            .then(grow_cost(n, tree(width)))
-            .work_at_both(Kernel::LeafWord, n << (LEAF_BITS - 6))
-            .then(opening::open_cost(n << LEAF_BITS, 1))
-    };
-    batched_cost(n, batch(width), one_batch).offline()
-}
-
-fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Error> {
-    let (tree, bits) = (tree(width), width as usize);
-    s.reserve(Role::Server, n * bits)?;
-    s.reserve(Role::Client, n * bits)?;
-    let sender = s.sender().random(n * bits)?;
-    let (index, chosen) = s.receiver().random(n * bits)?;
-    let mut trees = plant(s, tree, &index, width, (&sender, &chosen))?;
-    let masks = index_shares(s, Index { high: 0, low: width }, &index, sender, chosen)?;
-    let one = vec![u64::from(s.is_server()); n];
-    let leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
-    grow(s, &mut trees)?;
-    let corrections = open_bits(s, leaf, &trees.xor_leaves())?;
-    let keys = trees.finish(&corrections, &[])?;
-    Ok(entries(masks.into_iter(), &keys, tree))
-}
-
 /// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Each word takes one of
 /// `correlations`.
-pub fn run(
+pub(crate) fn run(
     s: &mut Session,
     correlations: &[u64],
     x: &[u64],
     thresholds: &[i64],
     width: u32,
 ) -> Result<Vec<u8>, Error> {
-    let size = correlation_words(width);
+    let size = 1 + tree(width).key_words();
     let opened = open_inputs(s, correlations, size, x, width)?;
     let (role, count) = (s.role(), thresholds.len());
     let mut out = vec![0; x.len() * count];
@@ -172,7 +139,7 @@ pub fn run(
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(width: u32, n: usize) -> Cost {
+pub(crate) fn run_cost(width: u32, n: usize) -> Cost {
     opening::open_cost(n, width).work_at_both(Kernel::TreeExpanded, n << tree(width).depth())
 }
 
@@ -192,13 +159,7 @@ pub struct NonZero {
 }
 
 impl Operation for NonZero {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = F::Bits;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> Bits);
 
     fn correlations(&self, shape: &Vec<usize>, _: &Options) -> Option<Need> {
         Some(Need::new(Comparison { width: self.width }, shape.iter().product()))
@@ -220,9 +181,5 @@ impl Operation for NonZero {
 
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
         Ok(x.mapv(|x| u8::from(x & mask(self.width) != 0)))
-    }
-
-    fn planned(&self, shape: Vec<usize>) -> crate::Shape {
-        crate::Shape(shape)
     }
 }

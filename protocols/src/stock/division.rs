@@ -12,22 +12,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use engine::OperandId;
 use net::Role;
 
 use crate::Error;
-use crate::correlation::CorrelationKind;
-use crate::operands::Events;
-use crate::ops::cached;
 use crate::options::Options;
 use crate::plans::Plans;
+use crate::preparation::{Job, jobs};
 use crate::stock::{Needs, Part};
-
-/// What one part makes without a break.
-enum Piece<'a> {
-    Units(&'a CorrelationKind, usize),
-    Operand(OperandId, &'a Events),
-}
 
 impl Needs {
     /// The part `part` of what is needed. Together the parts need exactly the same, and every two parties that pass
@@ -57,40 +48,39 @@ impl Needs {
             let Some(Reverse((load, at))) = loads.pop() else { break };
             loads.push(Reverse((load + work, at)));
             match piece {
-                Piece::Units(kind, units) => *parts[at].units.entry(kind.clone()).or_default() += units,
-                Piece::Operand(id, events) => drop(parts[at].operands.insert(id, events.clone())),
+                Job::Units(kind, units) => *parts[at].units.entry(kind.clone()).or_default() += units,
+                Job::Operand(id, events) => drop(parts[at].operands.insert(id, events.clone())),
+                Job::Cots(sender, count) => parts[at].cots[sender as usize] += count as u64,
             }
         }
         Ok(parts)
     }
 
-    /// Everything in pieces, none of several units above a share of `of`, with the work that each takes.
-    fn pieces(&self, of: usize) -> Result<Vec<(u128, Piece<'_>)>, Error> {
+    /// Everything but the OTs in pieces, none of several units above a share of `of`, with the work that each takes.
+    fn pieces(&self, of: usize) -> Result<Vec<(u128, Job<'_>)>, Error> {
         let mut plans = Plans::new(Options::default());
         let mut whole = Vec::with_capacity(self.units.len() + self.operands.len());
-        for (kind, &units) in &self.units {
-            // The mean of both parties.
-            let kept = 4 * units * (kind.words(Role::Client) + kind.words(Role::Server));
-            let sent = kind.batched_cost(&mut plans, units)?.total_bytes();
-            whole.push((sent + kept as u64, Piece::Units(kind, units)));
+        for job in jobs(self) {
+            let kept = match job {
+                // The mean of both parties.
+                Job::Units(kind, units) => 4 * (units * (kind.words(Role::Client) + kind.words(Role::Server))) as u64,
+                Job::Operand(_, events) => 8 * events.words(),
+                Job::Cots(..) => continue,
+            };
+            whole.push((u128::from(job.cost(&mut plans)?.total_bytes() + kept), job));
         }
-        for (id, events) in &self.operands {
-            let sent = cached::prepare_cost(&mut plans, events)?.total_bytes();
-            whole.push((sent + 8 * events.words(), Piece::Operand(*id, events)));
-        }
-        let total: u128 = whole.iter().map(|(work, _)| u128::from(*work)).sum();
+        let total: u128 = whole.iter().map(|(work, _)| work).sum();
         let share = total.div_ceil(of as u128).max(1);
         let mut pieces = Vec::with_capacity(whole.len() + of);
         for (work, piece) in whole {
-            let work = u128::from(work);
-            let Piece::Units(kind, units) = piece else {
+            let Job::Units(kind, units) = piece else {
                 pieces.push((work, piece));
                 continue;
             };
             let cuts = (work.div_ceil(share) as usize).clamp(1, units.max(1));
             pieces.extend((0..cuts).map(|cut| {
                 let size = range(units as u64, cut, cuts) as usize;
-                (work * size as u128 / units.max(1) as u128, Piece::Units(kind, size))
+                (work * size as u128 / units.max(1) as u128, Job::Units(kind, size))
             }));
         }
         Ok(pieces)
@@ -113,11 +103,12 @@ fn range(count: u64, at: usize, of: usize) -> u64 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use engine::{Axis, OperandKind};
+    use engine::{Axis, OperandId, OperandKind};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::operands::{Event, OperandForm};
+    use crate::correlation::CorrelationKind;
+    use crate::operands::{Event, Events, OperandForm};
     use crate::ops::matmul::Triple;
     use crate::ops::mul::RowProduct;
     use crate::ops::private::MaskedRow;
@@ -198,7 +189,7 @@ mod tests {
             let total: u128 = pieces.iter().map(|(work, _)| work).sum();
             let largest = pieces.iter().map(|(work, _)| *work).max().unwrap_or(0);
             for (work, piece) in &pieces {
-                let whole = matches!(piece, Piece::Operand(..) | Piece::Units(_, 0 | 1));
+                let whole = !matches!(piece, Job::Units(_, 2..));
                 prop_assert!(whole || *work <= 2 * total.div_ceil(of.into()), "{work} of {total} in {of}");
             }
             // By units, and by the whole operand.
@@ -206,11 +197,12 @@ mod tests {
             let mut operands = BTreeMap::new();
             for (work, piece) in pieces {
                 match piece {
-                    Piece::Units(kind, units) => {
+                    Job::Units(kind, units) => {
                         let sum = each.entry(kind.clone()).or_default();
                         *sum = (sum.0 + work, sum.1 + units as u128);
                     }
-                    Piece::Operand(id, _) => drop(operands.insert(id, work)),
+                    Job::Operand(id, _) => drop(operands.insert(id, work)),
+                    Job::Cots(..) => unreachable!("no piece has OTs"),
                 }
             }
             for part in needs.parts(part).unwrap() {

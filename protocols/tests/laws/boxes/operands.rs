@@ -3,7 +3,7 @@
 use protocols::operands::OperandForm as Form;
 use protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
-use crate::{TWO_PHASES, own, run, share};
+use super::{TWO_PHASES, cached, own, run, share};
 
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1, part: 0 };
 const FORM: Form = Form { batch: 2, d: 4, axis: Axis::Rows, width: 29 };
@@ -18,12 +18,12 @@ fn shapes(form: Form) -> [[usize; 3]; 2] {
 }
 
 fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Words; 2]) -> Result<B::Words, Error> {
-    b.matmul_cached(x, m, form.width, form.axis, operand)
+    cached(b, [x, m], form.width, form.axis, operand)
 }
 
 /// The needs of a product with the operand `id`.
 fn needs(id: OperandId) -> Needs {
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     let words = shapes(FORM).map(|shape| Shape(shape.to_vec()));
     product(&mut planner, FORM, &mut Operand::new(id), &words).expect("plan");
     planner.needs()
@@ -55,7 +55,7 @@ fn masks_of_another_form_are_refused_before_a_word_is_sent() {
             assert_eq!(abb.session().channel().ledger_mut().total().messages, before, "nothing was sent");
             Ok(())
         });
-        let mut planner = crate::planner(TWO_PHASES);
+        let mut planner = super::planner(TWO_PHASES);
         planner.set_stock(&needs);
         refused(product(&mut planner, form, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).map(|_| ()));
     }
@@ -80,11 +80,11 @@ fn masks_of_another_name_stay_where_they_are() {
             let role = abb.session().role();
             std::mem::take(abb.stock()).drain(&needs.stored(), role, |_| Ok::<_, Error>(()))
         });
-        let mut planner = crate::planner(TWO_PHASES);
+        let mut planner = super::planner(TWO_PHASES);
         planner.prepare(&needs).expect("plan");
         product(&mut planner, FORM, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).expect("plan");
         assert_eq!(planner.ledger().untimed(), ledger, "{other}");
-        assert!(crate::late(&mut planner) > 0, "{other}: made on the spot");
+        assert!(super::late(&mut planner) > 0, "{other}: made on the spot");
     }
 }
 

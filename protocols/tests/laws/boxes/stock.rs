@@ -4,16 +4,15 @@ use ndarray::ArrayD;
 use net::{Phase, Role};
 use protocols::ops::linear::Linear;
 use protocols::ops::matmul::Matmul;
-use protocols::ops::matmul::multiply;
 use protocols::ops::mul::{Mul, MulRows};
 use protocols::ops::sum_squares::SumSquares;
 use protocols::ops::truncate::Truncation;
 use protocols::{
     Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor,
-    WeightSpec, Words,
+    WeightSpec,
 };
 
-use crate::{DEALER, Function, TWO_PHASES, own, run, share};
+use super::{Function, TWO_PHASES, cached, own, run, share};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
@@ -45,8 +44,8 @@ impl Function for Steps {
             let k = x[1].slice(1, 0..seen);
             let kt = k.permute(&[0, 2, 1]);
             let mixed = if self.fixed {
-                let scores = b.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?;
-                b.matmul_cached(&scores, &k, WIDTH, Axis::Rows, &mut values)?
+                let scores = cached(b, [&q, &kt], WIDTH, Axis::Columns, &mut keys)?;
+                cached(b, [&scores, &k], WIDTH, Axis::Rows, &mut values)?
             } else {
                 let scores = b.apply(Matmul { width: WIDTH }, (&q, &kt))?;
                 b.apply(Matmul { width: WIDTH }, (&scores, &k))?
@@ -75,7 +74,7 @@ fn program(known: bool) -> Steps {
 
 fn needs(options: Options) -> protocols::Needs {
     let (_, shape) = inputs();
-    let mut planner = crate::planner(options);
+    let mut planner = super::planner(options);
     let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
     program(false).call(&mut planner, &shapes).expect("plan");
     planner.needs()
@@ -94,7 +93,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
         let needs = needs(options);
         assert!(needs.operands.len() == 2 && needs.operands[&KEYS].list.len() == STEPS.len(), "{needs:?}");
-        let batches = needs.operands[&KEYS].batches(crate::OPERAND_BATCH);
+        let batches = needs.operands[&KEYS].batches(super::OPERAND_BATCH);
         assert!(batches.len() > 1, "{batches:?}");
         assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[&KEYS].list);
         let parties = run(options, |abb| {
@@ -119,13 +118,13 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             let got = number(c.wrapping_add(*s));
             assert!((got - number(*want)).abs() < 0.01 * largest, "{got} for {}, largest {largest}", number(*want));
         }
-        let mut planner = crate::planner(options);
+        let mut planner = super::planner(options);
         planner.prepare(&needs).expect("plan");
         planner.ledger().set_phase(Phase::Decode);
         program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
         assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
         // Nothing was left to make on the spot.
-        assert_eq!(crate::late(&mut planner), 0, "{client_ledger:#?}");
+        assert_eq!(super::late(&mut planner), 0, "{client_ledger:#?}");
         assert_eq!(planner.needs(), needs, "a run takes the same whether or not it was prepared");
     }
 }
@@ -182,7 +181,7 @@ fn a_stock_outlives_its_session() {
         let (want, got) = (value(&fresh), value(&reused));
         assert!((want - got).abs() <= 1e-2 * want.abs().max(1e6), "entry {i}: {got}, expected {want}");
     }
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.prepare(&needs.ots()).expect("plan");
     planner.set_stock(&needs);
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
@@ -205,58 +204,15 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
         let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
         program(known).call(abb, &words)
     });
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.prepare(&other).expect("plan");
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
     assert_eq!(planner.ledger().untimed(), parties[0].1);
 }
 
-#[test]
-fn cached_products_equal_the_naive_ones() {
-    let (values, shape) = inputs();
-    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
-    for options in [DEALER, TWO_PHASES] {
-        let parties = run(options, |abb| {
-            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
-            let [mut keys, mut values] = [KEYS, VALUES].map(Operand::new);
-            let (mut seen, mut out) = (0, Vec::new());
-            for fresh in STEPS {
-                let q = words[0].slice(1, seen..seen + fresh);
-                seen += fresh;
-                let k = words[1].slice(1, 0..seen);
-                let kt = k.permute(&[0, 2, 1]);
-                out.push(abb.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?);
-                out.push(abb.matmul_cached(&kt, &k, WIDTH, Axis::Rows, &mut values)?);
-            }
-            Ok(out)
-        });
-        let words: Vec<ArrayD<u64>> =
-            values.iter().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v.clone()).unwrap()).collect();
-        let mut seen = 0;
-        for (step, fresh) in STEPS.into_iter().enumerate() {
-            let q = words[0].slice(1, seen..seen + fresh);
-            seen += fresh;
-            let k = words[1].slice(1, 0..seen);
-            let kt = k.permute(&[0, 2, 1]);
-            let flat = |x: &ArrayD<u64>| x.iter().copied().collect::<Vec<u64>>();
-            let product = |m, k, n, a: &ArrayD<u64>, b: &ArrayD<u64>| {
-                multiply(he::MatmulShape { batch: HEADS, m, k, n }, &flat(a), &flat(b))
-            };
-            let want = [product(fresh, DIM, seen, &q, &kt), product(DIM, seen, DIM, &kt, &k)];
-            for (i, want) in want.iter().enumerate() {
-                let got = parties[0].0[2 * step + i].plus(&parties[1].0[2 * step + i]);
-                for (got, want) in got.iter().zip(want) {
-                    let off = (got.wrapping_sub(*want) << (64 - WIDTH)) as i64 >> (64 - WIDTH);
-                    assert!(off.abs() <= 16, "step {step}: off by {off}");
-                }
-            }
-        }
-    }
-}
-
 /// A stock that took the words of `function` in twice believes that it has enough for two runs.
 fn comes_twice(shape: &[usize], function: impl Function) {
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     function.call(&mut planner, &[Shape(shape.to_vec())]).expect("plan");
     let needs = planner.needs();
     let shares = share(&vec![3; shape.iter().product()], 1);

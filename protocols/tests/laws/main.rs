@@ -1,21 +1,24 @@
-//! Every operation, and functions that have no other test between two parties, held to the laws: twin, cost, range
-//! and uniformity, see [`testing::laws`].
+//! Every operation, and functions, held to the laws: twin, cost, range and uniformity, see [`testing::laws`].
+
+mod boxes;
+mod choices;
+mod functions;
+mod keys;
+mod rounding;
 
 use he::{MatmulShape, MatmulSpec, PlanOptions};
-use ndarray::Array2;
 use net::Role;
-use protocols::functions::argmax::ARGMAX_WIDTH;
-use protocols::functions::{argmax, rope};
 use protocols::ops::b2a::B2a;
 use protocols::ops::compare::AtLeast;
 use protocols::ops::embed::Embed;
 use protocols::ops::evaluate::{Evaluate, Function as Tabulated};
-use protocols::ops::fss::table::{CurveSpec, FssTable};
+use protocols::ops::extend::ExtendColumns;
 use protocols::ops::linear::Linear;
 use protocols::ops::lookup::Table;
 use protocols::ops::matmul::Matmul;
 use protocols::ops::mul::{Mul, MulRows};
 use protocols::ops::mux::{Choose, Mux, Select};
+use protocols::ops::mux_columns::MuxColumns;
 use protocols::ops::one_hot::OneHot;
 use protocols::ops::reveal::{Open, Reveal, RevealRounded};
 use protocols::ops::row_max::RowMax;
@@ -23,10 +26,10 @@ use protocols::ops::shuffle::{Permute, Shuffle};
 use protocols::ops::sum_squares::SumSquares;
 use protocols::ops::truncate::Truncation;
 use protocols::{
-    Abb, Axis, CachedProduct, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
-    Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+    Axis, CachedMatmul, CachedProduct, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
+    Masks, Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
 };
-use testing::{DEALER, Function, Laws, Output, TWO_PHASES, signed_values};
+use testing::{DEALER, Laws, TWO_PHASES, function, signed_values};
 
 /// The twin of a truncation rounds to nearest, the protocol to either neighbour.
 const TRUNCATION: u64 = 1;
@@ -88,48 +91,54 @@ fn truncation() {
 
 #[test]
 fn at_least() {
-    for width in [4, 8, 9, 16, 17, 33, 64] {
-        let edge = 1i64 << (width - 2);
-        let x = || signed_values(width - 2, 60, width.into());
-        Laws::of(AtLeast { thresholds: &[0], width }).words(&[60], x()).hold();
-        Laws::of(AtLeast { thresholds: &[0, 1, -1, edge / 3, -edge], width })
-            .words(&[4, 15], x())
-            // Inside the ring, but too far from the last threshold.
-            .refuses(&[vec![(edge + edge / 2) as u64; 60]])
+    // Those of 8 to 15 bits are compared by keys where they are prepared.
+    for width in [2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 18, 21, 25, 29, 33, 38, 53, 64] {
+        Laws::of(AtLeast { thresholds: &[0], width })
+            .words(&[300], signed_values(width - 1, 300, width.into()))
             .hold();
+        if width > 2 {
+            let edge = 1i64 << (width - 2);
+            Laws::of(AtLeast { thresholds: &[0, 1, -1, edge / 3, -edge], width })
+                .words(&[20, 15], signed_values(width - 2, 300, width.into()))
+                // Inside the ring, but too far from the last threshold.
+                .refuses(&[vec![(edge + edge / 2) as u64; 300]])
+                .hold();
+        }
     }
 }
 
 #[test]
 fn row_max() {
-    for (lengths, width) in [(&[1, 1][..], 13), (&[2, 5, 1, 3], 3), (&[129], 13), (&[70, 7], 40), (&[8, 8, 8], 64)] {
+    let many: Vec<usize> = (1..40).collect();
+    let usages: Vec<Options> = net::Shape::PRESETS
+        .into_iter()
+        .flat_map(|(_, link)| [DEALER, TWO_PHASES].map(|options| Options { link, ..options }))
+        .collect();
+    for (lengths, width) in
+        [(&[1, 1][..], 13), (&[2, 5, 1, 3], 3), (&[129], 13), (&[300, 7], 40), (&[8; 9], 64), (&many, 16)]
+    {
         let (lengths, n) = (&Lengths::from(lengths), lengths.iter().sum());
         let ends = (0..n as u64).map(|i| ((1 << (width - 1)) - (i & 1)) & (u64::MAX >> (64 - width))).collect();
-        let laws = Laws::of(RowMax { lengths, width }).words(&[n], signed_values(width - 2, n, 2)).ring(width);
+        // Few different values, so that ties occur; their differences just fit.
+        let few = signed_values(width - 2, 7, 2);
+        let x = signed_values(20, n, 3).into_iter().map(|x| few[(x % 7) as usize]).collect();
+        let laws = Laws::of(RowMax { lengths, width }).words(&[n], x).ring(width).over(&usages);
         // Single entries have no differences that could leave the range.
         if n > lengths.rows() { laws.refuses(&[ends]) } else { laws }.hold();
-    }
-}
-
-/// Two selections by the same bits, whose choices are sent first.
-#[derive(Clone)]
-struct Selected {
-    width: u32,
-}
-
-impl Function for Selected {
-    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], bits: &[B::Bits]) -> Result<Output<B::Form>, Error> {
-        let [first, second] = b.apply(Choose::<2>, &bits[0])?;
-        let first = b.apply(Select { width: self.width }, (first, &words[0]))?;
-        let second = b.apply(Select { width: self.width }, (second, &words[1]))?;
-        Ok(Output::Words(B::Words::concat(0, &[&first, &second])))
     }
 }
 
 #[test]
 fn choose_and_select() {
     for width in [1, 7, 41, 64] {
-        Laws::of(Selected { width })
+        // Two selections by the same bits, whose choices are sent first.
+        let selected = function!(Words, [width: u32], |b, words, bits| {
+            let [first, second] = b.apply(Choose::<2>, &bits[0])?;
+            let first = b.apply(Select { width: *width }, (first, &words[0]))?;
+            let second = b.apply(Select { width: *width }, (second, &words[1]))?;
+            Ok(Tensor::concat(0, &[&first, &second]))
+        });
+        Laws::of(selected)
             .bits(&[FEW], random_bits(FEW))
             .words(&[FEW], signed_values(62, FEW, 3))
             .words(&[FEW], signed_values(62, FEW, 4))
@@ -150,14 +159,52 @@ fn mux() {
 }
 
 #[test]
-fn mux_by_real_transfers() {
-    let real = Options::default();
-    Laws::of(Mux { width: 41 })
-        .bits(&[FEW], random_bits(FEW))
-        .words(&[FEW], signed_values(62, FEW, 3))
-        .ring(41)
-        .over(&[real, Options { preprocess: true, ..real }])
+fn mux_columns() {
+    let ways: [(&[u32], usize, usize); 5] =
+        [(&[17], 1, 1), (&[24, 30], 1, 70), (&[9, 1, 64], 5, 33), (&[8], 23, 9), (&[24, 30], 1, 0)];
+    for (widths, words, n) in ways {
+        // Words are compared in the widest ring: narrower ones are reduced.
+        Laws::of(function!(Words, [widths: &'static [u32], words: usize], |b, x, bits| {
+            let selected = b.apply(MuxColumns { widths, words: *words }, (&bits[0], &x[0]))?;
+            let place = |at: &[usize]| 1u64 << (64 - widths[at[1] / words]);
+            Ok(selected.times_each(place))
+        }))
+        .bits(&[n, widths.len()], random_bits(n * widths.len()))
+        .words(&[n, widths.len() * words], signed_values(62, n * widths.len() * words, 5))
         .hold();
+    }
+}
+
+#[test]
+fn extend_columns() {
+    let ways: [&[u32]; 3] = [&[24, 30], &[3], &[63, 5, 44]];
+    for widths in ways {
+        let columns: Vec<_> = widths.iter().map(|&width| signed_values(width - 2, 50, 4)).collect();
+        let x = (0..50).flat_map(|row| columns.iter().map(move |column| column[row])).collect();
+        Laws::of(ExtendColumns { widths })
+            .words(&[50, widths.len()], x)
+            .refuses(&[widths.repeat(50).into_iter().map(|width| 1 << (width - 2)).collect()])
+            .hold();
+    }
+}
+
+/// A chain of operations, over real transfers too, and on nothing.
+#[test]
+fn chain() {
+    let real = Options::default();
+    for n in [100, 0] {
+        Laws::of(function!(Words, [n: usize], |b, x, _| {
+            let bits = b.apply(AtLeast { thresholds: &[5], width: 30 }, &x[0])?.reshape(&[*n]);
+            let kept = b.apply(Mux { width: 60 }, (&bits, &x[0]))?;
+            let square = b.apply(Mul { width: 60 }, (&kept, &kept))?;
+            let square = b.apply(Truncation { width: 60, shift: 20, out: 64 }, &square)?;
+            Ok(square.plus(&b.apply(B2a { width: 64 }, &bits)?))
+        }))
+        .words(&[n], signed_values(28, n, 1))
+        .error(TRUNCATION)
+        .over(&[DEALER, real, Options { preprocess: true, ..real }])
+        .hold();
+    }
 }
 
 #[test]
@@ -243,6 +290,7 @@ fn linear() {
             .error(plan_error(shape, LINEAR_WIDTH, WEIGHT_BITS))
             .weight("w", &known.weight.values.as_ref().expect("known").matrix)
             .refuses(&[vec![1 << 45; rows * inputs]])
+            .over(&[DEALER, TWO_PHASES, Options { masks: Masks::Sent, ..TWO_PHASES }])
             .hold();
     }
 }
@@ -300,30 +348,6 @@ fn evaluate_by_lookup() {
 }
 
 #[test]
-fn evaluate_on_masked_inputs() {
-    let (index_bits, low_bits, out_frac, out_width) = (5, 4, 20, 30);
-    // All inputs but those of the two last windows.
-    let x: Vec<u64> = (0..30 << low_bits).collect();
-    let n = x.len();
-
-    // Lines with slopes in whole units are exact, however the input is split.
-    let spec = CurveSpec { index_bits, low_bits, base: 0.0, step: 1.0, out_frac: 0, out_width };
-    let exact = Tabulated::masked(FssTable::lines(spec, |x| 3.0 * x + 7.0), 0);
-    Laws::of(Evaluate { function: &exact }).words(&[n], x.clone()).ring(out_width).hold();
-
-    // Other curves depend on the split, and the twin draws another one than the parties. Each is off by the error of
-    // interpolation over a triple window, f'' (3 window)^2 / 16, by half a unit of the slope at up to one and a half
-    // windows from the middle, and by half a unit of the constant.
-    let step = (-f64::from(index_bits + low_bits)).exp2();
-    let (second_derivative, window) = (2.0, f64::from(1u32 << low_bits));
-    let interpolation = second_derivative * (3.0 * window * step).powi(2) / 16.0 * f64::from(1u32 << out_frac);
-    let error = 2.0 * (interpolation + 0.5 * 1.5 * window + 0.5);
-    let spec = CurveSpec { index_bits, low_bits, base: -0.25, step, out_frac, out_width };
-    let curve = Tabulated::masked(FssTable::lines(spec, |x| x * x - 0.5), out_frac);
-    Laws::of(Evaluate { function: &curve }).words(&[n], x).ring(out_width).error(error as u64).hold();
-}
-
-#[test]
 fn one_hot() {
     for (bits, count, n) in
         [(1, 1, 5), (2, 3, 9), (4, 5, 40), (6, 16, 200), (8, 200, 30), (9, 512, 20), (17, 100_000, 2)]
@@ -332,33 +356,20 @@ fn one_hot() {
     }
 }
 
-/// The entries after a shuffle and its inverse, and the sums of the shuffled rows.
-#[derive(Clone)]
-struct Restored {
-    width: u32,
-    rows: usize,
-    items: usize,
-}
-
-impl Function for Restored {
-    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
-        let Restored { width, rows, items } = *self;
-        let permutations = b.apply(Permute { rows, items }, ())?;
-        let widths = &[width];
-        let shuffled = b.apply(Shuffle { widths, inverse: false }, (&permutations, &words[0]))?;
-        let restored = b.apply(Shuffle { widths, inverse: true }, (&permutations, &shuffled))?;
-        let sums = shuffled.reshape(&[rows, items]).sum_last();
-        Ok(Output::Words(B::Words::concat(0, &[&restored.reshape(&[rows * items]), &sums])))
-    }
-}
-
 #[test]
 fn shuffle_and_permute() {
     for (rows, items, width) in [(1, 1, 64), (2, 2, 7), (2, 5, 2), (4, 8, 44), (12, 64, 38), (2, 33, 64)] {
         let n = rows * items;
-        let laws = Laws::of(Restored { width, rows, items })
-            .words(&[rows, items, 1], signed_values(width - 1, n, 6))
-            .ring(width);
+        // The entries after a shuffle and its inverse, and the sums of the shuffled rows.
+        let restored = function!(Words, [width: u32, rows: usize, items: usize], |b, words, _| {
+            let permutations = b.apply(Permute { rows: *rows, items: *items }, ())?;
+            let widths = &[*width];
+            let shuffled = b.apply(Shuffle { widths, inverse: false }, (&permutations, &words[0]))?;
+            let restored = b.apply(Shuffle { widths, inverse: true }, (&permutations, &shuffled))?;
+            let sums = shuffled.reshape(&[*rows, *items]).sum_last();
+            Ok(Tensor::concat(0, &[&restored.reshape(&[rows * items]), &sums]))
+        });
+        let laws = Laws::of(restored).words(&[rows, items, 1], signed_values(width - 1, n, 6)).ring(width);
         if width < 64 { laws.refuses(&[vec![1 << 62; n]]) } else { laws }.hold();
     }
 }
@@ -399,45 +410,30 @@ fn open() {
 
 /// Products with a matrix of 20, 20, 30 and 40 tokens. They open more than the test of uniformity wants, as an
 /// operand begins once in a session.
-#[derive(Clone)]
-struct Growing {
-    kind: OperandKind,
-    width: u32,
-}
-
-impl Growing {
-    const BATCH: usize = 2;
-    const M: usize = 8;
-    const D: usize = 16;
-    const MOST: usize = 40;
-}
-
-impl Function for Growing {
-    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
-        let mut operand = Operand::new(OperandId { layer: 3, kind: self.kind, generation: 1, part: 0 });
-        let axis = self.kind.axis();
-        let mut products = Vec::new();
-        for tokens in [20, 20, 30, Growing::MOST] {
-            let (x, matrix) = match axis {
-                Axis::Columns => (words[0].clone(), words[1].slice(2, 0..tokens)),
-                Axis::Rows => (words[0].slice(2, 0..tokens), words[1].slice(1, 0..tokens)),
-            };
-            let product = b.matmul_cached(&x, &matrix, self.width, axis, &mut operand)?;
-            products.push(product.reshape(&[product.len()]));
-        }
-        Ok(Output::Words(B::Words::concat(0, &products.iter().collect::<Vec<_>>())))
-    }
-}
-
 #[test]
 fn matmul_cached() {
-    let (batch, m, d, tokens, width) = (Growing::BATCH, Growing::M, Growing::D, Growing::MOST, 50);
+    let (batch, m, d, tokens, width) = (2, 8, 16, 40, 50);
     for (kind, x, matrix) in [
         (OperandKind::Keys, [batch, m, d], [batch, d, tokens]),
         (OperandKind::Values, [batch, m, tokens], [batch, tokens, d]),
     ] {
         let [n, size] = [x, matrix].map(|shape| shape.iter().product());
-        Laws::of(Growing { kind, width })
+        let growing = function!(Words, [kind: OperandKind, width: u32], |b, words, _| {
+            let mut operand = Operand::new(OperandId { layer: 3, kind: *kind, generation: 1, part: 0 });
+            let axis = kind.axis();
+            let mut products = Vec::new();
+            for tokens in [20, 20, 30, 40] {
+                let (x, matrix) = match axis {
+                    Axis::Columns => (words[0].clone(), words[1].slice(2, 0..tokens)),
+                    Axis::Rows => (words[0].slice(2, 0..tokens), words[1].slice(1, 0..tokens)),
+                };
+                let product = CachedProduct { a: &x, b: &matrix, axis, operand: &mut operand };
+                let product = b.apply(CachedMatmul { width: *width }, vec![product])?.remove(0);
+                products.push(product.reshape(&[product.len()]));
+            }
+            Ok(Tensor::concat(0, &products.iter().collect::<Vec<_>>()))
+        });
+        Laws::of(growing)
             .words(&x, signed_values(20, n, 1))
             .words(&matrix, signed_values(20, size, 2))
             .ring(width)
@@ -449,59 +445,39 @@ fn matmul_cached() {
 
 /// Products of two operands at once, which have other numbers of heads, rows and tokens: of 10 and 30 tokens first,
 /// then of 25 and 40. The second pair has the name of one operand but for its part.
-#[derive(Clone)]
-struct Together {
-    kind: OperandKind,
-    width: u32,
-}
-
-impl Together {
-    const BATCHES: [usize; 2] = [3, 1];
-    const M: [usize; 2] = [8, 16];
-    const D: usize = 12;
-    const TOKENS: [[usize; 2]; 2] = [[10, 30], [25, 40]];
-
-    /// Shapes of the left and the right factor of part `part` with `tokens` tokens.
-    fn shapes(&self, part: usize, tokens: usize) -> [[usize; 3]; 2] {
-        let (batch, m, d) = (Self::BATCHES[part], Self::M[part], Self::D);
-        match self.kind.axis() {
-            Axis::Columns => [[batch, m, d], [batch, d, tokens]],
-            Axis::Rows => [[batch, m, tokens], [batch, tokens, d]],
-        }
-    }
-}
-
-impl Function for Together {
-    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
-        let id = |part| OperandId { layer: 3, kind: self.kind, generation: 0, part };
-        let mut operands = [0, 1].map(|part| Operand::new(id(part)));
-        let axis = self.kind.axis();
-        let mut out = Vec::new();
-        for tokens in Self::TOKENS {
-            let factors = [0, 1].map(|part| {
-                let (x, matrix) = (&words[2 * part], &words[2 * part + 1]);
-                match axis {
-                    Axis::Columns => (x.clone(), matrix.slice(2, 0..tokens[part])),
-                    Axis::Rows => (x.slice(2, 0..tokens[part]), matrix.slice(1, 0..tokens[part])),
-                }
-            });
-            let products = factors.iter().zip(&mut operands);
-            let products = products.map(|((a, b), operand)| CachedProduct { a, b, axis, operand }).collect();
-            let products = b.matmul_cached_each(products, self.width)?;
-            out.extend(products.iter().map(|product| product.reshape(&[product.len()])));
-        }
-        Ok(Output::Words(B::Words::concat(0, &out.iter().collect::<Vec<_>>())))
-    }
-}
-
 #[test]
 fn products_with_several_cached_operands() {
+    const TOKENS: [[usize; 2]; 2] = [[10, 30], [25, 40]];
     for kind in [OperandKind::Keys, OperandKind::Values] {
-        let together = Together { kind, width: 50 };
-        let mut laws = Laws::of(together.clone()).ring(50).error(largest_shared_error());
+        let together = function!(Words, [kind: OperandKind], |b, words, _| {
+            let id = |part| OperandId { layer: 3, kind: *kind, generation: 0, part };
+            let mut operands = [0, 1].map(|part| Operand::new(id(part)));
+            let axis = kind.axis();
+            let mut out = Vec::new();
+            for tokens in TOKENS {
+                let factors = [0, 1].map(|part| {
+                    let (x, matrix) = (&words[2 * part], &words[2 * part + 1]);
+                    match axis {
+                        Axis::Columns => (x.clone(), matrix.slice(2, 0..tokens[part])),
+                        Axis::Rows => (x.slice(2, 0..tokens[part]), matrix.slice(1, 0..tokens[part])),
+                    }
+                });
+                let products = factors.iter().zip(&mut operands);
+                let products = products.map(|((a, b), operand)| CachedProduct { a, b, axis, operand }).collect();
+                let products = b.apply(CachedMatmul { width: 50 }, products)?;
+                out.extend(products.iter().map(|product| product.reshape(&[product.len()])));
+            }
+            Ok(Tensor::concat(0, &out.iter().collect::<Vec<_>>()))
+        });
+        let mut laws = Laws::of(together).ring(50).error(largest_shared_error());
         let mut beyond = Vec::new();
-        for part in 0..2 {
-            for (i, shape) in together.shapes(part, Together::TOKENS[1][part]).into_iter().enumerate() {
+        for (part, (batch, m)) in [(3, 8), (1, 16)].into_iter().enumerate() {
+            let (d, tokens) = (12, TOKENS[1][part]);
+            let shapes = match kind.axis() {
+                Axis::Columns => [[batch, m, d], [batch, d, tokens]],
+                Axis::Rows => [[batch, m, tokens], [batch, tokens, d]],
+            };
+            for (i, shape) in shapes.into_iter().enumerate() {
                 let n = shape.iter().product();
                 laws = laws.words(&shape, signed_values(20, n, (2 * part + i) as u64 + 1));
                 beyond.push(vec![1 << 25; n]);
@@ -509,51 +485,4 @@ fn products_with_several_cached_operands() {
         }
         laws.refuses(&beyond).hold();
     }
-}
-
-#[derive(Clone)]
-struct Argmax;
-
-impl Function for Argmax {
-    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
-        argmax(b, &words[0]).map(Output::Words)
-    }
-}
-
-#[test]
-fn argmax_of_distinct_entries() {
-    let most = (1i64 << (ARGMAX_WIDTH - 2)) - 1;
-    for (rows, n) in [(1, 1), (1, 2), (1, 3), (1, 33), (1, 100), (5, 1), (3, 33)] {
-        // Distinct, as ties go to either; in another order for each length, from one end of the range to the other.
-        let place = |i: usize| ((7 * i + n / 3) % n) as i64;
-        let value = |i: usize| if place(i) + 1 == n as i64 { most } else { 2 * most / n as i64 * place(i) - most };
-        let x: Vec<u64> = (0..rows * n).map(|i| value((i + i / n) % n) as u64).collect();
-        let wide = vec![1 << (ARGMAX_WIDTH - 2); rows * n];
-        Laws::of(Argmax).words(&[rows, n], x).ring(ARGMAX_WIDTH).refuses(&[wide]).hold();
-    }
-}
-
-#[derive(Clone)]
-struct Rope {
-    cos: Array2<f32>,
-    sin: Array2<f32>,
-}
-
-impl Function for Rope {
-    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
-        rope(b, &words[0], &self.cos, &self.sin).map(Output::Words)
-    }
-}
-
-#[test]
-fn rope_of_the_whole_range() {
-    let (count, heads, d) = (5, 3, 8);
-    let n = count * heads * d;
-    let angles = Array2::from_shape_fn((count, d / 2), |(t, i)| t as f32 * 0.7f32.powi(i as i32));
-    Laws::of(Rope { cos: angles.mapv(f32::cos), sin: angles.mapv(f32::sin) })
-        .words(&[count, heads, d], signed_values(FRAC + 12, n, 7))
-        // The products with public angles are local and exact.
-        .error(TRUNCATION)
-        .refuses(&[vec![1 << (FRAC + 13); n]])
-        .hold();
 }

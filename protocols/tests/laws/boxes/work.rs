@@ -1,13 +1,13 @@
 //! The work of a plan, held against what a session counts itself.
 
 use net::Role;
-use planner::Tallies;
+use planner::{Setting, Tallies};
 use protocols::ops::b2a::B2a;
 use protocols::ops::compare::AtLeast;
 use protocols::ops::mul::Mul;
 use protocols::{Abb, Error, Kernel, Options, Shape};
 
-use crate::{own, planner, run, share};
+use super::{own, planner, run, share};
 
 /// Signs as words, times the values: OTs in both directions.
 fn positive<B: Abb>(abb: &mut B, x: &B::Words) -> Result<B::Words, Error> {
@@ -36,7 +36,7 @@ fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
             let sent = (session.sender().made(), session.sender().used());
             Ok((sent, (session.receiver().made(), session.receiver().used())))
         });
-        let mut planner = planner(options).tallied(false);
+        let mut planner = planner(options).tallied(Setting::idle());
         positive(&mut planner, &Shape(vec![n])).unwrap();
         let tallies = planner.tallies().unwrap();
         for (role, (((made, used), (received, chosen)), _)) in [Role::Client, Role::Server].into_iter().zip(counted) {

@@ -5,19 +5,17 @@ use net::Phase;
 use protocols::audit::deviation;
 use protocols::functions::selection;
 use protocols::functions::top_k::Selection;
-use protocols::ops::b2a::B2a;
 use protocols::ops::one_hot::OneHot;
+use protocols::ops::quickselect;
 use protocols::ops::quickselect::Quickselect;
 use protocols::ops::shuffle::Permute;
 use protocols::ops::shuffle::Shuffle;
-use protocols::ops::truncate::Truncation;
-use protocols::ops::{quickselect, truncate};
 use protocols::words::mask;
 use protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
+use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
 
 fn random(count: usize, seed: u64) -> Vec<u64> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -160,7 +158,7 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
             }
         }
     }
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.ledger().set_phase(Phase::Decode);
     gathers().call(&mut planner, &shapes.map(Shape)).expect("plan");
     let ledger = planner.ledger().entries();
@@ -177,39 +175,6 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
     let one_hot_words = |step: usize| (rows * k * LENGTHS[step]) as u64;
     let new = (rows * (LENGTHS[2] - LENGTHS[1]) * w) as u64;
     assert_eq!(sent[2] - sent[1], more(one_hot_words(2) + new) - more(one_hot_words(1)), "{sent:?}");
-}
-
-#[test]
-fn unit_vectors_are_exact() {
-    for (bits, count, n) in [
-        (1, 1, 5),
-        (1, 2, 5),
-        (2, 3, 9),
-        (3, 8, 40),
-        (4, 5, 40),
-        (5, 32, 70),
-        (6, 16, 200),
-        (8, 200, 300),
-        (10, 17, 40),
-        (9, 512, 20),
-    ] {
-        let mut x = random(n, bits.into());
-        x[0] = 0;
-        x[1] = mask(bits);
-        let got = secure(
-            DEALER,
-            &[(&x, &[n])],
-            function!([bits: u32, count: usize] |b, x| {
-                let bits = b.apply(OneHot { bits: *bits, count: *count }, &x[0])?;
-                b.apply(B2a { width: 8 }, &bits)
-            }),
-        );
-        for (x, got) in x.iter().zip(got.chunks(count)) {
-            for (j, got) in got.iter().enumerate() {
-                assert_eq!(got & 0xFF, u64::from(x & mask(bits) == j as u64), "{bits} bits, {count} entries");
-            }
-        }
-    }
 }
 
 #[test]
@@ -276,22 +241,6 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
     }
 }
 
-/// Every pair of shares of every word of a small ring, in range or not.
-#[test]
-fn truncations_of_any_word_stay_below_their_ceiling() {
-    let shares = [0, 1].map(|party| (0..1 << 16).map(|i| i >> (8 * party) & 0xFF).collect::<Vec<u64>>());
-    for shift in [0, 1, 3, 6] {
-        let how = Truncation { width: 8, shift, out: 64 };
-        let [(client, _), (server, _)] = run(DEALER, |abb| {
-            let words = own(abb, &shares, &[1 << 16]);
-            abb.apply(how, &words)
-        });
-        let largest = client.iter().zip(&server).map(|(c, s)| (c.wrapping_add(*s) as i64).unsigned_abs()).max();
-        let ceiling = truncate::ceiling(how);
-        assert!(largest.is_some_and(|largest| largest <= ceiling && largest + 2 > ceiling), "{largest:?}, {ceiling}");
-    }
-}
-
 /// The mean of real runs, within 8 %: the standard error of 40 runs of 4 rows is below 2 %.
 #[test]
 fn a_plan_is_the_mean_of_many_runs() {
@@ -307,7 +256,7 @@ fn a_plan_is_the_mean_of_many_runs() {
                 ledger.iter().map(|entry| entry.traffic.bytes()).sum::<u64>()
             })
             .sum();
-        let mut planner = crate::planner(DEALER);
+        let mut planner = super::planner(DEALER);
         planner.apply(Quickselect { k, width: 30 }, &Shape(vec![rows, n])).expect("plan");
         let (planned, mean) = (planner.ledger().total().bytes() as f64, sent as f64 / runs as f64);
         assert!((planned / mean - 1.0).abs() < 0.08, "{planned} planned, {mean} on average");

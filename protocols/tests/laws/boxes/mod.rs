@@ -4,7 +4,7 @@
 macro_rules! function {
     ([$($name:ident : $ty:ty),*] |$abb:ident, $inputs:ident| $body:expr) => {{
         struct F { $($name: $ty),* }
-        impl $crate::Function for F {
+        impl $crate::boxes::Function for F {
             fn call<B: protocols::Abb>(&self, $abb: &mut B, $inputs: &[B::Words]) -> Result<B::Words, protocols::Error> {
                 let F { $($name),* } = self;
                 $(let _ = $name;)*
@@ -15,12 +15,9 @@ macro_rules! function {
     }};
 }
 
-mod choices;
 mod cuts;
 mod functions;
 mod operands;
-mod ops;
-mod reveal;
 mod selection;
 mod stock;
 mod work;
@@ -28,7 +25,7 @@ mod work;
 use ndarray::{ArrayD, IxDyn};
 use net::Phase;
 use planner::Planner;
-use protocols::{Abb, Error, FRAC, Options, Shape, TwoParty};
+use protocols::{Abb, Axis, CachedMatmul, CachedProduct, Error, FRAC, Operand, Options, Shape, TwoParty};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testing::{DEALER, Outcome, TWO_PHASES};
@@ -104,4 +101,16 @@ fn fixed(x: &[f64]) -> ArrayD<u64> {
 /// The number that a word stands for.
 fn real(word: u64) -> f64 {
     word as i64 as f64 / f64::from(1u32 << FRAC)
+}
+
+/// A product with a cached operand.
+fn cached<B: Abb>(
+    b: &mut B,
+    factors: [&B::Words; 2],
+    width: u32,
+    axis: Axis,
+    operand: &mut Operand,
+) -> Result<B::Words, Error> {
+    let [a, m] = factors;
+    Ok(b.apply(CachedMatmul { width }, vec![CachedProduct { a, b: m, axis, operand }])?.remove(0))
 }

@@ -5,7 +5,7 @@ use protocols::audit::{Audit, Broken, LIMIT};
 use protocols::ops::matmul;
 use protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape, Tensor, TwoParty, Words};
 
-use crate::{Function, TWO_PHASES, late, own, planner, run, share};
+use super::{Function, TWO_PHASES, cached, late, own, planner, run, share};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
@@ -66,8 +66,8 @@ impl Function for Cuts<'_> {
         for (s, seen) in self.seen().iter().enumerate() {
             let [q, kt, weights, k] = self.factors(s, x);
             let [keys, values] = &mut operands;
-            let scores = b.matmul_cached(&q, &kt, WIDTH, Axis::Columns, keys)?;
-            let mixed = b.matmul_cached(&weights, &k, WIDTH, Axis::Rows, values)?;
+            let scores = cached(b, [&q, &kt], WIDTH, Axis::Columns, keys)?;
+            let mixed = cached(b, [&weights, &k], WIDTH, Axis::Rows, values)?;
             out.extend([scores.reshape(&[scores.len()]), mixed.reshape(&[mixed.len()])]);
             operands.iter_mut().for_each(|operand| operand.cut(seen.len() - self.0[s].1));
         }
@@ -167,7 +167,7 @@ fn seen(prepared: bool, broken: Option<Broken>) -> (f64, Option<String>) {
         let mut operand = Operand::new(KEYS);
         for s in 0..3 {
             let [q, kt, ..] = cuts.factors(s, &words);
-            abb.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut operand)?;
+            cached(abb, [&q, &kt], WIDTH, Axis::Columns, &mut operand)?;
             operand.cut(if s == 1 { PROMPT } else { usize::MAX });
         }
         let audit = abb.session().audit();
