@@ -230,7 +230,7 @@ impl Request {
         if self.pad_answer && self.draft.is_some() {
             return Err(Error::PaddedDraft);
         }
-        check_draft(self.draft, &terms.policy, terms.policy.can_cut())
+        check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())
     }
 
     /// Positions of which the client learns something, at most.

@@ -128,7 +128,8 @@ struct Head {
 }
 
 impl Head {
-    /// Keeps the first `sinks` tokens, the latest `recent` and of the others those of the best `scores`: `keep` in all.
+    /// Keeps the first `sinks` tokens, the latest `recent` and of the others those of the best `scores`: `keep` in
+    /// all.
     fn keep(&mut self, keep: usize, (sinks, recent): (usize, usize), frac: u32, score: impl Fn(usize) -> f64) {
         let latest = self.kept.split_off(self.kept.len() - recent);
         let rest = self.kept.split_off(sinks);

@@ -236,7 +236,7 @@ impl<E: Select> Policy<E> for Clustered<E> {
         Some(Box::new(Clustered { summaries, votes, kept, choice, ..*self }))
     }
 
-    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, layer: usize, piece: Piece) -> usize {
         let c = self.settings;
         let votes = c.evicts(layer, piece.prompt) && !c.follows(layer);
         if votes { piece.among_last(c.window(piece.prompt)) } else { 0 }
