@@ -399,6 +399,16 @@ mod tests {
         assert_eq!(error.to_string(), "tensor `scores of layer 0` has shape [], expected [1, 8]");
     }
 
+    /// A study of several policies loads the model once, with the scoring head that one of them wants.
+    #[test]
+    fn scores_that_nobody_wants_change_nothing() {
+        let (mut engine, mut cache) = (Float::default(), KvCache::<Float>::new(1, ONE, &"knorm".parse().unwrap()));
+        let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
+        cache.score(0, &ArrayD::zeros(vec![8, 1]), Ceiling::NONE);
+        cache.attend(&mut engine, 0, &q, &rows, &rows).unwrap();
+        assert_eq!(cache.held(0), 2);
+    }
+
     #[test]
     fn what_was_least_expected_stays_beside_the_first_and_the_latest() {
         let surprisal = [0.0, 5.0, 1.0, 7.0, 7.0, 2.0, 0.5, 0.1];
