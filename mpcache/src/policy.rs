@@ -32,7 +32,7 @@ pub trait Policy<E: Engine>: Send {
 
     /// The key/value heads of `layer` by parts that hold different tokens, each part in ascending order and each head
     /// in one of them. Public, as a session is planned by it. A store that is divided has no keys or values of all
-    /// heads, and [`attention::causal_by_parts`](crate::attention::causal_by_parts) attends to it.
+    /// heads.
     fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
         let _ = layer;
         vec![(0..shape.kv_heads).collect()]
