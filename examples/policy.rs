@@ -47,7 +47,7 @@ impl PolicyFamily for ValueAware {
 
     fn facts(&self) -> Facts {
         // Nothing that comes after the prompt is evicted or remembered.
-        Facts { can_cut: true, ..Facts::shows("how many tokens are kept") }
+        Facts { can_roll_back: true, ..Facts::shows("how many tokens are kept") }
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -70,7 +70,7 @@ const MAGNITUDE: u32 = 16;
 const FRAC: u32 = 10;
 
 impl<E: Select> Policy<E> for Voting<E> {
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.among_last(self.settings.window)
     }
 

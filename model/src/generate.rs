@@ -174,10 +174,10 @@ pub fn generate_with<E: Engine>(
     if cache.tokens() == 0 {
         cache.expect_text(Lengths { prompt: prompt.count, tokens: options.tokens }.positions());
         if options.draft.is_some() {
-            cache.expect_cuts();
+            cache.expect_roll_back();
         }
     }
-    check_draft(options.draft, &options.policy, cache.can_cut())?;
+    check_draft(options.draft, &options.policy, cache.can_roll_back())?;
     if let Some(padding) = options.padding {
         cache.pad(padding);
     }
@@ -259,7 +259,7 @@ pub fn generate_with<E: Engine>(
                 kept
             }
         };
-        cache.cut(1 + drafted - kept);
+        cache.roll_back(1 + drafted - kept);
         if index > 0 {
             out.passes.push(kept);
         }
@@ -342,9 +342,9 @@ pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses drafts under `policy` unless it `can_cut`.
-pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: bool) -> Result<(), Error> {
-    if draft.is_some() && !can_cut {
+/// Refuses drafts under `policy` unless it `can_roll_back`.
+pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bool) -> Result<(), Error> {
+    if draft.is_some() && !can_roll_back {
         return Err(Error::DraftPolicy { policy: policy.to_string() });
     }
     Ok(())

@@ -82,7 +82,7 @@ pub(crate) fn attend<E: Engine>(
     wanted: usize,
 ) -> Result<Option<E::Tensor>, engine::Error> {
     let n = q.shape()[0];
-    let window = cache.query_window(layer, n).max(wanted);
+    let window = cache.observation_window(layer, n).max(wanted);
     if window == 0 {
         cache.append(engine, layer, k, v)?;
         return Ok(None);

@@ -14,9 +14,9 @@ pub struct KvCache<E: Engine> {
     stores: Vec<Store<E>>,
     attention: Vec<Attention>,
     policy: Box<dyn Policy<E>>,
-    can_cut: bool,
+    can_roll_back: bool,
     /// Whether tokens may be taken back, so that windows keep what they may need again.
-    cuts: bool,
+    rolls_back: bool,
     /// Positions of the whole text, if they were stated.
     text: Option<usize>,
 }
@@ -43,12 +43,12 @@ impl<E: Select> KvCache<E> {
     pub fn of(layers: &Layers, spec: &PolicySpec) -> Self {
         assert!(layers.take(spec), "every layer has a window, and cache policy `{spec}` prunes none");
         let policy = spec.build(layers.pruned().max(1), layers.heads);
-        KvCache { can_cut: spec.can_cut(), ..Self::of_policy(layers, policy) }
+        KvCache { can_roll_back: spec.can_roll_back(), ..Self::of_policy(layers, policy) }
     }
 }
 
 impl<E: Engine> KvCache<E> {
-    /// An empty cache read by any policy, also one from outside this crate. Nothing is cut from it.
+    /// An empty cache read by any policy, also one from outside this crate. No token is taken back from it.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
         Self::of_policy(&Layers::global(layers, shape), policy)
     }
@@ -78,8 +78,8 @@ impl<E: Engine> KvCache<E> {
             stores: (0..layers.windows.len()).map(store).collect(),
             attention,
             policy,
-            can_cut: false,
-            cuts: false,
+            can_roll_back: false,
+            rolls_back: false,
             text: None,
         }
     }
@@ -121,9 +121,9 @@ impl<E: Engine> KvCache<E> {
 
     /// How many trailing queries of `new` tokens that come next on `layer` the policy observes, up to all of them.
     /// The model computes these, although it needs the output of the last token only, or none.
-    pub fn query_window(&self, layer: usize, new: usize) -> usize {
+    pub fn observation_window(&self, layer: usize, new: usize) -> usize {
         match self.attention[layer] {
-            Attention::Policy(index) => self.policy.query_window(index, self.stores[layer].next(new)).min(new),
+            Attention::Policy(index) => self.policy.observation_window(index, self.stores[layer].next(new)).min(new),
             Attention::Window(_) => 0,
         }
     }
@@ -157,9 +157,12 @@ impl<E: Engine> KvCache<E> {
         self.policy.wants_scores()
     }
 
-    /// Scores (new tokens, kv_heads) of the tokens that come next on `layer`, below `ceiling` in any case.
+    /// Scores (new tokens, kv_heads) of the tokens that come next on `layer`, by the model's scoring head, below
+    /// `ceiling` in any case. A policy that does not want them is not told.
     pub fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
-        if let Attention::Policy(index) = self.attention[layer] {
+        if let (Attention::Policy(index), Some(ScoreSource::ScoringHead)) =
+            (self.attention[layer], self.policy.wants_scores())
+        {
             self.policy.score(index, scores, ceiling);
         }
     }
@@ -190,14 +193,14 @@ impl<E: Engine> KvCache<E> {
 
     /// Evicts from `layer` what has left its window, unless it may be needed again.
     fn leave(&mut self, layer: usize, window: usize) {
-        if !self.cuts {
+        if !self.rolls_back {
             window::evict(window, &mut self.stores[layer]);
         }
     }
 
-    /// Says that tokens will be [cut](KvCache::cut) off. Called before the first token.
-    pub fn expect_cuts(&mut self) {
-        self.cuts = true;
+    /// Says that tokens will be [taken back](KvCache::roll_back). Called before the first token.
+    pub fn expect_roll_back(&mut self) {
+        self.rolls_back = true;
     }
 
     /// Says how many positions the whole text will have, prompt and generated tokens: public. Called before the first
@@ -211,24 +214,25 @@ impl<E: Engine> KvCache<E> {
         self.text
     }
 
-    /// Whether tokens can be [cut](KvCache::cut) off: the policy can take tokens back ([`PolicySpec::can_cut`]), and
-    /// layers with windows were told that it will be so ([`KvCache::expect_cuts`]).
-    pub fn can_cut(&self) -> bool {
+    /// Whether tokens can be [taken back](KvCache::roll_back): the policy can take tokens back
+    /// ([`PolicySpec::can_roll_back`]), and layers with windows were told that it will be so
+    /// ([`KvCache::expect_roll_back`]).
+    pub fn can_roll_back(&self) -> bool {
         let windowed = self.attention.iter().any(|attention| matches!(attention, Attention::Window(_)));
-        self.can_cut && (self.cuts || !windowed)
+        self.can_roll_back && (self.rolls_back || !windowed)
     }
 
-    /// Whether so many tokens have come after the prompt, so that they can be [cut](KvCache::cut) off.
+    /// Whether so many tokens have come after the prompt, so that they can be [taken back](KvCache::roll_back).
     pub fn can_lose(&self, tokens: usize) -> bool {
         self.stores.first().is_some_and(|store| store.can_lose(tokens))
     }
 
     /// Takes back the last `dropped` tokens, as if they had never come. All of them came after the prompt
-    /// ([`KvCache::can_lose`]), and the policy can take tokens back ([`KvCache::can_cut`]).
-    pub fn cut(&mut self, dropped: usize) {
+    /// ([`KvCache::can_lose`]), and the policy can take tokens back ([`KvCache::can_roll_back`]).
+    pub fn roll_back(&mut self, dropped: usize) {
         if dropped > 0 {
-            assert!(self.can_cut(), "the policy of this cache cannot take tokens back");
-            self.stores.iter_mut().for_each(|store| store.cut(dropped));
+            assert!(self.can_roll_back(), "the policy of this cache cannot take tokens back");
+            self.stores.iter_mut().for_each(|store| store.roll_back(dropped));
         }
     }
 

@@ -18,7 +18,8 @@ pub struct Listed {
     /// Whether only engines that see their values run it.
     pub clear_only: bool,
     /// Whether generated tokens can be taken back, as drafts need.
-    pub can_cut: bool,
+    #[serde(rename = "can_cut")]
+    pub can_roll_back: bool,
 }
 
 /// An option of a policy.
@@ -49,7 +50,7 @@ pub fn catalogue() -> Vec<Listed> {
             options: keys.iter().map(option).collect(),
             shows: spec.shows(),
             clear_only: spec.clear_only(),
-            can_cut: spec.can_cut(),
+            can_roll_back: spec.can_roll_back(),
         }
     };
     PolicySpec::examples().map(listed).collect()

@@ -85,8 +85,8 @@ pub fn accumulate<E: Select>(
     Ok(Scores { scores, ceiling: bound })
 }
 
-/// [`keep`] where the `known` scores of all tokens of the store, below 2^`magnitude`, move along; returns those of the
-/// tokens that are left.
+/// [`keep`] where the `known` scores of all tokens of the store, below 2^`magnitude`, move along; returns those of
+/// the tokens that are left.
 pub fn keep_scored<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,

@@ -63,9 +63,9 @@ pub struct Facts {
     pub random_traffic: bool,
     /// Whether only engines that see their values ([`Engine::CLEAR`](engine::Engine::CLEAR)) can run the policy.
     pub clear_only: bool,
-    /// Whether generated tokens can be taken back ([`KvCache::cut`](crate::KvCache::cut)): the policy keeps no state
-    /// of them, and evicts nothing because of them.
-    pub can_cut: bool,
+    /// Whether generated tokens can be taken back ([`KvCache::roll_back`](crate::KvCache::roll_back)): the policy
+    /// keeps no state of them, and evicts nothing because of them.
+    pub can_roll_back: bool,
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     pub prefill: Option<usize>,
     /// Whether the model must be loaded with a scoring head, see [`ScoreSource`](crate::ScoreSource::ScoringHead).

@@ -54,8 +54,8 @@ impl Granularity {
         x.reshape(&[rows, heads / rows, n, w]).permute(&[0, 2, 1, 3]).reshape(&[rows, n, heads / rows * w])
     }
 
-    /// The inverse of [`payload`](Granularity::payload), of k gathered things: (rows, k, w') -> (heads, k, w) for `heads`
-    /// heads, or one entry per selection if there are more of these.
+    /// The inverse of [`payload`](Granularity::payload), of k gathered things: (rows, k, w') -> (heads, k, w) for
+    /// `heads` heads, or one entry per selection if there are more of these.
     pub fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
         let [rows, k, w] = x.shape()[..] else { panic!("gathered shape {:?}", x.shape()) };
         let each = (heads / rows).max(1);

@@ -44,6 +44,6 @@ pub use piece::Piece;
 pub use policies::HEAD_MAGNITUDE;
 pub use policy::{Policy, ScoreSource};
 pub use registry::{RegisterError, Registration};
-pub use schedule::{Cut, DEFAULT_BUDGET, Later, Schedule};
+pub use schedule::{DEFAULT_BUDGET, Eviction, Later, Schedule};
 pub use spec::PolicySpec;
 pub use store::{KV_MAGNITUDE, Store};

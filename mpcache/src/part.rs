@@ -27,8 +27,8 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// What is added to scores of this shape (..., rows): softmax counts n equal tokens as one whose score is larger by
-    /// ln n.
+    /// What is added to scores of this shape (..., rows): softmax counts n equal tokens as one whose score is larger
+    /// by ln n.
     pub(crate) fn weights(self, shape: &[usize]) -> ArrayD<f32> {
         let weight = (self.tokens as f64).ln() as f32;
         ArrayD::from_shape_fn(shape, |at| if at[shape.len() - 1] == self.row { weight } else { 0.0 })
@@ -135,7 +135,7 @@ impl<E: Engine> Part<E> {
     }
 
     /// Takes back the last `dropped` tokens. Nothing happens in a part without tokens.
-    pub(crate) fn cut(&mut self, dropped: usize) {
+    pub(crate) fn roll_back(&mut self, dropped: usize) {
         let Some((keys, values)) = &mut self.kv else { return };
         let kept = keys.shape()[0] - dropped;
         (*keys, *values) = (keys.slice(0, 0..kept), values.slice(0, 0..kept));

@@ -19,7 +19,7 @@ pub trait Policy<E: Engine>: Send {
     /// How many trailing queries of `piece` the policy observes on `layer`, besides those whose output the model
     /// needs. A policy that scores tokens by the attention of a window of the prompt asks for that window
     /// ([`Piece::among_last`]).
-    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, layer: usize, piece: Piece) -> usize {
         let _ = (layer, piece);
         0
     }
@@ -32,7 +32,7 @@ pub trait Policy<E: Engine>: Send {
 
     /// The key/value heads of `layer` by parts that hold different tokens, each part in ascending order and each head
     /// in one of them. Public, as a session is planned by it. A store that is divided has no keys or values of all
-    /// heads, and [`attention::causal_by_parts`](crate::attention::causal_by_parts) attends to it.
+    /// heads.
     fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
         let _ = layer;
         vec![(0..shape.kv_heads).collect()]
@@ -72,8 +72,8 @@ pub trait Policy<E: Engine>: Send {
         let _ = (layer, scores, ceiling);
     }
 
-    /// Called instead of [`attend`](Policy::attend) for new tokens in `store` whose queries nobody wants, and when the
-    /// surprisal of the last tokens has come. A policy that evicts without looking at queries does so here.
+    /// Called instead of [`attend`](Policy::attend) for new tokens in `store` whose queries nobody wants, and when
+    /// the surprisal of the last tokens has come. A policy that evicts without looking at queries does so here.
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let _ = (engine, layer, store);
         Ok(())
@@ -85,7 +85,7 @@ pub trait Policy<E: Engine>: Send {
 pub enum ScoreSource {
     /// Those of the model's scoring head, a linear function of the hidden state. They come with every token.
     ScoringHead,
-    /// How unexpected each token was, in nats. They come when the tokens have been read on all layers, on engines that
-    /// see their values.
+    /// How unexpected each token was, in nats. They come when the tokens have been read on all layers, on engines
+    /// that see their values.
     Surprisal,
 }

@@ -25,7 +25,7 @@ impl Positions {
     }
 
     /// The last `dropped` tokens are taken back.
-    pub(crate) fn cut(&mut self, dropped: usize) {
+    pub(crate) fn roll_back(&mut self, dropped: usize) {
         self.kept.iter_mut().for_each(|row| row.truncate(row.len() - dropped));
     }
 }

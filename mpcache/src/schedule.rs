@@ -28,7 +28,7 @@ pub struct Schedule {
 
 /// A point of the text at which tokens are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct Eviction {
     /// Tokens seen by then.
     pub at: usize,
     /// Tokens that are left.
@@ -108,10 +108,10 @@ impl Schedule {
         self.budget.tokens().unwrap_or_else(|| self.budget.of(tokens))
     }
 
-    /// The next cut of a layer whose store is as after `piece`, if it will be cut. `budget` is the layer's budget,
-    /// [`budget_of`](Schedule::budget_of) or a part of it. Generated tokens are evicted under a budget in tokens
-    /// alone ([`Later::Tokens`]).
-    pub fn next(&self, budget: usize, piece: Piece) -> Option<Cut> {
+    /// The next eviction of a layer whose store is as after `piece`, if it will be cut. `budget` is the layer's
+    /// budget, [`budget_of`](Schedule::budget_of) or a part of it. Generated tokens are evicted under a budget in
+    /// tokens alone ([`Later::Tokens`]).
+    pub fn next(&self, budget: usize, piece: Piece) -> Option<Eviction> {
         let Piece { end, prompt, held, .. } = piece;
         let most = self.stay(budget);
         if piece.in_prompt() {
@@ -119,18 +119,18 @@ impl Schedule {
             let mut at = if self.ends_chunk(piece) { end } else { end.next_multiple_of(chunk) };
             while at < prompt {
                 if held + at - end > most {
-                    return Some(Cut { at, keep: most });
+                    return Some(Eviction { at, keep: most });
                 }
                 at = (at / chunk + 1) * chunk;
             }
             if let Some(keep) = self.left(most, held + prompt - end) {
-                return Some(Cut { at: prompt, keep });
+                return Some(Eviction { at: prompt, keep });
             }
         }
         self.budget.tokens()?;
         let at = end + (most + 1).saturating_sub(held);
         let keep = self.left(most, held.max(most + 1))?;
-        Some(Cut { at, keep })
+        Some(Eviction { at, keep })
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     /// A text goes through a schedule in pieces of any size that end where the schedule wants it. Each piece must
-    /// foresee the cut that comes, or none: what votes on a cut is decided long before it.
+    /// foresee the eviction that comes, or none: what votes on an eviction is decided long before it.
     #[test]
     fn every_piece_foresees_the_cut_that_comes() {
         for budget in [Budget::Tokens(12), Budget::Tokens(2), Budget::Share(0.3), Budget::Share(1.0)] {
@@ -156,7 +156,7 @@ mod tests {
                         let cut = schedule.next(number, piece);
                         assert_eq!(foreseen.unwrap_or(cut), cut, "{schedule:?} {piece:?}");
                         foreseen = Some(cut);
-                        if let Some(Cut { keep, .. }) = cut.filter(|cut| cut.at == end) {
+                        if let Some(Eviction { keep, .. }) = cut.filter(|cut| cut.at == end) {
                             assert!((1..held).contains(&keep), "{schedule:?} {piece:?}");
                             (held, foreseen) = (keep, None);
                         }

@@ -111,9 +111,9 @@ impl PolicySpec {
         self.facts().random_traffic
     }
 
-    /// Whether generated tokens can be taken back, see [`KvCache::cut`](crate::KvCache::cut).
-    pub fn can_cut(&self) -> bool {
-        self.facts().can_cut
+    /// Whether generated tokens can be taken back, see [`KvCache::roll_back`](crate::KvCache::roll_back).
+    pub fn can_roll_back(&self) -> bool {
+        self.facts().can_roll_back
     }
 
     /// Whether the model must be loaded with a scoring head for the policy.

@@ -153,16 +153,16 @@ impl<E: Engine> Store<E> {
 
     /// Takes back the last `dropped` tokens, as if they had never come; all of them came after the prompt. Nothing
     /// happens in a store without tokens, as some are in a plan.
-    pub(crate) fn cut(&mut self, dropped: usize) {
+    pub(crate) fn roll_back(&mut self, dropped: usize) {
         if self.is_empty() {
             return;
         }
-        assert!(self.can_lose(dropped), "{dropped} tokens are cut off, more than came after the prompt");
-        self.parts.iter_mut().for_each(|part| part.cut(dropped));
+        assert!(self.can_lose(dropped), "{dropped} tokens are taken back, more than came after the prompt");
+        self.parts.iter_mut().for_each(|part| part.roll_back(dropped));
         self.seen -= dropped;
         self.fresh = self.fresh.saturating_sub(dropped);
         if let Some(positions) = &mut self.positions {
-            positions.cut(dropped);
+            positions.roll_back(dropped);
         }
     }
 

@@ -65,21 +65,19 @@ fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
     let (group, prompt) = (HEADS.group(), script.prompt());
     let mut kept = vec![vec![Vec::<usize>::new(); HEADS.kv_heads]; LAYERS];
     let mut out = Vec::new();
-    for (t, step) in script.steps.iter().enumerate() {
+    for t in 0..script.steps.len() {
         let mut chosen_below: Vec<Vec<usize>> = vec![];
-        for layer in 0..step.len() {
+        for layer in 0..LAYERS {
             let seen = if t == 0 { 0..prompt } else { prompt + t - 1..prompt + t };
             kept[layer].iter_mut().for_each(|kept| kept.extend(seen.clone()));
             let query = |h: usize, position: usize| script.query(layer, position, h);
             let follows = case.sharing && layer % 2 == 1;
             if t == 0 {
                 let keep = rounded(case.static_share.max(case.budget), prompt);
-                if keep < prompt {
-                    for h in 0..HEADS.kv_heads {
-                        if follows {
-                            kept[layer][h] = kept[layer - 1][h].clone();
-                            continue;
-                        }
+                if keep < prompt && follows {
+                    kept[layer] = kept[layer - 1].clone();
+                } else if keep < prompt {
+                    for (h, kept) in kept[layer].iter_mut().enumerate() {
                         let mut votes = vec![0.0; prompt];
                         for i in prompt - rounded(case.window, prompt)..prompt {
                             for head in h * group..(h + 1) * group {
@@ -91,8 +89,8 @@ fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
                         }
                         let frac = grid(rounded(case.window, prompt) * group);
                         let votes: Vec<f64> = votes.iter().map(|vote| nearest(*vote, frac)).collect();
-                        kept[layer][h] = top(&votes, keep);
-                        kept[layer][h].sort_unstable();
+                        *kept = top(&votes, keep);
+                        kept.sort_unstable();
                     }
                 }
                 continue;

@@ -51,7 +51,7 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
     let mut engine = Float::default();
     let mut cache = KvCache::<Float>::of(layers, &policy.parse::<PolicySpec>().unwrap());
     if cuts {
-        cache.expect_cuts();
+        cache.expect_roll_back();
     }
     let mut start = 0;
     for &new in pieces {
@@ -59,7 +59,7 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
         for (layer, script) in scripts.iter().enumerate() {
             let part = |x: &ArrayD<f32>| Tensor::slice(x, 0, start..end);
             // As many as the policy wants to see, or the last few.
-            let rows = cache.query_window(layer, new).max(new.min(3));
+            let rows = cache.observation_window(layer, new).max(new.min(3));
             let queries = Tensor::slice(&script.q, 1, end - rows..end);
             let out = cache.attend(&mut engine, layer, &queries, &part(&script.k), &part(&script.v)).unwrap();
             let attended = cache.attended(layer).unwrap().to_vec();

@@ -23,7 +23,7 @@ const EXPECTED: [Pass; 6] = [(4, 2), (4, 2), (4, 3), (4, 2), (1, 1), (3, 3)];
 
 /// Policies that can take tokens back.
 fn policies() -> Vec<PolicySpec> {
-    let can: Vec<PolicySpec> = PolicySpec::examples().filter(PolicySpec::can_cut).collect();
+    let can: Vec<PolicySpec> = PolicySpec::examples().filter(PolicySpec::can_roll_back).collect();
     // A plan has the mean of random traffic alone.
     let certain =
         |spec: PolicySpec| if spec.random_traffic() { spec.with("topk", "rank").expect("a method") } else { spec };
@@ -59,7 +59,7 @@ impl Drafted {
     ) -> (Vec<E::Tensor>, Vec<usize>) {
         let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
         for (layer, [q, k, v]) in self.truth.steps[0].iter().enumerate() {
-            let window = cache.query_window(layer, PROMPT).max(1);
+            let window = cache.observation_window(layer, PROMPT).max(1);
             let q = q.slice_axis(Axis(1), (PROMPT - window..PROMPT).into()).to_owned();
             let (q, k, v) = (tensor(&q), tensor(k), tensor(v));
             cache.attend(engine, layer, &q, &k, &v).expect("attention");
@@ -81,7 +81,7 @@ impl Drafted {
                 attended.extend(cache.attended(layer).filter(|_| layer == 0).map(|heads| heads[0].len()));
             }
             assert!(cache.can_lose(read - kept));
-            cache.cut(read - kept);
+            cache.roll_back(read - kept);
             out.extend((0..kept).flat_map(|i| rows.iter().map(move |rows| rows.slice(0, i..i + 1))));
             right += kept;
             wrong += read - kept;
@@ -120,7 +120,7 @@ fn a_prompt_is_never_cut() {
     let mut cache = KvCache::<Float>::new(1, HEADS, &PolicySpec::default());
     let rows = ArrayD::zeros(vec![3, HEADS.kv_heads * HEADS.head_dim]);
     cache.append(&mut Float::default(), 0, &rows, &rows).expect("rows of the heads");
-    cache.cut(1);
+    cache.roll_back(1);
 }
 
 fn options() -> Options {

@@ -72,11 +72,10 @@ fn naive(script: &Script, rule: &Rule) -> Vec<(Vec<Vec<usize>>, Vec<f64>)> {
                     let mut rows: Vec<(Vec<f64>, Vec<f64>, f64)> = head.kept.iter().map(|t| row(*t)).collect();
                     if rule.razor && !head.gone.is_empty() {
                         let n = head.gone.len() as f64;
-                        let gone: Vec<_> = head.gone.iter().map(|t| row(*t)).collect();
-                        let mean = |of: fn(&(Vec<f64>, Vec<f64>, f64)) -> &Vec<f64>| -> Vec<f64> {
-                            (0..d).map(|c| gone.iter().map(|row| of(row)[c]).sum::<f64>() / n).collect()
+                        let mean = |of: &dyn Fn(usize) -> Vec<f64>| -> Vec<f64> {
+                            (0..d).map(|c| head.gone.iter().map(|t| of(*t)[c]).sum::<f64>() / n).collect()
                         };
-                        rows.push((mean(|row| &row.0), mean(|row| &row.1), n));
+                        rows.push((mean(&|t| script.key(layer, t, kv)), mean(&|t| script.value(layer, t, kv)), n));
                     }
                     let q = script.query(layer, seen - 1, h);
                     let weights: Vec<f64> = rows.iter().map(|(k, _, n)| n * dot(&q, k).exp()).collect();

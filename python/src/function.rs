@@ -123,7 +123,7 @@ enum Answer {
 
 impl<E: Select> Policy<E> for Called {
     /// All queries count.
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.new
     }
 

@@ -247,7 +247,7 @@ impl Request {
         if self.pad_answer && self.draft.is_some() {
             return Err(Error::PaddedDraft);
         }
-        Ok(check_draft(self.draft, &terms.policy, terms.policy.can_cut())?)
+        Ok(check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?)
     }
 
     /// Positions of which the client learns something, at most.

@@ -52,7 +52,7 @@ impl SmallModel {
 /// An empty cache from which tokens will be cut.
 fn fresh(model: &Model<FloatWeight>) -> KvCache<Float> {
     let mut cache = model.cache(&PolicySpec::default());
-    cache.expect_cuts();
+    cache.expect_roll_back();
     cache
 }
 
@@ -69,7 +69,7 @@ impl Guess for SmallModel {
             // Another text from its first words on takes another cache, as a prompt cannot be cut.
             match self.cache.can_lose(self.read.len() - known) {
                 true => {
-                    self.cache.cut(self.read.len() - known);
+                    self.cache.roll_back(self.read.len() - known);
                     self.read.truncate(known);
                 }
                 false => {

@@ -1,10 +1,10 @@
 //! `streaming`, `duo` and `razor`: heads stream, all of them or some, and the others keep every token.
 //!
-//! **Source.** StreamingLLM (Xiao et al., arXiv 2309.17453): the first tokens and the latest are kept, at the positions
-//! at which they were encoded. DuoAttention (Xiao et al., arXiv 2410.10819): *retrieval heads* look at all tokens, and *streaming
-//! heads* need no more than the first tokens and the latest. RazorAttention (Tang et al., arXiv 2407.15891): the
-//! same, and what a streaming head lets go stays as a *compensation token*. Its key and its value are the means of
-//! those that went, and the softmax counts it as often as tokens went.
+//! **Source.** StreamingLLM (Xiao et al., arXiv 2309.17453): the first tokens and the latest are kept, at the
+//! positions at which they were encoded. DuoAttention (Xiao et al., arXiv 2410.10819): *retrieval heads* look at all
+//! tokens, and *streaming heads* need no more than the first tokens and the latest. RazorAttention (Tang et al.,
+//! arXiv 2407.15891): the same, and what a streaming head lets go stays as a *compensation token*. Its key and its
+//! value are the means of those that went, and the softmax counts it as often as tokens went.
 //!
 //! **The pattern.** The authors of DuoAttention train a gate for each head; those of RazorAttention choose heads that
 //! look back to an equal token, or to the one after it, in a random text that repeats itself. Here `waggle heads`
@@ -13,21 +13,21 @@
 //! **Steps.** The heads of a layer are divided into two parts with tokens of their own ([`Policy::parts`]). In two
 //! phases both parts go through each step of attention together, so a step has the flows of `full`. In one phase the
 //! products with keys and with values are taken one after another. A compensation token is a sum of shares. Its
-//! division by a public number takes two truncations in each cut, and the logarithm of that number is added to its
-//! score for nothing.
+//! division by a public number takes two truncations in each eviction, and the logarithm of that number is added to
+//! its score for nothing.
 //!
-//! **Blocks.** A store that is cut is rewritten, and in two phases all of its rows then need fresh masks. A full store
-//! therefore drops a block of its oldest tokens at once; the default block of a budget in tokens is a quarter of it.
-//! With a share the default is 1: such a cache grows, so three of four steps drop a token and one does not.
+//! **Blocks.** A store that is cut is rewritten, and in two phases all of its rows then need fresh masks. A full
+//! store therefore drops a block of its oldest tokens at once; the default block of a budget in tokens is a quarter
+//! of it. With a share the default is 1: such a cache grows, so three of four steps drop a token and one does not.
 //!
-//! **Public.** Which heads stream, and all lengths. The pattern of `duo` and `razor` comes from the model, so it tells something about the
-//! weights: a bit for each head. The server publishes it when it agrees to the policy. **Revealed.** Nothing else: no
-//! choice depends on the text.
+//! **Public.** Which heads stream, and all lengths. The pattern of `duo` and `razor` comes from the model, so it
+//! tells something about the weights: a bit for each head. The server publishes it when it agrees to the policy.
+//! **Revealed.** Nothing else: no choice depends on the text.
 
 use engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
-use super::stream::{Left, Window};
+use super::stream::{Left, Stream};
 use crate::attention;
 use crate::schedule::Later;
 use crate::{
@@ -150,9 +150,9 @@ struct Gone<T> {
 }
 
 impl<E: Select> Parts<E> {
-    fn window(&self) -> Window {
+    fn stream(&self) -> Stream {
         let Divided { schedule, sinks, compensates, .. } = self.settings;
-        Window { schedule, sinks, merges: compensates }
+        Stream { schedule, sinks, merges: compensates }
     }
 
     /// The part of `layer` whose heads stream, if some do.
@@ -162,7 +162,7 @@ impl<E: Select> Parts<E> {
     }
 
     /// Leaves what `left` says of the part `part`, and the compensation token of what went.
-    fn cut(
+    fn evict(
         &mut self,
         engine: &mut E,
         layer: usize,
@@ -204,10 +204,10 @@ impl<E: Select> Parts<E> {
         Ok(())
     }
 
-    fn cut_prompt(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+    fn evict_prompt(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let Some(part) = self.streaming(layer) else { return Ok(()) };
-        let Some(left) = self.window().after(store, part) else { return Ok(()) };
-        self.cut(engine, layer, store, part, left)
+        let Some(left) = self.stream().after(store, part) else { return Ok(()) };
+        self.evict(engine, layer, store, part, left)
     }
 }
 
@@ -264,17 +264,17 @@ impl<E: Select> Policy<E> for Parts<E> {
     ) -> Result<E::Tensor, Error> {
         // The prompt, or a chunk of it, sees itself whole and is cut afterwards; later tokens see what is kept.
         if let Some(part) = self.streaming(layer)
-            && let Some(left) = self.window().before(store, part, q.shape()[1])
+            && let Some(left) = self.stream().before(store, part, q.shape()[1])
         {
-            self.cut(engine, layer, store, part, left)?;
+            self.evict(engine, layer, store, part, left)?;
         }
         let output = attention::causal(engine, q, store)?.output;
-        self.cut_prompt(engine, layer, store)?;
+        self.evict_prompt(engine, layer, store)?;
         Ok(output)
     }
 
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
-        self.cut_prompt(engine, layer, store)
+        self.evict_prompt(engine, layer, store)
     }
 }
 

@@ -66,7 +66,7 @@ impl PolicyFamily for FastGen {
 
 /// What a head keeps besides the first tokens and the newest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum Profile {
     Nothing,
     Frequent,
     FrequentAndLatest,
@@ -80,7 +80,7 @@ struct Head {
     received: Vec<f64>,
     /// The probabilities of the queries of the prompt, until the head has its policy.
     queries: Vec<Vec<f32>>,
-    kept: Option<Kept>,
+    kept: Option<Profile>,
 }
 
 /// The policy of one generation.
@@ -97,32 +97,32 @@ impl FastGen {
     }
 
     /// The rows of `received` that a head keeps by `kept` when it has seen `tokens` tokens.
-    fn rows(&self, kept: Kept, received: &[f64], tokens: usize) -> Vec<usize> {
+    fn rows(&self, kept: Profile, received: &[f64], tokens: usize) -> Vec<usize> {
         let (held, half) = (received.len(), self.half(tokens));
         let latest = match kept {
-            Kept::Everything => return (0..held).collect(),
-            Kept::FrequentAndLatest => half.max(1),
-            Kept::Nothing | Kept::Frequent => 1,
+            Profile::Everything => return (0..held).collect(),
+            Profile::FrequentAndLatest => half.max(1),
+            Profile::Nothing | Profile::Frequent => 1,
         };
         let rest = self.sinks.min(held)..held.saturating_sub(latest);
         let mut order: Vec<usize> = rest.clone().collect();
         order.sort_by(|a, b| received[*b].total_cmp(&received[*a]));
-        order.truncate(if kept == Kept::Nothing { 0 } else { half });
+        order.truncate(if kept == Profile::Nothing { 0 } else { half });
         (0..held).filter(|row| !rest.contains(row) || order.contains(row)).collect()
     }
 
     /// What a head keeps whose queries of the prompt had these probabilities.
-    fn choose(&self, head: &Head) -> Kept {
+    fn choose(&self, head: &Head) -> Profile {
         if self.budget == 1.0 {
-            return Kept::Everything;
+            return Profile::Everything;
         }
         let tokens = head.received.len();
-        let recovers = |kept: Kept| {
+        let recovers = |kept: Profile| {
             let mut stays = vec![false; tokens];
             // The latest are others for each query.
-            let far = if kept == Kept::FrequentAndLatest { Kept::Frequent } else { kept };
+            let far = if kept == Profile::FrequentAndLatest { Profile::Frequent } else { kept };
             self.rows(far, &head.received, tokens).into_iter().for_each(|row| stays[row] = true);
-            let latest = if kept == Kept::FrequentAndLatest { self.half(tokens).max(1) } else { 1 };
+            let latest = if kept == Profile::FrequentAndLatest { self.half(tokens).max(1) } else { 1 };
             let seen = |query: &Vec<f32>| -> f64 {
                 let recent = query.len().saturating_sub(latest);
                 let sees = |(row, p): (usize, &f32)| if stays[row] || row >= recent { f64::from(*p) } else { 0.0 };
@@ -130,9 +130,10 @@ impl FastGen {
             };
             head.queries.iter().map(seen).sum::<f64>() >= self.recovery * head.queries.len() as f64
         };
-        let cheapest =
-            [Kept::Nothing, Kept::Frequent, Kept::FrequentAndLatest].into_iter().find(|kept| recovers(*kept));
-        cheapest.unwrap_or(Kept::Everything)
+        let cheapest = [Profile::Nothing, Profile::Frequent, Profile::FrequentAndLatest]
+            .into_iter()
+            .find(|kept| recovers(*kept));
+        cheapest.unwrap_or(Profile::Everything)
     }
 }
 
@@ -152,7 +153,7 @@ impl Head {
 }
 
 impl<E: Select> Policy<E> for Profiled {
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         if piece.in_prompt() { piece.new } else { 0 }
     }
 

@@ -22,7 +22,7 @@ impl PolicyFamily for Full {
     }
 
     fn facts(&self) -> Facts {
-        Facts { can_cut: true, ..Facts::shows("nothing") }
+        Facts { can_roll_back: true, ..Facts::shows("nothing") }
     }
 
     fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {

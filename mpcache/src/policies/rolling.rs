@@ -125,7 +125,7 @@ impl<E: Select> Policy<E> for Evicting<E> {
         Some(Box::new(Evicting { layers: self.layers.clone(), ..*self }))
     }
 
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         match self.settings.score {
             EvictionScore::Accumulated => piece.new,
             EvictionScore::Latest => 0,

@@ -6,7 +6,7 @@ use crate::{Schedule, Store};
 
 /// When heads that stream let tokens go, and which.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Window {
+pub(super) struct Stream {
     /// How much is kept, and when the rest goes.
     pub(super) schedule: Schedule,
     /// How many of the tokens kept stand at the start of the text.
@@ -15,7 +15,7 @@ pub(super) struct Window {
     pub(super) merges: bool,
 }
 
-/// What a cut leaves of `held` rows: the first ones, and the latest.
+/// What an eviction leaves of `held` rows: the first ones, and the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left {
     held: usize,
@@ -45,7 +45,7 @@ impl Left {
     }
 }
 
-impl Window {
+impl Stream {
     /// What is left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt
     /// and all stay. `None` if nothing goes.
     pub(super) fn before<E: Engine>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {

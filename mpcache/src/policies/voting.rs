@@ -1,24 +1,24 @@
 //! `mpcache-2pc`, `snapkv`, `pyramid` and `squeeze`: the latest queries vote on the tokens before them.
 //!
-//! **`mpcache-2pc`** is the policy that pays between two parties. MPCache (Zeng et al., NeurIPS 2025), algorithm 3, begins
-//! with such a vote, without smoothing. This policy takes that step alone, and keeps less by it. The second step, a
-//! hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two parties than the full cache
-//! does (`bench/results/eviction.md`).
+//! **`mpcache-2pc`** is the policy that pays between two parties. MPCache (Zeng et al., NeurIPS 2025), algorithm 3,
+//! begins with such a vote, without smoothing. This policy takes that step alone, and keeps less by it. The second
+//! step, a hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two parties than the
+//! full cache does (`bench/results/eviction.md`).
 //!
-//! **Source of the others.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV
-//! (Cai et al., arXiv 2406.02069): such votes, and budgets that decrease from layer to layer. SqueezeAttention (Wang et
-//! al., arXiv 2404.04793): smaller budgets for the layers whose attention changes the hidden state least. Its authors
-//! measure that on each prompt, which would tell about the prompt. Here the layers are a public option, which `waggle
-//! fit squeeze` finds on a text of the server's choice.
+//! **Source of the others.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once.
+//! PyramidKV (Cai et al., arXiv 2406.02069): such votes, and budgets that decrease from layer to layer.
+//! SqueezeAttention (Wang et al., arXiv 2404.04793): smaller budgets for the layers whose attention changes the
+//! hidden state least. Its authors measure that on each prompt, which would tell about the prompt. Here the layers
+//! are a public option, which `waggle fit squeeze` finds on a text of the server's choice.
 //!
-//! **Cuts.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens the
-//! store is cut again whenever it is full: the latest queries vote, those since the last cut and at most a window of
-//! them. With `prefill` a prompt is cut after every chunk, and the end of the chunk votes ([`Schedule`]). Tokens stay
-//! in the order of the text, and neighbours are those of what is kept.
+//! **Evictions.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens
+//! the store is cut again whenever it is full: the latest queries vote, those since the last eviction and at most a
+//! window of them. With `prefill` a prompt is cut after every chunk, and the end of the chunk votes ([`Schedule`]).
+//! Tokens stay in the order of the text, and neighbours are those of what is kept.
 //!
-//! **Public.** When a layer is cut, and how many tokens it keeps: the options say so. **Revealed.** Nothing; with
-//! [`TopK::ShuffleReveal`] what that method's documentation says. A step without a cut has no exchange more than
-//! `full`.
+//! **Public.** When a layer evicts, and how many tokens it keeps: the options say so. **Revealed.** Nothing; with
+//! [`TopK::ShuffleReveal`] what that method's documentation says. A step without an eviction has no exchange more
+//! than `full`.
 
 use engine::{Error, Select, Tensor, TopK};
 
@@ -26,7 +26,7 @@ use crate::Granularity::PerKv;
 use crate::attention::{self, Received};
 use crate::eviction;
 use crate::layered::{ByLayer, Light};
-use crate::schedule::{Cut, DEFAULT_BUDGET, Later};
+use crate::schedule::{DEFAULT_BUDGET, Eviction, Later};
 use crate::{
     Budget, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
     Setting, Store,
@@ -57,8 +57,8 @@ const DEFAULT_BETA: usize = 20;
 /// The part of the mean budget that the layers of `squeeze` get.
 const DEFAULT_PART: f64 = 0.35;
 
-/// Keeps the latest tokens, the observation window, and those tokens before it that receive the most attention from its
-/// queries. What a token receives is smoothed over its neighbours first.
+/// Keeps the latest tokens, the observation window, and those tokens before it that receive the most attention from
+/// its queries. What a token receives is smoothed over its neighbours first.
 ///
 /// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
 /// documentation says.
@@ -141,8 +141,8 @@ impl PolicyFamily for Voting {
             _ => "how many tokens are kept",
         };
         // With a share it votes and evicts at the end of the prompt alone.
-        let can_cut = self.schedule.budget.tokens().is_none();
-        Facts { can_cut, prefill: self.schedule.prefill, ..Facts::selecting(shows, self.top_k) }
+        let can_roll_back = self.schedule.budget.tokens().is_none();
+        Facts { can_roll_back, prefill: self.schedule.prefill, ..Facts::selecting(shows, self.top_k) }
     }
 
     fn check(&self, layers: usize, _shape: HeadShape) -> Result<(), PolicyError> {
@@ -172,7 +172,7 @@ fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Resu
 /// The policy of one generation.
 struct ByVotes<E: Select> {
     settings: Voting,
-    /// By layer what the window of the next cut gave so far.
+    /// By layer what the window of the next eviction gave so far.
     votes: Vec<Option<Votes<E::Tensor>>>,
 }
 
@@ -185,10 +185,10 @@ struct Votes<T> {
     voters: usize,
 }
 
-/// The next cut of a layer, a function of public lengths.
+/// The next eviction of a layer, a function of public lengths.
 struct Ballot {
-    cut: Cut,
-    /// Queries that vote, the last ones before the cut. Their tokens stay.
+    eviction: Eviction,
+    /// Queries that vote, the last ones before the eviction. Their tokens stay.
     window: usize,
 }
 
@@ -198,11 +198,11 @@ impl Voting {
         let most = if self.schedule.budget.tokens().is_some() { usize::MAX } else { piece.prompt };
         let window = self.window.min(mean.div_ceil(2));
         let budget = self.layers.budget(mean, window, layer, layers, most);
-        let cut = self.schedule.next(budget, piece)?;
-        Some(Ballot { cut, window: self.window.min(cut.keep.div_ceil(2)) })
+        let eviction = self.schedule.next(budget, piece)?;
+        Some(Ballot { eviction, window: self.window.min(eviction.keep.div_ceil(2)) })
     }
 
-    /// Evicts all but `ballot.cut.keep` tokens, by `votes`.
+    /// Evicts all but `ballot.eviction.keep` tokens, by `votes`.
     fn evict<E: Select>(
         &self,
         engine: &mut E,
@@ -211,7 +211,7 @@ impl Voting {
         store: &mut Store<E>,
     ) -> Result<(), Error> {
         let (tokens, shape) = (store.len(), store.heads());
-        let Ballot { cut: Cut { keep, .. }, window } = *ballot;
+        let Ballot { eviction: Eviction { keep, .. }, window } = *ballot;
         let old = tokens - window;
         let smoothed = smooth(engine, &votes.received.slice(1, 0..old), self.kernel)?;
         let size = Received::new(engine, votes.voters * self.kernel, PerKv, shape)?;
@@ -230,9 +230,9 @@ impl<E: Select> Policy<E> for ByVotes<E> {
         Some(Box::new(ByVotes { votes: self.votes.clone(), ..*self }))
     }
 
-    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, layer: usize, piece: Piece) -> usize {
         let ballot = self.settings.next(layer, self.votes.len(), piece);
-        ballot.map_or(0, |Ballot { cut, window }| piece.among_last_before(cut.at, window))
+        ballot.map_or(0, |Ballot { eviction, window }| piece.among_last_before(eviction.at, window))
     }
 
     fn prefill_chunk(&self) -> Option<usize> {
@@ -254,7 +254,7 @@ impl<E: Select> Policy<E> for ByVotes<E> {
         let ballot = self.settings.next(layer, self.votes.len(), piece);
         let attended = attention::causal(engine, q, store)?;
         let Some(ballot) = ballot else { return Ok(attended.output) };
-        let voters = piece.among_last_before(ballot.cut.at, ballot.window);
+        let voters = piece.among_last_before(ballot.eviction.at, ballot.window);
         if voters == 0 {
             return Ok(attended.output);
         }
@@ -263,7 +263,7 @@ impl<E: Select> Policy<E> for ByVotes<E> {
             let (before, known) = self.votes[layer].take().map_or((None, 0), |v| (Some(v.received), v.voters));
             let received = attention::accumulate(engine, before, received)?;
             let votes = Votes { received, voters: known + voters };
-            if piece.end == ballot.cut.at {
+            if piece.end == ballot.eviction.at {
                 return self.settings.evict(engine, &votes, &ballot, store);
             }
             self.votes[layer] = Some(votes);

@@ -164,7 +164,7 @@ impl Script {
                     cache.score(layer, &tensor(&scores), Ceiling::of_units(1 << 40));
                 }
                 let wanted = usize::from(i > 0 || tokens.end == prompt);
-                let window = cache.query_window(layer, tokens.len()).max(wanted);
+                let window = cache.observation_window(layer, tokens.len()).max(wanted);
                 if window == 0 {
                     cache.append(engine, layer, &k, &v).expect("appended");
                     continue;

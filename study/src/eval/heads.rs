@@ -240,7 +240,7 @@ fn watch(
 }
 
 impl Policy<Float> for Profiler {
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.new
     }
 

@@ -79,8 +79,8 @@ impl<E: Engine> Observed<E> {
 }
 
 impl<E: Engine> Policy<E> for Observed<E> {
-    fn query_window(&self, layer: usize, piece: Piece) -> usize {
-        self.inner.query_window(layer, piece)
+    fn observation_window(&self, layer: usize, piece: Piece) -> usize {
+        self.inner.observation_window(layer, piece)
     }
 
     fn prefill_chunk(&self) -> Option<usize> {

@@ -90,7 +90,7 @@ struct Watching {
 }
 
 impl Policy<Float> for Watching {
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.new
     }
 

@@ -101,7 +101,7 @@ pub(crate) fn run<E: Booked>(
         ledger.set_phase(Phase::Prefill);
     }
     for (i, layer) in inputs.iter().enumerate() {
-        let layer = data::prompt(layer, scenario.prompt, cache.query_window(i, scenario.prompt).max(1));
+        let layer = data::prompt(layer, scenario.prompt, cache.observation_window(i, scenario.prompt).max(1));
         cache.attend(engine, i, &layer.q, &layer.k, &layer.v)?;
     }
     let prompt = part(engine);

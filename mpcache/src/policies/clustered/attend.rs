@@ -218,7 +218,7 @@ impl<E: Select> Clustered<E> {
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
         let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
         let all = attention::capped(engine, store.soft_cap(), all.reshape(&[heads, 1, n]))?;
-        let p = engine.scope("softmax", |e| e.softmax(&all, std::slice::from_ref(&(0..n))))?.reshape(&[heads, n]);
+        let p = engine.scope("softmax", |e| e.softmax(&all, &[0..n]))?.reshape(&[heads, n]);
         let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
         let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;
         let back = Granularity::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);
@@ -236,7 +236,7 @@ impl<E: Select> Policy<E> for Clustered<E> {
         Some(Box::new(Clustered { summaries, votes, kept, choice, ..*self }))
     }
 
-    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, layer: usize, piece: Piece) -> usize {
         let c = self.settings;
         let votes = c.evicts(layer, piece.prompt) && !c.follows(layer);
         if votes { piece.among_last(c.window(piece.prompt)) } else { 0 }

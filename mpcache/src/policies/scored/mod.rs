@@ -1,39 +1,39 @@
 //! `knorm`, `kvzap`, `keyformer` and `sirllm`: the latest tokens stay, and of those before them the ones with the
 //! largest scores. The policies differ in where a score comes from ([`Source`]).
 //!
-//! **`knorm`** (Devoto et al., arXiv 2406.11430): keys with small norms receive the most attention, so the choice needs
-//! no query. The square of a key's norm is computed once, by the first cut after the token came in, and stays hidden
-//! beside the key. Rotary embeddings keep norms, so a token that is repeated has equal norms in the first layer of
-//! such a model.
+//! **`knorm`** (Devoto et al., arXiv 2406.11430): keys with small norms receive the most attention, so the choice
+//! needs no query. The square of a key's norm is computed once, by the first eviction after the token came in, and
+//! stays hidden beside the key. Rotary embeddings keep norms, so a token that is repeated has equal norms in the
+//! first layer of such a model.
 //!
 //! **`kvzap`** (NVIDIA, arXiv 2601.07891): a linear function of the hidden state predicts the score of KVzip, the
-//! logarithm of the most attention that a token receives while its context is repeated. The authors drop what is below
-//! a threshold, whose number would leak, and also take two layers in place of the linear function. Here a fixed number
-//! of tokens is kept. The matrix that gives query, key and value has a further column for each key/value head, the
-//! *scoring head*, so that scores come with the keys and cost no exchange. `waggle fit kvzap` finds the columns on a
-//! text in the clear, and the model's loader reads them. A function that is equal for all tokens of a head changes no
-//! choice, so there is no bias. Scores are compared within a head alone, so their unit is free, and the fit chooses it
-//! so that their size is below 2^[`HEAD_MAGNITUDE`] for every hidden state: a hidden state that a norm has made has a
-//! length, and Cauchy's inequality bounds the product. The loader refuses columns beyond that.
+//! logarithm of the most attention that a token receives while its context is repeated. The authors drop what is
+//! below a threshold, whose number would leak, and also take two layers in place of the linear function. Here a fixed
+//! number of tokens is kept. The matrix that gives query, key and value has a further column for each key/value head,
+//! the *scoring head*, so that scores come with the keys and cost no exchange. `waggle fit kvzap` finds the columns
+//! on a text in the clear, and the model's loader reads them. A function that is equal for all tokens of a head
+//! changes no choice, so there is no bias. Scores are compared within a head alone, so their unit is free, and the
+//! fit chooses it so that their size is below 2^[`HEAD_MAGNITUDE`] for every hidden state: a hidden state that a norm
+//! has made has a length, and Cauchy's inequality bounds the product. The loader refuses columns beyond that.
 //!
 //! **`keyformer`** (Adnan et al., arXiv 2403.09054): what a token received in a second softmax of noisy logits; see
 //! [`Noise`].
 //!
 //! **`sirllm`** (Yao et al., arXiv 2405.12528): the surprisal of a token, -log p, where p is the probability that the
-//! model gave it before it was read. The first tokens stay, too. The authors also let scores decay from turn to turn of
-//! a conversation; a text has one turn. The policy runs in the clear alone: the surprisal of a prompt needs the logits
-//! of every position, of which two parties compute those of the last one. To compute the others costs a product with
-//! the vocabulary and a logarithm of a sum of exponentials for each token, and to open them would show the client
-//! answers that it did not pay for.
+//! model gave it before it was read. The first tokens stay, too. The authors also let scores decay from turn to turn
+//! of a conversation; a text has one turn. The policy runs in the clear alone: the surprisal of a prompt needs the
+//! logits of every position, of which two parties compute those of the last one. To compute the others costs a
+//! product with the vocabulary and a logarithm of a sum of exponentials for each token, and to open them would show
+//! the client answers that it did not pay for.
 //!
-//! **Cuts.** Those of `snapkv` ([`Schedule`]): with a share the prompt at its end, with a budget in tokens every full
-//! store, with `prefill` every chunk. The latest tokens stay: a token that has just been generated must not go before
-//! it was ever looked at. Tokens stay in the order of the text. Scores are rounded before they are compared, so that
-//! the earlier of two equal tokens stays.
+//! **Evictions.** Those of `snapkv` ([`Schedule`]): with a share the prompt at its end, with a budget in tokens every
+//! full store, with `prefill` every chunk. The latest tokens stay: a token that has just been generated must not go
+//! before it was ever looked at. Tokens stay in the order of the text. Scores are rounded before they are compared,
+//! so that the earlier of two equal tokens stays.
 //!
-//! **Public.** When a layer is cut, and how many tokens it keeps; that the model has a scoring head; the noise.
-//! **Revealed.** Nothing: scores stay shared; with [`TopK::ShuffleReveal`] what that method's documentation says. A step
-//! without a cut has no exchange more than `full`, but with `keyformer`.
+//! **Public.** When a layer evicts, and how many tokens it keeps; that the model has a scoring head; the noise.
+//! **Revealed.** Nothing: scores stay shared; with [`TopK::ShuffleReveal`] what that method's documentation says. A
+//! step without an eviction has no exchange more than `full`, but with `keyformer`.
 
 mod noise;
 
@@ -45,7 +45,7 @@ use super::DEFAULT_SINKS;
 use crate::Granularity::PerKv;
 use crate::attention::{self, Received};
 use crate::eviction::Scores;
-use crate::schedule::{Cut, Later};
+use crate::schedule::{Eviction, Later};
 use crate::{
     Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, ScoreSource,
     Setting, Store, eviction, fold_heads, unfold_heads,
@@ -182,7 +182,7 @@ fn read(options: &mut PolicyOptions, source: Source) -> Result<Scored, PolicyErr
 }
 
 impl Scored {
-    fn next(&self, piece: Piece) -> Option<Cut> {
+    fn next(&self, piece: Piece) -> Option<Eviction> {
         self.schedule.next(self.schedule.budget_of(piece.prompt), piece)
     }
 
@@ -210,13 +210,13 @@ struct ByScore<E: Select> {
 }
 
 impl<E: Select> ByScore<E> {
-    /// Evicts where a cut is due and all scores are there.
-    fn cut(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+    /// Evicts where it is time and all scores are there.
+    fn evict_if_due(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let known = self.known[layer].as_ref().map_or(0, Scores::tokens);
         let waits = matches!(self.settings.source, Source::Surprisal { .. }) && known < store.len();
         let piece = store.piece();
         match self.settings.next(piece) {
-            Some(Cut { at, keep }) if at == piece.end && !waits => {
+            Some(Eviction { at, keep }) if at == piece.end && !waits => {
                 engine.scope("eviction", |engine| self.evict(engine, layer, keep, store))
             }
             _ => Ok(()),
@@ -310,7 +310,7 @@ impl<E: Select> Policy<E> for ByScore<E> {
         Some(Box::new(ByScore { known: self.known.clone(), ..*self }))
     }
 
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         let noisy = matches!(self.settings.source, Source::Noisy(_));
         if noisy && self.settings.next(piece).is_some() { piece.new } else { 0 }
     }
@@ -349,14 +349,14 @@ impl<E: Select> Policy<E> for ByScore<E> {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let piece = store.piece();
-        let (noise, cut) = match (self.settings.source, self.settings.next(piece)) {
-            (Source::Noisy(noise), Some(cut)) => (noise, cut),
+        let (noise, eviction) = match (self.settings.source, self.settings.next(piece)) {
+            (Source::Noisy(noise), Some(eviction)) => (noise, eviction),
             (source, _) => {
                 let output = attention::causal(engine, q, store)?.output;
                 match source {
-                    // The last cut is over.
+                    // The last eviction is over.
                     Source::Noisy(_) => self.known[layer] = None,
-                    _ => self.cut(engine, layer, store)?,
+                    _ => self.evict_if_due(engine, layer, store)?,
                 }
                 return Ok(output);
             }
@@ -370,13 +370,13 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let mixed = store.mix(engine, &p)?;
         engine.scope("eviction", |engine| {
             self.receive(engine, layer, noise, &logits, store)?;
-            if cut.at == piece.end { self.evict(engine, layer, cut.keep, store) } else { Ok(()) }
+            if eviction.at == piece.end { self.evict(engine, layer, eviction.keep, store) } else { Ok(()) }
         })?;
         Ok(unfold_heads(&mixed, shape))
     }
 
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
-        self.cut(engine, layer, store)
+        self.evict_if_due(engine, layer, store)
     }
 }
 
@@ -397,6 +397,16 @@ mod tests {
         let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
         let error = cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap_err();
         assert_eq!(error.to_string(), "tensor `scores of layer 0` has shape [], expected [1, 8]");
+    }
+
+    /// A study of several policies loads the model once, with the scoring head that one of them wants.
+    #[test]
+    fn scores_that_nobody_wants_change_nothing() {
+        let (mut engine, mut cache) = (Float::default(), KvCache::<Float>::new(1, ONE, &"knorm".parse().unwrap()));
+        let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
+        cache.score(0, &ArrayD::zeros(vec![8, 1]), Ceiling::NONE);
+        cache.attend(&mut engine, 0, &q, &rows, &rows).unwrap();
+        assert_eq!(cache.held(0), 2);
     }
 
     #[test]

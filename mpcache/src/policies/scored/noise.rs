@@ -1,16 +1,16 @@
 //! Keyformer's scores: attention in a second softmax, of noisy logits.
 //!
 //! A token's score is the sum over queries of the softmax of (logits + noise) / tau, where the noise has Gumbel's
-//! distribution and tau rises from 1 to 2 while text is generated. What attention received counts tokens that are gone
-//! as if they had never been; noise and a rising temperature are the authors' remedy.
+//! distribution and tau rises from 1 to 2 while text is generated. What attention received counts tokens that are
+//! gone as if they had never been; noise and a rising temperature are the authors' remedy.
 //!
-//! The noise is public, from a seed: for every query, head and place in the store a number of its own. Which token has
-//! which place is secret after a cut, so no token could have one number for all queries. Noise is added to shares for
-//! nothing.
+//! The noise is public, from a seed: for every query, head and place in the store a number of its own. Which token
+//! has which place is secret after an eviction, so no token could have one number for all queries. Noise is added to
+//! shares for nothing.
 //!
 //! *Cost.* A second softmax for every query, the only policy here with one: nearly twice the softmax of `full`, and
-//! `full`'s is most of a step's traffic. No query is spared before the last cut. With a share that is the end of the
-//! prompt.
+//! `full`'s is most of a step's traffic. No query is spared before the last eviction. With a share that is the end of
+//! the prompt.
 
 use engine::{Error, Select, Tensor};
 use ndarray::{ArrayD, IxDyn};
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::policies::Scored;
-    use crate::schedule::Cut;
+    use crate::schedule::Eviction;
     use crate::{KvCache, PolicyFamily};
 
     #[test]
@@ -156,14 +156,14 @@ mod tests {
                 kept.extend(end..end + new);
                 scores.resize(kept.len(), 0.0);
                 end += new;
-                let window = cache.query_window(0, new).max(1);
+                let window = cache.observation_window(0, new).max(1);
                 let q = Tensor::reshape(&tensor(&queries[end - window..end]), &[1, window, 2]);
                 let k = tensor(&keys[end - new..end]);
                 cache.attend(&mut Float::default(), 0, &q, &k, &k).unwrap();
                 assert_eq!(cache.attended(0).unwrap()[0], kept, "{text}, {end} tokens");
 
                 let piece = Piece { new, end, prompt, held: kept.len() };
-                let Some(Cut { at, keep }) = of.next(piece) else { continue };
+                let Some(Eviction { at, keep }) = of.next(piece) else { continue };
                 let after = (end.max(prompt) - prompt) as f64 / noise.rise as f64;
                 let tau = 1.0 + after.min(1.0);
                 for (query, q) in queries.iter().enumerate().take(end).skip(end - new) {
