@@ -16,14 +16,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use engine::{Engine, Error, Float, FloatLoader, Tensor};
-use model::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
+use engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
 use model::{
-    ActivationFunction, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, Tokenizer, check,
-    generate,
+    ActivationFunction, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, check, generate,
 };
 use ndarray::{ArrayD, IxDyn};
 use protocols::{FRAC, Fixed, FixedLoader};
+use session::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
+use tokenizer::Tokenizer;
 
 /// x sigmoid(1.702 x).
 struct QuickGelu;
@@ -112,7 +112,7 @@ fn show() -> Result<(), Box<dyn StdError>> {
 }
 
 /// The tokens that `model` writes after `prompt` on `engine`.
-fn written<E: Engine>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) -> Result<Vec<u32>, model::Error> {
+fn written<E: Select>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) -> Result<Vec<u32>, model::Error> {
     let input = Input { ids: Some(prompt), count: prompt.len() };
     let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
     let mut greedy = Sampler::greedy();
@@ -124,7 +124,7 @@ fn bytes(outcome: &Outcome) -> u64 {
 }
 
 fn main() -> ExitCode {
-    let shown = match model::register_activation::<QuickGelu>() {
+    let shown = match session::register_activation::<QuickGelu>() {
         Ok(()) if std::env::args().len() > 1 => return waggle::run(),
         Ok(()) => show(),
         Err(error) => Err(error.into()),
@@ -144,7 +144,7 @@ fn a_registered_activation_runs_on_every_engine() {
     let config = r#"{"model_type": "llama", "hidden_act": "quick_gelu"}"#;
     let refused = model::ModelSpec::from_config_json(config.as_bytes()).unwrap_err().to_string();
     assert!(refused.contains("`hidden_act` = quick_gelu is not supported (gelu_new, "), "{refused}");
-    model::register_activation::<QuickGelu>().unwrap();
+    session::register_activation::<QuickGelu>().unwrap();
     let spec = model::ModelSpec::from_config_json(config.as_bytes()).unwrap();
     let sent = serde_json::to_string(&spec).unwrap();
     assert!(sent.contains(r#""hidden_act":"quick_gelu""#), "{sent}");

@@ -17,13 +17,17 @@ use std::error::Error as StdError;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use engine::{Ceiling, Engine, Error, Float, FloatLoader, Ranking, Tensor, TopK};
-use model::eval::{Candidate, Evaluation, InClear, Sequence, evaluate};
-use model::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
-use model::report::ModelInfo;
-use model::{GenerateOptions, Lengths, Model, Next, Sampler, Tokenizer, bundled, check};
-use mpcache::attention::{self, Attended};
-use mpcache::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, budget, eviction};
+use engine::{Ceiling, Error, Float, FloatLoader, Ranking, Select, Tensor, TopK};
+use model::{GenerateOptions, Lengths, Model, Next, Sampler, bundled, check};
+use mpcache::Granularity::PerKv;
+use mpcache::{
+    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, attention, budget,
+    eviction,
+};
+use report::ModelInfo;
+use session::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
+use study::eval::{Candidate, Evaluation, InClear, Sequence, evaluate};
+use tokenizer::Tokenizer;
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -48,26 +52,18 @@ impl PolicyFamily for ValueAware {
         vec![Setting::new("budget", self.budget), Setting::new("window", self.window)]
     }
 
-    fn shows(&self) -> String {
-        "how many tokens are kept".into()
+    fn facts(&self) -> Facts {
+        // Nothing that comes after the prompt is evicted or remembered.
+        Facts { can_cut: true, ..Facts::shows("how many tokens are kept") }
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    // Nothing that comes after the prompt is evicted or remembered.
-    fn can_cut(&self) -> bool {
-        true
-    }
-
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }
 }
 
 /// The policy of one generation.
-struct Voting<E: Engine> {
+struct Voting<E: Select> {
     settings: ValueAware,
     /// By layer what tokens received so far, (kv_heads, tokens): a long prompt comes in pieces.
     votes: Vec<Option<E::Tensor>>,
@@ -80,7 +76,7 @@ const MAGNITUDE: u32 = 16;
 /// Fractional bits of scores that are compared.
 const FRAC: u32 = 10;
 
-impl<E: Engine> Policy<E> for Voting<E> {
+impl<E: Select> Policy<E> for Voting<E> {
     fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.among_last(self.settings.window)
     }
@@ -96,12 +92,12 @@ impl<E: Engine> Policy<E> for Voting<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
+        let attended = attention::causal(engine, q, store)?;
         let piece = store.piece();
         let voters = piece.among_last(self.settings.window);
         if voters > 0 {
             engine.scope("eviction", |engine| {
-                let received = attention::received(engine, &probabilities, voters, false, store.heads())?;
+                let received = attention::received(engine, attended.probabilities(), voters, PerKv, store.heads())?;
                 let votes = attention::accumulate(engine, self.votes[layer].take(), received)?;
                 if piece.ends_prompt() {
                     return self.evict(engine, &votes, store);
@@ -110,11 +106,11 @@ impl<E: Engine> Policy<E> for Voting<E> {
                 Ok(())
             })?;
         }
-        Ok(output)
+        Ok(attended.output)
     }
 }
 
-impl<E: Engine> Voting<E> {
+impl<E: Select> Voting<E> {
     /// Evicts what got the fewest `votes` (kv_heads, tokens). No party learns which tokens these are.
     fn evict(&self, engine: &mut E, votes: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
         let tokens = store.len();
@@ -132,7 +128,7 @@ impl<E: Engine> Voting<E> {
         let (k, method) = (keep - recent, TopK::Rank);
         let how = Ranking { k, method, magnitude: MAGNITUDE, ceiling: Ceiling::NONE, frac: FRAC, rounded: false };
         let chosen = eviction::choose(engine, &scores, &how)?;
-        eviction::keep(engine, store, &chosen, old, false)
+        eviction::keep(engine, store, &chosen, old, PerKv)
     }
 }
 
@@ -194,7 +190,7 @@ fn bytes(outcome: &Outcome) -> u64 {
 }
 
 fn main() -> ExitCode {
-    let shown = match model::register_policy::<ValueAware>() {
+    let shown = match session::register_policy::<ValueAware>() {
         Ok(()) if std::env::args().len() > 1 => return waggle::run(),
         Ok(()) => show(),
         Err(error) => Err(error.into()),
@@ -214,13 +210,13 @@ mod tests {
 
     #[test]
     fn a_registered_policy_runs_on_every_engine() {
-        model::register_policy::<ValueAware>().unwrap();
+        session::register_policy::<ValueAware>().unwrap();
         show().unwrap();
     }
 
     #[test]
     fn the_name_is_known_like_those_of_other_policies() {
-        assert!(model::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
+        assert!(session::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
         let spec: PolicySpec = "value-aware:window=4".parse().unwrap();
         assert_eq!(serde_json::to_string(&spec).unwrap(), "\"value-aware:window=4\"");
         assert_ne!(spec, "value-aware".parse().unwrap());
@@ -253,22 +249,18 @@ mod tests {
             Vec::new()
         }
 
-        fn shows(&self) -> String {
-            String::new()
+        fn facts(&self) -> Facts {
+            Facts::default()
         }
 
-        fn random_traffic(&self) -> bool {
-            false
-        }
-
-        fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+        fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
             PolicySpec::default().build(layers, shape)
         }
     }
 
     #[test]
     fn a_name_stands_for_one_policy() {
-        let refused = model::register_policy::<Taken>().unwrap_err().to_string();
+        let refused = session::register_policy::<Taken>().unwrap_err().to_string();
         assert_eq!(refused, "there is a cache policy `h2o` already");
     }
 }

@@ -1,14 +1,12 @@
 //! `waggle plan` with measurements of the machine, and without.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use model::estimate::{PROFILE_VERSION, Profile};
+use crate::support::{fail, json, succeed, text, waggle};
+use planner::{PROFILE_VERSION, Profile};
 use protocols::Rates;
 use serde_json::Value;
-use support::{fail, json, succeed, text, waggle};
 
 /// Version and revision of the program under test.
 fn program() -> String {
@@ -113,7 +111,7 @@ fn a_sweep_predicts_as_a_plan_does() {
 
     // The user's own calibration serves both, and no page of results.
     let own = Profile {
-        processor: model::provenance::processor(),
+        processor: report::provenance::processor(),
         kernels: bits::cpu::Cpu::get().to_string(),
         ..profile()
     };

@@ -1,14 +1,12 @@
 //! Conversations between two processes.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use crate::support::{Log, Server, ended, ids, join, json, succeed, text, until, waggle};
 use serde_json::Value;
-use support::{Log, Server, ended, ids, join, json, succeed, text, until, waggle};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -65,7 +63,7 @@ fn whole(model: &str, turns: &[Value], words: &[Vec<u32>]) -> Vec<Vec<u32>> {
 /// The ids of the new words of each turn of a raw conversation.
 fn words(model: &str, turns: &[Value], said: &[&str]) -> Vec<Vec<u32>> {
     let files = model::bundled(model).unwrap();
-    let tokenizer = model::Tokenizer::from_bytes(&files.tokenizer.unwrap()).unwrap();
+    let tokenizer = tokenizer::Tokenizer::from_bytes(&files.tokenizer.unwrap()).unwrap();
     let mut before = String::new();
     let all = turns.iter().zip(said).map(|(turn, said)| {
         let start = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };

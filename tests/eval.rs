@@ -1,12 +1,10 @@
 //! `waggle eval`: what it writes, what it finds, what it refuses.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::{fail, succeed, waggle};
 use serde_json::Value;
-use support::{fail, succeed, waggle};
 use testing::asset;
 
 /// Words of the bundled models' characters.
@@ -113,10 +111,10 @@ fn costs_and_foreign_forms_come_with_a_study() {
     let cost = |label, budget| row(&report, label, budget)["cost"].clone();
     // It is the session that is scored: 20 tokens, and 19 more that are read one by one. A sweep of these lengths and
     // the plan of the session say the same.
-    let sweep = support::json(&mut waggle(
+    let sweep = crate::support::json(&mut waggle(
         "sweep --models shakespeare-gpt2 --contexts 20 --tokens 19 --links wan --policies full;streaming:budget=0.5",
     ));
-    let plan = support::json(&mut waggle(
+    let plan = crate::support::json(&mut waggle(
         "plan --model shakespeare-gpt2 --prompt-len 20 --tokens 20 --preprocess --link wan",
     ));
     let both = |cost: &Value| {
@@ -150,7 +148,7 @@ fn costs_and_foreign_forms_come_with_a_study() {
 fn needles_are_asked_for_at_every_length_and_depth() {
     let line =
         "--model shakespeare-llama --task needle --lengths 100,200 --depths 0,1 --policies streaming --budgets 0.2";
-    let report = support::json(&mut eval(line));
+    let report = crate::support::json(&mut eval(line));
     assert_eq!(report["sequences"], 4);
     assert_eq!(report["of_sequences"][3]["tags"], serde_json::json!({ "length": 200, "depth": 1.0 }));
     assert!(row(&report, "streaming", Some(0.2))["exact_match"].is_number());
@@ -178,7 +176,7 @@ fn recall_tells_who_looks_far_back() {
     let Some(dir) = asset("models/recall") else { return };
     let data = dir.join("queries.jsonl").display().to_string();
     let line = format!("--model {} --task recall --data {data}", dir.display());
-    let report = |rest: &str| support::json(&mut eval(&format!("{line} {rest}")));
+    let report = |rest: &str| crate::support::json(&mut eval(&format!("{line} {rest}")));
     let study = report("--sequences 4 --policies streaming,oracle --budgets 0.1");
     let right = |study: &Value, label: &str, budget| row(study, label, budget)["accuracy"].as_f64().unwrap();
     assert!(right(&study, "full", None) > 0.98, "{study}");

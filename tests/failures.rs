@@ -1,12 +1,10 @@
 //! Every failure ends with an error that says so, and a server goes on.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use support::{Server, ended, fail, succeed, text, waggle};
+use crate::support::{Server, ended, fail, succeed, text, waggle};
 
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;

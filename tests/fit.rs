@@ -1,10 +1,8 @@
 //! `waggle fit`: what it writes serves the policies, and what does not fit is refused by name.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
-use support::{fail, succeed, waggle};
+use crate::support::{fail, succeed, waggle};
 
 /// Words of the bundled models' characters.
 const TEXT: &str = "ROMEO:\nWhat say you to the king? My lord, I come to speak of love and of the night.\n\
@@ -40,7 +38,7 @@ fn columns_are_fitted_once_and_then_serve_a_policy() {
     let demo = format!(
         "demo --model {model} --link memory --prompt-ids 5,6,7,8,9,10,11 --tokens 2 --check --policy kvzap:budget=6"
     );
-    let report = support::json(&mut waggle(&demo));
+    let report = crate::support::json(&mut waggle(&demo));
     assert_eq!(report["token_agreement"], 1.0, "{report}");
 
     // Too little text, and a distance that leaves nothing to learn from.

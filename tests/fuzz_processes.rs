@@ -1,11 +1,7 @@
 //! Two processes and an attacker between them who changes bytes; a server and hostile clients.
 //!
 //! `cargo test` runs a few. The long runs, which print what came of them (some ten minutes):
-//! `cargo test --release --test fuzz_processes -- --ignored --nocapture --test-threads 1`.
-
-mod hostile;
-#[path = "../model/tests/support/tiny.rs"]
-mod tiny;
+//! `cargo test --release --test all fuzz_processes:: -- --ignored --nocapture --test-threads 1`.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -16,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hostile::{Damage, Host, Numbers, Proxy, Spoil, Wire, end, waggle};
+use crate::hostile::{Damage, Host, Numbers, Proxy, Spoil, Wire, end, waggle};
 
 /// Seconds that a party waits for the other.
 const TIMEOUT: f64 = 2.0;
@@ -31,7 +27,7 @@ fn home() -> tempfile::TempDir {
     let home = tempfile::tempdir().expect("a directory");
     let model = home.path().join("model");
     std::fs::create_dir(&model).expect("a directory");
-    tiny::write_tiny(&model);
+    crate::tiny::write_tiny(&model);
     home
 }
 

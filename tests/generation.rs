@@ -1,9 +1,7 @@
 //! Two processes generate what the plaintext model writes.
 
-mod support;
-
+use crate::support::{ids, join, json, waggle};
 use serde_json::Value;
-use support::{ids, join, json, waggle};
 use testing::asset;
 
 /// If the plaintext's best token leads by more than this, the parties must choose it too.
@@ -38,7 +36,7 @@ fn bundled_models_write_shakespeare() {
 
 #[test]
 fn the_first_command_of_the_readme_begins_with_a_line_of_romeo() {
-    let out = support::succeed(waggle("demo --tokens 5").arg("--prompt").arg("ROMEO:\n"));
+    let out = crate::support::succeed(waggle("demo --tokens 5").arg("--prompt").arg("ROMEO:\n"));
     assert_eq!(out, "I wil\n", "standard output holds the text alone");
 }
 

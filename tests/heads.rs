@@ -1,11 +1,9 @@
 //! `waggle heads`: the pattern that it finds, what it prints, what it refuses.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::{fail, json, succeed, waggle};
 use serde_json::Value;
-use support::{fail, json, succeed, waggle};
 use testing::asset;
 
 /// Words of the bundled models' characters.

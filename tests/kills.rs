@@ -1,11 +1,9 @@
 //! Parties that are killed or stopped at any moment: no correlation is used twice, no pool is left without its
 //! partner, and the next client is served.
 //!
-//! `cargo test --release --test kills` disturbs 10 sessions; `WAGGLE_KILLS=200 cargo test --release --test kills --
-//! --nocapture` disturbs 200 and says how they ended. `WAGGLE_SEED` repeats the choices of a run, not its moments.
+//! `cargo test --release --test all kills::` disturbs 10 sessions; with `WAGGLE_KILLS=200` and `-- --nocapture` it
+//! disturbs 200 and says how they ended. `WAGGLE_SEED` repeats the choices of a run, not its moments.
 #![cfg(unix)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +12,8 @@ use std::process::{Child, Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::support::{Server, ended, succeed, text, until, waggle};
 use serde_json::Value;
-use support::{Server, ended, succeed, text, until, waggle};
 
 /// Read time-out of both parties, in seconds.
 const TIMEOUT: f64 = 1.0;
@@ -146,7 +144,7 @@ impl Stage {
 
     /// Ids of the files in `dir` whose state is one of `states`.
     fn ids(dir: &Path, states: &[&str]) -> BTreeSet<String> {
-        let list = support::json(&mut waggle(&format!("pools list {}", dir.display())));
+        let list = crate::support::json(&mut waggle(&format!("pools list {}", dir.display())));
         let wanted = |file: &&Value| states.contains(&file["state"].as_str().unwrap());
         list.as_array().unwrap().iter().filter(wanted).map(|file| file["id"].as_str().unwrap_or("-").into()).collect()
     }

@@ -1,14 +1,12 @@
 //! A server under mpirun: the same sessions as one process has, to the byte, and one end for all ranks.
 
-mod support;
-
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::support::{Server, ended, home, json, text};
 use serde_json::Value;
-use support::{Server, ended, home, json, text};
 
 /// The longest time that a job may take to end, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);

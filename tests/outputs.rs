@@ -1,13 +1,11 @@
 //! What commands write: to a pipe that nobody reads, to a full disk, and over older files.
 #![cfg(unix)]
 
-mod support;
-
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use support::{Server, fail, succeed, text, waggle};
+use crate::support::{Server, fail, succeed, text, waggle};
 
 const IDS: &str = "--prompt-ids 30,27,25 --tokens 2";
 const CONFIG: &str =
@@ -153,7 +151,7 @@ fn a_command_that_fails_leaves_no_report_and_no_other() {
 fn limited(blocks: usize, line: &str) -> Command {
     let mut command = Command::new("sh");
     let limit = format!("trap '' XFSZ; ulimit -f {blocks}; exec {} {line}", env!("CARGO_BIN_EXE_waggle"));
-    command.env("WAGGLE_HOME", support::home());
+    command.env("WAGGLE_HOME", crate::support::home());
     command.args(["-c", &limit]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -190,7 +188,7 @@ fn a_client_without_room_leaves_nothing_at_its_server() {
     let error = fail(&mut limited(2, &preprocess), 1);
     assert!(error.contains("a.pool: pool: File too large") && error.lines().count() == 1, "{error}");
     assert!(names(&mine).is_empty());
-    support::until(|| server.child.try_wait().unwrap());
+    crate::support::until(|| server.child.try_wait().unwrap());
     assert!(names(&kept).is_empty(), "{:?}", names(&kept));
     let error = server.stop();
     assert!(error.contains("the client gives up: its pool: file too large"), "{error}");

@@ -1,14 +1,12 @@
 //! What a server's model is, insisted on and remembered; prompts from files.
 
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use model::Expectation;
-use support::{Server, fail, succeed, text, waggle};
+use crate::support::{Server, fail, succeed, text, waggle};
+use session::Expectation;
 
 const MODEL: &str = "shakespeare-gpt2";
 

@@ -1,12 +1,10 @@
 //! The plan of a session equals its ledger to the byte.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::support::{json, succeed, waggle};
 use serde_json::{Value, json as value};
-use support::{json, succeed, waggle};
 
 /// Bytes each way and flows by phase and path, of what was sent at all.
 fn operations(report: &Value) -> BTreeMap<(String, String), [u64; 3]> {
@@ -31,7 +29,7 @@ fn costs(list: &Value) -> BTreeMap<(String, String), [u64; 3]> {
 /// what products pack.
 fn compare(model: &str, prompt: &[u32], tokens: usize, arguments: &str) {
     let arguments = &if arguments.contains("--link") { arguments.into() } else { format!("{arguments} --link lan") };
-    let (ids, count) = (support::join(prompt), prompt.len());
+    let (ids, count) = (crate::support::join(prompt), prompt.len());
     let run = json(&mut waggle(&format!("demo --model {model} --prompt-ids {ids} --tokens {tokens} {arguments}")));
     let plan = json(&mut waggle(&format!("plan --model {model} --prompt-len {count} --tokens {tokens} {arguments}")));
     assert_eq!((&run["predicted"], &plan["predicted"]), (&Value::from(false), &Value::from(true)));

@@ -5,10 +5,8 @@
 //! look at the difference:
 //!
 //! ```sh
-//! WAGGLE_BLESS=1 cargo test --release --test plans && git diff --stat tests/data/plans
+//! WAGGLE_BLESS=1 cargo test --release --test all plans:: && git diff --stat tests/data/plans
 //! ```
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -16,8 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use crate::support::{json, waggle};
 use serde_json::Value;
-use support::{json, waggle};
 
 /// Name and arguments of each plan. A model in braces is a configuration in `tests/data/models`.
 const PLANS: [(&str, &str); 43] = [

@@ -1,11 +1,9 @@
 //! `waggle policies`: every policy once.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{fail, json, succeed, waggle};
 use mpcache::PolicySpec;
-use support::{fail, json, succeed, waggle};
 
 #[test]
 fn every_policy_is_listed_once() {

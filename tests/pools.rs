@@ -1,14 +1,12 @@
 //! Preprocessing as a command of its own: two processes, two sessions, two files.
 
-mod support;
-
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use crate::support::{Server, fail, json, succeed, until, waggle};
 use serde_json::Value;
-use support::{Server, fail, json, succeed, until, waggle};
 
 const PROMPT: &str = "--prompt-ids 30,27,25,17,27,10,0 --tokens 4";
 

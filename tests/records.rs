@@ -1,12 +1,10 @@
 //! Records: what made them is in them, what is nobody's business is not, and `bench/SCHEMA.md` names every field.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::support::{fail, json, succeed, waggle};
 use serde_json::Value;
-use support::{fail, json, succeed, waggle};
 
 /// A session small enough for a test.
 const DEMO: &str = "demo --prompt-ids 30,27,25 --tokens 3 --link";

@@ -1,15 +1,13 @@
 //! One server and many clients: who is served, who waits, who is sent away, and how it ends.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Log, Server, ended, fail, json, succeed, text, waggle};
 use serde_json::Value;
-use support::{Log, Server, ended, fail, json, succeed, text, waggle};
 
 const MODEL: &str = "--model shakespeare-gpt2";
 const SHORT: &str = "--prompt-ids 30,27,25 --tokens 2";
@@ -141,7 +139,7 @@ fn connections_without_a_key_are_few_and_short() {
     assert!(start.elapsed() > Duration::from_secs(19), "not before its time");
     let log = server.log().wait_for("within 20.0 s during `tls`");
     assert!(!log.contains("panicked"), "{log}");
-    support::until(|| succeed(&mut server.client(SHORT)).contains('\n').then_some(()));
+    crate::support::until(|| succeed(&mut server.client(SHORT)).contains('\n').then_some(()));
 }
 
 #[cfg(unix)]
@@ -224,7 +222,7 @@ fn the_metrics_count_sessions_and_bytes() {
     let report = json(&mut server.client(SHORT));
     fail(&mut server.client("--prompt-ids 1 --tokens 3"), 1);
     server.log().wait_for("more than the 2");
-    let page = support::until(|| Some(page()).filter(|page| page.contains("outcome=\"refused\"} 1")));
+    let page = crate::support::until(|| Some(page()).filter(|page| page.contains("outcome=\"refused\"} 1")));
     assert_eq!(number(&page, "waggle_sessions_total{outcome=\"generated\"}"), 1.0);
     assert_eq!(number(&page, "waggle_tokens_total"), 2.0);
     assert_eq!(number(&page, "waggle_clients_waiting"), 0.0);

@@ -1,11 +1,9 @@
 //! `waggle report` and `waggle plot`: what they make of documents that other commands wrote.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::{fail, succeed, waggle};
 use serde_json::Value;
-use support::{fail, succeed, waggle};
 
 /// The plan of a step after `cached` tokens under `policy`, in a file.
 fn plan(dir: &Path, policy: &str, cached: usize) -> PathBuf {

@@ -5,16 +5,14 @@
 //! a change of the program is meant to change them, write the file anew and look at the difference:
 //!
 //! ```sh
-//! WAGGLE_BLESS=1 cargo test --release --test studies && git diff tests/data/studies.jsonl
+//! WAGGLE_BLESS=1 cargo test --release --test all studies:: && git diff tests/data/studies.jsonl
 //! ```
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 
+use crate::support::waggle;
 use serde_json::{Value, json};
-use support::waggle;
 
 /// Largest difference of a metric, relative where it is above 1: above the rounding of sums, far below one changed
 /// token.
@@ -35,7 +33,7 @@ fn study(model: &str) -> Value {
     let text = dir.path().join("text.txt");
     fs::write(&text, TEXT).unwrap();
     let line = format!("eval --engine fixed --model {model} --context 56 --sequences 1 --budgets 0.3 --text");
-    let report = support::json(waggle(&line).arg(text).args(["--policies", POLICIES]));
+    let report = crate::support::json(waggle(&line).arg(text).args(["--policies", POLICIES]));
     let mut rows = report["rows"].clone();
     for row in rows.as_array_mut().unwrap() {
         // The same numbers once more: there is one sequence.

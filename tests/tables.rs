@@ -1,12 +1,10 @@
 //! `waggle tables`: tables come from records alone, and pages say what the program plans.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use support::{fail, succeed, text, waggle};
+use crate::support::{fail, succeed, text, waggle};
 
 fn waggle_tables(arguments: &[&str]) -> Output {
     waggle("tables").args(arguments).output().expect("the program starts")

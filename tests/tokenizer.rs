@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use model::{Tokenizer, TokenizerError, WorkerCommand, bundled};
+use model::bundled;
 use serde_json::{Value, json};
 use testing::asset;
+use tokenizer::{Tokenizer, TokenizerError, WorkerCommand};
 
 /// The program under test as a worker.
 fn command() -> WorkerCommand {

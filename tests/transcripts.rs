@@ -1,13 +1,11 @@
 //! What each party receives, read off the wire.
 
-mod support;
-
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use support::{Server, succeed};
+use crate::support::{Server, succeed};
 
 /// The prompt of these tests, distinct from anything that the parties say in the open.
 const PROMPT: &str = "summer's day\n";
@@ -84,7 +82,7 @@ const OPENING: usize = 16 << 10;
 #[test]
 fn the_server_never_sees_the_prompt() {
     let files = model::bundled("shakespeare-gpt2").unwrap();
-    let tokenizer = model::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+    let tokenizer = tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
     let ids = tokenizer.encode(PROMPT).unwrap();
     let (text, Transcript { to_server, .. }) = session("shakespeare-gpt2");
     assert!(to_server.len() > 1 << 20);

@@ -1,13 +1,11 @@
 //! Trust between real processes: changed keys, wrong keys, and one party in plaintext.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use support::*;
+use crate::support::*;
 
 const SHORT: &str = "--prompt-ids 1,2 --tokens 1 --timeout 60";
 

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use net::{Ledger, Phase, Role, process_cpu_time};
+use planner::Planner;
 use protocols::functions::exp::exp_negative;
 use protocols::functions::grid::{Grid, Pieces, Scale};
 use protocols::functions::spline::Spline;
@@ -15,7 +16,7 @@ use protocols::local::Pair;
 use protocols::ops::fss::table::{CurveSpec, FssTable};
 use protocols::ops::fss::threshold;
 use protocols::ops::{fss, lookup};
-use protocols::{Error, FRAC, Gelu, Options, Planner, Session, Shape};
+use protocols::{Error, FRAC, Gelu, Options, Session, Shape};
 
 /// Inputs of a measurement.
 const COUNT: usize = 3 << 13;

@@ -3,7 +3,7 @@
 /// A bound on the magnitudes that an operation returns, also where its inputs left the range that it supports.
 ///
 /// Whoever opens comparisons needs one: a party may choose weights that drive scores out of any range that is merely
-/// expected. [`Engine::ceiling`](crate::Engine::ceiling) states the bounds of an engine's operations; sums follow
+/// expected. [`Select::ceiling`](crate::Select::ceiling) states the bounds of an engine's operations; sums follow
 /// from these by [`plus`](Ceiling::plus) and [`times`](Ceiling::times).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ceiling(u64);
@@ -41,9 +41,9 @@ pub enum Origin {
     Product,
     /// [`Engine::softmax`](crate::Engine::softmax).
     Probability,
-    /// [`Engine::sum_squares`](crate::Engine::sum_squares), also of entries that were negated.
+    /// [`Select::sum_squares`](crate::Select::sum_squares), also of entries that were negated.
     Squares,
-    /// [`Engine::gather`](crate::Engine::gather) or [`scatter`](crate::Engine::scatter) of entries of this magnitude.
+    /// [`Select::gather`](crate::Select::gather) or [`scatter`](crate::Select::scatter) of entries of this magnitude.
     Moved {
         /// The `magnitude` that the operation was given.
         magnitude: u32,

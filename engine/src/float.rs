@@ -7,9 +7,9 @@ use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewM
 use rayon::prelude::*;
 
 use crate::ceiling::{Ceiling, Origin};
-use crate::engine::{Engine, Extrema, Gelu, HIDE, Right};
+use crate::engine::{Engine, Gelu, HIDE, Precision, Product, Right, Visible};
 use crate::error::Error;
-use crate::operand::OperandId;
+use crate::select::{Extrema, Select};
 use crate::top_k::Ranking;
 use crate::weight::{WeightData, WeightLoader, WeightSpec};
 
@@ -83,8 +83,6 @@ type T = ArrayD<f32>;
 impl Engine for Float {
     type Tensor = T;
     type Weight = FloatWeight;
-    type Selection = FloatSelection;
-    /// Nothing: products in the clear are not prepared.
     type Operand = ();
 
     const CLEAR: bool = true;
@@ -146,53 +144,16 @@ impl Engine for Float {
         Ceiling::NONE
     }
 
-    fn shift(&mut self, x: &T, by: &ArrayD<f32>) -> Result<T, Error> {
-        assert_eq!(x.shape(), by.shape());
-        Ok(x + by)
+    fn public(&mut self, values: &T) -> T {
+        values.clone()
     }
 
-    fn operand(_: OperandId) {}
-
-    fn cut(_: &mut (), _: usize) {}
-
-    fn fork((): &()) -> Option<()> {
-        Some(())
+    fn matmul_each(&mut self, products: Vec<Product<Self>>, _: Precision) -> Result<Vec<T>, Error> {
+        Ok(products.into_iter().map(|Product { left, right }| product(left, right.tensor())).collect())
     }
 
-    fn matmul(&mut self, a: &T, b: Right<Self>) -> Result<T, Error> {
-        let a = a.view().into_dimensionality::<Ix3>().expect("three axes");
-        let b = b.tensor().view().into_dimensionality::<Ix3>().expect("three axes");
-        let ((batch, m, k), (batch_b, k_b, n)) = (a.dim(), b.dim());
-        assert_eq!((batch, k), (batch_b, k_b), "matmul of {:?} and {:?}", a.shape(), b.shape());
-        let mut out = Array3::zeros((batch, m, n));
-        for ((a, b), o) in a.outer_iter().zip(b.outer_iter()).zip(out.outer_iter_mut()) {
-            multiply_into(a, b, o);
-        }
-        Ok(out.into_dyn())
-    }
-
-    fn softmax_within(&mut self, x: &T, seen: &[Range<usize>]) -> Result<T, Error> {
-        let mut out = x.clone();
-        let rows = x.shape()[x.ndim() - 2];
-        assert_eq!(rows, seen.len());
-        for (i, row) in out.rows_mut().into_iter().enumerate() {
-            let Range { start, end } = seen[i % rows];
-            assert!(start < end, "a row sees something");
-            let (row, mut after) = row.split_at(Axis(0), end);
-            let (mut before, mut row) = row.split_at(Axis(0), start);
-            before.fill(0.0);
-            after.fill(0.0);
-            let max = row.fold(f32::NEG_INFINITY, |m, &v| m.max(v));
-            row.mapv_inplace(|v| (v - max).exp());
-            let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
-            row.mapv_inplace(|v| (f64::from(v) / sum) as f32);
-        }
-        Ok(out)
-    }
-
-    fn add_to_columns(&mut self, x: &T, by: &[f32]) -> Result<T, Error> {
-        assert_eq!(x.shape().last(), Some(&by.len()), "a number for every column");
-        Ok(x + &Array1::from(by.to_vec()))
+    fn softmax_each(&mut self, parts: &[Visible<T>]) -> Result<Vec<T>, Error> {
+        Ok(parts.iter().map(softmax).collect())
     }
 
     fn gelu(&mut self, x: &T, form: Gelu) -> Result<T, Error> {
@@ -212,18 +173,6 @@ impl Engine for Float {
 
     fn silu(&mut self, x: &T) -> Result<T, Error> {
         Ok(x.mapv(|v| v / (1.0 + (-v).exp())))
-    }
-
-    fn layer_norm(&mut self, x: &T, eps: f32) -> Result<T, Error> {
-        let mut out = x.clone();
-        for mut row in out.rows_mut() {
-            let n = row.len() as f64;
-            let mean = row.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
-            let var = row.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
-            let inverse = (var + f64::from(eps)).sqrt().recip();
-            row.mapv_inplace(|v| ((f64::from(v) - mean) * inverse) as f32);
-        }
-        Ok(out)
     }
 
     fn rms_norm(&mut self, x: &T, eps: f32) -> Result<T, Error> {
@@ -282,6 +231,10 @@ impl Engine for Float {
         };
         Ok(Some(x.lanes(Axis(1)).into_iter().map(best).collect()))
     }
+}
+
+impl Select for Float {
+    type Selection = FloatSelection;
 
     fn sum_last(&mut self, x: &T) -> Result<T, Error> {
         Ok(x.sum_axis(Axis(x.ndim() - 1)))
@@ -386,6 +339,38 @@ impl Engine for Float {
     }
 }
 
+/// (batch, m, k) x (batch, k, n).
+fn product(a: &T, b: &T) -> T {
+    let a = a.view().into_dimensionality::<Ix3>().expect("three axes");
+    let b = b.view().into_dimensionality::<Ix3>().expect("three axes");
+    let ((batch, m, k), (batch_b, k_b, n)) = (a.dim(), b.dim());
+    assert_eq!((batch, k), (batch_b, k_b), "matmul of {:?} and {:?}", a.shape(), b.shape());
+    let mut out = Array3::zeros((batch, m, n));
+    for ((a, b), o) in a.outer_iter().zip(b.outer_iter()).zip(out.outer_iter_mut()) {
+        multiply_into(a, b, o);
+    }
+    out.into_dyn()
+}
+
+fn softmax(Visible { scores, seen }: &Visible<T>) -> T {
+    let mut out = (*scores).clone();
+    let rows = scores.shape()[scores.ndim() - 2];
+    assert_eq!(rows, seen.len());
+    for (i, row) in out.rows_mut().into_iter().enumerate() {
+        let Range { start, end } = seen[i % rows];
+        assert!(start < end, "a row sees something");
+        let (row, mut after) = row.split_at(Axis(0), end);
+        let (mut before, mut row) = row.split_at(Axis(0), start);
+        before.fill(0.0);
+        after.fill(0.0);
+        let max = row.fold(f32::NEG_INFINITY, |m, &v| m.max(v));
+        row.mapv_inplace(|v| (v - max).exp());
+        let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
+        row.mapv_inplace(|v| (f64::from(v) / sum) as f32);
+    }
+    out
+}
+
 fn gelu_tanh(x: f32) -> f32 {
     let sqrt_2_over_pi = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
     0.5 * x * (1.0 + (sqrt_2_over_pi * (x + 0.044715 * x * x * x)).tanh())
@@ -485,30 +470,17 @@ mod tests {
     fn softmax_sees_what_is_visible() {
         let mut rng = StdRng::seed_from_u64(2);
         let x = random(&[2, 3, 5], &mut rng) * 50.0;
-        let visible = [1, 3, 5];
-        let p = Float::default().softmax(&x, &visible).unwrap();
-        for h in 0..2 {
-            for (i, &seen) in visible.iter().enumerate() {
-                let sum: f64 = (0..seen).map(|j| f64::from(x[[h, i, j]]).exp()).sum();
-                for j in 0..5 {
-                    let want = if j < seen { f64::from(x[[h, i, j]]).exp() / sum } else { 0.0 };
-                    assert!((f64::from(p[[h, i, j]]) - want).abs() < 1e-5);
-                }
-            }
-        }
-        let within = [1..3, 0..1, 4..5];
-        let p = Float::default().softmax_within(&x, &within).unwrap();
-        for h in 0..2 {
-            for (i, seen) in within.iter().enumerate() {
-                let sum: f64 = seen.clone().map(|j| f64::from(x[[h, i, j]]).exp()).sum();
-                for j in 0..5 {
-                    let want = if seen.contains(&j) { f64::from(x[[h, i, j]]).exp() / sum } else { 0.0 };
-                    assert!((f64::from(p[[h, i, j]]) - want).abs() < 1e-5);
-                }
+        for seen in [[0..1, 0..3, 0..5], [1..3, 0..1, 4..5]] {
+            let p = Float::default().softmax(&x, &seen).unwrap();
+            for (at, p) in p.indexed_iter() {
+                let e = |j: usize| f64::from(x[[at[0], at[1], j]]).exp();
+                let seen = seen[at[1]].clone();
+                let want = if seen.contains(&at[2]) { e(at[2]) / seen.map(e).sum::<f64>() } else { 0.0 };
+                assert!((f64::from(*p) - want).abs() < 1e-5);
             }
         }
         // Scores as large as real models produce do not overflow.
-        let p = Float::default().softmax(&ArrayD::from_elem(IxDyn(&[1, 4]), 1e30), &[4]).unwrap();
+        let p = Float::default().softmax(&ArrayD::from_elem(IxDyn(&[1, 4]), 1e30), &[0..4]).unwrap();
         close(&p, &ArrayD::from_elem(IxDyn(&[1, 4]), 0.25), 1e-6);
     }
 
@@ -534,13 +506,9 @@ mod tests {
     }
 
     #[test]
-    fn norms_have_their_moments() {
+    fn a_norm_has_its_moment() {
         let mut rng = StdRng::seed_from_u64(3);
         let x = random(&[3, 40], &mut rng) + 7.0;
-        for row in Float::default().layer_norm(&x, 0.0).unwrap().rows() {
-            let (mean, square) = (row.sum() / 40.0, row.mapv(|v| v * v).sum() / 40.0);
-            assert!(mean.abs() < 1e-5 && (square - 1.0).abs() < 1e-5);
-        }
         for row in Float::default().rms_norm(&x, 0.0).unwrap().rows() {
             assert!((row.mapv(|v| v * v).sum() / 40.0 - 1.0).abs() < 1e-5);
         }

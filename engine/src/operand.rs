@@ -69,3 +69,30 @@ impl fmt::Display for OperandId {
         if *part > 0 { write!(f, ", part {part}") } else { Ok(()) }
     }
 }
+
+/// What an engine remembers of a matrix of the cache between products, beyond the matrix itself.
+///
+/// It cannot be copied: a mask that served two matrices would show how they differ.
+pub trait CachedOperand: Send + Sized {
+    /// An operand without products so far. Matrices whose rows change take one of the next
+    /// [generation](OperandId::generation).
+    fn new(id: OperandId) -> Self;
+
+    /// The matrix has lost its last tokens and has `tokens` or fewer: others may come in their places. Both parties
+    /// know how many are left.
+    fn roll_back(&mut self, tokens: usize);
+
+    /// The same operand for a plan that goes on in another way; `None` if it holds anything but sizes.
+    fn fork(&self) -> Option<Self>;
+}
+
+/// Nothing: products in the clear are not prepared.
+impl CachedOperand for () {
+    fn new(_: OperandId) -> Self {}
+
+    fn roll_back(&mut self, _: usize) {}
+
+    fn fork(&self) -> Option<Self> {
+        Some(())
+    }
+}

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::ceiling::Ceiling;
 
-/// A method of [`Engine::top_k`](crate::Engine::top_k). All find the same entries; they differ in cost and in what
+/// A method of [`Select::top_k`](crate::Select::top_k). All find the same entries; they differ in cost and in what
 /// the parties see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopK {
@@ -53,7 +53,7 @@ impl FromStr for TopK {
     }
 }
 
-/// What [`Engine::top_k`](crate::Engine::top_k) looks for.
+/// What [`Select::top_k`](crate::Select::top_k) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranking {
     /// How many entries of each row, at least 1 and at most the row's length.

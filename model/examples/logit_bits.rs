@@ -6,9 +6,10 @@
 use std::error::Error;
 
 use engine::{Float, FloatLoader};
-use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, Tokenizer, bundled, bundled_text, generate};
+use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, bundled, bundled_text, generate};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokenizer::Tokenizer;
 
 const CONTEXT: usize = 128;
 const SEQUENCES: usize = 64;

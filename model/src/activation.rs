@@ -1,7 +1,7 @@
 //! Entrywise non-linearities, those of this crate and those of others.
 //!
 //! A function of another crate is written once over [`Engine`], as a composition of its operations. Nothing generic
-//! can stand behind a pointer, so [`register_activation`](crate::register_activation) fixes one instance for every
+//! can stand behind a pointer, so registering ([`Functions`]) fixes one instance for every
 //! engine, and a model looks up that of its own.
 
 use std::any::Any;
@@ -25,7 +25,7 @@ pub enum Activation {
     Silu,
     /// `relu`.
     Relu,
-    /// One of another crate, see [`register_activation`](crate::register_activation).
+    /// One of another crate, see [`Functions`].
     Registered(RegisteredActivation),
 }
 
@@ -39,13 +39,13 @@ const BUILT_IN: &[(Activation, &str, &[&str])] = &[
 
 impl Activation {
     /// The function that a `config.json` calls `name`.
-    pub(crate) fn published(name: &str) -> Option<Self> {
+    pub fn published(name: &str) -> Option<Self> {
         let built_in = BUILT_IN.iter().find(|(_, _, names)| names.contains(&name)).map(|(function, ..)| *function);
         built_in.or_else(|| RegisteredActivation::named(name).map(Activation::Registered))
     }
 
     /// The names that a `config.json` may use.
-    pub(crate) fn known() -> Vec<&'static str> {
+    pub fn known() -> Vec<&'static str> {
         let built_in = BUILT_IN.iter().flat_map(|(.., names)| names.iter().copied());
         built_in.chain(registered().into_iter().map(|function| function.name())).collect()
     }
@@ -165,24 +165,24 @@ impl RegisteredActivation {
 }
 
 /// A function and the engines on which it runs, on its way into the registry.
-pub(crate) struct Functions(Vec<Box<dyn Any + Send + Sync>>);
+pub struct Functions(Vec<Box<dyn Any + Send + Sync>>);
 
 impl Functions {
     /// The function `A` on [`Float`], where it is exact.
-    pub(crate) fn exact<A: ActivationFunction>() -> Self {
+    pub fn exact<A: ActivationFunction>() -> Self {
         let exact: Apply<Float> = |_: &mut Float, x: &ArrayD<f32>| Ok(x.mapv(A::exact));
         Functions(vec![Box::new(exact)])
     }
 
     /// And on the engine `E`.
-    pub(crate) fn on<A: ActivationFunction, E: Engine>(mut self) -> Self {
+    pub fn on<A: ActivationFunction, E: Engine>(mut self) -> Self {
         let apply: Apply<E> = A::apply::<E>;
         self.0.push(Box::new(apply));
         self
     }
 
     /// Makes `A` known by its name.
-    pub(crate) fn register<A: ActivationFunction>(self) -> Result<(), TakenActivation> {
+    pub fn register<A: ActivationFunction>(self) -> Result<(), TakenActivation> {
         let name = A::NAME;
         let built_in = BUILT_IN.iter().any(|(_, sent, names)| *sent == name || names.contains(&name));
         // A writer only pushes whole entries, so a poisoned lock is harmless.

@@ -20,7 +20,7 @@ const SCORES: usize = 1 << 22;
 const MIN_CHUNK: usize = 16;
 
 /// Tokens of a chunk of a prompt of `prompt` tokens: `asked`, or what memory suggests. Public.
-pub(crate) fn chunk_size(spec: &ModelSpec, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
+pub fn chunk_size(spec: &ModelSpec, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
     if let Some(asked) = asked {
         return asked.get();
     }
@@ -45,7 +45,7 @@ fn chunks(count: usize, size: usize, evict: Option<usize>) -> impl Iterator<Item
 
 /// The number of passes that a prompt of `count` tokens takes in chunks of `size` under a policy that evicts after
 /// every `evict` tokens.
-pub(crate) fn passes(count: usize, size: usize, evict: Option<usize>) -> usize {
+pub fn passes(count: usize, size: usize, evict: Option<usize>) -> usize {
     let (size, evict) = (size.max(1), evict.unwrap_or(count).max(1));
     count / evict * evict.div_ceil(size) + (count % evict).div_ceil(size)
 }
@@ -80,9 +80,17 @@ pub(crate) fn read<E: Engine>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::session::tests::llama;
+
+    /// A tiny model of `layers` layers.
+    pub(crate) fn llama(layers: usize) -> ModelSpec {
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
+                 "num_attention_heads": 2, "vocab_size": 11}}"#
+        );
+        ModelSpec::from_config_json(config.as_bytes()).unwrap()
+    }
 
     #[test]
     fn chunks_are_chosen_by_memory_unless_asked_for() {

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::MAX_CONFIG_BYTES;
-use crate::{Checkpoint, Error, MAX_TOKENIZER_BYTES, ModelSpec, hints};
+use crate::{Checkpoint, Error, ModelSpec, hints};
+
+/// Longest `tokenizer.json` that is read.
+pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 
 /// Configuration, weights and, if there is one, tokenizer of a model.
 pub struct ModelFiles {
@@ -147,13 +150,13 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
 }
 
 /// The text of `tokenizer.json` in the directory of a model, if it has one.
-pub(crate) fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
+pub fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
     let path = dir.join("tokenizer.json");
-    path.exists().then(|| read(path, MAX_TOKENIZER_BYTES as u64)).transpose()
+    path.exists().then(|| read(path, MAX_TOKENIZER_BYTES)).transpose()
 }
 
 fn read(path: PathBuf, limit: u64) -> Result<Vec<u8>, Error> {
-    match net::files::read(&path, limit) {
+    match ::files::read(&path, limit) {
         Ok(bytes) if hints::is_lfs(&bytes) => Err(Error::Pointer(path)),
         Ok(bytes) => Ok(bytes),
         Err(source) => Err(Error::File { path, source }),

@@ -5,7 +5,7 @@
 //!
 //! [`modeling_gemma2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma2
 
-use protocols::functions::soft_cap::CAPS;
+use engine::SOFT_CAPS as CAPS;
 use serde::{Deserialize, Serialize};
 
 use crate::TensorSpec;

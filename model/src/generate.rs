@@ -2,15 +2,15 @@
 
 use std::num::NonZeroUsize;
 
-use engine::{Engine, LogitBits, Tensor};
-use mpcache::{KvCache, Padding, PolicySpec};
+use engine::{Engine, LogitBits, Select, Tensor};
+use mpcache::{KvCache, Padding, PolicySpec, ScoreSource};
 use ndarray::{Array2, Axis, Ix2, Slice};
 use serde::{Deserialize, Serialize};
 
 use crate::chunks::{chunk_size, read};
 use crate::draft::{Drafts, Guess, accepted, filled};
-use crate::lengths::{Excess, bucket};
-use crate::surprise::Surprise;
+use crate::lengths::bucket;
+use crate::surprisal::Surprisal;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
 /// What the client learns of each position.
@@ -145,7 +145,7 @@ pub struct Generation {
 /// Both parties call it with equal options; only the client passes ids. N tokens take one pass over the prompt and
 /// N - 1 passes over one token each; with a draft fewer, over several tokens each. Fails before the first message if
 /// the positions do not fit the model.
-pub fn generate<E: Engine>(
+pub fn generate<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     prompt: Input,
@@ -184,10 +184,10 @@ pub fn generate_with<E: Engine>(
     if cache.tokens() == 0 {
         cache.expect_prompt(prompt.count);
     }
-    if cache.wants_learned() && !model.learned() {
+    if cache.wants_scores() == Some(ScoreSource::ScoringHead) && !model.learned() {
         return Err(Error::NotLearned);
     }
-    let mut surprise = Surprise::default();
+    let mut surprisal = Surprisal::default();
     let most = options.draft.map_or(0, Drafts::tokens);
     let mut steady = options.draft.and_then(Drafts::schedule);
     let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
@@ -207,7 +207,7 @@ pub fn generate_with<E: Engine>(
         let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
         hooks.go_on()?;
         hooks.begin(engine, step);
-        let all = options.all_positions || drafted > 0 || cache.wants_surprise();
+        let all = options.all_positions || drafted > 0 || cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if all { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };
         let progress = &mut |done, all| hooks.layer(done, all);
@@ -229,14 +229,14 @@ pub fn generate_with<E: Engine>(
                 let logits = model.reveal_logits(engine, &hidden, options.logit_bits)?;
                 let logits = logits
                     .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
-                surprise.tell(cache, fed.as_deref(), logits.as_ref())?;
+                surprisal.tell(engine, cache, fed.as_deref(), logits.as_ref())?;
                 let picked = logits.as_ref().map(|logits| {
                     accepted(guesses, ends, |i| pick(i, &|sampler| sampler.pick(logits.row(first + i))))
                 });
                 (picked, logits)
             }
             Reveal::Token => {
-                surprise.tell(cache, fed.as_deref(), None)?;
+                surprisal.tell(engine, cache, fed.as_deref(), None)?;
                 let logits = model.logits(engine, &hidden)?.slice(0, first..first + 1 + drafted);
                 let best = engine.scope("argmax", |e| e.argmax(&logits))?;
                 (best.map(|best| accepted(guesses, ends, |i| pick(i, &|_| best[i] as u32))), None)
@@ -325,21 +325,17 @@ impl Next<'_> {
     }
 }
 
-/// Refuses a generation of nothing ([`Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than `limit`
-/// positions ([`Error::TooLong`]).
-pub(crate) fn check_lengths(lengths: Lengths, bound: Lengths, limit: usize) -> Result<(), Error> {
+/// Refuses a generation of nothing ([`Error::Nothing`]) or over more than `limit` positions ([`Error::TooLong`]).
+pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
     if lengths.prompt == 0 || lengths.tokens == 0 {
         return Err(Error::Nothing);
-    }
-    if let Some(Excess { what, got, limit }) = lengths.beyond(bound) {
-        return Err(Error::Limit { what, got, limit });
     }
     let positions = lengths.positions();
     if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
 }
 
 /// Refuses padding, of a prompt or of the answers of a conversation, under a policy that would choose among it.
-pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
+pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     if padded && *policy != PolicySpec::default() {
         return Err(Error::PaddedPolicy { policy: policy.to_string() });
     }
@@ -347,7 +343,7 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
 }
 
 /// Refuses drafts under `policy` unless it `can_cut`.
-pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: bool) -> Result<(), Error> {
+pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: bool) -> Result<(), Error> {
     if draft.is_some() && !can_cut {
         return Err(Error::DraftPolicy { policy: policy.to_string() });
     }
@@ -364,7 +360,7 @@ fn check<E: Engine>(
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     let before = cache.tokens();
     let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
-    check_lengths(lengths, Lengths::MAX, positions.saturating_sub(before))?;
+    check_lengths(lengths, positions.saturating_sub(before))?;
     // What stands for nothing comes last in a generation, and before other words in the next turn.
     check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
@@ -372,24 +368,4 @@ fn check<E: Engine>(
         return Err(Error::AllPadding { tokens, prompt: prompt.count });
     }
     spec.check_ids(prompt.ids.unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_length_has_its_own_bound_and_both_share_the_positions() {
-        let bound = Lengths { prompt: 8, tokens: 4 };
-        let check = |prompt, tokens| check_lengths(Lengths { prompt, tokens }, bound, 10);
-        assert_eq!(Lengths { prompt: 8, tokens: 3 }.positions(), 10);
-        check(8, 3).unwrap();
-        check(7, 4).unwrap();
-        assert!(matches!(check(0, 4), Err(Error::Nothing)));
-        assert!(matches!(check(8, 0), Err(Error::Nothing)));
-        assert!(matches!(check(9, 5), Err(Error::Limit { what: "tokens of a prompt", got: 9, limit: 8 })));
-        assert!(matches!(check(8, 5), Err(Error::Limit { what: "tokens to generate", got: 5, limit: 4 })));
-        assert!(matches!(check(8, 4), Err(Error::TooLong { positions: 11, limit: 10 })));
-        assert_eq!(Lengths::MAX.positions(), usize::MAX);
-    }
 }

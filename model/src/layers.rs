@@ -66,7 +66,7 @@ pub(crate) fn learned<E: Engine>(
 ) {
     let columns = qkv.shape()[1];
     if columns > width {
-        cache.learned(layer, &qkv.slice(1, width..columns), engine.linear_ceiling(weight));
+        cache.score(layer, &qkv.slice(1, width..columns), engine.linear_ceiling(weight));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. Its columns stand in the matrix
 //! that gives query, key and value, so that they cost no exchange. They are read from [`LEARNED_FILE`] in the model's
-//! directory, which [`fit`](crate::fit) writes: for every layer i a tensor `layers.{i}.weight` of shape (key/value
+//! directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value
 //! heads, width), to be applied to the hidden state as its norm returns it, before gain and shift. The tensor
 //! `checkpoint` holds the 32 bytes of a hash of the checkpoint that they were fitted to.
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::{MatrixSource, Order};
-use mpcache::LEARNED_MAGNITUDE;
+use mpcache::HEAD_MAGNITUDE;
 use ndarray::{Array2, ArrayView2};
 
 use crate::beside::{Beside, LEARNED_FILE};
@@ -59,7 +59,7 @@ fn layout(spec: &ModelSpec) -> Vec<TensorSpec> {
 
 /// The most that a score of `columns` (width, kv_heads) can be. A norm returns hidden states whose squares have the
 /// mean 1 at most, and Cauchy's inequality does the rest.
-pub(crate) fn most(columns: ArrayView2<f32>) -> f64 {
+pub fn most(columns: ArrayView2<f32>) -> f64 {
     let width = columns.nrows() as f64;
     let squares = columns.columns().into_iter().map(|w| w.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>());
     squares.fold(0.0, f64::max).sqrt() * width.sqrt()
@@ -126,7 +126,7 @@ impl Checkpoint {
             let tensor = format!("layers.{layer}.weight");
             // One row for a head, as linear layers are published.
             let columns = file.matrix(&tensor)?.reversed_axes();
-            let (most, limit) = (most(columns.view()), f64::from(1u32 << LEARNED_MAGNITUDE));
+            let (most, limit) = (most(columns.view()), f64::from(1u32 << HEAD_MAGNITUDE));
             if most > limit { Err(CheckpointError::LargeLearned { tensor, most, limit }) } else { Ok(columns) }
         };
         (0..spec.layers()).map(layer).collect()
@@ -147,7 +147,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::File`].
-    pub(crate) fn write_learned(&self, spec: &ModelSpec, columns: &[Array2<f32>], path: &Path) -> Result<(), Error> {
+    pub fn write_learned(&self, spec: &ModelSpec, columns: &[Array2<f32>], path: &Path) -> Result<(), Error> {
         let mut layers = columns.iter();
         write_safetensors(path, &layout(spec), DType::F32, |tensor, values| {
             match layers.next().filter(|_| tensor.name != HASH) {

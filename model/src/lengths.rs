@@ -20,13 +20,13 @@ pub fn bucket(tokens: usize) -> usize {
 }
 
 /// One of two lengths, beyond its bound.
-pub(crate) struct Excess {
+pub struct Excess {
     /// Which.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// How much it is.
-    pub(crate) got: usize,
+    pub got: usize,
     /// The bound.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 impl Lengths {
@@ -39,7 +39,7 @@ impl Lengths {
     }
 
     /// What is beyond `bound`, if something is.
-    pub(crate) fn beyond(self, bound: Lengths) -> Option<Excess> {
+    pub fn beyond(self, bound: Lengths) -> Option<Excess> {
         [("tokens of a prompt", self.prompt, bound.prompt), ("tokens to generate", self.tokens, bound.tokens)]
             .into_iter()
             .find(|(_, got, limit)| got > limit)

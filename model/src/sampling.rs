@@ -73,7 +73,7 @@ impl Random {
 }
 
 /// Index of the largest entry; of equal ones the first.
-pub(crate) fn argmax(values: ArrayView1<f32>) -> usize {
+pub fn argmax(values: ArrayView1<f32>) -> usize {
     let mut best = 0;
     for (i, v) in values.iter().enumerate() {
         if *v > values[best] {

@@ -191,7 +191,7 @@ impl ModelSpec {
 
     /// The same for a text of which it was stated before its first token that it has `text` positions. Longer texts
     /// may have another embedding of positions, for which this one would have to be read again.
-    pub(crate) fn max_positions_of(&self, text: Option<usize>) -> usize {
+    pub fn max_positions_of(&self, text: Option<usize>) -> usize {
         match (self.short_text(), text) {
             (Some(short), Some(text)) if text <= short => short,
             _ => self.max_positions(),

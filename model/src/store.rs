@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 
-use crate::{Error, Replacement, TensorSpec};
+use crate::{Error, TensorSpec};
 
 /// Numbers that are encoded at a time.
 const PIECE: usize = 1 << 16;
@@ -109,7 +109,7 @@ pub fn write_shards(
     }
     let text = json!({"metadata": {"total_size": total}, "weight_map": map}).to_string();
     let io = |source| Error::File { path: index.clone(), source };
-    let mut out = Replacement::create(&index).map_err(io)?;
+    let mut out = ::files::Replacement::create(&index).map_err(io)?;
     out.write_all(text.as_bytes()).map_err(io)?;
     out.commit().map_err(io)
 }
@@ -135,7 +135,7 @@ pub fn write_safetensors(
     let mut header = Value::Object(header).to_string().into_bytes();
     // The data begins at a multiple of eight.
     header.resize(header.len().next_multiple_of(8), b' ');
-    let mut out = Replacement::create(path).map_err(io)?;
+    let mut out = ::files::Replacement::create(path).map_err(io)?;
     out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
     out.write_all(&header).map_err(io)?;
     let mut values = Vec::new();

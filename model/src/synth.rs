@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::store::{DType, write_shards};
-use crate::{Error, ModelSpec, Replacement, TensorSpec};
+use crate::{Error, ModelSpec, TensorSpec};
 
 /// Random numbers of one seed: pieces of a tensor are drawn side by side.
 const PIECE: usize = 1 << 18;
@@ -53,7 +53,7 @@ pub fn synthesize(
     std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.into(), source })?;
     let file = dir.join("config.json");
     let failed = |source| Error::File { path: file.clone(), source };
-    let mut config = Replacement::create(&file).map_err(failed)?;
+    let mut config = ::files::Replacement::create(&file).map_err(failed)?;
     config.write_all(&text).map_err(failed)?;
     let residual = SPREAD / (2.0 * spec.layers() as f32).sqrt();
     let mut rng = StdRng::seed_from_u64(seed);

@@ -1,6 +1,6 @@
 //! The choice between the families.
 
-use engine::{Engine, LogitBits, WeightData, WeightLoader, WeightSpec};
+use engine::{Engine, LogitBits, Select, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 
@@ -102,7 +102,7 @@ impl<W> Model<W> {
             checkpoint.check_all(spec)?;
         }
         let columns = match checkpoint {
-            _ if !policy.needs_columns() => Columns::None,
+            _ if !policy.needs_scoring_head() => Columns::None,
             None => Columns::Shape,
             Some(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
         };
@@ -122,7 +122,7 @@ impl<W> Model<W> {
     ///
     /// # Panics
     /// If the policy has no layer to act on ([`ModelSpec::check_policy`]).
-    pub fn cache<E: Engine<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
+    pub fn cache<E: Select<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
         KvCache::of(&self.spec().attention(), policy)
     }
 
@@ -173,7 +173,7 @@ impl ModelSpec {
         if !layers.take(policy) {
             return Err(Error::WindowedPolicy { policy: policy.to_string() });
         }
-        if policy.needs_columns() && !self.learns() {
+        if policy.needs_scoring_head() && !self.learns() {
             return Err(Error::NoLearnedScores { policy: policy.to_string() });
         }
         Ok(policy.check(layers.pruned(), layers.heads)?)

@@ -9,11 +9,13 @@
 //! ```
 
 use std::error::Error as StdError;
+use std::ops::Range;
 
-use engine::{Engine, Error, Float, Shape, Tensor};
-use mpcache::{HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
+use engine::{Error, Float, Select, Shape, Tensor};
+use mpcache::{Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
 use ndarray::{ArrayD, IxDyn};
-use protocols::{Options, Plan};
+use planner::{Plan, Planner};
+use protocols::Options;
 
 /// Attends to the `recent` latest tokens and to every `stride`-th token before them. Public: the pattern depends on
 /// the number of tokens alone, so nothing is revealed.
@@ -39,15 +41,11 @@ impl PolicyFamily for Strided {
         vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]
     }
 
-    fn shows(&self) -> String {
-        "the whole pattern, which follows from lengths".into()
+    fn facts(&self) -> Facts {
+        Facts::shows("the whole pattern, which follows from lengths")
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }
 }
@@ -60,7 +58,7 @@ impl Strided {
     }
 }
 
-impl<E: Engine> Policy<E> for Strided {
+impl<E: Select> Policy<E> for Strided {
     // ANCHOR: attend
     fn attend(
         &mut self,
@@ -84,85 +82,71 @@ impl<E: Engine> Policy<E> for Strided {
 /// Two query heads per key/value head.
 const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
 
-/// Tokens of the prompt, and single tokens after it.
+/// Tokens of the prompt, and all tokens.
 const PROMPT: usize = 24;
-const STEPS: usize = 6;
+const TOKENS: usize = 30;
 
-/// A made-up tensor with entries between -1 and 1.
-fn values(shape: &[usize], seed: f32) -> ArrayD<f32> {
-    let mut i = 0.0;
-    ArrayD::from_shape_simple_fn(IxDyn(shape), || {
-        i += 1.0;
-        (i * 0.37 + seed).sin()
+/// Made-up queries of all tokens (heads, tokens, head_dim), and keys and values (tokens, kv_heads * head_dim).
+fn text() -> [ArrayD<f32>; 3] {
+    let kv = [TOKENS, SHAPE.kv_heads * SHAPE.head_dim];
+    [(&[SHAPE.heads, TOKENS, SHAPE.head_dim][..], 0.1), (&kv, 0.2), (&kv, 0.3)].map(|(shape, seed)| {
+        let mut i = 0f32;
+        ArrayD::from_shape_simple_fn(IxDyn(shape), || {
+            i += 1.0;
+            (i * 0.37 + seed).sin()
+        })
     })
 }
 
-/// The queries of all tokens (heads, tokens, head_dim), and their keys and values (tokens, kv_heads * head_dim).
-fn text() -> [ArrayD<f32>; 3] {
-    let (tokens, width) = (PROMPT + STEPS, SHAPE.kv_heads * SHAPE.head_dim);
-    [
-        values(&[SHAPE.heads, tokens, SHAPE.head_dim], 0.1),
-        values(&[tokens, width], 0.2),
-        values(&[tokens, width], 0.3),
-    ]
-}
-
-/// What became of the last token.
-struct Last<T> {
-    output: T,
-    /// For every head the positions that it attended to, where the engine sees its values.
-    attended: Option<Vec<Vec<usize>>>,
-}
-
-/// Plays the made-up text on any engine.
-fn play<E: Engine>(
+/// Plays the made-up text on any engine: the output of the last token, and the cache after it.
+fn play<E: Select>(
     engine: &mut E,
     policy: Box<dyn Policy<E>>,
     tensor: impl Fn(&ArrayD<f32>) -> E::Tensor,
-) -> Result<Last<E::Tensor>, Error> {
+) -> Result<(E::Tensor, KvCache<E>), Error> {
     let [q, k, v] = text().map(|x| tensor(&x));
     let mut cache = KvCache::with_policy(1, SHAPE, policy);
-    let mut output =
-        cache.attend(engine, 0, &q.slice(1, 0..PROMPT), &k.slice(0, 0..PROMPT), &v.slice(0, 0..PROMPT))?;
-    for t in PROMPT..PROMPT + STEPS {
-        output = cache.attend(engine, 0, &q.slice(1, t..t + 1), &k.slice(0, t..t + 1), &v.slice(0, t..t + 1))?;
+    let mut attend =
+        |t: Range<usize>| cache.attend(engine, 0, &q.slice(1, t.clone()), &k.slice(0, t.clone()), &v.slice(0, t));
+    let mut output = attend(0..PROMPT)?;
+    for t in PROMPT..TOKENS {
+        output = attend(t..t + 1)?;
     }
-    Ok(Last { output, attended: cache.attended(0).map(<[_]>::to_vec) })
+    Ok((output, cache))
 }
 
 /// What head `head` should return for the last token, over the tokens `index`, in plain loops over f64.
 fn naive(head: usize, index: &[usize]) -> Vec<f64> {
     let [q, k, v] = text().map(|x| x.mapv(f64::from));
-    let (last, d) = (PROMPT + STEPS - 1, SHAPE.head_dim);
+    let d = SHAPE.head_dim;
     let start = head / SHAPE.group() * d;
-    let score = |t: usize| (0..d).map(|c| q[[head, last, c]] * k[[t, start + c]]).sum::<f64>().exp();
+    let score = |t: usize| (0..d).map(|c| q[[head, TOKENS - 1, c]] * k[[t, start + c]]).sum::<f64>().exp();
     let total: f64 = index.iter().map(|&t| score(t)).sum();
     (0..d).map(|c| index.iter().map(|&t| score(t) / total * v[[t, start + c]]).sum()).collect()
 }
 
 /// Bytes between two parties, with the policy that `build` makes.
 fn planned(policy: Box<dyn Policy<Plan>>) -> Result<u64, Error> {
-    let mut plan = Plan::new(Options::default());
+    let mut plan = Planner::new(Options::default()).engine();
     play(&mut plan, policy, |x| Shape(x.shape().to_vec()))?;
-    Ok(plan.ledger().untimed().iter().map(|entry| entry.traffic.bytes()).sum())
+    Ok(plan.abb().ledger().untimed().iter().map(|entry| entry.traffic.bytes()).sum())
 }
 
 /// Runs the policy `text` on both engines and checks what comes out.
 fn check(text: &str) -> Result<(), Box<dyn StdError>> {
     let policy = Strided::parse(text)?;
-    let settings: Vec<String> = policy.settings().iter().map(|s| format!("{}={}", s.key, s.value)).collect();
-    let index = policy.index(PROMPT + STEPS);
-    println!("{text} ({}) attends to {} of {} tokens", settings.join(" "), index.len(), PROMPT + STEPS);
+    let index = policy.index(TOKENS);
+    println!("{text} attends to {} of {TOKENS} tokens", index.len());
 
-    let Last { output, attended } = play(&mut Float::default(), policy.build(1, SHAPE), ArrayD::clone)?;
-    assert_eq!(attended, Some(vec![index.clone(); SHAPE.heads]), "every head attends to the pattern");
-    let want: Vec<f64> = (0..SHAPE.heads).flat_map(|head| naive(head, &index)).collect();
-    let difference = output.iter().zip(&want).map(|(got, want)| (f64::from(*got) - want).abs()).fold(0.0, f64::max);
+    let (output, cache) = play(&mut Float::default(), policy.build(1, SHAPE), ArrayD::clone)?;
+    assert_eq!(cache.attended(0), Some(&vec![index.clone(); SHAPE.heads][..]), "every head attends to the pattern");
+    let want = (0..SHAPE.heads).flat_map(|head| naive(head, &index));
+    let difference = output.iter().zip(want).map(|(got, want)| (f64::from(*got) - want).abs()).fold(0.0, f64::max);
     assert!(difference < 1e-5, "differs from the naive reading by {difference}");
 
     let (sparse, full) = (planned(policy.build(1, SHAPE))?, planned(PolicySpec::default().build(1, SHAPE))?);
     println!("two parties would send {sparse} bytes, and {full} under `full`");
-    assert!(sparse < full || index.len() == PROMPT + STEPS, "a part of the cache costs less than all of it");
+    assert!(sparse < full || index.len() == TOKENS, "a part of the cache costs less than all of it");
     Ok(())
 }
 

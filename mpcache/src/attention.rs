@@ -1,56 +1,55 @@
 //! Attention over what a policy keeps or chooses.
 
-use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
+use std::ops::Range;
 
+use engine::{Ceiling, Engine, Error, Origin, Precision, Product, Right, Select, Tensor, Visible};
+
+pub use crate::heads::take;
 use crate::heads::{fold_heads, unfold_heads};
 pub use crate::store::capped;
-pub use crate::tensors::take;
-use crate::{HeadShape, Store};
+use crate::{Granularity, HeadShape, Store};
 
 /// What [`causal`] returns.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
     /// The mix of the values, (heads, rows, head_dim).
     pub output: T,
+    /// The weights of the mix by part of the store, (kv_heads of the part, group * rows, tokens of the part).
+    pub by_part: Vec<T>,
+}
+
+impl<T> Attended<T> {
     /// The weights of the mix, (kv_heads, group * rows, tokens).
-    pub probabilities: T,
+    ///
+    /// # Panics
+    /// If the heads of the store are divided into parts.
+    pub fn probabilities(&self) -> &T {
+        assert_eq!(self.by_part.len(), 1, "heads of a divided store hold different tokens");
+        &self.by_part[0]
+    }
 }
 
 /// Exact causal attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over
-/// all tokens that the store keeps. All heads of the store hold the same tokens.
+/// all tokens that the store keeps, each query over those of its head. In two phases a store that is divided takes
+/// the flows of one that is not, because all parts go through every step together.
 pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
-    let (output, mut probabilities) = over_parts(engine, q, store)?;
-    assert_eq!(probabilities.len(), 1, "heads of a divided store hold different tokens");
-    Ok(Attended { output, probabilities: probabilities.remove(0) })
-}
-
-/// The same where heads may hold different tokens, each query over those of its head: (heads, rows, head_dim). In
-/// two phases it takes the flows of [`causal`], because all parts go through every step together.
-pub fn causal_by_parts<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
-    Ok(over_parts(engine, q, store)?.0)
-}
-
-/// The mix of the values, (heads, rows, head_dim), and its weights by part, (kv_heads of the part, group * rows,
-/// tokens of the part).
-pub fn over_parts<E: Engine>(
-    engine: &mut E,
-    q: &E::Tensor,
-    store: &mut Store<E>,
-) -> Result<(E::Tensor, Vec<E::Tensor>), Error> {
     let shape = store.heads();
     let rows = q.shape()[1];
     store.record_all_attended();
-    // The last query sees all tokens; each query before it sees one token less.
-    let visible = |tokens: usize| (0..shape.group()).flat_map(move |_| tokens - rows + 1..=tokens);
-    let visible: Vec<Vec<usize>> = store.parts().iter().map(|part| visible(part.len()).collect()).collect();
+    let seen: Vec<_> = store.parts().iter().map(|part| causal_spans(shape, rows, part.len())).collect();
     let q = fold_heads(q, shape);
     let queries: Vec<E::Tensor> = store.parts().iter().map(|part| part.own(&q, 0)).collect();
     let scores = store.scores_each(engine, &queries)?;
-    let seen: Vec<_> = scores.iter().zip(&visible).map(|(scores, visible)| (scores, &visible[..])).collect();
-    let p = engine.scope("softmax", |e| e.softmax_each(&seen))?;
-    let mixed = store.mix_each(engine, &p)?;
-    let mixed = store.in_order(0, mixed);
-    Ok((unfold_heads(&mixed, shape), p))
+    let parts: Vec<_> = scores.iter().zip(&seen).map(|(scores, seen)| Visible { scores, seen }).collect();
+    let by_part = engine.scope("softmax", |e| e.softmax_each(&parts))?;
+    let mixed = store.mix_each(engine, &by_part)?;
+    Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), shape), by_part })
+}
+
+/// What the last `rows` queries of each head of a group see of `tokens` tokens: the last query all of them, each
+/// query before it one token less.
+pub(crate) fn causal_spans(shape: HeadShape, rows: usize, tokens: usize) -> Vec<Range<usize>> {
+    (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).map(|end| 0..end).collect()
 }
 
 /// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens: (heads, 1, head_dim).
@@ -67,38 +66,34 @@ pub fn sparse<E: Engine>(
     let (batch, tokens) = (pairs.shape()[0], pairs.shape()[1]);
     let queries = q.reshape(&[batch, heads / batch, head_dim]);
     let keys = pairs.slice(2, 0..head_dim).permute(&[0, 2, 1]);
-    let scores = match store.soft_cap() {
-        None => engine.scope("scores", |e| e.scores(&queries, Right::Fresh(&keys)))?,
-        cap => {
-            let scores = engine.scope("scores", |e| e.matmul(&queries, Right::Fresh(&keys)))?;
-            capped(engine, cap, scores)?
-        }
-    };
-    let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![tokens; heads / batch]))?;
+    let cap = store.soft_cap();
+    // A cap needs the scores whole.
+    let precision = if cap.is_none() { Precision::Softmax } else { Precision::Full };
+    let product = Product { left: &queries, right: Right::Fresh(&keys) };
+    let scores = engine.scope("scores", |e| e.matmul_each(vec![product], precision))?.remove(0);
+    let scores = capped(engine, cap, scores)?;
+    let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![0..tokens; heads / batch]))?;
     let values = pairs.slice(2, head_dim..2 * head_dim);
     let mixed = engine.scope("values", |e| e.matmul(&p, Right::Fresh(&values)))?;
     Ok(mixed.reshape(&[heads, 1, head_dim]))
 }
 
-/// The attention that each token received from the last `window` of `rows` queries, (kv_heads or 1, tokens).
+/// The attention that each token received from the last `window` of `rows` queries, (kv_heads, tokens), or (1,
+/// tokens) of all heads with [`Granularity::PerLayer`].
 ///
-/// It is the sum of the probabilities `p` (kv_heads, group * rows, tokens) over these queries and over the heads of a
-/// group, or with `per_layer` over all heads.
-pub fn received<E: Engine>(
+/// It is the sum of the probabilities `p` (kv_heads, group * rows, tokens) over these queries and over the heads.
+pub fn received<E: Select>(
     engine: &mut E,
     p: &E::Tensor,
     window: usize,
-    per_layer: bool,
+    each: Granularity,
     shape: HeadShape,
 ) -> Result<E::Tensor, Error> {
-    let HeadShape { kv_heads, .. } = shape;
-    let group = shape.group();
+    let (group, batch) = (shape.group(), each.stores(shape));
     let (rows, tokens) = (p.shape()[1] / group, p.shape()[2]);
-    let last = p.reshape(&[kv_heads, group, rows, tokens]).slice(2, rows - window..rows);
-    let terms = kv_heads * group * window;
-    let batch = if per_layer { 1 } else { kv_heads };
-    // (batch, tokens, terms / batch)
-    let last = last.reshape(&[batch, terms / batch, tokens]).permute(&[0, 2, 1]);
+    let last = p.reshape(&[shape.kv_heads, group, rows, tokens]).slice(2, rows - window..rows);
+    // (batch, tokens, terms)
+    let last = last.reshape(&[batch, shape.heads / batch * window, tokens]).permute(&[0, 2, 1]);
     engine.sum_last(&last)
 }
 
@@ -128,8 +123,8 @@ pub struct Received {
 
 impl Received {
     /// For sums over a window of `window` queries, on `engine`; over a kernel as well, of as many times more terms.
-    pub fn new<E: Engine>(engine: &E, window: usize, per_layer: bool, shape: HeadShape) -> Result<Self, Error> {
-        let terms = window * if per_layer { shape.heads } else { shape.group() };
+    pub fn new<E: Select>(engine: &E, window: usize, each: Granularity, shape: HeadShape) -> Result<Self, Error> {
+        let terms = window * shape.heads / each.stores(shape);
         // Rounding may lift a probability a little above 1.
         let magnitude = usize::BITS - terms.leading_zeros() + 1;
         Ok(Received { magnitude, frac: grid(terms), ceiling: engine.ceiling(Origin::Probability)?.times(terms) })

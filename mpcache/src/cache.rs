@@ -1,8 +1,9 @@
 //! The cache of a generation: a store per layer, read by one policy.
 
-use engine::{Ceiling, Engine, Error, Tensor};
+use engine::{Ceiling, Engine, Error, Select, Tensor};
+use ndarray::ArrayD;
 
-use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, Store, window};
+use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, window};
 
 /// The class of a layer with a window of so many tokens is this and the window: above those of all policies.
 const WINDOWED: usize = 1 << 20;
@@ -29,7 +30,7 @@ enum Attention {
     Window(usize),
 }
 
-impl<E: Engine> KvCache<E> {
+impl<E: Select> KvCache<E> {
     /// An empty cache for `layers` layers of equal `shape`, read by the policy that `spec` names.
     pub fn new(layers: usize, shape: HeadShape, spec: &PolicySpec) -> Self {
         Self::of(&Layers::global(layers, shape), spec)
@@ -44,7 +45,9 @@ impl<E: Engine> KvCache<E> {
         let policy = spec.build(layers.pruned().max(1), layers.heads);
         KvCache { can_cut: spec.can_cut(), ..Self::of_policy(layers, policy) }
     }
+}
 
+impl<E: Engine> KvCache<E> {
     /// An empty cache read by any policy, also one from outside this crate. Nothing is cut from it.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
         Self::of_policy(&Layers::global(layers, shape), policy)
@@ -149,29 +152,28 @@ impl<E: Engine> KvCache<E> {
         self.stores[layer].len()
     }
 
-    /// Whether the policy needs learned scores, which a model gives that was loaded for it.
-    pub fn wants_learned(&self) -> bool {
-        self.policy.wants_learned()
+    /// The scores that the policy wants of every token, see [`Policy::wants_scores`].
+    pub fn wants_scores(&self) -> Option<ScoreSource> {
+        self.policy.wants_scores()
     }
 
-    /// Learned scores (new tokens, kv_heads) of the tokens that come next on `layer`, below `ceiling` in any case.
-    pub fn learned(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
+    /// Scores (new tokens, kv_heads) of the tokens that come next on `layer`, below `ceiling` in any case.
+    pub fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
         if let Attention::Policy(index) = self.attention[layer] {
-            self.policy.learned(index, scores, ceiling);
+            self.policy.score(index, scores, ceiling);
         }
     }
 
-    /// Whether the policy needs to know how unexpected every token was.
-    pub fn wants_surprise(&self) -> bool {
-        self.policy.wants_surprise()
-    }
-
     /// Says how unexpected each of the tokens was that were read last on all layers, in nats.
-    pub fn surprised(&mut self, surprise: &[f32]) {
-        let stores = self.stores.iter_mut().zip(&self.attention);
-        let pruned =
-            stores.filter(|(_, attention)| matches!(attention, Attention::Policy(_))).map(|(store, _)| store);
-        self.policy.surprised(surprise, &mut pruned.collect::<Vec<_>>());
+    pub fn surprisals(&mut self, engine: &mut E, surprisals: &[f32]) -> Result<(), Error> {
+        for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
+            let Attention::Policy(index) = *attention else { continue };
+            let heads = store.heads().kv_heads;
+            let scores = ArrayD::from_shape_fn(vec![surprisals.len(), heads], |at| surprisals[at[0]]);
+            self.policy.score(index, &engine.public(&scores), Ceiling::NONE);
+            self.policy.appended(engine, index, store)?;
+        }
+        Ok(())
     }
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where nobody wants their

@@ -77,7 +77,7 @@ mod tests {
             let required = policy.options.iter().any(|option| option.required);
             assert_eq!(policy.name.parse::<PolicySpec>().is_err(), required, "{}", policy.name);
             assert!(!policy.shows.is_empty() && !policy.about.is_empty(), "{}", policy.name);
-            assert_eq!(policy.clear_only, policy.shows == crate::CLEAR_ONLY, "{}", policy.name);
+            assert_eq!(policy.clear_only, policy.shows == crate::Facts::in_the_clear().shows, "{}", policy.name);
         }
         let default = |name: &str, key: &str| {
             let policy = listed.iter().find(|policy| policy.name == name).unwrap();

@@ -1,13 +1,15 @@
 //! Eviction at the end of the prompt: each layer looks once, keeps a fixed number of tokens and forgets the others.
 //!
 //! Kept tokens stay in the order of the prompt: gathering by a selection in order is a stable compaction
-//! ([`Engine::in_order`]). The selection stays hidden, so no party learns which tokens are kept. Public: how many.
+//! ([`Select::in_order`]). The selection stays hidden, so no party learns which tokens are kept. Public: how many.
 
-use engine::{Engine, Error, Ranking, Right, Tensor, TopK};
+use std::ops::Range;
 
-use crate::attention::Received;
+use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
+
+use crate::attention::{self, Received};
 use crate::store::KV_MAGNITUDE;
-use crate::{HeadShape, Select, Store};
+use crate::{Granularity, HeadShape, Store};
 
 /// How the `k` tokens are found that received the most attention, of a size within `size`.
 pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
@@ -16,13 +18,13 @@ pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
 }
 
 /// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the text.
-pub fn choose<E: Engine>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
+pub fn choose<E: Select>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
     let best = engine.top_k(scores, how)?;
     engine.in_order(&best)
 }
 
 /// Keeps the tokens from row `first` of the store on, and no others.
-pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
+pub fn keep_latest<E: Select>(store: &mut Store<E>, first: usize) {
     let tokens = store.len();
     let pairs = store.pairs_by_head(first..tokens);
     store.replace_by_head(&pairs);
@@ -30,48 +32,99 @@ pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
 }
 
 /// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per
-/// key/value head, or with `per_layer` one for the layer.
-pub fn keep<E: Engine>(
+/// key/value head, or with [`Granularity::PerLayer`] one for the layer.
+pub fn keep<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
     tokens: usize,
-    per_layer: bool,
+    each: Granularity,
 ) -> Result<(), Error> {
     let shape = store.heads();
-    let select = if per_layer { Select::PerLayer } else { Select::PerKv };
-    let payload = select.payload(&store.pairs_by_head(0..tokens), shape);
+    let payload = each.payload(&store.pairs_by_head(0..tokens), shape);
     let kept = engine.gather(chosen, Right::Fresh(&payload), KV_MAGNITUDE)?;
-    replace(engine, store, chosen, tokens, &Select::unpack(&kept, shape.kv_heads));
+    replace(engine, store, chosen, tokens, &Granularity::unpack(&kept, shape.kv_heads));
     Ok(())
 }
 
-/// [`keep`] with a choice for every key/value head. The `scores` (kv_heads, tokens) of all tokens of the store, below
-/// 2^`magnitude`, move along; returns those of the tokens that are left.
-pub fn keep_scored<E: Engine>(
+/// What is known of the first tokens of a store, and moves with them.
+#[derive(Clone, Debug)]
+pub struct Scores<T> {
+    /// (kv_heads or 1, tokens).
+    pub scores: T,
+    /// A bound that nothing can exceed.
+    pub ceiling: Ceiling,
+}
+
+impl<T: Tensor> Scores<T> {
+    /// How many tokens have scores.
+    pub fn tokens(&self) -> usize {
+        self.scores.shape()[1]
+    }
+
+    /// Of the tokens from `first` on.
+    pub fn from(&self, first: usize) -> Self {
+        Scores { scores: self.scores.slice(1, first..self.tokens()), ..*self }
+    }
+}
+
+/// Adds the attention that tokens received from the last `window` queries ([`attention::received`]) to what they
+/// received `before`.
+pub fn accumulate<E: Select>(
+    engine: &mut E,
+    before: Option<Scores<E::Tensor>>,
+    p: &E::Tensor,
+    window: usize,
+    each: Granularity,
+    shape: HeadShape,
+) -> Result<Scores<E::Tensor>, Error> {
+    let received = attention::received(engine, p, window, each, shape)?;
+    let Received { ceiling, .. } = Received::new(engine, window, each, shape)?;
+    let bound = before.as_ref().map_or(ceiling, |before| ceiling.plus(before.ceiling));
+    let scores = attention::accumulate(engine, before.map(|before| before.scores), received)?;
+    Ok(Scores { scores, ceiling: bound })
+}
+
+/// [`keep`] where the `known` scores of all tokens of the store, below 2^`magnitude`, move along; returns those of the
+/// tokens that are left.
+pub fn keep_scored<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
     tokens: usize,
-    scores: &E::Tensor,
+    known: &Scores<E::Tensor>,
     magnitude: u32,
-) -> Result<E::Tensor, Error> {
-    let HeadShape { kv_heads, head_dim, .. } = store.heads();
-    let before = scores.slice(1, 0..tokens).reshape(&[kv_heads, tokens, 1]);
-    let payload = E::Tensor::concat(2, &[&store.pairs_by_head(0..tokens), &before]);
-    let kept = engine.gather(chosen, Right::Fresh(&payload), scored_magnitude(magnitude))?;
-    replace(engine, store, chosen, tokens, &kept.slice(2, 0..2 * head_dim));
-    let left = kept.slice(2, 2 * head_dim..2 * head_dim + 1).reshape(&[kv_heads, kept.shape()[1]]);
-    Ok(E::Tensor::concat(1, &[&left, &scores.slice(1, tokens..scores.shape()[1])]))
+    each: Granularity,
+) -> Result<Scores<E::Tensor>, Error> {
+    let payload = scored_payload(store, known, each, 0..tokens);
+    let magnitude = scored_magnitude(magnitude);
+    let kept = engine.gather(chosen, Right::Fresh(&payload), magnitude)?;
+    let [rows, left, w] = kept.shape()[..] else { panic!("gathered shape {:?}", kept.shape()) };
+    replace(engine, store, chosen, tokens, &Granularity::unpack(&kept.slice(2, 0..w - 1), store.heads().kv_heads));
+    let left = kept.slice(2, w - 1..w).reshape(&[rows, left]);
+    let ceiling = known.ceiling.max(engine.ceiling(Origin::Moved { magnitude })?);
+    Ok(Scores { scores: E::Tensor::concat(1, &[&left, &known.from(tokens).scores]), ceiling })
+}
+
+/// Everything known of the tokens `range`, as payload of selections: keys, values and scores.
+pub(crate) fn scored_payload<E: Select>(
+    store: &Store<E>,
+    known: &Scores<E::Tensor>,
+    each: Granularity,
+    range: Range<usize>,
+) -> E::Tensor {
+    let pairs = each.payload(&store.pairs_by_head(range.clone()), store.heads());
+    let scores = known.scores.slice(1, range.clone()).reshape(&[pairs.shape()[0], range.len(), 1]);
+    E::Tensor::concat(2, &[&pairs, &scores])
 }
 
 /// log2 of a bound on what [`keep_scored`] moves.
-pub fn scored_magnitude(magnitude: u32) -> u32 {
+pub(crate) fn scored_magnitude(magnitude: u32) -> u32 {
     magnitude.max(KV_MAGNITUDE)
 }
 
 /// Puts the chosen ones of the first `tokens` tokens, `kept` (kv_heads, chosen, 2 head_dim), in the place of these.
-fn replace<E: Engine>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
+fn replace<E: Select>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
     let all = store.len();
     let rest = store.pairs_by_head(tokens..all);
     store.replace_by_head(&E::Tensor::concat(1, &[kept, &rest]));

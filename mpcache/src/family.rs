@@ -3,17 +3,17 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use engine::{Engine, TopK};
+use engine::{Select, TopK};
 
 use crate::options::PolicyText;
-use crate::{HeadShape, Policy, PolicyError, PolicyHelp, PolicyOptions};
+use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
 
 /// The settings of a policy, or of several that differ in settings alone.
 ///
 /// A policy is one file: the settings with this trait, and a [`Policy`] that [`build`](PolicyFamily::build) makes of
 /// them. Policies of this crate are listed in [`policies`](crate::policies) and so have names in
 /// [`PolicySpec`](crate::PolicySpec). Those of another crate have names once they are registered
-/// ([`Registration`](crate::Registration), `model::register_policy`).
+/// ([`Registration`](crate::Registration), `session::register_policy`).
 pub trait PolicyFamily: Sized + 'static {
     /// The policies of the family, each with its name, option keys, help line and reader.
     const POLICIES: &'static [NamedPolicy<Self>];
@@ -24,23 +24,8 @@ pub trait PolicyFamily: Sized + 'static {
     /// Every option with the value in force, given or default.
     fn settings(&self) -> Vec<Setting>;
 
-    /// What both parties learn under these settings, besides the lengths of prompt and text: a line for users.
-    fn shows(&self) -> String;
-
-    /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
-    /// by [`TopK::ShuffleReveal`](engine::TopK::ShuffleReveal).
-    fn random_traffic(&self) -> bool;
-
-    /// Whether only engines that see their values ([`Engine::CLEAR`]) can run the policy.
-    fn clear_only(&self) -> bool {
-        false
-    }
-
-    /// Whether generated tokens can be taken back ([`KvCache::cut`](crate::KvCache::cut)): the policy keeps no state
-    /// of them, and evicts nothing because of them.
-    fn can_cut(&self) -> bool {
-        false
-    }
+    /// What else the settings say of the policy.
+    fn facts(&self) -> Facts;
 
     /// Refuses settings that do not fit a model with `layers` layers of heads `shape`.
     ///
@@ -51,18 +36,8 @@ pub trait PolicyFamily: Sized + 'static {
         Ok(())
     }
 
-    /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
-    fn prefill(&self) -> Option<usize> {
-        None
-    }
-
-    /// Whether the model must be loaded with columns for the policy, see [`Policy::wants_learned`].
-    fn needs_columns(&self) -> bool {
-        false
-    }
-
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
 
     /// The settings that `text`, `NAME:key=value,key=value`, stands for.
     ///
@@ -78,31 +53,56 @@ pub trait PolicyFamily: Sized + 'static {
     }
 }
 
-/// What [`PolicyFamily::shows`] says of a policy that no two parties run.
-pub const CLEAR_ONLY: &str = "runs in the clear only";
+/// What settings say of a policy, besides their values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// What both parties learn, besides the lengths of prompt and text: a line for users.
+    pub shows: String,
+    /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
+    /// by [`TopK::ShuffleReveal`](engine::TopK::ShuffleReveal).
+    pub random_traffic: bool,
+    /// Whether only engines that see their values ([`Engine::CLEAR`](engine::Engine::CLEAR)) can run the policy.
+    pub clear_only: bool,
+    /// Whether generated tokens can be taken back ([`KvCache::cut`](crate::KvCache::cut)): the policy keeps no state
+    /// of them, and evicts nothing because of them.
+    pub can_cut: bool,
+    /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
+    pub prefill: Option<usize>,
+    /// Whether the model must be loaded with a scoring head, see [`ScoreSource`](crate::ScoreSource::ScoringHead).
+    pub needs_scoring_head: bool,
+}
 
-/// What [`PolicyFamily::shows`] says of a policy that shows `what` and selects by `top_k`.
-pub fn shown(what: &str, top_k: TopK) -> String {
-    match top_k {
-        TopK::Rank | TopK::Sort => what.to_owned(),
-        TopK::ShuffleReveal => format!("{what}; how shuffled scores compare"),
+impl Facts {
+    /// Of a policy that shows `what`.
+    pub fn shows(what: impl Into<String>) -> Self {
+        Facts { shows: what.into(), ..Facts::default() }
+    }
+
+    /// Of a policy that shows `what` and selects by `top_k`.
+    pub fn selecting(what: &str, top_k: TopK) -> Self {
+        match top_k {
+            TopK::Rank | TopK::Sort => Facts::shows(what),
+            TopK::ShuffleReveal => {
+                Facts { random_traffic: true, ..Facts::shows(format!("{what}; how shuffled scores compare")) }
+            }
+        }
+    }
+
+    /// Of a policy that no two parties run.
+    pub fn in_the_clear() -> Self {
+        Facts { clear_only: true, ..Facts::shows("runs in the clear only") }
     }
 }
 
-/// What settings say of themselves, whatever family they are of.
-pub(crate) trait Facts: Any {
+/// [`PolicyFamily`] of any type.
+pub(crate) trait Settings: Any {
     fn as_any(&self) -> &dyn Any;
     fn settings(&self) -> Vec<Setting>;
-    fn shows(&self) -> String;
-    fn random_traffic(&self) -> bool;
-    fn clear_only(&self) -> bool;
-    fn can_cut(&self) -> bool;
-    fn needs_columns(&self) -> bool;
+    fn facts(&self) -> Facts;
     fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError>;
-    fn prefill(&self) -> Option<usize>;
 }
 
-impl<F: PolicyFamily> Facts for F {
+impl<F: PolicyFamily> Settings for F {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -111,32 +111,12 @@ impl<F: PolicyFamily> Facts for F {
         PolicyFamily::settings(self)
     }
 
-    fn shows(&self) -> String {
-        PolicyFamily::shows(self)
-    }
-
-    fn random_traffic(&self) -> bool {
-        PolicyFamily::random_traffic(self)
-    }
-
-    fn clear_only(&self) -> bool {
-        PolicyFamily::clear_only(self)
-    }
-
-    fn can_cut(&self) -> bool {
-        PolicyFamily::can_cut(self)
-    }
-
-    fn needs_columns(&self) -> bool {
-        PolicyFamily::needs_columns(self)
+    fn facts(&self) -> Facts {
+        PolicyFamily::facts(self)
     }
 
     fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
         PolicyFamily::check(self, layers, shape)
-    }
-
-    fn prefill(&self) -> Option<usize> {
-        PolicyFamily::prefill(self)
     }
 }
 
@@ -156,6 +136,26 @@ pub struct NamedPolicy<F: 'static> {
     pub about: &'static str,
     /// Reads the options. Every key is read, or its option is refused.
     pub read: fn(&mut PolicyOptions) -> Result<F, PolicyError>,
+}
+
+/// What a help text says of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyHelp {
+    /// The name.
+    pub name: &'static str,
+    /// The keys of its options.
+    pub keys: &'static [&'static str],
+    /// One line of description.
+    pub about: &'static str,
+}
+
+impl PolicyHelp {
+    /// The policy as a text, with those of the options `required`, which have no default, that it takes.
+    pub(crate) fn example(&self, required: &str) -> String {
+        let takes = |option: &&str| option.split_once('=').is_none_or(|(key, _)| self.keys.contains(&key));
+        let required: Vec<&str> = required.split(',').filter(takes).collect();
+        format!("{}:{}", self.name, required.join(","))
+    }
 }
 
 /// What [`NamedPolicy::parse`] makes of options.

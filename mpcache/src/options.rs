@@ -59,6 +59,11 @@ impl PolicyOptions {
         }
     }
 
+    /// Whether the policy has the option `key`.
+    pub fn lists(&self, key: &str) -> bool {
+        self.policy.keys.contains(&key)
+    }
+
     /// Whether the option `key` was given.
     pub fn given(&self, key: &str) -> bool {
         self.given.contains_key(key)
@@ -75,11 +80,7 @@ impl PolicyOptions {
         expected: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, PolicyError> {
-        assert!(
-            self.policy.keys.contains(&key),
-            "cache policy `{}` reads `{key}`, which it does not list",
-            self.policy.name
-        );
+        assert!(self.lists(key), "cache policy `{}` reads `{key}`, which it does not list", self.policy.name);
         self.read.insert(key);
         let Some(value) = self.given.get(key) else { return Ok(None) };
         parse(value).map(Some).ok_or_else(|| self.refused(key, value, expected))

@@ -1,9 +1,10 @@
 //! Keys and values of the heads of a layer that hold the same tokens.
 
-use engine::{Engine, OperandId, OperandKind, Tensor};
+use engine::{CachedOperand, Engine, OperandId, OperandKind, Tensor};
+use ndarray::ArrayD;
 
 use crate::HeadShape;
-use crate::tensors::take;
+use crate::heads::take;
 
 /// Keys and values of the key/value heads of a layer that hold the same tokens: all heads, or a part of them.
 pub struct Part<E: Engine> {
@@ -26,11 +27,18 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// What is added to the scores of all rows, of which there are `len`: softmax counts n equal tokens as one whose
-    /// score is larger by ln n.
-    pub(crate) fn weights(self, len: usize) -> Vec<f32> {
-        (0..len).map(|row| if row == self.row { (self.tokens as f64).ln() as f32 } else { 0.0 }).collect()
+    /// What is added to scores of this shape (..., rows): softmax counts n equal tokens as one whose score is larger by
+    /// ln n.
+    pub(crate) fn weights(self, shape: &[usize]) -> ArrayD<f32> {
+        let weight = (self.tokens as f64).ln() as f32;
+        ArrayD::from_shape_fn(shape, |at| if at[shape.len() - 1] == self.row { weight } else { 0.0 })
     }
+}
+
+/// A matrix, and what the engine remembers of it.
+pub(crate) struct CachedMatrix<'a, E: Engine> {
+    pub(crate) tensor: E::Tensor,
+    pub(crate) operand: &'a mut E::Operand,
 }
 
 /// One operand for every matrix that is made of the rows.
@@ -49,7 +57,7 @@ pub(crate) struct Operands<E: Engine> {
 
 impl<E: Engine> Operands<E> {
     fn new(layer: usize, part: usize, generation: usize) -> Self {
-        let operand = |kind| E::operand(OperandId { layer, kind, generation, part });
+        let operand = |kind| E::Operand::new(OperandId { layer, kind, generation, part });
         Operands {
             layer,
             part,
@@ -62,7 +70,7 @@ impl<E: Engine> Operands<E> {
 
     fn fork(&self) -> Option<Self> {
         let Operands { keys, values, clusters, .. } = self;
-        Some(Operands { keys: E::fork(keys)?, values: E::fork(values)?, clusters: E::fork(clusters)?, ..*self })
+        Some(Operands { keys: keys.fork()?, values: values.fork()?, clusters: clusters.fork()?, ..*self })
     }
 }
 
@@ -131,8 +139,8 @@ impl<E: Engine> Part<E> {
         let Some((keys, values)) = &mut self.kv else { return };
         let kept = keys.shape()[0] - dropped;
         (*keys, *values) = (keys.slice(0, 0..kept), values.slice(0, 0..kept));
-        E::cut(&mut self.operands.keys, kept);
-        E::cut(&mut self.operands.values, kept);
+        self.operands.keys.roll_back(kept);
+        self.operands.values.roll_back(kept);
     }
 
     /// The keys, (rows, heads * head_dim). Panics on an empty part.
@@ -143,6 +151,16 @@ impl<E: Engine> Part<E> {
     /// The values, (rows, heads * head_dim). Panics on an empty part.
     pub fn values(&self) -> &E::Tensor {
         &self.kv.as_ref().expect("a store is read after its first tokens").1
+    }
+
+    /// The right operand of scores.
+    pub(crate) fn cached_keys(&mut self) -> CachedMatrix<'_, E> {
+        CachedMatrix { tensor: self.keys_by_head(), operand: &mut self.operands.keys }
+    }
+
+    /// The right operand of mixes.
+    pub(crate) fn cached_values(&mut self) -> CachedMatrix<'_, E> {
+        CachedMatrix { tensor: self.values_by_head(), operand: &mut self.operands.values }
     }
 
     /// Keys by head and transposed, (heads, head_dim, rows).

@@ -61,32 +61,31 @@ pub trait Policy<E: Engine>: Send {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
 
-    /// Whether the policy wants what a model with columns for it says of every token ([`learned`](Policy::learned)).
-    fn wants_learned(&self) -> bool {
-        false
+    /// The scores that the policy wants of every token ([`score`](Policy::score)), if it wants any.
+    fn wants_scores(&self) -> Option<ScoreSource> {
+        None
     }
 
-    /// Learned scores of the tokens that come next on `layer`, (tokens, kv_heads), which nothing can lift beyond
-    /// `ceiling`. They come with every token if the policy [wants](Policy::wants_learned) them.
-    fn learned(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
+    /// Scores of the next tokens on `layer` that have none yet, (tokens, kv_heads), which nothing can lift beyond
+    /// `ceiling`. Called if the policy [wants](Policy::wants_scores) them.
+    fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
         let _ = (layer, scores, ceiling);
     }
 
-    /// Whether the policy wants to know how unexpected every token was ([`surprised`](Policy::surprised)).
-    fn wants_surprise(&self) -> bool {
-        false
-    }
-
-    /// How unexpected each of the last tokens was, in nats: they have been read on all layers, whose stores are
-    /// `stores`. Called where values are seen, and if the policy [wants](Policy::wants_surprise) it.
-    fn surprised(&mut self, surprise: &[f32], stores: &mut [&mut Store<E>]) {
-        let _ = (surprise, stores);
-    }
-
-    /// Called instead of [`attend`](Policy::attend) for new tokens in `store` whose queries nobody wants. A policy
-    /// that evicts without looking at queries does so here.
+    /// Called instead of [`attend`](Policy::attend) for new tokens in `store` whose queries nobody wants, and when the
+    /// surprisal of the last tokens has come. A policy that evicts without looking at queries does so here.
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let _ = (engine, layer, store);
         Ok(())
     }
+}
+
+/// Scores of tokens that a policy does not compute itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreSource {
+    /// Those of the model's scoring head, a linear function of the hidden state. They come with every token.
+    ScoringHead,
+    /// How unexpected each token was, in nats. They come when the tokens have been read on all layers, on engines that
+    /// see their values.
+    Surprisal,
 }

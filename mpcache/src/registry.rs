@@ -3,7 +3,7 @@
 //! [`PolicyFamily::build`] is generic over the engine, and nothing with a generic method can stand behind a pointer.
 //! A family is therefore registered together with the engines on which it runs. Each of them fixes one instance of
 //! `build`, and [`PolicySpec::build`](crate::PolicySpec::build) looks up that of its own engine. This crate knows no
-//! engine of the protocols; `model::register_policy` names all that there are.
+//! engine of the protocols; `session::register_policy` names all that there are.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::Engine;
+use engine::Select;
 use thiserror::Error;
 
-use crate::family::{Facts, Parsed};
+use crate::family::{Parsed, Settings};
 use crate::policies::BuiltIn;
 use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
 
@@ -37,7 +37,7 @@ pub enum RegisterError {
 
 /// A family of policies of another crate and the engines on which it runs, on their way into the registry.
 ///
-/// `model::register_policy` does all of this for the engines that exist; whoever writes an engine of their own
+/// `session::register_policy` does all of this for the engines that exist; whoever writes an engine of their own
 /// registers for that one, too.
 pub struct Registration<F> {
     builds: Vec<Box<dyn Any + Send + Sync>>,
@@ -47,7 +47,7 @@ pub struct Registration<F> {
 /// [`PolicyFamily::build`] of one family for the engine `E`. The family's type stands in the function alone.
 type Build<E> = fn(&dyn Any, usize, HeadShape) -> Box<dyn Policy<E>>;
 
-fn build<F: PolicyFamily, E: Engine>(family: &dyn Any, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+fn build<F: PolicyFamily, E: Select>(family: &dyn Any, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
     family.downcast_ref::<F>().expect("a family is registered with its own functions").build(layers, shape)
 }
 
@@ -64,7 +64,7 @@ impl<F: PolicyFamily + Send + Sync> Registration<F> {
     }
 
     /// Has it run on the engine `E`.
-    pub fn on<E: Engine>(mut self) -> Self {
+    pub fn on<E: Select>(mut self) -> Self {
         let build: Build<E> = build::<F, E>;
         self.builds.push(Box::new(build));
         self
@@ -97,8 +97,7 @@ impl<F: PolicyFamily + Send + Sync> Registration<F> {
             required: F::REQUIRED,
             parse: |options, name, builds| {
                 let policy = F::POLICIES.iter().find(|policy| policy.name == name).expect("an entry's own name");
-                let facts = |family| Registered { facts: Arc::new(family), builds };
-                Ok(policy.parse(options)?.map(facts))
+                Ok(policy.parse(options)?.map(|family| Registered { settings: Arc::new(family), builds }))
             },
             builds: builds.clone(),
         }));
@@ -153,32 +152,32 @@ pub(crate) fn parse(
 /// The settings of a policy of another crate.
 #[derive(Clone)]
 pub(crate) struct Registered {
-    facts: Arc<dyn Facts + Send + Sync>,
+    settings: Arc<dyn Settings + Send + Sync>,
     builds: Builds,
 }
 
 impl Registered {
-    pub(crate) fn facts(&self) -> &dyn Facts {
-        &*self.facts
+    pub(crate) fn settings(&self) -> &dyn Settings {
+        &*self.settings
     }
 
     /// The policy on the engine `E`, if it is registered for that.
-    pub(crate) fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Option<Box<dyn Policy<E>>> {
+    pub(crate) fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Option<Box<dyn Policy<E>>> {
         let build = self.builds.iter().find_map(|build| build.downcast_ref::<Build<E>>())?;
-        Some(build(self.facts.as_any(), layers, shape))
+        Some(build(self.settings.as_any(), layers, shape))
     }
 }
 
 /// Settings of one family are what they say of themselves.
 impl PartialEq for Registered {
     fn eq(&self, other: &Self) -> bool {
-        self.facts.as_any().type_id() == other.facts.as_any().type_id()
-            && self.facts.settings() == other.facts.settings()
+        self.settings.as_any().type_id() == other.settings.as_any().type_id()
+            && self.settings.settings() == other.settings.settings()
     }
 }
 
 impl fmt::Debug for Registered {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_list().entries(self.facts.settings()).finish()
+        f.debug_list().entries(self.settings.settings()).finish()
     }
 }

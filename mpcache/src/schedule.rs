@@ -45,18 +45,13 @@ pub enum Later {
 }
 
 impl Schedule {
-    /// Reads `budget` and `block`, and `prefill` if the policy has that option.
-    pub fn read(options: &mut PolicyOptions, later: Later, prefill: bool) -> Result<Self, PolicyError> {
-        Self::read_or(options, DEFAULT_BUDGET, later, prefill)
+    /// Reads `budget` and `block`, and `prefill` if the policy lists that option.
+    pub fn read(options: &mut PolicyOptions, later: Later) -> Result<Self, PolicyError> {
+        Self::read_or(options, DEFAULT_BUDGET, later)
     }
 
     /// The same for a policy with another budget unless told otherwise.
-    pub fn read_or(
-        options: &mut PolicyOptions,
-        budget: Budget,
-        later: Later,
-        prefill: bool,
-    ) -> Result<Self, PolicyError> {
+    pub fn read_or(options: &mut PolicyOptions, budget: Budget, later: Later) -> Result<Self, PolicyError> {
         let budget = options.value("budget", budget)?;
         if later == Later::Tokens && budget.tokens().is_none() && options.given("block") {
             return Err(options.no_effect("block", "a budget that is a share of the prompt"));
@@ -70,20 +65,20 @@ impl Schedule {
             "off" => Some(None),
             number => number.parse().ok().filter(|n| (1..1 << 20).contains(n)).map(Some),
         };
-        let prefill =
-            if prefill { options.read("prefill", "a number of tokens, or off", chunk)?.flatten() } else { None };
+        let prefill = match options.lists("prefill") {
+            true => options.read("prefill", "a number of tokens, or off", chunk)?.flatten(),
+            false => None,
+        };
         Ok(Schedule { budget, block, prefill })
     }
 
-    /// The settings that [`read`](Schedule::read) reads.
-    pub fn settings(&self, later: Later, prefill: bool) -> Vec<Setting> {
+    /// The settings that [`read`](Schedule::read) reads, `prefill` also for policies without that option.
+    pub fn settings(&self, later: Later) -> Vec<Setting> {
         let mut settings = vec![Setting::new("budget", self.budget)];
         if later == Later::Always || self.budget.tokens().is_some() {
             settings.push(Setting::new("block", self.block));
         }
-        if prefill {
-            settings.push(Setting::new("prefill", self.prefill.map_or_else(|| "off".into(), |n| n.to_string())));
-        }
+        settings.push(Setting::new("prefill", self.prefill.map_or_else(|| "off".into(), |n| n.to_string())));
         settings
     }
 

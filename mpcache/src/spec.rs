@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use engine::Engine;
+use engine::Select;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::family::{Facts, Parsed};
+use crate::family::{Facts, Parsed, Settings};
 use crate::options::PolicyText;
 use crate::policies::{BuiltIn, Clusters, Full};
 use crate::registry::{self, Registered};
@@ -32,10 +32,10 @@ enum Known {
 }
 
 impl Known {
-    fn facts(&self) -> &dyn Facts {
+    fn settings(&self) -> &dyn Settings {
         match self {
-            Known::BuiltIn(settings) => settings.facts(),
-            Known::Registered(settings) => settings.facts(),
+            Known::BuiltIn(settings) => settings.settings(),
+            Known::Registered(settings) => settings.settings(),
         }
     }
 }
@@ -96,24 +96,29 @@ impl PolicySpec {
         self.policy.keys.contains(&key)
     }
 
+    /// What the settings say of the policy.
+    pub fn facts(&self) -> Facts {
+        self.settings.settings().facts()
+    }
+
     /// Whether only engines that see their values can run the policy.
     pub fn clear_only(&self) -> bool {
-        self.settings.facts().clear_only()
+        self.facts().clear_only
     }
 
     /// Whether the traffic of the policy is random: a plan then states its mean.
     pub fn random_traffic(&self) -> bool {
-        self.settings.facts().random_traffic()
+        self.facts().random_traffic
     }
 
     /// Whether generated tokens can be taken back, see [`KvCache::cut`](crate::KvCache::cut).
     pub fn can_cut(&self) -> bool {
-        self.settings.facts().can_cut()
+        self.facts().can_cut
     }
 
-    /// Whether the model must be loaded with columns for the policy, see [`Policy::wants_learned`].
-    pub fn needs_columns(&self) -> bool {
-        self.settings.facts().needs_columns()
+    /// Whether the model must be loaded with a scoring head for the policy.
+    pub fn needs_scoring_head(&self) -> bool {
+        self.facts().needs_scoring_head
     }
 
     /// Refuses the policy for a model with `layers` layers of heads `shape` whose settings name others.
@@ -121,12 +126,12 @@ impl PolicySpec {
     /// # Errors
     /// [`PolicyError`] that names the option.
     pub fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
-        self.settings.facts().check(layers, shape)
+        self.settings.settings().check(layers, shape)
     }
 
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     pub fn prefill(&self) -> Option<usize> {
-        self.settings.facts().prefill()
+        self.facts().prefill
     }
 
     /// The settings of a policy that chooses clusters.
@@ -139,21 +144,22 @@ impl PolicySpec {
 
     /// Every option with the value in force, given or default: the policy as a report states it.
     pub fn settings(&self) -> Vec<Setting> {
-        self.settings.facts().settings()
+        // Policies that share their settings with others do not take all of them.
+        self.settings.settings().settings().into_iter().filter(|setting| self.takes(setting.key)).collect()
     }
 
     /// What both parties learn under these settings, besides the lengths of prompt and text: a line for users.
     pub fn shows(&self) -> String {
-        self.settings.facts().shows()
+        self.facts().shows
     }
 
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`, which
     /// [`check`](PolicySpec::check) does not refuse.
     ///
     /// # Panics
-    /// If another crate registered the policy, but not for the engine `E`. `model::register_policy` registers for
+    /// If another crate registered the policy, but not for the engine `E`. `session::register_policy` registers for
     /// every engine of this workspace.
-    pub fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    pub fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         match &self.settings {
             Known::BuiltIn(settings) => settings.build(layers, shape),
             Known::Registered(settings) => settings.build(layers, shape).unwrap_or_else(|| {

@@ -1,16 +1,20 @@
 //! Keys and values of one layer.
 
 use std::ops::Range;
+use std::slice;
 
-use engine::{Engine, Error, Right, Tensor};
+use engine::{Engine, Error, Precision, Product, Right, Select, Tensor};
 
-use crate::part::{Part, by_head};
-use crate::positions::Positions;
-use crate::tensors::take;
-use crate::{HeadShape, Merged, Padding, Piece, Select};
+use crate::heads::take;
+use crate::part::{CachedMatrix, Part, by_head};
+use crate::recorded::Positions;
+use crate::{Granularity, HeadShape, Merged, Padding, Piece};
 
-/// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Engine::gather`].
+/// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Select::gather`].
 pub const KV_MAGNITUDE: u32 = 9;
+
+/// Why something that concerns all heads at once is not there.
+const DIVIDED: &str = "heads of a divided store hold different tokens";
 
 /// Keys and values of one layer, which grow along their tokens in place.
 ///
@@ -169,12 +173,12 @@ impl<E: Engine> Store<E> {
 
     /// The only part.
     fn whole(&self) -> &Part<E> {
-        assert_eq!(self.parts.len(), 1, "heads of a divided store hold different tokens");
+        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
         &self.parts[0]
     }
 
     fn whole_mut(&mut self) -> &mut Part<E> {
-        assert_eq!(self.parts.len(), 1, "heads of a divided store hold different tokens");
+        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
         &mut self.parts[0]
     }
 
@@ -223,23 +227,29 @@ impl<E: Engine> Store<E> {
         self.whole().values_by_head()
     }
 
+    /// Products of what stands on the left of each part with its keys or values, which are cached operands.
+    fn products(
+        &mut self,
+        engine: &mut E,
+        left: &[E::Tensor],
+        with: fn(&mut Part<E>) -> CachedMatrix<E>,
+        precision: Precision,
+    ) -> Result<Vec<E::Tensor>, Error> {
+        let mut rights: Vec<_> = self.parts.iter_mut().map(with).collect();
+        let products = left.iter().zip(&mut rights).map(|(left, right)| {
+            let CachedMatrix { tensor, operand } = right;
+            Product::<E> { left, right: Right::Cached { tensor, operand: &mut **operand } }
+        });
+        engine.matmul_each(products.collect(), precision)
+    }
+
     /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
     /// rows, tokens), for a softmax. The scores of padding and of tokens behind an end lie below all others, and a
     /// row that stands for several tokens has the score of all of them.
     pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
-        let keys: Vec<E::Tensor> = self.parts.iter().map(Part::keys_by_head).collect();
-        let operands = self.parts.iter_mut().map(|part| &mut part.operands.keys);
-        let products = keys
-            .iter()
-            .zip(operands)
-            .zip(queries)
-            .map(|((tensor, operand), queries)| (queries, Right::Cached { tensor, operand }));
-        let products = products.collect();
         // A cap needs the scores whole.
-        let mut scores = engine.scope("scores", |e| match self.soft_cap {
-            None => e.scores_each(products),
-            Some(_) => e.matmul_each(products),
-        })?;
+        let precision = if self.soft_cap.is_none() { Precision::Softmax } else { Precision::Full };
+        let mut scores = engine.scope("scores", |e| self.products(e, queries, Part::cached_keys, precision))?;
         for (scores, part) in scores.iter_mut().zip(&self.parts) {
             if let Some(cap) = self.soft_cap {
                 *scores = engine.scope("cap", |e| e.soft_cap(scores, cap))?;
@@ -251,7 +261,8 @@ impl<E: Engine> Store<E> {
                 *scores = engine.hide(scores, known.as_deref())?;
             }
             if let Some(merged) = part.merged() {
-                *scores = engine.add_to_columns(scores, &merged.weights(part.len()))?;
+                let weights = engine.public(&merged.weights(&scores.shape()));
+                *scores = engine.add(scores, &weights)?;
             }
         }
         Ok(scores)
@@ -259,49 +270,27 @@ impl<E: Engine> Store<E> {
 
     /// The scores of `queries` (kv_heads, rows, head_dim) against all keys for any use, without padding.
     pub fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
-        let keys = self.keys_by_head();
-        let keys = Right::Cached { tensor: &keys, operand: &mut self.whole_mut().operands.keys };
-        engine.scope("scores", |e| e.matmul(queries, keys))
+        let queries = slice::from_ref(queries);
+        let scores = engine.scope("scores", |e| self.products(e, queries, Part::cached_keys, Precision::Full))?;
+        Ok(self.only(scores))
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
     pub fn mix(&mut self, engine: &mut E, weights: &E::Tensor) -> Result<E::Tensor, Error> {
-        let values = self.values_by_head();
-        let values = Right::Cached { tensor: &values, operand: &mut self.whole_mut().operands.values };
-        engine.scope("values", |e| e.matmul(weights, values))
+        let mixed = self.mix_each(engine, slice::from_ref(weights))?;
+        Ok(self.only(mixed))
     }
 
     /// The mix of all values of each part by its `weights` (its kv_heads, rows, tokens): (its kv_heads, rows,
     /// head_dim).
     pub fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
-        let values: Vec<E::Tensor> = self.parts.iter().map(Part::values_by_head).collect();
-        let operands = self.parts.iter_mut().map(|part| &mut part.operands.values);
-        let products = values
-            .iter()
-            .zip(operands)
-            .zip(weights)
-            .map(|((tensor, operand), weights)| (weights, Right::Cached { tensor, operand }));
-        let products = products.collect();
-        engine.scope("values", |e| e.matmul_each(products))
+        engine.scope("values", |e| self.products(e, weights, Part::cached_values, Precision::Full))
     }
 
-    /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
-    /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
-    /// `range` begins at the same token, and `size` and `select` are the same.
-    pub fn gather(
-        &mut self,
-        engine: &mut E,
-        selection: &E::Selection,
-        range: Range<usize>,
-        size: usize,
-        select: Select,
-    ) -> Result<E::Tensor, Error> {
-        let HeadShape { kv_heads, head_dim, .. } = self.shape;
-        let clusters = self.pairs_by_head(range.clone());
-        let clusters = clusters.reshape(&[kv_heads, range.len() / size, size * 2 * head_dim]);
-        let payload = select.payload(&clusters, self.shape);
-        let payload = Right::Cached { tensor: &payload, operand: &mut self.whole_mut().operands.clusters };
-        engine.scope("gather", |e| e.gather(selection, payload, KV_MAGNITUDE))
+    /// What belongs to the only part.
+    fn only<T>(&self, mut of_parts: Vec<T>) -> T {
+        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
+        of_parts.remove(0)
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).
@@ -354,6 +343,27 @@ impl<E: Engine> Store<E> {
     /// Heads of the layer.
     pub fn heads(&self) -> HeadShape {
         self.shape
+    }
+}
+
+impl<E: Select> Store<E> {
+    /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
+    /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
+    /// `range` begins at the same token, and `size` and `select` are the same.
+    pub fn gather(
+        &mut self,
+        engine: &mut E,
+        selection: &E::Selection,
+        range: Range<usize>,
+        size: usize,
+        select: Granularity,
+    ) -> Result<E::Tensor, Error> {
+        let HeadShape { kv_heads, head_dim, .. } = self.shape;
+        let clusters = self.pairs_by_head(range.clone());
+        let clusters = clusters.reshape(&[kv_heads, range.len() / size, size * 2 * head_dim]);
+        let payload = select.payload(&clusters, self.shape);
+        let payload = Right::Cached { tensor: &payload, operand: &mut self.whole_mut().operands.clusters };
+        engine.scope("gather", |e| e.gather(selection, payload, KV_MAGNITUDE))
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn attend<E: Engine>(
     store.record_attended(|_| seen(tokens).collect());
     let spans: Vec<Range<usize>> = (0..shape.group()).flat_map(|_| (tokens - rows + 1..=tokens).map(seen)).collect();
     let scores = store.scores_each(engine, &[fold_heads(q, shape)])?.remove(0);
-    let p = engine.scope("softmax", |e| e.softmax_within(&scores, &spans))?;
+    let p = engine.scope("softmax", |e| e.softmax(&scores, &spans))?;
     let mixed = store.mix(engine, &p)?;
     Ok(unfold_heads(&mixed, shape))
 }

@@ -4,7 +4,7 @@ mod support;
 
 use engine::Float;
 use mpcache::PolicySpec;
-use support::{HEADS, LAYERS, Script, grid, nearest};
+use support::{HEADS, LAYERS, Script, dot, grid, nearest};
 
 /// Settings of the naive program.
 #[derive(Clone, Copy)]
@@ -17,10 +17,6 @@ struct Case {
     window: f64,
     sharing: bool,
     score: fn(&[f64], &[Vec<f64>]) -> f64,
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// Largest and smallest key of a cluster in channel c.
@@ -66,23 +62,15 @@ fn rounded(share: f64, n: usize) -> usize {
 
 /// For every step, layer and query head the sorted positions attended to.
 fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
-    let (d, group) = (HEADS.head_dim, HEADS.heads / HEADS.kv_heads);
-    let prompt = script.steps[0][0][1].shape()[0];
-    // All keys and queries so far, by layer and head.
-    let mut keys = vec![vec![Vec::<Vec<f64>>::new(); HEADS.kv_heads]; LAYERS];
+    let (group, prompt) = (HEADS.group(), script.prompt());
     let mut kept = vec![vec![Vec::<usize>::new(); HEADS.kv_heads]; LAYERS];
     let mut out = Vec::new();
     for (t, step) in script.steps.iter().enumerate() {
         let mut chosen_below: Vec<Vec<usize>> = vec![];
-        for (layer, [q, k, _]) in step.iter().enumerate() {
-            let tokens = k.shape()[0];
-            for (h, keys) in keys[layer].iter_mut().enumerate() {
-                for i in 0..tokens {
-                    kept[layer][h].push(keys.len());
-                    keys.push((0..d).map(|c| k[[i, h * d + c]]).collect());
-                }
-            }
-            let query = |h: usize, i: usize| -> Vec<f64> { (0..d).map(|c| q[[h, i, c]]).collect() };
+        for layer in 0..step.len() {
+            let seen = if t == 0 { 0..prompt } else { prompt + t - 1..prompt + t };
+            kept[layer].iter_mut().for_each(|kept| kept.extend(seen.clone()));
+            let query = |h: usize, position: usize| script.query(layer, position, h);
             let follows = case.sharing && layer % 2 == 1;
             if t == 0 {
                 let keep = rounded(case.static_share.max(case.budget), prompt);
@@ -96,7 +84,7 @@ fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
                         for i in prompt - rounded(case.window, prompt)..prompt {
                             for head in h * group..(h + 1) * group {
                                 let e: Vec<f64> =
-                                    (0..=i).map(|j| dot(&query(head, i), &keys[layer][h][j]).exp()).collect();
+                                    (0..=i).map(|j| dot(&query(head, i), &script.key(layer, j, h)).exp()).collect();
                                 let sum: f64 = e.iter().sum();
                                 e.iter().enumerate().for_each(|(j, e)| votes[j] += e / sum);
                             }
@@ -118,10 +106,10 @@ fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
             let wanted = room.max(1).min(clusters * fan);
             let mut chosen = vec![];
             for head in 0..HEADS.heads {
-                let (q, h) = (query(head, 0), head / group);
+                let (q, h) = (query(head, seen.start), head / group);
                 let members = |size: usize, c: usize| -> Vec<Vec<f64>> {
                     let own = &kept[layer][h][sinks + c * size..sinks + (c + 1) * size];
-                    own.iter().map(|&i| keys[layer][h][i].clone()).collect()
+                    own.iter().map(|&i| script.key(layer, i, h)).collect()
                 };
                 let score = |size: usize, c: usize| (case.score)(&q, &members(size, c));
                 let mut candidates: Vec<usize> = (0..clusters * fan).collect();

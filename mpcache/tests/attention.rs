@@ -1,63 +1,152 @@
-//! The policy `full` against attention as textbooks write it, with keys and values repeated for every query head.
+//! Attention against its textbook form, with keys and values repeated for every query head: over all tokens, through
+//! windows, under a cap, and beside a layer that a policy prunes.
 
 use engine::{Float, Shape, Tensor};
-use mpcache::{HeadShape, KvCache, PolicySpec};
+use mpcache::{HeadShape, KvCache, Layers, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
-use protocols::Plan;
+use planner::Plan;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+
+const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 3 };
+const TOKENS: usize = 60;
 
 fn random(shape: &[usize], rng: &mut StdRng) -> ArrayD<f32> {
     ArrayD::from_shape_simple_fn(IxDyn(shape), || rng.random_range(-2.0..2.0))
 }
 
-/// Output (heads * d) of the query at `position`, over all keys and values up to it.
-fn naive(q: &ArrayD<f32>, row: usize, position: usize, k: &ArrayD<f32>, v: &ArrayD<f32>, s: HeadShape) -> Vec<f64> {
-    let mut out = Vec::new();
-    for h in 0..s.heads {
-        let kv = h / (s.heads / s.kv_heads);
-        let score = |t: usize| -> f64 {
-            (0..s.head_dim).map(|i| f64::from(q[[h, row, i]]) * f64::from(k[[t, kv * s.head_dim + i]])).sum()
-        };
-        let weights: Vec<f64> = (0..=position).map(|t| score(t).exp()).collect();
-        let total: f64 = weights.iter().sum();
-        for i in 0..s.head_dim {
-            let mixed: f64 =
-                weights.iter().enumerate().map(|(t, w)| w / total * f64::from(v[[t, kv * s.head_dim + i]])).sum();
-            out.push(mixed);
-        }
+/// Queries, keys and values of one layer.
+struct Script {
+    heads: HeadShape,
+    q: ArrayD<f32>,
+    k: ArrayD<f32>,
+    v: ArrayD<f32>,
+}
+
+impl Script {
+    fn new(heads: HeadShape, rng: &mut StdRng) -> Self {
+        let kv = [TOKENS, heads.kv_heads * heads.head_dim];
+        let q = random(&[heads.heads, TOKENS, heads.head_dim], rng);
+        Script { heads, q, k: random(&kv, rng), v: random(&kv, rng) }
     }
-    out
+
+    /// The output of head `h` at `position`, which sees the tokens `seen`, with scores under a cap.
+    fn naive(&self, h: usize, position: usize, seen: &[usize], cap: Option<f64>) -> Vec<f64> {
+        let d = self.heads.head_dim;
+        let column = |i: usize| h / self.heads.group() * d + i;
+        let score = |t: usize| -> f64 {
+            let dot: f64 = (0..d).map(|i| f64::from(self.q[[h, position, i]] * self.k[[t, column(i)]])).sum();
+            cap.map_or(dot, |cap| cap * (dot / cap).tanh())
+        };
+        let total: f64 = seen.iter().map(|&t| score(t).exp()).sum();
+        let mix = |i: usize| seen.iter().map(|&t| score(t).exp() / total * f64::from(self.v[[t, column(i)]])).sum();
+        (0..d).map(mix).collect()
+    }
+}
+
+/// Feeds pieces of the given lengths, and compares the last rows of each with [`Script::naive`].
+fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
+    let mut rng = StdRng::seed_from_u64(23);
+    let scripts: Vec<_> = layers.windows.iter().map(|_| Script::new(layers.heads, &mut rng)).collect();
+    let mut engine = Float::default();
+    let mut cache = KvCache::<Float>::of(layers, &policy.parse::<PolicySpec>().unwrap());
+    if cuts {
+        cache.expect_cuts();
+    }
+    let mut start = 0;
+    for &new in pieces {
+        let end = start + new;
+        for (layer, script) in scripts.iter().enumerate() {
+            let part = |x: &ArrayD<f32>| Tensor::slice(x, 0, start..end);
+            // As many as the policy wants to see, or the last few.
+            let rows = cache.query_window(layer, new).max(new.min(3));
+            let queries = Tensor::slice(&script.q, 1, end - rows..end);
+            let out = cache.attend(&mut engine, layer, &queries, &part(&script.k), &part(&script.v)).unwrap();
+            let attended = cache.attended(layer).unwrap().to_vec();
+            for row in 0..rows {
+                let position = end - rows + row;
+                for h in 0..layers.heads.heads {
+                    let mut seen: Vec<usize> = match layers.windows[layer] {
+                        Some(window) => (position.saturating_sub(window - 1)..=position).collect(),
+                        // What the policy says of the last query holds for those before it, less their future.
+                        None => attended[h].iter().copied().filter(|t| *t <= position).collect(),
+                    };
+                    if row + 1 == rows {
+                        let mut said = attended[h].clone();
+                        said.sort_unstable();
+                        seen.sort_unstable();
+                        assert_eq!(said, seen, "layer {layer}, position {position}");
+                    }
+                    let want = script.naive(h, position, &seen, layers.soft_cap.map(f64::from));
+                    for (i, want) in want.into_iter().enumerate() {
+                        let got = f64::from(out[[row, h * layers.heads.head_dim + i]]);
+                        assert!((got - want).abs() < 1e-4, "layer {layer}, position {position}: {got} for {want}");
+                    }
+                }
+            }
+            if let (Some(window), false) = (layers.windows[layer], cuts) {
+                let most = (window - 1).max(1) + (window / 4).max(1);
+                assert!(cache.held(layer) < most, "layer {layer} holds {}", cache.held(layer));
+            }
+        }
+        start = end;
+    }
+    assert_eq!(cache.tokens(), start);
+    if cuts {
+        assert!(layers.windows.iter().enumerate().all(|(layer, _)| cache.held(layer) == start));
+    }
 }
 
 #[test]
 fn full_equals_textbook_attention_for_grouped_heads_and_any_chunking() {
-    let mut rng = StdRng::seed_from_u64(7);
     for (heads, kv_heads, head_dim) in [(1, 1, 1), (3, 3, 5), (6, 2, 4), (5, 1, 3)] {
-        let shape = HeadShape { heads, kv_heads, head_dim };
-        let (k, v) = (random(&[9, kv_heads * head_dim], &mut rng), random(&[9, kv_heads * head_dim], &mut rng));
-        let q = random(&[heads, 9, head_dim], &mut rng);
-        let mut cache = KvCache::<Float>::new(1, shape, &PolicySpec::default());
-        let mut engine = Float::default();
-        let mut start = 0;
-        // All queries of a prompt, the last two of a second one, then single tokens.
-        for (new, rows) in [(3, 3), (4, 2), (1, 1), (1, 1)] {
-            let end = start + new;
-            let part = |x: &ArrayD<f32>| Tensor::slice(x, 0, start..end);
-            let queries = Tensor::slice(&q, 1, end - rows..end);
-            assert_eq!(cache.tokens(), start);
-            let out = cache.attend(&mut engine, 0, &queries, &part(&k), &part(&v)).unwrap();
-            assert_eq!(out.shape(), [rows, heads * head_dim]);
-            for row in 0..rows {
-                let position = end - rows + row;
-                for (i, want) in naive(&q, position, position, &k, &v, shape).iter().enumerate() {
-                    let got = f64::from(out[[row, i]]);
-                    assert!((got - want).abs() < 1e-5, "{shape:?} position {position}: {got} against {want}");
+        let layers = Layers::global(1, HeadShape { heads, kv_heads, head_dim });
+        compare(&layers, "full", &[3, 4, 1, 1, 20, 31], false);
+    }
+}
+
+#[test]
+fn windows_equal_textbook_attention_in_pieces_of_any_length() {
+    for soft_cap in [None, Some(1.5)] {
+        for windows in [vec![Some(1)], vec![Some(8), None, Some(3)], vec![None, Some(100)], vec![Some(59), Some(60)]]
+        {
+            let layers = Layers { heads: HEADS, windows, soft_cap };
+            for pieces in [&[TOKENS][..], &[20; 3], &[1; TOKENS], &[7, 30, 1, 1, 1, 4, 1, 15]] {
+                for cuts in [false, true] {
+                    compare(&layers, "full", pieces, cuts);
                 }
             }
-            start = end;
         }
     }
+}
+
+#[test]
+fn a_policy_prunes_the_other_layers_alone() {
+    let layers = Layers { heads: HEADS, windows: vec![Some(8), None, Some(3), None], soft_cap: Some(2.0) };
+    assert_eq!(layers.pruned(), 2);
+    let pieces = [&[24][..], &[1; 36]].concat();
+    for policy in [
+        "full",
+        "streaming:budget=10,sinks=2",
+        "h2o:budget=0.5",
+        "mpcache:clusters=4/2",
+        "mpcache-2pc:budget=0.25",
+        "quest",
+        "random:budget=0.5",
+    ] {
+        compare(&layers, policy, &pieces, false);
+    }
+    let windowed = Layers { windows: vec![Some(8); 2], ..layers };
+    assert!(windowed.take(&PolicySpec::default()) && !windowed.take(&"h2o".parse().unwrap()));
+}
+
+#[test]
+fn layers_of_one_window_cost_the_same() {
+    let layers = Layers { heads: HEADS, windows: vec![Some(8), None, Some(8), Some(3), None], soft_cap: None };
+    let cache = KvCache::<Float>::of(&layers, &PolicySpec::default());
+    let classes: Vec<usize> = (0..5).map(|layer| cache.layer_class(layer)).collect();
+    assert_eq!((classes[0], classes[1]), (classes[2], classes[4]));
+    assert!(classes[0] != classes[3] && classes[0] != classes[1] && classes[3] != classes[1]);
 }
 
 #[test]

@@ -3,18 +3,14 @@
 
 mod support;
 
-use std::time::Duration;
-
-use engine::{Engine, Float, Shape, Tensor};
+use engine::{Float, Select, Shape, Tensor};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, concatenate};
-use net::{Channel, Entry, Link, Role, memory_pair};
-use protocols::audit::{Audit, LIMIT};
-use protocols::{Fixed, Needs, Options, Plan, Secure};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-use support::{HEADS, LAYERS, Script};
-use testing::{largest_difference, share_of, to_fixed, to_real};
+use planner::Planner;
+use protocols::audit::LIMIT;
+use protocols::{Fixed, Needs, Options, Secure};
+use support::{HEADS, LAYERS, Script, Shared};
+use testing::to_fixed;
 
 const PROMPT: usize = 12;
 
@@ -54,7 +50,7 @@ impl Drafted {
 
     /// The outputs of every kept token on every layer, as [`Script::play`] gives them for `truth`, and which
     /// positions the last query of each pass attended to on the first layer.
-    fn play<E: Engine>(
+    fn play<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,
@@ -131,25 +127,6 @@ fn options() -> Options {
     Options { preprocess: true, ..Options::default() }
 }
 
-/// One party's outputs, its ledger, and the audit of what was opened under masks.
-type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
-
-fn secure(drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> [Spent; 2] {
-    fn party(link: impl Link + 'static, role: Role, drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> Spent {
-        let mut engine = Secure::new(Channel::new(role, link), options()).expect("set-up");
-        engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
-        let mut masks = StdRng::seed_from_u64(5);
-        let (outputs, _) = drafted.play(&mut engine, spec, &PASSES, |x| share_of(&to_fixed(x), role, &mut masks));
-        (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
-    }
-    let (client, server) = memory_pair(Duration::from_secs(300));
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| party(client, Role::Client, drafted, spec, needs));
-        let server = party(server, Role::Server, drafted, spec, needs);
-        [client.join().expect("client"), server]
-    })
-}
-
 #[test]
 fn two_parties_cut_as_fixed_point_does_and_open_nothing_but_masked_words() {
     let drafted = Drafted::new();
@@ -161,20 +138,19 @@ fn two_parties_cut_as_fixed_point_does_and_open_nothing_but_masked_words() {
         for prepared in [true, false] {
             let mut needs = Needs::default();
             if prepared {
-                let mut listing = Plan::listing(options());
+                let mut listing = Planner::listing(options()).engine();
                 drafted.play(&mut listing, &spec, &EXPECTED, shape);
-                needs = listing.needs();
+                needs = listing.abb().needs();
             }
-            let [(client, ledger, audit), (server, other, _)] = secure(&drafted, &spec, &needs);
-            assert_eq!(ledger, other, "{spec}: ledgers");
-            let mut plan = Plan::new(options());
-            plan.prepare(&needs).expect("plan");
+            let context = spec.to_string();
+            let prepare = |engine: &mut Secure, _| engine.prepare(&needs, &[], &mut |_| ()).expect("preparation");
+            let Shared { ledger, audit, .. } = Shared::play(&context, options(), &fixed, prepare, |engine, share| {
+                drafted.play(engine, &spec, &PASSES, share).0
+            });
+            let mut plan = Planner::new(options()).engine();
+            plan.abb().prepare(&needs).expect("plan");
             drafted.play(&mut plan, &spec, &PASSES, shape);
-            assert_eq!(plan.ledger().untimed(), ledger, "{spec}: planned ledger");
-            for (i, fixed) in fixed.iter().enumerate() {
-                let off = largest_difference(&to_real(&(&client[i] + &server[i])), &to_real(fixed));
-                assert!(off < 2e-3, "{spec}, output {i}: two parties err by {off}");
-            }
+            assert_eq!(plan.abb().ledger().untimed(), ledger, "{spec}: planned ledger");
             let (path, worst) = audit.worst();
             assert!(audit.words() > 1000 && worst < LIMIT, "{spec}: {path} deviates by {worst:.1}");
         }

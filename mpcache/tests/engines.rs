@@ -3,38 +3,16 @@
 
 mod support;
 
-use std::time::Duration;
-
 use engine::{Float, Shape};
 use mpcache::{KvCache, PolicySpec};
-use ndarray::ArrayD;
-use net::{Channel, Entry, Phase, Role, memory_pair};
-use protocols::{Fixed, Needs, Options, Plan, Secure};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-use support::{HEADS, LAYERS, Script, certain};
-use testing::{largest_difference, share_of, to_fixed, to_real};
+use net::{Entry, Phase};
+use planner::{Plan, Planner};
+use protocols::{Fixed, Needs, Options, Secure};
+use support::{HEADS, LAYERS, Script, Shared, certain, dot};
+use testing::{largest_difference, to_fixed, to_real};
 
-/// Largest difference of an output between two parties and fixed point, and between fixed point and f32.
-const SECURE: f64 = 2e-3;
+/// Largest difference of an output between fixed point and f32.
 const FIXED: f64 = 2e-2;
-
-/// One party's outputs and ledger.
-fn party(
-    link: impl net::Link + 'static,
-    role: Role,
-    script: &Script,
-    spec: &PolicySpec,
-    options: Options,
-    needs: &Needs,
-) -> (Vec<ArrayD<u64>>, Vec<Entry>) {
-    let mut engine = Secure::new(Channel::new(role, link), options).expect("set-up");
-    engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
-    // Both parties draw the same masks: one keeps the mask, the other the value less the mask.
-    let mut masks = StdRng::seed_from_u64(5);
-    let (outputs, _) = script.play(&mut engine, spec, |x| share_of(&to_fixed(x), role, &mut masks));
-    (outputs, engine.channel().ledger().untimed())
-}
 
 /// Plays a script on all engines and compares. Prompts of odd length run in two phases, and operations prepare what
 /// they need on the way.
@@ -54,38 +32,29 @@ fn agree_after(text: &str, prompt: usize, steps: usize, options: Options, needs:
 fn agree_on(script: &Script, text: &str, options: Options, needs: impl Fn(&Needs) -> Needs) -> u64 {
     let spec: PolicySpec = text.parse().expect("a policy");
     let (float, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-    let mut plan = Plan::new(options);
+    let mut plan = Planner::new(options).engine();
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
-    let needs = needs(&plan.needs());
+    let needs = needs(&plan.abb().needs());
     let (fixed, looked_fixed) = script.play(&mut Fixed::evaluating(options.evaluation()), &spec, to_fixed);
     let context = format!("{text}, {} tokens", script.prompt());
     assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");
-    let (client, server) = memory_pair(Duration::from_secs(300));
-    let [(client, ledger), (server, other)] = std::thread::scope(|scope| {
-        let client = scope.spawn(|| party(client, Role::Client, script, &spec, options, &needs));
-        let server = party(server, Role::Server, script, &spec, options, &needs);
-        [client.join().expect("client"), server]
-    });
-    assert_eq!(ledger, other, "{context}: ledgers");
-    for (i, float) in float.iter().enumerate() {
-        let fixed = to_real(&fixed[i]);
-        let secure = to_real(&(&client[i] + &server[i]));
-        let float = float.mapv(f64::from);
-        let difference = largest_difference(&fixed, &float);
+    let prepare = |engine: &mut Secure, _| engine.prepare(&needs, &[], &mut |_| ()).expect("preparation");
+    let Shared { ledger, .. } =
+        Shared::play(&context, options, &fixed, prepare, |engine, share| script.play(engine, &spec, share).0);
+    for (i, (float, fixed)) in float.iter().zip(&fixed).enumerate() {
+        let difference = largest_difference(&to_real(fixed), &float.mapv(f64::from));
         assert!(difference < FIXED, "{context}, output {i}: fixed point errs by {difference}");
-        let difference = largest_difference(&secure, &fixed);
-        assert!(difference < SECURE, "{context}, output {i}: two parties err by {difference}");
     }
-    let mut plan = Plan::new(options);
-    plan.prepare(&needs).expect("plan");
+    let mut plan = Planner::new(options).engine();
+    plan.abb().prepare(&needs).expect("plan");
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
-    let ahead: u64 = plan.ledger().divided().iter().map(|kind| kind.traffic.bytes()).sum();
-    let late = plan.ledger().phase_total(Phase::Offline).bytes() - ahead;
+    let ahead: u64 = plan.abb().ledger().divided().iter().map(|kind| kind.traffic.bytes()).sum();
+    let late = plan.abb().ledger().phase_total(Phase::Offline).bytes() - ahead;
     if !spec.random_traffic() {
-        assert_eq!(plan.ledger().untimed(), ledger, "{context}: planned ledger");
+        assert_eq!(plan.abb().ledger().untimed(), ledger, "{context}: planned ledger");
         return late;
     }
-    let planned = plan.ledger().untimed();
+    let planned = plan.abb().ledger().untimed();
     assert_eq!(certain(&planned), certain(&ledger), "{context}: planned ledger");
     let bytes = |entries: &[Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
     let ratio = bytes(&planned) / bytes(&ledger);
@@ -253,17 +222,13 @@ fn the_oracle_looks_at_the_largest_scores() {
     let spec: PolicySpec = "oracle:budget=0.2".parse().expect("a policy");
     let script = Script::new(30, 4, 3);
     let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-    let (d, group) = (HEADS.head_dim, HEADS.group());
     for (i, rows) in looked.iter().enumerate() {
         let (step, layer) = (1 + i / LAYERS, i % LAYERS);
-        let keys: Vec<_> = script.steps[..=step].iter().flat_map(|s| s[layer][1].outer_iter()).collect();
-        let newest = keys.len() - 1;
+        let newest = script.prompt() + step - 1;
         for (head, row) in rows.iter().enumerate() {
-            let q = &script.steps[step][layer][0];
-            let score = |key: &ndarray::ArrayViewD<f64>| {
-                (0..d).map(|c| q[[head, 0, c]] * key[[head / group * d + c]]).sum::<f64>()
-            };
-            let scores: Vec<f64> = keys.iter().map(score).collect();
+            let q = script.query(layer, newest, head);
+            let scores: Vec<f64> =
+                (0..newest).map(|t| dot(&q, &script.key(layer, t, head / HEADS.group()))).collect();
             let mut best: Vec<usize> = (0..newest).collect();
             best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
             best.truncate(row.len() - 1);
@@ -272,15 +237,8 @@ fn the_oracle_looks_at_the_largest_scores() {
             assert_eq!(row, &best, "step {step}, layer {layer}, head {head}");
         }
     }
-    let plan = KvCache::<Plan>::new(LAYERS, HEADS, &spec);
-    let shape = |dims: &[usize]| Shape(dims.to_vec());
-    let mut plan_cache = plan;
-    let refused = plan_cache.attend(
-        &mut Plan::new(Options::default()),
-        0,
-        &shape(&[HEADS.heads, 1, d]),
-        &shape(&[1, HEADS.kv_heads * d]),
-        &shape(&[1, HEADS.kv_heads * d]),
-    );
+    let mut cache = KvCache::<Plan>::new(LAYERS, HEADS, &spec);
+    let (q, row) = (Shape(vec![HEADS.heads, 1, HEADS.head_dim]), Shape(vec![1, HEADS.kv_heads * HEADS.head_dim]));
+    let refused = cache.attend(&mut Planner::new(Options::default()).engine(), 0, &q, &row, &row);
     assert!(matches!(refused, Err(engine::Error::NotInTheClear { .. })));
 }

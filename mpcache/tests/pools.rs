@@ -3,18 +3,16 @@
 
 mod support;
 
-use std::time::Duration;
-
 use engine::Shape;
 use mpcache::PolicySpec;
-use ndarray::ArrayD;
-use net::{Channel, Entry, Link, Role, memory_pair};
-use protocols::audit::{Audit, LIMIT};
-use protocols::{Error, Fixed, Needs, Options, Plan, Secure, Stock};
+use net::{Entry, Role};
+use planner::Planner;
+use protocols::audit::LIMIT;
+use protocols::{Error, Fixed, Needs, Options, Secure, Stock};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use support::{Script, certain};
-use testing::{largest_difference, share_of, to_fixed, to_real};
+use support::{Script, Shared, both, certain};
+use testing::{share_of, to_fixed};
 
 /// Tokens of the prompt that the stock is made for, and steps after it.
 const PROMPT: usize = 50;
@@ -23,44 +21,24 @@ const STEPS: usize = 2;
 /// Prompts that spend it.
 const SHORTER: [usize; 4] = [2, 15, 37, PROMPT];
 
-/// Largest difference of an output between two parties and fixed point.
-const SECURE: f64 = 2e-3;
-
 /// Two phases, so that operands grow under masks.
 fn options() -> Options {
     Options { preprocess: true, ..Options::default() }
 }
 
-/// Runs both parties.
-fn both<T: Send>(party: impl Fn(&mut Secure, Role) -> T + Sync) -> [T; 2] {
-    let (client, server) = memory_pair(Duration::from_secs(300));
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| run(client, Role::Client, &party));
-        let server = run(server, Role::Server, &party);
-        [client.join().expect("client"), server]
-    })
-}
-
-fn run<T>(link: impl Link + 'static, role: Role, party: impl Fn(&mut Secure, Role) -> T) -> T {
-    party(&mut Secure::new(Channel::new(role, link), options()).expect("set-up"), role)
-}
-
 /// The ledger and the needs of a plan of `script` that spends `stock`, if there is one.
 fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry>, Needs) {
-    let mut plan = Plan::new(options());
+    let mut plan = Planner::new(options()).engine();
     if let Some(needs) = stock {
-        plan.set_stock(needs);
+        plan.abb().set_stock(needs);
     }
     script.play(&mut plan, spec, |x| Shape(x.shape().to_vec()));
-    (plan.ledger().untimed(), plan.needs())
+    (plan.abb().ledger().untimed(), plan.abb().needs())
 }
-
-/// One party's outputs, its ledger, and the audit of what was opened under masks.
-type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
 
 /// A stock for the longest prompt, as the words of either party.
 fn filled(needs: &Needs) -> [Vec<u64>; 2] {
-    both(|engine, role| {
+    both(options(), |engine, role| {
         engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
         let mut words = Vec::new();
         let sink = |piece: &[u64]| {
@@ -72,20 +50,16 @@ fn filled(needs: &Needs) -> [Vec<u64>; 2] {
     })
 }
 
-fn spend(script: &Script, spec: &PolicySpec, needs: &Needs, words: &[Vec<u64>; 2]) -> [Spent; 2] {
-    both(|engine, role| {
-        let mut rest = &words[role as usize][..];
-        let source = |piece: &mut [u64]| {
-            let (now, later) = rest.split_at(piece.len());
-            piece.copy_from_slice(now);
-            rest = later;
-            Ok::<_, Error>(())
-        };
-        engine.set_stock(Stock::refill(needs, role, source).expect("no file fails"));
-        let mut masks = StdRng::seed_from_u64(5);
-        let (outputs, _) = script.play(engine, spec, |x| share_of(&to_fixed(x), role, &mut masks));
-        (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
-    })
+/// Puts in the stock of `words`.
+fn refill(engine: &mut Secure, role: Role, needs: &Needs, words: &[Vec<u64>; 2]) {
+    let mut rest = &words[role as usize][..];
+    let source = |piece: &mut [u64]| {
+        let (now, later) = rest.split_at(piece.len());
+        piece.copy_from_slice(now);
+        rest = later;
+        Ok::<_, Error>(())
+    };
+    engine.set_stock(Stock::refill(needs, role, source).expect("no file fails"));
 }
 
 /// Spends the same stock of the policy `text` on every prompt, which only a test may do. Returns what is not uniform.
@@ -97,18 +71,15 @@ fn serves_every_prompt(text: &str) -> Vec<String> {
     for prompt in SHORTER {
         let context = format!("{text}, {prompt} of {PROMPT} tokens");
         let script = Script::new(prompt, STEPS, 3);
-        let [(client, ledger, audit), (server, other, _)] = spend(&script, &spec, &needs, &words);
-        assert_eq!(ledger, other, "{context}: ledgers");
+        let (fixed, _) = script.play(&mut Fixed::evaluating(options().evaluation()), &spec, to_fixed);
+        let refill = |engine: &mut Secure, role| refill(engine, role, &needs, &words);
+        let Shared { ledger, audit, .. } =
+            Shared::play(&context, options(), &fixed, refill, |engine, share| script.play(engine, &spec, share).0);
         let planned = plan(&script, &spec, Some(&needs)).0;
         if spec.random_traffic() {
             assert_eq!(certain(&planned), certain(&ledger), "{context}: planned ledger");
         } else {
             assert_eq!(planned, ledger, "{context}: planned ledger");
-        }
-        let (fixed, _) = script.play(&mut Fixed::evaluating(options().evaluation()), &spec, to_fixed);
-        for (i, fixed) in fixed.iter().enumerate() {
-            let off = largest_difference(&to_real(&(&client[i] + &server[i])), &to_real(fixed));
-            assert!(off < SECURE, "{context}, output {i}: two parties err by {off}");
         }
         let (path, worst) = audit.worst();
         assert!(audit.words() > 100, "{context}: {} words", audit.words());
@@ -149,7 +120,7 @@ fn scores_out_of_range_never_compare_in_a_circle() {
             q.mapv_inplace(|x| 200.0 * x);
             k.mapv_inplace(|x| keys * x);
         });
-        both(|engine, role| {
+        both(options(), |engine, role| {
             let mut masks = StdRng::seed_from_u64(5);
             script.play(engine, &spec, |x| share_of(&to_fixed(x), role, &mut masks));
         });

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use rustls::crypto::aws_lc_rs::{default_provider, sign::any_eddsa_type};
+use files::Forbidden;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::aws_lc_rs::sign::any_eddsa_type;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::sign::SigningKey;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
-
-use crate::files::{self, Forbidden};
 
 /// Bytes of a public key and of a seed.
 const KEY_BYTES: usize = 32;

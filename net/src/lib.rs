@@ -9,7 +9,6 @@
 pub mod admission;
 mod channel;
 mod error;
-pub mod files;
 pub mod handshake;
 mod identity;
 mod ledger;

@@ -1,10 +1,10 @@
 //! Whom a party trusts: servers a client has met, clients a server lets in.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use crate::files::{self, Forbidden};
+use files::Forbidden;
+
 use crate::{KeyError, PublicKey};
 
 /// A list of keys has at most this many bytes.

@@ -1,11 +1,9 @@
 //! What a server says before the session, and what a client makes of it.
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use net::tcp::{ConnectOptions, listen};
 use net::{Admission, Identity, Link, NetError, await_admission, await_client, send_admission, tls};
 

@@ -1,10 +1,8 @@
 //! Both parties agree, or both say on what they do not.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use net::handshake::{MAX_BYTES, MAX_FIELDS, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 use net::{Channel, Field, HEADER_BYTES, Handshake, Link, NetError, Role};
 

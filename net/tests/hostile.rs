@@ -1,14 +1,12 @@
 //! Peers that vanish, stall or send anything: the right error within the time-out, on memory and on TCP.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use net::testing::{Fault, Faulty};
 use net::{Channel, Link, NetError, Role};
 

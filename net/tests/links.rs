@@ -1,12 +1,10 @@
 //! What every link owes its channel: framing, equal ledgers, no deadlock, no lost last message.
 
-mod common;
-
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use net::tcp::{ConnectOptions, TcpLink, connect, listen};
 use net::{Channel, Entry, HEADER_BYTES, Link, NetError, Phase, Role};
 

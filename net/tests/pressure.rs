@@ -1,13 +1,11 @@
 //! What a peer that does not read may hold, and that two parties that send at once get on.
 
-mod common;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use net::tcp::{ConnectOptions, listen};
 use net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair, tls};
 

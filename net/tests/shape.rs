@@ -1,10 +1,8 @@
 //! Shaped links. Times are only bounded from below: a busy machine may be late, but nothing may be early.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use net::{Channel, NetError, Role, Shape, Shaped};
 
 #[test]

@@ -1,14 +1,12 @@
 //! Encrypted links: who is let in, what binds a session, and what happens to changed bytes.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use net::tcp::{ConnectOptions, Listener, listen};
 use net::tls::{self, TlsLink};
 use net::{Channel, Identity, Link, NetError, PublicKey, Role};

@@ -1,10 +1,8 @@
 //! Files of keys: what is written can be read, and nothing wrong in them is passed over.
 
-mod common;
-
 use std::fs;
 
-use common::*;
+use crate::common::*;
 use net::testing::{Fault, Faulty};
 use net::{
     AllowList, Channel, Identity, KeyError, KnownServer, KnownServers, Link, NetError, Phase, PublicKey, Role,

@@ -1,7 +1,5 @@
 //! Distributed point functions: keys made by both parties' messages, every leaf against the definition.
 
-mod common;
-
 use net::Role;
 use ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, level_bytes};
 use ot::{Bits, ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
@@ -19,7 +17,7 @@ struct Ots {
 /// OTs for `count` trees with indices of `per` bits for the client and the server, by the dealer.
 fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Ots; 2] {
     let (n, ots, seed) = (count * per, shape.top_ots(), rng.next_u64());
-    let (mut c, mut s) = common::channels();
+    let (mut c, mut s) = crate::common::channels();
     let deal = |role, channel: &mut net::Channel| {
         let (mut sender, mut receiver): (OtSender, OtReceiver) = dealer::setup(role, seed);
         sender.ensure(channel, n + count * ots).unwrap();

@@ -1,10 +1,8 @@
 //! Set-up, extension and pools between two parties, with traffic predicted to the byte.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{channels, pools, run};
+use crate::common::{channels, pools, run};
 use net::{Channel, Link, NetError, Role, memory_pair};
 use ot::{Bits, Correlation, CotKind, Kernels, Lookup, OtError, PoolPlan, Run, SoftSpoken};
 use rand::SeedableRng;

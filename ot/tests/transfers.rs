@@ -1,7 +1,5 @@
 //! The defining equations of correlated and 1-of-N transfers, on every output.
 
-mod common;
-
 use net::Role;
 use ot::{Bits, ChosenKeys, Correlation, Lookup, OtError, OtReceiver, OtSender, SenderKeys, dealer};
 use rand::rngs::StdRng;
@@ -13,7 +11,7 @@ fn mask(w: u32) -> u64 {
 
 /// Pools of at least `n` OTs from the dealer.
 fn dealt(n: usize) -> (OtSender, OtReceiver) {
-    let (mut c, mut s) = common::channels();
+    let (mut c, mut s) = crate::common::channels();
     let (mut sender, mut receiver) = (dealer::setup(Role::Client, 1).0, dealer::setup(Role::Server, 1).1);
     sender.ensure(&mut c, n).unwrap();
     receiver.ensure(&mut s, n).unwrap();

@@ -15,12 +15,13 @@
 use ndarray::{IxDyn, Zip};
 use net::{Phase, Role};
 use ot::Bits;
+use planner::Planner;
 use protocols::local::Pair;
 use protocols::operation::prelude::*;
 use protocols::ops::b2a::B2a;
 use protocols::ops::reveal::Reveal;
 use protocols::wire::{cross, opening};
-use protocols::{Abb, Clear, Planner, Shape};
+use protocols::{Abb, Clear, Shape};
 use rand::Rng;
 use testing::{Laws, lawful};
 

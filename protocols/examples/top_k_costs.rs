@@ -3,9 +3,10 @@
 //! waggle-protocols --example top_k_costs`
 
 use net::{Phase, Role};
+use planner::Planner;
 use protocols::functions::top_k::{self, Scores, Selection};
 use protocols::ops::shuffle::Shuffle;
-use protocols::{Abb, Error, Options, Planner, Shape};
+use protocols::{Abb, Error, Options, Shape};
 
 /// |x| < 2^5, compared at 10 fractional bits.
 const SCORES: Scores = Scores::below(5, 10);

@@ -5,7 +5,7 @@
 //! once over [`Abb`]. Three boxes run them:
 //! - `Clear` runs in one process, with exact operations. It is the naive twin of every protocol.
 //! - `TwoParty` runs between two parties, on additive and XOR shares.
-//! - `Planner` sees shapes only and adds up costs.
+//! - `planner::Planner` sees shapes only and adds up costs.
 //!
 //! # Words and widths
 //! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each

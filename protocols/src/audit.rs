@@ -88,7 +88,7 @@ pub fn watch<T>(broken: Option<Broken>, sessions: impl FnOnce(&[Audit; 2]) -> T)
 
 impl Audit {
     /// Of sessions in which `broken` is.
-    pub(crate) fn breaking(broken: Option<Broken>) -> Self {
+    pub fn breaking(broken: Option<Broken>) -> Self {
         Audit(Arc::new(Mutex::new(Book { broken, ..Book::default() })))
     }
 

@@ -78,7 +78,7 @@ impl CorrelationKind {
     }
 
     /// The work of putting `units` into a stock, or of taking them out.
-    pub(crate) fn moved(&self, units: usize) -> Cost {
+    pub fn moved(&self, units: usize) -> Cost {
         [Role::Client, Role::Server]
             .into_iter()
             .fold(Cost::free(), |cost, role| cost.work(role, Kernel::StockWord, units * self.words(role)))

@@ -58,6 +58,23 @@ pub enum Step {
     Work(Work),
 }
 
+impl Step {
+    /// Books the messages of this step in `ledger`.
+    pub fn book(&self, ledger: &mut Ledger) {
+        let (Step::Message { offline, .. } | Step::Exchange { offline, .. }) = *self else { return };
+        let phase = ledger.phase();
+        if offline {
+            ledger.set_phase(Phase::Offline);
+        }
+        match *self {
+            Step::Message { direction, bytes, .. } => ledger.book(direction, bytes),
+            Step::Exchange { bytes, .. } => ledger.book_exchange(bytes),
+            _ => {}
+        }
+        ledger.set_phase(phase);
+    }
+}
+
 /// Steps that are taken several times in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -231,7 +248,7 @@ impl Cost {
     }
 
     /// Whether the first of its messages and work belongs to a correlation.
-    pub(crate) fn starts_offline(&self) -> bool {
+    pub fn starts_offline(&self) -> bool {
         let flags = self.runs.iter().flat_map(|run| &run.steps).filter_map(|step| match *step {
             Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) => {
                 Some(offline)
@@ -249,13 +266,7 @@ impl Cost {
             let mut left = *times;
             while left > 0 {
                 let mut ledger = Ledger::untimed_until(Phase::Setup, last);
-                for step in steps {
-                    match *step {
-                        Step::Message { direction, bytes, .. } => ledger.book(direction, bytes),
-                        Step::Exchange { bytes, .. } => ledger.book_exchange(bytes),
-                        _ => {}
-                    }
-                }
+                steps.iter().for_each(|step| step.book(&mut ledger));
                 // What begins and ends after messages of one direction repeats itself.
                 let alike = if ledger.last() == last { left } else { 1 };
                 flows += alike * ledger.total().flows;

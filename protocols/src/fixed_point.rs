@@ -1,14 +1,13 @@
 //! The engines in fixed point: one program over the arithmetic black box, run by three boxes.
 
 use std::any::Any;
-use std::ops::Range;
 
 use engine::{
-    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE, OperandId,
-    Origin, Ranking, Right, Tensor,
+    CachedOperand, Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE,
+    OperandId, Origin, Precision, Product, Ranking, Right, Select, Tensor, Visible,
 };
 use ndarray::{Array2, ArrayD};
-use net::{Channel, Ledger, Role};
+use net::{Channel, Role};
 
 use crate::abb::Abb;
 use crate::functions::extrema::EXTREMA_WIDTH;
@@ -29,11 +28,10 @@ use crate::ops::truncate::Truncation;
 use crate::preparation::Made;
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
-use crate::timeline::{Setting, Tallies};
 use crate::weight::{FixedWeight, MIN_WEIGHT_FRAC};
 use crate::words::Words;
 use crate::words::signed;
-use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, Planner, TwoParty};
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, TwoParty};
 
 /// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
@@ -97,9 +95,6 @@ pub type Secure = FixedPoint<TwoParty>;
 /// cryptography. It refuses values outside the range of an operation and names the operation.
 pub type Fixed = FixedPoint<Clear>;
 
-/// The model on shapes alone: what [`Secure`] would send.
-pub type Plan = FixedPoint<Planner>;
-
 impl Secure {
     /// Sets up a session with the peer over `channel`; both pass equal `options`.
     pub fn new(channel: Channel, options: Options) -> Result<Self, Error> {
@@ -111,8 +106,8 @@ impl Secure {
         self.abb.session().channel()
     }
 
-    /// The offline phase of a two-phase session. It makes all correlations of `needs`, which a [`Plan`] of the same
-    /// run lists, and books them as `offline`. The server passes all its weights, whose names must differ. `progress`
+    /// The offline phase of a two-phase session. It makes all correlations of `needs`, which a plan of the same run
+    /// lists, and books them as `offline`. The server passes all its weights, whose names must differ. `progress`
     /// is called with what is done so far.
     pub fn prepare(
         &mut self,
@@ -175,78 +170,6 @@ impl Fixed {
     }
 }
 
-impl Plan {
-    /// The state after session set-up with `options`.
-    pub fn new(options: Options) -> Self {
-        FixedPoint::over(Planner::new(options))
-    }
-
-    /// An engine that lists what a run takes from its stock ([`Plan::needs`]) and books nothing.
-    pub fn listing(options: Options) -> Self {
-        FixedPoint::over(Planner::listing(options))
-    }
-
-    /// The state after everything in `ledger`, an opening for instance, and session set-up with `options`.
-    pub fn after(ledger: Ledger, options: Options) -> Self {
-        FixedPoint::over(Planner::after(ledger, options))
-    }
-
-    /// The same, with the plans that `other` has searched for; see [`Planner::with_plans_of`].
-    pub fn with_plans_of(self, other: Self) -> Self {
-        FixedPoint::over(self.abb.with_plans_of(other.abb))
-    }
-
-    /// The same, which predicts times too; see [`Planner::timed`].
-    pub fn timed(self, setting: Setting) -> Self {
-        FixedPoint::over(self.abb.timed(setting))
-    }
-
-    /// The same, which counts units of kernels; see [`Planner::tallied`].
-    pub fn tallied(self, imitated: bool) -> Self {
-        FixedPoint::over(self.abb.tallied(imitated))
-    }
-
-    /// The most bytes that an operation holds; see [`Planner::room`].
-    pub fn room(&self) -> [u64; 2] {
-        self.abb.room()
-    }
-
-    /// Units of kernels by account, if they are counted.
-    pub fn tallies(&self) -> Option<&Tallies> {
-        self.abb.tallies()
-    }
-
-    /// The ledger: what [`Secure`] would book, except for times.
-    pub fn ledger(&mut self) -> &mut Ledger {
-        self.abb.ledger()
-    }
-
-    /// What the run so far takes from a stock, for [`Secure::prepare`].
-    pub fn needs(&self) -> Needs {
-        self.abb.needs()
-    }
-
-    /// The offline phase with `needs`, as [`Secure::prepare`] books it.
-    pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
-        self.abb.prepare(needs)
-    }
-
-    /// The stock of a session that prepared `needs`, as [`Secure::set_stock`] puts it in.
-    pub fn set_stock(&mut self, needs: &Needs) {
-        self.abb.set_stock(needs);
-    }
-
-    /// Whether costs go into the ledger from now on.
-    pub fn set_booking(&mut self, books: bool) {
-        self.abb.set_booking(books);
-    }
-
-    /// Correlated OTs used so far by online steps with `sender` as OT sender.
-    pub fn cots_used(&self, sender: Role) -> u64 {
-        self.abb.cots_used(sender)
-    }
-}
-
 impl<B: Abb> FixedPoint<B> {
     /// An engine over the box `abb`.
     pub fn over(abb: B) -> Self {
@@ -256,6 +179,11 @@ impl<B: Abb> FixedPoint<B> {
     /// The box, for operations beyond [`Engine`].
     pub fn abb(&mut self) -> &mut B {
         &mut self.abb
+    }
+
+    /// The box alone.
+    pub fn into_abb(self) -> B {
+        self.abb
     }
 
     /// Words modulo 2^EXTREMA_WIDTH as activations.
@@ -270,11 +198,11 @@ impl<B: Abb> FixedPoint<B> {
 
     /// Products of matrices, with [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`]. Those with
     /// cached operands go together.
-    fn products(&mut self, factors: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
-        let left = factors.iter().map(|(a, _)| self.narrow(a)).collect::<Result<Vec<_>, _>>()?;
+    fn products(&mut self, factors: Vec<Product<Self>>) -> Result<Vec<B::Words>, EngineError> {
+        let left = factors.iter().map(|product| self.narrow(product.left)).collect::<Result<Vec<_>, _>>()?;
         let mut out: Vec<Option<B::Words>> = left.iter().map(|_| None).collect();
         let (mut cached, mut places) = (Vec::new(), Vec::new());
-        for (i, (_, right)) in factors.into_iter().enumerate() {
+        for (i, Product { right, .. }) in factors.into_iter().enumerate() {
             match right {
                 Right::Fresh(b) => out[i] = Some(self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&left[i], b))?),
                 Right::Cached { tensor, operand } => {
@@ -317,7 +245,6 @@ impl<B: Abb> FixedPoint<B> {
 impl<B: Abb> Engine for FixedPoint<B> {
     type Tensor = B::Words;
     type Weight = FixedWeight;
-    type Selection = Selection<B>;
     type Operand = Operand;
 
     const CLEAR: bool = B::CLEAR;
@@ -379,64 +306,32 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ceiling::of_units(truncate::ceiling(how))
     }
 
-    fn shift(&mut self, x: &B::Words, by: &ArrayD<f32>) -> Result<B::Words, EngineError> {
-        assert_eq!(x.shape(), by.shape());
+    fn public(&mut self, values: &ArrayD<f32>) -> B::Words {
         let units = f64::from(1u32 << FRAC);
-        let by = self.abb.public(by.shape(), |at| (f64::from(by[at]) * units).round() as i64 as u64);
-        Ok(x.plus(&by))
+        self.abb.public(values.shape(), |at| (f64::from(values[at]) * units).round() as i64 as u64)
     }
 
-    fn operand(id: OperandId) -> Operand {
-        Operand::new(id)
-    }
-
-    fn cut(operand: &mut Operand, tokens: usize) {
-        operand.cut(tokens);
-    }
-
-    fn fork(operand: &Operand) -> Option<Operand> {
-        operand.fork()
-    }
-
-    fn matmul(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
-        Ok(self.matmul_each(vec![(a, b)])?.remove(0))
-    }
-
-    fn scores(&mut self, queries: &B::Words, keys: Right<Self>) -> Result<B::Words, EngineError> {
-        Ok(self.scores_each(vec![(queries, keys)])?.remove(0))
-    }
-
-    fn matmul_each(&mut self, products: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
+    fn matmul_each(
+        &mut self,
+        products: Vec<Product<Self>>,
+        precision: Precision,
+    ) -> Result<Vec<B::Words>, EngineError> {
         let products = self.products(products)?;
-        Ok(self.rounded(products, MATMUL_ROUNDING)?)
-    }
-
-    fn scores_each(&mut self, products: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
-        let products = self.products(products)?;
+        if precision == Precision::Full {
+            return Ok(self.rounded(products, MATMUL_ROUNDING)?);
+        }
         for product in &products {
             self.abb.expect_below(product, SCORES_ROUNDING.width - 2)?;
         }
         Ok(self.rounded(products, SCORES_ROUNDING)?)
     }
 
-    fn softmax_within(&mut self, x: &B::Words, seen: &[Range<usize>]) -> Result<B::Words, EngineError> {
-        Ok(softmax::softmax_within(&mut self.abb, x, seen)?)
+    fn softmax_each(&mut self, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, EngineError> {
+        Ok(functions::softmax_each(&mut self.abb, parts)?)
     }
 
     fn soft_cap(&mut self, x: &B::Words, cap: f32) -> Result<B::Words, EngineError> {
         Ok(functions::soft_cap(&mut self.abb, x, cap)?)
-    }
-
-    fn softmax_each(&mut self, parts: &[(&B::Words, &[usize])]) -> Result<Vec<B::Words>, EngineError> {
-        Ok(functions::softmax_each(&mut self.abb, parts)?)
-    }
-
-    fn add_to_columns(&mut self, x: &B::Words, by: &[f32]) -> Result<B::Words, EngineError> {
-        let shape = x.shape();
-        assert_eq!(shape.last(), Some(&by.len()), "a number for every column");
-        let words: Vec<u64> =
-            by.iter().map(|&by| (f64::from(by) * f64::from(1u32 << FRAC)).round() as i64 as u64).collect();
-        Ok(x.plus(&self.abb.public(&shape, |at| words[at[shape.len() - 1]])))
     }
 
     fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, EngineError> {
@@ -460,10 +355,6 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn silu(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
         Ok(functions::silu(&mut self.abb, x)?)
-    }
-
-    fn layer_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, EngineError> {
-        Ok(functions::layer_norm(&mut self.abb, x, eps)?)
     }
 
     fn rms_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, EngineError> {
@@ -507,6 +398,10 @@ impl<B: Abb> Engine for FixedPoint<B> {
         };
         opened.map(|indices| indices.iter().map(checked).collect()).transpose()
     }
+}
+
+impl<B: Abb> Select for FixedPoint<B> {
+    type Selection = Selection<B>;
 
     fn sum_last(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
         Ok(x.sum_last())
@@ -578,5 +473,19 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn chosen(&self, chosen: &Selection<B>) -> Option<Vec<Vec<usize>>> {
         selection::chosen(&self.abb, chosen)
+    }
+}
+
+impl CachedOperand for Operand {
+    fn new(id: OperandId) -> Self {
+        Operand::new(id)
+    }
+
+    fn roll_back(&mut self, tokens: usize) {
+        self.cut(tokens);
+    }
+
+    fn fork(&self) -> Option<Self> {
+        Operand::fork(self)
     }
 }

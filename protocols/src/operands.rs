@@ -35,7 +35,7 @@ impl OperandForm {
     }
 
     /// Words of one party's shares of B and of B A for `event`.
-    pub(crate) fn product_words(&self, event: &Event) -> u64 {
+    pub fn product_words(&self, event: &Event) -> u64 {
         let MatmulShape { batch, m, k, n } = self.shape(event.m, event.tokens);
         (batch * m * (k + n)) as u64
     }
@@ -96,7 +96,7 @@ impl Events {
 
     /// Splits the products into runs that are prepared together. A run has up to `most` words, or is a single product
     /// that has more.
-    pub(crate) fn batches(&self, most: u64) -> Vec<Events> {
+    pub fn batches(&self, most: u64) -> Vec<Events> {
         let mut batches: Vec<Events> = Vec::new();
         let mut words = 0;
         for event in &self.list {

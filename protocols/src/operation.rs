@@ -1,7 +1,7 @@
 //! An operation as a value: what it computes, what it costs, how two parties carry it out.
 //!
 //! A type that implements [`Operation`] is all that a box knows of an operation. [`TwoParty`](crate::TwoParty) runs
-//! it, [`Planner`](crate::Planner) books it, and [`Clear`](crate::Clear) runs its twin:
+//! it, `planner::Planner` books it, and [`Clear`](crate::Clear) runs its twin:
 //!
 //! ```text
 //! apply(operation, input):

@@ -15,7 +15,7 @@ pub struct Plans {
     options: Options,
     plan_options: PlanOptions,
     /// Words of the masks of a cached operand that are made at once, a bound on memory.
-    pub(crate) operand_batch: u64,
+    pub operand_batch: u64,
     /// Bits on the wire that one random correlated OT is assumed to cost when strategies are compared.
     pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,

@@ -33,9 +33,12 @@ pub struct Made {
 }
 
 /// A piece of the offline phase.
-pub(crate) enum Job<'a> {
+pub enum Job<'a> {
+    /// Units of a kind of correlation.
     Units(&'a CorrelationKind, usize),
+    /// Masks of a cached operand.
     Operand(OperandId, &'a Events),
+    /// So many OTs with this OT sender in the pool.
     Cots(Role, usize),
 }
 
@@ -50,7 +53,7 @@ fn jobs(needs: &Needs) -> Vec<Job<'_>> {
 
 impl Job<'_> {
     /// Scope in the ledger.
-    pub(crate) fn scope(&self) -> &'static str {
+    pub fn scope(&self) -> &'static str {
         match self {
             Job::Units(kind, _) => kind.scope(),
             Job::Operand(..) => "keys and values",
@@ -59,7 +62,7 @@ impl Job<'_> {
     }
 
     /// Ends the scope of this in `ledger`, whose bytes go to the accounts that `needs` made it for.
-    pub(crate) fn end(&self, needs: &Needs, ledger: &mut Ledger) {
+    pub fn end(&self, needs: &Needs, ledger: &mut Ledger) {
         let what = match self {
             Job::Units(kind, _) => Use::Units((*kind).clone()),
             Job::Operand(id, _) => Use::Operand(*id),
@@ -78,9 +81,9 @@ impl Job<'_> {
     }
 }
 
-/// Each piece of [`prepare_all`] and its cost, in order. All costs are `offline`; they do not include refills of the
+/// Each piece of the offline phase and its cost, in order. All costs are `offline`; they do not include refills of the
 /// OT pools.
-pub(crate) fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Arc<Cost>)>, Error> {
+pub fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Arc<Cost>)>, Error> {
     // The operands of all layers grow alike, and the cost of a long prompt's is large.
     let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
     let mut costs = Vec::new();

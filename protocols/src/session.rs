@@ -85,6 +85,12 @@ impl Session {
         &self.audit
     }
 
+    /// From now on `audit` watches.
+    #[cfg(any(test, feature = "audit"))]
+    pub fn set_audit(&mut self, audit: crate::audit::Audit) {
+        self.audit = audit;
+    }
+
     /// Whether operations take their correlations from the stock.
     pub fn preprocesses(&self) -> bool {
         self.options.preprocess

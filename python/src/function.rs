@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engine::{Engine, Error};
-use mpcache::attention::over_parts;
-use mpcache::{
-    Budget, CLEAR_ONLY, DEFAULT_BUDGET, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store,
-};
+use engine::{Error, Select};
+use mpcache::attention::{Attended, causal};
+use mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
 use ndarray::{ArrayD, Axis};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -82,20 +80,12 @@ impl PolicyFamily for Function {
         vec![Setting::new("function", &self.name), Setting::new("budget", self.budget)]
     }
 
-    fn shows(&self) -> String {
-        CLEAR_ONLY.into()
+    fn facts(&self) -> Facts {
+        // The function sees scores.
+        Facts::in_the_clear()
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    // The function sees scores.
-    fn clear_only(&self) -> bool {
-        true
-    }
-
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Called { settings: self.clone(), layers: vec![vec![Head::default(); shape.kv_heads]; layers] })
     }
 }
@@ -131,7 +121,7 @@ enum Answer {
     Indices { name: String, layer: usize, head: usize, what: String },
 }
 
-impl<E: Engine> Policy<E> for Called {
+impl<E: Select> Policy<E> for Called {
     /// All queries count.
     fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.new
@@ -149,9 +139,9 @@ impl<E: Engine> Policy<E> for Called {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let (output, probabilities) = over_parts(engine, q, store)?;
+        let Attended { output, by_part } = causal(engine, q, store)?;
         let piece = store.piece();
-        for (p, head) in probabilities.iter().zip(&mut self.layers[layer]) {
+        for (p, head) in by_part.iter().zip(&mut self.layers[layer]) {
             let values = engine.reveal(p)?.ok_or_else(|| backend(blind()))?;
             head.receive(&values, store.heads().group(), piece);
         }

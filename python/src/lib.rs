@@ -13,14 +13,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use model::Lengths;
-use model::party::Observer;
-use model::report::Report;
+use session::party::Observer;
+use report::Report;
 use protocols::Made;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use waggle::api::{self, Failure, Options, Planned, Prompt, Study, StudyEngine};
-
 use chat::{Heard, Stream};
 use interrupt::{Flag, interruptible};
 
@@ -212,7 +211,7 @@ fn run(py: Python<'_>, words: Vec<String>) -> u8 {
 fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     bits::cpu::Cpu::choose().map_err(failed)?;
-    model::register_policy::<function::Function>().map_err(failed)?;
+    session::register_policy::<function::Function>().map_err(failed)?;
     // A server's tokenizer runs in a process of its own, which is this interpreter again.
     let python: String = py.import("sys")?.getattr("executable")?.extract()?;
     api::started_by([python, "-m".into(), "waggle".into()].map(Into::into).to_vec());

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use model::Lengths;
-use model::party::{ClientOptions, Request, Silent, plan_timed};
-use model::report::{Cost, Phases, Report, bytes};
+use report::{Cost, Phases, Report, bytes};
 use serde_json::Value;
+use session::party::{ClientOptions, Request, Silent, plan_timed};
 
 use super::files::{read, unweighted};
 use super::machine::Calibrated;

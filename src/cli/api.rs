@@ -9,15 +9,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::study::eval::{Evaluation, Sequence};
 use clap::{ArgAction, Command, CommandFactory, Parser};
 use engine::FloatLoader;
-use model::eval::{Evaluation, Sequence};
-use model::party::{ClientOptions, Limits, ModelServer, Observer, Outcome, PublicModel, Request, in_one_process};
-use model::report::{ModelInfo, Report};
-use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, TextStream, Tokenizer, check};
+use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, check};
 use mpcache::PolicySpec;
 use protocols::Made;
+use report::{ModelInfo, Report};
 use serde_json::Value;
+use session::party::{ClientOptions, Limits, ModelServer, Observer, Outcome, PublicModel, Request, in_one_process};
+use tokenizer::{TextStream, Tokenizer};
 
 use super::chat::Refusal;
 use super::connect::ConnectArgs;
@@ -196,10 +197,10 @@ pub fn plan(
     let (outcome, lengths) = match planned {
         Planned::Session(lengths) => {
             let request = Request { stop_at_eos, ..Request::from(lengths) };
-            (model::party::plan(&model, &terms, &client, &request, observer)?, lengths)
+            (session::party::plan(&model, &terms, &client, &request, observer)?, lengths)
         }
         Planned::Step(cached) => {
-            let (outcome, _) = model::party::plan_step(&model, &terms, &client, cached, None, None, observer)?;
+            let (outcome, _) = session::party::plan_step(&model, &terms, &client, cached, None, None, observer)?;
             // The step after a prompt makes the second token.
             (outcome, Lengths { prompt: cached, tokens: 2 })
         }
@@ -408,7 +409,7 @@ impl Study {
 
 #[cfg(test)]
 mod tests {
-    use model::party::Silent;
+    use session::party::Silent;
 
     use super::*;
 

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use clap::Args;
-use model::estimate::{Footprint, Observation, PROFILE_VERSION, Profile, fit};
-use model::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Terms, plan_timed, plan_work};
-use model::report::PeakMemory;
-use model::{DType, Lengths, ModelFiles, Report, synthesize};
+use model::{DType, Lengths, ModelFiles, synthesize};
 use net::Phase;
-use protocols::{Kernel, Rates, Setting, Units, preparation};
+use planner::{Footprint, Kernel, Observation, PROFILE_VERSION, Profile, Rates, Setting, Units, fit};
+use protocols::preparation;
+use report::{PeakMemory, Report};
 use serde::Serialize;
+use session::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Terms, plan_timed, plan_work};
 
 use super::files::{check_writable, mapped_bytes, read, write_json};
 use super::machine::{PROGRAM, default_file, kernels, processor};

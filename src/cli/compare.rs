@@ -6,7 +6,7 @@ mod records;
 use std::path::PathBuf;
 
 use clap::Args;
-use model::table::{Cell, Table};
+use report::table::{Cell, Table};
 
 use super::Error;
 use super::files::check_writable;

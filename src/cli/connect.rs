@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{Caller, ClientOptions, ClientSession, Terms};
-use model::{ChatTemplate, Expectation};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
+use session::Expectation;
+use session::party::{Caller, ClientOptions, ClientSession, Terms};
+use tokenizer::ChatTemplate;
 
 use super::options::{LINKS, LinkArg, link_between_processes, seconds};
 use super::progress::harmless;

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory};
 use engine::FloatLoader;
-use model::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, PublicModel, Request,
-    Silent, Terms,
-};
-use model::report::PeakMemory;
-use model::{Drafts, GenerateOptions, Lengths, Model, ModelFiles, Next, Tokenizer, check};
+use model::{Drafts, GenerateOptions, Lengths, Model, ModelFiles, Next, check};
 use mpcache::PolicySpec;
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
+use report::PeakMemory;
+use session::party::{
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, PublicModel, Request,
+    Silent, Terms,
+};
+use tokenizer::Tokenizer;
 
 use super::connect::warn_of_plaintext;
 use super::draft::{DraftArgs, next};

@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::Args;
-use model::party::Limits;
 use model::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, ModelSpec, Next, Sampler, SmallModel};
 use serde_json::Value;
+use session::party::Limits;
 
 use super::Error;
 use super::files::open_model;
@@ -99,7 +99,7 @@ impl DraftArgs {
 
     /// Refuses a draft beside `pool`.
     pub(super) fn check_pool(&self, pool: bool) -> Result<(), Error> {
-        if pool && self.draft.is_some() { Err(model::Error::DraftPool.into()) } else { Ok(()) }
+        if pool && self.draft.is_some() { Err(session::Error::DraftPool.into()) } else { Ok(()) }
     }
 
     /// Who guesses for a model of the shape `target`, if anybody does.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::pool::PoolId;
+use session::pool::PoolId;
 use thiserror::Error;
 
 /// Why a client gets no place.
@@ -30,10 +30,10 @@ pub(super) enum Full {
 pub(super) enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
-    Model(#[from] model::Error),
+    Model(#[from] session::Error),
     /// Nothing is learned from a text.
     #[error(transparent)]
-    Fit(#[from] model::fit::FitError),
+    Fit(#[from] study::fit::FitError),
     /// Processes that multiply together.
     #[error(transparent)]
     Spread(#[from] spread::SpreadError),
@@ -55,13 +55,13 @@ pub(super) enum Error {
     Cpu(#[from] bits::cpu::CpuError),
     /// A tokenizer.
     #[error(transparent)]
-    Tokenizer(#[from] model::TokenizerError),
+    Tokenizer(#[from] tokenizer::TokenizerError),
     /// Pages of results.
     #[error(transparent)]
     Tables(tables::TablesError),
     /// What a server's model must be, or was.
     #[error(transparent)]
-    Pin(#[from] model::PinError),
+    Pin(#[from] session::PinError),
     /// The network.
     #[error(transparent)]
     Net(#[from] net::NetError),
@@ -245,7 +245,7 @@ pub(super) enum Error {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: model::estimate::ProfileError,
+        source: planner::ProfileError,
     },
     /// A file that is no report.
     #[error("{}: no report of a run: {what}", path.display())]
@@ -341,7 +341,7 @@ pub(super) enum Error {
     },
     /// A study of cache policies.
     #[error(transparent)]
-    Eval(#[from] model::eval::EvalError),
+    Eval(#[from] study::eval::EvalError),
     /// An option that a task does not read.
     #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
     NotOfTask {
@@ -429,6 +429,12 @@ pub(super) enum Error {
         /// How.
         what: String,
     },
+}
+
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        Error::Model(error.into())
+    }
 }
 
 fn places(paths: &[PathBuf]) -> String {

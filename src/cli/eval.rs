@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::study::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
-use model::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
-use model::party::Terms;
-use model::report::ModelInfo;
-use model::{ModelFiles, Tokenizer};
+use model::ModelFiles;
 use mpcache::PolicySpec;
 use rayon::prelude::*;
+use report::ModelInfo;
 use serde_json::Value;
+use session::party::Terms;
+use tokenizer::Tokenizer;
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read_text, write, write_json};
 use super::machine::provenance;
@@ -144,7 +145,7 @@ fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link:
     let bar = passes(rows.len());
     rows.par_iter_mut().try_for_each(|row| {
         // Columns of the policy's own change the shape of the model.
-        let learned = row.policy.needs_columns().then(|| public_model(model, &row.policy)).transpose()?;
+        let learned = row.policy.needs_scoring_head().then(|| public_model(model, &row.policy)).transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let protocol =
             protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };

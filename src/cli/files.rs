@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use model::party::{ModelServer, PublicModel};
-use model::{ModelFiles, ModelSpec, Replacement, bundled, bundled_names, bundled_text, shape};
+use files::Replacement;
+use model::{ModelFiles, ModelSpec, bundled, bundled_names, bundled_text, shape};
 use mpcache::PolicySpec;
 use serde::Serialize;
+use session::party::{ModelServer, PublicModel};
 
 use super::Error;
 
@@ -66,7 +67,7 @@ pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// The bytes of `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    net::files::read(path, MAX_FILE_BYTES).map_err(|source| Error::File { path: path.into(), source })
+    files::read(path, MAX_FILE_BYTES).map_err(|source| Error::File { path: path.into(), source })
 }
 
 /// The bytes of the text or the queries in `path` or, if there is no such file, in the bundled one of that name.

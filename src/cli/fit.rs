@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use engine::FloatLoader;
-use model::eval::Sequence;
-use model::fit::{fit_columns, fit_layers};
 use model::{LEARNED_FILE, Model, ModelFiles};
 use mpcache::LayerSet;
+use study::eval::Sequence;
+use study::fit::{fit_columns, fit_layers};
 
 use super::eval::text_ids;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, read};

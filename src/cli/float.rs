@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::{Float, FloatLoader, FloatWeight};
-use model::provenance::Provenance;
-use model::{GenerateOptions, Input, Model, NoHooks, Sampler, Tokenizer, generate};
+use model::{GenerateOptions, Input, Model, NoHooks, Sampler, generate};
+use report::provenance::Provenance;
 use serde::Serialize;
+use tokenizer::Tokenizer;
 
 use super::Error;
 use super::draft::{DraftArgs, next};
@@ -39,7 +40,7 @@ pub(super) struct FloatArgs {
 #[derive(Serialize)]
 struct FloatReport<'a> {
     provenance: Option<Provenance>,
-    model: model::report::ModelInfo,
+    model: report::ModelInfo,
     prompt_tokens: usize,
     prompt_ids: &'a [u32],
     tokens: &'a [u32],
@@ -79,7 +80,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
         let report = FloatReport {
             provenance: super::machine::provenance(),
-            model: model::report::ModelInfo::new(&files.name, &files.spec),
+            model: report::ModelInfo::new(&files.name, &files.spec),
             prompt_tokens: prompt.len(),
             prompt_ids: &prompt,
             tokens: &out.tokens,

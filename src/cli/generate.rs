@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::Tokenizer;
-use model::party::ClientOptions;
-use model::pool::PoolSet;
 use net::Role;
 use serde_json::Value;
+use session::party::ClientOptions;
+use session::pool::PoolSet;
+use tokenizer::Tokenizer;
 
 use super::connect::{ConnectArgs, warn_of_plaintext};
 use super::draft::{DraftArgs, next};

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use engine::FloatLoader;
-use model::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
-use model::provenance::Provenance;
-use model::report::ModelInfo;
 use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
+use report::ModelInfo;
+use report::provenance::Provenance;
 use serde::Serialize;
+use study::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
 
 use super::eval::cut_text;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use bits::cpu::Cpu;
 use clap::Args;
-use model::estimate::{Profile, ProfileError};
-pub(super) use model::provenance::processor;
-use model::provenance::{Program, Provenance};
 use net::Shape;
-use protocols::Setting;
+use planner::{Profile, ProfileError, Setting};
+pub(super) use report::provenance::processor;
+use report::provenance::{Program, Provenance};
 
 use super::files::{MAX_FILE_BYTES, read};
 use super::{Error, trust};
@@ -132,7 +131,7 @@ fn named(path: &Path) -> Result<Profile, Error> {
 
 /// The default file, if there is one, or what is wrong with it.
 fn usable(path: &Path) -> Result<Option<Profile>, String> {
-    let text = match net::files::read(path, MAX_FILE_BYTES) {
+    let text = match files::read(path, MAX_FILE_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e.to_string()),

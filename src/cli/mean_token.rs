@@ -1,10 +1,10 @@
 //! What a decoded token costs, by plan: the mean of the tokens after a prompt, and what the prompt itself prepares.
 
 use model::Lengths;
-use model::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step, plan_timed};
 use net::{Phase, Shape, Traffic};
-use protocols::Setting;
+use planner::Setting;
 use serde::{Deserialize, Serialize};
+use session::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step, plan_timed};
 
 use super::Error;
 

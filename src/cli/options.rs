@@ -8,18 +8,18 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
-use model::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
-use model::party::Terms;
-use model::table::Format;
 use model::{Reveal, Sampler};
-use mpcache::{PolicyHelp, PolicySpec, Select, Setting};
+use mpcache::{Granularity, PolicyHelp, PolicySpec, Setting};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::CotKind;
 use protocols::{Masks, Packing};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use report::table::Format;
 use serde_json::{Map, Value};
+use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
+use session::party::Terms;
 
 use super::Error;
 
@@ -76,7 +76,7 @@ pub(super) struct PolicyArgs {
     /// Who shares a choice of clusters: every query head has its own (per-head), the heads of one key/value head
     /// share one (per-kv), or the whole layer shares one (per-layer). The same as the policy's option `select`.
     #[arg(long, value_name = "per-head|per-kv|per-layer")]
-    select: Option<Select>,
+    select: Option<Granularity>,
 }
 
 impl TermsArgs {

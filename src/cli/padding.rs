@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use model::bucket;
-use model::party::Prompt;
+use session::party::Prompt;
 
 use super::Error;
 

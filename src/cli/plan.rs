@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::Lengths;
-use model::estimate::Footprint;
-use model::party::{ClientOptions, Request, plan, plan_step, plan_timed};
+use planner::Footprint;
+use session::party::{ClientOptions, Request, plan, plan_step, plan_timed};
 
 use super::draft::DraftArgs;
 use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, public_model, write_json};

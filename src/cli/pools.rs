@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use model::pool::{Found, PoolId, State, find, writable_by_others};
 use net::Role;
 use protocols::Part;
 use serde_json::{Value, json};
+use session::pool::{Found, PoolId, State, find, writable_by_others};
 
 use super::files::{check_writable, write_json};
 use super::{Error, out};

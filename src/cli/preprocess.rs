@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::Lengths;
-use model::party::ClientOptions;
-use model::pool::{Draft, part_path};
 use protocols::Part;
+use session::party::ClientOptions;
+use session::pool::{Draft, part_path};
 
 use super::connect::ConnectArgs;
 use super::files::{check_writable, write_json};

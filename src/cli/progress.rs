@@ -5,9 +5,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
-use model::party::Observer;
-use model::{Step, TextStream, Tokenizer};
+use model::Step;
 use protocols::Made;
+use session::party::Observer;
+use tokenizer::{TextStream, Tokenizer};
 
 use super::{Error, out};
 

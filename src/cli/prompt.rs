@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::Tokenizer;
+use tokenizer::Tokenizer;
 
 use super::Error;
 
@@ -73,7 +73,7 @@ fn read_text(path: &Path) -> Result<String, Error> {
     if path == Path::new("-") {
         std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(failed)?;
     } else {
-        let file = net::files::open(path).map_err(failed)?;
+        let file = files::open(path).map_err(failed)?;
         file.take(limit).read_to_end(&mut bytes).map_err(failed)?;
     }
     if bytes.len() as u64 > MAX_PROMPT_BYTES {

@@ -1,6 +1,6 @@
 //! What other systems publish, read from `bench/published.json`, which says where each figure stands.
 
-use model::table::{Cell, Table};
+use report::table::{Cell, Table};
 use serde::{Deserialize, Serialize};
 
 use super::Error;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use model::eval::Evaluation;
-use model::report::Report;
+use report::Report;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use study::eval::Evaluation;
 
 use super::Error;
 use super::files::read;

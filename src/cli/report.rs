@@ -1,17 +1,17 @@
 //! From an outcome to a report and its tables.
 
-use model::estimate::Footprint;
-use model::party::{Outcome, PublicModel, Terms};
-use model::report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, Seconds, bytes};
-use model::table::{Document, Format, Table};
-use model::{Check, Drafts, Tokenizer};
+use model::{Check, Drafts};
 use net::Shape;
+use planner::Footprint;
+use report::table::{Document, Format, Table};
+use report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, Seconds, bytes};
 use serde_json::Value;
+use session::party::{Outcome, PublicModel, Terms};
+use tokenizer::Tokenizer;
 
-use super::Error;
 use super::machine::provenance;
 use super::options::{OperationsArgs, reported};
-use super::out;
+use super::{Error, out};
 
 /// The report of a run of `model` under `terms`; `options` are what else was chosen.
 pub(super) fn report<'a>(

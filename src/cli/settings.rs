@@ -265,7 +265,7 @@ struct File {
 
 impl File {
     fn open(path: &Path, root: &Command) -> Result<Self, SettingsError> {
-        let text = net::files::read_text(path, MAX_FILE_BYTES)
+        let text = files::read_text(path, MAX_FILE_BYTES)
             .map_err(|source| SettingsError::Read { path: path.into(), source })?;
         let table =
             text.parse().map_err(|source| SettingsError::Syntax { path: path.into(), source: Box::new(source) })?;

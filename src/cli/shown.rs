@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::table::Format;
+use report::table::Format;
 
 use super::files::{check_writable, write_private};
 use super::options::OperationsArgs;

@@ -2,11 +2,11 @@
 
 use clap::ValueEnum;
 use engine::{Engine, Float, FloatLoader};
-use model::eval::{Candidate, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
-use model::party::ModelServer;
 use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader};
+use session::party::ModelServer;
+use study::eval::{Candidate, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
 
 use super::Error;
 use super::files::open_model;
@@ -69,7 +69,7 @@ pub(super) fn scores(
     tick: &(dyn Fn() + Sync),
 ) -> Result<(Scores, Vec<Scores>), Error> {
     // One model serves all: columns that a policy has no use for change nothing in the clear.
-    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_columns());
+    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_scoring_head());
     let widest = widest.cloned().unwrap_or_default();
     let run = |runner: &dyn Runner| evaluate(runner, sequences, candidates, tick);
     let scores = match engine {
@@ -82,7 +82,7 @@ pub(super) fn scores(
             run(&in_clear(&model, Fixed::new))
         }
         StudyEngine::Secure => {
-            let learned = match widest.needs_columns() {
+            let learned = match widest.needs_scoring_head() {
                 true => Some(ModelServer::load_for(&widest, open_model(name)?)?),
                 false => None,
             };

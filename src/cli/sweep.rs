@@ -4,16 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use model::party::{PublicModel, Terms};
-use model::provenance::Provenance;
-use model::table::{Cell, Document, Table};
 use model::{ModelSpec, shape};
 use mpcache::PolicySpec;
 use net::Shape;
-use protocols::Setting;
+use planner::Setting;
 use rayon::prelude::*;
+use report::provenance::Provenance;
+use report::table::{Cell, Document, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use session::party::{PublicModel, Terms};
 
 use super::files::{check_writable, public_model, read, unweighted, write_json};
 use super::machine::{CalibrationArgs, provenance};

@@ -1,6 +1,6 @@
 //! `waggle tokenizer-worker`: a server's tokenizer in a process of its own.
 
-use model::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
+use tokenizer::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
 
 use super::{Error, program};
 

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use model::Fingerprint;
-use net::files::{Forbidden, others_may};
+use files::{Forbidden, others_may};
 use net::tcp::TcpLink;
 use net::{AllowList, Identity, KeyError, KnownServers, Link, NetError, PublicKey, tls};
+use session::Fingerprint;
 
 use super::Error;
 

@@ -17,7 +17,7 @@ mod render;
 use std::io::Write;
 
 use clap::{Args, Subcommand};
-use model::provenance::Program;
+use report::provenance::Program;
 use thiserror::Error;
 
 pub use ablation::{AblationError, RecordsError};

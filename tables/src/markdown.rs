@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use model::table::{Cell, Format};
+use report::table::{Cell, Format};
 use serde_json::Value;
 
 /// A table of words and of numbers that are words already.
-pub(crate) struct Table(model::table::Table);
+pub(crate) struct Table(report::table::Table);
 
 /// An empty table with these columns, which begin at the left.
 pub(crate) fn table(header: &[&str]) -> Table {
-    Table(model::table::Table::new(header.len(), header.iter().map(|title| (*title, ""))))
+    Table(report::table::Table::new(header.len(), header.iter().map(|title| (*title, ""))))
 }
 
 /// Its columns of numbers, all but the first, end at the right.

@@ -1,10 +1,10 @@
-//! Links of the book. (`cargo xtask docs` looks for the files that any document links to; here headings count too.)
+//! Links of Markdown pages to files and headings.
 
 use std::path::Path;
 
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
-use crate::chapter::line_of;
+use super::chapter::line_of;
 
 /// The targets of all links and pictures of a text, each with its line.
 pub(crate) fn targets(text: &str) -> Vec<(usize, String)> {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pulldown_cmark::{Event, Parser, Tag};
 
-use crate::chapter::line_of;
+use super::chapter::line_of;
 
 /// The messages of a text: each item of a list begins with one, as code, with `…` in the place of what varies.
 pub(crate) fn explained(text: &str) -> Vec<(usize, String)> {

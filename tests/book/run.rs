@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::chapter::{Block, Chapter, Kind, Wrong};
+use super::chapter::{Block, Chapter, Kind, Wrong};
 
 /// The address in the book; each run takes a free port in its place.
 const ADDRESS: &str = "127.0.0.1:7411";

@@ -12,7 +12,7 @@
 //! [steady](Drafts::steady) draft says less: a pass keeps a number that was fixed before, or one token. What the
 //! client knows beyond that it keeps to itself, and reads again as guesses that are right. The client learns logits
 //! (or the most probable tokens) at guesses that were wrong, too: they answer queries of its own choice, up to `k`
-//! more in each pass. A server therefore agrees to a draft ([`Limits::drafted`](crate::party::Limits)), and counts
+//! more in each pass. A server therefore agrees to a draft (`Limits::drafted`), and counts
 //! all positions.
 
 mod lookup;
@@ -80,7 +80,7 @@ impl Drafts {
     }
 
     /// The same drafts, whose passes keep all that is right.
-    pub(crate) fn free(self) -> Self {
+    pub fn free(self) -> Self {
         Drafts { steady: false, ..self }
     }
 
@@ -90,17 +90,17 @@ impl Drafts {
     }
 
     /// What the passes of steady drafts may keep beside one token.
-    pub(crate) fn schedule(self) -> Option<Schedule> {
+    pub fn schedule(self) -> Option<Schedule> {
         self.steady.then(|| self.expected())
     }
 
     /// As a request states them.
-    pub(crate) fn to_words(drafts: Option<Self>) -> [u32; 3] {
+    pub fn to_words(drafts: Option<Self>) -> [u32; 3] {
         drafts.map_or([0; 3], |Drafts { tokens, rate, steady }| [tokens, rate, steady.into()])
     }
 
     /// What a request states; `None` if no drafts are like this.
-    pub(crate) fn from_words(words: [u32; 3]) -> Option<Option<Self>> {
+    pub fn from_words(words: [u32; 3]) -> Option<Option<Self>> {
         match words {
             [0, 0, 0] => Some(None),
             [tokens, rate, steady @ (0 | 1)] => {
@@ -112,13 +112,13 @@ impl Drafts {
     }
 
     /// What each pass keeps if all goes as expected.
-    pub(crate) fn expected(self) -> Schedule {
+    pub fn expected(self) -> Schedule {
         let after = move |passes: u64| passes * u64::from(self.rate) / u64::from(THOUSAND);
         Schedule(Box::new((0..).map(move |pass| (after(pass + 1) - after(pass)) as usize)))
     }
 
     /// Positions that a generation of `tokens` tokens shows the client at most: those of passes that keep one token.
-    pub(crate) fn positions(drafts: Option<Self>, tokens: usize) -> u64 {
+    pub fn positions(drafts: Option<Self>, tokens: usize) -> u64 {
         let later = (tokens as u64).saturating_sub(1);
         let most = drafts.map_or(0, |drafts| u64::from(drafts.tokens));
         // The pass with n tokens to come guesses n - 1 of them, or as many as it may.
@@ -130,21 +130,21 @@ impl Drafts {
 }
 
 /// How many tokens the passes of a plan keep.
-pub(crate) struct Schedule(Box<dyn Iterator<Item = usize>>);
+pub struct Schedule(Box<dyn Iterator<Item = usize>>);
 
 impl Schedule {
     /// What `draft` expects, if there is one.
-    pub(crate) fn expected(draft: Option<Drafts>) -> Self {
+    pub fn expected(draft: Option<Drafts>) -> Self {
         draft.map_or_else(|| Schedule::of(Vec::new()), Drafts::expected)
     }
 
     /// These numbers, and one token in each later pass.
-    pub(crate) fn of(kept: Vec<usize>) -> Self {
+    pub fn of(kept: Vec<usize>) -> Self {
         Schedule(Box::new(kept.into_iter().chain(std::iter::repeat(1))))
     }
 
     /// What the next pass keeps, which may keep `most`.
-    pub(crate) fn next(&mut self, most: usize) -> usize {
+    pub fn next(&mut self, most: usize) -> usize {
         self.0.next().map_or(1, |kept| kept.clamp(1, most))
     }
 }

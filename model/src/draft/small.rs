@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn another_vocabulary_is_refused() {
         let files = bundled("shakespeare-gpt2").unwrap();
-        let target = crate::session::tests::llama(1);
+        let target = crate::chunks::tests::llama(1);
         let refused = SmallModel::new(&files, &target).map(drop).unwrap_err();
         assert!(matches!(refused, Error::DraftVocabulary { expected: 11, .. }), "{refused}");
     }

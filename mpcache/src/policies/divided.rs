@@ -1,6 +1,7 @@
-//! `duo` and `razor`: some heads keep every token, and the others stream.
+//! `streaming`, `duo` and `razor`: heads stream, all of them or some, and the others keep every token.
 //!
-//! **Source.** DuoAttention (Xiao et al., arXiv 2410.10819): *retrieval heads* look at all tokens, and *streaming
+//! **Source.** StreamingLLM (Xiao et al., arXiv 2309.17453): the first tokens and the latest are kept, at the positions
+//! at which they were encoded. DuoAttention (Xiao et al., arXiv 2410.10819): *retrieval heads* look at all tokens, and *streaming
 //! heads* need no more than the first tokens and the latest. RazorAttention (Tang et al., arXiv 2407.15891): the
 //! same, and what a streaming head lets go stays as a *compensation token*. Its key and its value are the means of
 //! those that went, and the softmax counts it as often as tokens went.
@@ -15,30 +16,32 @@
 //! division by a public number takes two truncations in each cut, and the logarithm of that number is added to its
 //! score for nothing.
 //!
-//! **Blocks.** Streaming heads are cut as those of [`streaming`](super::streaming) are.
+//! **Blocks.** A store that is cut is rewritten, and in two phases all of its rows then need fresh masks. A full store
+//! therefore drops a block of its oldest tokens at once; the default block of a budget in tokens is a quarter of it.
+//! With a share the default is 1: such a cache grows, so three of four steps drop a token and one does not.
 //!
-//! **Public.** Which heads stream, and all lengths. The pattern comes from the model, so it tells something about the
+//! **Public.** Which heads stream, and all lengths. The pattern of `duo` and `razor` comes from the model, so it tells something about the
 //! weights: a bit for each head. The server publishes it when it agrees to the policy. **Revealed.** Nothing else: no
 //! choice depends on the text.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
+use super::stream::{Left, Window};
 use crate::attention;
 use crate::schedule::Later;
-use crate::stream::{Left, Window};
 use crate::{
-    HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting,
-    Store,
+    Facts, HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
+    Setting, Store,
 };
 
-/// Keeps every token in some heads, and the first tokens and the latest in the others.
+/// Keeps every token in some heads, or in none, and the first tokens and the latest in the others.
 ///
-/// The pattern is public: no protocol runs to choose. See the documentation of the file for what it tells.
+/// The pattern is public: no protocol runs to choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divided {
-    /// The heads that keep every token.
-    pub heads: HeadPattern,
+    /// The heads that keep every token; `streaming` has none.
+    pub heads: Option<HeadPattern>,
     /// How much the other heads keep, of all tokens seen, and when the rest goes.
     pub schedule: Schedule,
     /// How many of the tokens that these keep stand at the start of the text.
@@ -48,9 +51,16 @@ pub struct Divided {
 }
 
 const KEYS: &[&str] = &["heads", "budget", "block", "prefill", "sinks"];
+const STREAMING_KEYS: &[&str] = &["budget", "block", "prefill", "sinks"];
 
 impl PolicyFamily for Divided {
     const POLICIES: &'static [NamedPolicy<Self>] = &[
+        NamedPolicy {
+            name: "streaming",
+            keys: STREAMING_KEYS,
+            about: "StreamingLLM: the first tokens and the latest",
+            read: |options| read(options, false),
+        },
         NamedPolicy {
             name: DUO,
             keys: KEYS,
@@ -68,31 +78,28 @@ impl PolicyFamily for Divided {
     const REQUIRED: &'static str = "heads=1";
 
     fn settings(&self) -> Vec<Setting> {
-        let mut settings = vec![Setting::new("heads", &self.heads)];
-        settings.extend(self.schedule.settings(Later::Always, true));
+        let mut settings: Vec<_> = self.heads.iter().map(|heads| Setting::new("heads", heads)).collect();
+        settings.extend(self.schedule.settings(Later::Always));
         settings.push(Setting::new("sinks", self.sinks));
         settings
     }
 
-    fn shows(&self) -> String {
-        "which heads keep every token, which follows from the weights".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
+    fn facts(&self) -> Facts {
+        let shows = match self.heads {
+            Some(_) => "which heads keep every token, which follows from the weights",
+            None => "the whole pattern, which follows from lengths",
+        };
+        Facts { prefill: self.schedule.prefill, ..Facts::shows(shows) }
     }
 
     fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
         let policy = if self.compensates { RAZOR } else { DUO };
-        let refused = |expected| PolicyError::Value { policy, key: "heads", value: self.heads.to_string(), expected };
-        self.heads.misfit(layers, shape).map_or(Ok(()), |expected| Err(refused(expected)))
+        let misfit = self.heads.as_ref().and_then(|heads| Some((heads, heads.misfit(layers, shape)?)));
+        let Some((heads, expected)) = misfit else { return Ok(()) };
+        Err(PolicyError::Value { policy, key: "heads", value: heads.to_string(), expected })
     }
 
-    fn prefill(&self) -> Option<usize> {
-        self.schedule.prefill
-    }
-
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Parts::<E> { settings: self.clone(), shape, gone: (0..layers).map(|_| None).collect() })
     }
 }
@@ -104,17 +111,30 @@ const RAZOR: &str = "razor";
 const MISSING: &str = "the heads of each layer that keep every token, as `waggle heads` finds them";
 
 fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, PolicyError> {
-    let heads = options.given_value("heads")?;
+    let heads = match options.lists("heads") {
+        true => Some(options.given_value("heads")?.ok_or_else(|| options.missing("heads", MISSING))?),
+        false => None,
+    };
     Ok(Divided {
-        heads: heads.ok_or_else(|| options.missing("heads", MISSING))?,
-        schedule: Schedule::read(options, Later::Always, true)?,
+        heads,
+        schedule: Schedule::read(options, Later::Always)?,
         sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
         compensates,
     })
 }
 
+impl Divided {
+    /// The heads of `layer`, of so many, that keep every token, and those that stream.
+    fn split(&self, layer: usize, heads: usize) -> [Vec<usize>; 2] {
+        match &self.heads {
+            Some(pattern) => pattern.split(layer, heads),
+            None => [Vec::new(), (0..heads).collect()],
+        }
+    }
+}
+
 /// The policy of one generation.
-struct Parts<E: Engine> {
+struct Parts<E: Select> {
     settings: Divided,
     shape: HeadShape,
     /// `razor`: by layer what its streaming heads let go.
@@ -129,7 +149,7 @@ struct Gone<T> {
     tokens: usize,
 }
 
-impl<E: Engine> Parts<E> {
+impl<E: Select> Parts<E> {
     fn window(&self) -> Window {
         let Divided { schedule, sinks, compensates, .. } = self.settings;
         Window { schedule, sinks, merges: compensates }
@@ -137,7 +157,7 @@ impl<E: Engine> Parts<E> {
 
     /// The part of `layer` whose heads stream, if some do.
     fn streaming(&self, layer: usize) -> Option<usize> {
-        let [keep, stream] = self.settings.heads.split(layer, self.shape.kv_heads);
+        let [keep, stream] = self.settings.split(layer, self.shape.kv_heads);
         (!stream.is_empty()).then_some(usize::from(!keep.is_empty()))
     }
 
@@ -192,7 +212,7 @@ impl<E: Engine> Parts<E> {
 }
 
 /// The sum of rows, (rows, n) -> (1, n). Free.
-fn sum<E: Engine>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
+fn sum<E: Select>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
     let n = rows.shape()[1];
     Ok(engine.sum_last(&rows.permute(&[1, 0]))?.reshape(&[1, n]))
 }
@@ -201,7 +221,7 @@ fn sum<E: Engine>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> 
 ///
 /// A public factor has 16 fractional bits. A division by thousands would be off by percents, so a power of two goes
 /// first, which such a factor holds exactly.
-fn means<E: Engine>(
+fn means<E: Select>(
     engine: &mut E,
     keys: &E::Tensor,
     values: &E::Tensor,
@@ -215,7 +235,7 @@ fn means<E: Engine>(
     Ok([means.slice(1, 0..n), means.slice(1, n..2 * n)])
 }
 
-impl<E: Engine> Policy<E> for Parts<E> {
+impl<E: Select> Policy<E> for Parts<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(Parts { settings: self.settings.clone(), gone: self.gone.clone(), ..*self }))
     }
@@ -225,14 +245,14 @@ impl<E: Engine> Policy<E> for Parts<E> {
     }
 
     fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
-        let mut parts = self.settings.heads.split(layer, shape.kv_heads).to_vec();
+        let mut parts = self.settings.split(layer, shape.kv_heads).to_vec();
         parts.retain(|heads| !heads.is_empty());
         parts
     }
 
     /// The number of heads that keep every token: which ones they are makes no difference to what is sent.
     fn layer_class(&self, layer: usize) -> usize {
-        self.settings.heads.split(layer, self.shape.kv_heads)[0].len()
+        self.settings.split(layer, self.shape.kv_heads)[0].len()
     }
 
     fn attend(
@@ -242,13 +262,13 @@ impl<E: Engine> Policy<E> for Parts<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        // As in `streaming`: the prompt, or a chunk of it, sees itself whole.
+        // The prompt, or a chunk of it, sees itself whole and is cut afterwards; later tokens see what is kept.
         if let Some(part) = self.streaming(layer)
             && let Some(left) = self.window().before(store, part, q.shape()[1])
         {
             self.cut(engine, layer, store, part, left)?;
         }
-        let output = attention::causal_by_parts(engine, q, store)?;
+        let output = attention::causal(engine, q, store)?.output;
         self.cut_prompt(engine, layer, store)?;
         Ok(output)
     }
@@ -260,21 +280,7 @@ impl<E: Engine> Policy<E> for Parts<E> {
 
 #[cfg(test)]
 mod tests {
-    use crate::policies::shown;
     use crate::{HeadShape, PolicySpec};
-
-    #[test]
-    fn options_and_settings() {
-        for name in ["duo", "razor"] {
-            let text = format!("{name}:heads=1.0c");
-            assert_eq!(shown(&text), "heads=1.c budget=0.25 block=1 prefill=off sinks=4");
-            let text = format!("{name}:heads=3,budget=128,sinks=2,prefill=64");
-            assert_eq!(shown(&text), "heads=3 budget=128 block=32 prefill=64 sinks=2");
-            assert_eq!(shown(name), format!("cache policy `{name}` needs heads=...: {}", super::MISSING));
-            let expected = "expected hexadecimal numbers of the layers, with dots between them";
-            assert_eq!(shown(&format!("{name}:heads=1;2")), format!("cache policy `{name}`: heads=1;2: {expected}"));
-        }
-    }
 
     #[test]
     fn patterns_fit_their_model() {

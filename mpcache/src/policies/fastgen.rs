@@ -12,12 +12,11 @@
 //! that only if all heads held as much as the largest, which is the full cache. `duo` makes the choice once for a
 //! model instead.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
-use crate::attention;
-use crate::family::CLEAR_ONLY;
-use crate::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
+use crate::attention::{self, Attended};
+use crate::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
 
 /// The authors' share of the attention that is to be recovered.
 const DEFAULT_RECOVERY: f64 = 0.95;
@@ -56,19 +55,11 @@ impl PolicyFamily for FastGen {
         ]
     }
 
-    fn shows(&self) -> String {
-        CLEAR_ONLY.into()
+    fn facts(&self) -> Facts {
+        Facts::in_the_clear()
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn clear_only(&self) -> bool {
-        true
-    }
-
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Profiled { settings: *self, layers: vec![vec![Head::default(); shape.kv_heads]; layers] })
     }
 }
@@ -160,7 +151,7 @@ impl Head {
     }
 }
 
-impl<E: Engine> Policy<E> for Profiled {
+impl<E: Select> Policy<E> for Profiled {
     fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         if piece.in_prompt() { piece.new } else { 0 }
     }
@@ -180,9 +171,9 @@ impl<E: Engine> Policy<E> for Profiled {
         if !E::CLEAR {
             return Err(hidden);
         }
-        let (output, probabilities) = attention::over_parts(engine, q, store)?;
+        let Attended { output, by_part } = attention::causal(engine, q, store)?;
         let (piece, shape) = (store.piece(), store.heads());
-        for (part, p) in probabilities.iter().enumerate() {
+        for (part, p) in by_part.iter().enumerate() {
             let (queries, rows) = (p.shape()[1], p.shape()[2]);
             let Some(p) = engine.reveal(p)? else { return Err(hidden) };
             let head = &mut self.layers[layer][part];
@@ -208,16 +199,7 @@ mod tests {
     use engine::Float;
     use ndarray::ArrayD;
 
-    use crate::policies::shown;
     use crate::{HeadShape, KvCache, PolicySpec};
-
-    #[test]
-    fn options_and_settings() {
-        assert_eq!(shown("fastgen"), "budget=0.25 recovery=0.95 sinks=4");
-        assert_eq!(shown("fastgen:budget=0.5,recovery=0.9,sinks=1"), "budget=0.5 recovery=0.9 sinks=1");
-        let expected = "expected a share above 0, up to 1";
-        assert_eq!(shown("fastgen:budget=64"), format!("cache policy `fastgen`: budget=64: {expected}"));
-    }
 
     /// Heads that look at the first token, at one far back, at the token before, and at all alike.
     #[test]

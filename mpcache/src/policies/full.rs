@@ -1,9 +1,9 @@
 //! `full`: every token attends to every token before it.
 
-use engine::{Engine, Error};
+use engine::{Error, Select};
 
-use crate::attention::{self, Attended};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
+use crate::attention;
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
 
 /// Exact attention over the whole cache. Nothing is revealed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,24 +21,16 @@ impl PolicyFamily for Full {
         Vec::new()
     }
 
-    fn shows(&self) -> String {
-        "nothing".into()
+    fn facts(&self) -> Facts {
+        Facts { can_cut: true, ..Facts::shows("nothing") }
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn can_cut(&self) -> bool {
-        true
-    }
-
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }
 }
 
-impl<E: Engine> Policy<E> for Full {
+impl<E: Select> Policy<E> for Full {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(*self))
     }
@@ -54,18 +46,6 @@ impl<E: Engine> Policy<E> for Full {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let Attended { output, .. } = attention::causal(engine, q, store)?;
-        Ok(output)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn takes_no_options() {
-        assert_eq!(shown("full"), "");
-        assert_eq!(shown("full:budget=0.5"), "cache policy `full` has no option `budget`; it takes none");
+        Ok(attention::causal(engine, q, store)?.output)
     }
 }

@@ -5,24 +5,21 @@ mod clustered;
 mod divided;
 mod fastgen;
 mod full;
-mod keyformer;
-mod knorm;
-mod kvzap;
 mod random;
 mod rolling;
-mod sirllm;
-mod snapkv;
-mod streaming;
+mod scored;
+mod stream;
+mod voting;
 
 pub use clustered::{Gather, Similarity, Sizes};
-pub use kvzap::MAGNITUDE as LEARNED_MAGNITUDE;
 pub use rolling::EvictionScore;
+pub use scored::{HEAD_MAGNITUDE, Noise, Source};
 
 use std::collections::BTreeMap;
 
-use engine::Engine;
+use engine::Select;
 
-use crate::family::{Facts, Parsed, find};
+use crate::family::{Parsed, Settings, find};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
 
 /// Makes one type of all families. A line here is all that a policy's file needs to be known by name; the compiler
@@ -61,14 +58,14 @@ macro_rules! registry {
                 None
             }
 
-            /// What the settings say of themselves.
-            pub(crate) fn facts(&self) -> &dyn Facts {
+            /// The settings, of whatever family.
+            pub(crate) fn settings(&self) -> &dyn Settings {
                 match self {
                     $(Self::$family(family) => family,)+
                 }
             }
 
-            pub(crate) fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+            pub(crate) fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
                 match self {
                     $(Self::$family(family) => family.build(layers, shape),)+
                 }
@@ -80,15 +77,11 @@ macro_rules! registry {
 registry! {
     full::Full,
     clustered::Clusters,
-    streaming::Streaming,
     divided::Divided,
     fastgen::FastGen,
     rolling::Rolling,
-    snapkv::SnapKv,
-    knorm::KNorm,
-    kvzap::KvZap,
-    keyformer::Keyformer,
-    sirllm::SirLlm,
+    voting::Voting,
+    scored::Scored,
     random::Random,
 }
 
@@ -99,41 +92,5 @@ const DEFAULT_BUDGET: f64 = 0.25;
 /// number.
 const DEFAULT_SINKS: usize = 4;
 
-/// The settings of the policy `text`, as a text, or the message with which it is refused: for the tests of each
-/// policy.
 #[cfg(test)]
-fn shown(text: &str) -> String {
-    match text.parse::<crate::PolicySpec>() {
-        Ok(spec) => spec.settings().iter().map(|s| format!("{}={}", s.key, s.value)).collect::<Vec<_>>().join(" "),
-        Err(error) => error.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The words of README, without line breaks.
-    fn readme() -> String {
-        include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ")
-    }
-
-    fn code(words: &[&str]) -> String {
-        words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn the_readme_lists_every_policy_with_its_keys() {
-        let readme = readme();
-        let clusters = Clusters::POLICIES[0].keys;
-        assert!(readme.contains(&format!("*clusters* stands for {}.", code(clusters))), "{}", code(clusters));
-        for PolicyHelp { name, keys, .. } in BuiltIn::help() {
-            let keys = match keys {
-                [] => "none".to_owned(),
-                keys if keys == clusters => "*clusters*".to_owned(),
-                keys => code(keys),
-            };
-            assert!(readme.contains(&format!("| `{name}` | {keys} |")), "{name}: {keys}");
-        }
-    }
-}
+mod tests;

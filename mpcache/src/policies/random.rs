@@ -1,13 +1,13 @@
 //! `random`: a public random choice, the control that every other policy must beat.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::index::sample;
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
-use crate::attention::{self, Attended};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
+use crate::attention;
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
 
 /// Attends to the first tokens, the newest, and a random choice of the others, a fresh one on every layer and step.
 /// Nothing is evicted.
@@ -41,15 +41,11 @@ impl PolicyFamily for Random {
         vec![Setting::new("budget", self.budget), Setting::new("sinks", self.sinks), Setting::new("seed", self.seed)]
     }
 
-    fn shows(&self) -> String {
-        "the whole pattern, by a public seed".into()
+    fn facts(&self) -> Facts {
+        Facts::shows("the whole pattern, by a public seed")
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Draws { settings: *self, coins: StdRng::seed_from_u64(self.seed) })
     }
 }
@@ -60,7 +56,7 @@ struct Draws {
     coins: StdRng,
 }
 
-impl<E: Engine> Policy<E> for Draws {
+impl<E: Select> Policy<E> for Draws {
     fn layer_class(&self, _layer: usize) -> usize {
         0
     }
@@ -75,8 +71,7 @@ impl<E: Engine> Policy<E> for Draws {
         let (tokens, rows) = (store.len(), q.shape()[1]);
         let keep = budget(self.settings.budget, tokens);
         if rows > 1 || store.piece().in_prompt() || keep >= tokens {
-            let Attended { output, .. } = attention::causal(engine, q, store)?;
-            return Ok(output);
+            return Ok(attention::causal(engine, q, store)?.output);
         }
         // The newest always, then sinks, then the draw.
         let sinks = self.settings.sinks.min(keep - 1);
@@ -87,17 +82,5 @@ impl<E: Engine> Policy<E> for Draws {
         store.record_attended(|_| index.clone());
         let pairs = attention::take(&store.pairs_by_head(0..tokens), 1, &index);
         attention::sparse(engine, q, &pairs, store)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        assert_eq!(shown("random"), "budget=0.25 sinks=4 seed=0");
-        assert_eq!(shown("random:budget=1,sinks=2,seed=9"), "budget=1 sinks=2 seed=9");
-        assert_eq!(shown("random:seed=one"), "cache policy `random`: seed=one: expected a number");
     }
 }

@@ -8,15 +8,13 @@
 //! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
 //! that method's documentation says.
 
-use std::ops::Range;
+use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
-use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
-
-use crate::attention::{self, Attended, Received};
-use crate::family::shown;
+use crate::attention::{self, Received};
+use crate::eviction::Scores;
 use crate::schedule::Later;
 use crate::{
-    HeadShape, KV_MAGNITUDE, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Select,
+    Facts, Granularity, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
     Setting, Store, eviction,
 };
 
@@ -62,20 +60,16 @@ impl PolicyFamily for Rolling {
     ];
 
     fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Always, false);
+        let mut settings = self.schedule.settings(Later::Always);
         settings.push(Setting::new("topk", self.top_k));
         settings
     }
 
-    fn shows(&self) -> String {
-        shown("how many tokens are kept", self.top_k)
+    fn facts(&self) -> Facts {
+        Facts::selecting("how many tokens are kept", self.top_k)
     }
 
-    fn random_traffic(&self) -> bool {
-        self.top_k == TopK::ShuffleReveal
-    }
-
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Evicting::<E> { settings: *self, layers: (0..layers).map(|_| None).collect() })
     }
 }
@@ -83,16 +77,15 @@ impl PolicyFamily for Rolling {
 const KEYS: &[&str] = &["budget", "block", "topk"];
 
 fn read(options: &mut PolicyOptions, score: EvictionScore) -> Result<Rolling, PolicyError> {
-    let schedule = Schedule::read(options, Later::Always, false)?;
+    let schedule = Schedule::read(options, Later::Always)?;
     Ok(Rolling { schedule, score, top_k: options.top_k(TopK::Rank)? })
 }
 
 /// The policy of one generation.
-struct Evicting<E: Engine> {
+struct Evicting<E: Select> {
     settings: Rolling,
-    /// By layer the attention that every kept token received so far, (rows, tokens), and a bound that it cannot
-    /// exceed; only with [`EvictionScore::Accumulated`].
-    layers: Vec<Option<(E::Tensor, Ceiling)>>,
+    /// By layer the attention that every kept token received so far; only with [`EvictionScore::Accumulated`].
+    layers: Vec<Option<Scores<E::Tensor>>>,
 }
 
 /// How tokens are scored and compared.
@@ -105,23 +98,17 @@ struct How {
 }
 
 impl How {
-    /// log2 of a bound on what is known of a token.
-    fn payload(self) -> u32 {
-        self.size.magnitude.max(KV_MAGNITUDE)
-    }
-
     fn ranking(self, k: usize, ceiling: Ceiling) -> Ranking {
         eviction::by_attention(k, self.method, Received { ceiling, ..self.size })
     }
 }
 
 impl EvictionScore {
-    fn per_layer(self) -> bool {
-        self == EvictionScore::Latest
-    }
-
-    fn select(self) -> Select {
-        if self.per_layer() { Select::PerLayer } else { Select::PerKv }
+    fn select(self) -> Granularity {
+        match self {
+            EvictionScore::Accumulated => Granularity::PerKv,
+            EvictionScore::Latest => Granularity::PerLayer,
+        }
     }
 
     /// How many of `keep` tokens are protected, the latest ones.
@@ -133,7 +120,7 @@ impl EvictionScore {
     }
 }
 
-impl<E: Engine> Policy<E> for Evicting<E> {
+impl<E: Select> Policy<E> for Evicting<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(Evicting { layers: self.layers.clone(), ..*self }))
     }
@@ -159,133 +146,89 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         let known = &mut self.layers[layer];
         let Rolling { schedule, score, top_k } = self.settings;
         let shape = store.heads();
-        let Attended { output, probabilities: p } = attention::causal(engine, q, store)?;
+        let attended = attention::causal(engine, q, store)?;
         let piece = store.piece();
         let reading = piece.in_prompt() && !piece.ends_prompt();
         if reading && score == EvictionScore::Latest {
-            return Ok(output);
+            return Ok(attended.output);
         }
         let window = if score == EvictionScore::Accumulated { q.shape()[1] } else { 1 };
-        let received = attention::received(engine, &p, window, score.per_layer(), shape)?;
-        let Received { mut ceiling, .. } = Received::new(engine, window, score.per_layer(), shape)?;
-        let (before, bound) = known.take().unzip();
-        let mut scores = attention::accumulate(engine, before, received)?;
-        ceiling = bound.map_or(ceiling, |bound| ceiling.plus(bound));
+        let p = attended.probabilities();
+        let mut scores = eviction::accumulate(engine, known.take(), p, window, score.select(), shape)?;
         if reading {
-            *known = Some((scores, ceiling));
-            return Ok(output);
+            *known = Some(scores);
+            return Ok(attended.output);
         }
         let most = schedule.stay(schedule.budget_of(store.seen()));
         let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
-        let size = Received::new(engine, queries, score.per_layer(), shape)?;
+        let size = Received::new(engine, queries, score.select(), shape)?;
         let how = How { score, method: top_k, size };
         engine.scope("eviction", |engine| {
             let held = store.len();
             match schedule.left(most, held) {
-                Some(left) if left + 1 == held => {
-                    (scores, ceiling) = evict(engine, how, (&scores, ceiling), store)?;
-                }
-                Some(left) => (scores, ceiling) = shrink(engine, how, left, (&scores, ceiling), store)?,
+                Some(left) if left + 1 == held => scores = evict(engine, how, &scores, store)?,
+                Some(left) => scores = shrink(engine, how, left, &scores, store)?,
                 None => {}
             }
             Ok(())
         })?;
         if score == EvictionScore::Accumulated {
-            *known = Some((scores, ceiling));
+            *known = Some(scores);
         }
-        Ok(output)
+        Ok(attended.output)
     }
-}
-
-/// Everything known of the tokens `range`, as payload of the selections: keys, values and `scores` (rows, tokens).
-fn known<E: Engine>(score: EvictionScore, scores: &E::Tensor, store: &Store<E>, range: Range<usize>) -> E::Tensor {
-    let rows = scores.shape()[0];
-    let pairs = score.select().payload(&store.pairs_by_head(range.clone()), store.heads());
-    let scores = scores.slice(1, range.clone()).reshape(&[rows, range.len(), 1]);
-    E::Tensor::concat(2, &[&pairs, &scores])
-}
-
-/// Keeps `all`, a payload as [`known`] makes it; returns its scores.
-fn store_known<E: Engine>(all: &E::Tensor, store: &mut Store<E>) -> E::Tensor {
-    let [rows, tokens, w] = all.shape()[..] else { panic!("payload of shape {:?}", all.shape()) };
-    let kv_heads = store.heads().kv_heads;
-    store.replace_by_head(&Select::unpack(&all.slice(2, 0..w - 1), kv_heads));
-    all.slice(2, w - 1..w).reshape(&[rows, tokens])
 }
 
 /// Keeps `keep` tokens at once: the protected ones and the best of the others.
-fn shrink<E: Engine>(
+fn shrink<E: Select>(
     engine: &mut E,
     how: How,
     keep: usize,
-    (scores, ceiling): (&E::Tensor, Ceiling),
+    known: &Scores<E::Tensor>,
     store: &mut Store<E>,
-) -> Result<(E::Tensor, Ceiling), Error> {
-    let tokens = store.len();
+) -> Result<Scores<E::Tensor>, Error> {
     let protected = how.score.protected(keep);
-    let old = tokens - protected;
-    let latest = known::<E>(how.score, scores, store, old..tokens);
+    let old = store.len() - protected;
     if keep == protected {
-        store.record_kept(|_| (old..tokens).collect());
-        return Ok((store_known::<E>(&latest, store), ceiling));
+        eviction::keep_latest(store, old);
+        return Ok(known.from(old));
     }
-    let ranking = how.ranking(keep - protected, ceiling);
-    let best = engine.top_k(&scores.slice(1, 0..old), &ranking)?;
-    let payload = known::<E>(how.score, scores, store, 0..old);
-    let kept = engine.gather(&best, Right::Fresh(&payload), how.payload())?;
-    if let Some(rows) = engine.chosen(&best) {
-        store.record_kept(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(old..tokens).collect());
-    }
-    let scores = store_known::<E>(&E::Tensor::concat(1, &[&kept, &latest]), store);
-    Ok((scores, ceiling.max(engine.ceiling(Origin::Moved { magnitude: how.payload() })?)))
+    let best = engine.top_k(&known.scores.slice(1, 0..old), &how.ranking(keep - protected, known.ceiling))?;
+    eviction::keep_scored(engine, store, &best, old, known, how.size.magnitude, how.score.select())
 }
 
 /// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
-fn evict<E: Engine>(
+fn evict<E: Select>(
     engine: &mut E,
     how: How,
-    (scores, ceiling): (&E::Tensor, Ceiling),
+    known: &Scores<E::Tensor>,
     store: &mut Store<E>,
-) -> Result<(E::Tensor, Ceiling), Error> {
-    let tokens = store.len();
+) -> Result<Scores<E::Tensor>, Error> {
+    let (tokens, kv_heads) = (store.len(), store.heads().kv_heads);
     let old = tokens - how.score.protected(tokens - 1).min(tokens - 1);
-    let negative = engine.negate(&scores.slice(1, 0..old))?;
-    let least = engine.top_k(&negative, &how.ranking(1, ceiling))?;
-    let candidates = known::<E>(how.score, scores, store, 0..old);
-    let leaving = engine.gather(&least, Right::Fresh(&candidates), how.payload())?;
+    let magnitude = eviction::scored_magnitude(how.size.magnitude);
+    let payload = |store: &Store<E>, range| eviction::scored_payload(store, known, how.score.select(), range);
+    let negative = engine.negate(&known.scores.slice(1, 0..old))?;
+    let least = engine.top_k(&negative, &how.ranking(1, known.ceiling))?;
+    let candidates = payload(store, 0..old);
+    let leaving = engine.gather(&least, Right::Fresh(&candidates), magnitude)?;
     let leaving = engine.negate(&leaving)?;
-    let moving = known::<E>(how.score, scores, store, old..old + 1);
-    let change = engine.add(&leaving, &moving)?;
-    let change = engine.scatter(&least, &change, how.payload() + 1)?;
-    let slots = engine.add(&candidates, &change)?;
+    let change = engine.add(&leaving, &payload(store, old..old + 1))?;
+    let change = engine.scatter(&least, &change, magnitude + 1)?;
+    let mut all = engine.add(&candidates, &change)?;
     if let Some(rows) = engine.chosen(&least) {
         store.record_kept(|head| {
             let slot = rows[head.min(rows.len() - 1)][0];
             (0..old).map(|i| if i == slot { old } else { i }).chain(old + 1..tokens).collect()
         });
     }
-    let rest = (old + 1 < tokens).then(|| known::<E>(how.score, scores, store, old + 1..tokens));
-    let all = match &rest {
-        Some(rest) => E::Tensor::concat(1, &[&slots, rest]),
-        None => slots,
-    };
-    // A score is what was in the slot plus what the scatter added.
-    let added = engine.ceiling(Origin::Moved { magnitude: how.payload() + 1 })?;
-    Ok((store_known::<E>(&all, store), ceiling.plus(added)))
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        for name in ["h2o", "tova"] {
-            assert_eq!(shown(name), "budget=0.25 block=1 topk=rank");
-            assert_eq!(shown(&format!("{name}:budget=0.1,topk=sort")), "budget=0.1 block=1 topk=sort");
-            assert_eq!(shown(&format!("{name}:budget=64,block=8")), "budget=64 block=8 topk=rank");
-            let refused = format!("cache policy `{name}`: topk=fast: expected one of rank, shuffle-reveal, sort");
-            assert_eq!(shown(&format!("{name}:topk=fast")), refused);
-        }
+    if old + 1 < tokens {
+        all = E::Tensor::concat(1, &[&all, &payload(store, old + 1..tokens)]);
     }
+    let w = all.shape()[2];
+    store.replace_by_head(&Granularity::unpack(&all.slice(2, 0..w - 1), kv_heads));
+    // A score is what was in the slot plus what the scatter added.
+    let added = engine.ceiling(Origin::Moved { magnitude: magnitude + 1 })?;
+    let scores = all.slice(2, w - 1..w).reshape(&[all.shape()[0], tokens - 1]);
+    Ok(Scores { scores, ceiling: known.ceiling.plus(added) })
 }

@@ -2,13 +2,17 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 
 use std::ops::Range;
+use std::time::Duration;
 
-use engine::{Ceiling, Engine};
-use mpcache::{HeadShape, KvCache, PolicySpec};
+use engine::{Ceiling, Select};
+use mpcache::{HeadShape, KvCache, PolicySpec, ScoreSource};
 use ndarray::{ArrayD, Axis, IxDyn};
-use net::{Entry, Phase, Traffic};
+use net::{Channel, Entry, Link, Phase, Role, Traffic, memory_pair};
+use protocols::audit::Audit;
+use protocols::{Options, Secure};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use testing::{largest_difference, share_of, to_fixed, to_real};
 
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
@@ -26,6 +30,10 @@ pub(crate) fn nearest(x: f64, frac: u32) -> f64 {
     (x * f64::from(frac).exp2() + 0.5).floor()
 }
 
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 /// Tokens that go through all layers together: some of those of a step.
 pub(crate) struct Pass {
     pub(crate) step: usize,
@@ -38,7 +46,7 @@ pub(crate) struct Script {
     /// Learned scores, (layers, tokens, kv_heads), for policies that want them.
     pub(crate) scores: ArrayD<f64>,
     /// How unexpected each token was.
-    pub(crate) surprise: Vec<f32>,
+    pub(crate) surprisals: Vec<f32>,
 }
 
 impl Script {
@@ -72,13 +80,40 @@ impl Script {
         let scores = ArrayD::from_shape_simple_fn(IxDyn(&[LAYERS, prompt + steps, HEADS.kv_heads]), || {
             rng.random_range(-200.0..200.0)
         });
-        let surprise = (0..prompt + steps).map(|_| rng.random_range(0.0..9.0)).collect();
-        Script { steps: all, scores, surprise }
+        let surprisals = (0..prompt + steps).map(|_| rng.random_range(0.0..9.0)).collect();
+        Script { steps: all, scores, surprisals }
     }
 
     /// Position in the text of the token `token` of step `step`.
     fn position(&self, step: usize, token: usize) -> usize {
         if step == 0 { token } else { self.prompt() + step - 1 }
+    }
+
+    /// The step in which the token at `position` came, and its place there.
+    fn place(&self, position: usize) -> (usize, usize) {
+        let prompt = self.prompt();
+        if position < prompt { (0, position) } else { (1 + position - prompt, 0) }
+    }
+
+    /// The query of the token at `position` in the query head `head`.
+    pub(crate) fn query(&self, layer: usize, position: usize, head: usize) -> Vec<f64> {
+        let (step, place) = self.place(position);
+        (0..HEADS.head_dim).map(|c| self.steps[step][layer][0][[head, place, c]]).collect()
+    }
+
+    /// Its key in the key/value head `kv`.
+    pub(crate) fn key(&self, layer: usize, position: usize, kv: usize) -> Vec<f64> {
+        self.row(layer, 1, position, kv)
+    }
+
+    /// Its value.
+    pub(crate) fn value(&self, layer: usize, position: usize, kv: usize) -> Vec<f64> {
+        self.row(layer, 2, position, kv)
+    }
+
+    fn row(&self, layer: usize, part: usize, position: usize, kv: usize) -> Vec<f64> {
+        let (d, (step, place)) = (HEADS.head_dim, self.place(position));
+        (0..d).map(|c| self.steps[step][layer][part][[place, kv * d + c]]).collect()
     }
 
     /// Tokens of the prompt.
@@ -96,7 +131,7 @@ impl Script {
     }
 
     /// Outputs of every layer at every decoding step, and what each head attended to, where it is known.
-    pub(crate) fn play<E: Engine>(
+    pub(crate) fn play<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,
@@ -107,7 +142,7 @@ impl Script {
 
     /// [`play`](Script::play), which tells `held` a layer, a step and the number of tokens that the layer holds after
     /// it.
-    pub(crate) fn play_watched<E: Engine>(
+    pub(crate) fn play_watched<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,
@@ -122,11 +157,11 @@ impl Script {
             for (layer, [q, k, v]) in self.steps[i].iter().enumerate() {
                 let part = |x: &ArrayD<f64>| x.slice_axis(Axis(0), tokens.clone().into()).to_owned();
                 let (k, v) = (tensor(&part(k)), tensor(&part(v)));
-                if cache.wants_learned() {
+                if cache.wants_scores() == Some(ScoreSource::ScoringHead) {
                     let first = self.position(i, tokens.start);
                     let scores = self.scores.index_axis(Axis(0), layer);
                     let scores = scores.slice_axis(Axis(0), (first..first + tokens.len()).into()).to_owned();
-                    cache.learned(layer, &tensor(&scores), Ceiling::of_units(1 << 40));
+                    cache.score(layer, &tensor(&scores), Ceiling::of_units(1 << 40));
                 }
                 let wanted = usize::from(i > 0 || tokens.end == prompt);
                 let window = cache.query_window(layer, tokens.len()).max(wanted);
@@ -150,10 +185,10 @@ impl Script {
                 }
             }
             // As in a generation, where the logits of a prompt come when all of it is read.
-            if cache.wants_surprise() && (i > 0 || tokens.end == prompt) {
+            if cache.wants_scores() == Some(ScoreSource::Surprisal) && (i > 0 || tokens.end == prompt) {
                 let last = self.position(i, tokens.end - 1) + 1;
                 let first = if i == 0 { 0 } else { last - 1 };
-                cache.surprised(&self.surprise[first..last]);
+                cache.surprisals(engine, &self.surprisals[first..last]).expect("surprisals");
             }
         }
         (outputs, attended)
@@ -167,4 +202,58 @@ pub(crate) fn certain(entries: &[Entry]) -> Vec<(Phase, String, [u64; 3])> {
     let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];
     let entries = entries.iter().filter(|e| !random(e));
     entries.map(|e| (e.phase, e.path.clone(), traffic(&e.traffic))).collect()
+}
+
+/// Largest difference of an output between two parties and fixed point.
+const SECURE: f64 = 2e-3;
+
+/// Runs both parties.
+pub(crate) fn both<T: Send>(options: Options, party: impl Fn(&mut Secure, Role) -> T + Sync) -> [T; 2] {
+    fn run<T>(link: impl Link + 'static, role: Role, options: Options, party: impl Fn(&mut Secure, Role) -> T) -> T {
+        party(&mut Secure::new(Channel::new(role, link), options).expect("set-up"), role)
+    }
+    let (client, server) = memory_pair(Duration::from_secs(300));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| run(client, Role::Client, options, &party));
+        let server = run(server, Role::Server, options, &party);
+        [client.join().expect("client"), server]
+    })
+}
+
+/// Makes one party's share of a tensor.
+pub(crate) type Share<'a> = &'a mut dyn FnMut(&ArrayD<f64>) -> ArrayD<u64>;
+
+/// What two parties computed, who booked the same.
+pub(crate) struct Shared {
+    pub(crate) ledger: Vec<Entry>,
+    /// What was opened under masks.
+    pub(crate) audit: Audit,
+}
+
+impl Shared {
+    /// `play` by both parties, each after `prepare`. Their outputs are those of `fixed`.
+    pub(crate) fn play(
+        context: &str,
+        options: Options,
+        fixed: &[ArrayD<u64>],
+        prepare: impl Fn(&mut Secure, Role) + Sync,
+        play: impl Fn(&mut Secure, Share) -> Vec<ArrayD<u64>> + Sync,
+    ) -> Self {
+        let [(client, ledger, audit), (server, other, _)] = both(options, |engine, role| {
+            prepare(engine, role);
+            // Both parties draw the same masks: one keeps the mask, the other the value less the mask.
+            let mut masks = StdRng::seed_from_u64(5);
+            let outputs = play(engine, &mut |x| share_of(&to_fixed(x), role, &mut masks));
+            (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
+        });
+        assert_eq!(ledger, other, "{context}: ledgers");
+        let outputs: Vec<_> =
+            client.iter().zip(&server).map(|(client, server)| to_real(&(client + server))).collect();
+        assert_eq!(outputs.len(), fixed.len(), "{context}");
+        for (i, (output, fixed)) in outputs.iter().zip(fixed).enumerate() {
+            let off = largest_difference(output, &to_real(fixed));
+            assert!(off < SECURE, "{context}, output {i}: two parties err by {off}");
+        }
+        Shared { ledger, audit }
+    }
 }

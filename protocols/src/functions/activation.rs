@@ -342,12 +342,8 @@ fn silu_exact(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::functions::testing::{clear_map, worst};
-    use crate::tests::DEALER;
-    use crate::{Options, Planner, Shape};
 
     /// Errors over the whole range coarsely, and over the table and its borders at almost every word.
     fn sweep(end: f64, form: Form, f: impl Fn(f64) -> f64) -> f64 {
@@ -367,36 +363,6 @@ mod tests {
         let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, |b, x| tailed.apply(b, x));
         let far = worst(-1023.99, 1023.99, 200_001, apply, &f);
         far.max(worst(-end, end, 1_000_001, apply, &f))
-    }
-
-    /// What a session with `options` sends for `n` entries takes on its link.
-    fn planned(
-        options: Options,
-        n: usize,
-        run: impl FnOnce(&mut Planner, &Shape) -> Result<Shape, Error>,
-    ) -> Duration {
-        let mut planner = Planner::new(options);
-        run(&mut planner, &Shape(vec![n])).unwrap();
-        let total = planner.ledger().total();
-        options.link.predict([total.bytes_client_to_server, total.bytes_server_to_client], total.flows)
-    }
-
-    /// One phase takes the form that is sent faster, however fast the link is and however many entries there are.
-    #[test]
-    fn the_form_follows_link_and_volume() {
-        for (megabits, milliseconds) in [(100, 80), (400, 4), (999, 4), (1001, 4), (999, 20), (1000, 1), (3016, 1)] {
-            let round_trip = Duration::from_millis(milliseconds);
-            let link = net::Shape { bytes_per_second: megabits * 125_000, round_trip };
-            let options = Options { link, ..DEALER };
-            for n in [1, 64, 3072, 10_000, 128 * 3072] {
-                let [lookup, masked] = [Evaluation::Lookup, Evaluation::Masked].map(|evaluation| {
-                    let (activation, function) = GELU.fitted(evaluation, "gelu tanh", gelu_tanh);
-                    planned(options, n, |b, x| activation.apply(b, &function, x, Right::Input))
-                });
-                let chosen = planned(options, n, |b, x| gelu(b, x, Gelu::Tanh));
-                assert_eq!(chosen, lookup.min(masked), "{n} over {link:?}: {lookup:?} or {masked:?}");
-            }
-        }
     }
 
     #[test]

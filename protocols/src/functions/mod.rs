@@ -31,11 +31,11 @@ pub use activation::{gelu, silu};
 pub use argmax::argmax;
 pub use embed::{embed, rows};
 pub use extrema::{abs, extrema};
-pub use norm::{layer_norm, rms_norm};
+pub use norm::rms_norm;
 pub use relu::relu;
 pub use rope::rope;
 pub use soft_cap::soft_cap;
-pub use softmax::{softmax, softmax_each, softmax_within};
+pub use softmax::{softmax, softmax_each};
 
 /// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, rounding errors of a
 /// few units included.
@@ -44,12 +44,6 @@ pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
     debug_assert!(width <= 64.0, "{bound} at {frac} fractional bits needs a ring of {width} bits");
     width.ceil() as u32
 }
-
-#[cfg(test)]
-mod secure_tests;
-
-#[cfg(test)]
-mod selection_tests;
 
 #[cfg(test)]
 pub(crate) mod testing {

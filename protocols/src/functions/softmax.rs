@@ -39,6 +39,8 @@
 
 use std::ops::Range;
 
+use engine::Visible;
+
 use crate::abb::Abb;
 #[cfg(doc)]
 use crate::functions::exp::WHOLE_RANGE;
@@ -100,20 +102,15 @@ fn reciprocal_frac(longest: usize) -> u32 {
 
 /// (..., rows, columns) -> the same shape modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at
 /// least 1.
-pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
-    Ok(softmax_each(b, &[(x, visible)])?.remove(0))
+pub fn softmax<B: Abb>(b: &mut B, scores: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
+    let seen: Vec<_> = visible.iter().map(|end| 0..*end).collect();
+    Ok(softmax_each(b, &[Visible { scores, seen: &seen }])?.remove(0))
 }
 
-/// [`softmax`] of several tensors, whose rows go through it together.
-pub fn softmax_each<B: Abb>(b: &mut B, parts: &[(&B::Words, &[usize])]) -> Result<Vec<B::Words>, Error> {
-    let seen = |visible: &[usize]| visible.iter().map(|end| 0..*end).collect();
-    let places = parts.iter().map(|(x, visible)| Place::of(&x.shape(), seen(visible))).collect();
-    over(b, &parts.iter().map(|(x, _)| *x).collect::<Vec<_>>(), places)
-}
-
-/// [`softmax`] where row i of `rows` sees the columns `seen[i]`, which are public and not empty.
-pub fn softmax_within<B: Abb>(b: &mut B, x: &B::Words, seen: &[Range<usize>]) -> Result<B::Words, Error> {
-    Ok(over(b, &[x], vec![Place::of(&x.shape(), seen.to_vec())])?.remove(0))
+/// Softmax of several tensors, whose rows go through it together.
+pub fn softmax_each<B: Abb>(b: &mut B, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, Error> {
+    let places = parts.iter().map(|part| Place::of(&part.scores.shape(), part.seen.to_vec())).collect();
+    over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places)
 }
 
 /// The softmax of the entries of several tensors that are visible.
@@ -350,8 +347,9 @@ mod tests {
                     let x: Vec<f64> = (0..shape.iter().product()).map(|_| rng.random_range(-9.0..9.0)).collect();
                     (shaped(&x, &shape), visible)
                 });
-                let borrowed: Vec<_> = parts.iter().map(|(x, visible)| (x, *visible)).collect();
-                let together = softmax_each(&mut Clear::evaluating(evaluation), &borrowed).unwrap();
+                let seen = parts.each_ref().map(|(_, visible)| visible.iter().map(|end| 0..*end).collect::<Vec<_>>());
+                let both = [0, 1].map(|i| Visible { scores: &parts[i].0, seen: &seen[i] });
+                let together = softmax_each(&mut Clear::evaluating(evaluation), &both).unwrap();
                 for (got, (x, visible)) in together.iter().zip(&parts) {
                     let alone = softmax(&mut Clear::evaluating(evaluation), x, visible).unwrap();
                     assert_eq!(got.shape(), alone.shape());
@@ -424,7 +422,8 @@ mod tests {
         for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
             let x: Vec<f64> = (0..heads * seen.len() * columns).map(|_| rng.random_range(-6.0..6.0)).collect();
             let words = shaped(&x, &[heads, seen.len(), columns]);
-            let got = softmax_within(&mut Clear::evaluating(evaluation), &words, &seen).unwrap();
+            let part = Visible { scores: &words, seen: &seen };
+            let got = softmax_each(&mut Clear::evaluating(evaluation), &[part]).unwrap().remove(0);
             for h in 0..heads {
                 for (i, seen) in seen.iter().enumerate() {
                     let e = |j: usize| real(words[[h, i, j]]).exp();

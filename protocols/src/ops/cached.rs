@@ -56,14 +56,11 @@ use crate::ops::matmul;
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::spill::{Queue, Spill};
-use crate::stock::Stock;
 use crate::stock::masks::{Masks, Prepared};
+use crate::stock::{Levels, Stock};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
 use crate::work::Kernel;
-
-#[cfg(test)]
-mod tests;
 
 /// A product with a cached operand, of hidden matrices (batch, m, k) and (batch, k, n).
 #[derive(Debug)]
@@ -255,20 +252,21 @@ impl Operand {
 }
 
 /// A product of a plan.
-pub(crate) struct Planned {
-    pub(crate) form: OperandForm,
+pub struct Planned {
+    /// Form of the operand.
+    pub form: OperandForm,
     /// Its sizes, with slots for tokens.
-    pub(crate) event: Event,
+    pub event: Event,
     /// The same in a run that prepares it, which forgets no slot.
-    pub(crate) listed: Event,
+    pub listed: Event,
     /// Whether its masks are there.
-    pub(crate) ready: bool,
+    pub ready: bool,
     /// New tokens.
     new: usize,
 }
 
-/// Cost of [`product_each`], apart from masks that are made on the spot.
-pub(crate) fn cost(products: &[Planned], width: u32) -> Cost {
+/// Cost of `products` together, apart from masks that are made on the spot.
+pub fn cost(products: &[Planned], width: u32) -> Cost {
     let opened = |&Planned { form, event, new, .. }: &Planned| {
         let MatmulShape { batch, m, k, .. } = form.shape(event.m, event.tokens);
         batch * m * k + new * form.row()
@@ -282,16 +280,19 @@ pub(crate) fn cost(products: &[Planned], width: u32) -> Cost {
     })
 }
 
-/// The product of `shape` in a plan, which takes its masks from `prepared`.
-pub(crate) fn plan(
-    prepared: &mut Prepared,
+/// The product of `shape` in a plan, which takes its masks from `levels`.
+///
+/// # Errors
+/// Those of the product.
+pub fn plan(
+    levels: &mut Levels,
     operand: &mut Operand,
     shape: MatmulShape,
     axis: Axis,
     width: u32,
 ) -> Result<Planned, Error> {
     let (form, wanted) = single(shape, axis, width);
-    let Met { event, new, ready } = operand.ready(form, wanted, prepared)?;
+    let Met { event, new, ready } = operand.ready(form, wanted, &mut levels.operands)?;
     let begun = operand.begun.as_mut().expect("ready began it");
     begun.masks.events.pop_front();
     begun.take(new);
@@ -395,8 +396,11 @@ fn extend(s: &mut Session, spill: &mut Spill, masks: &mut Masks, list: &[Event])
     Ok(())
 }
 
-/// Cost of [`prepare`], `offline`.
-pub(crate) fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, Error> {
+/// Cost of the masks for `events`, `offline`.
+///
+/// # Errors
+/// If there is no plan for such products.
+pub fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, Error> {
     events.batches(plans.operand_batch).iter().try_fold(Cost::free(), |cost, batch| {
         let made = Cost::free().work_at_both(Kernel::StockWord, batch.words() as usize);
         Ok(cost.then(matmul::shared_cost(plans, batch.stacked(), batch.form.width)?.then(made).offline()))

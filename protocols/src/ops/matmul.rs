@@ -38,7 +38,10 @@ pub struct Matmul {
 }
 
 /// The shape of a batched product.
-pub(crate) fn product_shape(a: &[usize], b: &[usize]) -> MatmulShape {
+///
+/// # Panics
+/// If the operands do not fit each other.
+pub fn product_shape(a: &[usize], b: &[usize]) -> MatmulShape {
     match (a, b) {
         (&[batch, m, k], &[batch_b, k_b, n]) if batch == batch_b && k == k_b => MatmulShape { batch, m, k, n },
         _ => panic!("matrix product of {a:?} and {b:?}"),
@@ -256,7 +259,7 @@ fn transpose(x: &[u64], batch: usize, rows: usize, columns: usize) -> Vec<u64> {
 }
 
 /// The product in the clear modulo 2^64. It makes the local terms, and is the naive twin of both protocols.
-pub(crate) fn multiply(shape: MatmulShape, a: &[u64], b: &[u64]) -> Vec<u64> {
+pub fn multiply(shape: MatmulShape, a: &[u64], b: &[u64]) -> Vec<u64> {
     let MatmulShape { m, k, n, .. } = shape;
     let mut out = vec![0u64; shape.batch * m * n];
     out.par_chunks_mut(n).enumerate().for_each(|(row, out)| {

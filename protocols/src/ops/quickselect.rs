@@ -336,3 +336,35 @@ pub fn bound(rows: usize, n: usize, k: usize, width: u32) -> Expected {
     let profile = if rounds == 0 { vec![] } else { vec![comparisons.div_ceil(rounds); rounds] };
     Expected { comparisons: comparisons as f64, rounds: rounds as f64, profile, bytes: all + rounds as u64 * one }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::index_bits;
+
+    /// Outcomes of a row whose comparisons go in a circle: 1 beats 0, 2 beats 1, 0 beats 2.
+    fn circle(pair: &Pair) -> bool {
+        matches!((pair.1, pair.2), (1, 0) | (2, 1))
+    }
+
+    #[test]
+    fn outcomes_that_are_no_ranking_are_refused_by_row() {
+        for (k, got) in [(1, 0), (2, 3)] {
+            let outcomes =
+                |pairs: &[Pair]| Ok(pairs.iter().map(|pair| if pair.0 == 1 { circle(pair) } else { true }).collect());
+            match select(3, 3, k, outcomes) {
+                Err(Error::Winners { row: 1, expected, got: chosen }) => assert_eq!((expected, chosen), (k, got)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn quickselect_spends_what_theory_says() {
+        // Without the finish about n (2 + 2 H(1/4)) = 3.1 n comparisons at k = n / 4. The finish adds up to 120.
+        let expected = expected(1, 512, 128, 30);
+        assert!((1400.0..1700.0).contains(&expected.comparisons), "{expected:?}");
+        assert_eq!(index_bits(512), 9);
+        assert_eq!([1, 2, 3, 4, 5].map(index_bits), [1, 1, 2, 2, 3]);
+    }
+}

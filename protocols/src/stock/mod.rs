@@ -40,8 +40,7 @@ use crate::spill::{Queue, Spill, StockError};
 use masks::{Masks, Prepared};
 pub use needs::{MAX_COTS_AHEAD, Needs};
 pub use part::{MAX_PARTS, Part, PartError};
-pub(crate) use uses::Use;
-pub use uses::Uses;
+pub use uses::{Use, Uses};
 
 /// One party's correlations.
 #[derive(Debug, Default)]
@@ -171,7 +170,7 @@ impl Stock {
 
 /// A stock without words: how many units of each kind there are.
 #[derive(Debug, Default)]
-pub(crate) struct Levels {
+pub struct Levels {
     units: BTreeMap<CorrelationKind, usize>,
     /// Masks of cached operands, only their sizes.
     pub(crate) operands: Prepared,
@@ -179,12 +178,12 @@ pub(crate) struct Levels {
 
 impl Levels {
     /// Everything that `needs` lists.
-    pub(crate) fn of(needs: &Needs) -> Self {
+    pub fn of(needs: &Needs) -> Self {
         Levels { units: needs.units.clone(), operands: Prepared::planned(&needs.operands) }
     }
 
     /// Takes `need` out and returns the cost of what is made on the spot.
-    pub(crate) fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Cost, Error> {
+    pub fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Cost, Error> {
         let Need { kind, units } = need;
         let mut missing = *units;
         if let Some(held) = self.units.get_mut(kind) {

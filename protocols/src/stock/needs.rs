@@ -15,9 +15,8 @@ use crate::stock::Uses;
 /// them when the pool runs dry.
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
-/// What a run takes from the stock. [`Planner`](crate::Planner) lists it.
-/// `preparation::prepare_all` then fills the stock in large batches, which makes the offline
-/// phase cheap.
+/// What a run takes from the stock. A plan of the run lists it. The offline phase then fills
+/// the stock in large batches, which makes it cheap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
     /// Units of every kind of correlation.
@@ -73,7 +72,7 @@ impl Needs {
     }
 
     /// Adds what `other` lists. Operands of one name follow each other.
-    pub(crate) fn add(&mut self, other: Needs) {
+    pub fn add(&mut self, other: Needs) {
         for (kind, units) in other.units {
             *self.units.entry(kind).or_default() += units;
         }

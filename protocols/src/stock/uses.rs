@@ -22,7 +22,7 @@ use crate::correlation::CorrelationKind;
 
 /// What is made in one go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Use {
+pub enum Use {
     /// Units of a kind of correlation.
     Units(CorrelationKind),
     /// Masks of a cached operand.
@@ -37,7 +37,7 @@ pub struct Uses(Arc<BTreeMap<Use, BTreeMap<String, u64>>>);
 
 impl Uses {
     /// The account `path` takes so much of `what`.
-    pub(crate) fn note(&mut self, what: Use, path: &str, amount: u64) {
+    pub fn note(&mut self, what: Use, path: &str, amount: u64) {
         let accounts = Arc::make_mut(&mut self.0).entry(what).or_default();
         match accounts.get_mut(path) {
             Some(all) => *all += amount,
@@ -69,7 +69,7 @@ impl Uses {
     }
 
     /// Hands all accounts to `see`.
-    pub(crate) fn each(&self, mut see: impl FnMut(&Use, &str, u64)) {
+    pub fn each(&self, mut see: impl FnMut(&Use, &str, u64)) {
         for (what, accounts) in &*self.0 {
             accounts.iter().for_each(|(path, amount)| see(what, path, *amount));
         }

@@ -5,17 +5,13 @@ use net::{Ledger, Phase, Role};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{TWO_PHASES, open, own, secure, share, without_masks};
-use crate::abb::Abb;
+use super::{TWO_PHASES, book, open, own, share, without_masks};
 use crate::correlation::{CorrelationKind, Need};
-use crate::forecast::Forecast;
-use crate::function;
 use crate::local::Pair;
 use crate::operation::{Operation, shaped};
-use crate::ops::extend::ExtendColumns;
 use crate::ops::mux_columns::{MuxColumns, Selection};
 use crate::plans::Plans;
-use crate::words::{mask, signed};
+use crate::words::mask;
 
 fn pair() -> Pair {
     Pair::connect(|channel| open(channel, TWO_PHASES)).expect("set-up")
@@ -73,10 +69,9 @@ fn selections_are_products_and_cost_what_is_planned() {
             assert_eq!(c.wrapping_add(*s) & mask(width), want & mask(width), "{how:?}: word {i}");
         }
         let (mut ledger, mut plans) = (Ledger::default(), Plans::new(TWO_PHASES));
-        let mut forecast = Forecast::new(TWO_PHASES, &mut ledger);
-        forecast.play(&need.kind.cost(&mut plans, n).expect("a cost"), &mut ledger);
+        book(&need.kind.cost(&mut plans, n).expect("a cost"), &mut ledger);
         ledger.set_phase(Phase::Decode);
-        forecast.play(&how.cost(&n, true, &mut plans).expect("a cost"), &mut ledger);
+        book(&how.cost(&n, true, &mut plans).expect("a cost"), &mut ledger);
         for role in [Role::Client, Role::Server] {
             let session = pair.party(role).session();
             assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{how:?}, {n}");
@@ -106,29 +101,6 @@ fn correlations_are_products_of_uniform_bits_and_words() {
         }
     }
     assert!((300..500).contains(&ones), "{ones} of 800 bits");
-}
-
-#[test]
-fn extensions_keep_the_value_and_cost_what_is_planned() {
-    let values = |width: u32| {
-        let bound = (1i64 << (width - 2)) - 1;
-        [-bound, bound, 0, 1, -1, bound / 3, -bound / 5].into_iter().cycle()
-    };
-    for widths in [vec![24, 30], vec![3], vec![63, 5, 44]] {
-        let n = 50;
-        let mut columns: Vec<_> = widths.iter().map(|&width| values(width)).collect();
-        let x: Vec<u64> =
-            (0..n * widths.len()).map(|i| columns[i % widths.len()].next().unwrap_or(0) as u64).collect();
-        let shape = [n, widths.len()];
-        let twin = crate::Clear::new().apply(ExtendColumns { widths: &widths }, &shaped(&shape, x.clone()));
-        let twin = twin.expect("in range");
-        let extend = function!([widths: Vec<u32>] |b, inputs| b.apply(ExtendColumns { widths }, &inputs[0]));
-        assert_eq!(secure(TWO_PHASES, &[(&x, &shape)], extend), x);
-        assert_eq!(twin.into_raw_vec_and_offset().0, x);
-    }
-    let out = shaped(&[1, 1], vec![1u64 << 22]);
-    assert!(crate::Clear::new().apply(ExtendColumns { widths: &[24] }, &out).is_err(), "a word out of range");
-    assert_eq!(signed(1 << 23, 24), -(1 << 23));
 }
 
 /// How far from uniform is what selections of one item `bit` and `word` open; without masks if they are `missing`.

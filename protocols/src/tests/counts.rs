@@ -3,10 +3,9 @@
 
 use net::{Ledger, Phase, Role};
 
-use super::{TWO_PHASES, open, own, share, without_masks};
+use super::{TWO_PHASES, book, open, own, share, without_masks};
 use crate::abb::Abb;
 use crate::correlation::Need;
-use crate::forecast::Forecast;
 use crate::local::Pair;
 use crate::operation::{Operation, shaped};
 use crate::ops::fss::counts::{CountAtLeast, VALUES};
@@ -56,10 +55,9 @@ fn counts_are_those_of_the_definition_and_cost_what_is_planned() {
             }
         }
         let (mut ledger, mut plans) = (Ledger::default(), Plans::new(TWO_PHASES));
-        let mut forecast = Forecast::new(TWO_PHASES, &mut ledger);
-        forecast.play(&need.kind.cost(&mut plans, need.units).expect("a cost"), &mut ledger);
+        book(&need.kind.cost(&mut plans, need.units).expect("a cost"), &mut ledger);
         ledger.set_phase(Phase::Decode);
-        forecast.play(&how.cost(&(), true, &mut plans).expect("a cost"), &mut ledger);
+        book(&how.cost(&(), true, &mut plans).expect("a cost"), &mut ledger);
         for role in [Role::Client, Role::Server] {
             let session = pair.party(role).session();
             assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{width} bits");

@@ -3,8 +3,7 @@
 
 use net::{Ledger, Phase, Role};
 
-use super::{TWO_PHASES, open, share, without_masks};
-use crate::forecast::Forecast;
+use super::{TWO_PHASES, book, open, share, without_masks};
 use crate::local::Pair;
 use crate::ops::fss::ladder::{Ladder, LadderSpec, prepare, prepare_cost, run, run_cost};
 use crate::words::mask;
@@ -90,10 +89,9 @@ fn costs_are_the_ledger() {
         })
         .expect("protocol");
         let mut ledger = Ledger::default();
-        let mut forecast = Forecast::new(TWO_PHASES, &mut ledger);
-        forecast.play(&prepare_cost(&shape, n), &mut ledger);
+        book(&prepare_cost(&shape, n), &mut ledger);
         ledger.set_phase(Phase::Decode);
-        forecast.play(&run_cost(&shape, n), &mut ledger);
+        book(&run_cost(&shape, n), &mut ledger);
         for role in [Role::Client, Role::Server] {
             let session = pair.party(role).session();
             assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{shape:?}, {n}");

@@ -4,9 +4,8 @@
 use net::{Ledger, Phase, Role};
 use ot::dpf::Lane;
 
-use super::{TWO_PHASES, open, share};
+use super::{TWO_PHASES, book, open, share};
 use crate::audit::deviation;
-use crate::forecast::Forecast;
 use crate::local::Pair;
 use crate::ops::fss::table::{CurveSpec, FACTOR_FRAC, FssShape, FssTable, Payload, factor};
 use crate::ops::fss::{Square, threshold};
@@ -190,10 +189,9 @@ fn costs_are_the_ledger() {
         })
         .expect("protocol");
         let mut ledger = Ledger::default();
-        let mut forecast = Forecast::new(options, &mut ledger);
-        forecast.play(&prepare_cost(&shape, n), &mut ledger);
+        book(&prepare_cost(&shape, n), &mut ledger);
         ledger.set_phase(Phase::Decode);
-        forecast.play(&run_cost(table, n), &mut ledger);
+        book(&run_cost(table, n), &mut ledger);
         for role in [Role::Client, Role::Server] {
             let session = pair.party(role).session();
             assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{shape:?}, {n}");
@@ -268,10 +266,9 @@ fn comparisons_are_exact_and_cost_what_is_planned() {
         assert!((client.len() / 3..client.len() * 2 / 3).contains(&ones), "{ones} of {}", client.len());
 
         let mut ledger = Ledger::default();
-        let mut forecast = Forecast::new(TWO_PHASES, &mut ledger);
-        forecast.play(&threshold::prepare_cost(width, x.len()), &mut ledger);
+        book(&threshold::prepare_cost(width, x.len()), &mut ledger);
         ledger.set_phase(Phase::Decode);
-        forecast.play(&threshold::run_cost(width, x.len()), &mut ledger);
+        book(&threshold::run_cost(width, x.len()), &mut ledger);
         let session = pair.party(Role::Server).session();
         assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "width {width}");
     }

@@ -3,9 +3,8 @@
 
 use net::{Ledger, Phase, Role};
 
-use super::{TWO_PHASES, open, share, without_masks};
+use super::{TWO_PHASES, book, open, share, without_masks};
 use crate::abb::Abb;
-use crate::forecast::Forecast;
 use crate::local::Pair;
 use crate::operation::shaped;
 use crate::ops::fss::table::CurveSpec;
@@ -112,10 +111,9 @@ fn costs_are_the_ledger() {
         })
         .expect("protocol");
         let mut ledger = Ledger::default();
-        let mut forecast = Forecast::new(TWO_PHASES, &mut ledger);
-        forecast.play(&prepare_cost(&shape, n), &mut ledger);
+        book(&prepare_cost(&shape, n), &mut ledger);
         ledger.set_phase(Phase::Decode);
-        forecast.play(&run_cost(&shape, n), &mut ledger);
+        book(&run_cost(&shape, n), &mut ledger);
         for role in [Role::Client, Role::Server] {
             let session = pair.party(role).session();
             assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{n}");

@@ -3,10 +3,9 @@
 
 use net::{Ledger, Phase, Role};
 
-use super::{DEALER, TWO_PHASES, open, own, run, share, without_masks};
+use super::{DEALER, TWO_PHASES, book, open, own, run, share, without_masks};
 use crate::abb::Abb;
 use crate::correlation::{CorrelationKind, Need};
-use crate::forecast::Forecast;
 use crate::form::Shapes;
 use crate::local::Pair;
 use crate::operation::{Operation, shaped};
@@ -75,13 +74,12 @@ fn costs_are_the_ledger() {
         })
         .expect("protocol");
         let (mut ledger, mut plans) = (Ledger::default(), Plans::new(TWO_PHASES));
-        let mut forecast = Forecast::new(TWO_PHASES, &mut ledger);
         if let Some(Need { kind, units }) = &need {
-            forecast.play(&kind.cost(&mut plans, *units).expect("a cost"), &mut ledger);
+            book(&kind.cost(&mut plans, *units).expect("a cost"), &mut ledger);
         }
         ledger.set_phase(Phase::Decode);
         let size = how.size::<Shapes>(&&crate::Shape(vec![n]));
-        forecast.play(&how.cost(&size, need.is_some(), &mut plans).expect("a cost"), &mut ledger);
+        book(&how.cost(&size, need.is_some(), &mut plans).expect("a cost"), &mut ledger);
         for role in [Role::Client, Role::Server] {
             let session = pair.party(role).session();
             assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{how:?}, {n}");

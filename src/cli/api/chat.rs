@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::Parser;
-use model::party::Observer;
+use session::party::Observer;
 
 use super::{Failure, Options, parse};
 use crate::cli::Error;
@@ -129,7 +129,7 @@ impl Chat {
     }
 
     fn over<T>(&self) -> Result<T, Failure> {
-        Err(self.failure().unwrap_or_else(|| model::Error::ChatOver.into()))
+        Err(self.failure().unwrap_or_else(|| session::Error::ChatOver.into()))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Mutex;
 
-use model::party::Observer;
-use model::{TextStream, Tokenizer};
 use protocols::Made;
+use session::party::Observer;
+use tokenizer::{TextStream, Tokenizer};
 
 use super::transcript::{Transcript, lock};
 

@@ -1,9 +1,9 @@
 //! The same conversation with a plaintext model.
 
 use engine::{Float, FloatLoader, FloatWeight};
-use model::party::Terms;
 use model::{Check, GenerateOptions, Generation, Input, Model, ModelSpec, Next, NoHooks, compare, generate_with};
 use mpcache::KvCache;
+use session::party::Terms;
 
 use crate::cli::Error;
 use crate::cli::files::open_model;

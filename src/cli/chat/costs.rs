@@ -1,11 +1,12 @@
 //! What a chat took, turn by turn.
 
-use model::party::chat::{Turn, TurnCost};
-use model::party::{Outcome, PublicModel, Terms};
-use model::report::{Cost, Phases, Report, bytes};
-use model::{Check, Tokenizer};
+use model::Check;
+use report::{Cost, Phases, Report, bytes};
 use serde::Serialize;
 use serde_json::Value;
+use session::party::chat::{Turn, TurnCost};
+use session::party::{Outcome, PublicModel, Terms};
+use tokenizer::Tokenizer;
 
 use super::clear::Clear;
 use crate::cli::Error;

@@ -27,7 +27,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
-use model::party::Silent;
+use session::party::Silent;
 
 pub use self::answer::Listener;
 pub use self::costs::{ChatReport, TurnReport};

@@ -9,7 +9,7 @@
 //! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
 //! out before, as most templates would. A template that drops a new message, doubles one or looks into it is refused.
 
-use model::{ChatTemplate, Message, Tokenizer, TokenizerError};
+use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 use crate::cli::Error;
 

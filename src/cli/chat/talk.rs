@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use model::party::{ChatSession, ClientOptions, Observer, Outcome, PublicModel, Silent, Terms};
-use model::{ChatTemplate, Error as ModelError, Lengths, Next, Sampler, Tokenizer};
+use model::{Lengths, Next, Sampler};
 use mpcache::PolicySpec;
+use session::Error as SessionError;
+use session::party::{ChatSession, ClientOptions, Observer, Outcome, PublicModel, Silent, Terms};
 use thiserror::Error;
+use tokenizer::{ChatTemplate, Tokenizer};
 
 use super::answer::{Answer, Listener};
 use super::clear::Clear;
@@ -81,7 +83,7 @@ pub(in crate::cli) struct TalkArgs {
 pub(in crate::cli) enum Refusal {
     /// The model has too few positions left.
     #[error(transparent)]
-    Full(ModelError),
+    Full(SessionError),
     /// More new tokens than a turn may have.
     #[error("a turn of {got} tokens is longer than --turn-tokens {limit} allows: {}", match system {
         Some(tokens) => format!("the text of --system, which stands before it, has {tokens} tokens"),
@@ -163,7 +165,7 @@ impl Talk {
         let longest = Lengths { prompt: args.turn_tokens, tokens: args.tokens };
         // A turn begins with the last token of the answer before it.
         let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
-        let slices = (0, if terms.protocol.preprocess { model::party::chat::slices(bound) } else { 0 });
+        let slices = (0, if terms.protocol.preprocess { session::party::chat::slices(bound) } else { 0 });
         let opened = if pads { opened.padding_answers() } else { opened };
         let session = opened.chat(bound, stop, observer)?;
         let costs = Costs::new(session.opening());
@@ -332,10 +334,10 @@ impl Talk {
         Ok(ids)
     }
 
-    fn refusal(&self, error: ModelError) -> Result<Refusal, Error> {
+    fn refusal(&self, error: SessionError) -> Result<Refusal, Error> {
         Ok(match error {
-            ModelError::Full { .. } => Refusal::Full(error),
-            ModelError::Limit { what: "tokens of a prompt", got, .. } => {
+            SessionError::Full { .. } => Refusal::Full(error),
+            SessionError::Limit { what: "tokens of a prompt", got, .. } => {
                 let system = self.script.system().map(|text| self.tokenizer.encode_more(text)).transpose()?;
                 Refusal::Long { got, limit: self.longest.prompt, system: system.map(|ids| ids.len()) }
             }

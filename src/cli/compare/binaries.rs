@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use model::provenance::Provenance;
-use model::report::{Cost, Phases};
-use model::table::{Cell, Document, Table};
+use report::provenance::Provenance;
+use report::table::{Cell, Document, Table};
+use report::{Cost, Phases};
 use serde::{Deserialize, Serialize};
 
 use super::{CompareArgs, differences};
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_ratio_is_that_of_runs_that_followed_each_other() {
         let run = |seconds| {
-            let decode = model::report::DecodeCost { total: Cost { seconds, ..Cost::default() }, per_token: vec![] };
+            let decode = report::DecodeCost { total: Cost { seconds, ..Cost::default() }, per_token: vec![] };
             Phases { decode, ..Phases::default() }
         };
         let side = |seconds: [f64; 3]| Side { program: String::new(), samples: seconds.map(run).to_vec() };

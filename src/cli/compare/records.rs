@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use model::eval::{Evaluation, METRICS};
-use model::provenance::Provenance;
-use model::report::{Cost, ModelInfo, Phases, Report, Seconds, any_layer};
-use model::table::{Cell, Document, Format, Table};
+use report::provenance::Provenance;
+use report::table::{Cell, Document, Format, Table};
+use report::{Cost, ModelInfo, Phases, Report, Seconds, any_layer};
 use serde_json::Value;
+use study::eval::{Evaluation, METRICS};
 
 use super::{differences, ratio};
 use crate::cli::record::{self, Record};
@@ -195,7 +195,7 @@ fn of_studies(names: [String; 2], studies: [&Evaluation; 2]) -> Document {
     let mut table = Table::new(3, columns);
     let [a, b] = studies;
     for row in &a.rows {
-        let same = |other: &&model::eval::Row| other.label == row.label && other.budget == row.budget;
+        let same = |other: &&study::eval::Row| other.label == row.label && other.budget == row.budget;
         let Some(other) = b.rows.iter().find(same) else { continue };
         for metric in &METRICS {
             let (Some(x), Some(y)) = ((metric.of)(&row.metrics), (metric.of)(&other.metrics)) else { continue };

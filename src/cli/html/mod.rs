@@ -1,9 +1,9 @@
 //! Reports as pages of HTML, each in one file. The templates say what stands on a page, and escape every word.
 
+use ::study::eval::{Evaluation, METRICS};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
-use model::eval::{Evaluation, METRICS};
-use model::report::{Report, bytes};
-use model::table::Table;
+use report::table::Table;
+use report::{Report, bytes};
 
 use super::Error;
 #[cfg(feature = "plots")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::eval::{Evaluation, Row};
+use ::study::eval::{Evaluation, Row};
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::HPos;
 

@@ -16,8 +16,8 @@ mod style;
 
 use std::path::{Path, PathBuf};
 
-use model::eval::Evaluation;
-use model::report::Report;
+use ::study::eval::Evaluation;
+use report::Report;
 
 pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};

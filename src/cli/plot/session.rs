@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::report::{Cost, Operation, Report, any_layer};
 use net::Phase;
+use report::{Cost, Operation, Report, any_layer};
 
 use super::Pictures;
 use super::axis::{Scale, Unit};

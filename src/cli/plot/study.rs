@@ -1,6 +1,6 @@
 //! The plots of a study of cache policies.
 
-use model::eval::{Evaluation, METRICS, Metric, Row};
+use study::eval::{Evaluation, METRICS, Metric, Row};
 
 use super::axis::{Scale, Unit};
 use super::chart::{Chart, Mark, Quantity, Series};

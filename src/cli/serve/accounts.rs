@@ -9,8 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use model::{Error as ModelError, Replacement};
+use files::Replacement;
 use serde::{Deserialize, Serialize};
+use session::Error as SessionError;
 
 use crate::cli::Error;
 use crate::cli::files::MAX_FILE_BYTES;
@@ -45,7 +46,7 @@ impl Book {
     }
 
     /// Charges `positions` to `key`, or refuses if that would be more than the limit.
-    pub(super) fn charge(&self, key: Option<&str>, positions: u64) -> Result<(), ModelError> {
+    pub(super) fn charge(&self, key: Option<&str>, positions: u64) -> Result<(), SessionError> {
         let limit = self.limit;
         let charged = self.change(key, |account| {
             let after = account.revealed.saturating_add(positions);
@@ -55,9 +56,11 @@ impl Book {
             }
             (fits, account.revealed)
         });
-        match charged.map_err(|source| ModelError::File { path: self.path.clone(), source })? {
+        match charged.map_err(|source| model::Error::File { path: self.path.clone(), source })? {
             (true, _) => Ok(()),
-            (false, used) => Err(ModelError::Quota { what: "positions with logits", used, wanted: positions, limit }),
+            (false, used) => {
+                Err(SessionError::Quota { what: "positions with logits", used, wanted: positions, limit })
+            }
         }
     }
 
@@ -76,7 +79,7 @@ impl Book {
         // Without encryption no identity has made the folder.
         make_home(&self.path).map_err(io::Error::other)?;
         let lock = beside(&self.path, ".lock");
-        let lock = net::files::private().create(true).truncate(false).open(lock)?;
+        let lock = files::private().create(true).truncate(false).open(lock)?;
         lock.lock()?;
         let mut accounts = read(&self.path)?;
         let account = accounts.entry(key.unwrap_or(NOBODY).to_owned()).or_default();
@@ -102,7 +105,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// The accounts in `path`; none if there is no such file. A damaged file is an error, because forgetting accounts is
 /// not safe.
 fn read(path: &Path) -> io::Result<Accounts> {
-    match net::files::read(path, MAX_FILE_BYTES) {
+    match files::read(path, MAX_FILE_BYTES) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Accounts::new()),
         bytes => Ok(serde_json::from_slice(&bytes?)?),
     }
@@ -126,7 +129,7 @@ mod tests {
         let book = || Book::open(path.clone(), 10).unwrap();
         book().charge(Some("a"), 7).unwrap();
         let refused = book().charge(Some("a"), 4).unwrap_err();
-        assert!(matches!(refused, ModelError::Quota { used: 7, wanted: 4, limit: 10, .. }), "{refused}");
+        assert!(matches!(refused, SessionError::Quota { used: 7, wanted: 4, limit: 10, .. }), "{refused}");
         book().charge(Some("b"), 10).unwrap();
         book().credit(Some("a"), 2).unwrap();
         book().charge(Some("a"), 5).unwrap();

@@ -8,13 +8,13 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use model::party::Outcome;
 use net::{Phase, WireBytes};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
+use session::party::Outcome;
 
 /// How long a reader of the page may take, and how long its request may be.
 const READER: Duration = Duration::from_secs(2);

@@ -31,27 +31,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use accounts::Book;
 use clap::Args;
-use model::party::{Limits, ModelServer, Outcome, Terms};
-use model::pool::{Pools, count, find, writable_by_others};
-use model::report::Cost;
-use model::{Calibration, ChatTemplate, Lengths};
+use desk::{Desk, Places};
+use door::{Door, Idle};
+use metrics::{Metrics, Now};
+use model::Lengths;
 use net::{Entry, NetError, PublicKey};
+use ranks::Job;
+use report::Cost;
 use serde::{Deserialize, Serialize};
+use session::Calibration;
+use session::party::{Limits, ModelServer, Outcome, Terms};
+use session::pool::{Pools, count, find, writable_by_others};
+use tokenizer::ChatTemplate;
 use tracing::{info, warn};
+use watch::Watch;
 
 use super::draft::DraftLimitArgs;
 use super::files::{check_writable, open_model};
 use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
 use super::trust::{Host, HostArgs, file};
 use super::{Error, out};
-
-use accounts::Book;
-use desk::{Desk, Places};
-use door::{Door, Idle};
-use metrics::{Metrics, Now};
-use ranks::Job;
-use watch::Watch;
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
 /// others wait in a queue and hear their place. SIGTERM or SIGINT lets running sessions finish; a second signal ends

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::thread;
 
-use model::{ModelFiles, own_columns};
+use model::ModelFiles;
 use mpcache::PolicySpec;
 use protocols::Spread;
+use session::own_columns;
 use spread::{Ranks, SpreadError};
 use tracing::info;
 
@@ -92,8 +93,8 @@ impl Job {
 }
 
 /// Whether a model could not be read because rank 0 has ended.
-fn rank_0_has_ended(error: &model::Error) -> bool {
-    let model::Error::Engine(error) = error else { return false };
+fn rank_0_has_ended(error: &session::Error) -> bool {
+    let session::Error::Model(model::Error::Engine(error)) = error else { return false };
     match error.backend::<protocols::Error>() {
         Some(protocols::Error::Spread(error)) => error.downcast_ref() == Some(&SpreadError::Ended),
         _ => false,

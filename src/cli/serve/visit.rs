@@ -5,10 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use model::party::{Caller, Observer, Outcome};
-use model::{Error as ModelError, Step};
+use model::Step;
 use net::{Admission, Channel, Link, NetError, PublicKey, Role, SendHalf, WireBytes, await_client, send_admission};
 use protocols::Made;
+use session::Error as SessionError;
+use session::party::{Caller, Observer, Outcome};
 use tracing::{debug, info, warn};
 
 use super::Server;
@@ -74,21 +75,21 @@ enum Stage {
 fn end_of(error: &Error, stage: Stage) -> End {
     match error {
         Error::Stranger { .. } | Error::Full(_) => End::Refused,
-        Error::ClientLeft | Error::Model(ModelError::Abandoned) => End::Left,
+        Error::ClientLeft | Error::Model(SessionError::Model(model::Error::Abandoned)) => End::Left,
         Error::SessionLimit { .. } => End::Expired,
         Error::Model(
-            ModelError::Limit { .. }
-            | ModelError::Phases { .. }
-            | ModelError::Quota { .. }
-            | ModelError::Planning { .. }
-            | ModelError::NoChats
-            | ModelError::TooLong { .. }
-            | ModelError::TooWide { .. }
-            | ModelError::Nothing
-            | ModelError::DraftPolicy { .. }
-            | ModelError::TalkPolicy { .. }
-            | ModelError::Pool(_)
-            | ModelError::PoolFile { .. },
+            SessionError::Limit { .. }
+            | SessionError::Phases { .. }
+            | SessionError::Quota { .. }
+            | SessionError::Planning { .. }
+            | SessionError::NoChats
+            | SessionError::TooWide { .. }
+            | SessionError::TalkPolicy { .. }
+            | SessionError::Pool(_)
+            | SessionError::PoolFile { .. }
+            | SessionError::Model(
+                model::Error::TooLong { .. } | model::Error::Nothing | model::Error::DraftPolicy { .. },
+            ),
         ) => End::Refused,
         _ if stage == Stage::Unproved => End::Unproved,
         _ => End::Failed,
@@ -245,7 +246,7 @@ impl Watcher<'_> {
 }
 
 impl Observer for Watcher<'_> {
-    fn ask(&mut self, positions: u64) -> Result<(), ModelError> {
+    fn ask(&mut self, positions: u64) -> Result<(), SessionError> {
         if let Some(accounts) = &self.server.accounts
             && positions > 0
         {

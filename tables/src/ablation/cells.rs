@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::cost::{Cost, Split};
 use super::findings::{Attention, Check, Findings, Measured, MeasuredRest, Operation, Paper, Rest, Row, Setting};
 use crate::records::{self, Table, Unit};
-use model::provenance::Provenance;
 
 const STEP: &str = "step";
 const EVICTION: &str = "eviction";

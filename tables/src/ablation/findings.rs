@@ -1,10 +1,10 @@
 //! What the ablation finds, as the tables show it.
 
 use mpcache::PolicySpec;
+use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 
 use super::cost::Split;
-use model::provenance::Provenance;
 
 /// What was chosen for all rows together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 //! eviction, and the summaries of what is left. The rest of the model's step is measured apart, since no policy
 //! touches it.
 //!
-//! Bytes and flows come from [`protocols::Plan`], on shapes. At the lengths given by `--secure` two parties in this
+//! Bytes and flows come from [`planner::Plan`], on shapes. At the lengths given by `--secure` two parties in this
 //! process run the same steps, and the time is taken. Both ledgers must then equal the plan's to the byte, except
 //! where quickselect makes traffic random and the plan states its mean. The opened outputs must be those of the same
 //! policy in fixed point.
@@ -36,9 +36,9 @@ mod table;
 use std::path::PathBuf;
 
 use clap::Args;
-use model::provenance::{Program, Provenance};
 use net::Shape;
 use protocols::Options;
+use report::provenance::{Program, Provenance};
 
 pub(crate) use cells::Record;
 pub use cells::RecordsError;

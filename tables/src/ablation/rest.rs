@@ -12,7 +12,8 @@ use model::{
     generate, synthesize,
 };
 use net::{Channel, Phase, Role, memory_pair};
-use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
+use planner::Planner;
+use protocols::{FixedLoader, FixedWeight, Options, Secure};
 
 use super::cost::{Accounts, Split};
 use super::error::AblationError;
@@ -93,7 +94,7 @@ fn spec() -> Result<ModelSpec, AblationError> {
 
 /// By shapes alone.
 pub(crate) fn plan(options: Options) -> Result<Split, AblationError> {
-    let mut engine = Plan::new(options);
+    let mut engine = Planner::new(options).engine();
     let model = Model::load(&mut FixedLoader::default(), &spec()?, None)?;
     Ok(steps(&mut engine, &model, None)?.0)
 }

@@ -3,11 +3,12 @@
 use std::thread;
 use std::time::Duration;
 
-use engine::{Engine, Error, Shape};
+use engine::{Error, Select, Shape};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
-use protocols::{Fixed, Options, Plan, Secure};
+use planner::{Plan, Planner};
+use protocols::{Fixed, Options, Secure};
 
 use super::cost::{Account, Accounts, Cost};
 use super::data::{self, Inputs};
@@ -18,7 +19,7 @@ use super::shapes::{HEADS, LAYERS};
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An engine whose traffic is booked; one in the clear has none.
-pub(crate) trait Booked: Engine {
+pub(crate) trait Booked: Select {
     /// Its ledger, if it has one.
     fn book(&mut self) -> Option<&mut Ledger>;
 }
@@ -31,7 +32,7 @@ impl Booked for Fixed {
 
 impl Booked for Plan {
     fn book(&mut self) -> Option<&mut Ledger> {
-        Some(self.ledger())
+        Some(self.abb().ledger())
     }
 }
 
@@ -129,11 +130,11 @@ pub(crate) fn shaped(link: impl Link + 'static, shape: net::Shape) -> Result<Sha
 /// The run on shapes; in two phases after the preparation of all that it takes.
 pub(crate) fn plan(spec: &PolicySpec, scenario: Scenario, options: Options) -> Result<Trace<Shape>, Error> {
     let inputs = data::shapes(scenario.tokens());
-    let mut engine = Plan::new(options);
+    let mut engine = Planner::new(options).engine();
     if options.preprocess {
-        let mut first = Plan::new(options);
+        let mut first = Planner::new(options).engine();
         run(&mut first, spec, &inputs, scenario)?;
-        engine.prepare(&first.needs())?;
+        engine.abb().prepare(&first.abb().needs())?;
     }
     run(&mut engine, spec, &inputs, scenario)
 }

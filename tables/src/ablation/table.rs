@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use net::Shape;
+use report::provenance::Provenance;
 
 use super::cost::{Cost, Split};
 use super::findings::{Findings, Paper, Rest, Row, Setting};
 use crate::markdown::{Table, megabytes, ratio, right_align, table};
-use model::provenance::Provenance;
 
 /// Steps listed for each configuration.
 const LISTED: usize = 5;

@@ -13,9 +13,9 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
-use model::provenance::{Program, Provenance};
-use model::table::{Cell, Format, Table};
 use rayon::prelude::*;
+use report::provenance::{Program, Provenance};
+use report::table::{Cell, Format, Table};
 use thiserror::Error;
 
 pub use page::PageError;

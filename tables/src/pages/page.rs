@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-use model::Replacement;
+use files::Replacement;
 use thiserror::Error;
 
 const PLANNED: &str = "<!-- waggle: ";

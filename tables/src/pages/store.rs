@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use model::provenance::Provenance;
+use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 
 use super::PagesError;

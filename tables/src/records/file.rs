@@ -87,7 +87,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// The text of the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<String, FileError> {
-    net::files::read_text(path, MAX_FILE_BYTES).map_err(|source| FileError::Read { path: path.to_owned(), source })
+    files::read_text(path, MAX_FILE_BYTES).map_err(|source| FileError::Read { path: path.to_owned(), source })
 }
 
 /// The lines of a file as values, one each; empty lines are left out.
@@ -100,9 +100,10 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, FileError
 
 #[cfg(test)]
 mod tests {
+    use report::provenance::Provenance;
+
     use super::*;
     use crate::records::{Table, Unit};
-    use model::provenance::Provenance;
 
     fn record(value: f64, commit: Option<&str>) -> Record<String> {
         Record {

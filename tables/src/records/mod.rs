@@ -5,9 +5,8 @@
 
 mod file;
 
+use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
-
-use model::provenance::Provenance;
 
 pub use file::FileError;
 pub(crate) use file::{Book, parse, read};

@@ -1,13 +1,13 @@
 //! Attention over the clusters that a query chooses.
 
-use engine::{Engine, Error, Origin, Ranking, Right, Tensor};
+use engine::{Error, Origin, Ranking, Right, Select, Tensor};
 
 use super::choice::Choice;
 use super::layout::Layout;
 use super::summary::{Levels, Summaries};
 use super::{Clusters, Gather, Similarity};
-use crate::attention::{self, Attended, Received};
-use crate::{HeadShape, Piece, Policy, Select, Store, eviction, fold_heads};
+use crate::attention::{self, Received};
+use crate::{Granularity, HeadShape, Piece, Policy, Store, eviction, fold_heads};
 
 /// Fractional bits of scores that are compared: summaries are scaled down, so this is 1/512 of a score.
 const SCORE_FRAC: u32 = 12;
@@ -16,7 +16,7 @@ const SCORE_FRAC: u32 = 12;
 const SCORE_MAGNITUDE: u32 = 9;
 
 /// The policy of one generation.
-pub(super) struct Clustered<E: Engine> {
+pub(super) struct Clustered<E: Select> {
     settings: Clusters,
     /// By layer.
     summaries: Vec<Summaries<E>>,
@@ -28,7 +28,7 @@ pub(super) struct Clustered<E: Engine> {
     choice: Option<Choice<E::Selection>>,
 }
 
-impl<E: Engine> Clustered<E> {
+impl<E: Select> Clustered<E> {
     /// For `layers` layers.
     pub(super) fn new(settings: Clusters, layers: usize) -> Self {
         Clustered {
@@ -47,16 +47,15 @@ impl<E: Engine> Clustered<E> {
     /// for every head and its scores can be summed. Otherwise every key/value head keeps its own tokens.
     fn evict(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
         let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
-        let per_layer = c.select == Select::PerLayer;
         let kept = match self.kept.take().filter(|_| c.follows(layer)) {
             Some(kept) => kept,
             None => {
                 let received = self.vote(engine, layer, p, store)?;
-                let size = Received::new(engine, c.window(tokens), per_layer, shape)?;
+                let size = Received::new(engine, c.window(tokens), c.select, shape)?;
                 eviction::choose(engine, &received, &eviction::by_attention(c.kept(tokens), c.top_k, size))?
             }
         };
-        eviction::keep(engine, store, &kept, tokens, per_layer)?;
+        eviction::keep(engine, store, &kept, tokens, c.select)?;
         self.kept = Some(kept);
         Ok(())
     }
@@ -65,7 +64,7 @@ impl<E: Engine> Clustered<E> {
     fn vote(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &Store<E>) -> Result<E::Tensor, Error> {
         let (c, piece) = (self.settings, store.piece());
         let voters = piece.among_last(c.window(piece.prompt));
-        let received = attention::received(engine, p, voters, c.select == Select::PerLayer, store.heads())?;
+        let received = attention::received(engine, p, voters, c.select, store.heads())?;
         attention::accumulate(engine, self.votes[layer].take(), received)
     }
 
@@ -188,7 +187,7 @@ impl<E: Engine> Clustered<E> {
         let HeadShape { kv_heads, head_dim, .. } = shape;
         debug_assert!(choice.first.is_none(), "one selection over all clusters");
         let chosen = store.gather(engine, &choice.last, layout.sinks..layout.tail(), c.sizes.fine, c.select)?;
-        let chosen = Select::unpack(&chosen, kv_heads);
+        let chosen = Granularity::unpack(&chosen, kv_heads);
         let batch = chosen.shape()[0];
         let chosen = chosen.reshape(&[batch, layout.wanted * c.sizes.fine, 2 * head_dim]);
         let forced = E::Tensor::concat(
@@ -214,15 +213,15 @@ impl<E: Engine> Clustered<E> {
         let clusters = scores.slice(1, layout.sinks..layout.tail()).reshape(&[heads, layout.fine(), size]);
         let chosen =
             engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), SCORE_MAGNITUDE))?;
-        let chosen = Select::unpack(&chosen, heads).reshape(&[heads, layout.wanted * size]);
+        let chosen = Granularity::unpack(&chosen, heads).reshape(&[heads, layout.wanted * size]);
         let (sinks, tail) = (scores.slice(1, 0..layout.sinks), scores.slice(1, layout.tail()..layout.tokens));
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
         let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
         let all = attention::capped(engine, store.soft_cap(), all.reshape(&[heads, 1, n]))?;
-        let p = engine.scope("softmax", |e| e.softmax(&all, &[n]))?.reshape(&[heads, n]);
+        let p = engine.scope("softmax", |e| e.softmax(&all, std::slice::from_ref(&(0..n))))?.reshape(&[heads, n]);
         let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
         let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;
-        let back = Select::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);
+        let back = Granularity::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);
         let p = E::Tensor::concat(1, &[&p.slice(1, 0..layout.sinks), &back, &p.slice(1, layout.sinks..forced)]);
         let p = p.reshape(&[shape.kv_heads, shape.group(), layout.tokens]);
         let mixed = store.mix(engine, &p)?;
@@ -230,7 +229,7 @@ impl<E: Engine> Clustered<E> {
     }
 }
 
-impl<E: Engine> Policy<E> for Clustered<E> {
+impl<E: Select> Policy<E> for Clustered<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         let summaries = self.summaries.iter().map(Summaries::fork).collect::<Option<_>>()?;
         let (votes, kept, choice) = (self.votes.clone(), self.kept.clone(), self.choice.clone());
@@ -266,11 +265,11 @@ impl<E: Engine> Policy<E> for Clustered<E> {
         if !piece.in_prompt() && piece.new == 1 && layer >= c.dense && !layout.is_dense() {
             return self.attend_chosen(engine, layer, &layout, q, store);
         }
-        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
+        let attended = attention::causal(engine, q, store)?;
         let evicts = c.evicts(layer, piece.prompt);
         if piece.ends_prompt() {
             if evicts {
-                engine.scope("eviction", |e| self.evict(e, layer, &probabilities, store))?;
+                engine.scope("eviction", |e| self.evict(e, layer, attended.probabilities(), store))?;
             }
             // The layers that will choose among the clusters of the prompt summarise them with it.
             let layout = Layout::new(&c, store.len(), store.seen());
@@ -279,10 +278,10 @@ impl<E: Engine> Policy<E> for Clustered<E> {
                 self.summarise(engine, layer, &layout, &last, store)?;
             }
         } else if evicts && !c.follows(layer) && piece.among_last(c.window(piece.prompt)) > 0 {
-            let received = engine.scope("eviction", |e| self.vote(e, layer, &probabilities, store))?;
+            let received = engine.scope("eviction", |e| self.vote(e, layer, attended.probabilities(), store))?;
             self.votes[layer] = Some(received);
         }
-        Ok(output)
+        Ok(attended.output)
     }
 }
 

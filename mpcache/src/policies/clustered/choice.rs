@@ -1,6 +1,6 @@
 //! A choice of clusters on one level or two.
 
-use engine::{Engine, Error, Right, Tensor};
+use engine::{Error, Right, Select, Tensor};
 
 /// A choice of fine clusters, (rows, wanted, fine clusters).
 ///
@@ -18,7 +18,7 @@ pub(super) struct Choice<S> {
 
 impl<S> Choice<S> {
     /// The chosen entries of `x` (rows, fine clusters, w): (rows, wanted, w).
-    pub(super) fn gather<E: Engine<Selection = S>>(
+    pub(super) fn gather<E: Select<Selection = S>>(
         &self,
         engine: &mut E,
         x: &E::Tensor,
@@ -34,7 +34,7 @@ impl<S> Choice<S> {
     }
 
     /// The entries `x` (rows, wanted, w) back where they were chosen: (rows, fine clusters, w), zeros elsewhere.
-    pub(super) fn scatter<E: Engine<Selection = S>>(
+    pub(super) fn scatter<E: Select<Selection = S>>(
         &self,
         engine: &mut E,
         x: &E::Tensor,
@@ -49,7 +49,7 @@ impl<S> Choice<S> {
     }
 
     /// The same choice as one selection of one-hot rows over all fine clusters.
-    pub(super) fn one_hot<E: Engine<Selection = S>>(&self, engine: &mut E) -> Result<Self, Error> {
+    pub(super) fn one_hot<E: Select<Selection = S>>(&self, engine: &mut E) -> Result<Self, Error> {
         let last = engine.one_hot(&self.last)?;
         let last = match &self.first {
             None => last,
@@ -62,7 +62,7 @@ impl<S> Choice<S> {
     }
 
     /// The fine clusters of every row, where the engine sees its values.
-    pub(super) fn chosen<E: Engine<Selection = S>>(&self, engine: &E) -> Option<Vec<Vec<usize>>> {
+    pub(super) fn chosen<E: Select<Selection = S>>(&self, engine: &E) -> Option<Vec<Vec<usize>>> {
         let last = engine.chosen(&self.last)?;
         let Some(first) = &self.first else { return Some(last) };
         let first = engine.chosen(first)?;

@@ -3,7 +3,8 @@
 //! They run algorithm 3 of MPCache (NeurIPS 2025). At the end of the prompt its last queries vote once on which
 //! tokens stay: the *static* eviction ([`eviction`](crate::eviction)). Every decoding step then scores the clusters
 //! of what is left ([`Similarity`]), on two levels ([`Sizes`]), and attends to the best ones only. Every other layer
-//! takes over what the layer below it chose. The policies here are settings of this one algorithm ([`presets`]).
+//! takes over what the layer below it chose. The first step alone, which pays between two parties, is `mpcache-2pc`
+//! ([`Voting`](super::Voting)). The policies here are settings of this one algorithm ([`presets`]).
 //!
 //! **Clusters** are formed by position over what the store keeps ([`Layout`](layout::Layout)): the sinks, which are
 //! the first tokens, then coarse clusters, then the tail, which is 1 to a whole coarse cluster of the latest tokens.
@@ -29,13 +30,12 @@ mod summary;
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Engine, TopK};
+use engine::{Select, TopK};
 
 pub use layout::Sizes;
 pub use summary::Similarity;
 
-use crate::family::{CLEAR_ONLY, shown};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Select, Setting, UnknownValue, budget};
+use crate::{Facts, Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, UnknownValue, budget};
 
 /// Longer prompts vote with a smaller window.
 const LONG_PROMPT: usize = 24_000;
@@ -92,7 +92,7 @@ pub struct Clusters {
     /// How the chosen tokens come together.
     pub gather: Gather,
     /// Who shares a selection.
-    pub select: Select,
+    pub select: Granularity,
     /// Share of the prompt that the static eviction keeps; at least the budget is kept, and 1 evicts nothing.
     pub static_share: f64,
     /// Share of the prompt whose queries vote on that; `None` stands for the paper's 20 %, or 10 % of long prompts.
@@ -137,9 +137,6 @@ impl PolicyFamily for Clusters {
     const POLICIES: &'static [NamedPolicy<Self>] = presets::POLICIES;
 
     fn settings(&self) -> Vec<Setting> {
-        if self.clear_only {
-            return vec![Setting::new("budget", self.budget), Setting::new("select", self.select)];
-        }
         let mut settings = vec![
             Setting::new("budget", self.budget),
             Setting::new("clusters", self.sizes),
@@ -166,23 +163,14 @@ impl PolicyFamily for Clusters {
         settings
     }
 
-    fn shows(&self) -> String {
+    fn facts(&self) -> Facts {
         if self.clear_only {
-            CLEAR_ONLY.into()
-        } else {
-            shown("how many tokens are kept, and how many clusters are chosen", self.top_k)
+            return Facts::in_the_clear();
         }
+        Facts::selecting("how many tokens are kept, and how many clusters are chosen", self.top_k)
     }
 
-    fn random_traffic(&self) -> bool {
-        self.top_k == TopK::ShuffleReveal
-    }
-
-    fn clear_only(&self) -> bool {
-        self.clear_only
-    }
-
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(attend::Clustered::<E>::new(*self, layers))
     }
 }

@@ -4,7 +4,7 @@ use engine::TopK;
 
 use super::{Clusters, Gather, Similarity, Sizes};
 use crate::policies::{DEFAULT_BUDGET, DEFAULT_SINKS};
-use crate::{NamedPolicy, PolicyError, PolicyOptions, Select};
+use crate::{Granularity, NamedPolicy, PolicyError, PolicyOptions};
 
 /// One entry per policy: name, option keys, help line, settings.
 pub(super) const POLICIES: &[NamedPolicy<Clusters>] = &[
@@ -30,7 +30,7 @@ pub(super) const POLICIES: &[NamedPolicy<Clusters>] = &[
         name: "longcache",
         keys: KEYS,
         about: "LongCache: single tokens by their scores, one choice per layer",
-        read: |options| read(options, Clusters { select: Select::PerLayer, ..TOKENS }),
+        read: |options| read(options, Clusters { select: Granularity::PerLayer, ..TOKENS }),
     },
     NamedPolicy {
         name: "quest",
@@ -86,7 +86,7 @@ const MPCACHE: Clusters = Clusters {
     similarity: Similarity::Linear { alpha: 0.6 },
     top_k: TopK::Rank,
     gather: Gather::OneHot,
-    select: Select::PerHead,
+    select: Granularity::PerHead,
     static_share: 0.5,
     window: None,
     sharing: true,
@@ -106,7 +106,7 @@ const MPCACHE_SCORES: Clusters = Clusters {
     similarity: Similarity::Token,
     top_k: TopK::ShuffleReveal,
     gather: Gather::Scores,
-    select: Select::PerLayer,
+    select: Granularity::PerLayer,
     static_share: 1.0,
     sharing: false,
     ..MPCACHE
@@ -181,95 +181,4 @@ fn similarity(options: &mut PolicyOptions, c: &Clusters) -> Result<Similarity, P
         Similarity::Token | Similarity::Box | Similarity::CuboidMean | Similarity::Centroid => {}
     }
     Ok(similarity)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        for (text, settings) in [
-            (
-                "mpcache",
-                "budget=0.25 clusters=8/4 sinks=4 similarity=linear alpha=0.6 topk=rank gather=one-hot \
-                 select=per-head static=0.5 share=on dense=0 window=0.2, or 0.1 of long prompts",
-            ),
-            (
-                "mpcache-scores",
-                "budget=0.25 clusters=1 sinks=4 similarity=token topk=shuffle-reveal gather=scores select=per-layer \
-                 static=1 share=off dense=0",
-            ),
-            (
-                "infllm",
-                "budget=0.25 clusters=16 sinks=16 similarity=representatives count=2 topk=rank gather=one-hot \
-                 select=per-head static=1 share=off dense=0",
-            ),
-            (
-                "longcache",
-                "budget=0.25 clusters=1 sinks=4 similarity=token topk=rank gather=one-hot select=per-layer static=1 \
-                 share=off dense=0",
-            ),
-            (
-                "quest",
-                "budget=0.25 clusters=16 sinks=16 similarity=box topk=rank gather=one-hot select=per-head static=1 \
-                 share=off dense=0",
-            ),
-            (
-                "arkvale",
-                "budget=0.25 clusters=16 sinks=16 similarity=cuboid-mean topk=rank gather=one-hot select=per-head \
-                 static=1 share=off dense=0",
-            ),
-            ("oracle", "budget=0.25 select=per-head"),
-            ("oracle:budget=0.5,select=per-kv", "budget=0.5 select=per-kv"),
-            (
-                "mpcache:clusters=32/16,alpha=0.75,static=0.3,window=0.5,dense=2,share=off,gather=scores,topk=sort",
-                "budget=0.25 clusters=32/16 sinks=16 similarity=linear alpha=0.75 topk=sort gather=scores \
-                 select=per-head static=0.3 share=off dense=2 window=0.5",
-            ),
-            // What follows from the size of clusters.
-            (
-                "mpcache-scores:clusters=8",
-                "budget=0.25 clusters=8 sinks=8 similarity=linear alpha=0.6 topk=shuffle-reveal gather=scores \
-                 select=per-layer static=1 share=off dense=0",
-            ),
-            (
-                "quest:clusters=1,sinks=2",
-                "budget=0.25 clusters=1 sinks=2 similarity=token topk=rank gather=one-hot select=per-head static=1 \
-                 share=off dense=0",
-            ),
-        ] {
-            assert_eq!(shown(text), settings, "{text}");
-        }
-    }
-
-    #[test]
-    fn values_are_checked_and_idle_options_are_refused() {
-        for (text, message) in [
-            ("mpcache:budget=0", "cache policy `mpcache`: budget=0: expected a share above 0, up to 1"),
-            ("mpcache:topk=fast", "cache policy `mpcache`: topk=fast: expected one of rank, shuffle-reveal, sort"),
-            (
-                "mpcache:clusters=8/3",
-                "cache policy `mpcache`: clusters=8/3: expected TOKENS or COARSE/FINE with COARSE a multiple of FINE",
-            ),
-            ("mpcache:gather=all", "cache policy `mpcache`: gather=all: expected one-hot or scores"),
-            ("mpcache:select=x", "cache policy `mpcache`: select=x: expected one of per-head, per-kv, per-layer"),
-            ("mpcache:share=yes", "cache policy `mpcache`: share=yes: expected on or off"),
-            (
-                "quest:similarity=near",
-                "cache policy `quest`: similarity=near: expected one of linear, box, cuboid-mean, centroid, \
-                 representatives, token",
-            ),
-            ("quest:alpha=0.5", "cache policy `quest`: alpha has no effect with similarity=box"),
-            ("quest:count=3", "cache policy `quest`: count has no effect with similarity=box"),
-            ("quest:window=0.5", "cache policy `quest`: window has no effect with static=1: nothing is evicted"),
-            (
-                "quest:similarity=token",
-                "cache policy `quest`: similarity=token: expected another similarity: this one is for clusters=1",
-            ),
-            ("oracle:topk=sort", "cache policy `oracle` has no option `topk`; it takes: budget, select"),
-        ] {
-            assert_eq!(shown(text), message, "{text}");
-        }
-    }
 }

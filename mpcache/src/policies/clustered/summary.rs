@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Engine, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Tensor, TopK};
+use engine::{CachedOperand, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use super::{Clusters, Sizes};
 use crate::{HeadShape, KV_MAGNITUDE, UnknownValue, fold_heads};
@@ -75,7 +75,7 @@ impl FromStr for Similarity {
 }
 
 /// Summaries of the closed clusters of one layer, made once, when a cluster closes.
-pub(super) struct Summaries<E: Engine> {
+pub(super) struct Summaries<E: Select> {
     /// (summaries, kv_heads * width). Each coarse cluster has its own summary, if there are two levels, and then
     /// those of its parts. New ones come last, so the queries are multiplied by a matrix that only grows.
     rows: Option<E::Tensor>,
@@ -84,15 +84,15 @@ pub(super) struct Summaries<E: Engine> {
     pub(super) closed: usize,
 }
 
-impl<E: Engine> Summaries<E> {
+impl<E: Select> Summaries<E> {
     /// For layer `layer` of the model. No row is ever rewritten, so there is one generation of the operand.
     pub(super) fn new(layer: usize) -> Self {
-        let operand = E::operand(OperandId { layer, kind: OperandKind::Digests, generation: 0, part: 0 });
+        let operand = E::Operand::new(OperandId { layer, kind: OperandKind::Digests, generation: 0, part: 0 });
         Summaries { rows: None, operand, closed: 0 }
     }
 
     pub(super) fn fork(&self) -> Option<Self> {
-        Some(Summaries { rows: self.rows.clone(), operand: E::fork(&self.operand)?, ..*self })
+        Some(Summaries { rows: self.rows.clone(), operand: self.operand.fork()?, ..*self })
     }
 
     /// Summarises the coarse clusters that `keys` (clusters * size, kv_heads * head_dim) make up. `q` is the query
@@ -160,7 +160,7 @@ pub(super) struct Levels<T> {
 
 /// The summaries of the clusters that `keys` make up, (clusters, kv_heads * width) on each level; none are needed
 /// where every token is scored by its own key.
-fn summarise<E: Engine>(
+fn summarise<E: Select>(
     engine: &mut E,
     c: &Clusters,
     keys: &E::Tensor,
@@ -182,7 +182,7 @@ fn summarise<E: Engine>(
 }
 
 /// The summaries that `of` makes of the clusters of either size.
-fn on_each_level<E: Engine>(
+fn on_each_level<E: Select>(
     engine: &mut E,
     sizes: Sizes,
     of: impl Fn(&mut E, usize) -> Result<E::Tensor, Error>,
@@ -199,7 +199,7 @@ fn by_cluster<T: Tensor>(keys: &T, size: usize) -> T {
 }
 
 /// The summaries that are made of boxes.
-fn boxes<E: Engine>(
+fn boxes<E: Select>(
     engine: &mut E,
     c: &Clusters,
     keys: &E::Tensor,
@@ -225,7 +225,7 @@ fn boxes<E: Engine>(
 }
 
 /// Summaries from the boxes `max` and `min` (clusters, channels) of `keys` (clusters, channels, size).
-fn of_box<E: Engine>(
+fn of_box<E: Select>(
     engine: &mut E,
     similarity: Similarity,
     max: &E::Tensor,
@@ -258,7 +258,7 @@ fn of_box<E: Engine>(
 
 /// The mean of each cluster's representatives: the `count` of its `size` keys that score highest for the sum of a
 /// group's queries.
-fn representatives<E: Engine>(
+fn representatives<E: Select>(
     engine: &mut E,
     keys: &E::Tensor,
     q: &E::Tensor,

@@ -1,0 +1,339 @@
+//! The laws of an operation, held between two parties.
+//!
+//! [`Laws`] runs a [`Function`], which is an operation or anything else that is written over [`Abb`], in the clear,
+//! between two parties and as a plan, in one phase and in two, and panics where one of these does not hold:
+//!
+//! | law | what it says |
+//! |---|---|
+//! | twin | what the parties' results stand for is what the twin computes, within the stated error |
+//! | cost | both ledgers equal that of the plan, and the shapes are those that it says |
+//! | range | the twin refuses inputs outside the range |
+//! | uniform | what the parties open under masks is uniformly distributed, by chi-square |
+//! | spent once | no mask serves twice, and what a place opens next differs from what it opened before by uniform words |
+//!
+//! In two phases the correlations are made on the spot once, and once ahead.
+
+use std::any::type_name;
+use std::collections::HashMap;
+
+use ndarray::ArrayD;
+use net::Role;
+use planner::Planner;
+use protocols::audit::LIMIT;
+use protocols::form::Values;
+use protocols::ops::{b2a, compare, embed, evaluate, linear, matmul, mul, mux, one_hot, reveal, row_max};
+use protocols::ops::{sum_squares, truncate};
+use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Shape};
+use rand::Rng;
+
+use crate::parties::{DEALER, TWO_PHASES, open, pair, share};
+use crate::values::distance;
+
+/// A function of hidden words and bits that runs on every box.
+pub trait Function: Sync {
+    /// Runs it.
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], bits: &[B::Bits]) -> Result<Output<B::Form>, Error>;
+}
+
+/// What a [`Function`] returns.
+pub enum Output<F: Form> {
+    /// Hidden words.
+    Words(F::Words),
+    /// Hidden bits.
+    Bits(F::Bits),
+    /// Words opened to the parties that [`Laws::opened_to`] names; a plan gives `None`.
+    Opened(Option<ArrayD<u64>>),
+}
+
+/// An operation whose operands are words and bits. [`lawful!`](crate::lawful) implements it.
+pub trait Lawful: Operation + Copy + Sync {
+    /// The operands, from all words and all bits in order.
+    fn input<'a, F: Form>(words: &'a [F::Words], bits: &'a [F::Bits]) -> Self::Input<'a, F>;
+
+    /// The result.
+    fn output<F: Form>(output: Self::Output<F>) -> Output<F>;
+}
+
+impl<O: Lawful> Function for O {
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], bits: &[B::Bits]) -> Result<Output<B::Form>, Error> {
+        b.apply(*self, O::input::<B::Form>(words, bits)).map(O::output::<B::Form>)
+    }
+}
+
+/// Says what an operation takes and gives, for [`Laws`]: `lawful!(Mul, |words, _| (&words[0], &words[1]), Words)`
+/// picks the operands from all words and all bits, and names the variant of [`Output`].
+#[macro_export]
+macro_rules! lawful {
+    ($operation:ty, |$words:pat_param, $bits:pat_param| $input:expr, $output:ident) => {
+        impl $crate::laws::Lawful for $operation {
+            fn input<'a, F: $crate::protocols::Form>(
+                $words: &'a [F::Words],
+                $bits: &'a [F::Bits],
+            ) -> Self::Input<'a, F> {
+                $input
+            }
+
+            fn output<F: $crate::protocols::Form>(output: Self::Output<F>) -> $crate::laws::Output<F> {
+                $crate::laws::Output::$output(output)
+            }
+        }
+    };
+}
+
+lawful!(b2a::B2a, |_, bits| &bits[0], Words);
+lawful!(compare::AtLeast<'_>, |words, _| &words[0], Bits);
+lawful!(embed::Embed<'_>, |_, _| (), Words);
+lawful!(evaluate::Evaluate<'_>, |words, _| &words[0], Words);
+lawful!(linear::Linear<'_>, |words, _| &words[0], Words);
+lawful!(matmul::Matmul, |words, _| (&words[0], &words[1]), Words);
+lawful!(mul::Mul, |words, _| (&words[0], &words[1]), Words);
+lawful!(mul::MulRows, |words, _| (&words[0], &words[1]), Words);
+lawful!(mux::Mux, |words, bits| (&bits[0], &words[0]), Words);
+lawful!(one_hot::OneHot, |words, _| &words[0], Bits);
+lawful!(reveal::Open, |words, _| &words[0], Opened);
+lawful!(reveal::Reveal, |words, _| &words[0], Opened);
+lawful!(reveal::RevealRounded, |words, _| &words[0], Opened);
+lawful!(row_max::RowMax<'_>, |words, _| &words[0], Words);
+lawful!(sum_squares::SumSquares, |words, _| &words[0], Words);
+lawful!(truncate::Truncation, |words, _| &words[0], Words);
+
+/// Words opened under masks that the chi-square test wants, at least: 128 for each value of the four bits it looks
+/// at.
+pub const UNIFORM_WORDS: usize = 1 << 11;
+
+/// A function with its inputs and its error, to be held to the laws.
+pub struct Laws<'l, F> {
+    /// In the clear, as the client and as the server: what a party does not know is not in its function.
+    functions: [F; 3],
+    words: Vec<ArrayD<u64>>,
+    bits: Vec<ArrayD<u8>>,
+    ring: u32,
+    error: u64,
+    opened_to: Vec<Role>,
+    refused: Vec<Vec<ArrayD<u64>>>,
+    weights: HashMap<String, &'l FixedMatrix>,
+    usages: Vec<Options>,
+}
+
+impl<'l, F: Function> Laws<'l, F> {
+    /// A function whose public parameters all know.
+    pub fn of(function: F) -> Self
+    where
+        F: Clone,
+    {
+        Laws::of_each(function.clone(), function.clone(), function)
+    }
+
+    /// A function with parameters that one party knows.
+    pub fn of_each(clear: F, client: F, server: F) -> Self {
+        Laws {
+            functions: [clear, client, server],
+            words: Vec::new(),
+            bits: Vec::new(),
+            ring: 64,
+            error: 0,
+            opened_to: Vec::new(),
+            refused: Vec::new(),
+            weights: HashMap::new(),
+            usages: vec![DEALER, TWO_PHASES],
+        }
+    }
+
+    /// The next operand of words, row-major.
+    ///
+    /// # Panics
+    /// If there are not as many values as the shape says.
+    pub fn words(mut self, shape: &[usize], values: Vec<u64>) -> Self {
+        self.words.push(ArrayD::from_shape_vec(shape, values).expect("as many words as the shape says"));
+        self
+    }
+
+    /// The next operand of bits, a byte 0 or 1 each, row-major.
+    ///
+    /// # Panics
+    /// If there are not as many bits as the shape says.
+    pub fn bits(mut self, shape: &[usize], bits: Vec<u8>) -> Self {
+        self.bits.push(ArrayD::from_shape_vec(shape, bits).expect("as many bits as the shape says"));
+        self
+    }
+
+    /// Words are compared modulo 2^`width`; 64 unless stated.
+    pub fn ring(mut self, width: u32) -> Self {
+        self.ring = width;
+        self
+    }
+
+    /// The largest difference from the twin, in units in the last place; none unless stated.
+    pub fn error(mut self, units: u64) -> Self {
+        self.error = units;
+        self
+    }
+
+    /// Who learns what is opened.
+    pub fn opened_to(mut self, roles: &[Role]) -> Self {
+        self.opened_to = roles.to_vec();
+        self
+    }
+
+    /// Words outside the range, one vector for every operand of words: the twin must refuse them.
+    ///
+    /// # Panics
+    /// If the values do not fit the shapes of the operands, which come before.
+    pub fn refuses(mut self, words: &[Vec<u64>]) -> Self {
+        assert_eq!(words.len(), self.words.len(), "a vector for every operand");
+        let shaped = |(operand, values): (&ArrayD<u64>, &Vec<u64>)| {
+            ArrayD::from_shape_vec(operand.raw_dim(), values.clone()).expect("as many words as the operand has")
+        };
+        self.refused.push(self.words.iter().zip(words).map(shaped).collect());
+        self
+    }
+
+    /// The server's matrix called `name`, for correlations that are made ahead.
+    pub fn weight(mut self, name: &str, matrix: &'l FixedMatrix) -> Self {
+        self.weights.insert(name.to_owned(), matrix);
+        self
+    }
+
+    /// The options to run under, instead of [`DEALER`] and [`TWO_PHASES`].
+    pub fn over(mut self, usages: &[Options]) -> Self {
+        self.usages = usages.to_vec();
+        self
+    }
+
+    /// Holds the function to the laws.
+    ///
+    /// # Panics
+    /// Where one does not hold, with its name.
+    pub fn hold(&self) {
+        for words in &self.refused {
+            let refused = self.functions[0].call(&mut Clear::new(), words, &self.bits);
+            let error = refused.err();
+            let range = matches!(error, Some(Error::Engine(engine::Error::Range { .. })));
+            assert!(range, "range: {} took {words:?}: {error:?}", type_name::<F>());
+        }
+        for &options in &self.usages {
+            self.between_parties(options, None);
+            if options.preprocess {
+                let needs = self.plan(&self.functions[1], options, None).1;
+                self.between_parties(options, Some(&needs));
+            }
+        }
+    }
+
+    /// The shape of the result, what is taken from the stock, and the planner after the run.
+    fn plan(&self, function: &F, options: Options, ahead: Option<&Needs>) -> (Option<Shape>, Needs, Planner) {
+        let mut planner = Planner::new(options);
+        if let Some(needs) = ahead {
+            planner.prepare(needs).expect("plan of the preparation");
+        }
+        let words: Vec<_> = self.words.iter().map(|words| Shape(words.shape().to_vec())).collect();
+        let bits: Vec<_> = self.bits.iter().map(|bits| Shape(bits.shape().to_vec())).collect();
+        let shape = match function.call(&mut planner, &words, &bits).expect("plan") {
+            Output::Words(shape) | Output::Bits(shape) => Some(shape),
+            Output::Opened(opened) => {
+                assert!(opened.is_none(), "cost: a plan of {} opens nothing", type_name::<F>());
+                None
+            }
+        };
+        let needs = planner.needs();
+        (shape, needs, planner)
+    }
+
+    fn between_parties(&self, options: Options, ahead: Option<&Needs>) {
+        let name = format!("{} under {options:?}, prepared ahead: {}", type_name::<F>(), ahead.is_some());
+        let [clear, client, server] = &self.functions;
+        let mut twin = Clear::evaluating(options.evaluation());
+        let want = clear.call(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
+
+        let words: Vec<_> = self.words.iter().map(share).collect();
+        let bits: Vec<_> = self.bits.iter().map(share_bits).collect();
+        let mut pair = pair(options);
+        let once = |abb: &mut protocols::TwoParty| {
+            let role = abb.session().role();
+            let words: Vec<_> = words.iter().map(|shares| shares[role as usize].clone()).collect();
+            let bits: Vec<_> = bits.iter().map(|shares| shares[role as usize].clone()).collect();
+            [client, server][role as usize].call(abb, &words, &bits)
+        };
+        let got = pair.run(|abb| {
+            if let Some(needs) = ahead {
+                let server = abb.session().is_server();
+                let matrix = |name: &str| self.weights.get(name).copied().filter(|_| server);
+                abb.prepare(needs, matrix, &mut |_| ())?;
+            }
+            once(abb)
+        });
+        let got = got.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let ledgers =
+            [Role::Client, Role::Server].map(|role| pair.party(role).session().channel().ledger().untimed());
+        assert_eq!(ledgers[0], ledgers[1], "cost: both ledgers of {name}");
+        let shape = self.twin(&name, got, want);
+        for function in [client, server] {
+            let (planned, _, mut planner) = self.plan(function, options, ahead);
+            assert_eq!(planner.ledger().untimed(), ledgers[0], "cost: plan of {name}");
+            if let Some(planned) = planned {
+                assert_eq!(planned.0, shape, "cost: shape of {name}");
+            }
+        }
+
+        let opened = pair.party(Role::Client).session().audit().words();
+        if opened == 0 {
+            return;
+        }
+        let more = UNIFORM_WORDS.div_ceil(opened) - 1;
+        pair.run(|abb| (0..more).try_for_each(|_| once(abb).map(|_| ()))).expect("the same once more");
+        for role in [Role::Client, Role::Server] {
+            let (path, worst) = pair.party(role).session().audit().worst();
+            assert!(worst < LIMIT, "uniform: the {role:?} sees {worst} at `{path}` of {name}");
+        }
+    }
+
+    /// Compares the parties' results with the twin's; returns the shape.
+    fn twin(&self, name: &str, got: [Output<Values>; 2], want: Output<Values>) -> Vec<usize> {
+        match (got, want) {
+            ([Output::Words(client), Output::Words(server)], Output::Words(want)) => {
+                self.close(name, &open(&[client, server]), &want)
+            }
+            ([Output::Bits(client), Output::Bits(server)], Output::Bits(want)) => {
+                let binary = client.iter().chain(&server).all(|&bit| bit <= 1);
+                assert!(binary, "twin: a share of a bit of {name} is none");
+                let got = client ^ server;
+                assert_eq!(got, want, "twin: {name}");
+                want.shape().to_vec()
+            }
+            ([Output::Opened(client), Output::Opened(server)], Output::Opened(Some(want))) => {
+                for (role, got) in [(Role::Client, client), (Role::Server, server)] {
+                    assert_eq!(
+                        got.is_some(),
+                        self.opened_to.contains(&role),
+                        "twin: what the {role:?} of {name} gets"
+                    );
+                    if let Some(got) = got {
+                        self.close(name, &got, &want);
+                    }
+                }
+                want.shape().to_vec()
+            }
+            _ => panic!("twin: {name} gives one kind of result to all boxes"),
+        }
+    }
+
+    fn close(&self, name: &str, got: &ArrayD<u64>, want: &ArrayD<u64>) -> Vec<usize> {
+        assert_eq!(got.shape(), want.shape(), "twin: shapes of {name}");
+        let allowed = self.error;
+        for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
+            let error = distance(got, want, self.ring);
+            assert!(
+                error <= allowed,
+                "twin: entry {i} of {name} is off by {error} of {allowed}: {got:#x}, not {want:#x}"
+            );
+        }
+        want.shape().to_vec()
+    }
+}
+
+/// Bits as fresh random shares.
+fn share_bits(bits: &ArrayD<u8>) -> [ArrayD<u8>; 2] {
+    let mut rng = rand::rng();
+    let client = bits.mapv(|_| (rng.next_u32() & 1) as u8);
+    [client.clone(), bits ^ &client]
+}

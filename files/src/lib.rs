@@ -1,0 +1,146 @@
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod replace;
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+
+pub use replace::Replacement;
+
+/// Opens the regular file `path` for reading.
+///
+/// Errors: those of the system; [`ErrorKind::InvalidInput`] for a directory, a pipe or a device, whose bytes may
+/// never come or never end. No pipe is waited for.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits().cast_signed(),
+    );
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"))
+    }
+}
+
+/// The bytes of the regular file `path`, which may have up to `limit`.
+///
+/// Errors: those of [`open`], and [`ErrorKind::FileTooLarge`].
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    contents(open(path)?, limit)
+}
+
+/// [`read`] of an open file.
+///
+/// Errors: those of [`read`].
+pub fn contents(file: File, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // The length is looked at before anything is read, and the file may grow meanwhile.
+    if file.metadata()?.len() <= limit {
+        file.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 <= limit {
+            return Ok(bytes);
+        }
+    }
+    Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than the {limit} bytes that are read")))
+}
+
+/// [`read`] of a text.
+///
+/// Errors: those of [`read`], and of [`text`].
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    text(read(path, limit)?)
+}
+
+/// The text that `bytes` are.
+///
+/// Errors: [`ErrorKind::InvalidData`] for bytes that are no UTF-8.
+pub fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Options for writing a file that is made, if it is, for its owner alone to read and write (Unix).
+pub fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Writes a new [`private`] file and syncs it.
+///
+/// Errors: [`ErrorKind::AlreadyExists`], and those of the system.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = private().create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// What others than its owner may not do with a file or a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// Change it.
+    Writing,
+    /// Read or change it.
+    ReadingAndWriting,
+}
+
+/// Whether its permissions let others do with a file or a directory what is `forbidden` (Unix). The owner's group is
+/// others, too.
+pub fn others_may(metadata: &Metadata, forbidden: Forbidden) -> bool {
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
+        let bits = match forbidden {
+            Forbidden::Writing => 0o022,
+            Forbidden::ReadingAndWriting => 0o077,
+        };
+        mode & bits != 0
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (metadata, forbidden);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_within_the_limit_is_read_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let kind = |read: io::Result<Vec<u8>>| read.unwrap_err().kind();
+        assert_eq!(kind(read(&path, 4)), ErrorKind::NotFound);
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read(&path, 4).unwrap(), b"four");
+        assert_eq!(kind(read(&path, 3)), ErrorKind::FileTooLarge);
+        // Nothing is read of a file that is longer.
+        File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(kind(read(&path, 3)), ErrorKind::FileTooLarge);
+        assert_eq!(kind(read(dir.path(), 4)), ErrorKind::InvalidInput);
+        std::fs::write(&path, [0xff]).unwrap();
+        assert_eq!(read_text(&path, 4).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_devices_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [&pipe, Path::new("/dev/zero"), Path::new("/dev/null")] {
+            assert_eq!(read(path, 4).unwrap_err().kind(), ErrorKind::InvalidInput, "{}", path.display());
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What processes must have in common that multiply together.
+
+use crate::{ConfigError, Error, ModelFiles};
+
+/// The key of the hash, so that it is not that of the same bytes elsewhere.
+const CONTEXT: &str = "waggle columns 1, model files";
+
+impl ModelFiles {
+    /// A hash of what processes must have in common that multiply together: this program's version, the shape, and
+    /// name, type and shape of every tensor, learned columns included. Of the numbers it takes in all vectors, and a
+    /// few places of every larger tensor: enough to tell one checkpoint from another, but not from one that was
+    /// damaged elsewhere.
+    ///
+    /// # Errors
+    /// If the shape cannot be written as JSON, which no shape that was read can be; if a file of learned columns is
+    /// no safetensors file.
+    pub fn sampled_digest(&self) -> Result<String, Error> {
+        let shape = serde_json::to_string(&self.spec).map_err(|e| ConfigError::Json(e.to_string()))?;
+        let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+        let mut take = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        take(env!("CARGO_PKG_VERSION").as_bytes());
+        take(shape.as_bytes());
+        self.checkpoint.sample(&mut take);
+        if let Some(learned) = self.checkpoint.beside()? {
+            learned.sample(&mut take);
+        }
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Checkpoint, ModelFiles, bundled};
+
+    /// The bundled LLaMA with one byte changed, `back` from the end of its file or in its header.
+    fn changed(at: impl Fn(usize) -> usize) -> ModelFiles {
+        let mut bytes = include_bytes!("../assets/shakespeare-llama/model.safetensors").to_vec();
+        let at = at(bytes.len());
+        bytes[at] ^= 1;
+        let files = bundled("shakespeare-llama").unwrap();
+        ModelFiles { checkpoint: Checkpoint::from_bytes("changed", bytes.leak()).unwrap(), ..files }
+    }
+
+    #[test]
+    fn another_model_has_another_digest() {
+        let digest = |files: &ModelFiles| files.sampled_digest().unwrap();
+        let files = bundled("shakespeare-llama").unwrap();
+        assert_eq!(digest(&files), digest(&bundled("shakespeare-llama").unwrap()));
+        assert_ne!(digest(&files), digest(&bundled("shakespeare-gpt2").unwrap()));
+        assert_ne!(digest(&files), digest(&changed(|len| len - 1)), "the last byte of the last tensor");
+        let other_shape = ModelFiles { spec: bundled("shakespeare-gpt2").unwrap().spec, ..files };
+        assert_ne!(digest(&other_shape), digest(&bundled("shakespeare-llama").unwrap()));
+    }
+}

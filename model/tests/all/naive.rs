@@ -1,0 +1,170 @@
+//! Models of many shapes against their naive twins, through files as `transformers` writes them.
+
+use std::path::Path;
+
+use engine::Float;
+use model::{GenerateOptions, Input, ModelFiles, ModelSpec, Next, NoHooks, Sampler, generate};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+use testing::asset;
+
+use crate::support::naive::{self, Published, Weights};
+use crate::support::{greedy, load, logits, write_checkpoint};
+
+/// f32 against f64 on random weights whose logits are a few units large.
+const MAX_LOGIT_ERROR: f64 = 2e-4;
+
+/// Weights as large as trained ones: fan-in scaled, gains around 1, biases that matter.
+fn random_weights(spec: &ModelSpec, rng: &mut StdRng) -> Weights {
+    let tensor = |t: model::TensorSpec| {
+        let (centre, spread) = match t.shape[..] {
+            [_] if t.name.ends_with("weight") => (1.0, 0.5),
+            [_] => (0.0, 0.3),
+            _ if t.name.contains("embed") || t.name.contains("wte") || t.name.contains("wpe") => (0.0, 1.0),
+            _ => (0.0, 1.7 / (t.shape[0].min(t.shape[1]) as f32).sqrt()),
+        };
+        let len = t.shape.iter().product();
+        let data = (0..len).map(|_| centre + rng.random_range(-1.0f32..1.0) * spread).collect();
+        (t.name, Published { shape: t.shape, data })
+    };
+    spec.tensors().into_iter().map(tensor).collect()
+}
+
+fn open(dir: &Path, config: &Value, weights: &Weights) -> crate::support::FloatModel {
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    write_checkpoint(&dir.join("model.safetensors"), weights);
+    load(ModelFiles::open(dir).unwrap())
+}
+
+fn compare(model: &crate::support::FloatModel, config: &Value, weights: &Weights, ids: &[u32]) {
+    let got = logits(model, ids);
+    for (position, want) in naive::logits(config, weights, ids).iter().enumerate() {
+        for (token, (g, w)) in got.row(position).iter().zip(want).enumerate() {
+            let error = (f64::from(*g) - w).abs();
+            assert!(error <= MAX_LOGIT_ERROR, "{config}, position {position}, token {token}: {g} against {w}");
+        }
+    }
+}
+
+fn configs() -> Vec<Value> {
+    let gpt2 = |extra: Value| {
+        let base = json!({
+            "model_type": "gpt2", "vocab_size": 19, "n_positions": 24, "n_embd": 30, "n_layer": 2, "n_head": 3,
+        });
+        merge(base, extra)
+    };
+    let llama = |extra: Value| {
+        let base = json!({
+            "model_type": "llama", "vocab_size": 23, "hidden_size": 24, "intermediate_size": 40,
+            "num_hidden_layers": 2, "num_attention_heads": 4,
+        });
+        merge(base, extra)
+    };
+    let llama3 = |factor: f64, low: f64, high: f64, old: u32| {
+        json!({
+            "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+            "original_max_position_embeddings": old,
+        })
+    };
+    let theta = |base: f64| json!({"rope_theta": base});
+    vec![
+        gpt2(json!({})),
+        gpt2(json!({"n_head": 1, "activation_function": "gelu", "tie_word_embeddings": false})),
+        gpt2(json!({"n_head": 5, "n_inner": 7, "activation_function": "gelu_pytorch_tanh"})),
+        gpt2(json!({"n_head": 10, "layer_norm_epsilon": 0.1})),
+        gpt2(json!({"n_layer": 3, "scale_attn_by_inverse_layer_idx": true, "activation_function": "silu"})),
+        gpt2(json!({"scale_attn_weights": false})),
+        gpt2(json!({"n_layer": 1, "n_embd": 3, "vocab_size": 1})),
+        llama(json!({})),
+        llama(json!({"num_key_value_heads": 2, "tie_word_embeddings": true})),
+        llama(json!({"num_key_value_heads": 1, "attention_bias": true, "rms_norm_eps": 0.01})),
+        llama(json!({"num_attention_heads": 3, "head_dim": 10, "mlp_bias": true, "hidden_act": "gelu"})),
+        llama(json!({"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 2, "mlp_bias": true})),
+        llama(json!({"attention_bias": true, "mlp_bias": true, "hidden_act": "gelu_pytorch_tanh"})),
+        llama(json!({"rope_theta": 500000.0, "rope_scaling": {"type": "linear", "factor": 8.0}})),
+        llama(json!({"head_dim": 16, "rope_scaling": llama3(8.0, 1.0, 4.0, 64)})),
+        llama(json!({"head_dim": 32, "rope_parameters": merge(llama3(32.0, 1.0, 4.0, 256), theta(100.0))})),
+    ]
+}
+
+fn merge(mut base: Value, extra: Value) -> Value {
+    for (key, value) in extra.as_object().unwrap() {
+        base[key] = value.clone();
+    }
+    base
+}
+
+#[test]
+fn every_shape_equals_its_naive_twin() {
+    let mut rng = StdRng::seed_from_u64(11);
+    for config in configs() {
+        let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
+        let weights = random_weights(&spec, &mut rng);
+        let ids: Vec<u32> = (0..20).map(|_| rng.random_range(0..spec.vocabulary() as u32)).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let model = open(dir.path(), &config, &weights);
+        assert_eq!(model.spec(), spec);
+        compare(&model, &config, &weights, &ids);
+    }
+}
+
+#[test]
+fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
+    let mut rng = StdRng::seed_from_u64(12);
+    for config in configs() {
+        let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let model = open(dir.path(), &config, &random_weights(&spec, &mut rng));
+        let prompt: Vec<u32> = (0..5).map(|_| rng.random_range(0..spec.vocabulary() as u32)).collect();
+        let stepwise = greedy(&model, &prompt, 12);
+        let text: Vec<u32> = prompt.iter().chain(&stepwise.tokens[..11]).copied().collect();
+        let whole = logits(&model, &text);
+        let stepwise_logits = stepwise.logits.unwrap();
+        assert_eq!(stepwise_logits.dim(), whole.dim());
+        for (a, b) in stepwise_logits.iter().zip(&whole) {
+            assert!((a - b).abs() < 1e-4, "{config}: {a} against {b}");
+        }
+        // With the last position's logits only, the same tokens and the same logits.
+        let options = GenerateOptions { tokens: 12, ..Default::default() };
+        let input = Input { ids: Some(&prompt), count: prompt.len() };
+        let mut sampler = Sampler::greedy();
+        let short =
+            generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks).unwrap();
+        assert_eq!(short.tokens, stepwise.tokens);
+        let short = short.logits.unwrap();
+        assert_eq!(short.nrows(), 12);
+        for (a, b) in short.row(0).iter().zip(whole.row(4)) {
+            assert!((a - b).abs() < 1e-4, "{config}: {a} against {b}");
+        }
+    }
+}
+
+#[test]
+fn far_positions_of_the_recall_model_equal_the_twin() {
+    let Some(dir) = asset("models/recall") else { return };
+    let config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    let files = ModelFiles::open(&dir).unwrap();
+    let weights: Weights = files
+        .spec
+        .tensors()
+        .into_iter()
+        .map(|t| {
+            let data = match t.shape[..] {
+                [_] => files.checkpoint.vector(&t.name).unwrap().to_vec(),
+                _ => files.checkpoint.matrix(&t.name).unwrap().iter().copied().collect(),
+            };
+            (t.name, Published { shape: t.shape, data })
+        })
+        .collect();
+    let line = std::fs::read_to_string(dir.join("queries.jsonl")).unwrap();
+    let entry: Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+    let ids: Vec<u32> = entry["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+    let model = load(files);
+    let got = logits(&model, &ids);
+    for (position, want) in naive::logits(&config, &weights, &ids).iter().enumerate() {
+        for (g, w) in got.row(position).iter().zip(want) {
+            assert!((f64::from(*g) - w).abs() < 1e-3, "position {position}: {g} against {w}");
+        }
+    }
+}

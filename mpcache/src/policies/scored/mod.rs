@@ -1,0 +1,419 @@
+//! `knorm`, `kvzap`, `keyformer` and `sirllm`: the latest tokens stay, and of those before them the ones with the
+//! largest scores. The policies differ in where a score comes from ([`Source`]).
+//!
+//! **`knorm`** (Devoto et al., arXiv 2406.11430): keys with small norms receive the most attention, so the choice needs
+//! no query. The square of a key's norm is computed once, by the first cut after the token came in, and stays hidden
+//! beside the key. Rotary embeddings keep norms, so a token that is repeated has equal norms in the first layer of
+//! such a model.
+//!
+//! **`kvzap`** (NVIDIA, arXiv 2601.07891): a linear function of the hidden state predicts the score of KVzip, the
+//! logarithm of the most attention that a token receives while its context is repeated. The authors drop what is below
+//! a threshold, whose number would leak, and also take two layers in place of the linear function. Here a fixed number
+//! of tokens is kept. The matrix that gives query, key and value has a further column for each key/value head, the
+//! *scoring head*, so that scores come with the keys and cost no exchange. `waggle fit kvzap` finds the columns on a
+//! text in the clear, and the model's loader reads them. A function that is equal for all tokens of a head changes no
+//! choice, so there is no bias. Scores are compared within a head alone, so their unit is free, and the fit chooses it
+//! so that their size is below 2^[`HEAD_MAGNITUDE`] for every hidden state: a hidden state that a norm has made has a
+//! length, and Cauchy's inequality bounds the product. The loader refuses columns beyond that.
+//!
+//! **`keyformer`** (Adnan et al., arXiv 2403.09054): what a token received in a second softmax of noisy logits; see
+//! [`Noise`].
+//!
+//! **`sirllm`** (Yao et al., arXiv 2405.12528): the surprisal of a token, -log p, where p is the probability that the
+//! model gave it before it was read. The first tokens stay, too. The authors also let scores decay from turn to turn of
+//! a conversation; a text has one turn. The policy runs in the clear alone: the surprisal of a prompt needs the logits
+//! of every position, of which two parties compute those of the last one. To compute the others costs a product with
+//! the vocabulary and a logarithm of a sum of exponentials for each token, and to open them would show the client
+//! answers that it did not pay for.
+//!
+//! **Cuts.** Those of `snapkv` ([`Schedule`]): with a share the prompt at its end, with a budget in tokens every full
+//! store, with `prefill` every chunk. The latest tokens stay: a token that has just been generated must not go before
+//! it was ever looked at. Tokens stay in the order of the text. Scores are rounded before they are compared, so that
+//! the earlier of two equal tokens stays.
+//!
+//! **Public.** When a layer is cut, and how many tokens it keeps; that the model has a scoring head; the noise.
+//! **Revealed.** Nothing: scores stay shared; with [`TopK::ShuffleReveal`] what that method's documentation says. A step
+//! without a cut has no exchange more than `full`, but with `keyformer`.
+
+mod noise;
+
+use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
+use ndarray::Array2;
+pub use noise::Noise;
+
+use super::DEFAULT_SINKS;
+use crate::Granularity::PerKv;
+use crate::attention::{self, Received};
+use crate::eviction::Scores;
+use crate::schedule::{Cut, Later};
+use crate::{
+    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, ScoreSource,
+    Setting, Store, eviction, fold_heads, unfold_heads,
+};
+
+/// Latest tokens that stay unless told otherwise.
+const DEFAULT_RECENT: usize = 32;
+
+/// log2 of a bound on the squares of norms ([`Select::sum_squares`]).
+const NORM_MAGNITUDE: u32 = 20;
+
+/// Fractional bits to which squares of norms are rounded. Rounding moves a square by about 2^-17 times the norm, so
+/// that a part of 2^-10 bears norms up to a hundred.
+const NORM_FRAC: u32 = 6;
+
+/// log2 of a bound on the scores of a scoring head, which a model that has one guarantees.
+pub const HEAD_MAGNITUDE: u32 = 8;
+
+/// Fractional bits to which they are rounded: a 250th of a typical one.
+const HEAD_FRAC: u32 = 6;
+
+/// What is added to the surprisal of the first tokens, so that they stay, and log2 of a bound on the sum.
+const SINK: f32 = 4096.0;
+const SURPRISAL_MAGNITUDE: u32 = 13;
+
+/// Fractional bits of a surprisal that are compared.
+const SURPRISAL_FRAC: u32 = 18;
+
+/// Where the score of a token comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Source {
+    /// `knorm`: the square of its key's norm; the smallest stay.
+    Norm,
+    /// `kvzap`: the model's scoring head.
+    Head,
+    /// `keyformer`: what it received in a softmax of noisy logits.
+    Noisy(Noise),
+    /// `sirllm`: how unexpected it was. So many of the tokens kept, and at most a quarter, are the first of the text.
+    Surprisal {
+        /// Their number.
+        sinks: usize,
+    },
+}
+
+/// Keeps the latest tokens and those with the largest scores, per key/value head.
+///
+/// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
+/// documentation says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scored {
+    /// How much is kept, of the prompt or of all, and when the rest goes.
+    pub schedule: Schedule,
+    /// Latest tokens that stay: at most this many, and at most half of what is kept.
+    pub recent: usize,
+    /// Where scores come from.
+    pub source: Source,
+    /// How the largest scores are found.
+    pub top_k: TopK,
+}
+
+const KEYS: &[&str] = &["budget", "block", "prefill", "recent", "topk"];
+
+impl PolicyFamily for Scored {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[
+        NamedPolicy {
+            name: "knorm",
+            keys: KEYS,
+            about: "keys with small norms stay",
+            read: |options| read(options, Source::Norm),
+        },
+        NamedPolicy {
+            name: "kvzap",
+            keys: KEYS,
+            about: "KVzap: tokens with large learned scores stay",
+            read: |options| read(options, Source::Head),
+        },
+        NamedPolicy {
+            name: "keyformer",
+            keys: &["budget", "block", "prefill", "recent", "rise", "seed", "topk"],
+            about: "Keyformer: a second softmax, of noisy logits, scores tokens",
+            read: |options| {
+                let noise = Noise::read(options)?;
+                read(options, Source::Noisy(noise))
+            },
+        },
+        NamedPolicy {
+            name: "sirllm",
+            keys: &["budget", "block", "sinks", "recent"],
+            about: "SirLLM: tokens that surprised the model stay; in the clear only",
+            read: |options| {
+                let sinks = options.number("sinks", 0, DEFAULT_SINKS)?;
+                read(options, Source::Surprisal { sinks })
+            },
+        },
+    ];
+
+    fn settings(&self) -> Vec<Setting> {
+        let mut settings = self.schedule.settings(Later::Tokens);
+        if let Source::Surprisal { sinks } = self.source {
+            settings.push(Setting::new("sinks", sinks));
+        }
+        settings.push(Setting::new("recent", self.recent));
+        if let Source::Noisy(Noise { rise, seed }) = self.source {
+            settings.extend([Setting::new("rise", rise), Setting::new("seed", seed)]);
+        }
+        settings.push(Setting::new("topk", self.top_k));
+        settings
+    }
+
+    fn facts(&self) -> Facts {
+        let shows = match self.source {
+            Source::Norm => "how many tokens are kept",
+            Source::Head => "that the model has learned columns, and how many tokens are kept",
+            Source::Noisy(_) => "the noise, and how many tokens are kept",
+            Source::Surprisal { .. } => return Facts::in_the_clear(),
+        };
+        Facts {
+            prefill: self.schedule.prefill,
+            needs_scoring_head: self.source == Source::Head,
+            ..Facts::selecting(shows, self.top_k)
+        }
+    }
+
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(ByScore::<E> { settings: *self, known: (0..layers).map(|_| None).collect() })
+    }
+}
+
+fn read(options: &mut PolicyOptions, source: Source) -> Result<Scored, PolicyError> {
+    let schedule = Schedule::read(options, Later::Tokens)?;
+    let recent = options.number("recent", 1, DEFAULT_RECENT)?;
+    let top_k = if options.lists("topk") { options.top_k(TopK::Rank)? } else { TopK::Rank };
+    Ok(Scored { schedule, recent, source, top_k })
+}
+
+impl Scored {
+    fn next(&self, piece: Piece) -> Option<Cut> {
+        self.schedule.next(self.schedule.budget_of(piece.prompt), piece)
+    }
+
+    /// How scores are compared to find the `k` largest, in a store of `seen` tokens.
+    fn ranking<E: Select>(&self, engine: &E, k: usize, ceiling: Ceiling, store: &Store<E>) -> Result<Ranking, Error> {
+        let (magnitude, frac) = match self.source {
+            Source::Norm => (NORM_MAGNITUDE, NORM_FRAC),
+            Source::Head => (HEAD_MAGNITUDE, HEAD_FRAC),
+            Source::Surprisal { .. } => (SURPRISAL_MAGNITUDE, SURPRISAL_FRAC),
+            Source::Noisy(_) => {
+                // All queries so far have given a probability of each head at most.
+                let size = Received::new(engine, store.seen(), PerKv, store.heads())?;
+                (size.magnitude, size.frac)
+            }
+        };
+        Ok(Ranking { k, method: self.top_k, magnitude, ceiling, frac, rounded: true })
+    }
+}
+
+/// The policy of one generation.
+struct ByScore<E: Select> {
+    settings: Scored,
+    /// By layer what is known of the first tokens that the store holds.
+    known: Vec<Option<Scores<E::Tensor>>>,
+}
+
+impl<E: Select> ByScore<E> {
+    /// Evicts where a cut is due and all scores are there.
+    fn cut(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+        let known = self.known[layer].as_ref().map_or(0, Scores::tokens);
+        let waits = matches!(self.settings.source, Source::Surprisal { .. }) && known < store.len();
+        let piece = store.piece();
+        match self.settings.next(piece) {
+            Some(Cut { at, keep }) if at == piece.end && !waits => {
+                engine.scope("eviction", |engine| self.evict(engine, layer, keep, store))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Evicts all but `keep` tokens.
+    fn evict(&mut self, engine: &mut E, layer: usize, keep: usize, store: &mut Store<E>) -> Result<(), Error> {
+        let tokens = store.len();
+        let recent = self.settings.recent.min(keep.div_ceil(2));
+        let old = tokens - recent;
+        let known = self.known[layer].take();
+        if keep == recent {
+            eviction::keep_latest(store, old);
+            self.known[layer] = known.filter(|known| known.tokens() == tokens).map(|known| known.from(old));
+            return Ok(());
+        }
+        let known = self.complete(engine, layer, known, old, store)?;
+        let how = self.settings.ranking(engine, keep - recent, known.ceiling, store)?;
+        let candidates = self.candidates(engine, &known.scores, old, keep)?;
+        let best = eviction::choose(engine, &candidates, &how)?;
+        self.known[layer] = Some(if self.settings.source == Source::Norm {
+            // Squares take more bits than keys and values, and move on their own.
+            eviction::keep(engine, store, &best, old, PerKv)?;
+            let rows = known.scores.shape()[0];
+            let squares = known.scores.reshape(&[rows, old, 1]);
+            let left = engine.gather(&best, Right::Fresh(&squares), how.magnitude)?;
+            Scores { scores: left.reshape(&[rows, keep - recent]), ..known }
+        } else {
+            eviction::keep_scored(engine, store, &best, old, &known, how.magnitude, PerKv)?
+        });
+        Ok(())
+    }
+
+    /// The scores of all tokens that the store holds; of its first `old` tokens where they follow from the keys.
+    fn complete(
+        &self,
+        engine: &mut E,
+        layer: usize,
+        known: Option<Scores<E::Tensor>>,
+        old: usize,
+        store: &Store<E>,
+    ) -> Result<Scores<E::Tensor>, Error> {
+        let HeadShape { kv_heads, head_dim, .. } = store.heads();
+        if self.settings.source != Source::Norm {
+            let expected = vec![kv_heads, store.len()];
+            let got = known.as_ref().map(|known| known.scores.shape()).unwrap_or_default();
+            let tensor = || format!("scores of layer {layer}");
+            return known.filter(|_| got == expected).ok_or_else(|| Error::Shape { tensor: tensor(), expected, got });
+        }
+        let first = known.as_ref().map_or(0, Scores::tokens);
+        let keys = store.keys().slice(0, first..old).reshape(&[old - first, kv_heads, head_dim]);
+        let squares = engine.sum_squares(&keys.permute(&[1, 0, 2]))?;
+        let fresh = engine.negate(&squares)?;
+        let scores = match &known {
+            Some(known) => E::Tensor::concat(1, &[&known.scores, &fresh]),
+            None => fresh,
+        };
+        let moved = engine.ceiling(Origin::Moved { magnitude: NORM_MAGNITUDE })?;
+        Ok(Scores { scores, ceiling: engine.ceiling(Origin::Squares)?.max(moved) })
+    }
+
+    /// What the first `old` tokens are ranked by, of which with those after them `keep` will stay.
+    fn candidates(&self, engine: &mut E, scores: &E::Tensor, old: usize, keep: usize) -> Result<E::Tensor, Error> {
+        let scores = scores.slice(1, 0..old);
+        let Source::Surprisal { sinks } = self.settings.source else { return Ok(scores) };
+        let lift = |(_, token)| if token < sinks.min(keep / 4) { SINK } else { 0.0 };
+        let lift = engine.public(&Array2::from_shape_fn((scores.shape()[0], old), lift).into_dyn());
+        engine.add(&scores, &lift)
+    }
+
+    /// Adds what the queries of the newest tokens say, from their `logits` (kv_heads, group * rows, tokens).
+    fn receive(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        noise: Noise,
+        logits: &E::Tensor,
+        store: &Store<E>,
+    ) -> Result<(), Error> {
+        let (shape, rows) = (store.heads(), logits.shape()[1] / store.heads().group());
+        let p = noise.softmax(engine, layer, logits, store)?;
+        let before = self.known[layer].take();
+        self.known[layer] = Some(eviction::accumulate(engine, before, &p, rows, PerKv, shape)?);
+        Ok(())
+    }
+}
+
+impl<E: Select> Policy<E> for ByScore<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(ByScore { known: self.known.clone(), ..*self }))
+    }
+
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+        let noisy = matches!(self.settings.source, Source::Noisy(_));
+        if noisy && self.settings.next(piece).is_some() { piece.new } else { 0 }
+    }
+
+    fn prefill_chunk(&self) -> Option<usize> {
+        self.settings.schedule.prefill
+    }
+
+    fn layer_class(&self, _layer: usize) -> usize {
+        0
+    }
+
+    fn wants_scores(&self) -> Option<ScoreSource> {
+        match self.settings.source {
+            Source::Head => Some(ScoreSource::ScoringHead),
+            Source::Surprisal { .. } => Some(ScoreSource::Surprisal),
+            Source::Norm | Source::Noisy(_) => None,
+        }
+    }
+
+    fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
+        let fresh = scores.permute(&[1, 0]);
+        self.known[layer] = Some(match self.known[layer].take() {
+            Some(known) => {
+                Scores { scores: E::Tensor::concat(1, &[&known.scores, &fresh]), ceiling: ceiling.max(known.ceiling) }
+            }
+            None => Scores { scores: fresh, ceiling },
+        });
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let piece = store.piece();
+        let (noise, cut) = match (self.settings.source, self.settings.next(piece)) {
+            (Source::Noisy(noise), Some(cut)) => (noise, cut),
+            (source, _) => {
+                let output = attention::causal(engine, q, store)?.output;
+                match source {
+                    // The last cut is over.
+                    Source::Noisy(_) => self.known[layer] = None,
+                    _ => self.cut(engine, layer, store)?,
+                }
+                return Ok(output);
+            }
+        };
+        // As `attention::causal`, but with all bits of the scores, which the temperature needs.
+        let (shape, tokens) = (store.heads(), store.len());
+        store.record_attended(|_| (0..tokens).collect());
+        let logits = store.ranked_scores(engine, &fold_heads(q, shape))?;
+        let seen = attention::causal_spans(shape, q.shape()[1], tokens);
+        let p = engine.scope("softmax", |e| e.softmax(&logits, &seen))?;
+        let mixed = store.mix(engine, &p)?;
+        engine.scope("eviction", |engine| {
+            self.receive(engine, layer, noise, &logits, store)?;
+            if cut.at == piece.end { self.evict(engine, layer, cut.keep, store) } else { Ok(()) }
+        })?;
+        Ok(unfold_heads(&mixed, shape))
+    }
+
+    fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+        self.cut(engine, layer, store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Float;
+    use ndarray::ArrayD;
+
+    use super::*;
+    use crate::KvCache;
+
+    const ONE: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 2 };
+
+    #[test]
+    fn a_cut_without_scores_is_refused() {
+        let mut cache = KvCache::<Float>::new(1, ONE, &"kvzap".parse().unwrap());
+        assert_eq!(cache.wants_scores(), Some(ScoreSource::ScoringHead));
+        let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
+        let error = cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap_err();
+        assert_eq!(error.to_string(), "tensor `scores of layer 0` has shape [], expected [1, 8]");
+    }
+
+    #[test]
+    fn what_was_least_expected_stays_beside_the_first_and_the_latest() {
+        let surprisal = [0.0, 5.0, 1.0, 7.0, 7.0, 2.0, 0.5, 0.1];
+        let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
+        for (budget, kept) in
+            [(5, &[0, 3, 4, 6, 7][..]), (6, &[0, 1, 3, 4, 6, 7]), (1, &[7]), (8, &[0, 1, 2, 3, 4, 5, 6, 7])]
+        {
+            let text = format!("sirllm:sinks=1,recent=2,budget={}", budget as f64 / 8.0);
+            let (mut engine, mut cache) = (Float::default(), KvCache::<Float>::new(1, ONE, &text.parse().unwrap()));
+            cache.attend(&mut engine, 0, &q, &rows, &rows).unwrap();
+            assert_eq!(cache.held(0), 8, "what surprised the model is not known yet");
+            cache.surprisals(&mut engine, &surprisal).unwrap();
+            let next = ArrayD::zeros(vec![1, 2]);
+            cache.attend(&mut engine, 0, &q, &next, &next).unwrap();
+            assert_eq!(cache.attended(0).unwrap()[0], [kept, &[8]].concat(), "{text}");
+        }
+    }
+}

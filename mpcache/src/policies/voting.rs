@@ -1,0 +1,319 @@
+//! `mpcache-2pc`, `snapkv`, `pyramid` and `squeeze`: the latest queries vote on the tokens before them.
+//!
+//! **`mpcache-2pc`** is the policy that pays between two parties. MPCache (Zeng et al., NeurIPS 2025), algorithm 3, begins
+//! with such a vote, without smoothing. This policy takes that step alone, and keeps less by it. The second step, a
+//! hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two parties than the full cache
+//! does (`bench/results/eviction.md`).
+//!
+//! **Source of the others.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV
+//! (Cai et al., arXiv 2406.02069): such votes, and budgets that decrease from layer to layer. SqueezeAttention (Wang et
+//! al., arXiv 2404.04793): smaller budgets for the layers whose attention changes the hidden state least. Its authors
+//! measure that on each prompt, which would tell about the prompt. Here the layers are a public option, which `waggle
+//! fit squeeze` finds on a text of the server's choice.
+//!
+//! **Cuts.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens the
+//! store is cut again whenever it is full: the latest queries vote, those since the last cut and at most a window of
+//! them. With `prefill` a prompt is cut after every chunk, and the end of the chunk votes ([`Schedule`]). Tokens stay
+//! in the order of the text, and neighbours are those of what is kept.
+//!
+//! **Public.** When a layer is cut, and how many tokens it keeps: the options say so. **Revealed.** Nothing; with
+//! [`TopK::ShuffleReveal`] what that method's documentation says. A step without a cut has no exchange more than
+//! `full`.
+
+use engine::{Error, Select, Tensor, TopK};
+
+use crate::Granularity::PerKv;
+use crate::attention::{self, Received};
+use crate::eviction;
+use crate::layered::{ByLayer, Light};
+use crate::schedule::{Cut, DEFAULT_BUDGET, Later};
+use crate::{
+    Budget, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
+    Setting, Store,
+};
+
+/// What a policy does unless told otherwise.
+#[derive(Clone, Copy)]
+struct Defaults {
+    budget: Budget,
+    window: usize,
+    kernel: usize,
+    top_k: TopK,
+}
+
+/// Window and kernel of the authors.
+const SNAPKV: Defaults = Defaults { budget: DEFAULT_BUDGET, window: 32, kernel: 5, top_k: TopK::Rank };
+
+/// The window of PyramidKV's authors.
+const PYRAMID_WINDOW: usize = 8;
+
+/// At 0.15 attention over 1000 tokens is at least 3.4 times cheaper than with the full cache, on fast and on slow
+/// links, online and prepared (`bench/results/decision.md`).
+const MPCACHE: Defaults = Defaults { budget: Budget::Share(0.15), kernel: 1, top_k: TopK::ShuffleReveal, ..SNAPKV };
+
+/// The authors' ratio of the mean budget to that of the last layer, of what the window leaves.
+const DEFAULT_BETA: usize = 20;
+
+/// The part of the mean budget that the layers of `squeeze` get.
+const DEFAULT_PART: f64 = 0.35;
+
+/// Keeps the latest tokens, the observation window, and those tokens before it that receive the most attention from its
+/// queries. What a token receives is smoothed over its neighbours first.
+///
+/// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
+/// documentation says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Voting {
+    /// How much is kept, of the prompt or of all, and when the rest goes.
+    pub schedule: Schedule,
+    /// The observation window, the queries that vote: at most this many, and at most half of what is kept.
+    pub window: usize,
+    /// Tokens that are smoothed over, an odd number.
+    pub kernel: usize,
+    /// How the tokens with the most votes are found.
+    pub top_k: TopK,
+    /// How the budget is divided among the layers.
+    pub layers: ByLayer,
+}
+
+const SNAPKV_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk"];
+const PYRAMID_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "beta"];
+const SQUEEZE_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "layers", "part"];
+
+impl PolicyFamily for Voting {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[
+        NamedPolicy {
+            name: "snapkv",
+            keys: SNAPKV_KEYS,
+            about: "SnapKV: the latest queries vote, smoothed",
+            read: |options| read(options, SNAPKV, ByLayer::Equal),
+        },
+        NamedPolicy {
+            name: "pyramid",
+            keys: PYRAMID_KEYS,
+            about: "PyramidKV: as snapkv, with less for every further layer",
+            read: |options| {
+                let beta = options.number("beta", 1, DEFAULT_BETA)?;
+                read(options, Defaults { window: PYRAMID_WINDOW, ..SNAPKV }, ByLayer::Pyramid { beta })
+            },
+        },
+        NamedPolicy {
+            name: "squeeze",
+            keys: SQUEEZE_KEYS,
+            about: "SqueezeAttention: as snapkv, with less for the given layers",
+            read: |options| {
+                let expected = "layers as in 3-5+7, or half";
+                let light = options.read("layers", expected, |text| text.parse().ok())?.unwrap_or(Light::LaterHalf);
+                let share = options.fraction("part", DEFAULT_PART)?;
+                read(options, SNAPKV, ByLayer::Squeeze { light, share })
+            },
+        },
+        NamedPolicy {
+            name: "mpcache-2pc",
+            keys: SNAPKV_KEYS,
+            about: "MPCache's look-once eviction alone, which pays between two parties",
+            read: |options| read(options, MPCACHE, ByLayer::Equal),
+        },
+    ];
+
+    fn settings(&self) -> Vec<Setting> {
+        let mut settings = self.schedule.settings(Later::Tokens);
+        settings.extend([
+            Setting::new("window", self.window),
+            Setting::new("kernel", self.kernel),
+            Setting::new("topk", self.top_k),
+        ]);
+        match self.layers {
+            ByLayer::Equal => {}
+            ByLayer::Pyramid { beta } => settings.push(Setting::new("beta", beta)),
+            ByLayer::Squeeze { light, share } => {
+                settings.extend([Setting::new("layers", light), Setting::new("part", share)]);
+            }
+        }
+        settings
+    }
+
+    fn facts(&self) -> Facts {
+        let shows = match self.layers {
+            ByLayer::Squeeze { light: Light::Given(_), .. } => {
+                "the layers that get less, which follow from a text of the server's"
+            }
+            _ => "how many tokens are kept",
+        };
+        // With a share it votes and evicts at the end of the prompt alone.
+        let can_cut = self.schedule.budget.tokens().is_none();
+        Facts { can_cut, prefill: self.schedule.prefill, ..Facts::selecting(shows, self.top_k) }
+    }
+
+    fn check(&self, layers: usize, _shape: HeadShape) -> Result<(), PolicyError> {
+        let ByLayer::Squeeze { light: Light::Given(light), .. } = self.layers else { return Ok(()) };
+        match light.last().filter(|last| *last >= layers) {
+            Some(layer) => Err(PolicyError::Layer { policy: "squeeze", key: "layers", layer, layers }),
+            None => Ok(()),
+        }
+    }
+
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(ByVotes::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
+    }
+}
+
+fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Result<Voting, PolicyError> {
+    let odd = |text: &str| text.parse().ok().filter(|n| n % 2 == 1 && *n < 1000);
+    Ok(Voting {
+        schedule: Schedule::read_or(options, default.budget, Later::Tokens)?,
+        window: options.number("window", 1, default.window)?,
+        kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(default.kernel),
+        top_k: options.top_k(default.top_k)?,
+        layers,
+    })
+}
+
+/// The policy of one generation.
+struct ByVotes<E: Select> {
+    settings: Voting,
+    /// By layer what the window of the next cut gave so far.
+    votes: Vec<Option<Votes<E::Tensor>>>,
+}
+
+/// What tokens received.
+#[derive(Clone)]
+struct Votes<T> {
+    /// (kv_heads, tokens).
+    received: T,
+    /// Queries that it comes from.
+    voters: usize,
+}
+
+/// The next cut of a layer, a function of public lengths.
+struct Ballot {
+    cut: Cut,
+    /// Queries that vote, the last ones before the cut. Their tokens stay.
+    window: usize,
+}
+
+impl Voting {
+    fn next(&self, layer: usize, layers: usize, piece: Piece) -> Option<Ballot> {
+        let mean = self.schedule.budget_of(piece.prompt);
+        let most = if self.schedule.budget.tokens().is_some() { usize::MAX } else { piece.prompt };
+        let window = self.window.min(mean.div_ceil(2));
+        let budget = self.layers.budget(mean, window, layer, layers, most);
+        let cut = self.schedule.next(budget, piece)?;
+        Some(Ballot { cut, window: self.window.min(cut.keep.div_ceil(2)) })
+    }
+
+    /// Evicts all but `ballot.cut.keep` tokens, by `votes`.
+    fn evict<E: Select>(
+        &self,
+        engine: &mut E,
+        votes: &Votes<E::Tensor>,
+        ballot: &Ballot,
+        store: &mut Store<E>,
+    ) -> Result<(), Error> {
+        let (tokens, shape) = (store.len(), store.heads());
+        let Ballot { cut: Cut { keep, .. }, window } = *ballot;
+        let old = tokens - window;
+        let smoothed = smooth(engine, &votes.received.slice(1, 0..old), self.kernel)?;
+        let size = Received::new(engine, votes.voters * self.kernel, PerKv, shape)?;
+        if keep == window {
+            eviction::keep_latest(store, old);
+            return Ok(());
+        }
+        let how = eviction::by_attention(keep - window, self.top_k, size);
+        let chosen = eviction::choose(engine, &smoothed, &how)?;
+        eviction::keep(engine, store, &chosen, old, PerKv)
+    }
+}
+
+impl<E: Select> Policy<E> for ByVotes<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(ByVotes { votes: self.votes.clone(), ..*self }))
+    }
+
+    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+        let ballot = self.settings.next(layer, self.votes.len(), piece);
+        ballot.map_or(0, |Ballot { cut, window }| piece.among_last_before(cut.at, window))
+    }
+
+    fn prefill_chunk(&self) -> Option<usize> {
+        self.settings.schedule.prefill
+    }
+
+    fn layer_class(&self, layer: usize) -> usize {
+        self.settings.layers.class(layer, self.votes.len())
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let piece = store.piece();
+        let ballot = self.settings.next(layer, self.votes.len(), piece);
+        let attended = attention::causal(engine, q, store)?;
+        let Some(ballot) = ballot else { return Ok(attended.output) };
+        let voters = piece.among_last_before(ballot.cut.at, ballot.window);
+        if voters == 0 {
+            return Ok(attended.output);
+        }
+        engine.scope("eviction", |engine| {
+            let received = attention::received(engine, attended.probabilities(), voters, PerKv, store.heads())?;
+            let (before, known) = self.votes[layer].take().map_or((None, 0), |v| (Some(v.received), v.voters));
+            let received = attention::accumulate(engine, before, received)?;
+            let votes = Votes { received, voters: known + voters };
+            if piece.end == ballot.cut.at {
+                return self.settings.evict(engine, &votes, &ballot, store);
+            }
+            self.votes[layer] = Some(votes);
+            Ok(())
+        })?;
+        Ok(attended.output)
+    }
+}
+
+/// Sums over the `kernel` entries around each one, (rows, n) -> (rows, n); fewer at the ends.
+fn smooth<E: Select>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::Tensor, Error> {
+    let n = x.shape()[1];
+    let mut sum = x.clone();
+    for by in (1..=kernel / 2).filter(|&by| by < n) {
+        // Entry i of `sum` gets entry i + by and entry i - by of x.
+        let (low, high) = (sum.slice(1, 0..n - by), sum.slice(1, n - by..n));
+        sum = E::Tensor::concat(1, &[&engine.add(&low, &x.slice(1, by..n))?, &high]);
+        let (low, high) = (sum.slice(1, 0..by), sum.slice(1, by..n));
+        sum = E::Tensor::concat(1, &[&low, &engine.add(&high, &x.slice(1, 0..n - by))?]);
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Float;
+    use ndarray::ArrayD;
+
+    use super::smooth;
+
+    #[test]
+    fn layers_that_the_model_lacks_are_refused() {
+        let spec: crate::PolicySpec = "squeeze:layers=1+4".parse().unwrap();
+        let shape = crate::HeadShape { heads: 2, kv_heads: 1, head_dim: 4 };
+        assert_eq!(spec.check(5, shape), Ok(()));
+        let error = spec.check(4, shape).unwrap_err().to_string();
+        let expected = "cache policy `squeeze`: layers names layer 4, the model has 4, numbered from 0";
+        assert_eq!(error, expected);
+        assert_eq!("squeeze".parse::<crate::PolicySpec>().unwrap().check(1, shape), Ok(()));
+    }
+
+    #[test]
+    fn smoothing_equals_a_sum_over_the_neighbours() {
+        for (n, kernel) in [(1, 5), (2, 5), (3, 3), (9, 1), (9, 5), (9, 7)] {
+            let x: Vec<f32> = (0..n).map(|i| ((i * i) % 7) as f32).collect();
+            let tensor = ArrayD::from_shape_vec(vec![1, n], x.clone()).unwrap();
+            let smoothed = smooth(&mut Float::default(), &tensor, kernel).unwrap();
+            let around = |i: usize| i.saturating_sub(kernel / 2)..(i + kernel / 2 + 1).min(n);
+            let naive: Vec<f32> = (0..n).map(|i| x[around(i)].iter().sum()).collect();
+            assert_eq!(smoothed.into_raw_vec_and_offset().0, naive, "{n} entries, kernel {kernel}");
+        }
+    }
+}

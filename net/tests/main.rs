@@ -1,0 +1,12 @@
+//! The tests of links and channels, in one program.
+
+mod admission;
+mod common;
+mod handshake;
+mod hostile;
+mod ledger;
+mod links;
+mod pressure;
+mod shape;
+mod tls;
+mod trust;

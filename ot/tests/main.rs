@@ -1,0 +1,6 @@
+//! The tests of oblivious transfer, in one program.
+
+mod common;
+mod dpf;
+mod session;
+mod transfers;

@@ -1,0 +1,179 @@
+//! Layers that cost the same, in a plan: one of each class is run, and the others are booked by what it took.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+
+use engine::{Layer, OperandId};
+
+use protocols::correlation::Need;
+use protocols::cost::Cost;
+use protocols::stock::Use;
+use protocols::{CorrelationKind, FixedWeight, Needs, Uses};
+
+use crate::forecast::Passage;
+
+/// The classes of the layers of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Classes {
+    list: Vec<Class>,
+    /// The class whose first layer is running.
+    running: Option<usize>,
+}
+
+/// What tells classes apart: the model's word, and inputs, outputs and fractional bits of each weight.
+type Key = (usize, Vec<(usize, usize, u32)>);
+
+/// Layers that take the same in every pass.
+#[derive(Debug)]
+struct Class {
+    key: Key,
+    /// The layer that is run.
+    first: Member,
+    /// The others.
+    others: Vec<Member>,
+    /// What the first layer took in all passes.
+    needs: Needs,
+    /// What it did in this one.
+    events: Vec<Event>,
+    output: Option<Output>,
+}
+
+/// A layer of a class.
+#[derive(Debug)]
+struct Member {
+    index: usize,
+    /// Its scope in the ledger.
+    path: String,
+    /// Names of its weights.
+    weights: Vec<String>,
+}
+
+/// A step of a layer.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A scope begins.
+    Enter(String),
+    /// It ends.
+    Leave,
+    /// Correlations are taken of which other layers take too. Those that belong to a weight, or to an operand, are
+    /// there for each layer alike, and are booked alike.
+    Take(Need),
+    /// A cost is booked.
+    Book {
+        /// What is booked.
+        cost: Cost,
+        /// How the layers after the first went through it.
+        passages: Vec<Passage>,
+    },
+}
+
+/// A tensor, or several.
+struct Output(Box<dyn Any + Send>);
+
+impl std::fmt::Debug for Output {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("Output")
+    }
+}
+
+/// How a layer is to be planned.
+pub(crate) enum Begun {
+    /// It is run, and recorded.
+    Run,
+    /// It takes what the first layer of this class took in this pass.
+    Like(usize),
+}
+
+impl Classes {
+    /// A layer begins in the scope `path`.
+    pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>, path: &str) -> Begun {
+        let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac));
+        let key = (layer.class, weights.collect());
+        let member = || {
+            let weights = layer.weights.iter().map(|weight| weight.spec.name.clone()).collect();
+            Member { index: layer.index, path: path.to_owned(), weights }
+        };
+        let known = self.list.iter().position(|class| class.key == key);
+        let class = known.unwrap_or_else(|| {
+            let (needs, events, output) = (Needs::default(), Vec::new(), None);
+            self.list.push(Class { key, first: member(), others: Vec::new(), needs, events, output });
+            self.list.len() - 1
+        });
+        let Class { first, others, events, output, .. } = &mut self.list[class];
+        if first.index == layer.index {
+            self.running = Some(class);
+            (*events, *output) = (Vec::new(), None);
+            return Begun::Run;
+        }
+        if others.iter().all(|other| other.index != layer.index) {
+            others.push(member());
+        }
+        Begun::Like(class)
+    }
+
+    /// The layer that is run is over.
+    pub(crate) fn end(&mut self, output: Box<dyn Any + Send>) {
+        if let Some(class) = self.running.take() {
+            self.list[class].output = Some(Output(output));
+        }
+    }
+
+    /// What the first layer of `class` gave.
+    pub(crate) fn output(&self, class: usize) -> Option<&dyn Any> {
+        self.list[class].output.as_ref().map(|output| &*output.0 as &dyn Any)
+    }
+
+    /// What the first layer of `class` did in this pass.
+    pub(crate) fn events(&mut self, class: usize) -> &mut [Event] {
+        &mut self.list[class].events
+    }
+
+    /// Notes `event` of the layer that is run.
+    pub(crate) fn note(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(class) = self.running {
+            self.list[class].events.push(event());
+        }
+    }
+
+    /// What the layer that is run has taken in all passes, if one is.
+    pub(crate) fn running(&mut self) -> Option<&mut Needs> {
+        self.running.map(|class| &mut self.list[class].needs)
+    }
+
+    /// Adds to `all` what all layers took.
+    pub(crate) fn add_to(&self, all: &mut Needs) {
+        for Class { first, others, needs, .. } in &self.list {
+            all.add(needs.clone());
+            others.iter().for_each(|other| all.add(renamed(needs, first, other)));
+        }
+    }
+}
+
+/// What the layer `to` takes where the layer `from` takes `needs`.
+fn renamed(needs: &Needs, from: &Member, to: &Member) -> Needs {
+    let kind = |kind: &CorrelationKind| {
+        let place = kind.weight().and_then(|name| from.weights.iter().position(|weight| weight == name));
+        place.and_then(|place| kind.for_weight(&to.weights[place])).unwrap_or_else(|| kind.clone())
+    };
+    let operand = |id: OperandId| if id.layer == from.index { OperandId { layer: to.index, ..id } } else { id };
+    let mut uses = Uses::default();
+    needs.uses.each(|what, path, amount| {
+        let what = match what {
+            Use::Units(of) => Use::Units(kind(of)),
+            Use::Operand(id) => Use::Operand(operand(*id)),
+            Use::Cots(sender) => Use::Cots(*sender),
+        };
+        let path = path.strip_prefix(&from.path).map_or_else(|| path.to_owned(), |rest| to.path.clone() + rest);
+        uses.note(what, &path, amount);
+    });
+    Needs {
+        units: needs.units.iter().map(|(of, units)| (kind(of), *units)).collect(),
+        operands: needs
+            .operands
+            .iter()
+            .map(|(id, events)| (operand(*id), events.clone()))
+            .collect::<BTreeMap<_, _>>(),
+        cots: needs.cots,
+        uses,
+    }
+}

@@ -1,0 +1,305 @@
+//! Steps that are taken again and again.
+
+use net::{Direction, Ledger, Phase, Role, Traffic};
+use ot::{Run, Wire};
+
+use super::pools::{Draw, Pools, add, waiting};
+use super::steady::Steady;
+use super::{book_refill, runs};
+use protocols::cost::Step;
+
+/// Draws of which a [`Pattern`] can tell whether they wait.
+const MOST_DRAWS: usize = u64::BITS as usize / 2;
+
+/// Steps that are played many times. What they send is the same each time, but for refills of the pools. Those also
+/// decide what begins a flow. So a passage counts how often which of its draws wait for a refill, and works the flows
+/// out once for each such pattern.
+#[derive(Clone, Debug)]
+pub(crate) struct Passage {
+    draws: Vec<Draw>,
+    /// The phase of the patterns.
+    phase: Phase,
+    patterns: Vec<Pattern>,
+    steady: Option<Steady>,
+    /// The pattern of every piece of `steady`, after a message to the server, to the client, or none.
+    places: Vec<[Option<usize>; 3]>,
+}
+
+/// One way to go through a passage.
+#[derive(Clone, Debug)]
+struct Pattern {
+    /// For every draw, the first in the highest bits, whether a refill sends something to the OT sender, and to the
+    /// OT receiver.
+    waits: u64,
+    /// The direction of the last message before the steps.
+    first: Option<Direction>,
+    /// The direction of their last message.
+    last: Option<Direction>,
+    /// What is booked, without the bytes and messages of refills.
+    once: Vec<(Phase, Traffic)>,
+    /// How often this happens.
+    times: u64,
+}
+
+/// How often everything happened up to some point.
+#[derive(Debug)]
+struct Place {
+    patterns: Vec<u64>,
+    wires: [Wire; 2],
+    made: [u64; 2],
+}
+
+/// Where a passage is to be taken from, and how often.
+#[derive(Debug)]
+struct Walk {
+    /// The direction of the last message.
+    last: Option<Direction>,
+    left: u64,
+    /// What refills have sent, by OT sender.
+    wires: [Wire; 2],
+}
+
+impl Passage {
+    /// The passage `steps`.
+    pub(super) fn new(steps: &[Step]) -> Self {
+        let draws = steps.iter().filter_map(Draw::of).collect();
+        Passage { draws, phase: Phase::Setup, patterns: Vec::new(), steady: None, places: Vec::new() }
+    }
+
+    /// Whether patterns tell its draws apart.
+    pub(super) fn can_be_repeated(&self) -> bool {
+        self.draws.len() <= MOST_DRAWS
+    }
+
+    /// Books `steps`, whose passage this is, `times` times. Returns what refills sent, by OT sender.
+    pub(super) fn play(&mut self, steps: &[Step], times: u64, pools: &mut Pools, ledger: &mut Ledger) -> [Wire; 2] {
+        if self.phase != ledger.phase() {
+            (self.phase, self.patterns) = (ledger.phase(), Vec::new());
+            self.places.fill([None; 3]);
+        }
+        let mut walk = Walk { last: ledger.last(), left: times, wires: Default::default() };
+        self.walk_to_steady(steps, &mut walk, pools);
+        if let Some(steady) = self.steady.take() {
+            self.walk_steady(&steady, steps, &mut walk, pools);
+            self.steady = Some(steady);
+        }
+        self.book(&walk, ledger);
+        walk.wires
+    }
+
+    /// Goes on one time after the other until there is a steady form that applies, or to the end.
+    fn walk_to_steady(&mut self, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
+        let mut watch = Watch::default();
+        while walk.left > 0 && !self.is_steady(pools) {
+            let waits = self.take(pools, &mut walk.wires);
+            let pattern = self.pattern(steps, walk.last, waits);
+            let Pattern { times, first, last, .. } = &mut self.patterns[pattern];
+            *times += 1;
+            walk.left -= 1;
+            walk.last = *last;
+            if first == last && self.draws.is_empty() {
+                // All that is left is the same.
+                *times += std::mem::take(&mut walk.left);
+            } else if walk.left > 0 && pools.are_steady() {
+                let place = || Place { patterns: self.times(), wires: walk.wires, made: pools.made() };
+                if let Some((begin, period)) = watch.cycle((pools.held(), walk.last), place) {
+                    let rounds = walk.left / period;
+                    self.repeat_since(&begin.patterns, rounds);
+                    repeat_wires_since(&mut walk.wires, &begin.wires, rounds);
+                    pools.repeat(begin.made, rounds);
+                    walk.left %= period;
+                    watch = Watch::finished();
+                }
+            }
+        }
+    }
+
+    /// Goes on to the end by `steady`, which applies.
+    fn walk_steady(&mut self, steady: &Steady, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
+        let times = walk.left;
+        let mut held = pools.held();
+        let mut watch = Watch::default();
+        while walk.left > 0 {
+            let piece = steady.piece(held);
+            let before = walk.last.map_or(2, |last| last as usize);
+            let pattern =
+                self.places[piece][before].unwrap_or_else(|| self.pattern(steps, walk.last, steady.waits(piece)));
+            self.places[piece][before] = Some(pattern);
+            let Pattern { times, first, last, .. } = &mut self.patterns[pattern];
+            *times += 1;
+            walk.left -= 1;
+            walk.last = *last;
+            if first == last && steady.is_constant() {
+                *times += std::mem::take(&mut walk.left);
+            }
+            held = steady.after(held);
+            if let Some((begin, period)) = watch.cycle((held, walk.last), || self.times()) {
+                self.repeat_since(&begin, walk.left / period);
+                walk.left %= period;
+                watch = Watch::finished();
+            }
+        }
+        steady.take(times, pools, &mut walk.wires);
+    }
+
+    /// Takes the OTs of all draws, and adds what refills sent to `wires`. Returns which draws waited.
+    fn take(&self, pools: &mut Pools, wires: &mut [Wire; 2]) -> u64 {
+        self.draws.iter().fold(0, |waits, draw| {
+            let amount = pools.refill(draw);
+            let wire = pools.wire(draw.sender, amount);
+            pools.take(draw, amount);
+            add(&mut wires[draw.sender as usize], &wire, 1);
+            waits << 2 | waiting(&wire)
+        })
+    }
+
+    /// Whether the steady form applies. It is made when pools are refilled by steps.
+    fn is_steady(&mut self, pools: &Pools) -> bool {
+        let Some(step) = pools.step() else { return false };
+        let steady = self.steady.get_or_insert_with(|| Steady::new(&self.draws, step, pools));
+        self.places.resize(steady.pieces(), [None; 3]);
+        steady.applies(pools)
+    }
+
+    /// The place of a pattern.
+    fn pattern(&mut self, steps: &[Step], first: Option<Direction>, waits: u64) -> usize {
+        let known = self.patterns.iter().position(|pattern| (pattern.waits, pattern.first) == (waits, first));
+        known.unwrap_or_else(|| {
+            self.patterns.push(Pattern::new(steps, self.phase, first, waits, self.draws.len()));
+            self.patterns.len() - 1
+        })
+    }
+
+    /// How often each pattern happened.
+    fn times(&self) -> Vec<u64> {
+        self.patterns.iter().map(|pattern| pattern.times).collect()
+    }
+
+    /// Counts what happened since `begin` `rounds` more times.
+    fn repeat_since(&mut self, begin: &[u64], rounds: u64) {
+        let before = begin.iter().chain(std::iter::repeat(&0));
+        for (pattern, before) in self.patterns.iter_mut().zip(before) {
+            pattern.times += rounds * (pattern.times - before);
+        }
+    }
+
+    /// Books what happened, and forgets how often.
+    fn book(&mut self, &Walk { last, ref wires, .. }: &Walk, ledger: &mut Ledger) {
+        for Pattern { once, times, .. } in self.patterns.iter_mut().filter(|pattern| pattern.times > 0) {
+            let times = std::mem::take(times);
+            once.iter().for_each(|(phase, traffic)| ledger.book_traffic(*phase, &repeated(traffic, times), last));
+        }
+        if wires.iter().any(|wire| wire.messages() > 0) {
+            ledger.book_traffic(Phase::Offline, &refill_traffic(wires), last);
+        }
+    }
+}
+
+/// Adds to `wires` what was added since `begin`, `rounds` times.
+fn repeat_wires_since(wires: &mut [Wire; 2], begin: &[Wire; 2], rounds: u64) {
+    let since =
+        |now: Run, before: Run| Run { bytes: now.bytes - before.bytes, messages: now.messages - before.messages };
+    for (wire, before) in wires.iter_mut().zip(begin) {
+        let once = Wire {
+            to_sender: since(wire.to_sender, before.to_sender),
+            to_receiver: since(wire.to_receiver, before.to_receiver),
+        };
+        add(wire, &once, rounds);
+    }
+}
+
+/// Bytes and messages of refills that sent `wires`, by OT sender. Their flows are those of patterns.
+fn refill_traffic(wires: &[Wire; 2]) -> Traffic {
+    let mut traffic = Traffic::default();
+    for sender in [Role::Client, Role::Server] {
+        for (direction, Run { bytes, messages }) in runs(sender, wires[sender as usize]) {
+            match direction {
+                Direction::ClientToServer => traffic.bytes_client_to_server += bytes,
+                Direction::ServerToClient => traffic.bytes_server_to_client += bytes,
+            }
+            traffic.messages += messages;
+        }
+    }
+    traffic
+}
+
+impl Pattern {
+    fn new(steps: &[Step], phase: Phase, first: Option<Direction>, waits: u64, draws: usize) -> Self {
+        let mut ledger = Ledger::untimed_until(phase, first);
+        let mut draws_left = draws;
+        for step in steps {
+            step.book(&mut ledger);
+            if let Some(draw) = Draw::of(step) {
+                draws_left -= 1;
+                let bits = waits >> (2 * draws_left);
+                let run = |bit: u64| Run { bytes: 0, messages: bits >> bit & 1 };
+                book_refill(draw.sender, Wire { to_sender: run(1), to_receiver: run(0) }, &mut ledger);
+            }
+        }
+        let mut once: Vec<_> = ledger.entries().iter().map(|entry| (entry.phase, entry.traffic)).collect();
+        if let Some((_, offline)) = once.iter_mut().find(|(phase, _)| *phase == Phase::Offline) {
+            offline.messages -= u64::from(waits.count_ones());
+        }
+        Pattern { waits, first, last: ledger.last(), once, times: 0 }
+    }
+}
+
+/// `traffic` `times` times.
+fn repeated(traffic: &Traffic, times: u64) -> Traffic {
+    Traffic {
+        bytes_client_to_server: traffic.bytes_client_to_server * times,
+        bytes_server_to_client: traffic.bytes_server_to_client * times,
+        messages: traffic.messages * times,
+        flows: traffic.flows * times,
+        ..Traffic::default()
+    }
+}
+
+/// All that the future depends on: what the pools hold, and the direction of the last message.
+type State = ([usize; 2], Option<Direction>);
+
+/// A mark costs more than some steps.
+const FIRST_MARK: u64 = 64;
+
+/// Watches for a state that comes again, by Brent's method (BIT 20, 1980): it compares with one earlier state, and
+/// takes another one after 1, 2, 4, ... times [`FIRST_MARK`] steps. Pools give equal numbers and are refilled by
+/// multiples of one, so their states do come again.
+#[derive(Debug)]
+struct Watch<P> {
+    mark: Option<(State, P)>,
+    /// Steps since the mark.
+    steps: u64,
+    /// After how many of them the next mark is set.
+    most: u64,
+    finished: bool,
+}
+
+impl<P> Default for Watch<P> {
+    fn default() -> Self {
+        Watch { mark: None, steps: 0, most: FIRST_MARK, finished: false }
+    }
+}
+
+impl<P> Watch<P> {
+    /// A watch that sees nothing.
+    fn finished() -> Self {
+        Watch { finished: true, ..Watch::default() }
+    }
+
+    /// A step ends at `state`, which is `place`. If the state was the same at the mark, returns the place there and
+    /// the number of steps since.
+    fn cycle(&mut self, state: State, place: impl FnOnce() -> P) -> Option<(P, u64)> {
+        if self.finished {
+            return None;
+        }
+        self.steps += 1;
+        if self.mark.as_ref().is_some_and(|(mark, _)| *mark == state) {
+            return self.mark.take().map(|(_, place)| (place, self.steps));
+        }
+        if self.steps >= self.most {
+            self.mark = Some((state, place()));
+            (self.steps, self.most) = (0, 2 * self.most);
+        }
+        None
+    }
+}

@@ -1,0 +1,121 @@
+//! The pools of OTs as numbers.
+
+use net::Role;
+use ot::{CotKind, PoolPlan, Wire};
+
+use protocols::cost::Step;
+
+/// The pools of both directions, by OT sender.
+#[derive(Debug)]
+pub(super) struct Pools {
+    plan: PoolPlan,
+    levels: [Level; 2],
+}
+
+/// The pool of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    made: u64,
+    held: usize,
+}
+
+/// A step that needs OTs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draw {
+    pub(super) sender: Role,
+    /// OTs that the pool must hold.
+    pub(super) least: usize,
+    /// OTs that it gives.
+    pub(super) taken: usize,
+}
+
+impl Draw {
+    pub(super) fn of(step: &Step) -> Option<Self> {
+        match *step {
+            Step::Cots { sender, count } => Some(Draw { sender, least: count as usize, taken: count as usize }),
+            Step::Pooled { sender, count } => Some(Draw { sender, least: count as usize, taken: 0 }),
+            _ => None,
+        }
+    }
+}
+
+impl Pools {
+    /// Empty pools of OTs made by `kind`.
+    pub(super) fn new(kind: CotKind) -> Self {
+        Pools { plan: PoolPlan { kind, min_batch: kind.default_batch() }, levels: Default::default() }
+    }
+
+    /// What makes the OTs.
+    pub(super) fn kind(&self) -> CotKind {
+        self.plan.kind
+    }
+
+    /// OTs made so far.
+    pub(super) fn made(&self) -> [u64; 2] {
+        self.levels.map(|level| level.made)
+    }
+
+    /// OTs in the pools.
+    pub(super) fn held(&self) -> [usize; 2] {
+        self.levels.map(|level| level.held)
+    }
+
+    /// Whether refills no longer depend on how many OTs were made.
+    pub(super) fn are_steady(&self) -> bool {
+        self.levels.iter().all(|level| self.plan.is_steady(level.made))
+    }
+
+    /// What refills are multiples of, if they are the least multiples that will do and send as many times as much.
+    pub(super) fn step(&self) -> Option<usize> {
+        if self.are_steady() { self.plan.steady_step() } else { None }
+    }
+
+    /// OTs that a refill makes before `draw`; 0 if the pool holds enough.
+    pub(super) fn refill(&self, draw: &Draw) -> usize {
+        let Level { made, held } = self.levels[draw.sender as usize];
+        self.plan.refill_amount(made, held, draw.least)
+    }
+
+    /// What a refill by `amount` for `sender` sends.
+    pub(super) fn wire(&self, sender: Role, amount: usize) -> Wire {
+        self.plan.refill_wire(self.levels[sender as usize].made, amount)
+    }
+
+    /// Adds `refill` OTs, and takes those of `draw` out.
+    pub(super) fn take(&mut self, draw: &Draw, refill: usize) {
+        let Level { made, held } = &mut self.levels[draw.sender as usize];
+        *made += refill as u64;
+        *held = *held + refill - draw.taken;
+    }
+
+    /// Takes `count` OTs out of the pool of `sender`, which is refilled by multiples of `step` and holds less than
+    /// one. Returns how many steps are made.
+    pub(super) fn take_by_steps(&mut self, sender: Role, count: u64, step: usize) -> u64 {
+        let Level { made, held } = &mut self.levels[sender as usize];
+        let steps = count.saturating_sub(*held as u64).div_ceil(step as u64);
+        let amount = steps * step as u64;
+        *made += amount;
+        *held = (*held as u64 + amount - count) as usize;
+        steps
+    }
+
+    /// As many more OTs have been made, `times` times, as since `before` were. As many are held.
+    pub(super) fn repeat(&mut self, before: [u64; 2], times: u64) {
+        for (level, before) in self.levels.iter_mut().zip(before) {
+            level.made += times * (level.made - before);
+        }
+    }
+}
+
+/// Whether a refill sends something to the OT sender (bit 1), and to the OT receiver (bit 0).
+pub(super) fn waiting(wire: &Wire) -> u64 {
+    u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
+}
+
+/// Adds `wire` to `sum`, `times` times.
+pub(super) fn add(sum: &mut Wire, wire: &Wire, times: u64) {
+    for (sum, run) in [(&mut sum.to_sender, wire.to_sender), (&mut sum.to_receiver, wire.to_receiver)] {
+        sum.bytes += times * run.bytes;
+        sum.messages += times * run.messages;
+    }
+}

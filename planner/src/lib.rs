@@ -1,0 +1,41 @@
+//! What a session would cost, known from shapes alone: bytes and flows by account, time on given machines over a
+//! given link, and memory.
+//!
+//! A [`Planner`] is a box ([`Abb`](protocols::Abb)) without values. A program that runs on it takes the same steps as
+//! one that runs between two parties, and the planner books what each step sends. Its ledger then equals that of the
+//! session in every account, except for times.
+//!
+//! # Terms
+//!
+//! - A *forecast* adds up the costs of operations as a session would: OTs come out of pools, which are refilled in
+//!   large batches, and each key is sent once.
+//! - A *passage* is a row of steps that is taken many times. It is gone through once for each pattern of refills.
+//! - Layers are of one *class* if they cost the same: one is run, the others are booked by it.
+//! - A *timeline* has the clocks of both parties, moved by work and messages.
+//! - A *setting* is both machines and the link between them; a *profile* is what was measured of a machine.
+//!
+//! ```text
+//! calibrate:  run small sessions; the plan of each says how many units of every kernel each account has
+//!             fit seconds per unit to the processor times of all accounts    -> Profile, kept in a file
+//! plan:       seconds per unit x units, on two clocks                        -> seconds, CPU seconds
+//! ```
+//!
+//! Bytes, messages and flows are exact. Times and memory are estimates.
+#![deny(missing_docs)]
+
+mod classes;
+mod fit;
+mod forecast;
+mod memory;
+mod planner;
+mod profile;
+mod room;
+mod timeline;
+
+pub use fit::{Observation, fit};
+pub use memory::Footprint;
+pub use planner::{Plan, Planner};
+pub use profile::{PROFILE_VERSION, Profile, ProfileError};
+// Types of `protocols` that appear in signatures of this crate.
+pub use protocols::{Kernel, Rates};
+pub use timeline::{Machine, Setting, Tallies, Units};

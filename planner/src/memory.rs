@@ -1,0 +1,48 @@
+//! The memory of both processes, from what they hold.
+
+use net::Role;
+use protocols::Needs;
+
+/// Bytes of a share.
+const WORD: u64 = 8;
+
+/// Bytes that a queue of prepared words keeps in memory: a chunk at either end.
+const QUEUE_BYTES: u64 = 2 << 18;
+
+/// Bytes that a session holds at the most, besides what a process has before it and besides mapped weights. All of it
+/// is estimated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// At the client.
+    pub client: u64,
+    /// At the server.
+    pub server: u64,
+}
+
+impl Footprint {
+    /// The footprint of a session whose caches of keys and values grow to `cached` words, that prepares `needs`, and
+    /// whose pools and operations hold up to `room` bytes ([`Planner::room`](crate::Planner::room)).
+    pub fn of(cached: u64, needs: &Needs, room: [u64; 2]) -> Self {
+        // Shares of keys and values stay; prepared ones have a mask and an opened word each as well.
+        let copies = if needs.operands.is_empty() { 1 } else { 3 };
+        let queues = |role: Role| -> u64 {
+            let kinds = needs.units.iter().map(|(kind, &units)| (units * kind.words(role)) as u64 * WORD);
+            let operands = needs.operands.len() as u64 * QUEUE_BYTES;
+            kinds.map(|bytes| bytes.min(QUEUE_BYTES)).sum::<u64>() + operands
+        };
+        let of = |role: Role| room[role as usize] + copies * cached * WORD + queues(role);
+        Footprint { client: of(Role::Client), server: of(Role::Server) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_grows_with_the_session_and_the_rest_stays() {
+        let of = |cached, room| Footprint::of(cached, &Needs::default(), room);
+        assert_eq!(of(10, [0, 0]), Footprint { client: 80, server: 80 });
+        assert_eq!(of(20, [5, 7]), Footprint { client: 165, server: 167 });
+    }
+}

@@ -1,0 +1,338 @@
+//! The arithmetic black box on bare shapes: adds up what every operation would send.
+
+use std::any::Any;
+use std::time::Duration;
+
+use engine::Layer;
+use ndarray::ArrayD;
+use net::{Ledger, Role};
+
+use protocols::correlation::Need;
+use protocols::cost::Cost;
+use protocols::form::Shapes;
+use protocols::operands::Events;
+use protocols::ops::cached;
+use protocols::ops::matmul::{Matmul, product_shape};
+use protocols::stock::{Levels, Use};
+use protocols::{
+    Abb, CachedProduct, Error, Evaluation, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Rates, Shape,
+    Words, preparation,
+};
+
+use crate::classes::{Begun, Classes, Event};
+use crate::forecast::Forecast;
+use crate::timeline::{Machine, Setting, Tallies};
+
+/// The model on shapes alone: what [`Secure`](protocols::Secure) would send.
+pub type Plan = FixedPoint<Planner>;
+
+/// Books the cost of every operation, pools and keys included, as a [`Session`](protocols::Session) with the same options
+/// would. After the same operations both ledgers are equal except for times.
+#[derive(Debug)]
+pub struct Planner {
+    ledger: Ledger,
+    plans: Plans,
+    forecast: Forecast,
+    options: Options,
+    stock: Levels,
+    /// What was taken outside of layers.
+    needs: Needs,
+    classes: Classes,
+    /// Whether costs go into the ledger.
+    books: bool,
+}
+
+impl Planner {
+    /// The state after session set-up with `options`.
+    pub fn new(options: Options) -> Self {
+        Planner::after(Ledger::default(), options)
+    }
+
+    /// The state after everything in `ledger` and session set-up with `options`.
+    pub fn after(mut ledger: Ledger, options: Options) -> Self {
+        let forecast = Forecast::new(options, &mut ledger);
+        let plans = Plans::new(options);
+        let ledger = ledger.without_clocks();
+        let (stock, needs, classes) = Default::default();
+        Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
+    }
+
+    /// The same, which books times in `setting` too: the client's clock and processor, and the server's processor.
+    pub fn timed(mut self, setting: Setting) -> Self {
+        self.forecast.time(setting, false, &mut self.ledger);
+        self
+    }
+
+    /// The same, which also counts the units of kernels by account ([`Planner::tallies`]), at times of zero.
+    /// `imitated` says whether the network will be.
+    pub fn tallied(mut self, imitated: bool) -> Self {
+        let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
+        let setting = Setting { imitated, ..Setting::apart(machine.clone(), machine) };
+        self.forecast.time(setting, true, &mut self.ledger);
+        self
+    }
+
+    /// Units of kernels by account, if they are counted.
+    pub fn tallies(&self) -> Option<&Tallies> {
+        self.forecast.tallies()
+    }
+
+    /// The most bytes that pools of OTs and an operation hold at once, at the client and at the server: estimated by
+    /// a box that predicts times.
+    pub fn room(&self) -> [u64; 2] {
+        self.forecast.room()
+    }
+
+    /// A box that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.
+    pub fn listing(options: Options) -> Self {
+        Planner { books: false, ..Planner::new(options) }
+    }
+
+    /// The same, with the plans of HE operations and tournaments that `other` has searched for. It must have the same
+    /// options; otherwise this panics.
+    pub fn with_plans_of(self, other: Self) -> Self {
+        assert_eq!(self.options, other.options, "plans follow the options");
+        Planner { plans: other.plans, ..self }
+    }
+
+    /// Whether costs go into the ledger from now on. Shapes and lists go on either way.
+    pub fn set_booking(&mut self, books: bool) {
+        self.books = books;
+    }
+
+    /// Fills the stock with all of `needs`, as [`Secure::prepare`](protocols::Secure::prepare) does.
+    pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
+        self.ledger.enter(preparation::SCOPE);
+        for (job, cost) in preparation::costs(needs, &mut self.plans)? {
+            self.ledger.enter(job.scope());
+            self.forecast.play(&cost, &mut self.ledger);
+            job.end(needs, &mut self.ledger);
+        }
+        self.ledger.leave();
+        self.set_stock(needs);
+        Ok(())
+    }
+
+    /// Puts everything that `needs` stores in stock, at no cost: another session made it.
+    pub fn set_stock(&mut self, needs: &Needs) {
+        self.stock = Levels::of(needs);
+    }
+
+    /// What the run so far takes from a stock.
+    pub fn needs(&self) -> Needs {
+        let mut all = self.needs.clone();
+        self.classes.add_to(&mut all);
+        all
+    }
+
+    /// The ledger.
+    pub fn ledger(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// Plans of HE operations.
+    pub fn plans(&mut self) -> &mut Plans {
+        &mut self.plans
+    }
+
+    /// The engine over this box.
+    pub fn engine(self) -> Plan {
+        FixedPoint::over(self)
+    }
+
+    /// OTs used so far by online steps with `sender` as OT sender.
+    pub fn cots_used(&self, sender: Role) -> u64 {
+        self.needs().cots[sender as usize]
+    }
+
+    /// Where what is taken now is listed, and the account that takes it.
+    fn list(&mut self) -> (&mut Needs, &str) {
+        (self.classes.running().unwrap_or(&mut self.needs), self.ledger.path())
+    }
+
+    fn play(&mut self, cost: Cost) {
+        let (list, path) = self.list();
+        for role in [Role::Client, Role::Server] {
+            let cots = cost.cots_used(role);
+            list.cots[role as usize] += cots;
+            if cots > 0 {
+                list.uses.note(Use::Cots(role), path, cots);
+            }
+        }
+        self.book(cost);
+    }
+
+    fn book(&mut self, cost: Cost) {
+        if self.books {
+            self.forecast.play(&cost, &mut self.ledger);
+            self.classes.note(|| Event::Book { cost, passages: Vec::new() });
+        }
+    }
+
+    /// Takes `need`, and books making it on the spot if it is not in stock.
+    fn take(&mut self, need: Need) -> Result<(), Error> {
+        let (list, path) = self.list();
+        match list.units.get_mut(&need.kind) {
+            Some(units) => *units += need.units,
+            None => drop(list.units.insert(need.kind.clone(), need.units)),
+        }
+        list.uses.note(Use::Units(need.kind.clone()), path, need.units as u64);
+        if self.books {
+            let cost = taking(&mut self.stock, &mut self.plans, &need, self.forecast.is_timed())?;
+            if need.kind.weight().is_some() {
+                self.book(cost);
+            } else {
+                self.forecast.play(&cost, &mut self.ledger);
+                self.classes.note(|| Event::Take(need));
+            }
+        }
+        Ok(())
+    }
+
+    /// Books what the first layer of `class` did in this pass.
+    fn replay(&mut self, class: usize) -> Result<(), Error> {
+        if !self.books {
+            return Ok(());
+        }
+        let Planner { ledger, plans, forecast, stock, classes, .. } = self;
+        let timed = forecast.is_timed();
+        for event in classes.events(class) {
+            match event {
+                Event::Enter(name) => ledger.enter(name),
+                Event::Leave => ledger.leave(),
+                Event::Take(need) => {
+                    let cost = taking(stock, plans, need, timed)?;
+                    forecast.play(&cost, ledger);
+                }
+                Event::Book { cost, passages } => forecast.play_again(cost, passages, ledger),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The cost of taking `need` from `stock`: making what it does not have, and, where work counts, moving the words.
+fn taking(stock: &mut Levels, plans: &mut Plans, need: &Need, work: bool) -> Result<Cost, Error> {
+    let made = stock.take(plans, need)?;
+    Ok(if work { made.then(need.kind.moved(need.units)) } else { made })
+}
+
+impl Abb for Planner {
+    type Form = Shapes;
+    type Words = Shape;
+    type Bits = Shape;
+    const PLAN: bool = true;
+
+    fn enter(&mut self, name: &str) {
+        self.ledger.enter(name);
+        if self.books {
+            self.classes.note(|| Event::Enter(name.to_owned()));
+        }
+    }
+
+    fn leave(&mut self) {
+        self.ledger.leave();
+        if self.books {
+            self.classes.note(|| Event::Leave);
+        }
+    }
+
+    fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
+        match self.classes.begin(layer, self.ledger.path()) {
+            Begun::Run => Ok(None),
+            Begun::Like(class) => {
+                self.replay(class)?;
+                Ok(self.classes.output(class))
+            }
+        }
+    }
+
+    fn end_layer(&mut self, output: Box<dyn Any + Send>) {
+        self.classes.end(output);
+    }
+
+    fn apply<O: Operation>(&mut self, operation: O, input: O::Input<'_, Shapes>) -> Result<O::Output<Shapes>, Error> {
+        let size = operation.size(&input);
+        let need = operation.correlations(&size, &self.options);
+        let prepared = need.is_some();
+        if let Some(need) = need {
+            self.take(need)?;
+        }
+        let cost = operation.cost(&size, prepared, &mut self.plans)?;
+        self.play(cost);
+        Ok(operation.planned(size))
+    }
+
+    fn matmul_cached_each(
+        &mut self,
+        products: Vec<CachedProduct<'_, Shape>>,
+        width: u32,
+    ) -> Result<Vec<Shape>, Error> {
+        if !self.options.preprocess {
+            let whole = |CachedProduct { a, b, .. }| self.apply(Matmul { width }, (a, b));
+            return products.into_iter().map(whole).collect();
+        }
+        let (mut all, mut out) = (Vec::new(), Vec::new());
+        for CachedProduct { a, b, axis, operand } in products {
+            let shape = product_shape(&a.0, &b.0);
+            let planned = cached::plan(&mut self.stock, operand, shape, axis, width)?;
+            let form = planned.form;
+            let (list, path) = self.list();
+            let listed = list.operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
+            listed.list.push(planned.listed);
+            list.uses.note(Use::Operand(operand.id()), path, form.product_words(&planned.listed));
+            all.push(planned);
+            out.push(Shape(vec![shape.batch, shape.m, shape.n]));
+        }
+        for planned in &all {
+            if !self.books || planned.ready {
+                continue;
+            }
+            let events = Events { form: planned.form, list: vec![planned.event] };
+            let cost = cached::prepare_cost(&mut self.plans, &events)?;
+            self.book(cost);
+        }
+        self.play(cached::cost(&all, width));
+        Ok(out)
+    }
+
+    fn public(&mut self, shape: &[usize], _: impl Fn(&[usize]) -> u64) -> Shape {
+        Shape(shape.to_vec())
+    }
+
+    fn constant(&mut self, shape: &[usize], _: u64) -> Shape {
+        Shape(shape.to_vec())
+    }
+
+    fn add_public(&mut self, x: &Shape, _: u64) -> Shape {
+        x.clone()
+    }
+
+    fn input(&mut self, _: Role, shape: &[usize], _: Option<&ArrayD<u64>>) -> Result<Shape, Error> {
+        Ok(Shape(shape.to_vec()))
+    }
+
+    fn not(&mut self, bits: &Shape) -> Shape {
+        bits.clone()
+    }
+
+    fn xor(&mut self, a: &Shape, b: &Shape) -> Shape {
+        a.plus(b)
+    }
+
+    fn low_bit(&mut self, x: &Shape) -> Shape {
+        x.clone()
+    }
+
+    fn evaluation(&self) -> Evaluation {
+        self.options.evaluation()
+    }
+
+    fn wire_time(&self, cost: &Cost) -> Duration {
+        self.options.wire_time(cost)
+    }
+
+    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
+        self.options.flows_cost_more(flows, leaves)
+    }
+}

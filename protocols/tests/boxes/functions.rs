@@ -1,0 +1,231 @@
+//! Every function between two parties against the box in the clear. The plan's ledger is compared with the parties'
+//! too.
+
+use engine::Visible;
+use std::time::Duration;
+
+use planner::Planner;
+use proptest::prelude::*;
+use protocols::functions::max::{MAX_WIDTH, UNIT, max_counted, max_ragged};
+use protocols::words::signed;
+use protocols::{Clear, FRAC, Gelu, Lengths, Options, Shape, Tensor, functions};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::{BOTH, DEALER, Function, TWO_PHASES, fixed, real, secure};
+
+/// Largest difference between the boxes on numbers of [-range, range].
+fn difference(options: Options, range: f64, shape: &[usize], function: impl Function) -> f64 {
+    let mut rng = StdRng::seed_from_u64(11);
+    let x: Vec<f64> = (0..shape.iter().product()).map(|_| rng.random_range(-range..range)).collect();
+    let words = Tensor::reshape(&fixed(&x), shape);
+    let clear = function.call(&mut Clear::evaluating(options.evaluation()), &[words]).expect("inputs are in range");
+    let flat = fixed(&x).into_iter().collect::<Vec<_>>();
+    let got = secure(options, &[(&flat, shape)], function);
+    clear.iter().zip(&got).map(|(a, b)| (real(*a) - real(*b)).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn both_boxes_agree_by_look_up() {
+    both_boxes_agree(DEALER);
+}
+
+#[test]
+fn both_boxes_agree_on_masked_inputs() {
+    both_boxes_agree(TWO_PHASES);
+}
+
+fn both_boxes_agree(options: Options) {
+    for (name, within, got) in [
+        (
+            "gelu far",
+            1e-3,
+            difference(options, 1000.0, &[300], function!([] | b, x | functions::gelu(b, &x[0], Gelu::Tanh))),
+        ),
+        ("gelu", 3e-4, difference(options, 5.0, &[300], function!([] | b, x | functions::gelu(b, &x[0], Gelu::Erf)))),
+        ("silu", 3e-4, difference(options, 16.0, &[300], function!([] | b, x | functions::silu(b, &x[0])))),
+        ("relu", 2e-4, difference(options, 2.0, &[300], function!([] | b, x | functions::relu(b, &x[0])))),
+        ("relu far", 2e-4, difference(options, 1000.0, &[300], function!([] | b, x | functions::relu(b, &x[0])))),
+        (
+            "soft cap",
+            2e-3,
+            difference(options, 120.0, &[300], function!([] | b, x | functions::soft_cap(b, &x[0], 30.0))),
+        ),
+        (
+            "soft cap far",
+            2e-3,
+            difference(options, 1000.0, &[300], function!([] | b, x | functions::soft_cap(b, &x[0], 50.0))),
+        ),
+        (
+            "softmax within",
+            1e-4,
+            difference(
+                options,
+                4.0,
+                &[2, 3, 21],
+                function!(
+                    [] | b,
+                    x | Ok(functions::softmax_each(b, &[Visible { scores: &x[0], seen: &[0..1, 3..20, 9..21] }])?
+                        .remove(0))
+                ),
+            ),
+        ),
+        (
+            "softmax",
+            1e-4,
+            difference(options, 4.0, &[2, 3, 21], function!([] | b, x | functions::softmax(b, &x[0], &[1, 20, 21]))),
+        ),
+        (
+            "softmax of parts",
+            1e-4,
+            difference(
+                options,
+                4.0,
+                &[2, 3, 21],
+                function!(
+                    [] | b,
+                    x | {
+                        // Two tensors of other shapes, from one.
+                        let [a, c] = [x[0].slice(0, 0..1), x[0].slice(0, 1..2).reshape(&[9, 1, 7])];
+                        let parts = functions::softmax_each(
+                            b,
+                            &[
+                                Visible { scores: &a, seen: &[0..1, 0..20, 0..21] },
+                                Visible { scores: &c, seen: &[0..7] },
+                            ],
+                        )?;
+                        let flat: Vec<_> = parts.iter().map(|part| part.reshape(&[63])).collect();
+                        Ok(Tensor::concat(0, &flat.iter().collect::<Vec<_>>()))
+                    }
+                ),
+            ),
+        ),
+        (
+            "softmax wide",
+            1e-4,
+            difference(options, 500.0, &[4, 1, 33], function!([] | b, x | functions::softmax(b, &x[0], &[30]))),
+        ),
+        (
+            "softmax long",
+            2e-5,
+            difference(
+                options,
+                4.0,
+                &[1, 2, 6000],
+                function!([] | b, x | functions::softmax(b, &x[0], &[4097, 6000])),
+            ),
+        ),
+        (
+            "rms norm",
+            4e-4,
+            difference(options, 700.0, &[3, 96], function!([] | b, x | functions::rms_norm(b, &x[0], 1e-6))),
+        ),
+    ] {
+        println!("{name}: {got:.2e}");
+        assert!(got < within, "{name}: {got}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn maxima_of_ragged_rows(
+        rows in prop::collection::vec(prop::collection::vec(-511.75f64..511.9999, 1..70), 1..9),
+        spread in prop::sample::select(vec![1.0, 0.01, 0.0005]),
+    ) {
+        let lengths = Lengths::from(&rows.iter().map(Vec::len).collect::<Vec<_>>()[..]);
+        let x = fixed(&rows.concat().iter().map(|x| x * spread).collect::<Vec<_>>());
+        let clear = max_ragged(&mut Clear::new(), &x, &lengths).unwrap();
+        let words: Vec<u64> = x.iter().copied().collect();
+        let shared = BOTH.map(|options| {
+            let lengths = lengths.clone();
+            secure(options, &[(&words, &[words.len()])], function!([lengths: Lengths] |b, x| {
+                max_ragged(b, &x[0], lengths)
+            }))
+        });
+        let mut rest = &words[..];
+        for (i, n) in lengths.iter().enumerate() {
+            let (row, others) = rest.split_at(n);
+            rest = others;
+            let want = row.iter().map(|&x| real(x)).fold(f64::MIN, f64::max);
+            for (got, units) in [(clear[i], 1.0), (shared[0][i], 2.0), (shared[1][i], 2.0)] {
+                let short = want - real(signed(got, MAX_WIDTH) as u64);
+                prop_assert!((0.0..units * UNIT).contains(&short), "{} below {}", short, want);
+            }
+        }
+    }
+}
+
+/// Bits of a maximum by counts.
+const COUNTED_WIDTH: u32 = FRAC + 10;
+
+/// What a maximum by counts is for a row: within 1 below and 1 above.
+fn check_counted(rows: &[Vec<f64>]) {
+    let lengths = Lengths::from(&rows.iter().map(Vec::len).collect::<Vec<_>>()[..]);
+    let x = fixed(&rows.concat());
+    let clear = max_counted(&mut Clear::new(), &x, &lengths).unwrap();
+    let words: Vec<u64> = x.iter().copied().collect();
+    let shared = {
+        let lengths = lengths.clone();
+        secure(
+            TWO_PHASES,
+            &[(&words, &[words.len()])],
+            function!([lengths: Lengths] |b, x| max_counted(b, &x[0], lengths)),
+        )
+    };
+    for (i, span) in lengths.spans().enumerate() {
+        let row = &words[span];
+        let want = row.iter().map(|&x| x as i64).max().unwrap_or(i64::MIN) as u64;
+        for (got, low) in [(clear[i], 0.0), (shared[i], -1.0)] {
+            let above = real(signed(got.wrapping_sub(want), COUNTED_WIDTH) as u64);
+            assert!(low < above && above <= 1.0, "{above} above {}, {} entries", real(want), row.len());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn maxima_by_counts(
+        rows in prop::collection::vec(prop::collection::vec(-510.99f64..511.9999, 1..70), 1..5),
+        spread in prop::sample::select(vec![1.0, 0.05, 0.0005]),
+    ) {
+        check_counted(&rows.iter().map(|row| row.iter().map(|x| x * spread).collect()).collect::<Vec<_>>());
+    }
+}
+
+/// Counters must not wrap to 0: as many equal entries as a ring has numbers, and one less and more. And every
+/// place of the largest entry at which a digit changes.
+#[test]
+fn maxima_by_counts_of_equal_entries_and_at_the_ends_of_digits() {
+    for n in [1, 2, 127, 128, 255, 256, 257, 511, 512] {
+        check_counted(&[vec![-3.25; n]]);
+    }
+    let ends = [-510.99, -510.5, -480.5, -480.0, -479.9, -1.0, 0.0, 31.99, 32.0, 479.99, 480.0, 511.0, 511.999];
+    check_counted(&ends.map(|end| vec![-510.99, end, -510.99]));
+}
+
+/// One phase takes the form of an activation that is sent faster, however fast the link is and however many entries
+/// there are.
+#[test]
+fn the_form_follows_link_and_volume() {
+    let sent = |n: usize, over: net::Shape| {
+        let mut planner = Planner::new(Options { link: over, ..DEALER });
+        functions::gelu(&mut planner, &Shape(vec![n]), Gelu::Tanh).expect("plan");
+        let total = planner.ledger().total();
+        move |link: net::Shape| {
+            link.predict([total.bytes_client_to_server, total.bytes_server_to_client], total.flows)
+        }
+    };
+    for (megabits, milliseconds) in [(100, 80), (400, 4), (999, 4), (1001, 4), (999, 20), (1000, 1), (3016, 1)] {
+        let round_trip = Duration::from_millis(milliseconds);
+        let link = net::Shape { bytes_per_second: megabits * 125_000, round_trip };
+        for n in [1, 64, 3072, 10_000, 128 * 3072] {
+            // Where flows alone count it is look-up, where bytes alone count it is keys.
+            let [lookup, masked] = [(1 << 50, 1000), (1, 0)].map(|(rate, delay)| {
+                sent(n, net::Shape { bytes_per_second: rate, round_trip: Duration::from_millis(delay) })(link)
+            });
+            assert_eq!(sent(n, link)(link), lookup.min(masked), "{n} over {link:?}: {lookup:?} or {masked:?}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The offline phase prepares what is used, by both parties' real messages.
+
+use ndarray::ArrayD;
+use net::{Phase, Role};
+use protocols::ops::linear::Linear;
+use protocols::ops::matmul::Matmul;
+use protocols::ops::matmul::multiply;
+use protocols::ops::mul::{Mul, MulRows};
+use protocols::ops::sum_squares::SumSquares;
+use protocols::ops::truncate::Truncation;
+use protocols::{
+    Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor,
+    WeightSpec, Words,
+};
+
+use crate::{DEALER, Function, TWO_PHASES, own, run, share};
+
+const HEADS: usize = 2;
+const DIM: usize = 5;
+const WIDTH: u32 = 40;
+const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0, part: 0 };
+const VALUES: OperandId = OperandId { kind: OperandKind::Values, ..KEYS };
+/// New tokens of each step.
+const STEPS: [usize; 4] = [4, 1, 1, 3];
+
+fn weight(known: bool) -> FixedWeight {
+    let spec = WeightSpec { name: "w".into(), inputs: DIM, outputs: 7 };
+    let matrix = FixedMatrix::integers(DIM, 7, (0..DIM as i32 * 7).map(|i| i * 3 % 7 - 3).collect());
+    FixedWeight { spec, frac: 16, values: known.then(|| FixedValues { matrix, bias: vec![5; 7] }) }
+}
+
+/// Attention without softmax over a cache that grows, then a weight, squares and products.
+struct Steps {
+    weight: FixedWeight,
+    fixed: bool,
+}
+
+impl Function for Steps {
+    fn call<B: Abb>(&self, b: &mut B, x: &[B::Words]) -> Result<B::Words, Error> {
+        let [mut keys, mut values] = [KEYS, VALUES].map(Operand::new);
+        let (mut seen, mut out) = (0, Vec::new());
+        for fresh in STEPS {
+            let q = x[0].slice(1, seen..seen + fresh);
+            seen += fresh;
+            let k = x[1].slice(1, 0..seen);
+            let kt = k.permute(&[0, 2, 1]);
+            let mixed = if self.fixed {
+                let scores = b.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?;
+                b.matmul_cached(&scores, &k, WIDTH, Axis::Rows, &mut values)?
+            } else {
+                let scores = b.apply(Matmul { width: WIDTH }, (&q, &kt))?;
+                b.apply(Matmul { width: WIDTH }, (&scores, &k))?
+            };
+            let y = b.apply(Linear { weight: &self.weight }, &mixed.reshape(&[HEADS * fresh, DIM]))?;
+            let rows = q.reshape(&[HEADS * fresh, DIM]);
+            let squares = b.apply(SumSquares { width: WIDTH }, &rows)?;
+            let cubes = b.apply(MulRows { width: WIDTH }, (&rows, &squares))?;
+            out.push(y.reshape(&[y.len()]));
+            out.push(cubes.reshape(&[cubes.len()]));
+        }
+        Ok(B::Words::concat(0, &out.iter().collect::<Vec<_>>()))
+    }
+}
+
+fn inputs() -> (Vec<Vec<u64>>, [usize; 3]) {
+    let tokens: usize = STEPS.iter().sum();
+    let len = HEADS * tokens * DIM;
+    let small = |seed: u64| (0..len as u64).map(|i| ((i * seed % 5).wrapping_sub(2)) << 8).collect::<Vec<_>>();
+    (vec![small(7), small(3)], [HEADS, tokens, DIM])
+}
+
+fn program(known: bool) -> Steps {
+    Steps { weight: weight(known), fixed: true }
+}
+
+fn needs(options: Options) -> protocols::Needs {
+    let (_, shape) = inputs();
+    let mut planner = crate::planner(options);
+    let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
+    program(false).call(&mut planner, &shapes).expect("plan");
+    planner.needs()
+}
+
+#[test]
+fn a_prepared_run_equals_the_naive_one_and_its_plan() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let want = {
+        let mut clear = protocols::Clear::new();
+        let words: Vec<ArrayD<u64>> =
+            values.iter().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v.clone()).unwrap()).collect();
+        program(true).call(&mut clear, &words).expect("clear")
+    };
+    for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
+        let needs = needs(options);
+        assert!(needs.operands.len() == 2 && needs.operands[&KEYS].list.len() == STEPS.len(), "{needs:?}");
+        let batches = needs.operands[&KEYS].batches(crate::OPERAND_BATCH);
+        assert!(batches.len() > 1, "{batches:?}");
+        assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[&KEYS].list);
+        let parties = run(options, |abb| {
+            let known = abb.session().role() == Role::Server;
+            let weight = weight(known);
+            let matrix = weight.values.as_ref().map(|v| &v.matrix);
+            let mut bytes = Vec::new();
+            abb.prepare(&needs, |name| matrix.filter(|_| name == "w"), &mut |made| {
+                bytes.push((made.bytes, made.all_bytes))
+            })?;
+            assert!(bytes.is_sorted() && bytes.last().is_some_and(|(done, all)| done == all), "{bytes:?}");
+            abb.session().channel().ledger_mut().set_phase(Phase::Decode);
+            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+            program(known).call(abb, &words)
+        });
+        let [(client, client_ledger), (server, server_ledger)] = parties;
+        assert_eq!(client_ledger, server_ledger);
+        // Products of matrices are off by a few units. The operations after them magnify this.
+        let number = |x: u64| ((x << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64;
+        let largest = want.iter().map(|x| number(*x).abs()).fold(1.0, f64::max);
+        for ((c, s), want) in client.iter().zip(&server).zip(&want) {
+            let got = number(c.wrapping_add(*s));
+            assert!((got - number(*want)).abs() < 0.01 * largest, "{got} for {}, largest {largest}", number(*want));
+        }
+        let mut planner = crate::planner(options);
+        planner.prepare(&needs).expect("plan");
+        planner.ledger().set_phase(Phase::Decode);
+        program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+        assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
+        // Nothing was left to make on the spot.
+        assert_eq!(crate::late(&mut planner), 0, "{client_ledger:#?}");
+        assert_eq!(planner.needs(), needs, "a run takes the same whether or not it was prepared");
+    }
+}
+
+#[test]
+fn a_stock_outlives_its_session() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let needs = needs(TWO_PHASES);
+    let stored = needs.stored();
+    let known = |role| role == Role::Server;
+    let first = run(TWO_PHASES, |abb| {
+        let role = abb.session().role();
+        let weight = weight(known(role));
+        let matrix = weight.values.as_ref().map(|v| &v.matrix);
+        abb.prepare(&stored, |_| matrix, &mut |_| ())?;
+        let mut words = Vec::new();
+        let stock = std::mem::take(abb.stock());
+        stock.drain(&stored, role, |piece| {
+            words.extend_from_slice(piece);
+            Ok::<_, Error>(())
+        })?;
+        assert_eq!(words.len() as u64, stored.words(role));
+        Ok(words)
+    });
+    let kept = [&first[0].0, &first[1].0];
+    let outputs = |stored: bool| {
+        run(TWO_PHASES, |abb| {
+            let role = abb.session().role();
+            let weight = weight(known(role));
+            let matrix = weight.values.as_ref().map(|v| &v.matrix);
+            if stored {
+                let mut rest = &kept[role as usize][..];
+                *abb.stock() = protocols::Stock::refill(&needs, role, |piece| {
+                    let (now, later) = rest.split_at(piece.len());
+                    piece.copy_from_slice(now);
+                    rest = later;
+                    Ok::<_, Error>(())
+                })?;
+                assert!(rest.is_empty());
+                abb.prepare(&needs.ots(), |_| None, &mut |_| ())?;
+            } else {
+                abb.prepare(&needs, |_| matrix, &mut |_| ())?;
+            }
+            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+            program(known(role)).call(abb, &words)
+        })
+    };
+    let (fresh, reused) = (outputs(false), outputs(true));
+    for i in 0..fresh[0].0.len() {
+        let value = |parties: &[(ArrayD<u64>, _); 2]| {
+            ((parties[0].0[i].wrapping_add(parties[1].0[i]) << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64
+        };
+        let (want, got) = (value(&fresh), value(&reused));
+        assert!((want - got).abs() <= 1e-2 * want.abs().max(1e6), "entry {i}: {got}, expected {want}");
+    }
+    let mut planner = crate::planner(TWO_PHASES);
+    planner.prepare(&needs.ots()).expect("plan");
+    planner.set_stock(&needs);
+    program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+    assert_eq!(planner.ledger().untimed(), reused[0].1, "planned ledger");
+}
+
+#[test]
+fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let mut other = needs(TWO_PHASES);
+    // Prepared for other shapes: the first product of the keys does not fit, and half of the rows are missing.
+    other.operands.get_mut(&KEYS).expect("products").list[0].m += 1;
+    other.units.values_mut().for_each(|units| *units = units.div_ceil(2));
+    let parties = run(TWO_PHASES, |abb| {
+        let known = abb.session().role() == Role::Server;
+        let weight = weight(known);
+        let matrix = weight.values.as_ref().map(|v| &v.matrix);
+        abb.prepare(&other, |_| matrix, &mut |_| ())?;
+        let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+        program(known).call(abb, &words)
+    });
+    let mut planner = crate::planner(TWO_PHASES);
+    planner.prepare(&other).expect("plan");
+    program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+    assert_eq!(planner.ledger().untimed(), parties[0].1);
+}
+
+#[test]
+fn cached_products_equal_the_naive_ones() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    for options in [DEALER, TWO_PHASES] {
+        let parties = run(options, |abb| {
+            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+            let [mut keys, mut values] = [KEYS, VALUES].map(Operand::new);
+            let (mut seen, mut out) = (0, Vec::new());
+            for fresh in STEPS {
+                let q = words[0].slice(1, seen..seen + fresh);
+                seen += fresh;
+                let k = words[1].slice(1, 0..seen);
+                let kt = k.permute(&[0, 2, 1]);
+                out.push(abb.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?);
+                out.push(abb.matmul_cached(&kt, &k, WIDTH, Axis::Rows, &mut values)?);
+            }
+            Ok(out)
+        });
+        let words: Vec<ArrayD<u64>> =
+            values.iter().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v.clone()).unwrap()).collect();
+        let mut seen = 0;
+        for (step, fresh) in STEPS.into_iter().enumerate() {
+            let q = words[0].slice(1, seen..seen + fresh);
+            seen += fresh;
+            let k = words[1].slice(1, 0..seen);
+            let kt = k.permute(&[0, 2, 1]);
+            let flat = |x: &ArrayD<u64>| x.iter().copied().collect::<Vec<u64>>();
+            let product = |m, k, n, a: &ArrayD<u64>, b: &ArrayD<u64>| {
+                multiply(he::MatmulShape { batch: HEADS, m, k, n }, &flat(a), &flat(b))
+            };
+            let want = [product(fresh, DIM, seen, &q, &kt), product(DIM, seen, DIM, &kt, &k)];
+            for (i, want) in want.iter().enumerate() {
+                let got = parties[0].0[2 * step + i].plus(&parties[1].0[2 * step + i]);
+                for (got, want) in got.iter().zip(want) {
+                    let off = (got.wrapping_sub(*want) << (64 - WIDTH)) as i64 >> (64 - WIDTH);
+                    assert!(off.abs() <= 16, "step {step}: off by {off}");
+                }
+            }
+        }
+    }
+}
+
+/// A stock that took the words of `function` in twice believes that it has enough for two runs.
+fn comes_twice(shape: &[usize], function: impl Function) {
+    let mut planner = crate::planner(TWO_PHASES);
+    function.call(&mut planner, &[Shape(shape.to_vec())]).expect("plan");
+    let needs = planner.needs();
+    let shares = share(&vec![3; shape.iter().product()], 1);
+    run(TWO_PHASES, |abb| {
+        abb.prepare(&needs, |_| None, &mut |_| ())?;
+        let role = abb.session().role();
+        let mut words = Vec::new();
+        std::mem::take(abb.stock()).drain(&needs, role, |piece| {
+            words.extend_from_slice(piece);
+            Ok::<_, Error>(())
+        })?;
+        for _ in 0..2 {
+            let mut rest = words.iter();
+            abb.stock().add(&needs, role, |piece| {
+                piece.iter_mut().zip(rest.by_ref()).for_each(|(word, kept)| *word = *kept);
+                Ok::<_, Error>(())
+            })?;
+        }
+        let x = own(abb, &shares, shape);
+        function.call(abb, std::slice::from_ref(&x))?;
+        let again = function.call(abb, &[x]).map(|_| ());
+        assert!(matches!(again, Err(Error::MaskTwice { .. })), "{again:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn units_that_come_out_of_the_stock_twice_are_noticed() {
+    // Single units, and enough words of a few bits.
+    comes_twice(&[1], function!([] | abb, x | abb.apply(Mul { width: 48 }, (&x[0], &x[0]))));
+    comes_twice(&[1, 5], function!([] | abb, x | abb.apply(SumSquares { width: 40 }, &x[0])));
+    comes_twice(&[40], function!([] | abb, x | abb.apply(Truncation { width: 44, shift: 15, out: 32 }, &x[0])));
+}

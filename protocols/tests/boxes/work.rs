@@ -1,0 +1,58 @@
+//! The work of a plan, held against what a session counts itself.
+
+use net::Role;
+use planner::Tallies;
+use protocols::ops::b2a::B2a;
+use protocols::ops::compare::AtLeast;
+use protocols::ops::mul::Mul;
+use protocols::{Abb, Error, Kernel, Options, Shape};
+
+use crate::{own, planner, run, share};
+
+/// Signs as words, times the values: OTs in both directions.
+fn positive<B: Abb>(abb: &mut B, x: &B::Words) -> Result<B::Words, Error> {
+    let bits = abb.apply(AtLeast { thresholds: &[0], width: 20 }, x)?;
+    let words = abb.apply(B2a { width: 32 }, &bits)?;
+    abb.apply(Mul { width: 32 }, (&words, &words))
+}
+
+/// Units of `kernel` at `party` in all accounts.
+fn units(tallies: &Tallies, party: Role, kernel: Kernel) -> f64 {
+    tallies.values().map(|units| units[party as usize][kernel as usize]).sum()
+}
+
+#[test]
+fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
+    for (ot, silent) in [(ot::CotKind::Silent, true), (ot::CotKind::SoftSpoken(ot::SoftSpoken::K2), false)] {
+        let options = Options { ot, ..Options::default() };
+        // Enough for a round of silent OT one way, and for SoftSpoken OT alone the other way.
+        let n = 9000;
+        let values: Vec<u64> = (0..n as u64).collect();
+        let shares = share(&values, 1);
+        let counted = run(options, |abb| {
+            let x = own(abb, &shares, &[n]);
+            positive(abb, &x)?;
+            let session = abb.session();
+            let sent = (session.sender().made(), session.sender().used());
+            Ok((sent, (session.receiver().made(), session.receiver().used())))
+        });
+        let mut planner = planner(options).tallied(false);
+        positive(&mut planner, &Shape(vec![n])).unwrap();
+        let tallies = planner.tallies().unwrap();
+        for (role, (((made, used), (received, chosen)), _)) in [Role::Client, Role::Server].into_iter().zip(counted) {
+            assert_eq!(units(tallies, role, Kernel::TakeOt), (used + chosen) as f64, "{ot:?} {role:?}");
+            let planned = |kernel| units(tallies, role, kernel);
+            if silent {
+                // What few OTs took, SoftSpoken made: four leaves for each, and those of the first round besides.
+                let direct = [Kernel::SoftSpokenSend, Kernel::SoftSpokenReceive].map(|kernel| planned(kernel) / 4.0);
+                assert!(made as f64 <= planned(Kernel::SilentSend) + direct[0], "{role:?}");
+                assert!(received as f64 <= planned(Kernel::SilentReceive) + direct[1], "{role:?}");
+                let silent = planned(Kernel::SilentSend) + planned(Kernel::SilentReceive);
+                assert!(silent > 0.0 && silent <= (made + received) as f64, "{silent} of {made} and {received}");
+            } else {
+                assert_eq!(planned(Kernel::SoftSpokenSend), (made * 2) as f64, "{role:?}");
+                assert_eq!(planned(Kernel::SoftSpokenReceive), (received * 2) as f64, "{role:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,664 @@
+//! The report of a run, what it did and what it cost: one JSON document, from which all tables and plots are made.
+//!
+//! One party writes a report. Bytes and flows are the same at both; `seconds` and `cpu_seconds` are the writer's own.
+//! `peer_cpu_seconds` are those of the other party's process, if the writer started that process itself (`waggle
+//! demo` over TCP). Otherwise compare both parties' reports, phase by phase and path by path. Two parties in one
+//! process cannot be told apart: `cpu_seconds` is then their sum.
+
+use std::collections::BTreeMap;
+
+use net::{Entry, Phase, Traffic};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::provenance::Provenance;
+pub use crate::table::bytes;
+use model::{Check, ModelSpec};
+
+use crate::table::{Cell, Table};
+
+/// Version of the report's schema; raised when a field changes its meaning or goes.
+pub const REPORT_VERSION: u32 = 1;
+
+/// The report of one generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`REPORT_VERSION`].
+    pub version: u32,
+    /// What made the report. Reports that are older than the field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+    /// Whether the costs were computed from shapes instead of measured.
+    pub predicted: bool,
+    /// Fields whose numbers are estimates, by name (for example `seconds`); all others are exact.
+    pub estimated: Vec<String>,
+    /// What all `seconds` are. Reports that are older than the field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_are: Option<Seconds>,
+    /// The model.
+    pub model: ModelInfo,
+    /// Everything that was chosen for the run, by name.
+    pub options: BTreeMap<String, Value>,
+    /// Number of prompt tokens.
+    pub prompt_tokens: usize,
+    /// Generated ids.
+    pub tokens: Vec<u32>,
+    /// Their text, if there is a tokenizer.
+    pub text: Option<String>,
+    /// Cost by phase.
+    pub phases: Phases,
+    /// Cost by phase and operation path.
+    pub operations: Vec<Operation>,
+    /// A second view of what was made ahead: by kind of correlation, which stands in the place of the path. The
+    /// operations hold it as well, each its share: see [`net::Ledger::divide`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preparation_kinds: Vec<Operation>,
+    /// What guesses did, if there were some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<DraftReport>,
+    /// How the session's bytes travelled; all others in a report are those of the protocol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Wire>,
+    /// The family of kernels of this party's process, and its instructions for AES: see `bits::cpu`. Not there where
+    /// nothing was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<String>,
+    /// Largest resident memory of each party's process.
+    pub peak_memory_bytes: PeakMemory,
+    /// Comparison with the plaintext engine under the same policy, if it was asked for: its fields stand at the top
+    /// level. It shows what the protocol changed.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<Check>,
+    /// The same with the full cache, if the policy was another: it shows what pruning changed as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against_full_cache: Option<Check>,
+}
+
+/// What a number of seconds is: the three are never put beside each other without its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Seconds {
+    /// The clock of a run.
+    Measured,
+    /// The clock of a run that was not made, by a calibration of the machines.
+    Predicted,
+    /// What the link alone takes for bytes and flows, without computation.
+    Network,
+}
+
+impl Seconds {
+    /// Its name, with which a column begins.
+    pub fn name(self) -> &'static str {
+        match self {
+            Seconds::Measured => "measured",
+            Seconds::Predicted => "predicted",
+            Seconds::Network => "network",
+        }
+    }
+}
+
+/// What the guesses of a run did, or in a plan what they are assumed to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DraftReport {
+    /// Guesses of a pass; at the end of a text there are fewer.
+    pub guesses: usize,
+    /// Tokens that a pass was expected to keep on average, for which correlations were prepared.
+    pub rate: f64,
+    /// Tokens that each pass after the first one kept.
+    pub passes: Vec<usize>,
+    /// Their mean. In a plan it is assumed.
+    pub tokens_per_pass: f64,
+}
+
+/// The model of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// Name of its directory, or its bundled name.
+    pub name: String,
+    /// Number of parameters.
+    pub parameters: usize,
+    /// Its public shape.
+    pub config: ModelSpec,
+}
+
+impl ModelInfo {
+    /// Name and shape of a model.
+    pub fn new(name: &str, config: &ModelSpec) -> Self {
+        ModelInfo { name: name.into(), parameters: config.parameters(), config: config.clone() }
+    }
+}
+
+/// What something cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Bytes from client to server, framing included.
+    pub bytes_client_to_server: u64,
+    /// Bytes from server to client, framing included.
+    pub bytes_server_to_client: u64,
+    /// Flows: maximal runs of messages in one direction.
+    pub flows: u64,
+    /// Wall-clock time.
+    pub seconds: f64,
+    /// CPU time of this party's process.
+    pub cpu_seconds: f64,
+    /// CPU time of the other party's process, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_cpu_seconds: Option<f64>,
+}
+
+impl Cost {
+    /// The mean over `n`, of bytes and flows rounded down.
+    fn over(&self, n: f64) -> Cost {
+        let whole = |sum: u64| (sum as f64 / n) as u64;
+        Cost {
+            bytes_client_to_server: whole(self.bytes_client_to_server),
+            bytes_server_to_client: whole(self.bytes_server_to_client),
+            flows: whole(self.flows),
+            seconds: self.seconds / n,
+            cpu_seconds: self.cpu_seconds / n,
+            peer_cpu_seconds: self.peer_cpu_seconds.map(|seconds| seconds / n),
+        }
+    }
+}
+
+impl From<Traffic> for Cost {
+    fn from(t: Traffic) -> Self {
+        Cost {
+            bytes_client_to_server: t.bytes_client_to_server,
+            bytes_server_to_client: t.bytes_server_to_client,
+            flows: t.flows,
+            seconds: t.time.as_secs_f64(),
+            cpu_seconds: t.cpu.as_secs_f64(),
+            peer_cpu_seconds: peer_cpu(&t),
+        }
+    }
+}
+
+/// The other party's processor time, which only plans know.
+fn peer_cpu(traffic: &Traffic) -> Option<f64> {
+    (!traffic.peer_cpu.is_zero()).then_some(traffic.peer_cpu.as_secs_f64())
+}
+
+/// The bytes that crossed the wire, as this party sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wire {
+    /// Whether the link was encrypted.
+    pub encrypted: bool,
+    /// Bytes that the socket took: with the records of TLS, without headers of TCP and IP.
+    pub bytes_sent: u64,
+    /// Bytes that it gave.
+    pub bytes_received: u64,
+}
+
+/// Cost by phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    /// Handshake, keys, base OTs.
+    pub setup: Cost,
+    /// Correlations that do not depend on the data.
+    pub offline: Cost,
+    /// The prompt and the first token.
+    pub prefill: Cost,
+    /// All tokens after the first.
+    pub decode: DecodeCost,
+}
+
+/// Cost of the tokens after the first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DecodeCost {
+    /// Their sum.
+    #[serde(flatten)]
+    pub total: Cost,
+    /// Each of them, without what was booked under `offline` meanwhile. Of the tokens that one pass gave the first
+    /// has all of its cost.
+    pub per_token: Vec<Cost>,
+}
+
+/// Cost of one operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Phase in which it was needed.
+    pub phase: Phase,
+    /// Path of scopes, for example `layer 3/attention/softmax`.
+    pub path: String,
+    /// Bytes from client to server, framing included.
+    pub bytes_client_to_server: u64,
+    /// Bytes from server to client, framing included.
+    pub bytes_server_to_client: u64,
+    /// Changes of direction.
+    pub flows: u64,
+    /// Wall-clock time in this scope, inner scopes excluded.
+    pub seconds: f64,
+    /// CPU time of this party's process in this scope, inner scopes excluded; those of a phase add up to the phase's.
+    /// 0 in reports older than the field.
+    #[serde(default)]
+    pub cpu_seconds: f64,
+    /// The same of the other party's process, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_cpu_seconds: Option<f64>,
+}
+
+impl From<Entry> for Operation {
+    fn from(Entry { phase, path, traffic }: Entry) -> Self {
+        Operation {
+            phase,
+            path,
+            bytes_client_to_server: traffic.bytes_client_to_server,
+            bytes_server_to_client: traffic.bytes_server_to_client,
+            flows: traffic.flows,
+            seconds: traffic.time.as_secs_f64(),
+            cpu_seconds: traffic.cpu.as_secs_f64(),
+            peer_cpu_seconds: peer_cpu(&traffic),
+        }
+    }
+}
+
+/// Largest resident memory, where the system tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeakMemory {
+    /// The client's process.
+    pub client: Option<u64>,
+    /// The server's process, mapped weights included.
+    pub server: Option<u64>,
+    /// Mapped weights of the server, where they are known apart: in plans.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped: Option<u64>,
+}
+
+/// Splits the decode phase into tokens.
+#[derive(Clone, Debug, Default)]
+pub struct TokenMeter {
+    before: Traffic,
+    costs: Vec<Cost>,
+}
+
+impl TokenMeter {
+    /// A token is done and the account of the decode phase now stands at `decode`.
+    pub fn token(&mut self, decode: Traffic) {
+        self.costs.push(decode.since(&self.before).into());
+        self.before = decode;
+    }
+
+    /// One cost per token so far.
+    pub fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+
+    /// One cost per token.
+    pub fn into_costs(self) -> Vec<Cost> {
+        self.costs
+    }
+}
+
+impl Phases {
+    /// Sums the accounts of a ledger (or of a plan) by phase.
+    pub fn new(entries: &[Entry], per_token: Vec<Cost>) -> Self {
+        let total = |phase: Phase| {
+            let mut sum = Traffic::default();
+            entries.iter().filter(|e| e.phase == phase).for_each(|e| sum.add(&e.traffic));
+            Cost::from(sum)
+        };
+        Phases {
+            setup: total(Phase::Setup),
+            offline: total(Phase::Offline),
+            prefill: total(Phase::Prefill),
+            decode: DecodeCost { total: total(Phase::Decode), per_token },
+        }
+    }
+
+    /// The costs of the phases in order, then of the tokens.
+    fn costs(&self) -> impl Iterator<Item = &Cost> {
+        let Phases { setup, offline, prefill, decode } = self;
+        [setup, offline, prefill, &decode.total].into_iter().chain(&decode.per_token)
+    }
+
+    /// All costs, to be changed.
+    pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
+        let Phases { setup, offline, prefill, decode } = self;
+        [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)
+    }
+}
+
+impl Report {
+    /// An empty report of a run of `model`.
+    pub fn new(model: ModelInfo) -> Self {
+        Report {
+            version: REPORT_VERSION,
+            provenance: None,
+            predicted: false,
+            estimated: Vec::new(),
+            seconds_are: Some(Seconds::Measured),
+            model,
+            options: BTreeMap::new(),
+            prompt_tokens: 0,
+            tokens: Vec::new(),
+            text: None,
+            phases: Phases::default(),
+            operations: Vec::new(),
+            preparation_kinds: Vec::new(),
+            draft: None,
+            wire: None,
+            kernels: Some(bits::cpu::Cpu::get().to_string()),
+            peak_memory_bytes: PeakMemory::default(),
+            check: None,
+            against_full_cache: None,
+        }
+    }
+
+    /// What its seconds are. Plans that are older than the field have processor time if they were predicted.
+    pub fn seconds(&self) -> Seconds {
+        let computed = self.phases.costs().any(|cost| cost.cpu_seconds > 0.0);
+        self.seconds_are.unwrap_or(match (self.predicted, computed) {
+            (false, _) => Seconds::Measured,
+            (true, true) => Seconds::Predicted,
+            (true, false) => Seconds::Network,
+        })
+    }
+
+    /// Fills phases and operations from the accounts of a ledger or a plan, and from what it divided.
+    pub fn set_costs(&mut self, entries: Vec<Entry>, kinds: Vec<Entry>, per_token: Vec<Cost>) {
+        self.phases = Phases::new(&entries, per_token);
+        [self.operations, self.preparation_kinds] =
+            [entries, kinds].map(|entries| entries.into_iter().map(Operation::from).collect());
+    }
+
+    /// All operations and kinds, to be changed.
+    pub fn operations_mut(&mut self) -> impl Iterator<Item = &mut Operation> {
+        self.operations.iter_mut().chain(&mut self.preparation_kinds)
+    }
+
+    /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the
+    /// other party has, because nothing was sent in it, becomes an operation of its own.
+    pub fn set_peer_cpu(&mut self, entries: &[Entry], kinds: &[Entry], per_token: &[Cost]) {
+        let phases = Phases::new(entries, per_token.to_vec());
+        for (mine, theirs) in self.phases.costs_mut().zip(phases.costs()) {
+            mine.peer_cpu_seconds = Some(theirs.cpu_seconds);
+        }
+        add_peer_cpu(&mut self.operations, entries);
+        add_peer_cpu(&mut self.preparation_kinds, kinds);
+    }
+
+    /// The cost by phase.
+    pub fn phase_table(&self) -> Table {
+        let Phases { setup, offline, prefill, decode } = &self.phases;
+        let phases = [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)];
+        let mut rows = phases.map(|(name, cost)| (name.to_owned(), *cost)).to_vec();
+        match &self.draft {
+            Some(draft) if !draft.passes.is_empty() => {
+                let passes = draft.passes.len() as f64;
+                let kept = draft.tokens_per_pass;
+                let assumed = if self.predicted { " (assumed)" } else { "" };
+                rows.push(("per pass".to_owned(), decode.total.over(passes)));
+                let name = format!("per decoded token, {kept:.2} a pass{assumed}");
+                rows.push((name, decode.total.over(passes * kept)));
+            }
+            _ if !decode.per_token.is_empty() => {
+                rows.push(("per decoded token".to_owned(), decode.total.over(decode.per_token.len() as f64)));
+            }
+            _ => {}
+        }
+        self.cost_table("phase", rows.into_iter())
+    }
+
+    /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together.
+    pub fn operation_table(&self, limit: usize) -> Table {
+        self.summed("operation", &self.operations, limit)
+    }
+
+    /// What was made ahead by kind of correlation, if something was.
+    pub fn preparation_table(&self) -> Option<Table> {
+        let kinds = &self.preparation_kinds;
+        (!kinds.is_empty()).then(|| self.summed("kind of correlation", kinds, usize::MAX))
+    }
+
+    /// The `limit` largest of `operations`, all layers together.
+    fn summed(&self, title: &str, operations: &[Operation], limit: usize) -> Table {
+        let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
+        for op in operations {
+            let sum = sums.entry((op.phase, any_layer(&op.path))).or_default();
+            sum.bytes_client_to_server += op.bytes_client_to_server;
+            sum.bytes_server_to_client += op.bytes_server_to_client;
+            sum.flows += op.flows;
+            sum.seconds += op.seconds;
+            sum.cpu_seconds += op.cpu_seconds;
+            sum.peer_cpu_seconds = sum.peer_cpu_seconds.or(op.peer_cpu_seconds.map(|_| 0.0));
+            sum.peer_cpu_seconds.iter_mut().for_each(|sum| *sum += op.peer_cpu_seconds.unwrap_or(0.0));
+        }
+        let bytes = |c: &Cost| (c.bytes_client_to_server + c.bytes_server_to_client) as f64;
+        let cpu = |c: &Cost| c.cpu_seconds + c.peer_cpu_seconds.unwrap_or(0.0);
+        let total = |of: &dyn Fn(&Cost) -> f64| sums.values().map(of).sum::<f64>().max(f64::MIN_POSITIVE);
+        let (all_bytes, all_cpu) = (total(&bytes), total(&cpu));
+        let share = |c: &Cost| (bytes(c) / all_bytes).max(cpu(c) / all_cpu);
+        let mut rows: Vec<_> = sums.iter().filter(|(_, cost)| share(cost) > 0.0).collect();
+        rows.sort_by(|(_, a), (_, b)| share(b).total_cmp(&share(a)));
+        let rows = rows.into_iter().take(limit);
+        let named = rows.map(|((phase, path), cost)| (format!("{} {path}", name(*phase)), *cost));
+        self.cost_table(title, named)
+    }
+
+    /// A table of costs with these rows and the columns that are known: a plan has no processor time unless it was
+    /// estimated, and no seconds unless a link was given.
+    fn cost_table(&self, first: &str, rows: impl Iterator<Item = (String, Cost)>) -> Table {
+        let mut columns: Vec<Column> = vec![
+            ("client to server", "bytes", |c| Cell::bytes(c.bytes_client_to_server)),
+            ("server to client", "bytes", |c| Cell::bytes(c.bytes_server_to_client)),
+            ("flows", "", |c| Cell::count(c.flows)),
+        ];
+        if !self.predicted || self.phases.costs().any(|cost| cost.seconds > 0.0) {
+            columns.push((self.seconds().name(), "seconds", |c| Cell::seconds(c.seconds)));
+        }
+        if !self.predicted || self.phases.costs().any(|cost| cost.cpu_seconds > 0.0) {
+            columns.push(("cpu seconds", "", |c| Cell::seconds(c.cpu_seconds)));
+        }
+        if self.phases.setup.peer_cpu_seconds.is_some() {
+            columns.push(("peer cpu seconds", "", |c| Cell::seconds(c.peer_cpu_seconds.unwrap_or(0.0))));
+        }
+        let header = std::iter::once((first, "")).chain(columns.iter().map(|(title, unit, _)| (*title, *unit)));
+        let mut table = Table::new(1, header);
+        for (name, cost) in rows {
+            table.add(std::iter::once(Cell::text(name)).chain(columns.iter().map(|(_, _, of)| of(&cost))));
+        }
+        table
+    }
+}
+
+/// The title of a column of costs, its unit, and its entries.
+type Column = (&'static str, &'static str, fn(&Cost) -> Cell);
+
+/// Adds to `operations` what the other party's `entries` say of its process.
+fn add_peer_cpu(operations: &mut Vec<Operation>, entries: &[Entry]) {
+    let mut times: BTreeMap<(Phase, String), f64> =
+        entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
+    for op in &mut *operations {
+        op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
+    }
+    operations.extend(times.into_iter().map(|((phase, path), seconds)| {
+        let entry = Entry { phase, path, traffic: Traffic::default() };
+        Operation { peer_cpu_seconds: Some(seconds), ..entry.into() }
+    }));
+    operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
+}
+
+/// The path of an operation in any layer: `layer 3/attention` -> `layer */attention`.
+pub fn any_layer(path: &str) -> String {
+    let parts = path.split('/').map(|part| match part.strip_prefix("layer ") {
+        Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => "layer *",
+        _ => part,
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+fn name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Setup => "setup",
+        Phase::Offline => "offline",
+        Phase::Prefill => "prefill",
+        Phase::Decode => "decode",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use net::{Direction, Ledger};
+    use serde_json::json;
+
+    /// Two decode steps over two layers, 100 bytes there and 7 back each.
+    fn report() -> Report {
+        let mut ledger = Ledger::default();
+        let mut meter = TokenMeter::default();
+        ledger.book(Direction::ClientToServer, 5);
+        for phase in [Phase::Prefill, Phase::Decode, Phase::Decode] {
+            ledger.set_phase(phase);
+            for layer in ["layer 0", "layer 1"] {
+                ledger.enter(layer);
+                ledger.enter("softmax");
+                ledger.book(Direction::ClientToServer, 100);
+                ledger.book(Direction::ServerToClient, 7);
+                ledger.leave();
+                ledger.leave();
+            }
+            if phase == Phase::Decode {
+                ledger.checkpoint();
+                meter.token(ledger.phase_total(Phase::Decode));
+            }
+        }
+        let spec = ModelSpec::from_config_json(br#"{"model_type": "gpt2"}"#).unwrap();
+        let mut report = Report::new(ModelInfo::new("small", &spec));
+        report.set_costs(ledger.entries(), ledger.divided(), meter.into_costs());
+        report
+    }
+
+    #[test]
+    fn json_has_the_promised_fields_and_comes_back_equal() {
+        let mut report = report();
+        report.check = Some(Check {
+            max_abs_logit_error: Some(0.25),
+            token_agreement: 1.0,
+            largest_margin_missed: None,
+            close_choices: 0,
+        });
+        let json = serde_json::to_value(&report).unwrap();
+        for key in [
+            "prompt_tokens",
+            "tokens",
+            "text",
+            "model",
+            "options",
+            "operations",
+            "max_abs_logit_error",
+            "token_agreement",
+        ] {
+            assert!(json.get(key).is_some(), "{key}");
+        }
+        let five = ["bytes_client_to_server", "bytes_server_to_client", "flows", "seconds", "cpu_seconds"];
+        for phase in ["setup", "offline", "prefill", "decode"] {
+            assert!(five.iter().all(|key| json["phases"][phase][key].is_number()), "{phase}");
+        }
+        assert_eq!(json["phases"]["prefill"]["bytes_client_to_server"], 200);
+        assert_eq!(json["phases"]["setup"]["bytes_client_to_server"], 5);
+        let per_token = json["phases"]["decode"]["per_token"].as_array().unwrap();
+        assert_eq!(per_token.len(), 2);
+        for token in per_token {
+            assert!(five.iter().all(|key| token[key].is_number()));
+            assert_eq!(
+                (&token["bytes_client_to_server"], &token["bytes_server_to_client"]),
+                (&json!(200), &json!(14))
+            );
+            assert_eq!(token["flows"], 4);
+        }
+        for op in json["operations"].as_array().unwrap() {
+            assert!(op["cpu_seconds"].is_number() && op.get("peer_cpu_seconds").is_none(), "{op}");
+        }
+        assert!(json["peak_memory_bytes"].get("client").is_some());
+        // GPT-2 small as counted by its authors, without the tied head.
+        assert_eq!(json["model"]["parameters"], 124_439_808);
+        assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+        let without = Report { check: None, ..report };
+        let json = serde_json::to_value(&without).unwrap();
+        assert!(json.get("token_agreement").is_none());
+        assert_eq!(serde_json::from_value::<Report>(json).unwrap(), without);
+    }
+
+    fn entry(phase: Phase, path: &str, bytes: u64, cpu_ms: u64) -> Entry {
+        let cpu = std::time::Duration::from_millis(cpu_ms);
+        let traffic =
+            Traffic { bytes_client_to_server: bytes, flows: u64::from(bytes > 0), cpu, ..Traffic::default() };
+        Entry { phase, path: path.into(), traffic }
+    }
+
+    #[test]
+    fn both_parties_times_stand_side_by_side() {
+        use Phase::{Decode, Setup};
+        let mut report = report();
+        let costs = |ms: [u64; 2]| ms.map(|ms| Cost::from(entry(Decode, "", 0, ms).traffic)).to_vec();
+        let mine = [entry(Setup, "keys", 8, 3), entry(Decode, "layer 0/softmax", 7, 40), entry(Decode, "stop", 1, 2)];
+        report.set_costs(mine.to_vec(), Vec::new(), costs([30, 12]));
+        let theirs = [
+            entry(Setup, "keys", 8, 5),
+            entry(Decode, "layer 0/softmax", 7, 1000),
+            entry(Decode, "layer 1/reshape", 0, 2000),
+        ];
+        report.set_peer_cpu(&theirs, &[], &costs([100, 2900]));
+        let times = |op: &Operation| (op.path.clone(), op.cpu_seconds, op.peer_cpu_seconds);
+        let expected = [
+            ("keys", 0.003, 0.005),
+            ("layer 0/softmax", 0.04, 1.0),
+            ("layer 1/reshape", 0.0, 2.0),
+            ("stop", 0.002, 0.0),
+        ];
+        let expected = expected.map(|(path, mine, theirs)| (path.to_owned(), mine, Some(theirs)));
+        assert_eq!(report.operations.iter().map(times).collect::<Vec<_>>(), expected);
+        let decode = &report.phases.decode;
+        assert_eq!((decode.total.cpu_seconds, decode.total.peer_cpu_seconds), (0.042, Some(3.0)));
+        let tokens: Vec<_> = decode.per_token.iter().map(|c| (c.cpu_seconds, c.peer_cpu_seconds)).collect();
+        assert_eq!(tokens, [(0.03, Some(0.1)), (0.012, Some(2.9))]);
+        assert!(report.phase_table().to_string().contains("peer cpu seconds"));
+        // What sends nothing but takes long comes first.
+        let operations = report.operation_table(1).to_string();
+        assert!(operations.contains("decode layer */reshape") && operations.contains("2.000"), "{operations}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    }
+
+    #[test]
+    fn plans_have_no_column_of_zeros() {
+        let mut report = report();
+        report.predicted = true;
+        let untimed = |cost: &mut Cost| (cost.seconds, cost.cpu_seconds, cost.peer_cpu_seconds) = (0.0, 0.0, None);
+        report.phases.costs_mut().for_each(untimed);
+        assert!(!report.phase_table().to_string().contains(" s "));
+        report.phases.decode.total.seconds = 1.5;
+        report.seconds_are = Some(Seconds::Network);
+        let phases = report.phase_table().to_string();
+        assert!(phases.contains("network s") && phases.contains("1.500"), "{phases}");
+        assert!(!phases.contains("cpu seconds"), "{phases}");
+        // Older plans did not say which seconds they have.
+        report.seconds_are = None;
+        assert_eq!(report.seconds(), Seconds::Network);
+        report.phases.decode.total.cpu_seconds = 1.0;
+        assert_eq!(report.seconds(), Seconds::Predicted);
+    }
+
+    #[test]
+    fn reports_without_cpu_time_by_operation_are_read() {
+        let mut report = report();
+        let mut json = serde_json::to_value(&report).unwrap();
+        for op in json["operations"].as_array_mut().unwrap() {
+            op.as_object_mut().unwrap().remove("cpu_seconds").expect("a report of today has it");
+        }
+        report.operations.iter_mut().for_each(|op| op.cpu_seconds = 0.0);
+        assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    }
+
+    #[test]
+    fn tables_sum_over_layers() {
+        let report = report();
+        let phases = report.phase_table().to_string();
+        assert!(phases.contains("per decoded token") && phases.contains("400 B"), "{phases}");
+        let operations = report.operation_table(10).to_string();
+        assert!(operations.contains("decode layer */softmax") && !operations.contains("layer 1"), "{operations}");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(37_000_000), "37.00 MB");
+    }
+}

@@ -1,0 +1,80 @@
+//! A run in the clear before a model is served.
+//!
+//! Operations on shares have ranges, and a value outside one is invisible between two parties: the text is spoilt and
+//! nobody knows. Activations of most models stay inside by far, but some published ones have residual streams beyond
+//! the range of the norms. [`Fixed`] computes in the clear what the parties compute and notices. It cannot see every
+//! prompt, so a model that passes may still leave a range on another one; large residuals appear at the first
+//! positions of any text, which is why a short text finds them.
+
+use model::{GenerateOptions, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
+use protocols::{Fixed, FixedWeight};
+use tokenizer::{Tokenizer, TokenizerError};
+
+use crate::Error;
+
+/// Most tokens that go through the model.
+pub const CALIBRATION_TOKENS: usize = 32;
+
+/// Multiplications of a large model's run: it gets fewer tokens, so that a server is there in seconds.
+const MULTIPLICATIONS: usize = 1 << 36;
+
+/// The fewest tokens of a prompt, whatever the model.
+const FEWEST_TOKENS: usize = 6;
+
+/// Of each, that many are generated, one by one.
+const GENERATED: usize = 2;
+
+/// Words, numbers, names, code and another script: unlike tokens lead to unlike activations.
+const TEXT: &str = "The quick brown fox, 1984: \"To be, or not to be?\"\nfor (int i = 0; i < n; i++) { x += 3.14; }\n\
+                    \u{c9}t\u{e9} \u{2014} \u{4f60}\u{597d}, JULIET and ROMEO walked to Verona.";
+
+/// What a calibration did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calibration {
+    /// Tokens that went through the model.
+    pub tokens: usize,
+}
+
+/// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids
+/// from all over the vocabulary where it has none. Costs about as many multiplications a token as the model has
+/// parameters, so models of more than two billion get fewer tokens.
+///
+/// # Errors
+/// [`Error::Calibration`] with the operation and layer that a value left the range of; what is wrong with the
+/// tokenizer, since clients will refuse it, too.
+pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result<Calibration, Error> {
+    let spec = model.spec();
+    let mut ids = match tokenizer {
+        Some(bytes) => Tokenizer::from_bytes(bytes)?.encode(TEXT)?,
+        None => spread(&spec),
+    };
+    if let Some(&id) = ids.iter().find(|id| **id as usize >= spec.vocabulary()) {
+        let why = format!("it gives id {id}, the model has {} tokens", spec.vocabulary());
+        return Err(TokenizerError::Refused { part: "model.vocab".into(), why }.into());
+    }
+    let room = (spec.max_positions() + 1).saturating_sub(GENERATED);
+    let affordable = (MULTIPLICATIONS / spec.parameters().max(1)).clamp(FEWEST_TOKENS, CALIBRATION_TOKENS);
+    ids.truncate((affordable - GENERATED + 1).min(room.max(1)));
+    if ids.is_empty() {
+        ids = spread(&spec)[..1].to_vec();
+    }
+    let tokens = if room == 0 { 1 } else { GENERATED };
+    let options = GenerateOptions { tokens, ..GenerateOptions::default() };
+    let input = Input { ids: Some(&ids), count: ids.len() };
+    let mut sampler = Sampler::greedy();
+    match generate(&mut Fixed::new(), model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {
+        Ok(_) => Ok(Calibration { tokens: ids.len() + tokens - 1 }),
+        Err(model::Error::Engine(source @ engine::Error::Range { .. })) => {
+            Err(Error::Calibration { tokens: ids.len(), source })
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Ids at equal distances, an end of text first: many models have their largest activations there.
+fn spread(spec: &ModelSpec) -> Vec<u32> {
+    let vocabulary = spec.vocabulary();
+    let first = spec.eos().iter().copied().filter(|id| (*id as usize) < vocabulary).take(1);
+    let steps = CALIBRATION_TOKENS.min(vocabulary);
+    first.chain((0..steps).map(|i| (i * vocabulary / steps) as u32)).collect()
+}

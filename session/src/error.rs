@@ -1,0 +1,228 @@
+//! What can go wrong in a session.
+
+use std::path::{Path, PathBuf};
+
+use model::{CheckpointError, ConfigError};
+use mpcache::PolicyError;
+use thiserror::Error;
+use tokenizer::TokenizerError;
+
+use crate::fingerprint::PinError;
+use crate::pool_error::PoolError;
+
+/// A session that fails or is refused.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model, a file, an engine or an operation.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// A value left the range of an operation in the run before the model is served.
+    #[error("the model leaves the range of an operation on a text of {tokens} tokens: {source}")]
+    Calibration {
+        /// Tokens of the text.
+        tokens: usize,
+        /// The operation with its layer, the value and the range.
+        source: engine::Error,
+    },
+    /// The tokenizer cannot be used or refused a text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A public model is not the one that it should be.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// A turn that does not fit the positions that a conversation has left.
+    #[error("the conversation has taken {used} of {limit} positions, and this turn would take up to {wanted} more")]
+    Full {
+        /// Positions taken.
+        used: usize,
+        /// Positions of the turn.
+        wanted: usize,
+        /// Positions of the model, or those that the server allows.
+        limit: usize,
+    },
+    /// A cache policy whose budget is a share of the prompt, in a conversation.
+    #[error(
+        "cache policy `{policy}` keeps a share of the first prompt alone; a conversation needs a budget in tokens, as `budget=128`, or `full`"
+    )]
+    TalkPolicy {
+        /// The policy.
+        policy: String,
+    },
+    /// A chat whose session failed before.
+    #[error("the session is over")]
+    ChatOver,
+    /// More positions than the softmax in fixed point has columns for, in a model that has them.
+    #[error("{got} positions are more than the {limit} that this program can attend to")]
+    TooWide {
+        /// Positions wanted.
+        got: usize,
+        /// [`MAX_SOFTMAX_COLUMNS`](protocols::functions::softmax::MAX_SOFTMAX_COLUMNS).
+        limit: usize,
+    },
+    /// A model that is served for other policies.
+    #[error(
+        "the model was loaded {} columns for learned scores, and cache policy `{policy}` {}",
+        if *.learned { "with" } else { "without" },
+        if *.learned { "has no use for them" } else { "needs them" }
+    )]
+    OtherColumns {
+        /// Whether the model gives learned scores.
+        learned: bool,
+        /// The policy of the session.
+        policy: String,
+    },
+    /// A draft in a generation from a pool.
+    #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
+    DraftPool,
+    /// A draft in a chat.
+    #[error("a chat takes no draft")]
+    DraftChat,
+    /// A draft where answers are padded.
+    #[error("an answer that is padded takes no draft: what its passes keep would tell where the text ends")]
+    PaddedDraft,
+    /// A prompt that does not fit its padded length.
+    #[error("the prompt has {got} tokens, more than the {length} that it is to be padded to")]
+    Padding {
+        /// Tokens of the prompt.
+        got: usize,
+        /// The padded length.
+        length: usize,
+    },
+    /// A client asks for more than the server does for one.
+    #[error("{got} {what} are more than the {limit} that this server allows")]
+    Limit {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much was asked for.
+        got: usize,
+        /// The most that is allowed.
+        limit: usize,
+    },
+    /// A client chooses a number of phases that the server does not offer.
+    #[error("this server runs sessions with `preprocess` {expected} only, not {got}")]
+    Phases {
+        /// What the server offers.
+        expected: bool,
+        /// What the client chose.
+        got: bool,
+    },
+    /// A client has had of something as much as it may.
+    #[error("{wanted} more {what} would exceed the {limit} that this key may have in all; it has had {used}")]
+    Quota {
+        /// Of what.
+        what: &'static str,
+        /// How much it has had.
+        used: u64,
+        /// How much it asks for.
+        wanted: u64,
+        /// The most in all.
+        limit: u64,
+    },
+    /// A session in two phases whose planning alone would take minutes.
+    #[error("two phases of {tokens} tokens through {layers} layers take {steps} steps to plan, more than {limit}")]
+    Planning {
+        /// Tokens to generate.
+        tokens: usize,
+        /// Layers of the model.
+        layers: usize,
+        /// Their cost, see [`crate::party::Request::planning_steps`].
+        steps: usize,
+        /// [`crate::party::MAX_PLANNING_STEPS`].
+        limit: usize,
+    },
+    /// A turn of a session that was kept busy with planning for long enough.
+    #[error("this session has planned {spent} steps, and {steps} more are beyond its {limit}: begin another session")]
+    SessionPlanning {
+        /// Steps so far.
+        spent: usize,
+        /// Those of the turn.
+        steps: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// A conversation with a server that allows none.
+    #[error("this server allows no conversations (--no-chat)")]
+    NoChats,
+    /// A session that broke when it had taken as long as the server allows.
+    #[error("{source}; the server ends a session after {limit} s (--session-limit), and this one took {took:.1} s")]
+    TimeUp {
+        /// How it broke.
+        source: Box<Error>,
+        /// The limit.
+        limit: f64,
+        /// How long it took.
+        took: f64,
+    },
+    /// The server refuses a request.
+    #[error("the server refuses: {reason}")]
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+    /// The client cannot keep or use its part of a pool.
+    #[error("the client gives up: {reason}")]
+    Withdrawn {
+        /// Its words.
+        reason: String,
+    },
+    /// The file of a pool cannot be used or made.
+    #[error("{}: {source}", path.display())]
+    PoolFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: PoolError,
+    },
+    /// A pool cannot be used or made.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The channel failed.
+    #[error(transparent)]
+    Net(#[from] net::NetError),
+}
+
+/// What is a failure of the model's.
+macro_rules! of_the_model {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Error::Model(error.into())
+            }
+        }
+    )*};
+}
+
+of_the_model!(engine::Error, CheckpointError, ConfigError, PolicyError);
+
+impl From<protocols::Error> for Error {
+    fn from(error: protocols::Error) -> Self {
+        engine::Error::from(error).into()
+    }
+}
+
+impl Error {
+    /// The failure of the link behind this one, if it is one: outside the operations or in one.
+    pub(crate) fn net(&self) -> Option<&net::NetError> {
+        match self {
+            Error::Net(error) => Some(error),
+            Error::Model(model::Error::Engine(error)) => error.backend::<protocols::Error>()?.net(),
+            _ => None,
+        }
+    }
+
+    /// The error with the file that it is about, if it is one of a pool without its file.
+    pub(crate) fn pool_at(self, path: &Path) -> Error {
+        match self {
+            Error::Pool(source) => source.at(path),
+            other => other,
+        }
+    }
+}
+
+impl PoolError {
+    /// The error with the file that it is about.
+    pub fn at(self, path: &Path) -> Error {
+        Error::PoolFile { path: path.into(), source: self }
+    }
+}

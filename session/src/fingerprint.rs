@@ -1,0 +1,195 @@
+//! What is public about a model, in a line: pinned by a client, so that a server cannot change it.
+//!
+//! A server decides the shape, the tokens that end a text, the tokenizer and the chat template. All of them tell it
+//! something: the number of tokens of a prompt depends on the tokenizer, with `--stop-at-eos` the length of a text on
+//! the set of end tokens, and both on what a template adds to the words. A [`Fingerprint`] names them all, in a line
+//! that a client can remember beside the server's key.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use model::{ConfigError, ModelSpec};
+use thiserror::Error;
+
+/// What stands before the digits of a fingerprint.
+pub(crate) const PREFIX: &str = "waggle-model:";
+
+/// The keys of the hashes, so that none is that of the same bytes elsewhere.
+const SHAPE_CONTEXT: &str = "waggle model fingerprint 1, shape";
+const TOKENIZER_CONTEXT: &str = "waggle model fingerprint 1, tokenizer";
+const TEMPLATE_CONTEXT: &str = "waggle model fingerprint 1, chat template";
+/// What stands before the digits of a chat template.
+const TEMPLATE_MARK: char = '+';
+
+type Digest = [u8; 32];
+
+/// A public model that is not the one that it should be.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// A text that is no fingerprint.
+    #[error(
+        "`{text}` is no fingerprint: `{PREFIX}` and 64 or 128 hexadecimal digits, and perhaps \
+         `{TEMPLATE_MARK}` and 64 more"
+    )]
+    Malformed {
+        /// The text.
+        text: String,
+    },
+    /// The server's model is not the one that was asked for.
+    #[error("the server's {part} is not the expected one: expected {expected}, met {met}")]
+    NotExpected {
+        /// What differs: the shape, the tokenizer or the chat template.
+        part: &'static str,
+        /// What was expected.
+        expected: Box<Fingerprint>,
+        /// What the server has.
+        met: Box<Fingerprint>,
+    },
+    /// The server has another model than when it was met last.
+    #[error(
+        "the {part} of the model at {server} has changed: {known} is in {}, it now is {met}; if that is right, \
+         accept it once with --expect {met}", path.display()
+    )]
+    Changed {
+        /// What changed: the shape, the tokenizer or the chat template.
+        part: &'static str,
+        /// The server's name.
+        server: String,
+        /// What was remembered.
+        known: Box<Fingerprint>,
+        /// What the server has.
+        met: Box<Fingerprint>,
+        /// The file that remembers.
+        path: PathBuf,
+    },
+}
+
+/// BLAKE3 of a public model's shape, and of its tokenizer and its chat template where these are known.
+///
+/// The shape is a [`ModelSpec`] as JSON: architecture, sizes, constants and the tokens that end a text. The tokenizer
+/// is the text of `tokenizer.json`, the template a [`ChatTemplate`](tokenizer::ChatTemplate) as JSON, or nothing
+/// where it is known that there is none. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if the
+/// tokenizer is part of it, then `+` and 64 more if the template is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    shape: Digest,
+    tokenizer: Option<Digest>,
+    template: Option<Digest>,
+}
+
+impl Fingerprint {
+    /// Of a shape, of the bytes of a `tokenizer.json`, and of those of a chat template.
+    ///
+    /// # Errors
+    /// If the shape cannot be written as JSON, which no shape that was read can be.
+    pub fn new(spec: &ModelSpec, tokenizer: Option<&[u8]>, template: Option<&[u8]>) -> Result<Self, ConfigError> {
+        let shape = serde_json::to_vec(spec).map_err(|e| ConfigError::Json(e.to_string()))?;
+        Ok(Fingerprint {
+            shape: blake3::derive_key(SHAPE_CONTEXT, &shape),
+            tokenizer: tokenizer.map(|bytes| blake3::derive_key(TOKENIZER_CONTEXT, bytes)),
+            template: template.map(|bytes| blake3::derive_key(TEMPLATE_CONTEXT, bytes)),
+        })
+    }
+
+    /// The first part that differs. A part that one side does not have differs from none: it is not used.
+    fn difference(&self, other: &Self) -> Option<&'static str> {
+        let differ = |a: Option<Digest>, b: Option<Digest>| a.zip(b).is_some_and(|(a, b)| a != b);
+        [
+            ("shape", self.shape != other.shape),
+            ("tokenizer", differ(self.tokenizer, other.tokenizer)),
+            ("chat template", differ(self.template, other.template)),
+        ]
+        .into_iter()
+        .find_map(|(part, differs)| differs.then_some(part))
+    }
+
+    /// Whether `known` has another chat template than this one, or none.
+    pub fn has_new_template(&self, known: Option<&Self>) -> bool {
+        self.template.is_some() && known.is_none_or(|known| known.template != self.template)
+    }
+
+    /// Refuses a model `met` that differs from this one.
+    ///
+    /// # Errors
+    /// [`PinError::NotExpected`] by the part.
+    pub fn expect(&self, met: &Self) -> Result<(), PinError> {
+        match self.difference(met) {
+            None => Ok(()),
+            Some(part) => Err(PinError::NotExpected { part, expected: (*self).into(), met: (*met).into() }),
+        }
+    }
+
+    /// Whether whoever states this fingerprint means `met`, tokenizer and chat template included where `met` has
+    /// them.
+    pub fn names(&self, met: &Self) -> bool {
+        let all = |stated, met: Option<Digest>| met.is_none() || stated == met;
+        self.shape == met.shape && all(self.tokenizer, met.tokenizer) && all(self.template, met.template)
+    }
+
+    /// Compares this model, met at `server`, with what `file` remembers of it, and returns what is to be remembered
+    /// if that is news. With `accepted`, which says that the user named this model, a changed one is news instead of
+    /// refused.
+    ///
+    /// A session that has no use for the server's tokenizer or template neither compares nor forgets it.
+    ///
+    /// # Errors
+    /// [`PinError::Changed`].
+    pub fn meet(
+        &self,
+        server: &str,
+        known: Option<&Fingerprint>,
+        file: &Path,
+        accepted: bool,
+    ) -> Result<Option<Fingerprint>, PinError> {
+        let Some(known) = known else { return Ok(Some(*self)) };
+        match known.difference(self) {
+            Some(part) if !accepted => {
+                let (known, met) = ((*known).into(), (*self).into());
+                Err(PinError::Changed { part, server: server.into(), known, met, path: file.into() })
+            }
+            _ => {
+                let all = Fingerprint {
+                    shape: self.shape,
+                    tokenizer: self.tokenizer.or(known.tokenizer),
+                    template: self.template.or(known.template),
+                };
+                Ok((all != *known).then_some(all))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(PREFIX)?;
+        let mut digits = |digest: &Digest| digest.iter().try_for_each(|byte| write!(f, "{byte:02x}"));
+        digits(&self.shape)?;
+        self.tokenizer.iter().try_for_each(&mut digits)?;
+        let Some(template) = &self.template else { return Ok(()) };
+        write!(f, "{TEMPLATE_MARK}{}", blake3::Hash::from(*template))
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = PinError;
+
+    fn from_str(text: &str) -> Result<Self, PinError> {
+        let digest = |digits: &str| blake3::Hash::from_hex(digits).ok().map(Digest::from);
+        let parse = || {
+            let digits = text.strip_prefix(PREFIX)?;
+            let (digits, template) = match digits.split_once(TEMPLATE_MARK) {
+                Some((digits, template)) => (digits, Some(digest(template)?)),
+                None => (digits, None),
+            };
+            // Byte positions may lie within a character, but not of hexadecimal digits.
+            let tokenizer = match digits.get(64..)? {
+                "" => None,
+                tokenizer => Some(digest(tokenizer)?),
+            };
+            Some(Fingerprint { shape: digest(digits.get(..64)?)?, tokenizer, template })
+        };
+        parse().ok_or_else(|| PinError::Malformed { text: tokenizer::printable(text, 200) })
+    }
+}

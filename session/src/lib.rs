@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+//!
+//! To run a party, start at [`party`].
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+mod calibrate;
+mod columns;
+mod error;
+mod fingerprint;
+pub mod names;
+mod needs;
+pub mod party;
+mod pin;
+pub mod pool;
+mod pool_error;
+mod pool_id;
+mod register;
+mod terms;
+
+pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
+pub use columns::own_columns;
+pub use error::Error;
+pub use fingerprint::{Fingerprint, PinError};
+pub use pin::Expectation;
+pub use register::{RegisterError, register_activation, register_policy};
+
+// A model's files may hold what a session sends.
+const _: () = assert!(model::MAX_TOKENIZER_BYTES == tokenizer::MAX_TOKENIZER_BYTES as u64);

@@ -1,0 +1,42 @@
+//! What parties choose, by name: the same words on command lines, in reports and in the handshake.
+
+use model::Reveal;
+use ot::{CotKind, SoftSpoken};
+use protocols::{Masks, Packing};
+
+/// What the client learns of each position.
+pub const REVEALS: [(&str, Reveal); 2] = [("logits", Reveal::Logits), ("token", Reveal::Token)];
+
+/// Sources of correlated OTs.
+pub const OT_SOURCES: [(&str, CotKind); 4] = [
+    ("silent", CotKind::Silent),
+    ("softspoken2", CotKind::SoftSpoken(SoftSpoken::K2)),
+    ("softspoken4", CotKind::SoftSpoken(SoftSpoken::K4)),
+    ("softspoken8", CotKind::SoftSpoken(SoftSpoken::K8)),
+];
+
+/// When responses are packed.
+pub const PACKINGS: [(&str, Packing); 3] =
+    [("auto", Packing::Auto), ("never", Packing::Never), ("always", Packing::Always)];
+
+/// How products with private matrices are prepared.
+pub const MASKS: [(&str, Masks); 2] = [("seeded", Masks::Seeded), ("sent", Masks::Sent)];
+
+/// The name of `value` in its table; `ideal` for what is in none, which exists for tests of lower layers only.
+pub fn name<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
+    table.iter().find(|(_, known)| known == value).map_or("ideal", |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_has_one_name_of_its_own() {
+        assert_eq!(REVEALS.map(|(_, value)| name(&REVEALS, &value)), ["logits", "token"]);
+        let sources = ["silent", "softspoken2", "softspoken4", "softspoken8"];
+        assert_eq!(OT_SOURCES.map(|(_, value)| name(&OT_SOURCES, &value)), sources);
+        assert_eq!(PACKINGS.map(|(_, value)| name(&PACKINGS, &value)), ["auto", "never", "always"]);
+        assert_eq!(MASKS.map(|(_, value)| name(&MASKS, &value)), ["seeded", "sent"]);
+    }
+}

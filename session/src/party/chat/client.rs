@@ -1,0 +1,241 @@
+//! The party with the words.
+
+use std::time::{Duration, Instant};
+
+use model::{Lengths, Model, Next};
+use net::Channel;
+use protocols::FixedWeight;
+use report::Phases;
+
+use super::super::opening::{complaining, receive_verdict};
+use super::super::recorder::Booked;
+use super::super::{Observer, Outcome, PublicModel, Request, Terms};
+use super::bounds::{BOUNDS_BYTES, Bounds};
+use super::command::Command;
+use super::conversation::{Conversation, TurnCost};
+use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting, Turn, slices};
+use crate::Error;
+
+/// A session of several turns, on the client's side.
+pub struct ChatSession {
+    talk: Conversation,
+    public: PublicModel,
+    terms: Terms,
+    model: Model<FixedWeight>,
+    bound: Request,
+    bounds: Bounds,
+    /// When the session began.
+    since: Instant,
+    /// The last token of the last answer, which was not read.
+    last: Option<u32>,
+    /// Slices of preparation that are there.
+    ready: usize,
+    /// Whether the parties are in step.
+    open: bool,
+    opening: Phases,
+}
+
+impl ChatSession {
+    /// The session on `channel`, after the request `bound` was accepted.
+    pub(in super::super) fn begin(
+        mut channel: Channel,
+        public: PublicModel,
+        terms: Terms,
+        model: Model<FixedWeight>,
+        bound: Request,
+        since: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, Error> {
+        channel.ledger_mut().enter(SCOPE);
+        let mut bytes = [0; BOUNDS_BYTES];
+        bytes.copy_from_slice(&channel.recv(BOUNDS, BOUNDS_BYTES)?);
+        let bounds = Bounds::decode(bytes);
+        channel.ledger_mut().leave();
+        observer.setup();
+        let setting = Setting { public: &public, model: &model, terms: &terms, bound: &bound };
+        let mut talk = Conversation::begin(channel, &setting, bounds.positions)?;
+        let opening = talk.settle(0);
+        let (last, ready, open) = (None, 0, true);
+        Ok(ChatSession { talk, public, terms, model, bound, bounds, since, last, ready, open, opening })
+    }
+
+    /// What the server says about its model.
+    pub fn model(&self) -> &PublicModel {
+        &self.public
+    }
+
+    /// How long the server waits for a word of this party, which may [stay](ChatSession::stay) meanwhile.
+    pub fn silence(&self) -> Duration {
+        self.bounds.silence
+    }
+
+    /// What it took to open the session.
+    pub fn opening(&self) -> &Phases {
+        &self.opening
+    }
+
+    /// Whether the session goes on. It does after a refused turn, and not after a failure.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// The last token of the last answer. It is not read yet: the next turn begins with it.
+    pub fn last(&self) -> Option<u32> {
+        self.last
+    }
+
+    /// Positions that the conversation has taken, and those that there are in the model or, if fewer, that the server
+    /// allows.
+    pub fn positions(&self) -> (usize, usize) {
+        self.talk.positions(&self.public.spec)
+    }
+
+    /// Reads the new tokens `ids` and generates up to `tokens` tokens after them, which `next` picks. The server
+    /// learns both numbers, and how many tokens there are in the end.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the conversation has too few positions left, [`Error::Limit`] beyond the longest turn,
+    /// [`model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then nothing
+    /// has happened, and the session goes on. After all others it is over.
+    pub fn turn(
+        &mut self,
+        ids: &[u32],
+        tokens: usize,
+        next: Next,
+        observer: &mut dyn Observer,
+    ) -> Result<Turn, Error> {
+        self.public.spec.check_ids(ids)?;
+        let ids: Vec<u32> = self.last.into_iter().chain(ids.iter().copied()).collect();
+        let lengths = Lengths { prompt: ids.len(), tokens };
+        self.talk.check(&self.setting(), lengths)?;
+        let before = self.talk.settle(0);
+        self.command(Command::Turn(lengths))?;
+        let ChatSession { talk, public, model, terms, bound, .. } = self;
+        let setting = Setting { public, model, terms, bound };
+        let done = talk.turn(&setting, lengths, Some(&ids), next, observer);
+        let turn = self.stepped(done)?;
+        (self.last, self.ready) = (turn.generation.tokens.last().copied(), 0);
+        let phases = self.talk.settle(turn.generation.count.saturating_sub(1));
+        Ok(Turn { cost: TurnCost { before, phases }, ..turn })
+    }
+
+    /// Makes the next slice of what the longest turn needs, in a session of two phases; returns how many of how many
+    /// slices are there, and `None` if all are.
+    ///
+    /// # Errors
+    /// As [`ChatSession::turn`].
+    pub fn prepare(&mut self, observer: &mut dyn Observer) -> Result<Option<(usize, usize)>, Error> {
+        let all = slices(self.bound.lengths);
+        if !self.terms.protocol.preprocess || self.ready >= all {
+            return Ok(None);
+        }
+        let count = self.ready + 1;
+        self.talk.check_slices(&self.setting(), count)?;
+        self.command(Command::Prepare(count))?;
+        let ChatSession { talk, public, model, terms, bound, .. } = self;
+        let made = talk.prepare(&Setting { public, model, terms, bound }, count, observer);
+        self.stepped(made)?;
+        self.ready = count;
+        Ok(Some((count, all)))
+    }
+
+    /// Shows the server that this party is there, and that the server is.
+    ///
+    /// # Errors
+    /// Those of the link.
+    pub fn stay(&mut self) -> Result<(), Error> {
+        self.command(Command::Stay)
+    }
+
+    /// Begins another conversation: both parties drop their caches.
+    ///
+    /// # Errors
+    /// Those of the link.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.command(Command::Reset)?;
+        let ChatSession { talk, public, model, terms, bound, .. } = self;
+        talk.reset(&Setting { public, model, terms, bound });
+        (self.last, self.ready) = (None, 0);
+        Ok(())
+    }
+
+    /// Ends the session; returns what it took in all.
+    ///
+    /// # Errors
+    /// Those of the link.
+    pub fn finish(mut self) -> Result<Outcome, Error> {
+        self.command(Command::End)?;
+        self.talk.engine.confirm_transcript()?;
+        let ChatSession { talk, public, model, terms, bound, .. } = self;
+        Ok(talk.finish(&Setting { public: &public, model: &model, terms: &terms, bound: &bound }))
+    }
+
+    fn setting(&self) -> Setting<'_> {
+        let ChatSession { public, model, terms, bound, .. } = self;
+        Setting { public, model, terms, bound }
+    }
+
+    /// Sends `command` and hears what the server says to it.
+    fn command(&mut self, command: Command) -> Result<(), Error> {
+        if !self.open {
+            return Err(Error::ChatOver);
+        }
+        let channel = self.talk.engine.channel();
+        let sent = channel.send(COMMAND, &command.encode()).map_err(Error::from);
+        let answered = sent.and_then(|()| receive_verdict(channel, ANSWER));
+        let answered = complaining(channel, answered);
+        if matches!(answered, Err(Error::Refused { .. })) { answered } else { self.stepped(answered) }
+    }
+
+    /// Remembers a failure, after which the parties are out of step. One that comes when the server's time is up says
+    /// so.
+    fn stepped<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
+        self.open = done.is_ok();
+        done.map_err(|error| match self.bounds.session {
+            Some(limit)
+                if error.net().is_some() && self.since.elapsed().as_secs_f64() > 0.95 * limit.as_secs_f64() =>
+            {
+                let (limit, took) = (limit.as_secs_f64(), self.since.elapsed().as_secs_f64());
+                Error::TimeUp { source: Box::new(error), limit, took }
+            }
+            _ => error,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Sampler;
+    use net::{Role, memory_pair};
+
+    use super::*;
+    use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Silent};
+
+    /// The server holds a client to its bound that forgets it.
+    #[test]
+    fn a_turn_beyond_the_servers_bound_is_refused_by_the_server() {
+        let hosted = ModelServer::load(model::bundled("shakespeare-gpt2").unwrap()).unwrap();
+        let (client, server) = memory_pair(Duration::from_secs(60));
+        let terms = Terms::default();
+        std::thread::scope(|scope| {
+            let (hosted, terms) = (&hosted, &terms);
+            let served = scope.spawn(move || {
+                let limits = Limits { conversation: Some(8), ..Limits::default() };
+                hosted.serve(Channel::new(Role::Server, server), &Caller::default(), terms, &limits, &mut Silent)
+            });
+            let channel = Channel::new(Role::Client, client);
+            let session = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default()).unwrap();
+            let mut chat = session.chat(Lengths { prompt: 9, tokens: 2 }, false, &mut Silent).unwrap();
+            assert_eq!((chat.positions(), chat.silence()), ((0, 8), Duration::from_secs(60)));
+            chat.talk.limit = usize::MAX;
+            let refused = chat.turn(&[1; 8], 2, Next::Pick(&mut Sampler::greedy()), &mut Silent).unwrap_err();
+            assert!(
+                matches!(&refused, Error::Refused { reason } if reason.contains("0 of 8 positions")),
+                "{refused}"
+            );
+            assert!(chat.is_open());
+            chat.finish().unwrap();
+            assert_eq!(served.join().unwrap().unwrap().generation.count, 0);
+        });
+    }
+}

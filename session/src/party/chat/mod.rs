@@ -1,0 +1,84 @@
+//! A session of several turns: the private cache stays, and only new words go through the model.
+//!
+//! After the request of a chat and its verdict ([`super`]) base OTs follow.
+//! From then on the client sends commands, and the server answers each before both carry it out. All of them are
+//! booked under `chat`, commands and answers in phase `setup`:
+//!
+//! | message | from | bytes |
+//! |---|---|---|
+//! | bounds: positions of a conversation (u32), milliseconds of silence and of a session that the server allows (u32, little endian; all ones for no bound) | server | 12 |
+//! | command: a byte that is 0 to end, 1 for a turn, 2 to prepare, 3 to begin a new conversation, 4 to stay; then two numbers (u32, little endian) | client | 9 |
+//! | answer: empty, or why the command is refused | server | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
+//!
+//! - **A turn** has the number of its new tokens and of the tokens that may be generated. It is a generation whose
+//!   cache holds the turns before it ([`generate_with`](model::generate_with)). The last token of an answer was not
+//!   read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer ends, or
+//!   after those alone that fill a [`bucket`](model::bucket), where answers are padded. The
+//!   parties compare their transcripts after every turn.
+//! - **To prepare** makes one of several equal [slices] of what the longest turn needs, in a session of two
+//!   phases. A client does so while its user types. When the turn comes, its lengths are known. What it needs beyond
+//!   that is made then, in large batches, with the masks of keys and values, which fit one length alone. What a turn
+//!   leaves serves the next one.
+//! - **To begin a new conversation** drops the caches of both parties.
+//! - **To stay** shows that the other party is there while nothing happens. The client does so several times within
+//!   the silence that the server allows.
+//!
+//! A refused command leaves everything as it was. Turns are refused that do not fit the positions of a conversation,
+//! and in two phases those beyond what a session may plan: a plan goes on from the turns before, and what the longest
+//! turn of an empty conversation needs is planned once.
+//!
+//! The server learns the numbers above and when each command comes, and nothing else: see `SECURITY.md`.
+
+mod bounds;
+mod client;
+mod command;
+mod conversation;
+mod rehearsal;
+mod server;
+
+pub use client::ChatSession;
+pub use conversation::TurnCost;
+pub(super) use conversation::check_talk;
+pub(super) use server::talk;
+
+use model::{Generation, Lengths, Model};
+use protocols::FixedWeight;
+
+use super::{PublicModel, Request, Terms};
+
+/// What a chat is about, the same at both parties.
+pub(super) struct Setting<'a> {
+    /// What is public about the model.
+    pub(super) public: &'a PublicModel,
+    /// Its weights, on the server; its shapes on the client.
+    pub(super) model: &'a Model<FixedWeight>,
+    /// What the parties agree on.
+    pub(super) terms: &'a Terms,
+    /// The longest turn, and whether an answer ends at the end of a text.
+    pub(super) bound: &'a Request,
+}
+
+/// Scope of commands in the ledger, and of the time in which nothing happens.
+const SCOPE: &str = "chat";
+const BOUNDS: &str = "chat/bounds";
+const COMMAND: &str = "chat/command";
+const ANSWER: &str = "chat/answer";
+
+/// Tokens of a slice of preparation. Fewer would let a user wait less, and cost more bytes.
+const SLICE: usize = 16;
+
+/// How many slices the preparation of a turn of at most `turn` has.
+pub fn slices(turn: Lengths) -> usize {
+    turn.prompt.saturating_add(turn.tokens).div_ceil(SLICE).max(1)
+}
+
+/// What one party has of a turn.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// Tokens that were read: those that are new, and the last one of the answer before.
+    pub prompt_tokens: usize,
+    /// Tokens and logits, on the client; their number on both.
+    pub generation: Generation,
+    /// What it took.
+    pub cost: TurnCost,
+}

@@ -1,0 +1,222 @@
+//! What a turn needs, from shapes alone: a plan that goes on from the turns before it.
+
+use model::{Hooks, Input, Lengths, Model, Next, Sampler, generate_with};
+use mpcache::KvCache;
+use planner::{Plan, Planner};
+use protocols::{FixedLoader, FixedWeight, Needs};
+
+use super::super::{MAX_PLANNING_STEPS, Observer, Request};
+use super::Setting;
+use crate::Error;
+
+/// Most steps of planning for all turns of a session together.
+pub(super) const MAX_SESSION_STEPS: usize = 16 * MAX_PLANNING_STEPS;
+
+/// The turns of a conversation on shapes.
+pub(super) struct Rehearsal {
+    model: Model<FixedWeight>,
+    /// Lengths of the turns so far.
+    turns: Vec<Lengths>,
+    /// The cache after the first `played` of them; none before the first.
+    cache: Option<KvCache<Plan>>,
+    played: usize,
+    /// The turn that was planned last, with the cache after it: it may come like this.
+    tried: Option<(Lengths, KvCache<Plan>)>,
+    /// Has the plans of operations that were searched for.
+    plan: Option<Plan>,
+    /// Steps that were planned in the session.
+    steps: usize,
+}
+
+impl Rehearsal {
+    pub(super) fn new(setting: &Setting) -> Result<Self, Error> {
+        let Setting { public, terms, .. } = setting;
+        let mut loader = FixedLoader::announced(&public.frac_bits)?;
+        let model = Model::load_for(&terms.policy, &mut loader, &public.spec, None)?;
+        Ok(Rehearsal { model, turns: Vec::new(), cache: None, played: 0, tried: None, plan: None, steps: 0 })
+    }
+
+    /// Another conversation begins.
+    pub(super) fn reset(&mut self) {
+        self.turns.clear();
+        (self.cache, self.played, self.tried) = (None, 0, None);
+    }
+
+    /// Whether no turn was taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// `turn` was taken.
+    pub(super) fn took(&mut self, turn: Lengths) {
+        self.turns.push(turn);
+        if let Some((_, cache)) = self.tried.take().filter(|(tried, _)| *tried == turn) {
+            (self.cache, self.played) = (Some(cache), self.turns.len());
+        }
+    }
+
+    /// Steps of planning `turn`, with turns before it that ended earlier than planned, or all turns under a policy
+    /// that has no [fork](mpcache::Policy::fork).
+    fn steps(&self, setting: &Setting, turn: Lengths) -> usize {
+        let Setting { public, terms, .. } = setting;
+        let (mut steps, mut before) = (0usize, 0usize);
+        for (i, &lengths) in self.turns.iter().chain([&turn]).enumerate() {
+            if i >= self.played {
+                steps = steps.saturating_add(Request::from(lengths).steps_after(before, &public.spec, terms));
+            }
+            before = before.saturating_add(lengths.positions());
+        }
+        steps
+    }
+
+    /// Refuses a turn that takes too long to plan, alone or with all that was planned in this session.
+    pub(super) fn check(&self, setting: &Setting, turn: Lengths) -> Result<(), Error> {
+        if !setting.terms.protocol.preprocess {
+            return Ok(());
+        }
+        let (steps, layers) = (self.steps(setting, turn), setting.public.spec.layers());
+        if steps > MAX_PLANNING_STEPS {
+            return Err(Error::Planning { tokens: turn.tokens, layers, steps, limit: MAX_PLANNING_STEPS });
+        }
+        if steps > MAX_SESSION_STEPS.saturating_sub(self.steps) {
+            return Err(Error::SessionPlanning { spent: self.steps, steps, limit: MAX_SESSION_STEPS });
+        }
+        Ok(())
+    }
+
+    /// What `turn` needs after the turns so far.
+    pub(super) fn needs(
+        &mut self,
+        setting: &Setting,
+        turn: Lengths,
+        observer: &dyn Observer,
+    ) -> Result<Needs, Error> {
+        self.steps = self.steps.saturating_add(self.steps(setting, turn));
+        let options = setting.terms.protocol;
+        let listing = |plan: Option<Plan>| match plan {
+            Some(plan) => Planner::listing(options).with_plans_of(plan.into_abb()).engine(),
+            None => Planner::listing(options).engine(),
+        };
+        let mut plan = listing(self.plan.take());
+        let mut cache = self.cache.take().unwrap_or_else(|| self.model.cache(&setting.terms.policy));
+        for lengths in &self.turns[self.played..] {
+            self.play(&mut plan, &mut cache, setting, *lengths, observer)?;
+        }
+        (self.cache, self.played) = match cache.fork() {
+            Some(fork) => (Some(fork), self.turns.len()),
+            None => (None, 0),
+        };
+        let mut plan = listing(Some(plan));
+        self.play(&mut plan, &mut cache, setting, turn, observer)?;
+        let needs = plan.abb().needs();
+        (self.tried, self.plan) = (Some((turn, cache)), Some(plan));
+        Ok(needs)
+    }
+
+    fn play(
+        &self,
+        plan: &mut Plan,
+        cache: &mut KvCache<Plan>,
+        setting: &Setting,
+        turn: Lengths,
+        observer: &dyn Observer,
+    ) -> Result<(), Error> {
+        let input = Input { ids: None, count: turn.prompt };
+        let options = Request::from(turn).options(setting.terms);
+        let mut unused = Sampler::greedy();
+        let hooks = &mut Planning { observer };
+        generate_with(plan, &self.model, cache, input, &options, Next::Pick(&mut unused), hooks)?;
+        Ok(())
+    }
+}
+
+/// Ends planning when the observer says that nobody wants it any more.
+struct Planning<'a> {
+    observer: &'a dyn Observer,
+}
+
+impl Hooks<Plan> for Planning<'_> {
+    fn go_on(&mut self) -> Result<(), model::Error> {
+        self.observer.go_on()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::party::{PublicModel, Silent, Terms};
+    use crate::terms::tests::{llama, two_phases};
+
+    const TURNS: [(Lengths, usize); 4] = [
+        (Lengths { prompt: 9, tokens: 4 }, 4),
+        (Lengths { prompt: 3, tokens: 6 }, 2),
+        (Lengths { prompt: 11, tokens: 5 }, 5),
+        (Lengths { prompt: 1, tokens: 6 }, 1),
+    ];
+
+    /// A plan that goes on lists what one from the first turn on lists.
+    #[test]
+    fn a_turn_needs_what_a_plan_of_all_turns_says() {
+        let spec = llama(2);
+        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None, template: None };
+        let policies = [
+            "full",
+            "streaming:budget=8,block=4",
+            "snapkv:budget=8,block=4,window=4",
+            "h2o:budget=8,block=4",
+            "tova:budget=8,block=4",
+            "keyformer:budget=8,block=4,recent=2",
+            "knorm:budget=8",
+            "mpcache:clusters=8/4,budget=0.3",
+            "quest:budget=0.4",
+        ];
+        for policy in policies {
+            let terms = Terms { policy: policy.parse().unwrap(), ..two_phases() };
+            let model = Model::load_for(
+                &terms.policy,
+                &mut FixedLoader::announced(&public.frac_bits).unwrap(),
+                &public.spec,
+                None,
+            );
+            let bound = Request::from(Lengths { prompt: 12, tokens: 6 });
+            let setting = Setting { public: &public, model: &model.unwrap(), terms: &terms, bound: &bound };
+            let mut goes_on = Rehearsal::new(&setting).unwrap();
+            for (turn, count) in TURNS {
+                let mut anew = Rehearsal::new(&setting).unwrap();
+                anew.turns.clone_from(&goes_on.turns);
+                let whole = anew.needs(&setting, turn, &Silent).unwrap();
+                // What is planned for another turn in between changes nothing.
+                goes_on.needs(&setting, bound.lengths, &Silent).unwrap();
+                assert_eq!(goes_on.needs(&setting, turn, &Silent).unwrap(), whole, "{policy}, {turn:?}");
+                assert_eq!(goes_on.played, goes_on.turns.len());
+                goes_on.took(Lengths { tokens: count, ..turn });
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_plans_a_bounded_number_of_steps() {
+        let spec = llama(8);
+        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None, template: None };
+        let (terms, bound) = (two_phases(), Request::from(Lengths { prompt: 12, tokens: 6 }));
+        let mut loader = FixedLoader::announced(&public.frac_bits).unwrap();
+        let model = Model::load_for(&terms.policy, &mut loader, &public.spec, None).unwrap();
+        let setting = Setting { public: &public, model: &model, terms: &terms, bound: &bound };
+        let mut rehearsal = Rehearsal::new(&setting).unwrap();
+        rehearsal.needs(&setting, bound.lengths, &Silent).unwrap();
+        let once = rehearsal.steps;
+        assert_eq!(once, 8 * (6 + 1 + 8));
+        rehearsal.steps = MAX_SESSION_STEPS - once;
+        rehearsal.check(&setting, bound.lengths).unwrap();
+        rehearsal.needs(&setting, bound.lengths, &Silent).unwrap();
+        let refused = rehearsal.check(&setting, Lengths { prompt: 1, tokens: 1 }).unwrap_err();
+        assert!(matches!(refused, Error::SessionPlanning { spent: MAX_SESSION_STEPS, .. }), "{refused}");
+        // Another conversation of the session does not begin anew.
+        rehearsal.reset();
+        rehearsal.check(&setting, bound.lengths).unwrap_err();
+        let long = Lengths { prompt: 1, tokens: MAX_PLANNING_STEPS };
+        assert!(matches!(rehearsal.check(&setting, long), Err(Error::Planning { .. })));
+    }
+}

@@ -1,0 +1,61 @@
+//! The party with the model.
+
+use model::{Lengths, Next, Reveal, Sampler};
+use net::Channel;
+
+use super::super::opening::{complaining, send_verdict};
+use super::super::recorder::Booked;
+use super::super::{Limits, Observer, Outcome};
+use super::bounds::Bounds;
+use super::command::{COMMAND_BYTES, Command};
+use super::conversation::Conversation;
+use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting};
+use crate::Error;
+
+/// Serves a chat whose request was accepted, to its end.
+pub(in super::super) fn talk(
+    mut channel: Channel,
+    setting: &Setting,
+    limits: &Limits,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, Error> {
+    let bounds = Bounds::of(limits, channel.timeout());
+    channel.ledger_mut().enter(SCOPE);
+    channel.send(BOUNDS, &bounds.encode())?;
+    channel.ledger_mut().leave();
+    observer.setup();
+    let mut talk = Conversation::begin(channel, setting, bounds.positions)?;
+    loop {
+        let received = talk.engine.channel().recv(COMMAND, COMMAND_BYTES)?;
+        let command = Command::decode(&received).map_err(Error::from);
+        let command = complaining(talk.engine.channel(), command)?;
+        let verdict = match command {
+            Command::Turn(turn) => talk.check(setting, turn).and_then(|()| observer.ask(shown(setting, turn))),
+            Command::Prepare(count) => talk.check_slices(setting, count),
+            Command::End | Command::Reset | Command::Stay => Ok(()),
+        };
+        send_verdict(talk.engine.channel(), ANSWER, verdict.as_ref().err())?;
+        if verdict.is_err() {
+            continue;
+        }
+        match command {
+            Command::End => {
+                talk.engine.confirm_transcript()?;
+                return Ok(talk.finish(setting));
+            }
+            Command::Turn(turn) => {
+                // The server picks nothing: it never sees logits.
+                let mut unused = Sampler::greedy();
+                talk.turn(setting, turn, None, Next::Pick(&mut unused), observer)?;
+            }
+            Command::Prepare(count) => talk.prepare(setting, count, observer)?,
+            Command::Reset => talk.reset(setting),
+            Command::Stay => observer.stays(),
+        }
+    }
+}
+
+/// Positions of a turn of which the client learns the logits, at most.
+fn shown(setting: &Setting, turn: Lengths) -> u64 {
+    if setting.terms.reveal == Reveal::Logits { turn.tokens as u64 } else { 0 }
+}

@@ -1,0 +1,240 @@
+//! The party with the prompt.
+
+use std::path::Path;
+use std::time::Instant;
+
+use model::{Drafts, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
+use mpcache::Padding;
+use net::{Channel, Role};
+use protocols::{FixedLoader, FixedWeight, Part, Secure};
+
+use super::opening::SessionKind;
+use super::recorder::{Booked, Recorder, finish};
+use super::{
+    Caller, ChatSession, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, chat,
+    correlations, opening,
+};
+use crate::Error;
+use crate::pool::{Draft, PoolId, PoolSet, Purpose};
+
+/// A session that is open: the parties agree, and the client knows what is public about the model.
+pub struct ClientSession {
+    channel: Channel,
+    server: Caller,
+    terms: Terms,
+    model: PublicModel,
+    draft: Option<Drafts>,
+    pad_answer: bool,
+    /// When it began.
+    since: Instant,
+    kept: Option<Vec<PoolId>>,
+}
+
+impl ClientSession {
+    /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
+    ///
+    /// # Errors
+    /// [`net::NetError::Disagreement`] if the parties differ, or another [`net::NetError`] that names the step.
+    pub fn open(
+        mut channel: Channel,
+        server: &Caller,
+        terms: &Terms,
+        options: &ClientOptions,
+    ) -> Result<Self, Error> {
+        let since = Instant::now();
+        let met = opening::meet_server(&mut channel, terms, options);
+        let model = opening::complaining(&mut channel, met)?;
+        Ok(ClientSession {
+            channel,
+            server: server.clone(),
+            terms: terms.clone(),
+            model,
+            draft: None,
+            pad_answer: false,
+            since,
+            kept: None,
+        })
+    }
+
+    /// The same, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
+    /// [`Next::Drafted`] are checked; without them nothing sensible is guessed.
+    pub fn drafting(self, draft: Drafts) -> Self {
+        ClientSession { draft: Some(draft), ..self }
+    }
+
+    /// The same, where a text that ends at its end-of-text token goes on to the next [`bucket`](model::bucket) of
+    /// tokens, which nobody sees: the server learns the bucket alone.
+    pub fn padding_answers(self) -> Self {
+        ClientSession { pad_answer: true, ..self }
+    }
+
+    /// The same, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's
+    /// but those of `kept`, which must be all that the client has.
+    pub fn having_only(self, kept: Vec<PoolId>) -> Self {
+        ClientSession { kept: Some(kept), ..self }
+    }
+
+    /// What the server says about its model.
+    pub fn model(&self) -> &PublicModel {
+        &self.model
+    }
+
+    /// Generates up to `tokens` tokens after `prompt`, of which the server learns the length alone.
+    ///
+    /// # Errors
+    /// Before anything is sent if prompt or length do not fit the model; [`Error::Refused`] if the server will not
+    /// do as much; an error that names the step if the peer vanishes or sends nonsense.
+    pub fn generate(
+        self,
+        prompt: impl Into<Prompt>,
+        tokens: usize,
+        stop_at_eos: bool,
+        next: Next,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        self.run(prompt.into(), tokens, stop_at_eos, None, next, observer)
+    }
+
+    /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: the files of all its parts are
+    /// gone when the first message that depends on them is sent.
+    ///
+    /// # Errors
+    /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other
+    /// terms or for less; [`Error::Refused`] if the server has no pool of one of the ids; [`Error::PoolFile`] if a
+    /// file is damaged or somebody was faster.
+    pub fn spend(
+        self,
+        pool: PoolSet,
+        prompt: impl Into<Prompt>,
+        tokens: usize,
+        stop_at_eos: bool,
+        next: Next,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        self.run(prompt.into(), tokens, stop_at_eos, Some(pool), next, observer)
+    }
+
+    fn run(
+        self,
+        prompt: Prompt,
+        tokens: usize,
+        stop_at_eos: bool,
+        pool: Option<PoolSet>,
+        next: Next,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        let ids = prompt.ids();
+        let request = &Request {
+            lengths: Lengths { prompt: ids.len(), tokens },
+            stop_at_eos,
+            pad_answer: stop_at_eos && self.pad_answer,
+            padded: prompt.padding().is_some(),
+            draft: self.draft,
+        };
+        if request.draft.is_some() && pool.is_some() {
+            return Err(Error::DraftPool);
+        }
+        self.model.spec.check_ids(ids)?;
+        request.check_policy(&self.model.spec, &self.terms)?;
+        request.check_draft(&self.terms)?;
+        request.check_planning(&self.model.spec, &self.terms)?;
+        observer.setup();
+        let peer = self.server.key.as_deref();
+        let pool = match pool {
+            Some(pool) => {
+                // Before the planning, which takes a while.
+                pool.check_bound(request)?;
+                let purpose = Purpose::watched(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
+                let purposes = purpose.parts(pool.last())?;
+                pool.check(&purposes, request)?;
+                Some((pool, purposes))
+            }
+            None => None,
+        };
+        let ClientSession { mut channel, terms, model: public, .. } = self;
+        let kind = pool.as_ref().map_or(SessionKind::Generate, |(pool, _)| SessionKind::Spend(pool.ids()));
+        opening::ask(&mut channel, &public.spec, request, &kind)?;
+        let stock = match pool {
+            Some((pool, purposes)) => Some(correlations::spend(&mut channel, pool.claim(&purposes))?),
+            None => None,
+        };
+        let model = shapes(&public, &terms)?;
+        let mut engine = Secure::new(channel, terms.protocol)?;
+        correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
+        let input = Input { ids: Some(ids), count: ids.len() };
+        let padding = prompt.padding().map(|tokens| Padding { tokens: Some(tokens) });
+        let options = GenerateOptions { padding, ..request.options(&terms) };
+        let mut recorder = Recorder::new(observer);
+        let generation = generate(&mut engine, &model, input, &options, next, &mut recorder);
+        let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
+        engine.confirm_transcript()?;
+        Ok(finish(&mut engine, &terms, request, generation, recorder))
+    }
+
+    /// Opens a chat whose turns have at most the lengths `bound`. With `stop_at_eos` an answer ends at the end of a
+    /// text.
+    ///
+    /// # Errors
+    /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
+    /// ([`Error::TalkPolicy`]) or would choose among padding ([`model::Error::PaddedPolicy`]); [`Error::Refused`] if
+    /// the server will not do as much.
+    pub fn chat(self, bound: Lengths, stop_at_eos: bool, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
+        if self.draft.is_some() {
+            return Err(Error::DraftChat);
+        }
+        let ClientSession { mut channel, terms, model: public, pad_answer, since, .. } = self;
+        let bound = Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, ..bound.into() };
+        chat::check_talk(&terms.policy, &bound)?;
+        bound.check_policy(&public.spec, &terms)?;
+        bound.check_planning(&public.spec, &terms)?;
+        opening::ask(&mut channel, &public.spec, &bound, &SessionKind::Chat)?;
+        let model = shapes(&public, &terms)?;
+        ChatSession::begin(channel, public, terms, model, bound, since, observer)
+    }
+
+    /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must
+    /// be free, and the server's in a file of its own.
+    ///
+    /// # Errors
+    /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the
+    /// server keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
+    pub fn fill(self, bound: Lengths, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+        self.fill_part(bound, Part::WHOLE, path, observer)
+    }
+
+    /// [`ClientSession::fill`] with `part` of the correlations, which ends in a file of its own.
+    ///
+    /// # Errors
+    /// As [`ClientSession::fill`].
+    pub fn fill_part(
+        self,
+        bound: Lengths,
+        part: Part,
+        path: &Path,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        let draft = Draft::create(path).map_err(|e| e.at(path))?;
+        observer.setup();
+        let ClientSession { mut channel, server, terms, model: public, kept, .. } = self;
+        let request = Request::from(bound);
+        request.check_policy(&public.spec, &terms)?;
+        request.check_planning(&public.spec, &terms)?;
+        let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
+        let purpose = purpose.part(part)?;
+        opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill { part, kept })?;
+        let id = opening::learn_pool(&mut channel)?;
+        let model = shapes(&public, &terms)?;
+        let mut engine = Secure::new(channel, terms.protocol)?;
+        let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
+        engine.confirm_transcript()?;
+        let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
+        correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
+        let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(observer));
+        Ok(Outcome { filled: Some(Filled { id, part }), ..outcome })
+    }
+}
+
+/// The model as the client knows it.
+fn shapes(public: &PublicModel, terms: &Terms) -> Result<Model<FixedWeight>, Error> {
+    Ok(Model::load_for(&terms.policy, &mut FixedLoader::announced(&public.frac_bits)?, &public.spec, None)?)
+}

@@ -1,0 +1,124 @@
+//! The two parties of a session, from the first byte to the last token.
+//!
+//! A server prepares a model once ([`ModelServer::load`]) and runs one session per client ([`ModelServer::serve`]). A
+//! client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
+//! ([`ClientSession::generate`]). [`plan()`] predicts the same session from shapes: bytes and flows of every account
+//! are equal.
+//!
+//! A session begins with these messages, booked in phase `setup` under `handshake`:
+//!
+//! | message | from | bytes |
+//! |---|---|---|
+//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
+//! | shape: a [`ModelSpec`](model::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
+//! | scales: fractional bits of each weight, in the order of [`Model::load`](model::Model::load) | server | 1 per weight |
+//! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
+//! | chat template: a [`ChatTemplate`](tokenizer::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](tokenizer::MAX_TEMPLATE_BYTES) |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text, 2 if the prompt may be padded and 4 if the answer is padded behind its end; 0 to generate (guesses in a pass, the thousandth tokens that it is expected to keep, and 1 for a steady draft, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32; then 1 if the client has no pools but those whose ids follow, else 0, u32; and zeros), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first and each id of a pool that the client has |
+//! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
+//! | id of the pool to be filled, if that is the request | server | 16 |
+//!
+//! Then come base OTs, and the generation follows. In a two-phase session ([`protocols::Options::preprocess`]) the
+//! correlations that [`needs`] lists are made in between. With `stop_at_eos` the client sends one more byte after
+//! each pass; where answers are padded ([`Request::pad_answer`]) it does so after the passes alone that fill a
+//! [`bucket`](model::bucket). With a draft ([`Request::draft`]) it sends how many tokens a pass keeps, a byte, after
+//! each pass that may keep several; the server refuses a number that no such pass keeps.
+//!
+//! At the end both parties compare their transcripts of the session ([`net::Channel::confirm_transcript`]). Results
+//! are final only then.
+//!
+//! The two phases may be two sessions with any time between them.
+//!
+//! - [`ClientSession::fill`] makes the correlations, without the OTs, and ends when each party has its own in a file.
+//!   The client says `pool/ready` (empty, or what went wrong), and the server answers alike. The client publishes its
+//!   file and says `pool/kept`; the server publishes its own.
+//! - [`ClientSession::spend`] checks the client's [`PoolSet`](crate::pool::PoolSet), and a server [with
+//!   pools](ModelServer::with_pools) checks that of the same id before its verdict. Then the client and after it the
+//!   server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
+//!
+//! A client that finds its file damaged when it claims it says that its part is lost, and the server removes its own.
+//! For parts that were lost otherwise a client that fills a pool says which ones it has, and the server removes the
+//! others of its key ([`ClientSession::having_only`]).
+//!
+//! A pool may be made in parts, each in a session of its own, between any two processes of the same two parties
+//! ([`ClientSession::fill_part`]). They are spent together ([`PoolSet`](crate::pool::PoolSet)): both parties check
+//! all parts before the verdict and claim all of them at once.
+//!
+//! A session may have several turns: see [`chat`]. A server that is older than chats rejects their request by name.
+//!
+//! What each party has after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made
+//! for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own length and any
+//! number of tokens after it. What does not fit a shorter prompt is made on the spot, booked as `offline`.
+//!
+//! Neither party trusts the other's numbers: lengths are bounded before anything is allocated, the shape is checked
+//! like one from a file, and a request is compared with the model's positions and the server's [`Limits`].
+
+pub mod chat;
+mod client;
+mod correlations;
+mod local;
+mod opening;
+mod plan;
+mod prompt;
+mod recorder;
+mod server;
+
+use net::Entry;
+use protocols::Part;
+
+pub use chat::ChatSession;
+pub use client::ClientSession;
+pub use local::in_one_process;
+pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
+pub use plan::{plan, plan_filling, plan_kept, plan_spending, plan_step, plan_timed, plan_work};
+pub use prompt::Prompt;
+pub use server::ModelServer;
+
+pub use crate::needs::needs;
+use crate::pool::PoolId;
+pub use crate::terms::{
+    Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Observer, PublicModel, Request, Silent, Terms,
+};
+use model::{Drafts, Generation};
+use report::{Cost, Wire};
+pub use tokenizer::MAX_TOKENIZER_BYTES;
+
+/// What a session filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// Names the two files.
+    pub id: PoolId,
+    /// Which part of a pool they are.
+    pub part: Part,
+}
+
+impl std::fmt::Display for Filled {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let Filled { id, part } = self;
+        if part.is_whole() { write!(f, "pool {id} filled") } else { write!(f, "pool {id} filled (part {part})") }
+    }
+}
+
+/// What one party has of a session that is over.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens and logits, on the client; their number on both.
+    pub generation: Generation,
+    /// All accounts of the ledger.
+    pub entries: Vec<Entry>,
+    /// What was made ahead, by kind: [`net::Ledger::divided`].
+    pub kinds: Vec<Entry>,
+    /// Cost of each token after the first. The stop byte that follows a token counts for the next one. Of the tokens
+    /// of one pass the first has all of its cost.
+    pub per_token: Vec<Cost>,
+    /// The pool that this session filled, instead of generating, or the part of one.
+    pub filled: Option<Filled>,
+    /// Whether the session had two phases.
+    pub preprocess: bool,
+    /// The guesses of its passes.
+    pub draft: Option<Drafts>,
+    /// How the bytes travelled; `None` where there is no wire.
+    pub wire: Option<Wire>,
+}

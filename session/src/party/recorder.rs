@@ -1,0 +1,250 @@
+//! Accounts of a generation: phases, tokens, the byte that ends it.
+
+use engine::Engine;
+use model::{Generation, Hooks, Schedule, Step};
+use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
+use planner::Plan;
+use protocols::Secure;
+use report::{TokenMeter, Wire};
+
+use super::{Observer, Outcome, Request, Terms};
+
+const STOP: &str = "stop";
+const KEPT: &str = "draft/kept";
+/// Scope of the number of tokens that a pass keeps.
+const DRAFT: &str = "draft";
+/// Scope of the comparison of transcripts, as [`net::Channel::confirm_transcript`] books it.
+const TRANSCRIPT: &str = "transcript";
+
+/// An engine with a ledger.
+pub(super) trait Booked: Engine {
+    /// The ledger.
+    fn ledger(&mut self) -> &mut Ledger;
+
+    /// The client tells the server whether it stops here.
+    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error>;
+
+    /// The client tells the server how many tokens a pass keeps, from 1 to `most`.
+    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, protocols::Error>;
+
+    /// The parties compare their transcripts of the session. Only then are its results final.
+    fn confirm_transcript(&mut self) -> Result<(), NetError>;
+
+    /// How the bytes travelled so far.
+    fn wire(&mut self) -> Option<Wire>;
+}
+
+impl Booked for Secure {
+    fn ledger(&mut self) -> &mut Ledger {
+        self.channel().ledger_mut()
+    }
+
+    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error> {
+        let channel = self.channel();
+        if channel.role() == Role::Client {
+            let stop = stop.unwrap_or(false);
+            channel.send(STOP, &[u8::from(stop)])?;
+            // Flushes, because no message may follow.
+            channel.flush(STOP)?;
+            return Ok(stop);
+        }
+        match channel.recv(STOP, 1)?[..] {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(NetError::Malformed { step: STOP, what: "neither 0 nor 1".into() }.into()),
+        }
+    }
+
+    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, protocols::Error> {
+        let channel = self.channel();
+        if channel.role() == Role::Client {
+            let kept = kept.unwrap_or(1);
+            // A pass has at most MAX_DRAFTED guesses.
+            channel.send(KEPT, &[kept as u8])?;
+            return Ok(kept);
+        }
+        match channel.recv(KEPT, 1)?[..] {
+            [kept] if (1..=most).contains(&usize::from(kept)) => Ok(kept.into()),
+            ref other => {
+                let what = format!("{other:?} is no number of tokens that a pass over {most} keeps");
+                Err(NetError::Malformed { step: KEPT, what }.into())
+            }
+        }
+    }
+
+    fn confirm_transcript(&mut self) -> Result<(), NetError> {
+        self.channel().confirm_transcript()
+    }
+
+    fn wire(&mut self) -> Option<Wire> {
+        let channel = self.channel();
+        let WireBytes { sent, received } = channel.wire_bytes()?;
+        Some(Wire { encrypted: channel.encrypted(), bytes_sent: sent, bytes_received: received })
+    }
+}
+
+impl Booked for Plan {
+    fn ledger(&mut self) -> &mut Ledger {
+        self.abb().ledger()
+    }
+
+    fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, protocols::Error> {
+        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
+        Ok(false)
+    }
+
+    fn tell_kept(&mut self, _: usize, kept: Option<usize>) -> Result<usize, protocols::Error> {
+        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
+        Ok(kept.unwrap_or(1))
+    }
+
+    fn confirm_transcript(&mut self) -> Result<(), NetError> {
+        let ledger = self.abb().ledger();
+        let phase = ledger.set_phase(Phase::Setup);
+        ledger.enter(TRANSCRIPT);
+        ledger.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);
+        ledger.leave();
+        ledger.set_phase(phase);
+        Ok(())
+    }
+
+    fn wire(&mut self) -> Option<Wire> {
+        None
+    }
+}
+
+/// Switches the phases of the ledger and meters tokens.
+pub(super) struct Recorder<'a> {
+    observer: &'a mut dyn Observer,
+    meter: TokenMeter,
+    /// In a plan, how many tokens each pass keeps.
+    schedule: Option<Schedule>,
+}
+
+impl<'a> Recorder<'a> {
+    pub(super) fn new(observer: &'a mut dyn Observer) -> Self {
+        Recorder { observer, meter: TokenMeter::default(), schedule: None }
+    }
+
+    /// The recorder of a generation that goes on where another one ended, whose `meter` this is.
+    pub(super) fn resuming(observer: &'a mut dyn Observer, meter: TokenMeter) -> Self {
+        Recorder { meter, ..Recorder::new(observer) }
+    }
+
+    /// The meter, for the generation that goes on after this one.
+    pub(super) fn into_meter(self) -> TokenMeter {
+        self.meter
+    }
+
+    /// The recorder of a plan, whose passes keep what `schedule` says.
+    pub(super) fn planning(observer: &'a mut dyn Observer, schedule: Schedule) -> Self {
+        Recorder { schedule: Some(schedule), ..Recorder::new(observer) }
+    }
+}
+
+impl<E: Booked> Hooks<E> for Recorder<'_> {
+    fn begin(&mut self, engine: &mut E, step: Step) {
+        engine.ledger().set_phase(match step {
+            Step::Prefill => Phase::Prefill,
+            Step::Decode { .. } => Phase::Decode,
+        });
+        self.observer.begin(step);
+    }
+
+    fn go_on(&mut self) -> Result<(), model::Error> {
+        self.observer.go_on()
+    }
+
+    fn layer(&mut self, done: usize, layers: usize) {
+        self.observer.layer(done, layers);
+    }
+
+    fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
+        let ledger = engine.ledger();
+        ledger.checkpoint();
+        if step != Step::Prefill {
+            self.meter.token(ledger.phase_total(Phase::Decode));
+        }
+        self.observer.token(token);
+    }
+
+    fn agree_to_keep(&mut self, engine: &mut E, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
+        let kept = kept.or_else(|| self.schedule.as_mut().map(|schedule| schedule.next(most)));
+        if most == 1 {
+            return Ok(1);
+        }
+        engine.scope(DRAFT, |engine| Ok(engine.tell_kept(most, kept)?))
+    }
+
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
+        let stop = stop.map(|stop| stop || self.observer.stops());
+        engine.scope(STOP, |engine| Ok(engine.tell_stop(stop)?))
+    }
+}
+
+/// Collects what a session leaves.
+pub(super) fn finish(
+    engine: &mut impl Booked,
+    terms: &Terms,
+    request: &Request,
+    generation: Generation,
+    recorder: Recorder,
+) -> Outcome {
+    let wire = engine.wire();
+    let ledger = engine.ledger();
+    ledger.checkpoint();
+    Outcome {
+        wire,
+        prompt_tokens: request.lengths.prompt,
+        generation,
+        entries: ledger.entries(),
+        kinds: ledger.divided(),
+        per_token: recorder.meter.into_costs(),
+        filled: None,
+        preprocess: terms.protocol.preprocess,
+        draft: request.draft,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use net::{Channel, memory_pair};
+    use protocols::Options;
+
+    use super::*;
+
+    /// What the server makes of the client's `word` after a pass that keeps up to four tokens.
+    fn told(word: &[u8]) -> Result<usize, protocols::Error> {
+        let (client, server) = memory_pair(Duration::from_secs(20));
+        thread::scope(|scope| {
+            let client = scope.spawn(move || {
+                let mut engine = Secure::new(Channel::new(Role::Client, client), Options::default()).unwrap();
+                engine.channel().send(KEPT, word).unwrap();
+                engine.channel().flush(KEPT).unwrap();
+            });
+            let mut engine = Secure::new(Channel::new(Role::Server, server), Options::default()).unwrap();
+            let told = engine.tell_kept(4, None);
+            client.join().unwrap();
+            told
+        })
+    }
+
+    #[test]
+    fn a_number_of_tokens_that_no_pass_keeps_is_refused() {
+        for kept in 1..=4 {
+            assert_eq!(told(&[kept]).unwrap(), usize::from(kept));
+        }
+        for kept in [0, 5, 6, 255] {
+            match told(&[kept]) {
+                Err(protocols::Error::Net(NetError::Malformed { step: KEPT, what })) => {
+                    assert!(what.contains(&format!("[{kept}]")), "{what}");
+                }
+                other => panic!("{kept}: {other:?}"),
+            }
+        }
+        assert!(matches!(told(&[1, 1]), Err(protocols::Error::Net(NetError::Length { step: KEPT, .. }))));
+    }
+}

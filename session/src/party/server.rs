@@ -1,0 +1,254 @@
+//! The party with the model.
+
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use model::{Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler, generate};
+use mpcache::PolicySpec;
+use net::{Channel, Role};
+use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
+use tokenizer::ChatTemplate;
+
+use super::opening::SessionKind;
+use super::recorder::{Booked, Recorder, finish};
+use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, chat, correlations, opening};
+use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
+use crate::{Calibration, Error, calibrate};
+
+/// A model in fixed point, ready for any number of sessions, one after another or at once.
+pub struct ModelServer {
+    model: Model<FixedWeight>,
+    public: PublicModel,
+    pools: Option<Pools>,
+    /// Of the weights; made when a pool first asks for it.
+    digest: OnceLock<String>,
+}
+
+/// What a session was granted.
+enum Grant {
+    /// A generation.
+    Generate,
+    /// A generation from this pool, whose parts were made for these purposes.
+    Spend(Box<(PoolSet, Vec<Purpose>)>),
+    /// A new pool, or a part of one.
+    Fill(Box<(Filled, Place, Purpose)>),
+    /// A chat.
+    Chat,
+}
+
+impl ModelServer {
+    /// Reads the weights of `files` and prepares them.
+    ///
+    /// # Errors
+    /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
+    pub fn load(files: ModelFiles) -> Result<Self, Error> {
+        Self::load_for(&PolicySpec::default(), files)
+    }
+
+    /// [`ModelServer::load`] for sessions under `policy`, and under those that need the same columns of the model
+    /// ([`Model::load_for`]). Others are refused.
+    ///
+    /// # Errors
+    /// Those of [`ModelServer::load`]; [`CheckpointError`](model::CheckpointError) for a file of learned columns that
+    /// is missing or does not fit.
+    pub fn load_for(policy: &PolicySpec, files: ModelFiles) -> Result<Self, Error> {
+        Self::load_keeping(policy, files, 0)
+    }
+
+    /// [`ModelServer::load_for`] with weights whose transforms stay in memory, up to `kept_bytes` of them, once a
+    /// product under encryption has made them.
+    ///
+    /// # Errors
+    /// Those of [`ModelServer::load_for`].
+    pub fn load_keeping(policy: &PolicySpec, files: ModelFiles, kept_bytes: usize) -> Result<Self, Error> {
+        Self::load_spread(policy, files, kept_bytes, None)
+    }
+
+    /// [`ModelServer::load_keeping`], with products in the clear taken by all processes of `spread`. The others load
+    /// the same files at the same time with [`own_columns`](crate::own_columns).
+    ///
+    /// # Errors
+    /// Those of [`ModelServer::load_for`], and [`protocols::Error::Spread`].
+    pub fn load_spread(
+        policy: &PolicySpec,
+        files: ModelFiles,
+        kept_bytes: usize,
+        spread: Option<Arc<dyn Spread>>,
+    ) -> Result<Self, Error> {
+        let ModelFiles { name, spec, checkpoint, tokenizer } = files;
+        let mut loader = match kept_bytes {
+            0 => FixedLoader::default(),
+            limit => FixedLoader::keeping(WeightCache::new(limit)),
+        };
+        if let Some(spread) = spread {
+            loader = loader.spread_over(spread);
+        }
+        let model = Model::load_for(policy, &mut loader, &spec, Some(&checkpoint))?;
+        let frac_bits = loader.frac_bits().to_vec();
+        let public = PublicModel { name, spec, frac_bits, tokenizer, template: None };
+        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
+    }
+
+    /// Puts a short text through the model in the clear, see [`calibrate()`].
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
+    /// refuse the tokenizer.
+    pub fn calibrate(&self) -> Result<Calibration, Error> {
+        calibrate(&self.model, self.public.tokenizer.as_deref())
+    }
+
+    /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
+    pub fn with_pools(self, pools: Pools) -> Self {
+        ModelServer { pools: Some(pools), ..self }
+    }
+
+    /// Sends `template` to clients that ask for one.
+    ///
+    /// # Errors
+    /// [`ChatTemplate::to_bytes`].
+    pub fn with_template(mut self, template: Option<&ChatTemplate>) -> Result<Self, Error> {
+        self.public.template = template.map(ChatTemplate::to_bytes).transpose()?;
+        Ok(self)
+    }
+
+    /// What clients may know.
+    pub fn public(&self) -> &PublicModel {
+        &self.public
+    }
+
+    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of
+    /// phases within the `limits`.
+    ///
+    /// # Errors
+    /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
+    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
+    /// [`Error::Planning`], [`Error::NoChats`], [`Error::Quota`], [`model::Error::TooLong`], [`Error::TooWide`],
+    /// [`model::Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that
+    /// names the step if the client vanishes or sends nonsense. None of them affects the next session.
+    pub fn serve(
+        &self,
+        mut channel: Channel,
+        caller: &Caller,
+        terms: &Terms,
+        limits: &Limits,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        let begun = SystemTime::now();
+        let learned = self.model.learned();
+        if terms.policy.needs_scoring_head() != learned {
+            return Err(Error::OtherColumns { learned, policy: terms.policy.to_string() });
+        }
+        let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
+            // Cheap checks come before those that take time.
+            if kind == SessionKind::Chat && limits.conversation.is_none() {
+                return Err(Error::NoChats);
+            }
+            request.check_policy(&self.public.spec, terms)?;
+            request.check_planning(&self.public.spec, terms)?;
+            // A chat asks for each of its turns.
+            let learns =
+                !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat) && terms.reveal == Reveal::Logits;
+            observer.ask(if learns { request.positions_shown() } else { 0 })?;
+            self.accept(caller, request, kind, terms, begun, &*observer)
+        };
+        let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
+        let (request, terms, grant) = opening::complaining(&mut channel, received)?;
+        let terms = &terms;
+        let stock = match grant {
+            Grant::Generate => None,
+            Grant::Spend(spent) => {
+                let (pool, purposes) = *spent;
+                Some(correlations::spend_for_client(&mut channel, pool, &purposes)?)
+            }
+            Grant::Chat => {
+                let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
+                return chat::talk(channel, &setting, limits, observer);
+            }
+            Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
+        };
+        observer.setup();
+        let mut engine = Secure::new(channel, terms.protocol)?;
+        let weights = self.model.weights();
+        correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, observer)?;
+        let input = Input { ids: None, count: request.lengths.prompt };
+        // The server picks nothing: it never sees logits.
+        let mut unused = Sampler::greedy();
+        let mut recorder = Recorder::new(observer);
+        let options = request.options(terms);
+        let next = Next::Pick(&mut unused);
+        let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder);
+        let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
+        engine.confirm_transcript()?;
+        Ok(finish(&mut engine, terms, &request, generation, recorder))
+    }
+
+    /// Grants or refuses a session that began at `begun`, within the limits. Nothing is used up by it.
+    fn accept(
+        &self,
+        caller: &Caller,
+        request: &Request,
+        kind: SessionKind,
+        terms: &Terms,
+        begun: SystemTime,
+        observer: &dyn Observer,
+    ) -> Result<Grant, Error> {
+        let peer = caller.key.as_deref();
+        let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
+        match kind {
+            SessionKind::Generate => Ok(Grant::Generate),
+            SessionKind::Chat => {
+                chat::check_talk(&terms.policy, request)?;
+                Ok(Grant::Chat)
+            }
+            SessionKind::Fill { part, kept } => {
+                let filled = Filled { id: PoolId::random(), part };
+                if let Some(kept) = kept {
+                    pools()?.forget(peer, &kept, begun)?;
+                }
+                let place = pools()?.draft(filled.id, peer, request.lengths, part)?;
+                let purpose = self.purpose(peer, terms, request.lengths, observer)?.part(part)?;
+                Ok(Grant::Fill(Box::new((filled, place, purpose))))
+            }
+            SessionKind::Spend(ids) => {
+                let pool = pools()?.set(&ids)?;
+                pool.check_bound(request)?;
+                let purposes = self.purpose(peer, terms, pool.bound(), observer)?.parts(pool.last())?;
+                pool.check(&purposes, request)?;
+                Ok(Grant::Spend(Box::new((pools()?.set_aside(pool)?, purposes))))
+            }
+        }
+    }
+
+    fn purpose(
+        &self,
+        peer: Option<&str>,
+        terms: &Terms,
+        bound: Lengths,
+        observer: &dyn Observer,
+    ) -> Result<Purpose, Error> {
+        let digest = self.digest.get_or_init(|| digest(&self.model.weights()));
+        Purpose::watched(&self.public, terms, bound, Some(digest), peer, observer)
+    }
+
+    /// The session of a client that fills a pool.
+    fn fill(
+        &self,
+        mut channel: Channel,
+        terms: &Terms,
+        request: &Request,
+        (filled, place, purpose): (Filled, Place, Purpose),
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        let (draft, waiting) = place.split();
+        opening::name_pool(&mut channel, filled.id)?;
+        observer.setup();
+        let mut engine = Secure::new(channel, terms.protocol)?;
+        let stock = correlations::make(&mut engine, &self.model.weights(), &purpose, observer)?;
+        engine.confirm_transcript()?;
+        let drafted = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
+        correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
+        let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
+        Ok(Outcome { filled: Some(filled), ..outcome })
+    }
+}

@@ -1,0 +1,278 @@
+//! A server's files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use model::Lengths;
+use net::Role;
+use protocols::Part;
+
+use super::draft::{Draft, Pending, Written};
+use super::file::Pool;
+use super::list::{Found, PENDING, State, find};
+use super::set::PoolSet;
+use super::{PoolError, PoolId};
+use crate::Error;
+
+/// Ends the name of a pool.
+const POOL: &str = "pool";
+
+/// A directory with one file per pool: `ID.pool`, or `ID.pending` while the client's part is in doubt.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    dir: PathBuf,
+    max: usize,
+    max_per_peer: usize,
+    /// What sessions of this process are filling now.
+    filling: Arc<Mutex<Vec<Entry>>>,
+}
+
+impl Pools {
+    /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in
+    /// it. What crashes left there is removed: drafts, claimed files, and files that have waited for
+    /// [`PENDING_AGE`](super::PENDING_AGE).
+    ///
+    /// # Errors
+    /// [`model::Error::File`] if the directory cannot be made or read.
+    pub fn open(dir: &Path, max: usize) -> Result<Self, Error> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        let failed = |source| Error::Model(model::Error::File { path: dir.into(), source });
+        builder.create(dir).map_err(failed)?;
+        let pools = Pools { dir: dir.into(), max, max_per_peer: max, filling: Arc::default() };
+        for stale in pools.files().map_err(failed)?.into_iter().filter(Found::is_stale) {
+            stale.remove().map_err(|e| e.at(stale.path()))?;
+        }
+        Ok(pools)
+    }
+
+    /// Lets one peer have at most `max` of the pools.
+    pub fn with_max_per_peer(self, max: usize) -> Self {
+        Pools { max_per_peer: max, ..self }
+    }
+
+    /// Where they are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes the file of a new pool of `peer`'s for generations up to `bound`, or of a part of one, which counts from
+    /// here on.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
+    /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
+    pub(crate) fn draft(
+        &self,
+        id: PoolId,
+        peer: Option<&str>,
+        bound: Lengths,
+        part: Part,
+    ) -> Result<Place, PoolError> {
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files()?;
+        for stale in files.iter().filter(|file| file.state() == State::Pending && file.is_stale()) {
+            stale.remove()?;
+        }
+        let (max, max_per_peer) = (self.max, self.max_per_peer.min(self.max));
+        let new = Entry { peer: peer.map(str::to_owned), bound: Some(bound), part };
+        let with_new = |mut others: Vec<Entry>| {
+            others.push(new.clone());
+            others
+        };
+        let mine = |mut entries: Vec<Entry>| {
+            entries.retain(|entry| entry.peer == new.peer);
+            entries
+        };
+        let mut kept = with_new(entries(&files, State::Pool));
+        kept.extend(filling.iter().cloned());
+        if pools(&kept) > max {
+            return Err(PoolError::Full { limit: max });
+        }
+        if pools(&mine(kept)) > max_per_peer {
+            return Err(PoolError::FullForPeer { limit: max_per_peer });
+        }
+        // Waiting files count for no quota, but must not fill the disk.
+        if pools(&mine(with_new(entries(&files, State::Pending)))) > max_per_peer {
+            return Err(PoolError::Waiting { limit: max_per_peer });
+        }
+        let draft = Draft::create(&self.path(id))?;
+        filling.push(new.clone());
+        Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry: new } })
+    }
+
+    /// Removes `peer`'s files but those of `kept`: the client says that it has no part of any other. A file that
+    /// another session has worked on since `then` stays, because the client may not have seen its own.
+    pub(crate) fn forget(&self, peer: Option<&str>, kept: &[PoolId], then: SystemTime) -> Result<(), PoolError> {
+        let lost = |file: &&Found| {
+            matches!(file.state(), State::Pool | State::Pending)
+                && file.is_older_than(then)
+                && file.id().is_some_and(|id| file.peer() == peer && !kept.contains(&id))
+        };
+        self.files()?.iter().filter(lost).try_for_each(Found::remove)
+    }
+
+    /// The pool `id`, be it published or waiting. The client names it, which proves that the client has its part.
+    pub(super) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
+        let (path, pending) = (self.path(id), self.pending(id));
+        let mut found = Err(PoolError::Gone);
+        // The file may move between two looks; a third look sees it.
+        for (name, alias) in [(&path, &pending), (&pending, &path), (&path, &pending)] {
+            found = Pool::open(name, Role::Server).map(|pool| pool.known_as(alias.clone()));
+            if !matches!(found, Err(PoolError::Gone)) {
+                break;
+            }
+        }
+        let pool = found?;
+        if pool.id() == id { Ok(pool) } else { Err(PoolError::Replaced { expected: id, found: pool.id() }) }
+    }
+
+    /// The pool whose parts the client names in order.
+    ///
+    /// # Errors
+    /// [`PoolError::Unknown`] if one is not here, those of [`PoolSet::new`], and [`PoolError::OtherPart`] if the
+    /// order is another.
+    pub(crate) fn set(&self, ids: &[PoolId]) -> Result<PoolSet, Error> {
+        let mut parts = Vec::with_capacity(ids.len());
+        for (at, &id) in ids.iter().enumerate() {
+            let expected = Part::new(at as u32 + 1, ids.len() as u32).unwrap_or(Part::WHOLE);
+            let found = self.get(id).and_then(|pool| match pool.part() {
+                part if part.of() == expected.of() && part != expected => {
+                    Err(PoolError::OtherPart { expected, found: part })
+                }
+                _ => Ok(pool),
+            });
+            parts.push(found.map_err(|error| match error {
+                PoolError::Gone => PoolError::Unknown { id, part: expected }.into(),
+                other => other.at(&self.path(id)),
+            })?);
+        }
+        Ok(PoolSet::new(parts)?)
+    }
+
+    /// Lets all parts of `set` wait until the client has claimed its own.
+    pub(crate) fn set_aside(&self, set: PoolSet) -> Result<PoolSet, Error> {
+        set.moved(|pool| {
+            let pending = self.pending(pool.id());
+            pool.move_to(pending)
+        })
+    }
+
+    /// The file of `id`. Its name holds hexadecimal digits alone, whatever a client says.
+    pub(crate) fn path(&self, id: PoolId) -> PathBuf {
+        self.dir.join(format!("{id}.{POOL}"))
+    }
+
+    fn pending(&self, id: PoolId) -> PathBuf {
+        self.dir.join(format!("{id}.{PENDING}"))
+    }
+
+    fn files(&self) -> std::io::Result<Vec<Found>> {
+        find(&self.dir)
+    }
+}
+
+/// What the limits see of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    peer: Option<String>,
+    /// `None` if the header is not whole.
+    bound: Option<Lengths>,
+    part: Part,
+}
+
+/// The files of a state.
+fn entries(files: &[Found], state: State) -> Vec<Entry> {
+    let of_state = files.iter().filter(|file| file.state() == state);
+    let entry = |file: &Found| Entry {
+        peer: file.peer().map(str::to_owned),
+        bound: file.bound(),
+        part: file.part().unwrap_or(Part::WHOLE),
+    };
+    of_state.map(entry).collect()
+}
+
+/// How many pools the files are. Parts of a peer's for the same lengths count as one pool together, from the first
+/// part on, because they are to become one. The same part twice counts twice: parts differ in size, and many copies
+/// of the largest must not pass for one pool.
+fn pools(entries: &[Entry]) -> usize {
+    let mut copies: BTreeMap<_, BTreeMap<Part, usize>> = BTreeMap::new();
+    for Entry { peer, bound, part } in entries {
+        let pool = (peer, bound.map(|bound| (bound.prompt, bound.tokens)), part.of());
+        *copies.entry(pool).or_default().entry(*part).or_default() += 1;
+    }
+    copies.values().filter_map(|parts| parts.values().max()).sum()
+}
+
+/// How many pools `files` are that can be spent, or will be with their other parts.
+pub fn count(files: &[Found]) -> usize {
+    pools(&entries(files, State::Pool))
+}
+
+/// The place of a pool that is being filled, which counts as one.
+#[derive(Debug)]
+pub(crate) struct Place {
+    draft: Draft,
+    pending: PathBuf,
+    quota: Quota,
+}
+
+impl Place {
+    /// The draft, and what turns it into a pool.
+    pub(crate) fn split(self) -> (Draft, Waiting) {
+        (self.draft, Waiting { pending: self.pending, _quota: self.quota })
+    }
+}
+
+/// Where a draft waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pending: PathBuf,
+    _quota: Quota,
+}
+
+impl Waiting {
+    /// Puts the draft there.
+    pub(crate) fn begin(&self, written: Written) -> Result<Pending, PoolError> {
+        written.wait_at(self.pending.clone())
+    }
+}
+
+/// One entry in the list of those that are filling; removed when dropped.
+#[derive(Debug)]
+struct Quota {
+    filling: Arc<Mutex<Vec<Entry>>>,
+    entry: Entry,
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = filling.iter().position(|entry| *entry == self.entry) {
+            filling.swap_remove(at);
+        }
+    }
+}
+
+/// Whether others than the owner may put files into the directory of `path`, or into `path` itself if it is a
+/// directory: they could bring an old pool back. False where the sticky bit keeps them from the owner's files.
+pub fn writable_by_others(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = if path.is_dir() { path } else { parent };
+        use files::{Forbidden, others_may};
+        let sticky = |m: &fs::Metadata| std::os::unix::fs::PermissionsExt::mode(&m.permissions()) & 0o1000 != 0;
+        fs::metadata(dir).is_ok_and(|dir| others_may(&dir, Forbidden::Writing) && !sticky(&dir))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
+}

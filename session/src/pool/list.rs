@@ -1,0 +1,200 @@
+//! The pools in a directory, of both roles, without using any of them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use model::Lengths;
+use net::Role;
+use protocols::Part;
+use serde::Serialize;
+
+use super::claim::CLAIMED;
+use super::draft::DRAFT;
+use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
+use super::{PoolError, PoolId};
+
+/// How long a file waits for the client's word that it has its part, counted from the last session that concerned it.
+pub const PENDING_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Ends the name of a file that waits.
+pub(super) const PENDING: &str = "pending";
+/// How far a file has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It can be spent.
+    Pool,
+    /// A server's, which waits for the client's word; the client can spend it.
+    Pending,
+    /// It is being written, or a crash ended that.
+    Draft,
+    /// It is being read, or a crash ended that. Nothing reads it again.
+    Claimed,
+}
+
+/// A file of a pool, in whatever state.
+#[derive(Debug)]
+pub struct Found {
+    path: PathBuf,
+    state: State,
+    bytes: u64,
+    modified: Option<SystemTime>,
+    in_use: bool,
+    header: Result<Header, PoolError>,
+}
+
+impl Found {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How far it has come.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Time since it was written; for a file that waits, since the last session that concerned it.
+    pub fn age(&self) -> Duration {
+        self.modified.and_then(|then| SystemTime::now().duration_since(then).ok()).unwrap_or_default()
+    }
+
+    /// Whether the last session that concerned it was before `then`.
+    pub(super) fn is_older_than(&self, then: SystemTime) -> bool {
+        self.modified.is_some_and(|modified| modified < then)
+    }
+
+    /// Whether a process works on it now.
+    pub fn in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// Its id; `None` if the header is not whole.
+    pub fn id(&self) -> Option<PoolId> {
+        Some(self.header.as_ref().ok()?.id)
+    }
+
+    /// Whose file it is.
+    pub fn role(&self) -> Option<Role> {
+        Some(self.header.as_ref().ok()?.role)
+    }
+
+    /// The longest generation that it serves.
+    pub fn bound(&self) -> Option<Lengths> {
+        Some(self.header.as_ref().ok()?.bound)
+    }
+
+    /// Which part of a pool it is.
+    pub fn part(&self) -> Option<Part> {
+        self.header.as_ref().ok()?.part().ok()
+    }
+
+    /// The peer's key.
+    pub fn peer(&self) -> Option<&str> {
+        self.header.as_ref().ok()?.peer()
+    }
+
+    /// What is wrong with the header, or with how the file is reached.
+    pub fn problem(&self) -> Option<&PoolError> {
+        self.header.as_ref().err()
+    }
+
+    /// Whether a crash left it: a draft or a claimed file that no process works on, or a file that has waited longer
+    /// than [`PENDING_AGE`].
+    pub fn is_stale(&self) -> bool {
+        match self.state {
+            State::Pool => false,
+            State::Pending => self.age() > PENDING_AGE,
+            State::Draft | State::Claimed => !self.in_use,
+        }
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`], or [`PoolError::Io`].
+    pub fn remove(&self) -> Result<(), PoolError> {
+        if self.in_use {
+            return Err(PoolError::InUse);
+        }
+        match fs::remove_file(&self.path).map_err(or_gone) {
+            // Another process used it or removed it meanwhile, which is what was wanted.
+            Err(PoolError::Gone) => Ok(()),
+            other => other.and_then(|()| Ok(sync_directory(&self.path)?)),
+        }
+    }
+}
+
+/// The pools' files at `path`, a directory or one file, ordered by path; others are left out.
+///
+/// # Errors
+/// If `path` cannot be read.
+pub fn find(path: &Path) -> io::Result<Vec<Found>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(look_at(path)?.into_iter().collect());
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        found.extend(look_at(&entry?.path())?);
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// The file `path` if it belongs to a pool; `None` also if it vanishes meanwhile.
+fn look_at(path: &Path) -> io::Result<Option<Found>> {
+    let gone = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(None),
+        _ => Err(error),
+    };
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) => return gone(error),
+    };
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    // File systems of networks lock only what is open for writing. Nothing is written.
+    let to_lock = OpenOptions::new().read(true).write(true).open(path);
+    let mut file = match to_lock.or_else(|_| File::open(path)) {
+        Ok(file) => file,
+        Err(error) => return gone(error),
+    };
+    let state = state(path);
+    let mut magic = Vec::new();
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+    // A draft may be empty so far.
+    if magic != MAGIC && !(state == State::Draft && MAGIC.starts_with(&magic)) {
+        return Ok(None);
+    }
+    // We hold the lock for a moment; a process that works on the file holds it all the time.
+    let in_use = matches!(state, State::Draft | State::Claimed) && !lock(&file).unwrap_or(false);
+    drop(file);
+    let header = match read_header(path) {
+        Err(PoolError::Gone) => return Ok(None),
+        other => other.map(|(header, _)| header),
+    };
+    let modified = metadata.modified().ok();
+    Ok(Some(Found { path: path.into(), state, bytes: metadata.len(), modified, in_use, header }))
+}
+
+/// The state that a file's name tells.
+fn state(path: &Path) -> State {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    if name.ends_with(CLAIMED) {
+        State::Claimed
+    } else if name.ends_with(DRAFT) {
+        State::Draft
+    } else if path.extension().is_some_and(|ending| ending == PENDING) {
+        State::Pending
+    } else {
+        State::Pool
+    }
+}

@@ -1,0 +1,256 @@
+//! Correlations in files: the offline phase of a generation, made long before its prompt is known.
+//!
+//! A session that fills a pool ends with one file at each party ([`Draft`]); a later session between the same two
+//! takes both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
+//!
+//! | part of a file | bytes |
+//! |---|---|
+//! | magic `WGLPOOL\0` | 8 |
+//! | format, length of the header (u32, little endian) | 8 |
+//! | header: JSON | up to [`MAX_HEADER_BYTES`] |
+//! | BLAKE3 of all before | 32 |
+//! | words of the stock (u64, little endian) in the order of [`protocols::Stock::drain`] | 8 each |
+//! | BLAKE3 of all before | 32 |
+//!
+//! The header says whose file it is and what it was made for ([`Purpose`]). The number of words follows from that,
+//! and nothing is allocated for a file of another length. Correlated OTs are not in the file: they live in a
+//! session's own pools, so every session sets up base OTs and extends them.
+//!
+//! **Every correlation serves once, also across crashes.** A file is claimed by renaming it, which one process alone
+//! can do, then read, unlinked, and the directory synced, before the first message that depends on it. A crash in
+//! between loses correlations; what is left under the name `*.claimed` is never read again. A file that is reached
+//! through a link is refused: it could be used under each of its names.
+//!
+//! # No part without the other
+//!
+//! A file is worth nothing without the peer's. Both parties therefore gain and lose their files in steps. A server's
+//! file is *pending* while the client may or may not have the partner: it is no pool, the client can spend it, and it
+//! is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as many as it may have
+//! pools.
+//!
+//! | state | name | counts | leaves it by |
+//! |---|---|---|---|
+//! | draft | `NAME.HEX.draft` | no | a rename when it is whole and synced; removed on failure |
+//! | pending (server) | `ID.pending` | no | a rename to a pool, or a claim |
+//! | pool | what the user says; `ID.pool` at the server | yes | a claim |
+//! | claimed | `*.claimed` | no | removal when it is read |
+//!
+//! The process that works on a draft or a claimed file locks it. A file without a lock was left by a crash. A server
+//! removes it when it starts, `waggle pools rm --stale` at any time.
+//!
+//! # Parts
+//!
+//! A pool may be made in up to [`MAX_PARTS`](protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of files
+//! with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a part that
+//! failed is made again, and any part made for the same takes its place. The header of a part says which one it is of
+//! how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division, made for the
+//! same, each once.
+//!
+//! In the table of spending every step is done for all parts before the message goes out. A claim first locks all
+//! parts and looks for each at its place; only then it renames one. So of two that want the same parts none is left
+//! with a few of them. A crash between two renamings loses some parts and leaves the others: each is as its row says,
+//! with its partner pending, and serves again when the lost ones were made anew.
+//!
+//! Several processes of one party, on any hosts, may share a directory of pools, if the file system renames in one
+//! step and its locks hold between them. Where locks do not hold, renaming alone still lets one process have a file,
+//! but a server that starts may remove what another is working on, which that session then reports as an error.
+//!
+//! *Filling.* What each party has if the link or a party dies after the message (or before the first):
+//!
+//! | message | from | its sender did before | client | server |
+//! |---|---|---|---|---|
+//! | none yet | | | removes its draft | removes its draft |
+//! | ready, or why not | client | wrote and synced its draft | removes its draft | removes its draft |
+//! | ready, or why not | server | wrote and synced its draft, made it pending | removes its draft | pending |
+//! | kept, or why not | client | published | pool | pool; pending if the message is lost |
+//!
+//! *Spending.*
+//!
+//! | message | from | its sender did before | client | server |
+//! |---|---|---|---|---|
+//! | request with the id | client | opened and checked its pool | pool | pool |
+//! | verdict | server | opened and checked its part, made it pending | pool | pending |
+//! | claimed, or why not | client | read and removed its pool | nothing | nothing; pending if the message is lost |
+//! | claimed, or why not | server | read and removed its part | nothing | nothing |
+//!
+//! A crash (of the process or the machine) leaves what its row says, and perhaps a draft or a claimed file in the
+//! place of a part that would have been removed. So after any crash a client's pool has its partner, as pool or
+//! pending, and a server's pool has the client's. A part without a partner is pending at the server and is removed by
+//! age. If the server was silent for longer than that, it refuses the client's pool by its id.
+//!
+//! *Giving up.* A client that has claimed its file and cannot use it says that it is lost, and the server removes its
+//! own ([`PoolError::Lost`]). A client that lost files otherwise says which ones it has when it fills a pool, and the
+//! server removes the others of its key, but for those that a session has worked on since that session began.
+
+mod claim;
+mod dir;
+mod draft;
+mod file;
+mod list;
+mod set;
+#[cfg(test)]
+mod set_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use protocols::{FixedWeight, Needs, Part};
+
+pub(crate) use dir::{Place, Waiting};
+pub use dir::{Pools, count, writable_by_others};
+pub use draft::{Draft, Pending, Written, check_absent};
+pub use file::{MAX_HEADER_BYTES, Pool};
+pub use list::{Found, PENDING_AGE, State, find};
+pub use set::{PoolSet, part_path};
+
+use crate::Error;
+use crate::needs::needs_watched;
+pub use crate::pool_error::{Difference, PoolError};
+pub use crate::pool_id::PoolId;
+use model::{Excess, Lengths};
+
+use crate::pool_id::hex;
+use crate::terms::{Limits, Observer, PublicModel, Request, Silent, Terms};
+
+/// Refuses a generation that is longer than the longest one that a pool serves.
+pub(crate) fn check_bound(bound: Lengths, request: &Request) -> Result<(), PoolError> {
+    match request.lengths.beyond(bound) {
+        Some(Excess { what, got, limit }) => Err(PoolError::Bound { what, got, limit }),
+        None => Ok(()),
+    }
+}
+
+/// The name of the peer's key among the facts.
+const PEER: &str = "peer";
+/// The name of a part among the facts; a whole pool has none.
+const PART: &str = "part";
+
+/// What a pool is good for: everything that its words depend on, by name, and what it holds.
+#[derive(Clone, Debug)]
+pub struct Purpose {
+    bound: Lengths,
+    facts: BTreeMap<String, String>,
+    needs: Needs,
+}
+
+impl Purpose {
+    /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its `weights`, because its
+    /// words are products with them; the client must not learn the digest. The link and the ciphertexts by which the
+    /// words came do not matter. `peer` is the key of the other party, where the link has keys: only the pair that
+    /// filled a pool spends it.
+    ///
+    /// # Errors
+    /// If the model cannot do as much, or the terms are not those of a two-phase session.
+    pub fn new(
+        model: &PublicModel,
+        terms: &Terms,
+        bound: Lengths,
+        weights: Option<&str>,
+        peer: Option<&str>,
+    ) -> Result<Self, Error> {
+        Purpose::watched(model, terms, bound, weights, peer, &Silent)
+    }
+
+    /// [`Purpose::new`], which `observer` may end: it plans the longest generation.
+    pub(crate) fn watched(
+        model: &PublicModel,
+        terms: &Terms,
+        bound: Lengths,
+        weights: Option<&str>,
+        peer: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<Self, Error> {
+        if !terms.protocol.preprocess {
+            return Err(PoolError::OnePhase.into());
+        }
+        let longest = Request::from(bound);
+        longest.check(&model.spec, &Limits::NONE)?;
+        let needs = needs_watched(&model.spec, &model.frac_bits, terms, &longest, observer)?;
+        let json = |e: serde_json::Error| model::ConfigError::Json(e.to_string());
+        let units: Vec<_> = needs.units.iter().collect();
+        let operands: Vec<_> = needs.operands.iter().collect();
+        let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;
+        let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "cores" | "masks" | "link");
+        let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
+        let frac_bits = model.frac_bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        for (name, value) in [
+            ("model", serde_json::to_string(&model.spec).map_err(json)?),
+            ("scales", frac_bits),
+            ("layout", blake3::hash(&layout).to_hex().to_string()),
+        ] {
+            facts.insert(name.into(), value);
+        }
+        facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));
+        facts.extend(peer.map(|key| (PEER.to_owned(), key.to_owned())));
+        Ok(Purpose { bound, facts, needs: needs.stored() })
+    }
+
+    /// What each part of a pool for this is good for, in order, in as many parts as `part` is one of. A part holds
+    /// what [`Needs::parts`] gives it.
+    ///
+    /// # Errors
+    /// If the model cannot do as much.
+    pub fn parts(&self, part: Part) -> Result<Vec<Purpose>, Error> {
+        let needs = self.needs.parts(part)?;
+        Ok(part.all().zip(needs).map(|(part, needs)| self.of_part(part, needs)).collect())
+    }
+
+    /// [`Purpose::parts`], this part alone.
+    ///
+    /// # Errors
+    /// If the model cannot do as much.
+    pub fn part(&self, part: Part) -> Result<Purpose, Error> {
+        Ok(self.of_part(part, self.needs.part(part)?))
+    }
+
+    fn of_part(&self, part: Part, needs: Needs) -> Purpose {
+        let mut facts = self.facts.clone();
+        if !part.is_whole() {
+            facts.insert(PART.into(), part.to_string());
+        }
+        Purpose { bound: self.bound, facts, needs }
+    }
+
+    /// What a pool for this holds.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// BLAKE3 of facts and bound.
+    fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let mut part = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        for (name, value) in &self.facts {
+            part(name);
+            part(value);
+        }
+        [self.bound.prompt, self.bound.tokens].iter().for_each(|number| part(&number.to_string()));
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// A digest of the integers of `weights`.
+pub(crate) fn digest(weights: &[&FixedWeight]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut bytes = Vec::new();
+    for weight in weights {
+        let Some(values) = &weight.values else { continue };
+        // Line by line, so that no matrix is in memory.
+        let (lines, length) = values.matrix.lines();
+        let mut integers = vec![0; length];
+        for line in 0..lines {
+            values.matrix.read(line, 0, &mut integers);
+            bytes.clear();
+            bytes.extend(integers.iter().flat_map(|x| x.to_le_bytes()));
+            hasher.update(&bytes);
+        }
+        bytes.clear();
+        bytes.extend(values.bias.iter().flat_map(|x| x.to_le_bytes()));
+        hasher.update(&bytes);
+    }
+    hasher.finalize().to_hex().to_string()
+}

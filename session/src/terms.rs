@@ -1,0 +1,376 @@
+//! What two parties say about a session before it begins, and who watches it.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use engine::LogitBits;
+use model::{
+    Drafts, Excess, GenerateOptions, Lengths, MAX_DRAFTED, ModelSpec, Reveal, Step, check_draft, check_lengths,
+    check_padding, chunk_size, passes,
+};
+use mpcache::{Padding, PolicySpec};
+use protocols::Made;
+use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+
+use crate::Error;
+
+/// What both parties state before a session and must state alike. The client alone chooses the number of phases
+/// ([`protocols::Options::preprocess`]); the server adopts it or refuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Choices of the protocols.
+    pub protocol: protocols::Options,
+    /// What the client learns of each position.
+    pub reveal: Reveal,
+    /// Fractional bits of the logits that the client learns.
+    pub logit_bits: LogitBits,
+    /// Which part of the cache a token looks at.
+    pub policy: PolicySpec,
+    /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
+    /// parties.
+    pub prefill_chunk: Option<NonZeroUsize>,
+}
+
+/// The party at the other end of a session, as far as the link has proved it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The text of its public key; `None` on a link that proves none.
+    pub key: Option<String>,
+}
+
+/// What a client asks for: public.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Lengths of prompt and text; the text may be shorter with `stop_at_eos`.
+    pub lengths: Lengths,
+    /// End after an end-of-text token; the server then learns how many tokens there are.
+    pub stop_at_eos: bool,
+    /// End at the first [`bucket`](model::bucket) of tokens behind that, so that the server learns no more than it.
+    /// In a chat only with the policy `full`; takes no draft.
+    pub pad_answer: bool,
+    /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
+    pub padded: bool,
+    /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
+    /// what the model says after wrong guesses, too; see [`Drafts`].
+    pub draft: Option<Drafts>,
+}
+
+/// The most that a server does for one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest prompt and longest text.
+    pub lengths: Lengths,
+    /// Most positions of a conversation, in which all of its turns are; `None` allows no conversation.
+    pub conversation: Option<usize>,
+    /// How long a session may take, for a client that has a conversation to know.
+    pub session: Option<Duration>,
+    /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
+    pub preprocess: Option<bool>,
+    /// Most guesses in a pass; 0 allows no drafts.
+    pub drafted: usize,
+}
+
+impl Default for Limits {
+    /// A thousand of each, conversations of as many positions together, as many phases as the client likes, and eight
+    /// guesses in a pass.
+    fn default() -> Self {
+        let lengths = Lengths { prompt: 1024, tokens: 1024 };
+        Limits { lengths, conversation: Some(2048), drafted: 8, ..Limits::NONE }
+    }
+}
+
+/// What a client may know about a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublicModel {
+    /// Name, for reports.
+    pub name: String,
+    /// Architecture and shape.
+    pub spec: ModelSpec,
+    /// Fractional bits of each weight in the order of [`Model::load`](model::Model::load): about the logarithm of its
+    /// largest entry.
+    pub frac_bits: Vec<u32>,
+    /// Text of `tokenizer.json`, if there is one and the client asked for it.
+    pub tokenizer: Option<Vec<u8>>,
+    /// The chat template as JSON, empty if there is none; only if the client asked for it.
+    pub template: Option<Vec<u8>>,
+}
+
+/// What a client wants from a server beyond the terms.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientOptions<'a> {
+    /// The shape that the model must have; both parties report a difference.
+    pub expected: Option<&'a ModelSpec>,
+    /// Whether to send the tokenizer.
+    pub tokenizer: bool,
+    /// Whether to send the chat template.
+    pub template: bool,
+}
+
+/// Watches a session, and may end it. Every method has a default that does nothing.
+pub trait Observer {
+    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called
+    /// before anything is planned or claimed for it; an error is the server's verdict.
+    fn ask(&mut self, positions: u64) -> Result<(), Error> {
+        let _ = positions;
+        Ok(())
+    }
+
+    /// On the server: the client of a conversation, who says nothing, shows that it is there.
+    fn stays(&mut self) {}
+
+    /// The parties agree on what they run and set up base OTs.
+    fn setup(&mut self) {}
+
+    /// The offline phase begins: this party's correlations will take `bytes` of a temporary file, at most.
+    fn stock(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// The offline phase of a two-phase session is so far.
+    fn prepare(&mut self, made: Made) {
+        let _ = made;
+    }
+
+    /// `step` begins.
+    fn begin(&mut self, step: Step) {
+        let _ = step;
+    }
+
+    /// `done` of `layers` layers of the current step are done.
+    fn layer(&mut self, done: usize, layers: usize) {
+        let _ = (done, layers);
+    }
+
+    /// The current step is over. `token` is known to the client only.
+    fn token(&mut self, token: Option<u32>) {
+        let _ = token;
+    }
+
+    /// On the client: whether the text is to end after this token, where it may end early ([`Request::stop_at_eos`]).
+    fn stops(&self) -> bool {
+        false
+    }
+
+    /// Whether nobody wants the rest; asked before each step. The session then ends with [`model::Error::Abandoned`].
+    fn abandoned(&self) -> bool {
+        false
+    }
+}
+
+impl dyn Observer + '_ {
+    /// Fails if nobody wants the rest.
+    pub(crate) fn go_on(&self) -> Result<(), model::Error> {
+        if self.abandoned() { Err(model::Error::Abandoned) } else { Ok(()) }
+    }
+}
+
+/// Refuses a generation of nothing ([`model::Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than
+/// `limit` positions ([`model::Error::TooLong`]).
+pub(crate) fn check_bounded(lengths: Lengths, bound: Lengths, limit: usize) -> Result<(), Error> {
+    if let Some(Excess { what, got, limit }) = lengths.beyond(bound) {
+        return Err(Error::Limit { what, got, limit });
+    }
+    Ok(check_lengths(lengths, limit)?)
+}
+
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases. They take half a minute at most,
+/// and a GPT-2 XL needs fewer for all its positions. Either party refuses more, because a model or a request may be
+/// made up to keep it busy.
+pub const MAX_PLANNING_STEPS: usize = 1 << 16;
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
+
+impl Limits {
+    /// No limits but the model's own.
+    pub const NONE: Limits = Limits {
+        lengths: Lengths::MAX,
+        conversation: Some(usize::MAX),
+        session: None,
+        preprocess: None,
+        drafted: MAX_DRAFTED,
+    };
+
+    /// Refuses a number of phases that the server does not offer.
+    pub(crate) fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
+        let got = terms.protocol.preprocess;
+        match self.preprocess {
+            Some(expected) if expected != got => Err(Error::Phases { expected, got }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<Lengths> for Request {
+    /// A generation of these lengths to the end, without padding or drafts.
+    fn from(lengths: Lengths) -> Self {
+        Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None }
+    }
+}
+
+impl Request {
+    /// The number of steps that it takes to plan two phases, from public numbers alone. The planner goes through the
+    /// layers once for each token and each chunk of the prompt. A step takes half a millisecond if no two layers are
+    /// alike, and a tenth or less of that where they are. Reading the shape of a layer costs as much as eight tokens.
+    pub fn planning_steps(&self, spec: &ModelSpec, terms: &Terms) -> usize {
+        self.steps_after(0, spec, terms)
+    }
+
+    /// The same of a turn after `before` positions.
+    pub(crate) fn steps_after(&self, before: usize, spec: &ModelSpec, terms: &Terms) -> usize {
+        let Lengths { prompt, tokens } = self.lengths;
+        let chunk = chunk_size(spec, before.saturating_add(prompt), terms.prefill_chunk);
+        let chunks = passes(prompt, chunk, terms.policy.prefill());
+        spec.layers().saturating_mul(tokens.saturating_add(chunks).saturating_add(8))
+    }
+
+    /// Refuses what would take too long to plan.
+    pub(crate) fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
+        let (steps, limit) = (self.planning_steps(spec, terms), MAX_PLANNING_STEPS);
+        if terms.protocol.preprocess && steps > limit {
+            return Err(Error::Planning { tokens: self.lengths.tokens, layers: spec.layers(), steps, limit });
+        }
+        Ok(())
+    }
+
+    /// Refuses a policy whose settings are for another model, and padding under one that would choose among it.
+    pub fn check_policy(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
+        spec.check_policy(&terms.policy)?;
+        Ok(check_padding(self.padded, &terms.policy)?)
+    }
+
+    /// Refuses drafts under a policy that cannot take tokens back, and beside padded answers.
+    pub fn check_draft(&self, terms: &Terms) -> Result<(), Error> {
+        if self.pad_answer && self.draft.is_some() {
+            return Err(Error::PaddedDraft);
+        }
+        Ok(check_draft(self.draft, &terms.policy, terms.policy.can_cut())?)
+    }
+
+    /// Positions of which the client learns something, at most.
+    pub(crate) fn positions_shown(&self) -> u64 {
+        Drafts::positions(self.draft, self.lengths.tokens)
+    }
+
+    /// The options of the generation under `terms`, as far as both parties know them.
+    pub(crate) fn options(&self, terms: &Terms) -> GenerateOptions {
+        GenerateOptions {
+            tokens: self.lengths.tokens,
+            reveal: terms.reveal,
+            logit_bits: terms.logit_bits,
+            stop_at_eos: self.stop_at_eos,
+            pad_answer: self.pad_answer,
+            all_positions: false,
+            policy: terms.policy.clone(),
+            prefill_chunk: terms.prefill_chunk,
+            padding: self.padded.then_some(Padding { tokens: None }),
+            draft: self.draft,
+        }
+    }
+
+    /// Refuses a request that the model `spec` ([`model::Error::TooLong`]), the softmax in fixed point
+    /// ([`Error::TooWide`]) or the server's `limits` do not allow.
+    pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
+        check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
+        let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
+        if got > limit {
+            return Err(Error::Limit { what: "guesses in a pass", got, limit });
+        }
+        let (got, limit) = (self.lengths.positions(), MAX_SOFTMAX_COLUMNS);
+        if got > limit { Err(Error::TooWide { got, limit }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A tiny model of `layers` layers.
+    pub(crate) fn llama(layers: usize) -> ModelSpec {
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
+                 "num_attention_heads": 2, "vocab_size": 11}}"#
+        );
+        ModelSpec::from_config_json(config.as_bytes()).unwrap()
+    }
+
+    /// The default terms in two phases.
+    pub(crate) fn two_phases() -> Terms {
+        let mut terms = Terms::default();
+        terms.protocol.preprocess = true;
+        terms
+    }
+
+    /// The model's limit and that of this program are told apart.
+    #[test]
+    fn long_requests_are_refused_for_the_reason_that_holds() {
+        let spec = |positions: usize, scaling: &str| {
+            let config = format!(
+                r#"{{"model_type": "llama", "max_position_embeddings": {positions}, "rope_scaling": {scaling}}}"#
+            );
+            ModelSpec::from_config_json(config.as_bytes()).unwrap()
+        };
+        let check =
+            |spec: &ModelSpec, prompt| Request::from(Lengths { prompt, tokens: 2 }).check(spec, &Limits::NONE);
+        let short = spec(8192, "null");
+        check(&short, 8191).unwrap();
+        let refused = check(&short, 8192).unwrap_err();
+        assert!(matches!(refused, Error::Model(model::Error::TooLong { positions: 8193, limit: 8192 })), "{refused}");
+        assert_eq!(refused.to_string(), "8193 positions would go through a model that has 8192");
+
+        // Trained for 4096 positions, which the scaling makes 16384.
+        let stretched = spec(4096, r#"{"rope_type": "linear", "factor": 4.0}"#);
+        check(&stretched, 16_383).unwrap();
+        let refused = check(&stretched, 16_384).unwrap_err();
+        assert!(
+            matches!(refused, Error::Model(model::Error::TooLong { positions: 16_385, limit: 16_384 })),
+            "{refused}"
+        );
+
+        let long = spec(1 << 20, "null");
+        check(&long, MAX_SOFTMAX_COLUMNS - 1).unwrap();
+        let refused = check(&long, MAX_SOFTMAX_COLUMNS).unwrap_err();
+        assert!(matches!(refused, Error::TooWide { got: 131_073, limit: MAX_SOFTMAX_COLUMNS }), "{refused}");
+        assert_eq!(refused.to_string(), "131073 positions are more than the 131072 that this program can attend to");
+        assert!(matches!(
+            check(&long, usize::MAX),
+            Err(Error::Model(model::Error::TooLong { limit: 1_048_576, .. }))
+        ));
+    }
+
+    #[test]
+    fn what_would_take_minutes_to_plan_is_refused_before() {
+        let request = |tokens| Request::from(Lengths { prompt: 1024, tokens });
+        let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
+        check(48, 1024).unwrap();
+        check(80, 512).unwrap();
+        for (layers, tokens) in [(4096, 32), (126, 1024), (4, 1 << 20)] {
+            let refused = check(layers, tokens).unwrap_err();
+            assert!(matches!(refused, Error::Planning { limit: MAX_PLANNING_STEPS, .. }), "{refused}");
+        }
+        // Chunks of a prompt are passes, too.
+        let terms = Terms { prefill_chunk: NonZeroUsize::new(1), ..two_phases() };
+        let refused = request(1024).check_planning(&llama(48), &terms).unwrap_err();
+        assert!(matches!(refused, Error::Planning { .. }), "{refused}");
+        // One phase plans nothing.
+        request(1024).check_planning(&llama(4096), &Terms::default()).unwrap();
+    }
+
+    #[test]
+    fn each_length_has_its_own_bound_and_both_share_the_positions() {
+        let bound = Lengths { prompt: 8, tokens: 4 };
+        let check = |prompt, tokens| check_bounded(Lengths { prompt, tokens }, bound, 10);
+        assert_eq!(Lengths { prompt: 8, tokens: 3 }.positions(), 10);
+        check(8, 3).unwrap();
+        check(7, 4).unwrap();
+        assert!(matches!(check(0, 4), Err(Error::Model(model::Error::Nothing))));
+        assert!(matches!(check(8, 0), Err(Error::Model(model::Error::Nothing))));
+        assert!(matches!(check(9, 5), Err(Error::Limit { what: "tokens of a prompt", got: 9, limit: 8 })));
+        assert!(matches!(check(8, 5), Err(Error::Limit { what: "tokens to generate", got: 5, limit: 4 })));
+        assert!(matches!(check(8, 4), Err(Error::Model(model::Error::TooLong { positions: 11, limit: 10 }))));
+        assert_eq!(Lengths::MAX.positions(), usize::MAX);
+    }
+}

@@ -1,0 +1,133 @@
+//! Whole sessions in which one message is spoiled on its way: every policy, every mode, every message of either
+//! party, every mutation. No text may come of it, nobody may panic, nobody may wait for ever.
+//!
+//! `cargo test` takes a sample with a fixed stride. All of them, which takes hours:
+//! `WAGGLE_FUZZ_STRIDE=1 cargo test --release -p waggle-session --test all fuzz_sessions -- --nocapture`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::hostile::{Mode, PARTS, Session, policies, run};
+use fuzzing::link::{Mutation, Spoil};
+use mpcache::PolicySpec;
+use net::Role;
+use waggle_session::Error;
+use waggle_session::party::Outcome;
+
+/// Every how manieth of all spoiled sessions `cargo test` runs; a prime, so that messages, parties and mutations all
+/// come.
+const STRIDE: usize = 3001;
+
+fn stride() -> usize {
+    let given = std::env::var("WAGGLE_FUZZ_STRIDE").ok();
+    given.map_or(STRIDE, |text| text.parse().expect("WAGGLE_FUZZ_STRIDE is a number from 1 on"))
+}
+
+/// An honest session: what a pool needs to be there first, the number of messages of each party, and the text.
+struct Honest {
+    mode: Mode,
+    policy: PolicySpec,
+    messages: [usize; 2],
+    tokens: Vec<u32>,
+}
+
+impl Honest {
+    fn new(mode: Mode, policy: &PolicySpec) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let Session { client, server, watch } = in_place(mode, policy, None, dir.path());
+        let context = format!("{mode:?}, {policy}");
+        server.unwrap_or_else(|e| panic!("{context}: server: {e}"));
+        let outcome = client.unwrap_or_else(|e| panic!("{context}: client: {e}"));
+        let messages = [Role::Client, Role::Server].map(|role| watch.messages(role));
+        Honest { mode, policy: policy.clone(), messages, tokens: outcome.generation.tokens }
+    }
+
+    /// All that can happen to a message.
+    fn spoils(&self) -> impl Iterator<Item = Spoil> {
+        let messages = [Role::Client, Role::Server].into_iter().zip(self.messages);
+        messages.flat_map(|(from, count)| {
+            (0..count).flat_map(move |message| {
+                Mutation::all(message as u64).map(|mutation| Spoil { from, message, mutation })
+            })
+        })
+    }
+
+    /// Runs a spoiled session; how it ended, or what is wrong with that.
+    fn check(&self, spoil: Spoil) -> Result<String, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let Session { client, server, watch } = in_place(self.mode, &self.policy, Some(spoil), dir.path());
+        let context = format!("{:?}, {}, {spoil:?}", self.mode, self.policy);
+        if !watch.spoiled() && !self.policy.random_traffic() {
+            return Err(format!("{context}: the message never came"));
+        }
+        let told = |outcome: &Result<Outcome, Error>| match outcome {
+            Ok(_) => "success".to_owned(),
+            Err(error) => kind(error),
+        };
+        let ended = format!("client: {}, server: {}", told(&client), told(&server));
+        if watch.unchanged() {
+            return Ok(format!("unchanged: {ended}"));
+        }
+        // The receiver alone can tell that the very last message is bad, and nobody reads what comes after it.
+        let unread = matches!(spoil.mutation, Mutation::Duplicate | Mutation::Swap);
+        let [sender, receiver] = match spoil.from {
+            Role::Client => [&client, &server],
+            Role::Server => [&server, &client],
+        };
+        let last = watch.messages(spoil.from) <= spoil.message + 1;
+        if receiver.is_ok() && !(last && unread) {
+            return Err(format!("{context}: the receiver is content; {ended}"));
+        }
+        if sender.is_ok() && !last {
+            return Err(format!("{context}: the sender is content; {ended}"));
+        }
+        match &client {
+            Ok(outcome) if outcome.generation.tokens != self.tokens => {
+                Err(format!("{context}: another text, {:?}", outcome.generation.tokens))
+            }
+            _ => Ok(ended),
+        }
+    }
+}
+
+/// Runs a session, after the honest ones that fill the pool if it takes one.
+fn in_place(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &std::path::Path) -> Session {
+    for before in mode.before() {
+        let filled = run(before, policy, None, dir);
+        filled.client.and(filled.server).expect("a pool");
+    }
+    run(mode, policy, spoil, dir)
+}
+
+/// The innermost variant of an error.
+fn kind(error: &Error) -> String {
+    let text = format!("{error:?}");
+    let variant = text.split([' ', '{', ')']).next().unwrap_or_default();
+    variant.rsplit('(').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn no_spoiled_session_passes() {
+    let every = stride();
+    let modes = [Mode::Plain, Mode::Prepared, Mode::Fill, Mode::Spend, Mode::FillPart(PARTS), Mode::SpendParts];
+    let honest: Vec<Honest> =
+        modes.iter().flat_map(|mode| policies().into_iter().map(|policy| Honest::new(*mode, &policy))).collect();
+    let all: Vec<(&Honest, Spoil)> = honest.iter().flat_map(|h| h.spoils().map(move |spoil| (h, spoil))).collect();
+    let chosen: Vec<_> = all.iter().step_by(every).collect();
+    let next = AtomicUsize::new(0);
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    let results: Vec<Result<String, String>> = std::thread::scope(|scope| {
+        let work = || {
+            let mine = std::iter::from_fn(|| chosen.get(next.fetch_add(1, Ordering::Relaxed)));
+            mine.map(|(honest, spoil)| honest.check(*spoil)).collect::<Vec<_>>()
+        };
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect()
+    });
+    let mut endings: BTreeMap<&str, usize> = BTreeMap::new();
+    results.iter().flatten().for_each(|ended| *endings.entry(ended).or_default() += 1);
+    println!("{} of {} spoiled sessions:", chosen.len(), all.len());
+    endings.iter().for_each(|(ended, count)| println!("{count:6}  {ended}"));
+    let wrong: Vec<&String> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{wrong:#?}", wrong.len(), chosen.len());
+}

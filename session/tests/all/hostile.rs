@@ -1,0 +1,175 @@
+//! Tiny sessions between both parties, with or without a message that is spoiled on its way.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+use fuzzing::link::{Spoil, Watch, pair};
+use model::{Lengths, ModelFiles, Next, Sampler};
+use mpcache::PolicySpec;
+use net::{Channel, Role};
+use protocols::Part;
+use waggle_session::Error;
+use waggle_session::party::{
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Silent, Terms,
+};
+use waggle_session::pool::{PoolSet, Pools, part_path};
+
+/// Longer than any session of the tiny model takes on a busy machine: what takes longer hangs.
+const HANG: Duration = Duration::from_secs(120);
+
+/// What the client writes after.
+pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
+/// How many tokens it asks for.
+pub(crate) const TOKENS: usize = 2;
+pub(crate) const BOUND: Lengths = Lengths { prompt: PROMPT.len(), tokens: TOKENS };
+
+/// The tiny model, ready to serve.
+pub(crate) fn tiny() -> ModelServer {
+    tiny_for(&PolicySpec::default())
+}
+
+/// The tiny model, ready to serve sessions under `policy`.
+fn tiny_for(policy: &PolicySpec) -> ModelServer {
+    let dir = tempfile::tempdir().unwrap();
+    crate::support::tiny::write_tiny(dir.path());
+    if policy.needs_scoring_head() {
+        crate::support::tiny::write_columns(dir.path());
+    }
+    ModelServer::load_for(policy, ModelFiles::open(dir.path()).unwrap()).unwrap()
+}
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A generation in one phase.
+    Plain,
+    /// A generation in two phases of one session.
+    Prepared,
+    /// The filling of a pool.
+    Fill,
+    /// A generation from a pool.
+    Spend,
+    /// The filling of one of the [`PARTS`] of a pool.
+    FillPart(u32),
+    /// A generation from a pool of so many parts.
+    SpendParts,
+}
+
+/// How many parts a pool has that is made in parts.
+pub(crate) const PARTS: u32 = 2;
+
+impl Mode {
+    /// The sessions that must have been before: they fill the pool that this one takes.
+    pub(crate) fn before(self) -> Vec<Mode> {
+        match self {
+            Mode::Spend => vec![Mode::Fill],
+            Mode::SpendParts => (1..=PARTS).map(Mode::FillPart).collect(),
+            Mode::Plain | Mode::Prepared | Mode::Fill | Mode::FillPart(_) => Vec::new(),
+        }
+    }
+}
+
+/// A policy with options that make it choose among the few tokens of the tiny sessions.
+pub(crate) fn policies() -> Vec<PolicySpec> {
+    let known = PolicySpec::examples().map(|policy| {
+        let options = [("clusters", "4/2"), ("clusters", "4"), ("window", "3"), ("sinks", "1")];
+        // Those that it takes, and that have an effect.
+        options.into_iter().fold(policy, |policy, (key, value)| match policy.option(key) {
+            None => policy.with(key, value).unwrap_or(policy),
+            Some(_) => policy,
+        })
+    });
+    // What is opened differs from run to run here, and with it the number of messages.
+    let reveals = "mpcache-scores:sinks=1,topk=shuffle-reveal".parse().expect("a policy");
+    known.filter(|policy| !policy.clear_only()).chain([reveals]).collect()
+}
+
+/// What both parties say of a session.
+pub(crate) struct Session {
+    pub(crate) client: Result<Outcome, Error>,
+    pub(crate) server: Result<Outcome, Error>,
+    pub(crate) watch: Watch,
+}
+
+fn terms(mode: Mode, policy: &PolicySpec) -> Terms {
+    let mut terms = Terms { policy: policy.clone(), ..Terms::default() };
+    terms.protocol.preprocess = mode != Mode::Plain;
+    terms
+}
+
+/// Runs a session of both parties, each in a thread of its own. `dir` holds the server's pools and the client's.
+///
+/// # Panics
+/// If a party panics, or goes on for longer than any session takes.
+pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &Path) -> Session {
+    let terms = Arc::new(terms(mode, policy));
+    let (client, server, watch) = pair(spoil);
+    let context = format!("{mode:?}, {policy}, {spoil:?}");
+    let pools = (!matches!(mode, Mode::Plain | Mode::Prepared)).then(|| dir.join("server"));
+    let server = {
+        let terms = terms.clone();
+        party(move || {
+            let channel = Channel::new(Role::Server, server);
+            let serve = |hosted: &ModelServer| {
+                hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut Silent)
+            };
+            match pools {
+                // Hosts with pools are made anew: the directory is the session's own.
+                Some(pools) => serve(&tiny_for(&terms.policy).with_pools(Pools::open(&pools, 99)?)),
+                None if terms.policy.needs_scoring_head() => serve(&tiny_for(&terms.policy)),
+                None => serve(shared()),
+            }
+        })
+    };
+    let path = dir.join("client.pool");
+    let client = party(move || {
+        let opened = ClientSession::open(
+            Channel::new(Role::Client, client),
+            &Caller::default(),
+            &terms,
+            &ClientOptions::default(),
+        )?;
+        let mut sampler = Sampler::greedy();
+        let next = Next::Pick(&mut sampler);
+        match mode {
+            Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, false, next, &mut Silent),
+            Mode::Fill => opened.fill(BOUND, &path, &mut Silent),
+            Mode::FillPart(number) => {
+                let part = Part::new(number, PARTS).expect("a part");
+                opened.fill_part(BOUND, part, &part_path(&path, part), &mut Silent)
+            }
+            Mode::Spend | Mode::SpendParts => {
+                let pool = PoolSet::open(&path, Role::Client)?;
+                opened.spend(pool, &PROMPT, TOKENS, false, next, &mut Silent)
+            }
+        }
+    });
+    let wait = |outcome: mpsc::Receiver<std::thread::Result<Result<Outcome, Error>>>, who: &str| {
+        let ended = outcome.recv_timeout(HANG).unwrap_or_else(|_| panic!("{context}: the {who} hangs"));
+        ended.unwrap_or_else(|_| panic!("{context}: the {who} panicked"))
+    };
+    Session { client: wait(client, "client"), server: wait(server, "server"), watch }
+}
+
+fn party(
+    steps: impl FnOnce() -> Result<Outcome, Error> + Send + 'static,
+) -> mpsc::Receiver<std::thread::Result<Result<Outcome, Error>>> {
+    let (tell, outcome) = mpsc::channel();
+    // A party that hangs must not keep the test from failing, so nobody joins it.
+    // Nobody listens any more where the test has failed already.
+    std::thread::spawn(move || drop(tell.send(catch_unwind(AssertUnwindSafe(steps)))));
+    outcome
+}
+
+/// The tiny model for all sessions without pools.
+pub(crate) fn shared() -> &'static ModelServer {
+    static HOSTED: OnceLock<ModelServer> = OnceLock::new();
+    HOSTED.get_or_init(tiny)
+}
+
+/// What clients know of it.
+pub(crate) fn public() -> &'static PublicModel {
+    shared().public()
+}

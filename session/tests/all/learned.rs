@@ -1,0 +1,203 @@
+//! Learned scores of tokens: files that do not fit are refused by name, and with those that do two parties do what
+//! fixed point does in the clear, at the cost that a plan knows.
+
+use std::path::Path;
+
+use engine::{Float, FloatLoader};
+use model::{
+    CheckpointError, DType, GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, Next, NoHooks, TensorSpec,
+    generate, write_safetensors,
+};
+use mpcache::PolicySpec;
+use net::{Channel, Role, memory_pair};
+use planner::Planner;
+use protocols::{Fixed, Options};
+use waggle_session::Error;
+use waggle_session::party::{Caller, ModelServer, Silent, Terms};
+
+use crate::parties::{Phases, load_fixed_for, two_parties};
+
+const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 12, "intermediate_size": 20,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 41, "max_position_embeddings": 64}"#;
+
+const GPT2: &str =
+    r#"{"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 3, "vocab_size": 41, "n_positions": 64}"#;
+
+fn kvzap(options: &str) -> PolicySpec {
+    format!("kvzap:{options}").parse().unwrap()
+}
+
+/// No token twice: equal tokens have equal scores in the first layer of a LLaMA, and rounding would choose.
+fn ids(count: u32) -> Vec<u32> {
+    (0..count).map(|i| i * 7 % 41).collect()
+}
+
+/// A model of this configuration with fitted columns.
+fn fitted(dir: &Path, config: &str) -> ModelFiles {
+    crate::support::tiny::write_model(dir, config);
+    let files = ModelFiles::open(dir).unwrap();
+    assert!(!files.checkpoint.has_learned());
+    crate::support::tiny::write_columns(dir);
+    let files = ModelFiles::open(dir).unwrap();
+    assert!(files.checkpoint.has_learned());
+    files
+}
+
+#[test]
+fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
+    for config in [LLAMA, GPT2] {
+        let dir = tempfile::tempdir().unwrap();
+        let files = fitted(dir.path(), config);
+        let load = |policy: &PolicySpec| load_fixed_for(policy, &files.spec, Some(&files.checkpoint), &[]);
+        let (plain, bits) = load(&PolicySpec::default());
+        let (wide, wide_bits) = load(&kvzap("budget=0.5"));
+        assert!(!plain.learned() && wide.learned());
+        assert_eq!(bits, wide_bits, "the fit keeps the fractional bits");
+        let widths = |model: &Model<protocols::FixedWeight>| -> Vec<usize> {
+            model.weights().iter().map(|weight| weight.spec.outputs).collect()
+        };
+        let (kv_heads, mut more) = (files.spec.heads().kv_heads, 0);
+        for (i, (plain, wide)) in widths(&plain).iter().zip(widths(&wide)).enumerate() {
+            // A table or two, then four matrices a layer, the first of which gives query, key and value.
+            let tables = if config == LLAMA { 1 } else { 2 };
+            let qkv = i >= tables && (i - tables) % 4 == 0 && i + 1 < bits.len();
+            assert_eq!(wide - plain, if qkv { kv_heads } else { 0 }, "weight {i}");
+            more += usize::from(qkv);
+        }
+        assert_eq!(more, files.spec.layers());
+        // The text under another policy does not change.
+        let ids = ids(20);
+        let options = GenerateOptions { tokens: 5, ..crate::support::fine() };
+        let text = |model: &Model<protocols::FixedWeight>| {
+            let input = Input { ids: Some(&ids), count: ids.len() };
+            generate(&mut Fixed::new(), model, input, &options, Next::Forced(&[]), &mut NoHooks).unwrap()
+        };
+        assert_eq!(text(&plain), text(&wide));
+    }
+}
+
+#[test]
+fn two_parties_evict_as_fixed_point_does_and_a_plan_knows_the_cost() {
+    for (config, policy) in [
+        (GPT2, "budget=0.4,recent=3"),
+        (GPT2, "budget=12,block=3,recent=3,prefill=7"),
+        (LLAMA, "budget=12,block=3,recent=3,topk=sort"),
+        (GPT2, "budget=12,block=3,recent=3,topk=shuffle-reveal"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let files = fitted(dir.path(), config);
+        let policy = kvzap(policy);
+        let (weights, frac_bits) = load_fixed_for(&policy, &files.spec, Some(&files.checkpoint), &[]);
+        let ids = ids(22);
+        let options = GenerateOptions { tokens: 7, policy: policy.clone(), ..crate::support::fine() };
+        let input = Input { ids: Some(&ids), count: ids.len() };
+        let fixed = generate(&mut Fixed::new(), &weights, input, &options, Next::Forced(&[]), &mut NoHooks).unwrap();
+        let full = GenerateOptions { policy: PolicySpec::default(), ..options.clone() };
+        let whole = generate(&mut Fixed::new(), &weights, input, &full, Next::Forced(&[]), &mut NoHooks).unwrap();
+        assert_ne!(fixed.logits, whole.logits, "{policy}: nothing was evicted");
+        let [(client, ledger), (_, other)] = two_parties(&files.spec, &weights, &frac_bits, &ids, &options);
+        assert_eq!(ledger, other, "{policy}: ledgers");
+        assert_eq!(client.tokens, fixed.tokens, "{policy}: tokens");
+        let (secure, fixed) = (client.logits.unwrap(), fixed.logits.unwrap());
+        let worst = secure.iter().zip(&fixed).map(|(s, f)| (s - f).abs()).fold(0.0, f32::max);
+        assert!(worst < 0.02, "{policy}: two parties err by {worst}");
+        let (shapes, _) = load_fixed_for(&policy, &files.spec, None, &frac_bits);
+        let mut plan = Planner::new(Options::default()).engine();
+        let input = Input { ids: None, count: ids.len() };
+        generate(&mut plan, &shapes, input, &options, Next::Forced(&[]), &mut Phases).unwrap();
+        if !policy.random_traffic() {
+            assert_eq!(plan.abb().ledger().untimed(), ledger, "{policy}: planned ledger");
+        }
+    }
+}
+
+/// Writes a file of columns whose tensors have these shapes, filled with `value`.
+fn write(path: &Path, tensors: &[(&str, &[usize])], value: f32) {
+    let layout: Vec<TensorSpec> = tensors.iter().map(|(name, shape)| TensorSpec::new(*name, *shape)).collect();
+    write_safetensors(path, &layout, DType::F32, |tensor, values| {
+        values.resize(tensor.shape.iter().product(), value);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn files_that_do_not_fit_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    crate::support::tiny::write_model(dir.path(), LLAMA);
+    let file = dir.path().join(LEARNED_FILE);
+    let load = || {
+        let files = ModelFiles::open(dir.path()).unwrap();
+        let loaded = Model::load_for(&kvzap("budget=0.5"), &mut FloatLoader, &files.spec, Some(&files.checkpoint));
+        // Other policies need no file.
+        Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+        match loaded.err().unwrap() {
+            model::Error::Checkpoint(error) => error,
+            other => panic!("{other}"),
+        }
+    };
+    let error = load();
+    assert!(matches!(error, CheckpointError::NoLearned { .. }), "{error}");
+    assert!(error.to_string().contains("kvzap.safetensors") && error.to_string().contains("waggle fit kvzap"));
+    std::fs::write(&file, b"nonsense").unwrap();
+    assert!(matches!(load(), CheckpointError::Malformed { .. }));
+
+    let (first, second, hash): (_, _, (&str, &[usize])) =
+        (("layers.0.weight", &[2usize, 12][..]), ("layers.1.weight", &[2usize, 12][..]), ("checkpoint", &[32]));
+    write(&file, &[first, hash], 0.5);
+    assert!(matches!(load(), CheckpointError::Missing { tensor } if tensor == "layers.1.weight"));
+    write(&file, &[first, ("layers.1.weight", &[3, 12]), hash], 0.5);
+    assert!(matches!(load(), CheckpointError::Shape { tensor, .. } if tensor == "layers.1.weight"));
+    write(&file, &[first, second, ("layers.2.weight", &[2, 12]), hash], 0.5);
+    assert!(matches!(load(), CheckpointError::Unread { tensors } if tensors == ["layers.2.weight"]));
+    write(&file, &[first, second, hash], 0.5);
+    assert!(matches!(load(), CheckpointError::OtherLearned));
+
+    // The right file of another checkpoint of the same shape.
+    let other = tempfile::tempdir().unwrap();
+    fitted(other.path(), LLAMA);
+    std::fs::copy(other.path().join(LEARNED_FILE), &file).unwrap();
+    let files = ModelFiles::open(dir.path()).unwrap();
+    Model::load_for(&kvzap("budget=0.5"), &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let mut weights = std::fs::read(dir.path().join("model.safetensors")).unwrap();
+    *weights.last_mut().unwrap() ^= 1;
+    std::fs::write(dir.path().join("model.safetensors"), weights).unwrap();
+    assert!(matches!(load(), CheckpointError::OtherLearned));
+
+    // Columns whose scores could leave their range.
+    std::fs::remove_file(&file).unwrap();
+    let files = fitted(dir.path(), LLAMA);
+    let mut bytes = std::fs::read(&file).unwrap();
+    drop(files);
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[8 + header..8 + header + 4].copy_from_slice(&300f32.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    assert!(matches!(load(), CheckpointError::LargeLearned { tensor, .. } if tensor == "layers.0.weight"));
+}
+
+#[test]
+fn models_and_servers_of_other_policies_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = fitted(dir.path(), GPT2);
+    let plain = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let policy = kvzap("budget=0.5");
+    let options = GenerateOptions { tokens: 2, policy: policy.clone(), ..crate::support::fine() };
+    let ids = ids(9);
+    let input = Input { ids: Some(&ids), count: 9 };
+    let refused = generate(&mut Float::default(), &plain, input, &options, Next::Forced(&[]), &mut NoHooks);
+    assert!(matches!(refused, Err(model::Error::NotLearned)), "{refused:?}");
+
+    let serve = |loaded: &PolicySpec, asked: &PolicySpec| {
+        let server = ModelServer::load_for(loaded, ModelFiles::open(dir.path()).unwrap()).unwrap();
+        let (_client, link) = memory_pair(std::time::Duration::from_secs(1));
+        let terms = Terms { policy: asked.clone(), ..crate::outcome::fine_terms() };
+        let channel = Channel::new(Role::Server, link);
+        let limits = waggle_session::party::Limits::NONE;
+        server.serve(channel, &Caller::default(), &terms, &limits, &mut Silent).map(|_| ()).unwrap_err()
+    };
+    let full = PolicySpec::default();
+    for (loaded, asked) in [(&full, &policy), (&policy, &full)] {
+        let error = serve(loaded, asked);
+        assert!(matches!(&error, Error::OtherColumns { policy, .. } if *policy == asked.to_string()), "{error}");
+    }
+}

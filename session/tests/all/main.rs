@@ -1,0 +1,27 @@
+//! All tests of sessions, in one program, because each links everything.
+
+mod answers;
+mod audit;
+mod calibration;
+mod chat;
+mod chunks;
+mod draft;
+mod families;
+mod fuzz;
+mod fuzz_sessions;
+mod hostile;
+mod learned;
+mod long;
+mod outcome;
+mod padding;
+mod parties;
+mod parts;
+mod party;
+mod pool;
+mod pools;
+mod pruned;
+mod secure;
+
+// The tiny models of the tests of `model`, with theirs.
+#[path = "../../../model/tests/all/support/mod.rs"]
+mod support;

@@ -1,0 +1,26 @@
+//! What is compared of sessions.
+
+use engine::LogitBits;
+use net::{Entry, Phase};
+use waggle_session::party::{Outcome, Terms};
+
+/// Terms for texts that are compared, see [`crate::support::fine`].
+pub(crate) fn fine_terms() -> Terms {
+    Terms { logit_bits: LogitBits::FINEST, ..Terms::default() }
+}
+
+/// What all ledgers of a session agree on.
+pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
+    let mut entries = outcome.entries.clone();
+    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+    entries.retain(|entry| entry.traffic != Default::default());
+    entries
+}
+
+/// Offline bytes that were not made ahead.
+pub(crate) fn late(outcome: &Outcome) -> u64 {
+    let sum = |entries: &[Entry]| -> u64 {
+        entries.iter().filter(|e| e.phase == Phase::Offline).map(|e| e.traffic.bytes()).sum()
+    };
+    sum(&outcome.entries) - sum(&outcome.kinds)
+}

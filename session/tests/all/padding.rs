@@ -1,0 +1,119 @@
+//! A padded prompt gives the text of the prompt alone, and looks like any other prompt of the padded length.
+
+use engine::{Float, FloatLoader, Select};
+use model::{
+    Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler, bundled, generate,
+};
+use net::Phase;
+use planner::Planner;
+use protocols::{Fixed, Options};
+
+use crate::parties::{Phases, load_fixed, two_parties};
+
+/// Tokens of the padded prompts.
+const LENGTH: usize = 12;
+
+/// Largest difference of a logit that the padding makes in f32: other sums, and for LLaMA other angles of equal
+/// differences.
+const MAX_FLOAT_ERROR: f32 = 1e-3;
+
+/// The same in fixed point: roundings depend on the positions of rotary embeddings.
+const MAX_FIXED_ERROR: f32 = 0.02;
+
+/// `ids` behind as many tokens of padding as make [`LENGTH`], and the options that say so.
+fn padded(ids: &[u32], tokens: usize) -> (Vec<u32>, GenerateOptions) {
+    let padding = LENGTH - ids.len();
+    let options =
+        GenerateOptions { tokens, padding: Some(Padding { tokens: Some(padding) }), ..crate::support::fine() };
+    ([vec![0; padding], ids.to_vec()].concat(), options)
+}
+
+fn run<E: Select>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    ids: &[u32],
+    options: &GenerateOptions,
+) -> Result<Generation, Error> {
+    let input = Input { ids: Some(ids), count: ids.len() };
+    generate(engine, model, input, options, Next::Pick(&mut Sampler::greedy()), &mut NoHooks)
+}
+
+fn largest_difference(a: &Generation, b: &Generation) -> f32 {
+    let (a, b) = (a.logits.as_ref().expect("logits"), b.logits.as_ref().expect("logits"));
+    assert_eq!(a.dim(), b.dim());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn prompt(files: &ModelFiles, length: usize) -> Vec<u32> {
+    (0..length as u32).map(|i| (7 * i + 3) % files.spec.vocabulary() as u32).collect()
+}
+
+#[test]
+fn padding_changes_no_text_in_the_clear() {
+    for name in ["shakespeare-gpt2", "shakespeare-llama"] {
+        let files = bundled(name).expect("bundled");
+        let ids = prompt(&files, 5);
+        let plain = GenerateOptions { tokens: 6, ..crate::support::fine() };
+        let (with_padding, options) = padded(&ids, 6);
+
+        let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
+        let alone = run(&mut Float::default(), &float, &ids, &plain).expect("plain");
+        let hidden = run(&mut Float::default(), &float, &with_padding, &options).expect("padded");
+        assert_eq!(hidden.tokens, alone.tokens, "{name}");
+        let error = largest_difference(&hidden, &alone);
+        assert!(error < MAX_FLOAT_ERROR, "{name}: {error}");
+        // The same tokens without a word about padding are another text.
+        let seen = run(&mut Float::default(), &float, &with_padding, &plain).expect("attended");
+        assert!(largest_difference(&seen, &alone) > 10.0 * MAX_FLOAT_ERROR, "{name}: padding is attended to");
+
+        let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        let alone = run(&mut Fixed::new(), &fixed, &ids, &plain).expect("plain");
+        let hidden = run(&mut Fixed::new(), &fixed, &with_padding, &options).expect("padded");
+        assert_eq!(hidden.tokens, alone.tokens, "{name}");
+        let error = largest_difference(&hidden, &alone);
+        assert!(error < MAX_FIXED_ERROR, "{name}: {error}");
+    }
+}
+
+#[test]
+fn prompts_of_one_padded_length_look_alike_to_the_server() {
+    for name in ["shakespeare-gpt2", "shakespeare-llama"] {
+        let files = bundled(name).expect("bundled");
+        let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        let ledgers = [3, 10].map(|length| {
+            let ids = prompt(&files, length);
+            let (with_padding, options) = padded(&ids, 2);
+            let [(client, ledger), (server, _)] =
+                two_parties(&files.spec, &weights, &frac_bits, &with_padding, &options);
+            let fixed = run(&mut Fixed::new(), &weights, &with_padding, &options).expect("fixed");
+            assert_eq!(client.tokens, fixed.tokens, "{name}, {length} tokens");
+            assert!(server.tokens.is_empty());
+            ledger
+        });
+        assert_eq!(ledgers[0], ledgers[1], "{name}");
+
+        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
+        let mut plan = Planner::new(Options::default()).engine();
+        let options =
+            GenerateOptions { tokens: 2, padding: Some(Padding { tokens: None }), ..crate::support::fine() };
+        let input = Input { ids: None, count: LENGTH };
+        let mut sampler = Sampler::greedy();
+        generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
+        assert_eq!(plan.abb().ledger().untimed(), ledgers[0], "{name}: planned ledger");
+        assert!(plan.abb().ledger().phase_total(Phase::Prefill).bytes() > 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_padded_is_refused() {
+    let files = bundled("shakespeare-gpt2").expect("bundled");
+    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
+    let (ids, options) = padded(&[1, 2, 3], 1);
+    let policy: mpcache::PolicySpec = "h2o".parse().expect("a policy");
+    let pruned = GenerateOptions { policy, ..options.clone() };
+    let error = run(&mut Float::default(), &model, &ids, &pruned).expect_err("a policy would see the padding");
+    assert!(matches!(error, Error::PaddedPolicy { .. }), "{error}");
+    let all = GenerateOptions { padding: Some(Padding { tokens: Some(LENGTH) }), ..options };
+    let error = run(&mut Float::default(), &model, &ids, &all).expect_err("no word is left");
+    assert!(matches!(error, Error::AllPadding { tokens: LENGTH, prompt: LENGTH }), "{error}");
+}

@@ -1,0 +1,158 @@
+//! Both sides of a session from Rust, and servers that lie to their client.
+
+use std::thread;
+use std::time::Duration;
+
+use model::{Lengths, Next, Sampler, bundled};
+use net::{Channel, Handshake, NetError, Role, memory_pair};
+use waggle_session::Error;
+use waggle_session::party::{
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, Silent, Terms, plan,
+};
+
+use crate::outcome::untimed;
+use crate::support::{greedy, load};
+
+const PROMPT: [u32; 4] = [30, 27, 25, 17];
+
+fn channels() -> (Channel, Channel) {
+    let (client, server) = memory_pair(Duration::from_secs(20));
+    (Channel::new(Role::Client, client), Channel::new(Role::Server, server))
+}
+
+#[test]
+fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
+    let hosted = ModelServer::load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let terms = Terms::default();
+    let options =
+        ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec), ..ClientOptions::default() };
+    let (client, server) = channels();
+    let (client, server) = thread::scope(|scope| {
+        let server = scope
+            .spawn(|| hosted.serve(server, &Caller::default(), &terms, &Limits::default(), &mut Silent).unwrap());
+        let session = ClientSession::open(client, &Caller::default(), &terms, &options).unwrap();
+        assert_eq!(session.model(), hosted.public());
+        let mut sampler = Sampler::greedy();
+        let client = session.generate(&PROMPT, 2, true, Next::Pick(&mut sampler), &mut Silent).unwrap();
+        (client, server.join().unwrap())
+    });
+    let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
+    assert_eq!(client.generation.tokens, truth.tokens);
+    assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
+    assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
+
+    let request = Request {
+        lengths: Lengths { prompt: 4, tokens: 2 },
+        stop_at_eos: true,
+        pad_answer: false,
+        padded: false,
+        draft: None,
+    };
+    let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
+    assert_eq!(untimed(&client), untimed(&server));
+    assert_eq!(untimed(&client), untimed(&planned));
+    assert_eq!((client.per_token.len(), planned.per_token.len()), (1, 1));
+    assert_eq!(client.per_token[0].flows, planned.per_token[0].flows);
+}
+
+#[test]
+fn requests_beyond_the_limits_are_refused_on_both_sides() {
+    let hosted = ModelServer::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
+    let terms = Terms::default();
+    let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, drafted: 0, ..Limits::NONE };
+    let (client, server) = channels();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| hosted.serve(server, &Caller::default(), &terms, &limits, &mut Silent));
+        let session = ClientSession::open(client, &Caller::default(), &terms, &ClientOptions::default()).unwrap();
+        assert_eq!(session.model().tokenizer, None, "it was not wanted");
+        let mut sampler = Sampler::greedy();
+        match session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent) {
+            Err(Error::Refused { reason }) => assert!(reason.contains("4 tokens of a prompt"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(server.join().unwrap(), Err(Error::Limit { got: 4, limit: 3, .. })));
+    });
+    let request = |prompt, tokens| Request::from(Lengths { prompt, tokens });
+    let spec = &hosted.public().spec;
+    assert!(request(3, 9).check(spec, &limits).is_ok());
+    assert!(matches!(request(3, 10).check(spec, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));
+    assert!(matches!(
+        request(usize::MAX, 2).check(spec, &Limits::NONE),
+        Err(Error::Model(model::Error::TooLong { limit: 256, .. }))
+    ));
+    assert!(matches!(request(0, 1).check(spec, &limits), Err(Error::Model(model::Error::Nothing))));
+}
+
+/// What a client says to a server that shakes hands and then behaves as `lie` does.
+fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send) -> Error {
+    let (client, mut server) = channels();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let hello = Handshake::new().agree("version", env!("CARGO_PKG_VERSION")).agree("ot", "silent");
+            let link = "125000000 bytes per second, 500000 ns there and back";
+            let hello = hello
+                .agree("preprocess", false)
+                .agree("packing", "auto")
+                .agree("cores", "40")
+                .agree("masks", "seeded")
+                .agree("link", link);
+            hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
+            // The client may hang up in the middle of it.
+            let _ = lie(&mut server);
+        });
+        let opened = ClientSession::open(client, &Caller::default(), &Terms::default(), &ClientOptions::default());
+        let generated = opened.and_then(|session| {
+            let mut sampler = Sampler::greedy();
+            session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent)
+        });
+        generated.expect_err("the server lies")
+    })
+}
+
+#[test]
+fn a_server_that_lies_gets_a_typed_error() {
+    let spec = bundled("shakespeare-gpt2").unwrap().spec;
+    let honest = serde_json::to_string(&spec).unwrap();
+    let weights = spec.weight_specs().len();
+    let huge = honest.replace("\"n_layer\":4", "\"n_layer\":4000000000");
+    assert_ne!(huge, honest);
+    for (shape, words) in [("{}", "model_type"), ("\u{0}\u{1}", "no model"), (&*huge, "n_layer")] {
+        let error = client_against(|server| {
+            server.send("handshake/shape", shape.as_bytes())?;
+            server.recv("never", 1).map(|_| ())
+        });
+        let Error::Net(NetError::Malformed { step: "handshake/shape", what }) = error else { panic!("{error:?}") };
+        assert!(what.contains(words), "{what}");
+    }
+    type Lie<'a> = (&'a str, Box<dyn FnOnce(&mut Channel) -> Result<(), NetError> + Send + 'a>);
+    let scales = vec![16u8; weights];
+    let opening = |server: &mut Channel, scales: &[u8], tokenizer: &[u8]| {
+        server.send("handshake/shape", honest.as_bytes())?;
+        server.send("handshake/scales", scales)?;
+        server.send("handshake/tokenizer", tokenizer)
+    };
+    let lies: [Lie; 5] = [
+        ("has 16385 bytes", Box::new(|server| server.send("handshake/shape", &[b' '; 16385]))),
+        ("fractional bits", Box::new(|server| opening(server, &vec![40; weights], b""))),
+        ("handshake/scales` has", Box::new(|server| opening(server, &scales[1..], b""))),
+        ("handshake/tokenizer` has 2 bytes, expected 0", Box::new(|server| opening(server, &scales, b"{}"))),
+        (
+            "the server refuses: no [2J way",
+            Box::new(|server| {
+                opening(server, &scales, b"")?;
+                server.recv("handshake/request", 26)?;
+                server.send("handshake/verdict", b"no\x1b[2J\x07way")
+            }),
+        ),
+    ];
+    for (words, lie) in lies {
+        let error = client_against(move |server| {
+            lie(server)?;
+            server.recv("never", 1).map(|_| ())
+        });
+        let text = error.to_string();
+        assert!(text.contains(words) && !text.contains(char::is_control), "{words}: {text}");
+    }
+    let error = client_against(|_| Ok(()));
+    assert!(matches!(error, Error::Net(NetError::Closed { step: "handshake/shape" })), "{error:?}");
+}

@@ -1,0 +1,181 @@
+//! The two phases as two sessions: the text of one, and ledgers that the plans know to the byte.
+
+use std::path::Path;
+
+use model::{Lengths, ModelFiles, Next, Sampler, bundled};
+use net::{Phase, Role};
+use protocols::Part;
+use waggle_session::Error;
+use waggle_session::party::{ClientOptions, ModelServer, Outcome, Request, Silent, plan_filling, plan_spending};
+use waggle_session::pool::{PoolError, PoolSet, Pools, State};
+
+use crate::pools::{NEVER, both, cut, session, states, terms, untimed};
+use crate::support::{greedy, load};
+
+const MODEL: &str = "shakespeare-gpt2";
+const PROMPT: [u32; 4] = [30, 27, 25, 17];
+const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
+
+fn offline(outcome: &Outcome) -> u64 {
+    outcome.entries.iter().filter(|entry| entry.phase == Phase::Offline).map(|entry| entry.traffic.bytes()).sum()
+}
+
+fn fill(hosted: &ModelServer, path: &Path) -> [Outcome; 2] {
+    both(session(hosted, |opened| opened.fill(BOUND, path, &mut Silent)))
+}
+
+fn spend(hosted: &ModelServer, path: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
+    session(hosted, |opened| {
+        let pool = PoolSet::open(path, Role::Client)?;
+        opened.spend(pool, prompt, tokens, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+    })
+}
+
+#[test]
+fn two_sessions_do_the_work_of_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("server");
+    let path = dir.path().join("client.pool");
+    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 2).unwrap());
+    let truth = |prompt: &[u32], tokens| greedy(&load(bundled(MODEL).unwrap()), prompt, tokens).tokens;
+    // As long as it may be, then shorter.
+    for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
+        let [client, server] = fill(&hosted, &path);
+        assert!(client.filled.is_some() && client.filled == server.filled);
+        assert_eq!(untimed(&client), untimed(&server));
+        let planned = plan_filling(hosted.public(), &terms(), &ClientOptions::default(), BOUND, Part::WHOLE).unwrap();
+        assert_eq!(untimed(&client), untimed(&planned));
+        let left = client.entries.iter().filter(|e| e.phase == Phase::Offline && e.path.starts_with("preprocess"));
+        assert_eq!(left.map(|e| e.traffic.bytes()).sum::<u64>(), 0, "a pool is for something");
+
+        let [used, other] = both(spend(&hosted, &path, prompt, tokens));
+        assert_eq!(used.generation.tokens, truth(prompt, tokens));
+        assert_eq!(untimed(&used), untimed(&other));
+        let request = Request::from(Lengths { prompt: prompt.len(), tokens });
+        let planned = plan_spending(
+            hosted.public(),
+            &terms(),
+            &ClientOptions::default(),
+            BOUND,
+            Part::WHOLE,
+            &request,
+            &mut Silent,
+        )
+        .unwrap();
+        assert_eq!(untimed(&used), untimed(&planned));
+        if prompt.len() == BOUND.prompt {
+            let [ots] = &used.kinds[..] else { panic!("made ahead: {:#?}", used.kinds) };
+            assert_eq!((&ots.path[..], ots.traffic.bytes()), ("OTs", offline(&used)), "nothing is made on the spot");
+            assert!(offline(&used) * 3 < offline(&client), "{} of {}", offline(&used), offline(&client));
+        }
+        assert!(!path.exists() && std::fs::read_dir(&kept).unwrap().next().is_none(), "both files are gone");
+    }
+}
+
+#[test]
+fn a_server_refuses_what_it_does_not_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("server");
+    let (path, copy) = (dir.path().join("client.pool"), dir.path().join("copy.pool"));
+    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap();
+    let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &path, &mut Silent));
+    assert!(matches!(client, Err(Error::Refused { reason }) if reason == "this server keeps no pools"));
+    assert!(matches!(server, Err(Error::Pool(PoolError::NoPools))) && !path.exists());
+
+    let hosted = hosted.with_pools(Pools::open(&kept, 1).unwrap());
+    fill(&hosted, &path);
+    let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &copy, &mut Silent));
+    assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("1 pool already")));
+    assert!(matches!(server, Err(Error::Pool(PoolError::Full { limit: 1 }))) && !copy.exists());
+
+    // More than the pool was made for: the client sees it, nothing is used up.
+    let [client, _] = spend(&hosted, &path, &PROMPT, 4);
+    assert!(matches!(client, Err(Error::PoolFile { source: PoolError::Bound { got: 4, limit: 3, .. }, .. })));
+
+    // The client's copy from a backup meets a server whose file is used.
+    std::fs::copy(&path, &copy).unwrap();
+    both(spend(&hosted, &path, &PROMPT, 1));
+    let [client, server] = spend(&hosted, &copy, &PROMPT, 1);
+    assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("used already")));
+    assert!(matches!(server, Err(Error::Pool(PoolError::Unknown { .. }))));
+
+    // A server's file that is damaged is refused without a word of where it is.
+    fill(&hosted, &path);
+    let file = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let [client, server] = spend(&hosted, &path, &PROMPT, 1);
+    assert!(
+        matches!(client, Err(Error::Refused { reason }) if reason == "its part is lost: its pool is corrupted in its words")
+    );
+    assert!(matches!(server, Err(Error::PoolFile { source: PoolError::Lost { .. }, .. })));
+
+    // Other weights of the same shape are another model.
+    std::fs::remove_file(&file).ok();
+    let changed = dir.path().join("model");
+    std::fs::create_dir(&changed).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/assets").join(MODEL).join(name);
+        let mut bytes = std::fs::read(source).unwrap();
+        if name.starts_with("model") {
+            // A bit of the fraction of each of the last numbers, be they of two or four bytes.
+            bytes.iter_mut().rev().skip(1).step_by(4).take(100).for_each(|byte| *byte ^= 0x40);
+        }
+        std::fs::write(changed.join(name), bytes).unwrap();
+    }
+    let other = dir.path().join("other.pool");
+    fill(&hosted, &other);
+    let hosted = ModelServer::load(ModelFiles::open(&changed).unwrap()).unwrap();
+    let hosted = hosted.with_pools(Pools::open(&kept, 1).unwrap());
+    let [client, server] = spend(&hosted, &other, &PROMPT, 1);
+    assert!(matches!(client, Err(Error::Refused { reason }) if reason.ends_with("these differ: weights")));
+    assert!(matches!(server, Err(Error::PoolFile { source: PoolError::Mismatch { .. }, .. })));
+}
+
+#[test]
+fn no_message_that_is_lost_leaves_an_orphan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, there) = (dir.path().join("client"), dir.path().join("server"));
+    std::fs::create_dir(&here).unwrap();
+    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&there, 8).unwrap());
+    let fill = |name: &str, limits| {
+        let path = here.join(name);
+        cut(&hosted, limits, move |opened| opened.fill(BOUND, &path, &mut Silent))
+    };
+    let spend = |name: &str, limits| {
+        let path = here.join(name);
+        cut(&hosted, limits, move |opened| {
+            let pool = PoolSet::open(&path, Role::Client)?;
+            opened.spend(pool, &PROMPT, 1, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        })
+    };
+    let (well, [client, server]) = fill("whole", NEVER);
+    assert_eq!((well, states(&here), states(&there)), ([true; 2], vec![State::Pool], vec![State::Pool]));
+    // The client's last words are `ready` and `kept`, the server's is its own `ready`.
+    let (well, _) = fill("ready", [client - 2, usize::MAX]);
+    assert_eq!((well, states(&here).len(), states(&there).len()), ([false; 2], 1, 1));
+    let (well, _) = fill("answer", [usize::MAX, server - 1]);
+    assert_eq!((well, states(&here).len()), ([false; 2], 1));
+    assert_eq!(states(&there), [State::Pending, State::Pool], "the client might have had it");
+    let (well, _) = fill("kept", [client - 1, usize::MAX]);
+    assert_eq!((well, states(&here), states(&there).len()), ([true, false], vec![State::Pool; 2], 3));
+    // That pool is as good as any.
+    let (well, [client, _]) = spend("kept", NEVER);
+    assert_eq!((well, states(&here).len(), states(&there).len()), ([true; 2], 1, 2));
+    // A spending session that dies before the client's word leaves both parts, or the server's to wait.
+    let mut left = Vec::new();
+    for messages in 0..client {
+        let (well, _) = spend("whole", [messages, usize::MAX]);
+        left.push((states(&here), states(&there)));
+        assert!(!well[0] && !well[1], "{messages} of {client}");
+        if states(&here).is_empty() {
+            break;
+        }
+    }
+    assert_eq!(left.pop().unwrap(), (vec![], vec![State::Pending; 2]), "its claim was not told");
+    assert!(
+        left.iter().all(|(here, there)| (&here[..], &there[..]) == (&[State::Pool], &[State::Pending, State::Pool]))
+    );
+}

@@ -1,0 +1,118 @@
+//! Sessions of both parties in one process, for tests of pools: whole, or over links that die.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{io, thread};
+
+use net::{Channel, Entry, Link, Role, memory_pair};
+use waggle_session::Error;
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
+use waggle_session::pool::{Found, State, find};
+
+/// Two phases.
+pub(crate) fn terms() -> Terms {
+    let mut terms = crate::outcome::fine_terms();
+    terms.protocol.preprocess = true;
+    terms
+}
+
+/// The accounts of a session, without times.
+pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
+    let mut entries = outcome.entries.clone();
+    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+    entries.retain(|entry| entry.traffic != Default::default());
+    entries
+}
+
+/// One session of `client` with `hosted`: what the client and the server say of it.
+pub(crate) fn session(
+    hosted: &ModelServer,
+    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> [Result<Outcome, Error>; 2] {
+    session_as(hosted, &Caller::default(), client)
+}
+
+/// [`session`], where each party sees the key of `caller` at the other end.
+pub(crate) fn session_as(
+    hosted: &ModelServer,
+    caller: &Caller,
+    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> [Result<Outcome, Error>; 2] {
+    let (here, there) = memory_pair(Duration::from_secs(60));
+    over(hosted, caller, here, there, client)
+}
+
+fn over(
+    hosted: &ModelServer,
+    caller: &Caller,
+    here: impl Link + 'static,
+    there: impl Link + 'static,
+    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> [Result<Outcome, Error>; 2] {
+    let (here, there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
+    thread::scope(|scope| {
+        let server = scope.spawn(|| hosted.serve(there, caller, &terms(), &Limits::default(), &mut Silent));
+        let opened = ClientSession::open(here, caller, &terms(), &ClientOptions::default());
+        [opened.and_then(client), server.join().unwrap()]
+    })
+}
+
+/// Both outcomes of a session that went well.
+pub(crate) fn both(results: [Result<Outcome, Error>; 2]) -> [Outcome; 2] {
+    results.map(|result| result.unwrap())
+}
+
+/// A link that dies, both ways, when it is to send more than `left` messages.
+struct Dying<L> {
+    link: L,
+    left: usize,
+    dead: bool,
+    sent: Arc<AtomicUsize>,
+}
+
+impl<L: Link> Link for Dying<L> {
+    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        if self.left == 0 {
+            self.dead = true;
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.left -= 1;
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.link.send(bytes)
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        if self.dead { Err(io::ErrorKind::UnexpectedEof.into()) } else { self.link.recv(buf) }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.link.timeout()
+    }
+}
+
+/// As many messages as either party likes.
+pub(crate) const NEVER: [usize; 2] = [usize::MAX; 2];
+
+/// Whether a session whose links die after `client` and `server` messages went well at each party, and how many were
+/// sent.
+pub(crate) fn cut(
+    hosted: &ModelServer,
+    [client, server]: [usize; 2],
+    run: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> ([bool; 2], [usize; 2]) {
+    let (here, there) = memory_pair(Duration::from_secs(20));
+    let sent: [Arc<AtomicUsize>; 2] = Default::default();
+    let here = Dying { link: here, left: client, dead: false, sent: sent[0].clone() };
+    let there = Dying { link: there, left: server, dead: false, sent: sent[1].clone() };
+    let ended = over(hosted, &Caller::default(), here, there, run);
+    (ended.map(|result| result.is_ok()), sent.map(|sent| sent.load(Ordering::Relaxed)))
+}
+
+/// States of the pools' files in a directory, by name.
+pub(crate) fn states(dir: &Path) -> Vec<State> {
+    let mut states: Vec<State> = find(dir).unwrap().iter().map(Found::state).collect();
+    states.sort_by_key(|state| format!("{state:?}"));
+    states
+}

@@ -1,0 +1,157 @@
+//! Generations whose cache is pruned: two parties write what fixed point writes, and a plan knows what they send.
+//!
+//! The long texts take a minute or more each: `cargo test --release -p waggle-model --test pruned -- --ignored`.
+
+use std::time::Instant;
+
+use model::{GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, bundled, generate};
+use mpcache::PolicySpec;
+use planner::Planner;
+use protocols::{Fixed, Options};
+use testing::asset;
+use tokenizer::Tokenizer;
+
+use crate::parties::{Phases, load_fixed_for, two_parties};
+
+/// Largest difference of a logit between two parties and fixed point, in units of 2^-18. Without pruning it stays
+/// below 2048; but where two tokens or clusters are about as good as each other, nearer than the rounding of their
+/// scores, both engines may keep different ones, and the logits show it.
+const MAX_SECURE_ULPS: f32 = 65536.0;
+
+/// Writes `tokens` tokens after `ids` with every policy, in fixed point and between two parties, and holds the plan
+/// to it.
+fn agree(files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
+    let name = files.name.clone();
+    for policy in policies {
+        let spec: PolicySpec = policy.parse().expect("a policy");
+        let (weights, frac_bits) = load_fixed_for(&spec, &files.spec, Some(&files.checkpoint), &[]);
+        let options = GenerateOptions { tokens, policy: spec.clone(), ..crate::support::fine() };
+        let context = format!("{name}, {} tokens, {policy}", ids.len());
+        let input = Input { ids: Some(ids), count: ids.len() };
+        let next = || Next::Forced(&[]);
+        let fixed = generate(&mut Fixed::new(), &weights, input, &options, next(), &mut NoHooks).expect("fixed");
+        let start = Instant::now();
+        let [(client, ledger), (_, other)] = two_parties(&files.spec, &weights, &frac_bits, ids, &options);
+        let seconds = start.elapsed().as_secs_f64();
+        assert_eq!(ledger, other, "{context}: ledgers");
+        assert_eq!(client.tokens, fixed.tokens, "{context}: tokens");
+        let logits = client.logits.as_ref().expect("logits").iter().zip(fixed.logits.as_ref().expect("logits"));
+        let worst = logits.map(|(s, f)| (s - f).abs()).fold(0.0, f32::max) * (1u32 << protocols::FRAC) as f32;
+        println!("{context}: {worst} ulps, {seconds:.0} s");
+        assert!(worst <= MAX_SECURE_ULPS, "{context}: {worst} ulps");
+        let (shapes, _) = load_fixed_for(&spec, &files.spec, None, &frac_bits);
+        let mut plan = Planner::new(Options::default()).engine();
+        let (input, mut sampler) = (Input { ids: None, count: ids.len() }, Sampler::greedy());
+        generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
+        let planned = plan.abb().ledger().untimed();
+        if spec.random_traffic() {
+            let bytes = |entries: &[net::Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
+            let ratio = bytes(&planned) / bytes(&ledger);
+            assert!((0.95..1.05).contains(&ratio), "{context}: the plan's mean is {ratio} of the run's bytes");
+        } else {
+            assert_eq!(planned, ledger, "{context}: planned ledger");
+        }
+    }
+}
+
+/// The first `count` tokens of a text that the model knows.
+fn prompt(files: &ModelFiles, text: &str, count: usize) -> Vec<u32> {
+    let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().expect("a tokenizer")).expect("a tokenizer");
+    let mut ids = tokenizer.encode(text).expect("text");
+    assert!(ids.len() >= count, "{} tokens of {count}", ids.len());
+    ids.truncate(count);
+    ids
+}
+
+/// Enough of a play for any prompt below, in the alphabet of the bundled models.
+fn play() -> String {
+    "ROMEO:\nBut soft, what light through yonder window breaks?\nIt is the east, and Juliet is the sun.\nArise, fair \
+     sun, and kill the envious moon,\nWho is already sick and pale with grief,\nThat thou her maid art far more fair \
+     than she.\n\nJULIET:\nO Romeo, Romeo, wherefore art thou Romeo?\nDeny thy father and refuse thy name.\n"
+        .to_owned()
+}
+
+#[test]
+fn short_texts_close_clusters_while_they_grow() {
+    let files = bundled("shakespeare-gpt2").expect("bundled");
+    let ids = prompt(&files, &play(), 27);
+    agree(files, &ids, 6, &["mpcache", "mpcache-scores:budget=0.3,static=0.6"]);
+    let files = bundled("shakespeare-gpt2").expect("bundled");
+    let policies = [
+        "snapkv:budget=20,block=4,window=4,prefill=8",
+        "knorm:budget=20,block=4,recent=4",
+        "kvzap:budget=20,block=4,recent=4",
+        "squeeze:budget=20,block=4,window=4,layers=1",
+        "keyformer:budget=20,block=4,recent=4,rise=4",
+    ];
+    agree(files, &ids, 6, &policies);
+    let files = bundled("shakespeare-llama").expect("bundled");
+    let ids = prompt(&files, &play(), 22);
+    agree(files, &ids, 6, &["mpcache:select=per-kv,gather=scores,clusters=4/2", "quest:clusters=4"]);
+}
+
+/// Every policy, and every strategy of `mpcache`.
+const ALL: &[&str] = &[
+    "mpcache",
+    "mpcache-scores",
+    "mpcache-scores:static=0.5",
+    "mpcache:topk=shuffle-reveal",
+    "mpcache:topk=sort,gather=scores",
+    "mpcache:similarity=box,budget=0.01",
+    "mpcache:similarity=cuboid-mean,clusters=32/16",
+    "mpcache:similarity=centroid,gather=scores,select=per-kv",
+    "streaming",
+    "random",
+    "h2o:topk=shuffle-reveal",
+    "tova:topk=shuffle-reveal",
+    "snapkv:topk=shuffle-reveal",
+    "streaming:budget=96,prefill=64",
+    "h2o:budget=96,topk=shuffle-reveal",
+    "snapkv:budget=96,block=4,prefill=64,topk=shuffle-reveal",
+    "pyramid:budget=96,block=4,topk=shuffle-reveal",
+    "infllm",
+    "longcache:topk=shuffle-reveal",
+    "quest",
+    "arkvale",
+];
+
+/// One of each kind.
+const SOME: &[&str] = &[
+    "mpcache",
+    "mpcache-scores",
+    "mpcache-scores:static=0.5",
+    "mpcache:topk=sort,gather=scores,select=per-kv",
+    "h2o:topk=shuffle-reveal",
+    "quest:budget=0.01",
+];
+
+#[test]
+#[ignore = "minutes: run it by name"]
+fn long_prompts_of_the_bundled_llama() {
+    let files = bundled("shakespeare-llama").expect("bundled");
+    let ids = prompt(&files, &play(), 259);
+    agree(files, &ids, 8, SOME);
+}
+
+#[test]
+#[ignore = "minutes: run it by name"]
+fn long_prompts_of_the_bundled_gpt2() {
+    // Its context is 256 tokens.
+    let files = bundled("shakespeare-gpt2").expect("bundled");
+    let ids = prompt(&files, &play(), 243);
+    agree(files, &ids, 8, SOME);
+}
+
+#[test]
+#[ignore = "minutes: run it by name"]
+fn long_prompts_of_stories260k() {
+    let Some(dir) = asset("models/stories260k") else { return };
+    let Some(text) = asset("text/tinystories_1000.json") else { return };
+    let text = std::fs::read_to_string(text).expect("text");
+    let stories: Vec<serde_json::Value> = serde_json::from_str(&text).expect("stories");
+    let story =
+        stories.iter().find_map(|s| s.as_str().or_else(|| s.get("story")?.as_str()).filter(|s| s.len() > 900));
+    let files = ModelFiles::open(&dir).expect("stories260k");
+    let ids = prompt(&files, story.expect("a long story"), 261);
+    agree(files, &ids, 8, ALL);
+}

@@ -1,0 +1,143 @@
+//! What a study refuses.
+
+use mpcache::PolicyError;
+use thiserror::Error;
+
+/// A study that cannot be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EvalError {
+    /// The model or an engine.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// A session between two parties.
+    #[error(transparent)]
+    Session(#[from] session::Error),
+    /// A policy or one of its options.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Neither a share of the cache nor a number of tokens.
+    #[error("a budget of {budget} is neither a share in (0, 1] nor a whole number of tokens from 2 on")]
+    Budget {
+        /// The value given.
+        budget: f64,
+    },
+    /// No position would be scored.
+    #[error("a prompt of {prompt} tokens in sequences of {context}: {}", prompts_of(*context))]
+    Prompt {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of a sequence.
+        context: usize,
+    },
+    /// Sequences beyond the model's positions.
+    #[error("sequences of {context} tokens for a model of {limit} positions")]
+    Context {
+        /// Tokens of a sequence.
+        context: usize,
+        /// Positions of the model.
+        limit: usize,
+    },
+    /// Texts in which nothing is ever out of sight of a head that streams.
+    #[error("texts of {context} tokens are too short to judge heads by: give {least} or more")]
+    Short {
+        /// Tokens of the longest text.
+        context: usize,
+        /// Tokens that it takes.
+        least: usize,
+    },
+    /// No share of heads.
+    #[error("a share of {share} of the heads is not between 0 and 1")]
+    Share {
+        /// The value given.
+        share: f64,
+    },
+    /// A model with more heads than a pattern can name.
+    #[error("a pattern names up to 128 key/value heads of a layer")]
+    Heads,
+    /// Not enough text.
+    #[error("the text has {tokens} tokens; {sequences} sequences of {context} need {}", .sequences * .context)]
+    TooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Sequences wanted.
+        sequences: usize,
+        /// Tokens of each.
+        context: usize,
+    },
+    /// Not enough sequences in a file of queries.
+    #[error("the data has {got} sequences, {wanted} are wanted")]
+    TooFew {
+        /// Sequences in the data.
+        got: usize,
+        /// Sequences wanted.
+        wanted: usize,
+    },
+    /// A line of a file of queries that cannot be used.
+    #[error("line {line}: {what}")]
+    Query {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A task without something that it is made of.
+    #[error("the task `{task}` needs {what}")]
+    TaskNeeds {
+        /// Its name.
+        task: &'static str,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// A task whose least question does not fit.
+    #[error("the task `{task}` has no room in {length} tokens: it takes {least}")]
+    TaskLength {
+        /// Its name.
+        task: &'static str,
+        /// Tokens wanted.
+        length: usize,
+        /// Tokens that it takes at least.
+        least: usize,
+    },
+    /// No depth of a text.
+    #[error("a depth of {depth} is not between 0 and 1")]
+    Depth {
+        /// The value given.
+        depth: f64,
+    },
+    /// A file of prompts that cannot be used.
+    #[error("the prompts are not an object of texts: {what}")]
+    Prompts {
+        /// What is wrong.
+        what: String,
+    },
+    /// A text that the tokenizer does not take.
+    #[error("tokenizer: {what}")]
+    Tokenizer {
+        /// What it says.
+        what: String,
+    },
+    /// A policy that needs to see values on an engine that does not.
+    #[error("policy `{policy}` looks at the true scores: it needs an engine that sees its values")]
+    Blind {
+        /// The policy.
+        policy: &'static str,
+    },
+    /// Threads cannot be started.
+    #[error("cannot start threads: {0}")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
+}
+
+impl From<engine::Error> for EvalError {
+    fn from(error: engine::Error) -> Self {
+        EvalError::Model(error.into())
+    }
+}
+
+/// The prompts that leave something to score.
+fn prompts_of(context: usize) -> String {
+    match context.saturating_sub(2) {
+        0 => "a sequence needs 3 or more".into(),
+        most => format!("give 1 to {most}"),
+    }
+}

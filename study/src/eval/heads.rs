@@ -1,0 +1,409 @@
+//! Which heads need distant tokens: the pattern of the policies `duo` and `razor`.
+//!
+//! Heads are judged on the plaintext engine, without training. A text goes through the model, and the attention of
+//! every query head is compared with what it would be if the head streamed, that is, if it saw the first tokens and
+//! the latest alone. Queries count from the position on at which something would be out of sight. A key/value head is
+//! judged by all query heads that read it, for they share its tokens.
+//!
+//! | measure | of a query head | of a key/value head |
+//! |---|---|---|
+//! | [`Output`](HeadMeasure::Output) | mean of \|\|o_S - o\|\| / \|\|o\|\|, o the mix of values and o_S that of the tokens in sight | the mean |
+//! | [`Mass`](HeadMeasure::Mass) | mean of the attention that tokens out of sight receive | the mean |
+//! | [`Echo`](HeadMeasure::Echo) | on random tokens that repeat themselves: mean attention to earlier copies of the query's own token (*echo*), and to the tokens behind these (*induction*) | the largest |
+//!
+//! The first two stand for the gates that DuoAttention trains; the last one is RazorAttention's. It takes one of
+//! fifteen heads, rounded, by their echoes and the others by induction, as its authors do (1 % and 14 %).
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::{Error, Float, FloatWeight};
+use model::{Input, Model, Rows};
+use mpcache::attention;
+use mpcache::{HeadPattern, HeadShape, KvCache, Piece, Policy, Store, UnknownValue};
+use ndarray::{ArrayD, ArrayView1, ArrayView2, Axis, Ix3, s};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+use super::EvalError;
+use super::attention::Mean;
+use super::run::parallel;
+
+/// Tokens that go through the model at once, which bounds the memory of attention.
+const PIECE: usize = 256;
+
+/// How often a random text stands there.
+const COPIES: usize = 4;
+
+/// Of so many heads that [`HeadMeasure::Echo`] names, one is chosen by its echoes.
+const HEADS_PER_ECHO: usize = 15;
+
+/// How heads are judged; the module defines it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeadMeasure {
+    /// By how much the output of attention changes.
+    #[default]
+    Output,
+    /// By the attention that is lost.
+    Mass,
+    /// By attention to repetitions.
+    Echo,
+}
+
+impl HeadMeasure {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::Output, Self::Mass, Self::Echo];
+}
+
+impl fmt::Display for HeadMeasure {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            HeadMeasure::Output => "output",
+            HeadMeasure::Mass => "mass",
+            HeadMeasure::Echo => "echo",
+        })
+    }
+}
+
+impl FromStr for HeadMeasure {
+    type Err = UnknownValue;
+
+    fn from_str(name: &str) -> Result<Self, UnknownValue> {
+        let named = |measure: &Self| measure.to_string() == name;
+        Self::ALL.into_iter().find(named).ok_or_else(|| UnknownValue::new("one of output, mass, echo"))
+    }
+}
+
+/// What a head that streams sees of the tokens up to its query's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InSight {
+    /// Tokens at the start of the text.
+    pub sinks: usize,
+    /// The latest tokens, the query's own among them.
+    pub recent: usize,
+}
+
+/// The scores of all key/value heads: the larger, the more a head needs distant tokens.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeadScores {
+    /// By layer and head; with [`HeadMeasure::Echo`] those of induction.
+    pub scores: Vec<Vec<f64>>,
+    /// With [`HeadMeasure::Echo`] the scores of echoes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub echoes: Option<Vec<Vec<f64>>>,
+}
+
+impl HeadScores {
+    /// The pattern in which the share `share` of all heads, those with the largest scores, keeps every token.
+    ///
+    /// # Errors
+    /// [`EvalError::Share`] unless it is between 0 and 1, and [`EvalError::Heads`] for a model with more heads than a
+    /// pattern can name.
+    pub fn pattern(&self, share: f64) -> Result<HeadPattern, EvalError> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(EvalError::Share { share });
+        }
+        let mut keeps: Vec<Vec<bool>> = self.scores.iter().map(|heads| vec![false; heads.len()]).collect();
+        let all: usize = keeps.iter().map(Vec::len).sum();
+        let mut left = (share * all as f64).round() as usize;
+        let mut choose = |scores: &[Vec<f64>], count: usize| {
+            let places =
+                scores.iter().enumerate().flat_map(|(layer, heads)| (0..heads.len()).map(move |h| (layer, h)));
+            let mut order: Vec<(usize, usize)> = places.filter(|&(layer, head)| !keeps[layer][head]).collect();
+            // Of equal heads the earlier one stays.
+            order.sort_by(|a, b| scores[b.0][b.1].total_cmp(&scores[a.0][a.1]));
+            order.iter().take(count).for_each(|&(layer, head)| keeps[layer][head] = true);
+        };
+        if let Some(echoes) = &self.echoes {
+            let by_echo = (left + HEADS_PER_ECHO / 2) / HEADS_PER_ECHO;
+            choose(echoes, by_echo);
+            left -= by_echo;
+        }
+        choose(&self.scores, left);
+        HeadPattern::new(&keeps).map_err(|_| EvalError::Heads)
+    }
+}
+
+/// `count` texts of `context` tokens or a few less, for [`HeadMeasure::Echo`]: random words of the model, which stand
+/// there four times.
+///
+/// # Errors
+/// [`EvalError::Short`] if they have no room for their copies.
+pub fn repetitions(words: usize, context: usize, count: usize) -> Result<Vec<Vec<u32>>, EvalError> {
+    let least = 2 * COPIES;
+    if context < least {
+        return Err(EvalError::Short { context, least });
+    }
+    // Nothing secret depends on them.
+    let mut coins = StdRng::seed_from_u64(0);
+    let mut text = || -> Vec<u32> {
+        let once: Vec<u32> = (0..context / COPIES).map(|_| coins.random_range(0..words) as u32).collect();
+        once.repeat(COPIES)
+    };
+    Ok((0..count).map(|_| text()).collect())
+}
+
+/// The scores of the heads of `model` on `texts`, each a text of its own, where heads that stream see `sight`.
+/// [`HeadMeasure::Echo`] wants texts of [`repetitions`], and does not look at `sight`. `tick` is called after each.
+///
+/// # Errors
+/// [`EvalError::Short`] if all texts are so short that nothing is ever out of sight; else those of the model.
+pub fn judge_heads(
+    model: &Model<FloatWeight>,
+    texts: &[Vec<u32>],
+    measure: HeadMeasure,
+    sight: InSight,
+    tick: &(dyn Fn() + Sync),
+) -> Result<HeadScores, EvalError> {
+    let shape = model.spec().heads();
+    if measure == HeadMeasure::Echo {
+        let means = watch(model, texts, |text| Watched::Copies { period: text.len() / COPIES }, tick)?;
+        let [echoes, scores] = [0, 1].map(|index| {
+            let largest = |heads: &[[f64; 2]]| heads.iter().map(|pair| pair[index]).fold(f64::NEG_INFINITY, f64::max);
+            by_kv(&means, shape, largest)
+        });
+        return Ok(HeadScores { scores, echoes: Some(echoes) });
+    }
+    let (context, least) = (texts.iter().map(Vec::len).max().unwrap_or(0), sight.sinks + sight.recent + 1);
+    if context < least {
+        return Err(EvalError::Short { context, least });
+    }
+    let means = watch(model, texts, |_| Watched::Distant(sight), tick)?;
+    let index = usize::from(measure == HeadMeasure::Mass);
+    let mean = |heads: &[[f64; 2]]| heads.iter().map(|pair| pair[index]).sum::<f64>() / heads.len() as f64;
+    Ok(HeadScores { scores: by_kv(&means, shape, mean), echoes: None })
+}
+
+/// Scores by layer and key/value head from those by layer and query head.
+fn by_kv(means: &[Vec<[f64; 2]>], shape: HeadShape, of: impl Fn(&[[f64; 2]]) -> f64) -> Vec<Vec<f64>> {
+    means.iter().map(|heads| heads.chunks(shape.group()).map(&of).collect()).collect()
+}
+
+/// What is measured of a query.
+#[derive(Clone, Copy)]
+enum Watched {
+    /// The error of the output and the attention lost, if the head streamed.
+    Distant(InSight),
+    /// Attention to earlier copies of the query's token, and to what stands behind them, in a text that repeats
+    /// itself.
+    Copies { period: usize },
+}
+
+/// Two numbers by layer and query head.
+type Means = Vec<Vec<[Mean; 2]>>;
+
+/// The full cache, in which the attention of every query is measured.
+struct Profiler {
+    watched: Watched,
+    means: Arc<Mutex<Means>>,
+}
+
+/// Runs `texts` through the model: by layer and query head the means of two numbers.
+fn watch(
+    model: &Model<FloatWeight>,
+    texts: &[Vec<u32>],
+    watched: impl Fn(&[u32]) -> Watched + Sync,
+    tick: &(dyn Fn() + Sync),
+) -> Result<Vec<Vec<[f64; 2]>>, EvalError> {
+    let spec = model.spec();
+    let (layers, shape) = (spec.layers(), spec.heads());
+    let none = vec![vec![[Mean::default(); 2]; shape.heads]; layers];
+    for text in texts {
+        if text.len() > spec.max_positions() {
+            return Err(EvalError::Context { context: text.len(), limit: spec.max_positions() });
+        }
+        spec.check_ids(text)?;
+    }
+    let all = parallel(texts.len(), usize::MAX, |i| {
+        let means = Arc::new(Mutex::new(none.clone()));
+        let profiler = Profiler { watched: watched(&texts[i]), means: means.clone() };
+        let mut cache = KvCache::<Float>::with_policy(layers, shape, Box::new(profiler));
+        cache.expect_prompt(texts[i].len());
+        for piece in texts[i].chunks(PIECE) {
+            let input = Input { ids: Some(piece), count: piece.len() };
+            model.forward(&mut Float::default(), input, &mut cache, Rows::None, &mut |_| ())?;
+        }
+        tick();
+        let means = means.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(means)
+    })?;
+    let mut sum = none;
+    for means in all {
+        for (sum, mean) in sum.iter_mut().flatten().flatten().zip(means.into_iter().flatten().flatten()) {
+            sum.merge(mean);
+        }
+    }
+    let numbers = |pair: &[Mean; 2]| pair.map(|mean| mean.get().unwrap_or(0.0));
+    Ok(sum.iter().map(|heads| heads.iter().map(numbers).collect()).collect())
+}
+
+impl Policy<Float> for Profiler {
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+        piece.new
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut Float,
+        layer: usize,
+        q: &ArrayD<f32>,
+        store: &mut Store<Float>,
+    ) -> Result<ArrayD<f32>, Error> {
+        let attended = attention::causal(engine, q, store)?;
+        let (tokens, rows, shape) = (store.len(), q.shape()[1], store.heads());
+        let values = store.values_by_head();
+        let three = |x: &ArrayD<f32>| x.clone().into_dimensionality::<Ix3>().expect("three axes");
+        let (values, outputs, p) = (three(&values), three(&attended.output), three(attended.probabilities()));
+        let means = &mut self.means.lock().unwrap_or_else(PoisonError::into_inner)[layer];
+        for (head, means) in means.iter_mut().enumerate() {
+            let (kv, member) = (head / shape.group(), head % shape.group());
+            for row in 0..rows {
+                let at = tokens - rows + row;
+                let p = p.slice(s![kv, member * rows + row, ..=at]);
+                let measured = match self.watched {
+                    Watched::Distant(sight) => {
+                        distant(sight, p, values.index_axis(Axis(0), kv), outputs.slice(s![head, row, ..]))
+                    }
+                    Watched::Copies { period } => copies(period, p),
+                };
+                if let Some(pair) = measured {
+                    means.iter_mut().zip(pair).for_each(|(mean, number)| mean.add(number));
+                }
+            }
+        }
+        Ok(attended.output)
+    }
+}
+
+/// How far the output of a query with the probabilities `p` is off, in units of its norm, and how much attention is
+/// lost, if it sees what is in `sight`; `None` if that is all.
+fn distant(sight: InSight, p: ArrayView1<f32>, values: ArrayView2<f32>, output: ArrayView1<f32>) -> Option<[f64; 2]> {
+    let InSight { sinks, recent } = sight;
+    let hidden = sinks..p.len().checked_sub(recent)?;
+    if hidden.is_empty() {
+        return None;
+    }
+    let seen = (0..hidden.start).chain(hidden.end..p.len());
+    let mut mixed = vec![0.0; output.len()];
+    let mut mass = 0.0;
+    for token in seen {
+        let weight = f64::from(p[token]);
+        mass += weight;
+        mixed.iter_mut().zip(values.row(token)).for_each(|(sum, v)| *sum += weight * f64::from(*v));
+    }
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (mixed, exact) in mixed.iter().zip(output) {
+        let exact = f64::from(*exact);
+        // Of a query that sees nothing of what it looked at, nothing is left.
+        error += (if mass > 0.0 { mixed / mass } else { 0.0 } - exact).powi(2);
+        norm += exact * exact;
+    }
+    Some([(error / norm.max(f64::MIN_POSITIVE)).sqrt(), 1.0 - mass])
+}
+
+/// The attention that a query with the probabilities `p` gives to earlier copies of its own token, and to the tokens
+/// behind these; `None` in the first copy of the text.
+fn copies(period: usize, p: ArrayView1<f32>) -> Option<[f64; 2]> {
+    let at = p.len() - 1;
+    if at < period {
+        return None;
+    }
+    let sum = |first: usize| (first..at).step_by(period).map(|token| f64::from(p[token])).sum();
+    Some([sum(at % period), sum(at % period + 1)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Queries that look at the token that `to` names for their own position, of `tokens`, in `heads` heads.
+    fn looks(
+        tokens: usize,
+        heads: usize,
+        watched: Watched,
+        to: impl Fn(usize, usize) -> Vec<usize>,
+    ) -> Vec<[f64; 2]> {
+        let shape = HeadShape { heads, kv_heads: heads, head_dim: tokens };
+        let means = Arc::new(Mutex::new(vec![vec![[Mean::default(); 2]; heads]]));
+        let profiler = Profiler { watched, means: means.clone() };
+        let mut cache = KvCache::<Float>::with_policy(1, shape, Box::new(profiler));
+        let q = ArrayD::from_shape_fn(vec![heads, tokens, tokens], |at| {
+            if to(at[0], at[1]).contains(&at[2]) { 40.0 } else { 0.0 }
+        });
+        // Keys and values name their positions.
+        let rows =
+            ArrayD::from_shape_fn(vec![tokens, heads * tokens], |at| if at[1] % tokens == at[0] { 1.0 } else { 0.0 });
+        cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap();
+        let means = means.lock().unwrap();
+        means[0].iter().map(|pair| pair.map(|mean| mean.get().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_head_that_looks_far_back_is_found() {
+        let sight = InSight { sinks: 2, recent: 4 };
+        // One head looks at itself and one at a token that is out of sight later; one at a sink, and one at both.
+        let to = |head: usize, at: usize| match head {
+            0 => vec![at],
+            1 => vec![5.min(at)],
+            2 => vec![1.min(at)],
+            _ => vec![1.min(at), 5.min(at)],
+        };
+        let means = looks(20, 4, Watched::Distant(sight), to);
+        // Something is out of sight of the queries 6 to 19, and token 5 of those from 9 on.
+        let late = 11.0 / 14.0;
+        let close = |got: [f64; 2], want: [f64; 2]| {
+            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-4), "{got:?} for {want:?}");
+        };
+        close(means[0], [0.0, 0.0]);
+        close(means[2], [0.0, 0.0]);
+        assert!((means[1][1] - late).abs() < 1e-4 && means[1][0] > 0.7 * late, "{means:?}");
+        // Half of the attention is lost, and the output is e_1 in place of (e_1 + e_5) / 2.
+        close(means[3], [late, late / 2.0]);
+        for index in [0, 1] {
+            let scores = vec![means.iter().map(|pair| pair[index]).collect()];
+            let scores = HeadScores { scores, echoes: None };
+            let pattern = |share| scores.pattern(share).unwrap().to_string();
+            // Heads 0 and 2 lose nothing.
+            assert_eq!([0.0, 0.25, 0.5, 1.0].map(pattern), ["0", "2", "a", "f"], "{means:?}");
+        }
+    }
+
+    #[test]
+    fn heads_that_look_at_copies_are_found() {
+        let period = 6;
+        let copies = |of: usize, at: usize| (0..at + 1).filter(|token| token % period == of % period).collect();
+        // The first head looks at all copies of its own token, the second at what came behind them, the third ahead
+        // of them.
+        let to = |head: usize, at: usize| copies([at, at + 1, at + 5][head], at);
+        let means = looks(24, 3, Watched::Copies { period }, to);
+        // Its own place is a copy that does not count: 1 of 2, 2 of 3, 3 of 4.
+        let of_copies = 1.0 / 2.0 + 2.0 / 3.0 + 3.0 / 4.0;
+        assert!((means[0][0] - of_copies / 3.0).abs() < 1e-4, "{means:?}");
+        assert!(means[0][1] < 1e-4 && means[1][0] < 1e-4 && means[2].iter().all(|mean| *mean < 1e-4), "{means:?}");
+        // The first token of the text stands behind no copy of the last one.
+        assert!((means[1][1] - (5.0 + of_copies / 3.0) / 6.0).abs() < 1e-4, "{means:?}");
+    }
+
+    #[test]
+    fn one_of_fifteen_heads_is_chosen_by_its_echoes() {
+        let layer = |first: usize| (0..8).map(|head| 1.0 / (1 + first + head) as f64).collect::<Vec<f64>>();
+        // The earlier a head, the more induction; the last one echoes.
+        let mut echoes = vec![vec![0.0; 8]; 2];
+        echoes[1][7] = 0.5;
+        let scores = HeadScores { scores: vec![layer(0), layer(8)], echoes: Some(echoes) };
+        let pattern = |share: f64| scores.pattern(share).unwrap().to_string();
+        assert_eq!([0.0, 0.25, 0.5, 1.0].map(pattern), ["0.0", "f.0", "7f.80", "ff.ff"]);
+        assert!(matches!(scores.pattern(1.5), Err(EvalError::Share { .. })));
+        assert!(matches!(scores.pattern(f64::NAN), Err(EvalError::Share { .. })));
+    }
+
+    #[test]
+    fn random_texts_repeat_themselves_and_are_always_the_same() {
+        let texts = repetitions(50, 43, 2).unwrap();
+        assert!(texts.iter().all(|text| text.len() == 40 && text[..10] == text[30..]) && texts[0] != texts[1]);
+        assert_eq!(texts, repetitions(50, 43, 2).unwrap());
+        assert!(matches!(repetitions(50, 7, 1), Err(EvalError::Short { context: 7, least: 8 })));
+    }
+}

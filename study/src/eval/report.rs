@@ -1,0 +1,294 @@
+//! A study as one JSON document, from which tables and plots are made.
+
+use std::collections::BTreeMap;
+
+use mpcache::PolicySpec;
+use report::ModelInfo;
+use report::provenance::Provenance;
+use report::table::{Cell, Format, Table};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Candidate, Interval, METRICS, Metric, Metrics, Scores, Sequence};
+
+/// Version of the document's schema; raised when a field changes its meaning or goes.
+pub const EVALUATION_VERSION: u32 = 2;
+
+/// The numbers of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// [`EVALUATION_VERSION`].
+    pub version: u32,
+    /// What made the study. Studies that are older than the field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+    /// The model.
+    pub model: ModelInfo,
+    /// Everything that was chosen, by name.
+    pub options: BTreeMap<String, Value>,
+    /// Number of sequences.
+    pub sequences: usize,
+    /// Scored positions of all sequences.
+    pub scored: usize,
+    /// The full cache, then every policy at every budget.
+    pub rows: Vec<Row>,
+    /// The sequences, in the order of every [`Row::by_sequence`]; empty in reports older than the field.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub of_sequences: Vec<SequenceInfo>,
+}
+
+/// A sequence of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SequenceInfo {
+    /// Tokens, the answer's included.
+    pub tokens: usize,
+    /// Tokens that went through the model at once.
+    pub prompt: usize,
+    /// Scored positions: the weight of this sequence in the metrics of all.
+    pub scored: usize,
+    /// What its task says of it, for example how deep the needle lies.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, Value>,
+}
+
+impl From<&Sequence> for SequenceInfo {
+    fn from(sequence: &Sequence) -> Self {
+        SequenceInfo {
+            tokens: sequence.ids().len(),
+            prompt: sequence.prompt(),
+            scored: sequence.scored().len(),
+            tags: sequence.tags().clone(),
+        }
+    }
+}
+
+/// A policy at a budget.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The policy without its budget, unless it came with one.
+    pub label: String,
+    /// Share of the cache, or tokens from 2 on; absent for `full`.
+    pub budget: Option<f64>,
+    /// The policy with its budget.
+    pub policy: PolicySpec,
+    /// Its accuracy.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// 95 % confidence intervals of the metrics over the sequences, by key; see [`Interval`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<String, Interval>,
+    /// The metrics of each sequence alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_sequence: Vec<Metrics>,
+    /// The answers that were generated for each sequence, where they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generated: Vec<String>,
+    /// What one token costs two parties under this policy, if it was planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<TokenCost>,
+}
+
+/// What two parties pay for a token, by plan: the mean of the tokens after a prompt. Studies that are older than
+/// `tokens` have the first of them alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenCost {
+    /// Tokens of the prompt.
+    #[serde(alias = "cached")]
+    pub prompt: usize,
+    /// Tokens of the mean.
+    #[serde(default = "one")]
+    pub tokens: usize,
+    /// Bytes both ways while a token is made.
+    pub online_bytes: f64,
+    /// Bytes both ways of what is prepared for it.
+    pub prepared_bytes: f64,
+    /// The same for the prompt, once, where there is more than one token to tell them apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_prompt_bytes: Option<f64>,
+    /// Flows while a token is made.
+    pub flows: f64,
+    /// Seconds that the link needs for a token and its preparation, without computation.
+    #[serde(alias = "seconds")]
+    pub network_seconds: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Evaluation {
+    /// The study of `candidates` over `sequences`, with what [`evaluate`](super::evaluate) returned for them.
+    pub fn new(
+        model: ModelInfo,
+        options: BTreeMap<String, Value>,
+        sequences: &[Sequence],
+        candidates: &[Candidate],
+        (full, scores): (Scores, Vec<Scores>),
+    ) -> Self {
+        let all = std::iter::once((Candidate::full(), full)).chain(candidates.iter().cloned().zip(scores));
+        let rows = all.map(|(candidate, scores)| {
+            let Candidate { label, budget, policy } = candidate;
+            let Scores { metrics, intervals, by_sequence, generated } = scores;
+            Row { label, budget, policy, metrics, intervals, by_sequence, generated, cost: None }
+        });
+        Evaluation {
+            version: EVALUATION_VERSION,
+            provenance: None,
+            model,
+            options,
+            sequences: sequences.len(),
+            scored: sequences.iter().map(|s| s.scored().len()).sum(),
+            rows: rows.collect(),
+            of_sequences: sequences.iter().map(SequenceInfo::from).collect(),
+        }
+    }
+
+    /// All numbers; those that a study is read for with the larger half of their 95 % confidence intervals, where
+    /// there are some. What could not be measured is a dash, and what no row has, has no column; costs have columns
+    /// where they were planned.
+    pub fn table(&self) -> Table {
+        let measured = |metric: &&Metric| self.rows.iter().any(|row| (metric.of)(&row.metrics).is_some());
+        let always = METRICS.len() - OPTIONAL;
+        let metrics: Vec<&Metric> = METRICS
+            .iter()
+            .enumerate()
+            .filter(|(i, metric)| *i < always || measured(metric))
+            .map(|(_, m)| m)
+            .collect();
+        let costs = self.rows.iter().any(|row| row.cost.is_some());
+        let heads = ["policy", "budget"].into_iter().chain(metrics.iter().map(|metric| metric.short));
+        let heads = heads.map(|title| (title, ""));
+        let cost_heads = [
+            ("prompt", "tokens"),
+            ("mean of", "tokens"),
+            ("online", "bytes"),
+            ("prepared, token", "bytes"),
+            ("prepared, prompt", "bytes"),
+            ("flows", ""),
+            ("network", "seconds"),
+        ];
+        let mut table = Table::new(1, heads.chain(cost_heads.into_iter().filter(|_| costs)));
+        for row in &self.rows {
+            let budget = Cell::maybe(row.budget, |budget| Cell::number(budget, budget.to_string()));
+            let numbers = metrics.iter().map(|metric| {
+                let spread = WITH_SPREAD.contains(&metric.key) && row.intervals.contains_key(metric.key);
+                let cell = |value: f64| {
+                    let text = if spread { with_spread(value, row.interval(metric)) } else { number(value) };
+                    Cell::number(value, text)
+                };
+                Cell::maybe((metric.of)(&row.metrics), cell)
+            });
+            let bytes = |bytes: f64| Cell::bytes(bytes.round() as u64);
+            let cost = [
+                Cell::maybe(row.cost, |cost| Cell::count(cost.prompt as u64)),
+                Cell::maybe(row.cost, |cost| Cell::count(cost.tokens as u64)),
+                Cell::maybe(row.cost, |cost| bytes(cost.online_bytes)),
+                Cell::maybe(row.cost, |cost| bytes(cost.prepared_bytes)),
+                Cell::maybe(row.cost.and_then(|cost| cost.prepared_prompt_bytes), bytes),
+                Cell::maybe(row.cost, |cost| Cell::number(cost.flows, format!("{:.0}", cost.flows))),
+                Cell::maybe(row.cost, |cost| Cell::seconds(cost.network_seconds)),
+            ];
+            let cost = cost.into_iter().filter(|_| costs);
+            table.add([Cell::text(row.label.clone()), budget].into_iter().chain(numbers).chain(cost));
+        }
+        table
+    }
+
+    /// The same table in Markdown.
+    pub fn markdown(&self) -> String {
+        self.table().render(Format::Markdown, None)
+    }
+}
+
+impl Row {
+    /// The interval of `metric`; none where it reaches up to ten times the number or more, and so says nothing.
+    pub fn interval(&self, metric: &Metric) -> Option<&Interval> {
+        let (interval, value) = (self.intervals.get(metric.key)?, (metric.of)(&self.metrics)?);
+        (!metric.geometric() || interval.high < MEANINGLESS * value).then_some(interval)
+    }
+}
+
+/// The factor of an interval of logarithms that says nothing.
+const MEANINGLESS: f64 = 10.0;
+
+/// Metrics at the end of the list that only some tasks have.
+const OPTIONAL: usize = 2;
+
+/// Metrics whose intervals the table tells: what a study is read for. The document has all of them.
+const WITH_SPREAD: [&str; 6] = ["perplexity_ratio", "accuracy", "agreement", "kl", "exact_match", "score"];
+
+/// A number and how far its interval reaches, where that is anything; a dash of an interval that says nothing. An
+/// interval need not be symmetric: its larger half is told, with two digits.
+fn with_spread(value: f64, interval: Option<&Interval>) -> String {
+    let Some(interval) = interval else { return format!("{} ±-", number(value)) };
+    let spread = match (interval.high - value).max(value - interval.low) {
+        r if r < 5e-4 => return number(value),
+        r if r < 0.1 => format!("{r:.3}"),
+        r if r < 1.0 => format!("{r:.2}"),
+        r if r < 100.0 => format!("{r:.1}"),
+        r => format!("{r:.0e}"),
+    };
+    format!("{} ±{spread}", number(value))
+}
+
+/// Three digits behind the point, and more significance for large numbers than that is noise.
+fn number(value: f64) -> String {
+    if value.abs() < 1000.0 { format!("{value:.3}") } else { format!("{value:.2e}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::ModelSpec;
+
+    use super::*;
+
+    #[test]
+    fn json_comes_back_equal_and_the_table_shows_dashes() {
+        let metrics = Metrics {
+            perplexity: 12345.0,
+            perplexity_ratio: 1.5,
+            accuracy: 0.25,
+            agreement: 0.5,
+            kl: 0.125,
+            attention_mass: None,
+            output_error: None,
+            top_k_recall: None,
+            layer_overlap: None,
+            attended: None,
+            attended_tokens: None,
+            exact_match: None,
+            score: None,
+        };
+        let interval = Interval { low: 0.2, high: 0.37, standard_error: 0.03 };
+        let scores = Scores {
+            metrics,
+            intervals: BTreeMap::from([("accuracy".to_owned(), interval)]),
+            by_sequence: vec![metrics; 2],
+            generated: Vec::new(),
+        };
+        let spec = ModelSpec::from_config_json(br#"{"model_type": "gpt2", "n_layer": 1}"#).unwrap();
+        let sequences = Sequence::cut(&[1; 20], 10, 5, 2).unwrap();
+        let options = BTreeMap::from([("engine".to_owned(), Value::from("secure"))]);
+        let study = Evaluation::new(ModelInfo::new("small", &spec), options, &sequences, &[], (scores, Vec::new()));
+        assert_eq!((study.sequences, study.scored), (2, 8));
+        let json = serde_json::to_value(&study).unwrap();
+        assert_eq!((&json["rows"][0]["kl"], &json["rows"][0]["policy"]), (&Value::from(0.125), &Value::from("full")));
+        assert_eq!(serde_json::from_value::<Evaluation>(json).unwrap(), study);
+        let markdown = study.markdown();
+        let cells: Vec<&str> = markdown.lines().last().unwrap().split('|').map(str::trim).collect();
+        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.12", "0.500", "0.125"]);
+        assert_eq!(cells[8..], ["-", "-", "-", "-", "-", "-", ""]);
+        let mut study = study;
+        // Older studies planned the first token after a cache.
+        let old = r#"{"cached": 9, "online_bytes": 1500, "prepared_bytes": 0, "flows": 7, "seconds": 1.0}"#;
+        let cost: TokenCost = serde_json::from_str(old).unwrap();
+        assert_eq!((cost.prompt, cost.tokens, cost.prepared_prompt_bytes), (9, 1, None));
+        study.rows[0].cost = Some(cost);
+        let markdown = study.markdown();
+        assert!(markdown.contains("1.50 kB") && markdown.contains("network s"), "{markdown}");
+        // A factor of hundreds either way is no interval.
+        let interval = Interval { low: 1e-3, high: 700.0, standard_error: 9.0 };
+        study.rows[0].intervals.insert("perplexity_ratio".into(), interval);
+        assert!(study.markdown().contains("| 1.500 ±- |"), "{}", study.markdown());
+    }
+}

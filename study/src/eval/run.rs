@@ -1,0 +1,358 @@
+//! Policies over sequences, on all cores.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use engine::{Engine, Select};
+use model::{
+    GenerateOptions, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, NoHooks, Sampler, Step, generate_with,
+};
+use mpcache::{Budget, KvCache, Policy, PolicySpec};
+use ndarray::{Array2, Axis};
+use session::party::{Limits, ModelServer, Observer, Request, Silent, Terms, in_one_process};
+
+use super::interval::{Interval, intervals};
+use super::metrics::{Metrics, Totals};
+use super::trace::Trace;
+use super::{EvalError, Observed, Sequence, Wanted};
+
+/// A policy at a budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The policy without its budget, unless it came with one: one name for one line of a plot.
+    pub label: String,
+    /// Share of the cache, or tokens from 2 on; `None` for `full`, which has none.
+    pub budget: Option<f64>,
+    /// The policy with its budget.
+    pub policy: PolicySpec,
+}
+
+impl Candidate {
+    /// The whole cache.
+    pub fn full() -> Self {
+        let policy = PolicySpec::default();
+        Candidate { label: policy.to_string(), budget: None, policy }
+    }
+
+    /// `policy` at `budget`, a share in (0, 1] or, if the policy takes it, a whole number of tokens from 2 on.
+    pub fn new(policy: &PolicySpec, budget: f64) -> Result<Self, EvalError> {
+        if budget.to_string().parse::<Budget>().is_err() {
+            return Err(EvalError::Budget { budget });
+        }
+        let with = policy.with("budget", &budget.to_string())?;
+        Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
+    }
+
+    /// `policy` at the budget that it has been given as an option, if it has.
+    pub fn with_own_budget(policy: &PolicySpec) -> Result<Option<Self>, EvalError> {
+        let Some(budget) = policy.option("budget").and_then(|text| text.parse().ok()) else { return Ok(None) };
+        Ok(Some(Candidate { label: policy.to_string(), ..Candidate::new(policy, budget)? }))
+    }
+}
+
+/// A way to put sequences through a model.
+pub trait Runner: Sync {
+    /// Shape of the model.
+    fn spec(&self) -> ModelSpec;
+
+    /// Whether it sees values.
+    fn sees(&self) -> bool;
+
+    /// Most sequences to run at once.
+    fn most_at_once(&self) -> usize;
+
+    /// Runs `sequence` under `policy`. `tick` is called after each of its [`passes`](Sequence::passes), and not while
+    /// an answer that it [wants](Sequence::wanted) is generated.
+    fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
+}
+
+/// Runs in this process on engines that see their values, with attention [`Observed`].
+pub struct InClear<'a, E: Engine> {
+    /// The model.
+    pub model: &'a Model<E::Weight>,
+    /// Makes the engine of a run.
+    pub engine: fn() -> E,
+}
+
+impl<E: Select> Runner for InClear<'_, E> {
+    fn spec(&self) -> ModelSpec {
+        self.model.spec()
+    }
+
+    fn sees(&self) -> bool {
+        E::CLEAR
+    }
+
+    fn most_at_once(&self) -> usize {
+        usize::MAX
+    }
+
+    fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
+        let spec = self.model.spec();
+        spec.check_policy(policy)?;
+        let layers = spec.attention();
+        // Where all layers have windows, one stands for those that a policy would act on.
+        let pruned = layers.pruned().max(1);
+        // The prompt's last position may be scored, but tokens that come together are not watched.
+        let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();
+        let (observed, means) = Observed::new(policy.build(pruned, layers.heads), pruned, &alone);
+        let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
+        let input = Input { ids: Some(prompt), count: prompt.len() };
+        let mut ticks = Ticks(tick);
+        let generate =
+            |policy: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
+                let mut cache = KvCache::of_policy(&layers, policy);
+                generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
+            };
+        let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
+        let out = generate(Box::new(observed), options, Next::Forced(rest), &mut ticks)?;
+        let means = *means.lock().unwrap_or_else(PoisonError::into_inner);
+        let generated = sequence.wanted().map(|Wanted { tokens, .. }| {
+            let options = GenerateOptions { tokens: *tokens, stop_at_eos: true, ..GenerateOptions::default() };
+            let mut greedy = Sampler::greedy();
+            generate(policy.build(pruned, layers.heads), options, Next::Pick(&mut greedy), &mut NoHooks)
+        });
+        let generated = generated.transpose()?.map(|out| out.tokens);
+        Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })
+    }
+}
+
+/// Runs between two parties, two threads of this process over memory: the whole session, as over a network.
+pub struct TwoParties<'a> {
+    /// The server's side.
+    pub server: &'a ModelServer,
+    /// The server's side for policies that need learned scores, where there are some.
+    pub learned: Option<&'a ModelServer>,
+    /// Choices of the protocols.
+    pub protocol: protocols::Options,
+}
+
+/// How long a party waits for the other, which computes for seconds at most.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+impl Runner for TwoParties<'_> {
+    fn spec(&self) -> ModelSpec {
+        self.server.public().spec.clone()
+    }
+
+    fn sees(&self) -> bool {
+        false
+    }
+
+    /// A session takes all cores.
+    fn most_at_once(&self) -> usize {
+        1
+    }
+
+    fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
+        let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
+        let out = self.session(policy, prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))?;
+        let generated = sequence.wanted().map(|Wanted { tokens, .. }| {
+            self.session(policy, prompt, *tokens, true, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        });
+        let generated = generated.transpose()?.map(|out| out.tokens);
+        Ok(Trace { logits: scored_rows(sequence, &out), attention: None, generated })
+    }
+}
+
+impl TwoParties<'_> {
+    /// A session under `policy` that gives `tokens` after `prompt`, perhaps fewer with `stop_at_eos`.
+    fn session(
+        &self,
+        policy: &PolicySpec,
+        prompt: &[u32],
+        tokens: usize,
+        stop_at_eos: bool,
+        next: Next<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Generation, EvalError> {
+        let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
+        let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
+        let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, PATIENCE, |open| {
+            open.generate(prompt, tokens, stop_at_eos, next, observer)
+        })?;
+        Ok(out.generation)
+    }
+}
+
+/// Row i of a generation belongs to the input position `prompt - 1 + i`.
+fn scored_rows(sequence: &Sequence, out: &Generation) -> Array2<f32> {
+    let rows: Vec<usize> = sequence.scored().iter().map(|position| position + 1 - sequence.prompt()).collect();
+    out.logits.as_ref().map_or_else(|| Array2::zeros((0, 0)), |logits| logits.select(Axis(0), &rows))
+}
+
+/// Calls back after each pass.
+struct Ticks<'a>(&'a (dyn Fn() + Sync));
+
+impl<E: Engine> Hooks<E> for Ticks<'_> {
+    fn token(&mut self, _: &mut E, _: Step, _: Option<u32>) {
+        (self.0)();
+    }
+}
+
+impl Observer for Ticks<'_> {
+    fn token(&mut self, _: Option<u32>) {
+        (self.0)();
+    }
+}
+
+/// What a policy gave on all sequences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores {
+    /// Its metrics, over all scored positions of all sequences.
+    pub metrics: Metrics,
+    /// How sure they are: 95 % confidence intervals by the metric's key. None of a single sequence.
+    pub intervals: BTreeMap<String, Interval>,
+    /// The metrics of each sequence alone, beside the full cache on the same one.
+    pub by_sequence: Vec<Metrics>,
+    /// What was generated for each sequence, where answers are wanted.
+    pub generated: Vec<String>,
+}
+
+impl Scores {
+    fn new(of: &[(Totals, Option<String>)], full: &[(Totals, Option<String>)]) -> Self {
+        let totals = |all: &[(Totals, Option<String>)]| all.iter().map(|(totals, _)| *totals).collect::<Vec<_>>();
+        let (policy, full) = (totals(of), totals(full));
+        Scores {
+            metrics: Totals::sum(&policy).metrics(&Totals::sum(&full)),
+            intervals: intervals(&policy, &full),
+            by_sequence: policy.iter().zip(&full).map(|(policy, full)| policy.metrics(full)).collect(),
+            generated: of.iter().filter_map(|(_, text)| text.clone()).collect(),
+        }
+    }
+}
+
+/// The scores of the full cache, then those of `candidates`, over `sequences`.
+///
+/// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass
+/// through the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
+///
+/// # Errors
+/// Before any work: sequences beyond the model or outside its vocabulary, and policies that need to see values where
+/// `runner` does not. Then the errors of the runs.
+pub fn evaluate(
+    runner: &dyn Runner,
+    sequences: &[Sequence],
+    candidates: &[Candidate],
+    tick: &(dyn Fn() + Sync),
+) -> Result<(Scores, Vec<Scores>), EvalError> {
+    check(runner, sequences, candidates)?;
+    let full = Candidate::full();
+    let at_once = runner.most_at_once();
+    let reference = parallel(sequences.len(), at_once, |s| runner.run(&sequences[s], &full.policy, tick))?;
+    let score = |s: usize, trace: &Trace| {
+        let totals = Totals::new(&sequences[s], trace, &reference[s].logits)?;
+        let text = match (sequences[s].wanted(), &trace.generated) {
+            (Some(wanted), Some(ids)) => Some(wanted.grader.text(ids)?),
+            _ => None,
+        };
+        Ok::<_, EvalError>((totals, text))
+    };
+    let of_full = reference.iter().enumerate().map(|(s, trace)| score(s, trace)).collect::<Result<Vec<_>, _>>()?;
+    let mut totals = parallel(candidates.len() * sequences.len(), at_once, |job| {
+        let (candidate, s) = (&candidates[job / sequences.len()], job % sequences.len());
+        score(s, &runner.run(&sequences[s], &candidate.policy, tick)?)
+    })?;
+    let mut scores = Vec::with_capacity(candidates.len());
+    while !totals.is_empty() {
+        let rest = totals.split_off(sequences.len());
+        scores.push(Scores::new(&totals, &of_full));
+        totals = rest;
+    }
+    Ok((Scores::new(&of_full, &of_full), scores))
+}
+
+fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
+    let spec = runner.spec();
+    for sequence in sequences {
+        let wanted = sequence.wanted().map(|wanted| wanted.tokens);
+        for tokens in std::iter::once(sequence.passes()).chain(wanted) {
+            let request = Request::from(Lengths { prompt: sequence.prompt(), tokens });
+            match request.check(&spec, &Limits::NONE) {
+                Err(session::Error::Model(model::Error::TooLong { limit, .. })) => {
+                    let context = sequence.ids().len().max(sequence.prompt() + tokens);
+                    return Err(EvalError::Context { context, limit });
+                }
+                other => other?,
+            }
+        }
+        spec.check_ids(sequence.ids())?;
+    }
+    candidates.iter().try_for_each(|c| spec.check_policy(&c.policy))?;
+    match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
+        Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),
+        None => Ok(()),
+    }
+}
+
+/// Runs jobs 0..`jobs`, `at_once` or one per core at a time, and returns their results in order, or the first error.
+///
+/// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another
+/// job on top of itself, and products would be cut finer than there are idle cores.
+pub(super) fn parallel<T: Send>(
+    jobs: usize,
+    at_once: usize,
+    run: impl Fn(usize) -> Result<T, EvalError> + Sync,
+) -> Result<Vec<T>, EvalError> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let workers = jobs.min(at_once).min(cores).max(1);
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Result<Vec<(usize, T)>, EvalError> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(cores / workers).build()?;
+        pool.install(|| {
+            let mut done = Vec::new();
+            while !failed.load(Ordering::Relaxed) {
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                if job >= jobs {
+                    break;
+                }
+                let result = run(job).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                done.push((job, result));
+            }
+            Ok(done)
+        })
+    };
+    let results = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect::<Vec<_>>()
+    });
+    let mut done = Vec::with_capacity(jobs);
+    for result in results {
+        done.extend(result?);
+    }
+    done.sort_by_key(|(job, _)| *job);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_order_and_errors_come_out() {
+        let squares = parallel(50, usize::MAX, |i| Ok(i * i)).unwrap();
+        assert_eq!(squares, (0..50).map(|i| i * i).collect::<Vec<_>>());
+        assert!(parallel(0, 1, Ok).unwrap().is_empty());
+        let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Budget { budget: 7.0 }) } else { Ok(i) });
+        assert!(matches!(failed, Err(EvalError::Budget { .. })));
+    }
+
+    #[test]
+    fn budgets_are_shares_or_tokens() {
+        let of = |policy: &str, budget| Candidate::new(&policy.parse().unwrap(), budget);
+        for budget in [0.0, -0.5, 1.5, f64::NAN] {
+            assert!(matches!(of("streaming", budget), Err(EvalError::Budget { .. })), "{budget}");
+        }
+        assert_eq!(of("streaming:sinks=1", 64.0).unwrap().policy.to_string(), "streaming:budget=64,sinks=1");
+        // Not every policy has a budget in tokens.
+        assert!(matches!(of("mpcache", 64.0), Err(EvalError::Policy(_))));
+        let own = |policy: &str| Candidate::with_own_budget(&policy.parse().unwrap()).unwrap();
+        assert_eq!(own("streaming"), None);
+        let snapkv = own("snapkv:budget=64,block=8").unwrap();
+        assert_eq!((snapkv.label.as_str(), snapkv.budget), ("snapkv:block=8,budget=64", Some(64.0)));
+    }
+}

@@ -1,0 +1,94 @@
+//! Named tasks: where sequences come from, and what of them counts.
+//!
+//! A task is one file with a [`Task`] and a line in [`TASKS`]. It makes [`Sequence`]s from what it is given; metrics,
+//! policies, engines, tables and plots know nothing of tasks.
+
+mod key_value;
+mod longbench;
+mod longbench_scores;
+mod needle;
+mod recall;
+mod text;
+mod words;
+
+use std::sync::Arc;
+
+use model::ModelSpec;
+use tokenizer::Tokenizer;
+
+use super::{EvalError, Sequence};
+
+/// A task.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    /// Its name.
+    pub name: &'static str,
+    /// What it asks, for help texts.
+    pub about: &'static str,
+    /// Raised when its sequences or scores change their meaning.
+    pub version: u32,
+    /// The metrics that count in it, by key.
+    pub metrics: &'static [&'static str],
+    /// The fields of [`TaskInput`] that it reads, beside the model and its tokenizer.
+    pub takes: &'static [&'static str],
+    /// Makes its sequences.
+    pub sequences: fn(&TaskInput) -> Result<Vec<Sequence>, EvalError>,
+}
+
+/// All tasks.
+pub const TASKS: [Task; 5] = [text::TASK, recall::TASK, needle::TASK, key_value::TASK, longbench::TASK];
+
+impl Task {
+    /// The task called `name`.
+    pub fn named(name: &str) -> Option<&'static Task> {
+        TASKS.iter().find(|task| task.name == name)
+    }
+}
+
+/// What a task is made of. What is not given, a task chooses.
+#[derive(Clone)]
+pub struct TaskInput<'a> {
+    /// The model.
+    pub spec: &'a ModelSpec,
+    /// Its tokenizer, if it has one.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Texts.
+    pub texts: Option<&'a [String]>,
+    /// JSON lines.
+    pub data: Option<&'a str>,
+    /// Prompts by the name of a data set: a JSON object with `{context}` and `{input}` in its texts.
+    pub prompts: Option<&'a str>,
+    /// Tokens of a sequence.
+    pub context: Option<usize>,
+    /// Tokens that go through the model at once.
+    pub prompt: Option<usize>,
+    /// How many sequences: of a text or of data; of a needle how many for each length and depth.
+    pub sequences: Option<usize>,
+    /// Lengths of haystacks in tokens.
+    pub lengths: Option<&'a [usize]>,
+    /// Depths of needles, from 0 (at the beginning) to 1.
+    pub depths: Option<&'a [f64]>,
+    /// What is drawn at random follows from it.
+    pub seed: u64,
+}
+
+impl TaskInput<'_> {
+    fn tokenizer(&self, task: &'static str) -> Result<&Arc<Tokenizer>, EvalError> {
+        self.tokenizer.as_ref().ok_or(EvalError::TaskNeeds { task, what: "a model with a tokenizer" })
+    }
+}
+
+/// The tokens of `text` after `before`: a tokenizer may join both, and puts its special tokens before a text.
+fn after(tokenizer: &Tokenizer, before: &str, text: &str) -> Result<Vec<u32>, EvalError> {
+    let (before, whole) = (encode(tokenizer, before)?, encode(tokenizer, &format!("{before}{text}"))?);
+    Ok(whole[common(&before, &whole)..].to_vec())
+}
+
+/// How many tokens both have at the beginning.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, EvalError> {
+    tokenizer.encode(text).map_err(|error| EvalError::Tokenizer { what: error.to_string() })
+}

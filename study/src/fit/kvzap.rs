@@ -1,0 +1,218 @@
+//! The columns of `kvzap`: a linear function of the hidden state for what a token will receive.
+//!
+//! **Target.** The natural logarithm of the most attention that a key receives from later queries of the same text,
+//! the maximum over these queries and over the query heads of its key/value head, at least [`FLOOR`]. KVzip, whose
+//! score KVzap learns, has the model repeat its context and takes the maximum over the repetition; KVzap's own target
+//! also weighs by the norms of values. A text read once is simpler, works for models that follow no instruction, and
+//! shows what a text like it looks back at. Queries count from a distance on, as a policy keeps the latest tokens
+//! anyway. Tokens of the last quarter of a sequence, which few queries follow, are left out.
+//!
+//! **Fit.** Ridge regression for each layer and head, from the hidden state as its norm returns it. One of five
+//! sequences is held out, and the correlation of the columns with the target is measured there.
+//!
+//! **Scale.** Scores are compared within a head, so the unit of a layer is free. It is chosen so that no hidden state
+//! has a score beyond half of the policy's range, and that no column has a larger entry than the matrix beside which
+//! it stands, which then keeps its fractional bits.
+
+use std::path::Path;
+
+use engine::{FloatWeight, WeightData, WeightLoader, WeightSpec, largest};
+use model::{Checkpoint, Error, Model, ModelSpec, largest_score as most};
+use mpcache::HEAD_MAGNITUDE;
+use ndarray::{Array2, s};
+
+use super::ridge::Samples;
+use super::{FitError, Shown, show};
+
+/// The least attention that is told from less.
+const FLOOR: f32 = 1e-6;
+
+/// Of so many sequences one is held out.
+const HELD_OUT: usize = 5;
+
+/// Columns that were fitted.
+#[derive(Clone, Debug)]
+pub struct FittedColumns {
+    /// By layer (width, kv_heads).
+    columns: Vec<Array2<f32>>,
+    /// By layer the correlation with the target on sequences held out, the mean of the heads.
+    pub correlations: Vec<f64>,
+}
+
+/// Correlations of one pair of quantities.
+#[derive(Clone, Copy, Default)]
+struct Moments {
+    count: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    yy: f64,
+    xy: f64,
+}
+
+impl Moments {
+    fn add(&mut self, x: f32, y: f32) {
+        let (x, y) = (f64::from(x), f64::from(y));
+        self.count += 1.0;
+        self.x += x;
+        self.y += y;
+        self.xx += x * x;
+        self.yy += y * y;
+        self.xy += x * y;
+    }
+
+    /// 0 for what does not vary.
+    fn correlation(self) -> f64 {
+        let Moments { count, x, y, xx, yy, xy } = self;
+        let spread = ((xx - x * x / count) * (yy - y * y / count)).sqrt();
+        if spread > 0.0 { (xy - x * y / count) / spread } else { 0.0 }
+    }
+}
+
+/// Fits columns to `sequences` of equal length; attention counts from queries `after` tokens or more behind a token.
+/// `tick` is called after each sequence.
+///
+/// # Errors
+/// [`FitError::TooShort`] for fewer than five sequences, [`FitError::Nothing`] if `after` leaves no tokens,
+/// [`FitError::Singular`], and those of the model.
+pub fn fit_columns(
+    model: &Model<FloatWeight>,
+    checkpoint: &Checkpoint,
+    sequences: &[&[u32]],
+    after: usize,
+    tick: &mut dyn FnMut(),
+) -> Result<FittedColumns, FitError> {
+    let spec = model.spec();
+    let length = sequences.first().map_or(0, |ids| ids.len());
+    if sequences.len() < HELD_OUT {
+        return Err(FitError::TooShort { needed: HELD_OUT, length, got: sequences.len() });
+    }
+    // Tokens that are learned from have a quarter of a sequence's queries after them.
+    let tokens = (length - length / 4).saturating_sub(after);
+    if tokens == 0 {
+        return Err(FitError::Nothing { length, after });
+    }
+    let (kv_heads, width) = (spec.heads().kv_heads, spec.hidden());
+    let mut samples: Vec<Samples> = (0..spec.layers()).map(|_| Samples::new(width, kv_heads)).collect();
+    let (held_out, learned): (Vec<_>, Vec<_>) =
+        sequences.iter().enumerate().partition(|(i, _)| i % HELD_OUT == HELD_OUT - 1);
+    for (_, ids) in learned {
+        let shown = show(model, ids, after)?;
+        for (layer, samples) in samples.iter_mut().enumerate() {
+            let (states, target) = pairs(&shown, layer, tokens);
+            samples.add(states.view(), target.view());
+        }
+        tick();
+    }
+    let mut columns = Vec::with_capacity(spec.layers());
+    for ((layer, samples), beside) in samples.iter().enumerate().zip(largest_entries(&spec, checkpoint)?) {
+        let fitted = samples.solve().ok_or(FitError::Singular { layer })?.mapv(|w| w as f32);
+        columns.push(scaled(fitted, beside));
+    }
+    let mut moments = vec![vec![Moments::default(); kv_heads]; spec.layers()];
+    for (_, ids) in held_out {
+        let shown = show(model, ids, after)?;
+        for (layer, moments) in moments.iter_mut().enumerate() {
+            let (states, target) = pairs(&shown, layer, tokens);
+            let scores = states.dot(&columns[layer]);
+            for (head, moments) in moments.iter_mut().enumerate() {
+                scores.column(head).iter().zip(target.column(head)).for_each(|(x, y)| moments.add(*x, *y));
+            }
+        }
+        tick();
+    }
+    let mean = |heads: Vec<Moments>| heads.into_iter().map(Moments::correlation).sum::<f64>() / kv_heads as f64;
+    Ok(FittedColumns { columns, correlations: moments.into_iter().map(mean).collect() })
+}
+
+/// Hidden states (tokens, width) and targets (tokens, kv_heads) of the first `tokens` tokens on `layer`.
+fn pairs(shown: &Shown, layer: usize, tokens: usize) -> (Array2<f32>, Array2<f32>) {
+    let states = shown.norms[2 * layer].slice(s![..tokens, ..]).to_owned();
+    let received = shown.received[layer].slice(s![.., ..tokens]);
+    (states, received.reversed_axes().mapv(|p| p.max(FLOOR).ln()))
+}
+
+/// `columns` in the unit of a layer, beside a matrix with entries up to `largest`.
+fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
+    let limit = f64::from(1u32 << HEAD_MAGNITUDE) / 2.0;
+    let entry = f64::from(columns.iter().fold(0f32, |most, w| most.max(w.abs())));
+    let factor = (limit / most(columns.view())).min(f64::from(largest) / entry);
+    if factor.is_finite() { columns.mapv(|w| (f64::from(w) * factor) as f32) } else { columns }
+}
+
+/// By layer the largest magnitude in the matrix that gives query, key and value.
+fn largest_entries(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<Vec<f32>, Error> {
+    /// Looks at the matrices called so.
+    struct Looking(Vec<f32>);
+    impl WeightLoader for Looking {
+        type Weight = ();
+        fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<(), engine::Error> {
+            if spec.name.contains(".attn.c_attn.") || spec.name.contains(".self_attn.{q,k,v}_proj.") {
+                let data = data.ok_or_else(|| engine::Error::NoValues { tensor: spec.name.clone() })?;
+                self.0.push(largest(&*data.matrix));
+            }
+            Ok(())
+        }
+    }
+    let mut looking = Looking(Vec::new());
+    Model::load(&mut looking, spec, Some(checkpoint))?;
+    assert_eq!(looking.0.len(), spec.layers(), "one such matrix a layer");
+    Ok(looking.0)
+}
+
+impl FittedColumns {
+    /// Writes them for `checkpoint`, to which they were fitted, to the file `path`.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn write(&self, spec: &ModelSpec, checkpoint: &Checkpoint, path: &Path) -> Result<(), Error> {
+        checkpoint.write_learned(spec, &self.columns, path)
+    }
+
+    /// Scores of `states` (tokens, width) on `layer`, (tokens, kv_heads).
+    #[cfg(test)]
+    fn scores(&self, layer: usize, states: &Array2<f32>) -> Array2<f32> {
+        states.dot(&self.columns[layer])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::FloatLoader;
+    use model::bundled;
+
+    use super::*;
+
+    #[test]
+    fn columns_foretell_what_tokens_receive_on_text_that_they_have_not_seen() {
+        let files = bundled("shakespeare-llama").unwrap();
+        let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+        let text = include_str!("../../../model/README.md");
+        let tokenizer = tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+        let ids: Vec<u32> = tokenizer.encode(&text.replace(|c: char| !c.is_ascii_alphabetic(), " ")).unwrap();
+        let sequences: Vec<&[u32]> = ids.chunks_exact(64).take(25).collect();
+        let fitted = fit_columns(&model, &files.checkpoint, &sequences, 4, &mut || ()).unwrap();
+        let mean = fitted.correlations.iter().sum::<f64>() / fitted.correlations.len() as f64;
+        assert!(mean > 0.3, "{:?}", fitted.correlations);
+        // Scores within the range, beside entries that are no larger.
+        let beside = largest_entries(&files.spec, &files.checkpoint).unwrap();
+        for (columns, beside) in fitted.columns.iter().zip(beside) {
+            assert!(most(columns.view()) <= 128.01, "{}", most(columns.view()));
+            assert!(columns.iter().all(|w| w.abs() <= beside * 1.001));
+        }
+        let shown = show(&model, sequences[0], 4).unwrap();
+        let scores = fitted.scores(0, &shown.norms[0]);
+        assert_eq!(scores.ncols(), files.spec.heads().kv_heads);
+    }
+
+    #[test]
+    fn too_little_text_is_refused() {
+        let files = bundled("shakespeare-gpt2").unwrap();
+        let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+        let ids = [1u32; 16];
+        let fit =
+            |count: usize, after| fit_columns(&model, &files.checkpoint, &vec![&ids[..]; count], after, &mut || ());
+        assert!(matches!(fit(4, 1), Err(FitError::TooShort { needed: 5, length: 16, got: 4 })));
+        assert!(matches!(fit(5, 12), Err(FitError::Nothing { length: 16, after: 12 })));
+    }
+}

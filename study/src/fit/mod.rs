@@ -1,0 +1,149 @@
+//! What cache policies learn from a text in the clear: the columns of `kvzap` and the layers of `squeeze`.
+//!
+//! Sequences of a text go through the model in f32, each at once. A fit looks at the hidden states, at the attention
+//! that tokens receive, or at both. Its text should be like those to come; what is fitted is the server's own, or
+//! public, and no client's text takes part.
+
+mod kvzap;
+mod ridge;
+mod squeeze;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::{Error as EngineError, Float, FloatWeight};
+use mpcache::{HeadShape, KvCache, Piece, Policy, Store, attention};
+use ndarray::{Array2, ArrayD, Ix2, Ix3};
+use thiserror::Error;
+
+pub use kvzap::{FittedColumns, fit_columns};
+pub use squeeze::{LayerChange, fit_layers};
+
+use model::{Error, Input, Model, Rows};
+
+/// Why nothing is fitted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FitError {
+    /// The model, a file or an engine.
+    #[error(transparent)]
+    Model(#[from] Error),
+    /// Too little text.
+    #[error("a fit needs {needed} sequences of {length} tokens or more, and the text has {got}")]
+    TooShort {
+        /// Sequences needed.
+        needed: usize,
+        /// Tokens of a sequence.
+        length: usize,
+        /// Sequences there are.
+        got: usize,
+    },
+    /// An option that leaves no token to learn from.
+    #[error("in sequences of {length} tokens no token has queries {after} tokens or more after it to learn from")]
+    Nothing {
+        /// Tokens of a sequence.
+        length: usize,
+        /// The distance asked for.
+        after: usize,
+    },
+    /// A layer of which all hidden states are alike.
+    #[error("the hidden states of layer {layer} tell nothing")]
+    Singular {
+        /// The layer.
+        layer: usize,
+    },
+}
+
+impl From<EngineError> for FitError {
+    fn from(error: EngineError) -> Self {
+        FitError::Model(error.into())
+    }
+}
+
+/// What one sequence shows.
+struct Shown {
+    /// What the norms returned, (tokens, width): two a layer, before attention and after it, and the last one.
+    norms: Vec<Array2<f32>>,
+    /// By layer the most attention that each token received from a query far enough behind it, (kv_heads, tokens).
+    received: Vec<Array2<f32>>,
+}
+
+/// Puts `ids` through `model` and looks. Attention counts from queries `after` tokens or more behind a token.
+fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, EngineError> {
+    let spec = model.spec();
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let policy = Watching { after, received: received.clone() };
+    let mut cache = KvCache::with_policy(spec.layers(), spec.heads(), Box::new(policy));
+    let mut engine = Float::keeping_norms();
+    let input = Input { ids: Some(ids), count: ids.len() };
+    model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ())?;
+    let matrix = |x: ArrayD<f32>| x.into_dimensionality::<Ix2>().expect("hidden states are (tokens, width)");
+    let norms = engine.take_norms().into_iter().map(matrix).collect();
+    let received = std::mem::take(&mut *received.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(Shown { norms, received })
+}
+
+/// Attends to everything, and notes the most attention that each token received.
+struct Watching {
+    after: usize,
+    /// By layer (kv_heads, tokens).
+    received: Arc<Mutex<Vec<Array2<f32>>>>,
+}
+
+impl Policy<Float> for Watching {
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+        piece.new
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut Float,
+        _layer: usize,
+        q: &ArrayD<f32>,
+        store: &mut Store<Float>,
+    ) -> Result<ArrayD<f32>, EngineError> {
+        let attended = attention::causal(engine, q, store)?;
+        let most = most_received(attended.probabilities(), self.after, store.heads());
+        self.received.lock().unwrap_or_else(PoisonError::into_inner).push(most);
+        Ok(attended.output)
+    }
+}
+
+/// The most that each token receives of the probabilities `p` (kv_heads, group * tokens, tokens) from a query `after`
+/// tokens or more behind it, (kv_heads, tokens); 0 without such a query.
+fn most_received(p: &ArrayD<f32>, after: usize, shape: HeadShape) -> Array2<f32> {
+    let p = p.view().into_dimensionality::<Ix3>().expect("three axes");
+    let (kv_heads, rows, tokens) = p.dim();
+    let queries = rows / shape.group();
+    let mut most = Array2::<f32>::zeros((kv_heads, tokens));
+    for kv in 0..kv_heads {
+        for row in 0..rows {
+            let seen = (row % queries + 1).saturating_sub(after).min(tokens);
+            for token in 0..seen {
+                most[[kv, token]] = most[[kv, token]].max(p[[kv, row, token]]);
+            }
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::IxDyn;
+
+    use super::*;
+
+    #[test]
+    fn the_most_attention_of_later_queries_and_of_a_group() {
+        // Two key/value heads of two query heads each, three tokens.
+        let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 1 };
+        let p = ArrayD::from_shape_fn(IxDyn(&[2, 6, 3]), |at| {
+            let (kv, group, query, token) = (at[0], at[1] / 3, at[1] % 3, at[2]);
+            if token > query { 0.0 } else { (1 + query + 10 * group + 100 * kv) as f32 * (token + 1) as f32 }
+        });
+        // Queries 0 and more behind: the last of them in the second head of the group.
+        let most = most_received(&p, 0, shape);
+        assert_eq!(most.as_slice().unwrap(), [13.0, 26.0, 39.0, 113.0, 226.0, 339.0]);
+        assert_eq!(most_received(&p, 2, shape).as_slice().unwrap(), [13.0, 0.0, 0.0, 113.0, 0.0, 0.0]);
+        assert_eq!(most_received(&p, 3, shape).as_slice().unwrap(), [0.0; 6]);
+    }
+}

@@ -1,0 +1,6 @@
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod eval;
+pub mod fit;

@@ -1,0 +1,180 @@
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+mod error;
+mod regex;
+mod template;
+mod text;
+mod vet;
+mod worker;
+
+pub use error::TokenizerError;
+pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message};
+pub use text::printable;
+pub use vet::MAX_TOKENIZER_BYTES;
+pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
+
+/// A tokenizer, public like the configuration: a server may send its bytes to a client.
+pub struct Tokenizer(Place);
+
+/// Where a tokenizer runs.
+enum Place {
+    Here(Box<Local>),
+    Worker(worker::Worker),
+}
+
+impl Tokenizer {
+    /// Reads the bytes of the user's own `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] by the part of the file: what Waggle does not support or what exceeds a bound.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        Ok(Tokenizer(Place::Here(Box::new(Local::from_bytes(bytes)?))))
+    }
+
+    /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that
+    /// runs [`run_worker`].
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_bytes`]; [`TokenizerError::Spawn`], [`TokenizerError::Died`] or
+    /// [`TokenizerError::TimedOut`] if the process cannot be started, ends or takes too long.
+    pub fn foreign(bytes: &[u8], command: &WorkerCommand) -> Result<Self, TokenizerError> {
+        Ok(Tokenizer(Place::Worker(worker::Worker::start(bytes, command)?)))
+    }
+
+    /// Ids of a prompt, with the special tokens that the tokenizer puts before a text.
+    ///
+    /// # Errors
+    /// Those of the library. From a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or
+    /// [`MAX_TEXT_IDS`], and those of a process that dies or takes too long.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        match &self.0 {
+            Place::Here(local) => local.encode(text, true),
+            Place::Worker(worker) => worker.encode(text),
+        }
+    }
+
+    /// Ids of a text that follows another one: without the special tokens that begin a text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        match &self.0 {
+            Place::Here(local) => local.encode(text, false),
+            Place::Worker(worker) => worker.encode_more(text),
+        }
+    }
+
+    /// The text of `messages` by `template`, in the process of the tokenizer if it has one. With `generate` it ends
+    /// where an answer begins.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Template`] for a template that fails, refuses the messages or takes too many steps;
+    /// [`TokenizerError::TooMuch`]; those of a process that dies or takes too long.
+    pub fn render(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+        generate: bool,
+    ) -> Result<String, TokenizerError> {
+        match &self.0 {
+            Place::Here(_) => {
+                let text = template.render(messages, generate)?;
+                error::at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
+                Ok(text)
+            }
+            Place::Worker(worker) => worker.render(template, messages, generate),
+        }
+    }
+
+    /// Text of `ids`, special tokens left out.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        match &self.0 {
+            Place::Here(local) => local.decode(ids),
+            Place::Worker(worker) => worker.decode(ids),
+        }
+    }
+
+    /// Number of ids, those of added tokens included.
+    pub fn vocabulary(&self) -> usize {
+        match &self.0 {
+            Place::Here(local) => local.vocabulary(),
+            Place::Worker(worker) => worker.vocabulary(),
+        }
+    }
+
+    /// Decodes what follows the text of `context`, id by id.
+    pub fn stream(&self, context: &[u32]) -> TextStream<'_> {
+        TextStream { tokenizer: self, ids: context.to_vec(), start: 0, shown: context.len() }
+    }
+}
+
+/// The library on a file that was vetted.
+struct Local {
+    library: tokenizers::Tokenizer,
+    /// By how much encoding may lengthen a text.
+    growth: usize,
+}
+
+impl Local {
+    fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        let vet::Vetted { json, growth } = vet::vet(bytes)?;
+        let library = tokenizers::Tokenizer::from_bytes(json).map_err(TokenizerError::failed)?;
+        Ok(Local { library, growth })
+    }
+
+    /// `begins` says whether the special tokens that begin a text are put before it.
+    fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.library.encode(text, begins).map_err(TokenizerError::failed)?.get_ids().to_vec())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.library.decode(ids, true).map_err(TokenizerError::failed)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.library.get_vocab_size(true)
+    }
+}
+
+/// Text that grows token by token.
+///
+/// An id may be a part of a character, and its text may depend on the ids before it. A window of ids is therefore
+/// decoded again until it ends in a whole character, and only the new text is handed out.
+pub struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    ids: Vec<u32>,
+    /// The window starts here...
+    start: usize,
+    /// ...and the ids before this one have been shown.
+    shown: usize,
+}
+
+impl TextStream<'_> {
+    /// The text that `id` adds; empty while a character is incomplete.
+    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
+        self.ids.push(id);
+        let (old, new) = self.window()?;
+        if new.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        (self.start, self.shown) = (self.shown, self.ids.len());
+        Ok(new.strip_prefix(&old).unwrap_or(&new).to_owned())
+    }
+
+    /// What is left of an incomplete character.
+    pub fn finish(mut self) -> Result<String, TokenizerError> {
+        let (old, new) = self.window()?;
+        self.shown = self.ids.len();
+        Ok(new.strip_prefix(&old).unwrap_or_default().to_owned())
+    }
+
+    fn window(&self) -> Result<(String, String), TokenizerError> {
+        let decode = |end: usize| self.tokenizer.decode(&self.ids[self.start..end]);
+        Ok((decode(self.shown)?, decode(self.ids.len())?))
+    }
+}

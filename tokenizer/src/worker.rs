@@ -1,0 +1,441 @@
+//! A tokenizer in a process of its own.
+//!
+//! The parent starts a program that calls [`run_worker`] and talks to it over its standard input and output. Requests
+//! and responses are lines of JSON, one response to each request; the bytes of the file follow the first line as they
+//! are.
+//!
+//! | request | response |
+//! |---|---|
+//! | `{"load":N}`, N bytes of `tokenizer.json` | `{"loaded":{"vocabulary":V}}` |
+//! | `{"encode":"text"}` | `{"ids":[1,2]}` |
+//! | `{"encode_more":"text"}` | `{"ids":[1,2]}`, without the tokens that begin a text |
+//! | `{"decode":[1,2]}` | `{"text":"text"}` |
+//! | `{"render":{"template":…,"messages":[…],"generate":true}}` | `{"text":"text"}` |
+//! | any | `{"failed":…}` with a [`TokenizerError`] |
+//!
+//! The worker gives up its rights before it reads anything (Unix): it has [`MEMORY_BYTES`] of address space and
+//! [`CPU_SECONDS`] of processor time, opens no file and leaves no core dump. The parent trusts nothing: a line has a
+//! longest length and an answer has a time-out, after which the process is killed. A process that ended stays ended,
+//! and every later request says so.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::at_most;
+use super::template::{ChatTemplate, Message};
+use super::vet::MAX_TOKENIZER_BYTES;
+use super::{Local, TokenizerError};
+
+/// Longest text to encode in a process, in bytes, after what its stages may add to it; longest text of ids.
+pub const MAX_TEXT_BYTES: usize = 16 << 20;
+/// Most ids of one text in a process.
+pub const MAX_TEXT_IDS: usize = 1 << 20;
+
+/// Longest line, in bytes: a text whose characters are all escaped (`\u0000`), and a little around it.
+const MAX_LINE_BYTES: usize = 6 * MAX_TEXT_BYTES + 1024;
+/// Address space of the worker. A vocabulary of 256,000 tokens takes about a tenth of it.
+const MEMORY_BYTES: u64 = 2 << 30;
+/// Processor time of the worker. A token of a text takes some tens of microseconds.
+const CPU_SECONDS: u64 = 60;
+/// How long to wait for the end of a process whose output has ended.
+const DEATH: Duration = Duration::from_millis(200);
+
+/// How to start a program that calls [`run_worker`], and how long it may take for an answer.
+#[derive(Clone, Debug)]
+pub struct WorkerCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// The longest time for one answer; loading a large file takes about a second.
+    pub time_out: Duration,
+}
+
+impl WorkerCommand {
+    /// The time-out where nothing else is said.
+    pub const TIME_OUT: Duration = Duration::from_secs(20);
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    Load(usize),
+    Encode(String),
+    EncodeMore(String),
+    Decode(Vec<u32>),
+    Render(Rendering),
+}
+
+/// A conversation and the template that makes a text of it.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Rendering {
+    template: ChatTemplate,
+    messages: Vec<Message>,
+    generate: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Response {
+    Loaded { vocabulary: usize },
+    Ids(Vec<u32>),
+    Text(String),
+    Failed(TokenizerError),
+}
+
+impl Request {
+    /// In words, for errors.
+    fn step(&self) -> &'static str {
+        match self {
+            Request::Load(_) => "read tokenizer.json",
+            Request::Encode(_) | Request::EncodeMore(_) => "encode a text",
+            Request::Decode(_) => "decode ids",
+            Request::Render(_) => "apply a chat template",
+        }
+    }
+}
+
+/// The parent's side.
+pub(super) struct Worker {
+    process: Mutex<Process>,
+    vocabulary: usize,
+}
+
+struct Process {
+    child: Child,
+    time_out: Duration,
+    requests: Sender<Vec<u8>>,
+    lines: Receiver<Vec<u8>>,
+    /// Why the process is gone, if it is.
+    gone: Option<TokenizerError>,
+}
+
+impl Worker {
+    pub(super) fn start(bytes: &[u8], command: &WorkerCommand) -> Result<Self, TokenizerError> {
+        at_most("bytes of tokenizer.json", bytes.len(), MAX_TOKENIZER_BYTES)?;
+        let mut process = Process::spawn(command)?;
+        let request = Request::Load(bytes.len());
+        match process.ask(&request, bytes)? {
+            Response::Loaded { vocabulary } => Ok(Worker { process: Mutex::new(process), vocabulary }),
+            _ => Err(process.nonsense(&request)),
+        }
+    }
+
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_by(Request::Encode, text)
+    }
+
+    pub(super) fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_by(Request::EncodeMore, text)
+    }
+
+    pub(super) fn render(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+        generate: bool,
+    ) -> Result<String, TokenizerError> {
+        at_most("bytes of text", messages.iter().map(|m| m.role.len() + m.content.len()).sum(), MAX_TEXT_BYTES)?;
+        let rendering = Rendering { template: template.clone(), messages: messages.to_vec(), generate };
+        self.ask(&Request::Render(rendering), |response| match response {
+            Response::Text(text) if text.len() <= MAX_TEXT_BYTES => Some(text),
+            _ => None,
+        })
+    }
+
+    fn encode_by(&self, request: fn(String) -> Request, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
+        let request = request(text.to_owned());
+        self.ask(&request, |response| match response {
+            Response::Ids(ids) if ids.len() <= MAX_TEXT_IDS => Some(ids),
+            _ => None,
+        })
+    }
+
+    pub(super) fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        at_most("ids of a text", ids.len(), MAX_TEXT_IDS)?;
+        let request = Request::Decode(ids.to_vec());
+        self.ask(&request, |response| match response {
+            Response::Text(text) => Some(text),
+            _ => None,
+        })
+    }
+
+    pub(super) fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn ask<T>(&self, request: &Request, wanted: impl Fn(Response) -> Option<T>) -> Result<T, TokenizerError> {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let response = process.ask(request, &[])?;
+        wanted(response).ok_or_else(|| process.nonsense(request))
+    }
+}
+
+impl Process {
+    fn spawn(command: &WorkerCommand) -> Result<Self, TokenizerError> {
+        let failed =
+            |source: io::Error| TokenizerError::Spawn { what: format!("{}: {source}", command.program.display()) };
+        let mut program = Command::new(&command.program);
+        // Ctrl-C at a terminal is meant for this process alone: the other one ends with its input.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut program, 0);
+        let mut child = program
+            .args(&command.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Its errors come as responses; the words of a panic would end up in the user's text.
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        let (Some(mut to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(io::Error::other("it has no input or output")));
+        };
+        let (requests, queue) = channel::<Vec<u8>>();
+        // Threads of their own, so that a process that neither reads nor writes blocks nobody. Both end with the
+        // process, or when this value is dropped.
+        thread::spawn(move || {
+            for request in queue {
+                if to.write_all(&request).and_then(|()| to.flush()).is_err() {
+                    return;
+                }
+            }
+        });
+        let (send, lines) = sync_channel(1);
+        thread::spawn(move || {
+            let mut from = BufReader::new(from);
+            while let Ok(Some(line)) = read_line(&mut from) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Process { child, time_out: command.time_out, requests, lines, gone: None })
+    }
+
+    /// Sends `request` and what follows it, and waits for the answer.
+    fn ask(&mut self, request: &Request, after: &[u8]) -> Result<Response, TokenizerError> {
+        if let Some(error) = &self.gone {
+            return Err(error.clone());
+        }
+        let mut message = serde_json::to_vec(request).map_err(TokenizerError::failed)?;
+        message.push(b'\n');
+        message.extend(after);
+        let step = request.step();
+        // A queue without a reader means that the process is gone; the answer shows the same.
+        let _ = self.requests.send(message);
+        let line = match self.lines.recv_timeout(self.time_out) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                self.end();
+                let seconds = format!("{:.1}", self.time_out.as_secs_f64());
+                return Err(self.gone(TokenizerError::TimedOut { step: step.into(), seconds }));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.end().map_or_else(|| "killed".into(), |status| status.to_string());
+                return Err(self.gone(TokenizerError::Died { step: step.into(), status }));
+            }
+        };
+        match serde_json::from_slice(&line) {
+            Ok(Response::Failed(error)) => Err(error.sanitized()),
+            Ok(response) => Ok(response),
+            Err(_) => Err(self.nonsense(request)),
+        }
+    }
+
+    fn nonsense(&mut self, request: &Request) -> TokenizerError {
+        self.end();
+        self.gone(TokenizerError::Nonsense { step: request.step().into() })
+    }
+
+    fn gone(&mut self, error: TokenizerError) -> TokenizerError {
+        self.gone.insert(error).clone()
+    }
+
+    /// Waits a moment for the process to end by itself, then kills it.
+    fn end(&mut self) -> Option<ExitStatus> {
+        let start = Instant::now();
+        while self.lines_ended() && start.elapsed() < DEATH {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        // Both fail only if it has ended.
+        let _ = self.child.kill();
+        self.child.wait().ok()
+    }
+
+    fn lines_ended(&self) -> bool {
+        matches!(self.lines.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The next line without its end; `None` at the end of the input.
+fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    from.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long or has no end")),
+    }
+}
+
+/// Runs a tokenizer for the parent process until `input` ends, after limiting what this process may use.
+///
+/// # Errors
+/// If the limits cannot be set, or input or output fail. What is wrong with the tokenizer is a response.
+pub fn run_worker(input: impl Read, output: impl Write) -> io::Result<()> {
+    limit_this_process()?;
+    serve(input, output)
+}
+
+fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
+    let mut input = BufReader::new(input);
+    let mut tokenizer = None;
+    while let Some(line) = read_line(&mut input)? {
+        let response = match serde_json::from_slice(&line).map_err(TokenizerError::format) {
+            Ok(Request::Load(length)) => {
+                let mut bytes = Vec::new();
+                input.by_ref().take(length.min(MAX_TOKENIZER_BYTES) as u64).read_to_end(&mut bytes)?;
+                Local::from_bytes(&bytes)
+                    .map(|local| Response::Loaded { vocabulary: tokenizer.insert(local).vocabulary() })
+            }
+            Ok(Request::Encode(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, true)),
+            Ok(Request::EncodeMore(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, false)),
+            Ok(Request::Render(Rendering { template, messages, generate })) => {
+                template.render(&messages, generate).and_then(text)
+            }
+            Ok(Request::Decode(ids)) => loaded(&tokenizer).and_then(|local| decode(local, &ids)),
+            Err(error) => Err(error),
+        };
+        let response = response.unwrap_or_else(Response::Failed);
+        serde_json::to_writer(&mut output, &response)?;
+        output.write_all(b"\n")?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn loaded(tokenizer: &Option<Local>) -> Result<&Local, TokenizerError> {
+    tokenizer.as_ref().ok_or_else(|| TokenizerError::failed("no tokenizer was loaded"))
+}
+
+fn encode(local: &Local, text: &str, begins: bool) -> Result<Response, TokenizerError> {
+    at_most("bytes of text", text.len(), MAX_TEXT_BYTES / local.growth.max(1))?;
+    let ids = local.encode(text, begins)?;
+    at_most("ids of a text", ids.len(), MAX_TEXT_IDS)?;
+    Ok(Response::Ids(ids))
+}
+
+fn decode(local: &Local, ids: &[u32]) -> Result<Response, TokenizerError> {
+    text(local.decode(ids)?)
+}
+
+fn text(text: String) -> Result<Response, TokenizerError> {
+    at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
+    Ok(Response::Text(text))
+}
+
+#[cfg(unix)]
+fn limit_this_process() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    for (resource, most) in
+        [(Resource::As, MEMORY_BYTES), (Resource::Cpu, CPU_SECONDS), (Resource::Core, 0), (Resource::Nofile, 3)]
+    {
+        // An administrator's limit that is lower stays.
+        let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+    }
+    Ok(())
+}
+
+/// Elsewhere there are the time-out and the bounds on lengths.
+#[cfg(not(unix))]
+fn limit_this_process() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(input: &[u8]) -> Vec<String> {
+        let mut output = Vec::new();
+        serve(input, &mut output).unwrap();
+        String::from_utf8(output).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_worker_answers_every_line() {
+        let file = include_bytes!("../../model/assets/shakespeare-gpt2/tokenizer.json");
+        let mut input = format!("{{\"load\":{}}}\n", file.len()).into_bytes();
+        input.extend(file);
+        input.extend(b"{\"encode\":\"Hi\"}\n{\"decode\":[20,47]}\nwhat?\n");
+        let answers = answers(&input);
+        assert_eq!(answers[..3], ["{\"loaded\":{\"vocabulary\":65}}", "{\"ids\":[20,47]}", "{\"text\":\"Hi\"}"]);
+        assert!(answers[3].contains("failed"), "{answers:?}");
+        let early = super::tests::answers(b"{\"encode\":\"Hi\"}\n");
+        assert!(early[0].contains("no tokenizer"), "{early:?}");
+    }
+
+    #[cfg(unix)]
+    fn shell(script: &str, time_out: Duration) -> Result<Worker, TokenizerError> {
+        let arguments = ["-c", script].map(OsString::from).to_vec();
+        Worker::start(b"{}", &WorkerCommand { program: "sh".into(), arguments, time_out })
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn whatever_happens_to_the_process_is_an_error() {
+        let soon = Duration::from_millis(200);
+        let died = |script: &str| match shell(script, WorkerCommand::TIME_OUT) {
+            Err(TokenizerError::Died { step, status }) => format!("{step}: {status}"),
+            other => panic!("{script}: {:?}", other.err()),
+        };
+        assert!(died("kill -ABRT $$").contains("signal: 6"), "{}", died("kill -ABRT $$"));
+        assert!(died("exit 3").contains("exit status: 3"));
+        // A line without an end is cut off, not collected.
+        assert!(died("head -c 200000000 /dev/zero").contains("read tokenizer.json"));
+        // One that neither reads nor writes.
+        assert!(matches!(shell("exec sleep 100", soon), Err(TokenizerError::TimedOut { .. })));
+        // One that writes what it was not asked for.
+        for script in ["echo hello", "echo '{\"ids\":[1]}'", "yes"] {
+            assert!(
+                matches!(shell(script, WorkerCommand::TIME_OUT), Err(TokenizerError::Nonsense { .. })),
+                "{script}"
+            );
+        }
+        let missing = WorkerCommand { program: "/nonexistent".into(), arguments: Vec::new(), time_out: soon };
+        assert!(matches!(Worker::start(b"{}", &missing), Err(TokenizerError::Spawn { .. })));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_that_is_gone_stays_gone() {
+        let script = "read line; echo '{\"loaded\":{\"vocabulary\":7}}'; read line; echo bye; exec sleep 100";
+        let worker = shell(script, WorkerCommand::TIME_OUT).unwrap();
+        assert_eq!(worker.vocabulary(), 7);
+        let first = worker.encode("a").unwrap_err();
+        assert!(matches!(first, TokenizerError::Nonsense { .. }), "{first}");
+        assert_eq!(worker.decode(&[1]).unwrap_err(), first);
+    }
+}
