@@ -64,7 +64,7 @@ fn a_study_leaves_a_table_a_report_and_plots() {
             }
             Some("svg") => {
                 plots += 1;
-                let svg = String::from_utf8(bytes).unwrap();
+                let svg = String::from_utf8(bytes).unwrap().replace('\n', "");
                 assert_well_formed(&svg);
                 for name in ["full", "streaming", "quest", "mpcache:topk=sort"] {
                     assert!(svg.contains(&format!(">{name}</text>")), "{} has no {name}", path.display());

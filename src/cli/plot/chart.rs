@@ -97,8 +97,9 @@ impl Picture for Chart {
             let mut chart = ChartBuilder::on(area)
                 .margin_top(TOP)
                 .margin_right(size.0.max(area.dim_in_pixel().0 as i32) - left - PLOT.0)
+                .margin_left(EDGE / 2)
                 .x_label_area_size(BELOW)
-                .y_label_area_size(left)
+                .y_label_area_size(left - EDGE / 2)
                 .build_cartesian_2d(x.clone(), y.clone())?;
             chart
                 .configure_mesh()

@@ -73,6 +73,15 @@ fn part(op: &Operation) -> String {
     if short == [""] { "outside of operations".into() } else { short.join("/") }
 }
 
+/// What the operations of a phase cost, by the parts of a bar.
+fn sums(report: &Report, phase: Phase, kind: &Kind) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    for op in report.operations.iter().filter(|op| op.phase == phase) {
+        *sums.entry(part(op)).or_default() += (kind.of_operation)(op);
+    }
+    sums
+}
+
 /// Each phase as a bar, in parts by operation.
 fn operations(report: &Report, kind: &Kind) -> Bars {
     let phases = [
@@ -81,16 +90,8 @@ fn operations(report: &Report, kind: &Kind) -> Bars {
         ("prefill", Phase::Prefill),
         ("decode", Phase::Decode),
     ];
-    let sum = |phase: Phase| -> BTreeMap<String, f64> {
-        let mut sums = BTreeMap::new();
-        for op in report.operations.iter().filter(|op| op.phase == phase) {
-            *sums.entry(part(op)).or_default() += (kind.of_operation)(op);
-        }
-        sums
-    };
-    let rows: Vec<(String, BTreeMap<String, f64>)> =
-        phases.map(|(name, phase)| (name.to_owned(), sum(phase))).into_iter().collect();
-    stacked(rows, kind, format!("{} by operation and phase", kind.title(report)), describe(report), None)
+    let rows = phases.map(|(name, phase)| (name.to_owned(), sums(report, phase, kind)));
+    stacked(rows.to_vec(), kind, format!("{} by operation and phase", kind.title(report)), describe(report), None)
 }
 
 /// Bars with the largest parts of all; a part counts by its largest share of a bar.
@@ -199,11 +200,9 @@ pub(super) fn compared(reports: &[(String, Report)]) -> Pictures<'_> {
             all.extend(chart.map(|chart| (format!("{}-context{end}", kind.key), Box::new(chart) as _)));
         }
         let rows = reports.iter().map(|(name, report)| {
-            let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+            let mut sums = sums(report, Phase::Decode, kind);
             let decoded = report.phases.decode.per_token.len().max(1) as f64;
-            for op in report.operations.iter().filter(|op| op.phase == Phase::Decode) {
-                *sums.entry(part(op)).or_default() += (kind.of_operation)(op) / decoded;
-            }
+            sums.values_mut().for_each(|sum| *sum /= decoded);
             (name.clone(), sums)
         });
         let axis = Some(title.to_lowercase());
