@@ -3,8 +3,23 @@
 use std::process::Command;
 
 /// The packages that the program is made of.
-const SOURCES: [&str; 10] =
-    ["bits", "engine", "net", "he", "ot", "protocols", "mpcache", "model", "spread", "tables"];
+const SOURCES: [&str; 15] = [
+    "bits",
+    "engine",
+    "net",
+    "he",
+    "ot",
+    "protocols",
+    "planner",
+    "mpcache",
+    "files",
+    "model",
+    "tokenizer",
+    "report",
+    "session",
+    "study",
+    "spread",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

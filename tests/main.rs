@@ -26,7 +26,6 @@ mod pools;
 mod recipes;
 mod records;
 mod server;
-mod shown;
 mod studies;
 mod support;
 mod tables;

@@ -52,11 +52,7 @@ fn assert_survives(command: impl Fn() -> Command) {
 fn a_full_disk_is_an_error_and_a_closed_pipe_an_end() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.json");
-    fs::write(
-        &config,
-        r#"{"model_type": "gpt2", "vocab_size": 16, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}"#,
-    )
-    .unwrap();
+    fs::write(&config, CONFIG).unwrap();
     let story = dir.path().join("text");
     fs::write(&story, "What say you to the king? My lord.\n".repeat(3)).unwrap();
     let (config, story, out) = (config.display(), story.display(), dir.path().join("out").display().to_string());

@@ -1,13 +1,34 @@
 //! Records: what made them is in them, what is nobody's business is not, and `bench/SCHEMA.md` names every field.
+//! Then what `waggle compare`, `report` and `plot` make of them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support::{fail, json, succeed, waggle};
 use serde_json::Value;
 
 /// A session small enough for a test.
 const DEMO: &str = "demo --prompt-ids 30,27,25 --tokens 3 --link";
+
+/// The document in `file`.
+fn read(file: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// The plan of a step after `cached` tokens under `policy`, in a file.
+fn plan(dir: &Path, policy: &str, cached: usize) -> PathBuf {
+    let file = dir.join(format!("{}-{cached}.json", policy.split(':').next().unwrap()));
+    let line = format!("plan --model shakespeare-gpt2 --cached {cached} --preprocess --policy {policy} --json");
+    succeed(waggle(&line).arg(&file));
+    file
+}
+
+/// The page of the document in `file`.
+fn page(file: &Path) -> String {
+    let out = file.with_extension("html");
+    succeed(waggle("report").arg(file).arg("--html").arg(&out));
+    std::fs::read_to_string(out).unwrap()
+}
 
 /// The names of all fields in `value`, except those under `config`, which are a model's.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
@@ -32,24 +53,19 @@ fn records() -> Vec<Value> {
     std::fs::write(&text, "ROMEO:\nWhat say you to the king? My lord, I come to speak of love.\n".repeat(4)).unwrap();
     let text = text.display();
     let me = env!("CARGO_BIN_EXE_waggle");
-    let lines = dir.path().join("lines.jsonl");
-    succeed(waggle("tables ablation --cache 64 --plan-only --plan-steps 1 --only absent --records").arg(&lines));
-    let lines = std::fs::read_to_string(&lines).unwrap();
-    let mut all = vec![
+    let compared = dir.path().join("compared.json");
+    let mut compare = waggle(&format!("compare --binaries {me} {me} --repeat 2 --warm-up 0 --json"));
+    succeed(compare.arg(&compared).args(["--", "demo", "--prompt-ids", "1", "--tokens", "1", "--link", "memory"]));
+    vec![
         json(&mut waggle(&format!("{DEMO} loopback --check --policy snapkv:budget=0.5"))),
         json(&mut waggle(&format!("{DEMO} memory --preprocess --draft lookup:2"))),
         json(&mut waggle("plan --cached 20 --preprocess --policy mpcache")),
         json(&mut waggle(&format!(
             "eval --text {text} --context 32 --sequences 2 --policies h2o --budgets 0.5 --costs lan"
         ))),
-        json(&mut waggle("sweep --models gpt2 --contexts 16 --tokens 2 --policies full,mpcache-2pc")),
-    ];
-    let file = compared(dir.path());
-    let mut compare = waggle(&format!("compare --binaries {me} {me} --repeat 2 --warm-up 0 --json"));
-    succeed(compare.arg(&file).args(["--", "demo", "--prompt-ids", "1", "--tokens", "1", "--link", "memory"]));
-    all.push(serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap());
-    all.extend(lines.lines().map(|line| serde_json::from_str(line).unwrap()));
-    all
+        json(&mut waggle("sweep --models gpt2 --contexts 16 --tokens 2 --policies full,mpcache-2pc --by operation")),
+        read(&compared),
+    ]
 }
 
 #[test]
@@ -61,7 +77,7 @@ fn the_schema_names_every_field() {
     assert!(missing.is_empty(), "bench/SCHEMA.md does not name {missing:?}");
     // The test would see nothing if records were empty.
     for name in
-        ["peer_cpu_seconds", "tokens_per_pass", "against_full_cache", "perplexity", "samples", "metric", "online"]
+        ["peer_cpu_seconds", "tokens_per_pass", "against_full_cache", "perplexity", "samples", "operation", "online"]
     {
         assert!(found.contains(name), "no record has {name}");
     }
@@ -74,7 +90,7 @@ fn records_say_what_made_them_and_no_more() {
     let names: Vec<String> = user.into_iter().chain([host]).flatten().map(|name| name.trim().to_owned()).collect();
     let folders = [std::env::temp_dir(), Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()];
     for record in records() {
-        let made = record.get("provenance").or_else(|| record.get("run")).unwrap_or_else(|| panic!("{record}"));
+        let made = record.get("provenance").unwrap_or_else(|| panic!("{record}"));
         assert!(made["command"].as_str().unwrap().starts_with("waggle "), "{made}");
         assert_eq!(made["version"], env!("CARGO_PKG_VERSION"));
         assert!(made["cores"].as_u64().unwrap() > 0 && made["date"].as_str().unwrap().ends_with('Z'), "{made}");
@@ -96,7 +112,7 @@ fn records_that_are_older_are_compared() {
     let dir = tempfile::tempdir().unwrap();
     let [old, new] = ["old.json", "new.json"].map(|name| dir.path().join(name));
     succeed(waggle(&format!("{DEMO} memory --json")).arg(&new));
-    let mut record: Value = serde_json::from_slice(&std::fs::read(&new).unwrap()).unwrap();
+    let mut record = read(&new);
     record.as_object_mut().unwrap().remove("provenance").expect("a report of today has it");
     record["phases"]["decode"]["bytes_client_to_server"] = 0.into();
     std::fs::write(&old, record.to_string()).unwrap();
@@ -127,7 +143,7 @@ fn studies_are_compared_row_by_row_and_not_with_reports() {
 #[test]
 fn two_programs_run_in_turn() {
     let dir = tempfile::tempdir().unwrap();
-    let record = compared(dir.path());
+    let record = dir.path().join("compared.json");
     let me = env!("CARGO_BIN_EXE_waggle");
     let run = |program: &str, rest: &str| {
         let mut command = waggle(&format!("compare --binaries {me} {program} --repeat 3 --warm-up 1 --json"));
@@ -136,8 +152,7 @@ fn two_programs_run_in_turn() {
     };
     let shown = succeed(&mut run(me, "demo --prompt-ids 1 --tokens 2 --link memory"));
     assert!(shown.contains("the same program, bytes and flows") && shown.contains("new / old, median"), "{shown}");
-    let value: Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
-    for side in value["sides"].as_array().unwrap() {
+    for side in read(&record)["sides"].as_array().unwrap() {
         assert_eq!(side["samples"].as_array().unwrap().len(), 3, "the warm-up does not count");
         assert!(side["samples"][0]["decode"]["seconds"].as_f64().unwrap() > 0.0);
     }
@@ -146,152 +161,38 @@ fn two_programs_run_in_turn() {
     assert!(fail(&mut waggle("compare one.json"), 2).contains("REPORT"));
 }
 
-/// The file of a comparison.
-fn compared(dir: &Path) -> std::path::PathBuf {
-    dir.join("compared.json")
-}
+/// Characters that move a cursor or name a window, and the words of a page's script.
+const BAD: &str = "a\u{1b}]0;title\u{7}b\u{9b}2Jc<script>alert(1)</script>";
 
 #[test]
-fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
+fn words_of_a_file_are_neither_commands_nor_markup() {
     let dir = tempfile::tempdir().unwrap();
-    let cells = dir.path().join("cells");
-    let line = "sweep --models gpt2,shakespeare-llama --contexts 16,64 --policies full,mpcache-2pc --links lan,wan --phases one,two --tokens 4";
-    let sweep = |rest: &str| json(waggle(&format!("{line} {rest} --out")).arg(&cells));
-    let record = sweep("");
-    let planned = record["cells"].as_array().unwrap();
-    assert_eq!(planned.len(), 2 * 2 * 2 * 2 * 2);
-    let find = |cells: &[Value]| {
-        let wanted = |cell: &&Value| {
-            let chosen = ["model", "link", "policy", "phases"].map(|key| cell[key].as_str().unwrap());
-            chosen == ["gpt2", "wan", "full", "two"] && cell["context"] == 64
-        };
-        cells.iter().find(wanted).unwrap().clone()
-    };
-    // A cell is what `plan` says of the same session: four tokens after the one that the prompt gives.
-    let cell = find(planned);
-    let plan = json(&mut waggle("plan --model gpt2 --prompt-len 64 --tokens 5 --preprocess --link wan"));
-    let number = |value: &Value| value.as_f64().unwrap();
-    for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
-        let [setup, offline, decode] =
-            ["setup", "offline", "decode"].map(|phase| number(&plan["phases"][phase][key]));
-        assert_eq!(4.0 * number(&cell["online"][key]), decode, "{key}");
-        let [prompt, token] = ["prepared_prompt", "prepared_token"].map(|part| number(&cell[part][key]));
-        assert!((prompt + 4.0 * token - setup - offline).abs() < 1e-3, "{key}: {cell}");
-        assert!(token > 0.0 && prompt > 64.0 / 8.0 * token, "{key}: {cell}");
-    }
-    let seconds = number(&plan["phases"]["decode"]["seconds"]);
-    assert!((4.0 * number(&cell["online"]["network_seconds"]) - seconds).abs() < 1e-6);
-    assert_eq!((&plan["seconds_are"], &cell["online"]["predicted_seconds"]), (&"network".into(), &Value::Null));
-    // The first step alone has no prompt.
-    let first = json(&mut waggle("sweep --first-step --contexts 64 --links wan"));
-    let (cell, step) = (
-        find(first["cells"].as_array().unwrap()),
-        json(&mut waggle("plan --model gpt2 --cached 64 --preprocess --link wan")),
-    );
-    for (part, phase) in [("online", "decode"), ("prepared_token", "offline")] {
-        for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
-            assert_eq!(cell[part][key].as_f64(), step["phases"][phase][key].as_f64(), "{part} {key}");
-        }
-    }
-    assert_eq!((&cell["tokens"], &cell["prepared_prompt"]), (&1.into(), &Value::Null));
-    let published = record["published"].as_array().unwrap();
-    assert!(published.iter().all(|figure| figure["model"] == "gpt2") && !published.is_empty());
-    assert_eq!(std::fs::read_dir(&cells).unwrap().count(), planned.len());
-    // What is kept is planned anew when it is spoilt, or of a program with changes.
-    let first = std::fs::read_dir(&cells).unwrap().next().unwrap().unwrap().path();
-    std::fs::write(&first, "{").unwrap();
-    assert_eq!(sweep("")["cells"], record["cells"]);
-    assert!(std::fs::read(&first).unwrap().len() > 10);
-
-    assert!(fail(&mut waggle("sweep --first-step --tokens 8"), 2).contains("--tokens"));
-    assert!(fail(&mut waggle("sweep --tokens 1"), 2).contains("--tokens"));
-    assert!(fail(&mut waggle("sweep --policies oracle"), 1).contains("only in the clear"));
-    assert!(fail(&mut waggle("sweep --contexts 2000"), 1).contains("gpt2, 2000 tokens, full, lan, 2 phase(s)"));
-    assert!(fail(&mut waggle("sweep --models recall --positions 4096"), 1).contains("--positions raises"));
-    assert!(fail(&mut waggle("demo --model gpt2"), 1).contains("is a shape without weights"));
-}
-
-/// Columns and rows of a CSV whose cells have no quotes.
-fn columns(csv: &str) -> (Vec<&str>, Vec<Vec<&str>>) {
-    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    (lines.next().unwrap(), lines.collect())
-}
-
-#[test]
-fn a_table_is_one_table_and_says_what_its_seconds_are() {
-    let line = "sweep --contexts 16 --policies full,mpcache-2pc";
-    let csv = succeed(&mut waggle(&format!("{line} --format csv")));
-    let (heads, rows) = columns(&csv);
-    let words = ["model", "policy", "link", "phases"];
-    for row in &rows {
-        assert_eq!(row.len(), heads.len(), "{csv}");
-        for (head, cell) in heads.iter().zip(row) {
-            let number = cell.parse::<f64>().is_ok();
-            assert!(
-                number || words.contains(head) || *head == "random" && ["true", "false"].contains(cell),
-                "{head}: {cell}"
-            );
-        }
-    }
-    let of = |name: &str| -> Vec<&str> {
-        let at = heads.iter().position(|head| *head == name).unwrap();
-        rows.iter().map(|row| row[at]).collect()
-    };
-    assert_eq!(of("policy"), ["full", "mpcache-2pc"]);
-    assert_eq!(of("random"), ["false", "true"]);
-    // The mean of 64 tokens is the default.
-    assert_eq!((of("mean_of_tokens"), of("prompt_tokens")), (vec!["64"; 2], vec!["16"; 2]));
-    assert!(heads.contains(&"online_network_seconds") && !heads.iter().any(|head| head.contains("predicted")));
-
-    for format in ["terminal", "markdown", "latex"] {
-        let shown = succeed(&mut waggle(&format!("{line} --format {format}")));
-        assert!(shown.contains("online, network s") && shown.contains("mean of 64 tokens after a prompt"), "{shown}");
-    }
-    let latex = succeed(&mut waggle(&format!("{line} --format latex")));
-    assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
-    assert!(latex.contains("online, MB & "), "{latex}");
-    let rows = latex.lines().filter(|line| line.starts_with("gpt2"));
-    assert!(rows.into_iter().all(|row| !row.contains("MB")), "units stand in the head alone: {latex}");
-    // What others measured has a table of its own.
-    let published = succeed(&mut waggle("sweep --published --format csv"));
-    assert!(published.starts_with("system,what,measured_seconds,sent_bytes,"), "{published}");
-    assert!(!published.contains("network"), "{published}");
-
-    // A plan has two tables, and is one for programs.
-    let csv = succeed(&mut waggle("plan --model gpt2 --cached 16 --preprocess --format csv"));
-    let (heads, rows) = columns(&csv);
-    assert!(rows.iter().all(|row| row.len() == heads.len()), "{csv}");
-    assert_eq!((heads[0], rows[0][0], rows[rows.len() - 1][0]), ("table", "phases", "operations"));
-    assert!(heads.contains(&"network_seconds"), "{csv}");
-}
-
-/// The control characters that move a cursor or name a window.
-const BAD: &str = "a\u{1b}]0;title\u{7}b\u{9b}2Jc";
-
-#[test]
-fn documents_and_tokenizers_send_nothing_to_the_terminal() {
-    let dir = tempfile::tempdir().unwrap();
-    let [good, bad] = ["good.json", "bad.json"].map(|name| dir.path().join(name));
-    succeed(waggle(&format!("{DEMO} memory --json")).arg(&good));
-    let mut record: Value = serde_json::from_slice(&std::fs::read(&good).unwrap()).unwrap();
-    record["options"][BAD] = BAD.into();
+    let (good, bad) = (plan(dir.path(), "full", 16), dir.path().join("bad.json"));
+    let mut record = read(&good);
+    record["options"][BAD] = serde_json::json!({ BAD: [BAD] });
+    record["options"]["policy"] = BAD.into();
     record["text"] = BAD.into();
     record["model"]["name"] = BAD.into();
     record["operations"][0]["path"] = BAD.into();
+    record["provenance"] = serde_json::json!({ "revision": BAD });
     std::fs::write(&bad, record.to_string()).unwrap();
-    let page = dir.path().join("page.html");
-    succeed(waggle("report").arg(&bad).arg("--html").arg(&page));
+    let html = page(&bad);
+    assert!(!html.contains("<script") && html.matches("&lt;script&gt;").count() >= 6, "{html}");
     let shown = [
         succeed(waggle("compare").args([&bad, &good])),
         succeed(waggle("compare --format markdown").args([&good, &bad])),
         succeed(waggle("report").arg(&bad)),
-        std::fs::read_to_string(page).unwrap(),
+        html,
     ];
     for text in shown {
         assert!(text.contains("a]0;titleb2Jc"), "{text:?}");
         assert!(!text.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\t')), "{text:?}");
     }
+}
 
+#[test]
+fn tokens_send_nothing_to_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
     std::fs::create_dir(&model).unwrap();
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -312,19 +213,114 @@ fn documents_and_tokenizers_send_nothing_to_the_terminal() {
 }
 
 #[test]
-fn tables_of_plans_and_studies_have_every_form() {
-    let plan =
-        |format: &str| succeed(&mut waggle(&format!("plan --model gpt2 --cached 16 --preprocess --format {format}")));
-    let value: Value = serde_json::from_str(&plan("json")).unwrap();
-    assert_eq!(value["phases"][3]["phase"], "decode");
-    assert!(value["phases"][3]["client_to_server_bytes"].as_u64().unwrap() > 0, "{value}");
-    assert!(plan("markdown").contains("**phases**") && plan("latex").contains("\\toprule"));
-    let line =
-        "eval --text tinystories.json --model stories260k --context 24 --sequences 1 --policies h2o --budgets 0.5";
-    let study = succeed(&mut waggle(&format!("{line} --format csv")));
-    assert!(study.lines().nth(2).unwrap().starts_with("h2o,0.5,"), "{study}");
-    // Bundled queries and their model.
-    let recall = "eval --task recall --model recall --data queries.jsonl --sequences 1 --format json";
-    let value: Value = serde_json::from_str(&succeed(&mut waggle(recall))).unwrap();
-    assert!(value[0]["right"].as_f64().unwrap() > 0.9, "{value}");
+fn a_session_becomes_a_page_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("run.json");
+    let line = "demo --model shakespeare-gpt2 --prompt O --tokens 3 --link memory --check --json";
+    succeed(waggle(line).arg(&file));
+    let shown = succeed(waggle("report").arg(&file));
+    assert!(shown.contains("per decoded token") && shown.contains("tokens agree"), "{shown}");
+    let html = page(&file);
+    let text = html.replace("http://www.w3.org/2000/svg", "");
+    // Nothing is loaded and nothing runs.
+    for foreign in ["http:", "https:", "<script", "src=", "@import", "url(", "<link"] {
+        assert!(!text.contains(foreign), "{foreign}");
+    }
+    for part in ["Timeline", "Phases", "Operations", "Tokens", "Against the plaintext model", "What ran", "prefill"] {
+        assert!(html.contains(part), "{part}");
+    }
+    // A timeline, three bars of operations, and three lines of tokens.
+    assert_eq!(html.matches("<svg").count(), 7);
+    // The same goes to standard output.
+    let written = succeed(waggle("report").arg(&file).args(["--html", "-"]).current_dir(dir.path()));
+    assert!(written.contains("<svg") && written.trim_end().ends_with("</html>"), "{written}");
+    assert!(!dir.path().join("-").exists());
+}
+
+#[test]
+fn plans_of_several_lengths_become_lines_and_bars() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = waggle("plot");
+    for policy in ["full", "streaming:budget=0.25"] {
+        for cached in [32, 64, 128] {
+            command.arg(plan(dir.path(), policy, cached));
+        }
+    }
+    let out = dir.path().join("plots");
+    let listed = succeed(command.arg("--out").arg(&out));
+    for name in ["bytes-context", "flows-context", "seconds-context", "bytes-context-prepared", "operations-bytes"] {
+        assert!(
+            listed.contains(&format!("{name}.svg")) && out.join(format!("{name}.pdf")).exists(),
+            "{name}: {listed}"
+        );
+    }
+    let svg = std::fs::read_to_string(out.join("bytes-context.svg")).unwrap();
+    for word in [">full<", ">streaming:budget=0.25<", ">32<", ">64<", ">128<", ">cached tokens<"] {
+        assert!(svg.contains(word), "{word}");
+    }
+    // One report alone has other plots.
+    let one = dir.path().join("one");
+    let listed = succeed(waggle("plot").arg(plan(dir.path(), "full", 64)).arg("--out").arg(&one));
+    assert!(listed.contains("timeline.svg") && listed.contains("operations-flows.pdf"), "{listed}");
+}
+
+#[test]
+fn other_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.json");
+    for content in ["", "[]", "{\"rows\": 3}", "{\"version\": 1}"] {
+        std::fs::write(&file, content).unwrap();
+        let error = fail(waggle("report").arg(&file), 1);
+        assert!(error.contains("other.json"), "{error}");
+        fail(waggle("plot").arg(&file).arg("--out").arg(dir.path()), 1);
+    }
+    fail(&mut waggle("report missing.json"), 1);
+    // A sweep is shown as its table alone.
+    let (good, sweep) = (plan(dir.path(), "full", 16), dir.path().join("sweep.json"));
+    let table = succeed(waggle("sweep --models shakespeare-gpt2 --contexts 16 --json").arg(&sweep));
+    assert_eq!(succeed(waggle("report").arg(&sweep)), table);
+    for line in
+        ["plot --out plots".to_owned(), "report --html page.html".into(), format!("compare {}", good.display())]
+    {
+        let told = fail(waggle(&line).arg(&sweep).current_dir(dir.path()), 1);
+        assert!(told.contains("sweep.json: a sweep is a table, which `waggle report` shows"), "{told}");
+    }
+}
+
+/// A document of extreme numbers, finite as all of JSON, becomes a page and plots.
+#[test]
+fn extreme_numbers_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, study) = (plan(dir.path(), "full", 16), dir.path().join("study.json"));
+    let line = "eval --text tinyshakespeare.txt --context 16 --sequences 2 --policies h2o --budgets 0.25,0.5 --costs lan --json";
+    succeed(waggle(line).arg(&study));
+    for extreme in [1e300, 1e-320, 1.7e308] {
+        for file in [&run, &study] {
+            let mut document = read(file);
+            let changed = match document.get_mut("rows") {
+                Some(rows) => &mut rows[2],
+                None => &mut document["phases"],
+            };
+            let mut count = 0;
+            replace(changed, extreme, &mut count);
+            assert!(count >= 10, "{changed}");
+            let hostile = dir.path().join("hostile.json");
+            std::fs::write(&hostile, document.to_string()).unwrap();
+            assert!(page(&hostile).contains("<svg"));
+            succeed(waggle("plot").arg(&hostile).arg("--out").arg(dir.path().join("plots")));
+        }
+    }
+}
+
+/// Puts `extreme` in the place of every number that is no count.
+fn replace(value: &mut Value, extreme: f64, count: &mut usize) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            *value = extreme.into();
+            *count += 1;
+        }
+        Value::Array(all) => all.iter_mut().for_each(|value| replace(value, extreme, count)),
+        Value::Object(all) => all.values_mut().for_each(|value| replace(value, extreme, count)),
+        _ => {}
+    }
 }

@@ -1,78 +1,161 @@
-//! `waggle tables`: tables come from records alone, and pages say what the program plans.
+//! Tables: what `waggle sweep` plans, the forms of tables, and the pages that `waggle tables` makes of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
-use crate::support::{fail, succeed, text, waggle};
+use serde_json::Value;
 
-fn waggle_tables(arguments: &[&str]) -> Output {
-    waggle("tables").args(arguments).output().expect("the program starts")
-}
-
-/// Records, each with the table that they make.
-fn data() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tables")
-}
-
-fn render(records: &Path) -> Output {
-    waggle_tables(&["render", records.to_str().expect("UTF-8")])
-}
+use crate::support::{fail, json, succeed, waggle};
 
 #[test]
-fn records_give_their_table_again() {
-    let mut count = 0;
-    for entry in std::fs::read_dir(data()).expect("the folder") {
-        let records = entry.expect("an entry").path();
-        if records.extension().is_some_and(|extension| extension == "jsonl") {
-            let table = std::fs::read_to_string(records.with_extension("md")).expect("its table");
-            let output = render(&records);
-            assert!(output.status.success(), "{}", text(&output.stderr));
-            assert_eq!(text(&output.stdout), table + "\n", "{}", records.display());
-            count += 1;
+fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let cells = dir.path().join("cells");
+    let line = "sweep --models gpt2,shakespeare-llama --contexts 16,64 --policies full,mpcache-2pc --links lan,wan --phases one,two --tokens 4";
+    let sweep = |rest: &str| json(waggle(&format!("{line} {rest} --out")).arg(&cells));
+    let record = sweep("");
+    let planned = record["cells"].as_array().unwrap();
+    assert_eq!(planned.len(), 2 * 2 * 2 * 2 * 2);
+    let find = |cells: &[Value]| {
+        let wanted = |cell: &&Value| {
+            let chosen = ["model", "link", "policy", "phases"].map(|key| cell[key].as_str().unwrap());
+            chosen == ["gpt2", "wan", "full", "two"] && cell["context"] == 64
+        };
+        cells.iter().find(wanted).unwrap().clone()
+    };
+    // A cell is what `plan` says of the same session: four tokens after the one that the prompt gives.
+    let cell = find(planned);
+    let plan = json(&mut waggle("plan --model gpt2 --prompt-len 64 --tokens 5 --preprocess --link wan"));
+    let number = |value: &Value| value.as_f64().unwrap();
+    for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+        let [setup, offline, decode] =
+            ["setup", "offline", "decode"].map(|phase| number(&plan["phases"][phase][key]));
+        assert_eq!(4.0 * number(&cell["online"][key]), decode, "{key}");
+        let [prompt, token] = ["prepared_prompt", "prepared_token"].map(|part| number(&cell[part][key]));
+        assert!((prompt + 4.0 * token - setup - offline).abs() < 1e-3, "{key}: {cell}");
+        assert!(token > 0.0 && prompt > 64.0 / 8.0 * token, "{key}: {cell}");
+    }
+    let seconds = number(&plan["phases"]["decode"]["seconds"]);
+    assert!((4.0 * number(&cell["online"]["network_seconds"]) - seconds).abs() < 1e-6);
+    assert_eq!((&plan["seconds_are"], &cell["online"]["predicted_seconds"]), (&"network".into(), &Value::Null));
+    // Operations are parts of the whole, and take its place in the table.
+    let line = "sweep --contexts 64 --links wan --tokens 4 --policies full;mpcache:budget=16 --by operation";
+    let parts = json(&mut waggle(line));
+    let [full, pruned] = [0, 1].map(|i| &parts["cells"][i]);
+    let of = |cell: &Value| cell["operations"].as_array().unwrap().clone();
+    for part in ["online", "prepared_token", "prompt"] {
+        for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+            let sum: f64 = of(full).iter().map(|operation| number(&operation[part][key])).sum();
+            assert!((sum - number(&cell[part][key])).abs() < 1e-3, "{part} {key}: {sum}");
         }
     }
-    assert!(count >= 2, "{count} files of records");
+    let names =
+        |cell: &Value| of(cell).iter().map(|o| o["operation"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert!(
+        names(full).contains(&"attention/softmax".to_owned()) && !names(full).contains(&"attention/top-k".into())
+    );
+    let shown = succeed(&mut waggle(&format!("{line} --format csv")));
+    let (heads, rows) = columns(&shown);
+    assert_eq!((heads[5], rows.len()), ("operation", names(full).len() + names(pruned).len()));
+    // The first step alone has no prompt.
+    let first = json(&mut waggle("sweep --first-step --contexts 64 --links wan"));
+    let (cell, step) = (
+        find(first["cells"].as_array().unwrap()),
+        json(&mut waggle("plan --model gpt2 --cached 64 --preprocess --link wan")),
+    );
+    for (part, phase) in [("online", "decode"), ("prepared_token", "offline")] {
+        for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+            assert_eq!(cell[part][key].as_f64(), step["phases"][phase][key].as_f64(), "{part} {key}");
+        }
+    }
+    assert_eq!((&cell["tokens"], &cell["prepared_prompt"]), (&1.into(), &Value::Null));
+    let published = record["published"].as_array().unwrap();
+    assert!(published.iter().all(|figure| figure["model"] == "gpt2") && !published.is_empty());
+    assert_eq!(fs::read_dir(&cells).unwrap().count(), planned.len());
+    // What is kept is planned anew when it is spoilt, or of a program with changes.
+    let first = fs::read_dir(&cells).unwrap().next().unwrap().unwrap().path();
+    fs::write(&first, "{").unwrap();
+    assert_eq!(sweep("")["cells"], record["cells"]);
+    assert!(fs::read(&first).unwrap().len() > 10);
+
+    assert!(fail(&mut waggle("sweep --first-step --tokens 8"), 2).contains("--tokens"));
+    assert!(fail(&mut waggle("sweep --tokens 1"), 2).contains("--tokens"));
+    assert!(fail(&mut waggle("sweep --policies oracle"), 1).contains("only in the clear"));
+    assert!(fail(&mut waggle("sweep --contexts 2000"), 1).contains("gpt2, 2000 tokens, full, lan, 2 phase(s)"));
+    assert!(fail(&mut waggle("sweep --models recall --positions 4096"), 1).contains("--positions raises"));
+    assert!(fail(&mut waggle("demo --model gpt2"), 1).contains("is a shape without weights"));
 }
 
-/// What is measured, planned and written comes back as the same table.
-#[test]
-fn a_run_keeps_records_beside_its_table() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let table = dir.path().join("small.md");
-    let path = table.to_str().expect("UTF-8");
-    let output = waggle_tables(&[
-        "ablation",
-        "--cache=64",
-        "--plan-only",
-        "--plan-steps=1",
-        "--only=static only",
-        "--markdown",
-        path,
-    ]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), std::fs::read_to_string(&table).expect("the table") + "\n");
-    let again = render(&dir.path().join("small.jsonl"));
-    assert_eq!(text(&again.stdout), text(&output.stdout));
+/// Columns and rows of a CSV whose cells have no quotes.
+fn columns(csv: &str) -> (Vec<&str>, Vec<Vec<&str>>) {
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    (lines.next().unwrap(), lines.collect())
 }
 
 #[test]
-fn files_that_make_no_table_are_refused() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("records.jsonl");
-    let refused = |content: &str| {
-        std::fs::write(&path, content).expect("a file");
-        let output = render(&path);
-        assert!(!output.status.success());
-        text(&output.stderr)
+fn a_table_is_one_table_and_says_what_its_seconds_are() {
+    let line = "sweep --contexts 16 --policies full,mpcache-2pc";
+    let csv = succeed(&mut waggle(&format!("{line} --format csv")));
+    let (heads, rows) = columns(&csv);
+    let words = ["model", "policy", "link", "phases"];
+    for row in &rows {
+        assert_eq!(row.len(), heads.len(), "{csv}");
+        for (head, cell) in heads.iter().zip(row) {
+            let number = cell.parse::<f64>().is_ok();
+            assert!(
+                number || words.contains(head) || *head == "random" && ["true", "false"].contains(cell),
+                "{head}: {cell}"
+            );
+        }
+    }
+    let of = |name: &str| -> Vec<&str> {
+        let at = heads.iter().position(|head| *head == name).unwrap();
+        rows.iter().map(|row| row[at]).collect()
     };
-    assert!(refused("").ends_with("has no records\n"));
-    assert!(refused("{}\n").starts_with("error: render: line 1 is no record: missing field `table`"));
-    let whole = std::fs::read_to_string(data().join("ablation.jsonl")).expect("records");
-    let cut: Vec<&str> = whole.lines().skip(1).collect();
-    assert!(refused(&cut.join("\n")).contains("the rest of the step: no record of step/online/bytes to server"));
-    let mixed = whole.replacen("\"link\":\"lan\"", "\"link\":\"wan\"", 1);
-    assert!(refused(&mixed).contains("the records differ in what was chosen for the whole table"));
+    assert_eq!(of("policy"), ["full", "mpcache-2pc"]);
+    assert_eq!(of("random"), ["false", "true"]);
+    // The mean of 64 tokens is the default.
+    assert_eq!((of("mean_of_tokens"), of("prompt_tokens")), (vec!["64"; 2], vec!["16"; 2]));
+    assert!(heads.contains(&"online_network_seconds") && !heads.iter().any(|head| head.contains("predicted")));
+
+    for format in ["terminal", "markdown", "latex"] {
+        let shown = succeed(&mut waggle(&format!("{line} --format {format}")));
+        assert!(shown.contains("online, network s") && shown.contains("mean of 64 tokens after a prompt"), "{shown}");
+    }
+    let latex = succeed(&mut waggle(&format!("{line} --format latex")));
+    assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
+    assert!(latex.contains("online, MB & "), "{latex}");
+    let rows = latex.lines().filter(|line| line.starts_with("gpt2"));
+    assert!(rows.into_iter().all(|row| !row.contains("MB")), "units stand in the head alone: {latex}");
+    // What others measured has a table of its own.
+    let published = succeed(&mut waggle("sweep --published --format csv"));
+    assert!(published.starts_with("system,what,measured_seconds,sent_bytes,"), "{published}");
+    assert!(!published.contains("network"), "{published}");
+
+    // A plan has two tables, and is one for programs.
+    let csv = succeed(&mut waggle("plan --model gpt2 --cached 16 --preprocess --format csv"));
+    let (heads, rows) = columns(&csv);
+    assert!(rows.iter().all(|row| row.len() == heads.len()), "{csv}");
+    assert_eq!((heads[0], rows[0][0], rows[rows.len() - 1][0]), ("table", "phases", "operations"));
+    assert!(heads.contains(&"network_seconds"), "{csv}");
+}
+
+#[test]
+fn tables_of_plans_and_studies_have_every_form() {
+    let plan =
+        |format: &str| succeed(&mut waggle(&format!("plan --model gpt2 --cached 16 --preprocess --format {format}")));
+    let value: Value = serde_json::from_str(&plan("json")).unwrap();
+    assert_eq!(value["phases"][3]["phase"], "decode");
+    assert!(value["phases"][3]["client_to_server_bytes"].as_u64().unwrap() > 0, "{value}");
+    assert!(plan("markdown").contains("**phases**") && plan("latex").contains("\\toprule"));
+    let line =
+        "eval --text tinystories.json --model stories260k --context 24 --sequences 1 --policies h2o --budgets 0.5";
+    let study = succeed(&mut waggle(&format!("{line} --format csv")));
+    assert!(study.lines().nth(2).unwrap().starts_with("h2o,0.5,"), "{study}");
+    // Bundled queries and their model.
+    let recall = "eval --task recall --model recall --data queries.jsonl --sequences 1 --format json";
+    let value: Value = serde_json::from_str(&succeed(&mut waggle(recall))).unwrap();
+    assert!(value[0]["right"].as_f64().unwrap() > 0.9, "{value}");
 }
 
 /// A page in a folder of its own, with one planned block.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::family::{Facts, Parsed, Settings};
 use crate::options::PolicyText;
-use crate::policies::{BuiltIn, Clusters, Full};
+use crate::policies::{BuiltIn, Full};
 use crate::registry::{self, Registered};
 use crate::{HeadShape, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting};
 
@@ -132,14 +132,6 @@ impl PolicySpec {
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     pub fn prefill(&self) -> Option<usize> {
         self.facts().prefill
-    }
-
-    /// The settings of a policy that chooses clusters.
-    pub fn clusters(&self) -> Option<&Clusters> {
-        match &self.settings {
-            Known::BuiltIn(BuiltIn::Clusters(clusters)) => Some(clusters),
-            _ => None,
-        }
     }
 
     /// Every option with the value in force, given or default: the policy as a report states it.

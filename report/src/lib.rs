@@ -8,5 +8,5 @@ pub mod table;
 
 pub use report::{
     Cost, DecodeCost, DraftReport, ModelInfo, Operation, PeakMemory, Phases, REPORT_VERSION, Report, Seconds,
-    TokenMeter, Wire, any_layer, bytes,
+    TokenMeter, Wire, any_layer, by_operation, bytes, phase_name,
 };

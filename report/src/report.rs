@@ -6,6 +6,7 @@
 //! process cannot be told apart: `cpu_seconds` is then their sum.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 use net::{Entry, Phase, Traffic};
 use serde::{Deserialize, Serialize};
@@ -147,6 +148,11 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// Bytes both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_client_to_server + self.bytes_server_to_client
+    }
+
     /// The mean over `n`, of bytes and flows rounded down.
     fn over(&self, n: f64) -> Cost {
         let whole = |sum: u64| (sum as f64 / n) as u64;
@@ -159,6 +165,41 @@ impl Cost {
             peer_cpu_seconds: self.peer_cpu_seconds.map(|seconds| seconds / n),
         }
     }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.bytes_client_to_server += other.bytes_client_to_server;
+        self.bytes_server_to_client += other.bytes_server_to_client;
+        self.flows += other.flows;
+        self.seconds += other.seconds;
+        self.cpu_seconds += other.cpu_seconds;
+        if let Some(seconds) = other.peer_cpu_seconds {
+            *self.peer_cpu_seconds.get_or_insert(0.0) += seconds;
+        }
+    }
+}
+
+impl From<&Operation> for Cost {
+    fn from(op: &Operation) -> Self {
+        Cost {
+            bytes_client_to_server: op.bytes_client_to_server,
+            bytes_server_to_client: op.bytes_server_to_client,
+            flows: op.flows,
+            seconds: op.seconds,
+            cpu_seconds: op.cpu_seconds,
+            peer_cpu_seconds: op.peer_cpu_seconds,
+        }
+    }
+}
+
+/// The costs of `operations` by phase and name, all layers together.
+pub fn by_operation(operations: &[Operation]) -> BTreeMap<(Phase, String), Cost> {
+    let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
+    for op in operations {
+        *sums.entry((op.phase, any_layer(&op.path))).or_default() += op.into();
+    }
+    sums
 }
 
 impl From<Traffic> for Cost {
@@ -306,10 +347,22 @@ impl Phases {
         }
     }
 
+    /// The phases by name, in order.
+    pub fn named(&self) -> [(&'static str, &Cost); 4] {
+        let Phases { setup, offline, prefill, decode } = self;
+        [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)]
+    }
+
+    /// All phases together.
+    pub fn total(&self) -> Cost {
+        let mut total = Cost::default();
+        self.named().iter().for_each(|(_, cost)| total += **cost);
+        total
+    }
+
     /// The costs of the phases in order, then of the tokens.
     fn costs(&self) -> impl Iterator<Item = &Cost> {
-        let Phases { setup, offline, prefill, decode } = self;
-        [setup, offline, prefill, &decode.total].into_iter().chain(&decode.per_token)
+        self.named().into_iter().map(|(_, cost)| cost).chain(&self.decode.per_token)
     }
 
     /// All costs, to be changed.
@@ -385,9 +438,8 @@ impl Report {
 
     /// The cost by phase.
     pub fn phase_table(&self) -> Table {
-        let Phases { setup, offline, prefill, decode } = &self.phases;
-        let phases = [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)];
-        let mut rows = phases.map(|(name, cost)| (name.to_owned(), *cost)).to_vec();
+        let decode = &self.phases.decode;
+        let mut rows = self.phases.named().map(|(name, cost)| (name.to_owned(), *cost)).to_vec();
         match &self.draft {
             Some(draft) if !draft.passes.is_empty() => {
                 let passes = draft.passes.len() as f64;
@@ -418,18 +470,8 @@ impl Report {
 
     /// The `limit` largest of `operations`, all layers together.
     fn summed(&self, title: &str, operations: &[Operation], limit: usize) -> Table {
-        let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
-        for op in operations {
-            let sum = sums.entry((op.phase, any_layer(&op.path))).or_default();
-            sum.bytes_client_to_server += op.bytes_client_to_server;
-            sum.bytes_server_to_client += op.bytes_server_to_client;
-            sum.flows += op.flows;
-            sum.seconds += op.seconds;
-            sum.cpu_seconds += op.cpu_seconds;
-            sum.peer_cpu_seconds = sum.peer_cpu_seconds.or(op.peer_cpu_seconds.map(|_| 0.0));
-            sum.peer_cpu_seconds.iter_mut().for_each(|sum| *sum += op.peer_cpu_seconds.unwrap_or(0.0));
-        }
-        let bytes = |c: &Cost| (c.bytes_client_to_server + c.bytes_server_to_client) as f64;
+        let sums = by_operation(operations);
+        let bytes = |c: &Cost| c.bytes() as f64;
         let cpu = |c: &Cost| c.cpu_seconds + c.peer_cpu_seconds.unwrap_or(0.0);
         let total = |of: &dyn Fn(&Cost) -> f64| sums.values().map(of).sum::<f64>().max(f64::MIN_POSITIVE);
         let (all_bytes, all_cpu) = (total(&bytes), total(&cpu));
@@ -437,7 +479,7 @@ impl Report {
         let mut rows: Vec<_> = sums.iter().filter(|(_, cost)| share(cost) > 0.0).collect();
         rows.sort_by(|(_, a), (_, b)| share(b).total_cmp(&share(a)));
         let rows = rows.into_iter().take(limit);
-        let named = rows.map(|((phase, path), cost)| (format!("{} {path}", name(*phase)), *cost));
+        let named = rows.map(|((phase, path), cost)| (format!("{} {path}", phase_name(*phase)), *cost));
         self.cost_table(title, named)
     }
 
@@ -493,7 +535,8 @@ pub fn any_layer(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-fn name(phase: Phase) -> &'static str {
+/// The name of a phase.
+pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Setup => "setup",
         Phase::Offline => "offline",

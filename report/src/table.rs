@@ -162,11 +162,6 @@ impl Table {
         Table { columns: columns.into_iter().map(column).collect(), rows: Vec::new(), names }
     }
 
-    /// The same table with another number of columns that name a row.
-    pub fn with_names(self, names: usize) -> Self {
-        Table { names, ..self }
-    }
-
     /// Adds a row, which has a cell for each column.
     pub fn add(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = cells.into_iter().collect();

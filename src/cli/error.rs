@@ -20,7 +20,7 @@ pub(super) enum Error {
     Settings(#[from] SettingsError),
     /// Pages of results.
     #[error(transparent)]
-    Tables(tables::TablesError),
+    Tables(#[from] super::tables::TablesError),
     /// Options of a study.
     #[error(transparent)]
     Study(#[from] EvalError),
@@ -132,14 +132,5 @@ pub(super) enum Error {
 impl<E: Into<crate::Error>> From<E> for Error {
     fn from(error: E) -> Self {
         Error::Library(error.into())
-    }
-}
-
-impl From<tables::TablesError> for Error {
-    fn from(error: tables::TablesError) -> Self {
-        match error {
-            tables::TablesError::Output(source) => Error::Output { source },
-            error => Error::Tables(error),
-        }
     }
 }

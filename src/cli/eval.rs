@@ -14,7 +14,7 @@ use report::ModelInfo;
 use serde_json::Value;
 use session::party::Terms;
 
-use super::mean_token::{MeanToken, mean_token};
+use super::mean_token::{MeanToken, Sessions};
 use super::options::{FormatArgs, LINKS, named};
 #[cfg(feature = "plots")]
 use super::plot;
@@ -175,8 +175,8 @@ fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link:
         let protocol =
             protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };
         let terms = Terms { protocol, policy: row.policy.clone(), ..Terms::default() };
-        let mean = mean_token(public, &terms, shape, None, prompt, tokens)?;
-        let MeanToken { online, prepared_token, prepared_prompt } = mean;
+        let MeanToken { online, prepared_token, prepared_prompt, .. } =
+            Sessions::plan(public, &terms, shape, None, prompt, tokens)?.whole();
         row.cost = Some(TokenCost {
             prompt,
             tokens,

@@ -1,8 +1,13 @@
-//! What a decoded token costs, by plan: the mean of the tokens after a prompt, and what the prompt itself prepares.
+//! What a decoded token costs, by plan: the mean of the tokens after a prompt, and what the prompt itself takes, of
+//! whole steps and of their operations.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use model::Lengths;
 use net::{Phase, Shape, Traffic};
 use planner::Setting;
+use report::any_layer;
 use serde::{Deserialize, Serialize};
 use session::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step, plan_timed};
 
@@ -43,59 +48,145 @@ impl Cost {
     }
 }
 
-/// The mean of the tokens after a prompt.
+/// The mean of the tokens after a prompt, of whole steps or of one operation of theirs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeanToken {
     pub(super) online: Cost,
     /// Preparation that a further token takes; in one phase what is made on the spot.
     pub(super) prepared_token: Cost,
+    /// The pass over the prompt; not known of a single token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) prompt: Option<Cost>,
     /// Set-up and preparation that do not depend on how many tokens follow; not known of a single token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) prepared_prompt: Option<Cost>,
 }
 
-/// Plans the `tokens` tokens that are decoded after a prompt of `prompt`, over `link` if that takes time. One token
-/// is planned alone, with its own preparation and without the pass over the prompt.
-pub(super) fn mean_token(
-    model: &PublicModel,
-    terms: &Terms,
-    link: Option<Shape>,
-    setting: Option<&Setting>,
-    prompt: usize,
-    tokens: usize,
-) -> Result<MeanToken, Error> {
-    let options = ClientOptions::default();
-    let cost = |outcome: &Outcome, phases: &[Phase]| {
-        let mut sum = Traffic::default();
-        outcome.entries.iter().filter(|e| phases.contains(&e.phase)).for_each(|e| sum.add(&e.traffic));
-        let Traffic { bytes_client_to_server: up, bytes_server_to_client: down, flows, time, .. } = sum;
-        Cost {
-            bytes_client_to_server: up as f64,
-            bytes_server_to_client: down as f64,
-            flows: flows as f64,
-            network_seconds: link.map_or(0.0, |link| link.predict([up, down], flows).as_secs_f64()),
-            predicted_seconds: setting.map(|_| time.as_secs_f64()),
-        }
-    };
-    if tokens <= 1 {
-        let (step, _) = plan_step(model, terms, &options, prompt, None, setting, &mut Silent)?;
-        let [online, prepared_token] = [Phase::Decode, Phase::Offline].map(|phase| cost(&step, &[phase]));
-        return Ok(MeanToken { online, prepared_token, prepared_prompt: None });
+impl MeanToken {
+    /// A token and its preparation.
+    pub(super) fn total(&self) -> Cost {
+        self.online.plus(1.0, self.prepared_token)
     }
-    // The pass over the prompt makes the first token, and the others are decoded.
-    let session = |decoded: usize| {
-        let request = Request::from(Lengths { prompt, tokens: decoded + 1 });
-        Ok::<_, Error>(match setting {
-            Some(setting) => plan_timed(model, terms, &options, &request, setting, &mut Silent)?.0,
-            None => plan(model, terms, &options, &request, &mut Silent)?,
-        })
-    };
-    let (long, short) = (session(tokens)?, session(1)?);
-    // A session with one token prepares all that the prompt needs, masks of its cache and its eviction included.
-    let before = [Phase::Setup, Phase::Offline];
-    let prepared = cost(&long, &before);
-    let n = tokens as f64;
-    let prepared_token = prepared.plus(-1.0, cost(&short, &before)).over(n - 1.0);
-    let prepared_prompt = Some(prepared.plus(-n, prepared_token));
-    Ok(MeanToken { online: cost(&long, &[Phase::Decode]).over(n), prepared_token, prepared_prompt })
+}
+
+/// One operation of a decoding step, in all layers together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Operation {
+    /// Its scopes, for example `attention/softmax`.
+    pub(super) operation: String,
+    #[serde(flatten)]
+    pub(super) mean: MeanToken,
+}
+
+/// The planned sessions that a mean is made of.
+pub(super) struct Sessions {
+    link: Option<Shape>,
+    predicted: bool,
+    tokens: f64,
+    /// All tokens; one alone is without the pass over the prompt.
+    long: Outcome,
+    /// One decoded token, if there are several.
+    short: Option<Outcome>,
+}
+
+impl Sessions {
+    /// Plans the `tokens` tokens that are decoded after a prompt of `prompt`, over `link` if that takes time. One
+    /// token is planned alone, with its own preparation and without the pass over the prompt.
+    pub(super) fn plan(
+        model: &PublicModel,
+        terms: &Terms,
+        link: Option<Shape>,
+        setting: Option<&Setting>,
+        prompt: usize,
+        tokens: usize,
+    ) -> Result<Self, Error> {
+        let options = ClientOptions::default();
+        // The pass over the prompt makes the first token, and the others are decoded.
+        let session = |decoded: usize| {
+            let request = Request::from(Lengths { prompt, tokens: decoded + 1 });
+            Ok::<_, Error>(match setting {
+                Some(setting) => plan_timed(model, terms, &options, &request, setting, &mut Silent)?.0,
+                None => plan(model, terms, &options, &request, &mut Silent)?,
+            })
+        };
+        let (long, short) = match tokens {
+            0 | 1 => (plan_step(model, terms, &options, prompt, None, setting, &mut Silent)?.0, None),
+            n => (session(n)?, Some(session(1)?)),
+        };
+        Ok(Sessions { link, predicted: setting.is_some(), tokens: tokens as f64, long, short })
+    }
+
+    /// The mean of whole steps.
+    pub(super) fn whole(&self) -> MeanToken {
+        self.mean(|_| true)
+    }
+
+    /// The mean of each operation, the one with the most bytes first. Set-up belongs to none.
+    pub(super) fn operations(&self) -> Vec<Operation> {
+        let entries = self.long.entries.iter().filter(|entry| entry.phase != Phase::Setup);
+        let names: BTreeSet<String> = entries.map(|entry| operation(&entry.path)).collect();
+        let of = |name: String| Operation { mean: self.mean(|path| operation(path) == name), operation: name };
+        let mut operations: Vec<Operation> = names.into_iter().map(of).collect();
+        let bytes = |operation: &Operation| {
+            [Some(operation.mean.total()), operation.mean.prompt].map(|cost| cost.map_or(0.0, |cost| cost.bytes()))
+        };
+        operations.sort_by(|a, b| bytes(b).partial_cmp(&bytes(a)).unwrap_or(Ordering::Equal));
+        operations
+    }
+
+    /// The mean of what is booked to paths that are `counted`.
+    fn mean(&self, counted: impl Fn(&str) -> bool) -> MeanToken {
+        let cost = |outcome: &Outcome, phases: &[Phase]| {
+            let mut sum = Traffic::default();
+            let entries = outcome.entries.iter().filter(|e| phases.contains(&e.phase) && counted(&e.path));
+            entries.for_each(|e| sum.add(&e.traffic));
+            let Traffic { bytes_client_to_server: up, bytes_server_to_client: down, flows, time, .. } = sum;
+            Cost {
+                bytes_client_to_server: up as f64,
+                bytes_server_to_client: down as f64,
+                flows: flows as f64,
+                network_seconds: self.link.map_or(0.0, |link| link.predict([up, down], flows).as_secs_f64()),
+                predicted_seconds: self.predicted.then_some(time.as_secs_f64()),
+            }
+        };
+        let Some(short) = &self.short else {
+            let [online, prepared_token] = [Phase::Decode, Phase::Offline].map(|phase| cost(&self.long, &[phase]));
+            return MeanToken { online, prepared_token, prompt: None, prepared_prompt: None };
+        };
+        // A session with one token prepares all that the prompt needs, masks of its cache and its eviction included.
+        let before = [Phase::Setup, Phase::Offline];
+        let prepared = cost(&self.long, &before);
+        let prepared_token = prepared.plus(-1.0, cost(short, &before)).over(self.tokens - 1.0);
+        MeanToken {
+            online: cost(&self.long, &[Phase::Decode]).over(self.tokens),
+            prepared_token,
+            prompt: Some(cost(&self.long, &[Phase::Prefill])),
+            prepared_prompt: Some(prepared.plus(-self.tokens, prepared_token)),
+        }
+    }
+}
+
+/// The operation that a path of scopes belongs to: its first two scopes, within whatever layer.
+fn operation(path: &str) -> String {
+    let any = any_layer(path);
+    let inner = any.strip_prefix("layer */").unwrap_or(&any);
+    let end = inner.match_indices('/').nth(1).map_or(inner.len(), |(at, _)| at);
+    inner[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_two_scopes_of_any_layer() {
+        for (path, name) in [
+            ("layer 3/attention/softmax/softmax/exp", "attention/softmax"),
+            ("layer 11/mlp/up", "mlp/up"),
+            ("head/norm/rms norm", "head/norm"),
+            ("embedding", "embedding"),
+        ] {
+            assert_eq!(operation(path), name);
+        }
+    }
 }

@@ -35,6 +35,7 @@ mod shell;
 mod shown;
 mod sweep;
 mod synth;
+mod tables;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -135,9 +136,7 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Eval(args) => eval::run(args),
-        Command::Tables(args) => {
-            tables::run(&args, machine::built(), &mut std::io::stdout().lock()).map_err(Error::from)
-        }
+        Command::Tables(args) => tables::run(args),
         #[cfg(feature = "plots")]
         Command::Plot(args) => plot::run(args),
         Command::Report(args) => shown::run(args),

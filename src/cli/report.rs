@@ -11,12 +11,9 @@ use crate::Generated;
 /// What a session took, in one line.
 pub(super) fn cost_line(generated: &Generated) -> String {
     let phases = &generated.report.phases;
-    let [setup, offline, prefill, decode] = [phases.setup, phases.offline, phases.prefill, phases.decode.total];
-    let all = [setup, offline, prefill, decode];
-    let sum = |of: fn(&Cost) -> u64| all.iter().map(of).sum::<u64>();
-    let [up, down] = [sum(|cost| cost.bytes_client_to_server), sum(|cost| cost.bytes_server_to_client)].map(bytes);
-    let (flows, seconds) = (sum(|cost| cost.flows), all.iter().map(|cost| cost.seconds).sum::<f64>());
-    let online = prefill.seconds + decode.seconds;
+    let Cost { bytes_client_to_server, bytes_server_to_client, flows, seconds, .. } = phases.total();
+    let [up, down] = [bytes_client_to_server, bytes_server_to_client].map(bytes);
+    let online = phases.prefill.seconds + phases.decode.total.seconds;
     let tokens = generated.count();
     let rate = tokens as f64 / online.max(1e-9);
     format!(

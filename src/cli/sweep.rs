@@ -16,7 +16,7 @@ use serde_json::Value;
 use session::party::{PublicModel, Terms};
 
 use super::machine::{CalibrationArgs, provenance};
-use super::mean_token::{Cost, MeanToken, mean_token};
+use super::mean_token::{Cost, MeanToken, Operation, Sessions};
 use super::options::FormatArgs;
 use super::policies::{self, Policies};
 use super::progress::passes;
@@ -52,6 +52,10 @@ pub(super) struct SweepArgs {
     /// One phase makes correlations on the spot, two make them before the prompt is known.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "two")]
     phases: Vec<Phases>,
+    /// Rows of the table: a decoded token, or each operation of its step, in all layers together. What only a prompt
+    /// takes, such as an eviction, has its rows too. Each operation is compared with that of the first policy.
+    #[arg(long, value_enum, default_value = "token")]
+    by: By,
     /// Take the mean of so many decoded tokens after the prompt. It has its share of what happens once or every few
     /// tokens, as evictions do. What the prompt prepares stands apart.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(2..))]
@@ -70,7 +74,7 @@ pub(super) struct SweepArgs {
     #[arg(long)]
     digest: bool,
     /// Write the table of what other systems publish for these models instead, and plan nothing.
-    #[arg(long, conflicts_with_all = ["json", "out", "digest"])]
+    #[arg(long, conflicts_with_all = ["json", "out", "digest", "by"])]
     published: bool,
     #[command(flatten)]
     calibration: CalibrationArgs,
@@ -90,6 +94,13 @@ pub(super) struct SweepArgs {
 enum Phases {
     One,
     Two,
+}
+
+/// What a row of the table is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    Token,
+    Operation,
 }
 
 /// The value of `--links`.
@@ -148,13 +159,9 @@ struct Planned {
     random: bool,
     #[serde(flatten)]
     mean: MeanToken,
-}
-
-impl Planned {
-    /// A token and its preparation.
-    fn total(&self) -> Cost {
-        self.mean.online.plus(1.0, self.mean.prepared_token)
-    }
+    /// What the mean is the sum of, where it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    operations: Vec<Operation>,
 }
 
 /// A cell as it is kept between runs.
@@ -240,8 +247,14 @@ impl Sweep {
             caption += " Random: bytes and flows are means.";
         }
         let mut document = Document::default();
-        document.caption(caption);
-        document.table("planned", table(&self.cells));
+        if any(|cell| !cell.operations.is_empty()) {
+            caption += " Share: of the bytes of a token and its preparation.";
+            document.caption(caption);
+            document.table("operations", operations(&self.cells));
+        } else {
+            document.caption(caption);
+            document.table("planned", table(&self.cells));
+        }
         document
     }
 }
@@ -304,10 +317,12 @@ impl SweepArgs {
         if let Some(kept) = file.as_ref().and_then(|file| read(file).ok())
             && let Ok(Kept { version: SWEEP_VERSION, provenance, cell }) = serde_json::from_slice(&kept)
             && (provenance.is_clean() && provenance.program() == now.program() && cell.choice == task.choice)
+            && (self.by == By::Token || !cell.operations.is_empty())
         {
-            return Ok(cell);
+            let operations = if self.by == By::Token { Vec::new() } else { cell.operations };
+            return Ok(Planned { operations, ..cell });
         }
-        let cell = planned(task)?;
+        let cell = planned(task, self.by)?;
         if let Some(file) = &file {
             write_json(file, &Kept { version: SWEEP_VERSION, provenance: now, cell: cell.clone() })?;
         }
@@ -334,7 +349,7 @@ fn digest(values: &impl std::fmt::Debug) -> String {
 
 /// Bytes and flows of a cell.
 fn exact(cell: &Planned) -> [Option<[f64; 3]>; 3] {
-    let MeanToken { online, prepared_token, prepared_prompt } = cell.mean;
+    let MeanToken { online, prepared_token, prepared_prompt, .. } = cell.mean;
     [Some(online), Some(prepared_token), prepared_prompt]
         .map(|cost| cost.map(|cost| [cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows]))
 }
@@ -346,84 +361,128 @@ fn file_name(choice: &Choice) -> String {
     name.chars().map(plain).collect::<String>() + ".json"
 }
 
-fn planned(task: &Task) -> Result<Planned, Error> {
+fn planned(task: &Task, by: By) -> Result<Planned, Error> {
     let Task { choice, model, link, setting } = task;
     let preprocess = choice.phases == Phases::Two;
     let protocol =
         protocols::Options { preprocess, link: *link, cores: choice.cores, ..protocols::Options::default() };
     let terms = Terms { protocol, policy: choice.policy.clone(), ..Terms::default() };
     let tokens = usize::from(choice.tokens);
-    let mean = mean_token(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
-    Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), mean })
+    let sessions = Sessions::plan(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
+    let operations = if by == By::Operation { sessions.operations() } else { Vec::new() };
+    Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), mean: sessions.whole(), operations })
+}
+
+/// The first cell with the setting of `cell`, which it is compared with.
+fn first<'a>(cells: &'a [Planned], cell: &'a Planned) -> &'a Planned {
+    cells.iter().find(|other| other.choice.setting() == cell.choice.setting()).unwrap_or(cell)
+}
+
+/// A row: titles, units and cells.
+#[derive(Default)]
+struct Row(Vec<(String, &'static str, Cell)>);
+
+impl Row {
+    fn add(&mut self, title: impl Into<String>, unit: &'static str, cell: Cell) {
+        self.0.push((title.into(), unit, cell));
+    }
+
+    /// What the row is of.
+    fn of(choice: &Choice) -> Self {
+        let mut row = Row::default();
+        row.add("model", "", Cell::text(choice.model.clone()));
+        row.add("prompt", "tokens", Cell::count(choice.context as u64));
+        row.add("policy", "", Cell::text(choice.policy.to_string()));
+        row.add("link", "", Cell::text(choice.link.clone()));
+        row.add("phases", "", Cell::text(if choice.phases == Phases::One { "one" } else { "two" }));
+        row
+    }
+
+    /// Bytes, which may be a mean.
+    fn bytes(&mut self, title: &str, cost: Option<Cost>) {
+        self.add(title, "bytes", Cell::maybe(cost, |cost| Cell::bytes(cost.bytes().round() as u64)));
+    }
+
+    fn flows(&mut self, cost: Cost) {
+        self.add("online flows", "", Cell::number(cost.flows, format!("{:.0}", cost.flows)));
+    }
+
+    /// Both kinds of seconds, with the unit by which tables know them.
+    fn seconds(&mut self, title: &str, cost: Option<Cost>, predicted: bool) {
+        let network = Cell::maybe(cost, |cost| Cell::seconds(cost.network_seconds));
+        self.add(format!("{title}, network"), "seconds", network);
+        if predicted {
+            let cell = Cell::maybe(cost.and_then(|cost| cost.predicted_seconds), Cell::seconds);
+            self.add(format!("{title}, predicted"), "seconds", cell);
+        }
+    }
+
+    /// How many times `mine` goes into `other`; a dash where one of them is nothing.
+    fn fewer(&mut self, mine: Cost, other: Option<Cost>) {
+        let times = other.map(|other| other.bytes() / mine.bytes()).filter(|times| *times > 0.0 && times.is_finite());
+        self.add("fewer bytes", "", Cell::maybe(times, Cell::times));
+    }
+}
+
+/// The table of `rows`, of whose columns the first `names` say what a row is of.
+fn tabulated(names: usize, rows: Vec<Row>) -> Table {
+    let titles = rows.first().map_or(&[][..], |Row(row)| row);
+    let mut table = Table::new(names, titles.iter().map(|(title, unit, _)| (title.clone(), *unit)));
+    rows.into_iter().for_each(|Row(row)| table.add(row.into_iter().map(|(_, _, cell)| cell)));
+    table
+}
+
+/// The operations of all cells, each compared with the same of the first policy of its setting.
+fn operations(cells: &[Planned]) -> Table {
+    let predicted = cells.iter().any(|cell| cell.mean.online.predicted_seconds.is_some());
+    let of = |cell| {
+        let compared = &first(cells, cell).operations;
+        let Planned { choice, mean: whole, operations, .. } = cell;
+        operations.iter().map(move |Operation { operation, mean }| {
+            let other = compared.iter().find(|other| other.operation == *operation);
+            let share = mean.total().bytes() / whole.total().bytes();
+            let mut row = Row::of(choice);
+            row.add("operation", "", Cell::text(operation.clone()));
+            row.bytes("online", Some(mean.online));
+            row.flows(mean.online);
+            row.seconds("online", Some(mean.online), predicted);
+            row.bytes("prepared, token", Some(mean.prepared_token));
+            row.bytes("total", Some(mean.total()));
+            row.add("share", "", Cell::number(share, format!("{share:.3}")));
+            row.fewer(mean.total(), other.map(|other| other.mean.total()));
+            row.bytes("prompt, online", mean.prompt);
+            row.bytes("prepared, prompt", mean.prepared_prompt);
+            row
+        })
+    };
+    tabulated(6, cells.iter().flat_map(of).collect())
 }
 
 /// All cells, each compared with the first policy of its setting.
 fn table(cells: &[Planned]) -> Table {
     let predicted = cells.iter().any(|cell| cell.mean.online.predicted_seconds.is_some());
-    // The kinds of seconds, with the unit by which tables know them.
-    let seconds = |of: &str| {
-        let titles = [format!("{of}, network"), format!("{of}, predicted")];
-        titles.into_iter().take(if predicted { 2 } else { 1 }).map(|title| (title, "seconds"))
+    let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
+    let of = |cell: &Planned| {
+        let Planned { choice, random, mean, .. } = cell;
+        let (mine, other) = (mean.total(), first(cells, cell).mean.total());
+        let mut row = Row::of(choice);
+        row.add("mean of", "tokens", Cell::count(choice.tokens.into()));
+        row.add("random", "", Cell::flag(*random));
+        row.bytes("online", Some(mean.online));
+        row.flows(mean.online);
+        row.seconds("online", Some(mean.online), predicted);
+        for (title, cost) in [("prepared, token", mean.prepared_token), ("total", mine)] {
+            row.bytes(title, Some(cost));
+            row.seconds(title, Some(cost), predicted);
+        }
+        row.fewer(mine, Some(other));
+        let faster = if predicted { "faster, predicted" } else { "faster, network" };
+        row.add(faster, "", Cell::times(clock(other) / clock(mine)));
+        row.bytes("prepared, prompt", mean.prepared_prompt);
+        row.seconds("prepared, prompt", mean.prepared_prompt, predicted);
+        row
     };
-    let own = |(title, unit): (&str, &'static str)| (title.to_owned(), unit);
-    let mut columns: Vec<(String, &'static str)> = [
-        ("model", ""),
-        ("prompt", "tokens"),
-        ("policy", ""),
-        ("link", ""),
-        ("phases", ""),
-        ("mean of", "tokens"),
-        ("random", ""),
-        ("online", "bytes"),
-        ("online flows", ""),
-    ]
-    .map(own)
-    .to_vec();
-    columns.extend(seconds("online"));
-    columns.push(own(("prepared, token", "bytes")));
-    columns.extend(seconds("prepared, token"));
-    columns.push(own(("total", "bytes")));
-    columns.extend(seconds("total"));
-    let faster = if predicted { "faster, predicted" } else { "faster, network" };
-    columns.extend([("fewer bytes", ""), (faster, ""), ("prepared, prompt", "bytes")].map(own));
-    columns.extend(seconds("prepared, prompt"));
-    let mut table = Table::new(5, columns);
-    for cell in cells {
-        let Planned { choice, mean: MeanToken { online, prepared_token, prepared_prompt }, random } = cell;
-        let first = cells.iter().find(|other| other.choice.setting() == choice.setting()).unwrap_or(cell);
-        let (mine, other) = (cell.total(), first.total());
-        let bytes = |cost: Cost| Cell::bytes(cost.bytes().round() as u64);
-        let times = |cost: Option<Cost>| {
-            let network = Cell::maybe(cost, |cost| Cell::seconds(cost.network_seconds));
-            let other = predicted.then(|| Cell::maybe(cost.and_then(|cost| cost.predicted_seconds), Cell::seconds));
-            std::iter::once(network).chain(other)
-        };
-        let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
-        let mut cells = vec![
-            Cell::text(choice.model.clone()),
-            Cell::count(choice.context as u64),
-            Cell::text(choice.policy.to_string()),
-            Cell::text(choice.link.clone()),
-            Cell::text(if choice.phases == Phases::One { "one" } else { "two" }),
-            Cell::count(choice.tokens.into()),
-            Cell::flag(*random),
-            bytes(*online),
-            Cell::number(online.flows, format!("{:.0}", online.flows)),
-        ];
-        cells.extend(times(Some(*online)));
-        cells.push(bytes(*prepared_token));
-        cells.extend(times(Some(*prepared_token)));
-        cells.push(bytes(mine));
-        cells.extend(times(Some(mine)));
-        cells.extend([
-            Cell::times(other.bytes() / mine.bytes()),
-            Cell::times(clock(other) / clock(mine)),
-            Cell::maybe(*prepared_prompt, bytes),
-        ]);
-        cells.extend(times(*prepared_prompt));
-        table.add(cells);
-    }
-    table
+    tabulated(5, cells.iter().map(of).collect())
 }
 
 #[cfg(test)]

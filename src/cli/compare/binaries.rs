@@ -99,12 +99,12 @@ fn failure(program: &Path, what: String) -> Error {
     Error::Compared { program: program.display().to_string(), what }
 }
 
-/// The median of `values`, which are not none, with the least and the largest.
+/// The median of `values`, which are not none, the least and the largest.
 fn median(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     let middle = (values[(n - 1) / 2] + values[n / 2]) / 2.0;
-    [values[0], middle, values[n - 1]]
+    [middle, values[0], values[n - 1]]
 }
 
 /// A number of a run, by name.
@@ -116,14 +116,10 @@ const QUANTITIES: [Quantity; 7] = [
     ("offline", |p| p.offline.seconds),
     ("prefill", |p| p.prefill.seconds),
     ("decode", |p| p.decode.total.seconds),
-    ("all phases", |p| all(p).map(|cost| cost.seconds).sum()),
-    ("client CPU", |p| all(p).map(|cost| cost.cpu_seconds).sum()),
-    ("server CPU", |p| all(p).map(|cost| cost.peer_cpu_seconds.unwrap_or(0.0)).sum()),
+    ("all phases", |p| p.total().seconds),
+    ("client CPU", |p| p.total().cpu_seconds),
+    ("server CPU", |p| p.total().peer_cpu_seconds.unwrap_or(0.0)),
 ];
-
-fn all(phases: &Phases) -> impl Iterator<Item = &Cost> {
-    [&phases.setup, &phases.offline, &phases.prefill, &phases.decode.total].into_iter()
-}
 
 fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
     let [old, new] = &comparison.sides;
@@ -131,9 +127,9 @@ fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
     let repeats = args.repeat;
     document.note(format!("{repeats} runs of each in turn after {} of warm-up, old and new:", comparison.warm_up));
     let program = ("program".to_owned(), [Some(old.program.clone()), Some(new.program.clone())]);
-    let traffic = [("bytes", sent as fn(&Phases) -> u64), ("flows", flows)].map(|(what, of)| {
+    let traffic = [("bytes", Cost::bytes as fn(&Cost) -> u64), ("flows", |cost| cost.flows)].map(|(what, of)| {
         let told = |side: &Side| {
-            let mut counts: Vec<u64> = side.samples.iter().map(of).collect();
+            let mut counts: Vec<u64> = side.samples.iter().map(|phases| of(&phases.total())).collect();
             counts.dedup();
             let words: Vec<String> = counts.iter().map(u64::to_string).collect();
             Some(words.join(", "))
@@ -148,14 +144,6 @@ fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
     }
     document.table("times", times(old, new));
     document
-}
-
-fn sent(phases: &Phases) -> u64 {
-    all(phases).map(|cost| cost.bytes_client_to_server + cost.bytes_server_to_client).sum()
-}
-
-fn flows(phases: &Phases) -> u64 {
-    all(phases).map(|cost| cost.flows).sum()
 }
 
 /// Medians in seconds with the least and the largest, and the ratios of runs that followed each other.
@@ -179,17 +167,11 @@ fn times(old: &Side, new: &Side) -> Table {
             continue;
         }
         let ratios: Option<Vec<f64>> = a.iter().zip(&b).map(|(a, b)| (*a >= LEAST_SECONDS).then(|| b / a)).collect();
-        let seconds = |values: Vec<f64>| {
-            let [least, middle, largest] = median(values);
-            [middle, least, largest].map(Cell::seconds)
+        let seconds = |values: Vec<f64>| median(values).map(Cell::seconds);
+        let ratio = match ratios.map(median) {
+            Some(ratios) => ratios.map(Cell::times),
+            None => [(); 3].map(|()| Cell::absent()),
         };
-        let ratio = ratios.map_or_else(
-            || [Cell::absent(), Cell::absent(), Cell::absent()],
-            |ratios| {
-                let [least, middle, largest] = median(ratios);
-                [middle, least, largest].map(Cell::times)
-            },
-        );
         table.add([Cell::text(name)].into_iter().chain(seconds(a)).chain(seconds(b)).chain(ratio));
     }
     table
@@ -201,8 +183,8 @@ mod tests {
 
     #[test]
     fn medians_stand_between_the_least_and_the_largest() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), [1.0, 2.0, 3.0]);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), [1.0, 2.5, 4.0]);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), [2.0, 1.0, 3.0]);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), [2.5, 1.0, 4.0]);
         assert_eq!(median(vec![7.0]), [7.0; 3]);
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use report::provenance::Provenance;
 use report::table::{Cell, Document, Format, Table};
-use report::{Cost, ModelInfo, Phases, Report, Seconds, any_layer};
+use report::{Cost, ModelInfo, Report, Seconds, by_operation, phase_name};
 use serde_json::Value;
 use study::eval::{Evaluation, METRICS};
 
@@ -80,12 +80,16 @@ fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Docu
         facts
     });
     let mut document = begin(names.clone(), facts);
-    let phases = reports.map(|report| by_phase(&report.phases));
+    let phases = reports.map(|report| report.phases.named().map(|(name, cost)| (name.to_owned(), *cost)).to_vec());
     // What the seconds of each are, in the heads of their columns.
     let titles = [0, 1].map(|i| (names[i].as_str(), reports[i].seconds()));
     document.table("phases", costs("phase", titles, aligned(phases)));
-    let mut summed = aligned(reports.map(by_operation));
-    let largest = |(_, pair): &(String, [Cost; 2])| pair.iter().map(bytes).max().unwrap_or_default();
+    let operations_of = |report: &Report| -> Costs {
+        let sums = by_operation(&report.operations).into_iter();
+        sums.map(|((phase, path), cost)| (format!("{} {path}", phase_name(phase)), cost)).collect()
+    };
+    let mut summed = aligned(reports.map(operations_of));
+    let largest = |(_, pair): &(String, [Cost; 2])| pair.iter().map(Cost::bytes).max().unwrap_or_default();
     summed.sort_by_key(|row| std::cmp::Reverse(largest(row)));
     summed.truncate(operations);
     document.table("operations", costs("operation", titles, summed));
@@ -104,34 +108,8 @@ fn begin(names: [String; 2], facts: [Facts; 2]) -> Document {
     document
 }
 
-fn bytes(cost: &Cost) -> u64 {
-    cost.bytes_client_to_server + cost.bytes_server_to_client
-}
-
 /// Costs by name, in order.
 type Costs = Vec<(String, Cost)>;
-
-fn by_phase(phases: &Phases) -> Costs {
-    let Phases { setup, offline, prefill, decode } = phases;
-    let named = [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)];
-    named.map(|(name, cost)| (name.to_owned(), *cost)).to_vec()
-}
-
-/// Operations by name, all layers together.
-fn by_operation(report: &Report) -> Costs {
-    let mut sums: BTreeMap<String, Cost> = BTreeMap::new();
-    for op in &report.operations {
-        let phase = serde_json::to_value(op.phase).ok();
-        let phase = phase.as_ref().and_then(Value::as_str).unwrap_or_default();
-        let sum = sums.entry(format!("{phase} {}", any_layer(&op.path))).or_default();
-        sum.bytes_client_to_server += op.bytes_client_to_server;
-        sum.bytes_server_to_client += op.bytes_server_to_client;
-        sum.flows += op.flows;
-        sum.seconds += op.seconds;
-        sum.cpu_seconds += op.cpu_seconds;
-    }
-    sums.into_iter().collect()
-}
 
 /// Two lists of costs by name; what one lacks costs nothing.
 fn aligned([first, second]: [Costs; 2]) -> Vec<(String, [Cost; 2])> {
@@ -168,9 +146,9 @@ fn costs(title: &str, [first, second]: [(&str, Seconds); 2], rows: Vec<(String, 
     for (name, [a, b]) in rows {
         table.add([
             Cell::text(name),
-            Cell::bytes(bytes(&a)),
-            Cell::bytes(bytes(&b)),
-            ratio(bytes(&a) as f64, bytes(&b) as f64),
+            Cell::bytes(a.bytes()),
+            Cell::bytes(b.bytes()),
+            ratio(a.bytes() as f64, b.bytes() as f64),
             Cell::count(a.flows),
             Cell::count(b.flows),
             ratio(a.flows as f64, b.flows as f64),

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 
-use super::PagesError;
+use super::TablesError;
 
 /// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say
 /// what it does.
-pub(crate) struct Store {
+pub(super) struct Store {
     folder: Option<PathBuf>,
     dir: PathBuf,
 }
@@ -26,7 +26,7 @@ struct Kept {
 
 impl Store {
     /// What the program of `provenance` keeps under `dir`.
-    pub(crate) fn new(dir: &Path, provenance: &Provenance) -> Self {
+    pub(super) fn new(dir: &Path, provenance: &Provenance) -> Self {
         let revision = provenance.revision.as_ref().filter(|_| provenance.is_clean());
         Store { folder: revision.map(|revision| dir.join(revision)), dir: dir.to_owned() }
     }
@@ -36,32 +36,32 @@ impl Store {
     }
 
     /// Where `command` fills the folder called `name`.
-    pub(crate) fn filled(&self, command: &str, name: &str) -> PathBuf {
+    pub(super) fn filled(&self, command: &str, name: &str) -> PathBuf {
         let folder = self.folder.clone().unwrap_or_else(|| self.dir.join("changed"));
         folder.join(digest(command)).join(name)
     }
 
     /// Output and seconds of `command`. A file that was cut off counts as none.
-    pub(crate) fn find(&self, command: &str) -> Result<Option<(String, f64)>, PagesError> {
+    pub(super) fn find(&self, command: &str) -> Result<Option<(String, f64)>, TablesError> {
         let Some(path) = self.file(command) else { return Ok(None) };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(PagesError::Store { path, source }),
+            Err(source) => return Err(TablesError::File { path, source }),
         };
         let kept = serde_json::from_slice(&bytes).ok().filter(|kept: &Kept| kept.command == command);
         Ok(kept.map(|Kept { output, seconds, .. }| (output, seconds)))
     }
 
     /// Keeps what `command` wrote.
-    pub(crate) fn keep(&self, command: &str, output: &str, seconds: f64) -> Result<(), PagesError> {
+    pub(super) fn keep(&self, command: &str, output: &str, seconds: f64) -> Result<(), TablesError> {
         let Some(path) = self.file(command) else { return Ok(()) };
         let kept = Kept { command: command.into(), output: output.into(), seconds };
         let write = || {
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
             fs::write(&path, serde_json::to_vec(&kept)?)
         };
-        write().map_err(|source| PagesError::Store { path: path.clone(), source })
+        write().map_err(TablesError::file(&path))
     }
 }
 
@@ -71,7 +71,7 @@ fn digest(command: &str) -> String {
 
 /// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can
 /// show. Other forms are made of the records by `waggle plot` and `waggle report --html`.
-pub(crate) fn install(from: &Path, to: &Path) -> Result<(), PagesError> {
+pub(super) fn install(from: &Path, to: &Path) -> Result<(), TablesError> {
     let belongs = |path: &Path| path.extension().is_some_and(|end| ["md", "json", "svg"].iter().any(|e| end == *e));
     let files = |dir: &Path| -> std::io::Result<Vec<PathBuf>> {
         let paths: Vec<PathBuf> =
@@ -87,7 +87,7 @@ pub(crate) fn install(from: &Path, to: &Path) -> Result<(), PagesError> {
             fs::copy(path, to.join(name)).map(|_| ())
         })
     };
-    replace().map_err(|source| PagesError::Store { path: to.to_owned(), source })
+    replace().map_err(TablesError::file(to))
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use files::Replacement;
-use thiserror::Error;
+
+use super::TablesError;
 
 const PLANNED: &str = "<!-- waggle: ";
 const MEASURED: &str = "<!-- waggle measured: ";
@@ -24,50 +25,9 @@ const END: &str = "<!-- end";
 /// The last line of a block's text says what made it, which changes with every revision.
 const MADE: &str = "*Made by ";
 
-/// A page that cannot be used.
-#[derive(Debug, Error)]
-pub enum PageError {
-    /// It cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A block without an end.
-    #[error("{}:{line}: the block has no `<!-- end -->`", path.display())]
-    NoEnd {
-        /// The page.
-        path: PathBuf,
-        /// The line in which the block begins.
-        line: usize,
-    },
-    /// A command that no shell would split.
-    #[error("{}:{line}: a quote in the command has no end", path.display())]
-    Quote {
-        /// The page.
-        path: PathBuf,
-        /// The line of the command.
-        line: usize,
-    },
-    /// A command that pages do not run.
-    #[error("{}:{line}: a page does not run `waggle {command}` for {kind} numbers", path.display())]
-    Command {
-        /// The page.
-        path: PathBuf,
-        /// The line of the command.
-        line: usize,
-        /// The command.
-        command: String,
-        /// What it was to make.
-        kind: &'static str,
-    },
-}
-
 /// Where the numbers of a block come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     /// A plan: the same on every machine.
     Planned,
     /// A run on a machine.
@@ -76,18 +36,18 @@ pub(crate) enum Kind {
 
 /// A block of a page.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Block {
+pub(super) struct Block {
     /// The line in which it begins, from one.
-    pub(crate) line: usize,
-    pub(crate) kind: Kind,
+    pub(super) line: usize,
+    pub(super) kind: Kind,
     /// The command as the page has it, without `waggle`.
-    pub(crate) command: String,
+    pub(super) command: String,
     /// Its arguments.
-    pub(crate) arguments: Vec<String>,
+    pub(super) arguments: Vec<String>,
     /// The lines between the marks.
-    pub(crate) text: Vec<String>,
+    pub(super) text: Vec<String>,
     /// How long the command took when the block was made.
-    pub(crate) seconds: Option<f64>,
+    pub(super) seconds: Option<f64>,
 }
 
 /// A part of a page.
@@ -99,20 +59,18 @@ enum Part {
 
 /// A page with its blocks.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Page {
-    pub(crate) path: PathBuf,
+pub(super) struct Page {
+    pub(super) path: PathBuf,
     parts: Vec<Part>,
 }
 
 impl Page {
     /// Reads the page at `path`.
-    pub(crate) fn open(path: &Path) -> Result<Self, PageError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| PageError::File { path: path.to_owned(), source })?;
-        Page::parse(path, &text)
+    pub(super) fn open(path: &Path) -> Result<Self, TablesError> {
+        Page::parse(path, &std::fs::read_to_string(path).map_err(TablesError::file(path))?)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, PageError> {
+    fn parse(path: &Path, text: &str) -> Result<Self, TablesError> {
         let mut parts = Vec::new();
         let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
         while let Some((at, line)) = lines.next() {
@@ -120,16 +78,16 @@ impl Page {
                 parts.push(Part::Prose(line.to_owned()));
                 continue;
             };
-            let arguments = shlex::split(command).ok_or(PageError::Quote { path: path.to_owned(), line: at })?;
+            let arguments = shlex::split(command).ok_or(TablesError::Quote { path: path.to_owned(), line: at })?;
             if !allowed(kind, &arguments) {
                 let kind = if kind == Kind::Planned { "planned" } else { "measured" };
-                return Err(PageError::Command { path: path.to_owned(), line: at, command: command.into(), kind });
+                return Err(TablesError::Command { path: path.to_owned(), line: at, command: command.into(), kind });
             }
             let mut block =
                 Block { line: at, kind, command: command.into(), arguments, text: Vec::new(), seconds: None };
             loop {
                 match lines.next() {
-                    None => return Err(PageError::NoEnd { path: path.to_owned(), line: at }),
+                    None => return Err(TablesError::NoEnd { path: path.to_owned(), line: at }),
                     Some((_, line)) if line.starts_with(END) => {
                         block.seconds = seconds(line);
                         break;
@@ -143,7 +101,7 @@ impl Page {
     }
 
     /// Its blocks in order.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
+    pub(super) fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.parts.iter().filter_map(|part| match part {
             Part::Block(block) => Some(block),
             Part::Prose(_) => None,
@@ -151,7 +109,7 @@ impl Page {
     }
 
     /// The same, to be changed.
-    pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block> {
+    pub(super) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block> {
         self.parts.iter_mut().filter_map(|part| match part {
             Part::Block(block) => Some(block),
             Part::Prose(_) => None,
@@ -159,18 +117,18 @@ impl Page {
     }
 
     /// The name of its file.
-    pub(crate) fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned()
     }
 
     /// Replaces its file.
-    pub(crate) fn write(&self) -> Result<(), PageError> {
+    pub(super) fn write(&self) -> Result<(), TablesError> {
         let write = || {
             let mut file = Replacement::create(&self.path)?;
             std::io::Write::write_all(&mut file, self.render().as_bytes())?;
             file.commit()
         };
-        write().map_err(|source| PageError::File { path: self.path.clone(), source })
+        write().map_err(TablesError::file(&self.path))
     }
 
     fn render(&self) -> String {
@@ -188,12 +146,12 @@ impl Page {
 
 impl Block {
     /// The folder beside the page that the command fills, if it fills one.
-    pub(crate) fn folder(&self) -> Option<&str> {
+    pub(super) fn folder(&self) -> Option<&str> {
         self.arguments[folder_at(&self.arguments)?].strip_prefix(OUT)
     }
 
     /// The arguments for a command that fills `folder` instead.
-    pub(crate) fn arguments_with(&self, folder: &Path) -> Vec<OsString> {
+    pub(super) fn arguments_with(&self, folder: &Path) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = self.arguments.iter().map(Into::into).collect();
         if let Some(at) = folder_at(&self.arguments) {
             arguments[at] = OUT.into();
@@ -203,13 +161,13 @@ impl Block {
     }
 
     /// What the page says, without the line that says what made it.
-    pub(crate) fn numbers(&self) -> &[String] {
+    pub(super) fn numbers(&self) -> &[String] {
         let end = self.text.iter().rposition(|line| !line.is_empty() && !line.starts_with(MADE));
         &self.text[..end.map_or(0, |end| end + 1)]
     }
 
     /// Takes over what the command wrote, and says by what it was `made`.
-    pub(crate) fn set(&mut self, output: &str, made: &str, seconds: f64) {
+    pub(super) fn set(&mut self, output: &str, made: &str, seconds: f64) {
         self.text = std::iter::once(String::new()).chain(output.trim_end().lines().map(str::to_owned)).collect();
         self.text.extend([String::new(), format!("{MADE}`waggle {}`, {made}.*", self.command)]);
         self.seconds = Some(seconds);
@@ -258,18 +216,16 @@ fn allowed(kind: Kind, arguments: &[String]) -> bool {
     if kind == Kind::Measured && words.first() == Some(&"eval") {
         words.retain(|word| !beside_the_page(word));
     }
-    let writes = ["--json", "--out", "--plots", "--markdown", "--records"];
+    let writes = ["--json", "--out", "--plots"];
     let given = |option: &str, word: &&str| *word == option || word.starts_with(&format!("{option}="));
     if writes.iter().any(|option| words.iter().any(|word| given(option, word))) {
         return false;
     }
-    match (kind, &words[..]) {
-        (Kind::Planned, ["sweep", ..]) => true,
-        (Kind::Planned, ["tables", "ablation", rest @ ..]) => rest.contains(&"--plan-only"),
-        (Kind::Measured, ["eval" | "demo" | "compare" | "heads" | "float", ..]) => true,
-        (Kind::Measured, ["tables", "ablation", ..]) => true,
-        _ => false,
-    }
+    let known: &[&str] = match kind {
+        Kind::Planned => &["sweep"],
+        Kind::Measured => &["eval", "demo", "compare", "heads", "float"],
+    };
+    words.first().is_some_and(|command| known.contains(command))
 }
 
 #[cfg(test)]
@@ -279,7 +235,7 @@ mod tests {
     const TEXT: &str = "# Title\n\nprose\n\n<!-- waggle: sweep --policies 'full;h2o' -->\n\n| 1 |\n\n*Made by x.*\n<!-- end: 2 s -->\n\
                         more\n<!-- waggle measured: eval --text tinystories.json -->\n<!-- end -->\n";
 
-    fn parsed(text: &str) -> Result<Page, PageError> {
+    fn parsed(text: &str) -> Result<Page, TablesError> {
         Page::parse(Path::new("page.md"), text)
     }
 
@@ -314,7 +270,7 @@ mod tests {
         assert!(parsed("\n<!-- waggle: sweep -->\n").unwrap_err().to_string().contains("page.md:2"));
         assert!(refused("waggle: sweep 'x").contains("no end"));
         // The plan of `plan` depends on the machine's calibration, and only runs may take long.
-        for command in ["waggle: plan", "waggle: demo", "waggle: tables ablation", "waggle measured: serve"] {
+        for command in ["waggle: plan", "waggle: demo", "waggle: tables check", "waggle measured: serve"] {
             assert!(refused(command).contains("does not run"), "{command}");
         }
         assert!(refused("waggle: sweep --json=x").contains("does not run"));

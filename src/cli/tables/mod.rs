@@ -1,4 +1,4 @@
-//! The pages of results: which there are, making them again, and holding their planned numbers to the program.
+//! `waggle tables`: lists the pages of results, makes them again, and holds their planned numbers to the program.
 //!
 //! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages, [`store`]
 //! keeps what was made, so that a run that was interrupted goes on where it was.
@@ -6,77 +6,85 @@
 mod page;
 mod store;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use rayon::prelude::*;
-use report::provenance::{Program, Provenance};
+use report::provenance::Provenance;
 use report::table::{Cell, Format, Table};
 use thiserror::Error;
 
-pub use page::PageError;
+use super::{Error, machine, out};
 use page::{Block, Kind, Page};
 use store::Store;
 
+/// Makes the pages of results again, or says which of their planned numbers are out of date.
+#[derive(Args, Debug)]
+pub(super) struct TablesArgs {
+    #[command(subcommand)]
+    command: Pages,
+}
+
+#[derive(Subcommand, Debug)]
+enum Pages {
+    List(ListArgs),
+    Run(RunArgs),
+    Check(CheckArgs),
+}
+
 /// What ends a command on pages.
 #[derive(Debug, Error)]
-pub enum PagesError {
-    /// A page.
-    #[error(transparent)]
-    Page(#[from] PageError),
+pub(super) enum TablesError {
+    /// A page that cannot be read or written, or what was made and cannot be kept.
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    /// A block without an end.
+    #[error("{}:{line}: the block has no `<!-- end -->`", path.display())]
+    NoEnd { path: PathBuf, line: usize },
+    /// A command that no shell would split.
+    #[error("{}:{line}: a quote in the command has no end", path.display())]
+    Quote { path: PathBuf, line: usize },
+    /// A command that pages do not run.
+    #[error("{}:{line}: a page does not run `waggle {command}` for {kind} numbers", path.display())]
+    Command { path: PathBuf, line: usize, command: String, kind: &'static str },
     /// No folder of pages.
     #[error("{}: {source}; run this in a checkout of the repository, or name the folder with --pages", dir.display())]
-    NoPages {
-        /// The folder.
-        dir: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    NoPages { dir: PathBuf, source: std::io::Error },
     /// No such page.
     #[error("there is no page {name} in {}; `waggle tables list` names them", dir.display())]
-    NoPage {
-        /// What was asked for.
-        name: String,
-        /// Where.
-        dir: PathBuf,
-    },
+    NoPage { name: String, dir: PathBuf },
     /// Neither pages nor --all.
     #[error("name the pages to make, or give --all; `waggle tables list` names them")]
     NothingNamed,
-    /// A command of a page failed.
+    /// A command of a page failed; `what` are its last words.
     #[error("{}:{line}: waggle {command}: {what}", path.display())]
-    Failed {
-        /// The page.
-        path: PathBuf,
-        /// The line of the command.
-        line: usize,
-        /// The command.
-        command: String,
-        /// Its last words.
-        what: String,
-    },
-    /// Numbers that the program does not plan any more.
+    Failed { path: PathBuf, line: usize, command: String, what: String },
+    /// Numbers that the program does not plan any more. Where, with the old line and the new one, is told on standard
+    /// error.
     #[error(
         "{stale} of {blocks} planned blocks are out of date; `waggle tables run --planned PAGE` makes them again"
     )]
-    Stale {
-        /// Blocks that are out of date; where, with the old line and the new one, is told on standard error.
-        stale: usize,
-        /// Planned blocks of all pages.
-        blocks: usize,
-    },
-    /// What was made cannot be kept.
-    #[error("{}: {source}", path.display())]
-    Store {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Stale { stale: usize, blocks: usize },
+}
+
+impl TablesError {
+    /// The error of the file at `path`.
+    fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        |source| TablesError::File { path: path.to_owned(), source }
+    }
+}
+
+pub(super) fn run(args: TablesArgs) -> Result<(), Error> {
+    let text = match &args.command {
+        Pages::List(args) => list(args)?,
+        Pages::Run(args) => make(args)?,
+        Pages::Check(args) => check(args)?,
+    };
+    out::line(text)
 }
 
 /// The folder of pages.
@@ -89,7 +97,7 @@ struct PagesArgs {
 
 /// Lists the pages, with the number of their generated blocks and how long these took.
 #[derive(Args, Debug)]
-pub(crate) struct ListArgs {
+struct ListArgs {
     #[command(flatten)]
     pages: PagesArgs,
 }
@@ -99,7 +107,7 @@ pub(crate) struct ListArgs {
 /// What is made is kept, so a run that was interrupted goes on where it was, as long as the program is the same
 /// revision without changes. Nothing is fetched: the commands use models and texts that are part of the program.
 #[derive(Args, Debug)]
-pub(crate) struct RunArgs {
+struct RunArgs {
     /// Pages by name, for example `online` or `online.md`.
     #[arg(value_name = "PAGE", conflicts_with = "all")]
     names: Vec<String>,
@@ -118,7 +126,7 @@ pub(crate) struct RunArgs {
 
 /// Plans the planned numbers of every page again, and fails if one differs: it names page, line, old and new.
 #[derive(Args, Debug)]
-pub(crate) struct CheckArgs {
+struct CheckArgs {
     /// Pages by name; without, all.
     #[arg(value_name = "PAGE")]
     names: Vec<String>,
@@ -128,9 +136,9 @@ pub(crate) struct CheckArgs {
 
 impl PagesArgs {
     /// The pages called `names`, in that order, or all of the folder by name.
-    fn open(&self, names: &[String]) -> Result<Vec<Page>, PagesError> {
+    fn open(&self, names: &[String]) -> Result<Vec<Page>, TablesError> {
         let dir = &self.pages;
-        let unread = |source| PagesError::NoPages { dir: dir.clone(), source };
+        let unread = |source| TablesError::NoPages { dir: dir.clone(), source };
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(unread)? {
             let path = entry.map_err(unread)?.path();
@@ -142,16 +150,16 @@ impl PagesArgs {
         let named = |name: &String| {
             let is = |path: &&PathBuf| [path.file_stem(), path.file_name()].contains(&Some(name.as_ref()));
             let found = paths.iter().find(|path| is(path) || path.as_path() == Path::new(name));
-            found.cloned().ok_or_else(|| PagesError::NoPage { name: name.clone(), dir: dir.clone() })
+            found.cloned().ok_or_else(|| TablesError::NoPage { name: name.clone(), dir: dir.clone() })
         };
         let chosen =
             if names.is_empty() { paths.clone() } else { names.iter().map(named).collect::<Result<_, _>>()? };
-        Ok(chosen.iter().map(|path| Page::open(path)).collect::<Result<_, _>>()?)
+        chosen.iter().map(|path| Page::open(path)).collect()
     }
 }
 
 /// The pages as a table.
-pub(crate) fn list(args: &ListArgs) -> Result<String, PagesError> {
+fn list(args: &ListArgs) -> Result<String, TablesError> {
     let mut table =
         Table::new(1, [("page", ""), ("planned blocks", ""), ("measured blocks", ""), ("time", "seconds")]);
     for page in args.pages.open(&[])? {
@@ -166,12 +174,12 @@ pub(crate) fn list(args: &ListArgs) -> Result<String, PagesError> {
 }
 
 /// Makes pages again; returns what was made.
-pub(crate) fn run(args: &RunArgs, program: Program) -> Result<String, PagesError> {
+fn make(args: &RunArgs) -> Result<String, TablesError> {
     if args.names.is_empty() && !args.all {
-        return Err(PagesError::NothingNamed);
+        return Err(TablesError::NothingNamed);
     }
     let mut pages = args.pages.open(&args.names)?;
-    let provenance = Provenance::current(program);
+    let provenance = Provenance::current(machine::built());
     let store = Store::new(&args.keep, &provenance);
     let wanted = |block: &Block| block.kind == Kind::Planned || !args.planned;
     let bar = bar(pages.iter().flat_map(Page::blocks).filter(|block| wanted(block)));
@@ -180,7 +188,7 @@ pub(crate) fn run(args: &RunArgs, program: Program) -> Result<String, PagesError
         if page.blocks().next().is_none() {
             let skipped =
                 format!("{}: skipped, no block of it is generated; its commands are on the page", page.name());
-            bar.suspend(|| note(&skipped));
+            bar.suspend(|| out::note(&skipped));
             continue;
         }
         let path = page.path.clone();
@@ -227,14 +235,14 @@ fn made_by(kind: Kind, provenance: &Provenance) -> String {
 }
 
 /// Holds the planned numbers of pages to what the program plans now.
-pub(crate) fn check(args: &CheckArgs) -> Result<String, PagesError> {
+fn check(args: &CheckArgs) -> Result<String, TablesError> {
     let pages = args.pages.open(&args.names)?;
     let planned =
         |page: &Page| page.blocks().filter(|block| block.kind == Kind::Planned).cloned().collect::<Vec<_>>();
     let blocks: Vec<(&Page, Block)> =
         pages.iter().flat_map(|page| planned(page).into_iter().map(move |block| (page, block))).collect();
     let bar = bar(blocks.iter().map(|(_, block)| block));
-    let differing: Result<Vec<Option<String>>, PagesError> = blocks
+    let differing: Result<Vec<Option<String>>, TablesError> = blocks
         .par_iter()
         .map(|(page, block)| {
             let mut new = block.clone();
@@ -250,14 +258,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<String, PagesError> {
         return Ok(format!("{blocks} planned blocks of {} pages are what this program plans", pages.len()));
     }
     for place in &stale {
-        note(place);
+        out::note(place);
     }
-    Err(PagesError::Stale { stale: stale.len(), blocks })
-}
-
-/// Writes a line to standard error. If it is closed, there is nobody to tell.
-fn note(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    Err(TablesError::Stale { stale: stale.len(), blocks })
 }
 
 /// The first line in which the numbers of a block differ.
@@ -272,8 +275,8 @@ fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
 }
 
 /// What the command of `block` writes. A command that fills a folder fills `folder`.
-fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, PagesError> {
-    let failed = |what: String| PagesError::Failed {
+fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, TablesError> {
+    let failed = |what: String| TablesError::Failed {
         path: path.to_owned(),
         line: block.line,
         command: block.command.clone(),
