@@ -254,7 +254,7 @@ fn plans_of_several_lengths_become_lines_and_bars() {
             "{name}: {listed}"
         );
     }
-    let svg = std::fs::read_to_string(out.join("bytes-context.svg")).unwrap();
+    let svg = std::fs::read_to_string(out.join("bytes-context.svg")).unwrap().replace('\n', "");
     for word in [">full<", ">streaming:budget=0.25<", ">32<", ">64<", ">128<", ">cached tokens<"] {
         assert!(svg.contains(word), "{word}");
     }

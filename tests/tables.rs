@@ -39,7 +39,7 @@ fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
     assert!((4.0 * number(&cell["online"]["network_seconds"]) - seconds).abs() < 1e-6);
     assert_eq!((&plan["seconds_are"], &cell["online"]["predicted_seconds"]), (&"network".into(), &Value::Null));
     // Operations are parts of the whole, and take its place in the table.
-    let line = "sweep --contexts 64 --links wan --tokens 4 --policies full;mpcache:budget=16 --by operation";
+    let line = "sweep --contexts 64 --links wan --tokens 4 --policies full;mpcache:budget=0.25 --by operation";
     let parts = json(&mut waggle(line));
     let [full, pruned] = [0, 1].map(|i| &parts["cells"][i]);
     let of = |cell: &Value| cell["operations"].as_array().unwrap().clone();

@@ -122,6 +122,13 @@ fn a_hostile_file_is_refused_by_its_part() {
                 "/pre_tokenizer",
                 json!({"type": "Split", "pattern": {"Regex": "(a+)+(?!b)"}, "behavior": "Isolated", "invert": false}),
             ),
+            "look-around",
+        ),
+        (
+            with(
+                "/pre_tokenizer",
+                json!({"type": "Split", "pattern": {"Regex": "(a+)+\\s+(?!\\S)"}, "behavior": "Isolated", "invert": false}),
+            ),
             "without end",
         ),
         (

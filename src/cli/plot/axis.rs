@@ -13,9 +13,14 @@ pub(super) enum Scale {
     Log,
 }
 
-/// What is larger is drawn here, and on a logarithmic axis what is smaller than one over it: a document may hold any
+/// What is larger is drawn here, and what is nearer to zero than one over it is drawn there: a document may hold any
 /// number, and axes compute with products of theirs.
 const LARGEST: f64 = 1e100;
+
+/// The length that is drawn for `value`, at least zero.
+pub(super) fn length(value: f64) -> f64 {
+    if value < 1.0 / LARGEST { 0.0 } else { value.min(LARGEST) }
+}
 
 impl Scale {
     /// The value on the axis before it is stretched to the drawing.

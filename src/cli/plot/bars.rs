@@ -3,7 +3,7 @@
 use plotters::coord::ranged1d::Ranged;
 use plotters::style::text_anchor::HPos;
 
-use super::axis::{Axis, Scale, Unit};
+use super::axis::{Axis, Scale, Unit, length};
 use super::canvas::{
     Area, DrawError, Drawing, EDGE, GRID, LIGHT, LINE, MUTED, Picture, Point, SIZE, TEXT, TOP, block, line, lines,
     picture, widest, width, words,
@@ -31,7 +31,7 @@ pub(super) struct Bars {
 impl Picture for Bars {
     fn draw(&self) -> Result<Option<Drawing>, DrawError> {
         let totals: Vec<f64> = self.rows.iter().map(|(_, values)| values.iter().sum()).collect();
-        let longest = totals.iter().copied().fold(0.0, f64::max);
+        let longest = length(totals.iter().copied().fold(0.0, f64::max));
         if longest <= 0.0 {
             return Ok(None);
         }
@@ -66,8 +66,9 @@ impl Picture for Bars {
                     let up = (2 * i as i32 + 1 - name.len() as i32) * LINE / 2;
                     words(area, text, (left - 10, middle + up), SIZE, TEXT, HPos::Right)?;
                 }
-                let whole = if self.axis.is_some() { longest } else { *total };
-                let at = |value: f64| left + (value / whole * f64::from(LENGTH)).round() as i32;
+                let whole = if self.axis.is_some() { longest } else { length(*total) };
+                // Sums of several of the largest numbers end where the bar does; a bar of nothing has no length.
+                let at = |sum: f64| left + (length(sum) / whole * f64::from(LENGTH)).round() as i32;
                 let mut sum = 0.0;
                 for (i, value) in values.iter().enumerate() {
                     part(area, i, (at(sum), y), (at(sum + value) - at(sum), BAR))?;
@@ -127,6 +128,10 @@ mod tests {
             for wanted in ["setup", "decode", "6 B", "9.51 B", "1", "2", "3"] {
                 assert!(texts.contains(&wanted), "{wanted} in {texts:?}");
             }
+        }
+        for extreme in [1e-320, 1e300, f64::MAX] {
+            bars.rows[0].1 = vec![extreme; 3];
+            assert!(bars.draw().unwrap().is_some());
         }
         bars.rows = vec![("setup".into(), vec![0.0; 3])];
         assert!(bars.draw().unwrap().is_none());
