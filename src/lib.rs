@@ -82,7 +82,7 @@ pub use terms::{Network, Terms};
 pub use worker::{init, init_as};
 
 /// The bundled model that is used where none is named.
-pub const DEFAULT_MODEL: &str = "shakespeare-gpt2";
+pub const DEFAULT_MODEL: &str = "stories260k";
 
 pub use model::{bundled_names as models, bundled_texts as texts};
 pub use mpcache::catalogue as policies;

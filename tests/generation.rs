@@ -35,9 +35,9 @@ fn bundled_models_write_shakespeare() {
 }
 
 #[test]
-fn the_first_command_of_the_readme_begins_with_a_line_of_romeo() {
-    let out = crate::support::succeed(waggle("demo --tokens 5").arg("--prompt").arg("ROMEO:\n"));
-    assert_eq!(out, "I wil\n", "standard output holds the text alone");
+fn the_first_command_of_the_readme_begins_a_story() {
+    let out = crate::support::succeed(&mut waggle("demo --tokens 12"));
+    assert_eq!(out, ", there was a little girl named Lily\n", "standard output holds the text alone");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn the_client_may_learn_tokens_alone() {
 #[test]
 fn sampled_texts_repeat_with_their_seed() {
     let sample = |seed: u32| {
-        let line = "demo --link memory --prompt-ids 30,27 --tokens 8 --temperature 1.5 --top-p 0.95 --seed";
+        let line = "demo --link memory --model shakespeare-gpt2 --prompt-ids 30,27 --tokens 8 --temperature 1.5 --top-p 0.95 --seed";
         json(&mut waggle(&format!("{line} {seed}")))["tokens"].clone()
     };
     assert_eq!(sample(1), sample(1));
@@ -98,7 +98,7 @@ fn sampled_texts_repeat_with_their_seed() {
 #[test]
 fn a_text_ends_at_an_eos_token() {
     // The newline ends a text of this model.
-    let line = "--prompt-ids 30,27,25,17,27,10,0 --tokens 60";
+    let line = "--model shakespeare-gpt2 --prompt-ids 30,27,25,17,27,10,0 --tokens 60";
     let whole = ids(&json(&mut waggle(&format!("float {line}")))["tokens"]);
     let end = whole.iter().position(|token| *token == 0).unwrap();
     let report = json(&mut waggle(&format!("demo --stop-at-eos {line}")));
@@ -109,12 +109,12 @@ fn a_text_ends_at_an_eos_token() {
 #[test]
 fn what_the_protocol_changed_is_told_apart_from_what_pruning_changed() {
     let prompt = "30,27,25,17,27,10,0,40,37,35,27,37,19,0,13,14,15,16,17,18";
-    let report = checked(&format!("--policy streaming:budget=0.25,sinks=1 --prompt-ids {prompt} --tokens 4"));
+    let report = checked(&format!("--model shakespeare-gpt2 --policy streaming:budget=0.25,sinks=1 --prompt-ids {prompt} --tokens 4"));
     let pruned = &report["against_full_cache"];
     let error = pruned["max_abs_logit_error"].as_f64().unwrap();
     assert!(error > 0.1, "a quarter of the cache changes the logits by {error} only");
     assert!(pruned["token_agreement"].is_number());
-    let full = checked(&format!("--prompt-ids {prompt} --tokens 4"));
+    let full = checked(&format!("--model shakespeare-gpt2 --prompt-ids {prompt} --tokens 4"));
     assert!(full.get("against_full_cache").is_none());
 }
 

@@ -65,8 +65,8 @@ def test_policies_have_options_with_defaults():
 
 def test_a_plan_is_the_session_to_the_byte():
     options = {"policy": "h2o:budget=0.5", "reveal": "token"}
-    ran = waggle.demo("ROMEO:\nSpeak", tokens=3, check=True, **options)
-    planned = waggle.plan(prompt_len=len("ROMEO:\nSpeak"), tokens=3, link="memory", stop_at_eos=False, **options)
+    ran = waggle.demo("ROMEO:\nSpeak", model=MODEL, tokens=3, check=True, **options)
+    planned = waggle.plan(MODEL, prompt_len=len("ROMEO:\nSpeak"), tokens=3, link="memory", stop_at_eos=False, **options)
     assert planned["predicted"] and not ran["predicted"]
     assert total(planned) == total(ran) > 1e6
     assert ran["token_agreement"] == 1.0
@@ -77,15 +77,15 @@ def test_a_plan_is_the_session_to_the_byte():
 
 def test_text_comes_as_it_is_generated():
     pieces = []
-    ran = waggle.demo("ROMEO:\n", tokens=4, stream=pieces.append)
+    ran = waggle.demo("ROMEO:\n", model=MODEL, tokens=4, stream=pieces.append)
     assert len(pieces) > 1 and "".join(pieces) == ran["text"]
     with pytest.raises(ZeroDivisionError):
-        waggle.demo("ROMEO:\n", tokens=2, stream=lambda text: 1 / 0)
+        waggle.demo("ROMEO:\n", model=MODEL, tokens=2, stream=lambda text: 1 / 0)
 
 
 def test_documents_show_themselves_in_a_line_and_as_a_page():
     planned = waggle.plan(tokens=3)
-    assert len(repr(planned)) < 300 and "plan of shakespeare-gpt2" in repr(planned)
+    assert len(repr(planned)) < 300 and "plan of stories260k" in repr(planned)
     study = waggle.evaluate(TEXT, "streaming", budgets=[0.5], context=48, sequences=1)
     assert len(repr(study)) < 300
     for document in (planned, study):
@@ -102,7 +102,7 @@ def test_files_are_files(tmp_path):
     bundled = waggle.evaluate("tinyshakespeare.txt", "streaming", **setting)
     assert bundled["rows"] != words["rows"]
     file.write_text(TEXT[:40])
-    assert waggle.demo(file, tokens=1)["prompt_tokens"] == 40
+    assert waggle.demo(file, model=MODEL, tokens=1)["prompt_tokens"] == 40
 
 
 def test_the_version_is_that_of_the_package():
@@ -196,7 +196,7 @@ def test_a_server_and_a_client(tmp_path, monkeypatch):
         client = waggle.Client(server.address)
         first = client.generate("ROMEO:\n", tokens=4)
         # The client has no tokenizer but the server's, which runs in a process of its own.
-        assert first["tokens"] == waggle.demo("ROMEO:\n", tokens=4)["tokens"] and len(first["text"]) == 4
+        assert first["tokens"] == waggle.demo("ROMEO:\n", model=MODEL, tokens=4)["tokens"] and len(first["text"]) == 4
         assert first["wire"] is not None
         with pytest.raises(waggle.WaggleError, match="policy"):
             client.generate("ROMEO:\n", tokens=4, policy="h2o")
@@ -364,7 +364,7 @@ def interrupted(work):
 
 
 def test_ctrl_c_ends_long_calls(served):
-    assert interrupted(lambda: waggle.demo(TEXT[:200], tokens=50)) < 20
+    assert interrupted(lambda: waggle.demo(TEXT[:200], model=MODEL, tokens=50)) < 20
     assert interrupted(lambda: waggle.evaluate(TEXT * 20, ["h2o", "snapkv"], sequences=20)) < 20
     with waggle.Client(served.address).chat(tokens=100, no_stop_at_eos=True) as chat:
         assert interrupted(lambda: chat.say("ROMEO:")) < 20
@@ -386,7 +386,7 @@ def test_other_threads_run_meanwhile():
     thread = threading.Thread(target=tick)
     thread.start()
     begin = time.monotonic()
-    waggle.demo(TEXT[:40], tokens=2)
+    waggle.demo(TEXT[:40], model=MODEL, tokens=2)
     seconds = time.monotonic() - begin
     done.set()
     thread.join()

@@ -64,7 +64,7 @@ pub(super) struct DemoArgs {
     terms: TermsArgs,
 }
 
-/// Takes a minute or two with the bundled model on two cores.
+/// Takes a minute or two with the default model on two cores.
 const DEFAULT_TOKENS: usize = 200;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {

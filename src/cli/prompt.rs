@@ -24,7 +24,7 @@ pub(super) struct PromptArgs {
 }
 
 /// The prompt where none is given.
-const DEFAULT_PROMPT: &str = "ROMEO:\n";
+const DEFAULT_PROMPT: &str = "Once upon a time";
 
 /// Longest prompt that is read from a file, in bytes; far above what any model takes.
 const MAX_PROMPT_BYTES: u64 = 4 << 20;

@@ -154,7 +154,7 @@ def models() -> list[str]:
 
 
 def plan(
-    model: str | PathLike[str] = "shakespeare-gpt2",
+    model: str | PathLike[str] = "stories260k",
     *,
     prompt_len: int = 32,
     tokens: int = 32,
@@ -174,9 +174,9 @@ def plan(
 
 
 def demo(
-    prompt: Prompt = "ROMEO:\n",
+    prompt: Prompt = "Once upon a time",
     *,
-    model: str | PathLike[str] = "shakespeare-gpt2",
+    model: str | PathLike[str] = "stories260k",
     tokens: int = 32,
     check: bool = False,
     stream: Callable[[str], object] | None = None,
@@ -199,7 +199,7 @@ def evaluate(
     policies: str | Function | Sequence[str | Function] = (),
     *,
     policy: str | Function | None = None,
-    model: str | PathLike[str] = "shakespeare-gpt2",
+    model: str | PathLike[str] = "stories260k",
     budgets: Sequence[float] = (0.05, 0.1, 0.25, 0.5, 1.0),
     context: int = 256,
     prompt: int | None = None,
@@ -265,7 +265,7 @@ class Client:
 
     def generate(
         self,
-        prompt: Prompt = "ROMEO:\n",
+        prompt: Prompt = "Once upon a time",
         *,
         tokens: int = 32,
         stream: Callable[[str], object] | None = None,
