@@ -109,7 +109,9 @@ fn a_text_ends_at_an_eos_token() {
 #[test]
 fn what_the_protocol_changed_is_told_apart_from_what_pruning_changed() {
     let prompt = "30,27,25,17,27,10,0,40,37,35,27,37,19,0,13,14,15,16,17,18";
-    let report = checked(&format!("--model shakespeare-gpt2 --policy streaming:budget=0.25,sinks=1 --prompt-ids {prompt} --tokens 4"));
+    let report = checked(&format!(
+        "--model shakespeare-gpt2 --policy streaming:budget=0.25,sinks=1 --prompt-ids {prompt} --tokens 4"
+    ));
     let pruned = &report["against_full_cache"];
     let error = pruned["max_abs_logit_error"].as_f64().unwrap();
     assert!(error > 0.1, "a quarter of the cache changes the logits by {error} only");
