@@ -112,9 +112,8 @@ impl<W> Decoder<W> {
             let wanted = if is_last { rows.of(input.count) } else { input.count };
             let weights = layer.weights();
             let like = engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
-            let out = engine.scope(&format!("layer {index}"), |e| {
-                e.layer(&like, |e| block.forward(e, cache, &x, wanted))
-            })?;
+            let out = engine
+                .scope(&format!("layer {index}"), |e| e.layer(&like, |e| block.forward(e, cache, &x, wanted)))?;
             progress(index + 1);
             let Some(out) = out else { return Ok(None) };
             x = out;

@@ -2,7 +2,7 @@
 
 use engine::{Engine, LogitBits, Select, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
-use ndarray::ArrayD;
+use ndarray::{Array2, ArrayD};
 
 use crate::decoder::Decoder;
 use crate::layers::{Input, Rows};
@@ -51,8 +51,27 @@ impl<W> Model<W> {
             None => Columns::Shape,
             Some(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
         };
-        let decoder = Decoder::load(spec.style(), &mut Builder { checkpoint, columns, loader })?;
-        Ok(Model { spec: spec.clone(), decoder })
+        Self::build(spec, Builder { checkpoint, columns, loader })
+    }
+
+    /// [`Model::load`] with a scoring head whose columns are all 0, to fit another: of the norms of (tokens, width)
+    /// that a layer computes, the first gives what a head reads.
+    ///
+    /// # Errors
+    /// Those of [`Model::load`].
+    pub fn load_to_fit(
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        checkpoint: &Checkpoint,
+    ) -> Result<Self, Error> {
+        checkpoint.check_all(spec)?;
+        let columns = Array2::zeros((spec.hidden(), spec.heads().kv_heads));
+        let columns = Columns::Known(vec![columns; spec.layers()]);
+        Self::build(spec, Builder { checkpoint: Some(checkpoint), columns, loader })
+    }
+
+    fn build(spec: &ModelSpec, mut builder: Builder<W>) -> Result<Self, Error> {
+        Ok(Model { spec: spec.clone(), decoder: Decoder::load(spec.style(), &mut builder)? })
     }
 
     /// All weights, in the order in which they were prepared.

@@ -90,7 +90,8 @@ impl Common {
             Some(_) => keys.size(&["head_dim"])?,
         };
         let context = or("max_position_embeddings", defaults.max_position_embeddings)?;
-        let original = defaults.original.map(|default| or("original_max_position_embeddings", default)).transpose()?;
+        let original =
+            defaults.original.map(|default| or("original_max_position_embeddings", default)).transpose()?;
         let (activation, eps) = (defaults.activation, defaults.eps);
         Ok(Common {
             vocab_size: or("vocab_size", defaults.vocab_size)?,
@@ -105,12 +106,7 @@ impl Common {
             norm_eps: keys.number(eps.0)?.map_or(eps.1, |eps| eps as f32),
             tie_word_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(defaults.tie_word_embeddings),
             eos_token_id: keys.ids("eos_token_id")?.unwrap_or_else(|| defaults.eos.to_vec()),
-            rope: RopeConfig::read(
-                keys,
-                context,
-                original,
-                (defaults.rope_theta, defaults.partial_rotary_factor),
-            )?,
+            rope: RopeConfig::read(keys, context, original, (defaults.rope_theta, defaults.partial_rotary_factor))?,
         })
     }
 
