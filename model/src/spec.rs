@@ -80,7 +80,7 @@ macro_rules! specs {
                 }
             }
 
-            /// How the decoder computes it.
+            /// Its sizes, its tensors, and how the decoder computes it.
             pub(crate) fn style(&self) -> Style {
                 match self {
                     $(ModelSpec::$name(config) => config.style(),)+
@@ -168,13 +168,13 @@ impl ModelSpec {
         Layers { heads, windows, soft_cap: score_cap }
     }
 
-    /// What logits are capped at, if they are: they are c tanh(x / c). The client applies it to the logits that it
+    /// The soft cap c of logits, if they have one: they are c tanh(x / c). The client applies it to the logits that it
     /// learns.
     pub fn logit_cap(&self) -> Option<f32> {
         self.style().logit_cap
     }
 
-    /// What a norm publishes for a gain of 1.
+    /// A norm publishes this for a gain of 1.
     pub(crate) fn unit_gain(&self) -> f32 {
         if self.style().norm == Norm::RmsLessOne { 0.0 } else { 1.0 }
     }
@@ -184,7 +184,7 @@ impl ModelSpec {
         self.style().tensors()
     }
 
-    /// What the tensor `name` is, which the program does not read but knows to change nothing.
+    /// Describes the tensor `name`, which the program does not read but knows to change nothing.
     pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
         self.style().buffer(name)
     }

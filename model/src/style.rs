@@ -24,7 +24,7 @@ pub(crate) struct Style {
     pub(crate) norms: Norms,
     /// Which norms they are.
     pub(crate) norm: Norm,
-    /// What is added to the mean square under a norm's root.
+    /// A norm adds this to the mean square under its root.
     pub(crate) eps: f32,
     /// Norms of queries and keys.
     pub(crate) qk_norm: QkNorm,
@@ -35,23 +35,23 @@ pub(crate) struct Style {
     pub(crate) scales: Vec<f32>,
     /// By layer how many tokens a query sees, its own included; `None` for all.
     pub(crate) windows: Vec<Option<usize>>,
-    /// What scores are capped at, if they are.
+    /// The soft cap of scores, if they have one.
     pub(crate) score_cap: Option<f32>,
-    /// What logits are capped at, if they are.
+    /// The soft cap of logits, if they have one.
     pub(crate) logit_cap: Option<f32>,
     pub(crate) mlp: Mlp,
     pub(crate) activation: Activation,
-    /// Whether queries, keys and values have biases.
+    /// Queries, keys and values have biases.
     pub(crate) qkv_bias: bool,
-    /// Whether the output of attention has one.
+    /// The output of attention has a bias.
     pub(crate) output_bias: bool,
-    /// Whether the MLP's matrices have them.
+    /// The matrices of the MLP have biases.
     pub(crate) mlp_bias: bool,
-    /// Whether the head has one.
+    /// The head has a bias.
     pub(crate) head_bias: bool,
-    /// Whether the head is the embedding.
+    /// The head is the embedding.
     pub(crate) tied: bool,
-    /// What embeddings are multiplied by, if they are.
+    /// A factor of embeddings, if they have one.
     pub(crate) embedding_scale: Option<f32>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Norms {
 pub(crate) enum Norm {
     /// Root mean square, with a gain.
     Rms,
-    /// The same, of which the gain less 1 is published.
+    /// Root mean square, with a gain that is published less 1.
     RmsLessOne,
     /// With mean, gain and shift.
     Layer,
@@ -89,7 +89,7 @@ pub(crate) enum QkNorm {
     Whole,
 }
 
-/// How a position is told.
+/// Embeddings of positions.
 #[derive(Clone, Debug)]
 pub(crate) enum Positions {
     /// Queries and keys turn, by one of these embeddings.
@@ -98,6 +98,7 @@ pub(crate) enum Positions {
     Learned { offset: usize },
 }
 
+/// The MLP of every layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mlp {
     /// down(activation(gate(x)) up(x)).
@@ -106,7 +107,7 @@ pub(crate) enum Mlp {
     Plain,
 }
 
-/// What a published tensor of a layer is.
+/// The use of a published tensor of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Query,
@@ -163,16 +164,16 @@ pub(crate) struct Names {
     pub(crate) layers: &'static str,
     /// The tensors of a layer, in the order in which they are listed.
     pub(crate) layer: &'static [(Role, &'static str)],
-    /// Whether the matrices of a layer are published as (inputs, outputs).
+    /// The matrices of a layer are published as (inputs, outputs).
     pub(crate) conv1d: bool,
-    /// What the one matrix for query, key and value is called here.
+    /// The name that this program gives the one matrix for query, key and value.
     pub(crate) qkv: &'static str,
-    /// What the one matrix for gate and up, or up alone, is called here.
+    /// The name that this program gives the one matrix for gate and up, or for up alone.
     pub(crate) up: &'static str,
     /// The last norm.
     pub(crate) norm: &'static str,
     pub(crate) head: &'static str,
-    /// What older programs stored beside the weights; `{}` stands for the number of a layer.
+    /// Tensors that older programs stored beside the weights; `{}` stands for the number of a layer.
     pub(crate) buffers: &'static [(&'static str, Stored)],
 }
 
@@ -245,7 +246,7 @@ impl Style {
         }
     }
 
-    /// The same with layer norms, a plain MLP and biases, as before LLaMA.
+    /// This style with layer norms, a plain MLP and biases, as before LLaMA.
     pub(crate) fn with_layer_norms(self) -> Self {
         let norm = Norm::Layer;
         Style { norm, mlp: Mlp::Plain, qkv_bias: true, output_bias: true, mlp_bias: true, ..self }
@@ -335,7 +336,7 @@ impl Style {
         Some(Shape::Matrix { inputs, outputs, biased })
     }
 
-    /// What the tensor `name` is, which the program does not read but knows to change nothing.
+    /// Describes the tensor `name`, which the program does not read but knows to change nothing.
     pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
         let Names { root, embedding, head, buffers, .. } = self.names;
         if self.tied && name.strip_suffix(".weight") == Some(head) {

@@ -8,7 +8,7 @@ use super::{ConfigError, Keys, MAX_LAYERS, unsupported};
 /// A window, and the layers that have it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Windows {
-    /// How many tokens a query sees in such a layer, its own included; `None` for all.
+    /// The tokens that a query sees in such a layer, its own included; `None` for all.
     pub sliding_window: Option<usize>,
     /// Which layers have the window.
     pub window_layers: Vec<bool>,

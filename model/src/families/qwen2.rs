@@ -20,7 +20,7 @@ pub struct Qwen2Config {
     pub windows: Windows,
 }
 
-/// What `transformers` takes for missing keys.
+/// Values that `transformers` takes for missing keys.
 pub(super) const DEFAULTS: Defaults = Defaults {
     vocab_size: 151936,
     max_position_embeddings: 32768,
