@@ -64,12 +64,6 @@ pub enum Error {
     /// A cache policy that the model does not fit.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A policy that ranks tokens by learned scores, and a family whose program gives none.
-    #[error("cache policy `{policy}` needs learned scores, which only GPT-2 and LLaMA models give")]
-    NoLearnedScores {
-        /// The policy.
-        policy: String,
-    },
     /// A policy that ranks tokens by learned scores, and a model that gives none.
     #[error("the cache policy needs learned scores, and the model was loaded without their columns")]
     NotLearned,

@@ -1,6 +1,6 @@
-//! What the architectures have in common.
+//! Steps of a decoder, and what it is given.
 
-use engine::{Engine, Gelu, Layer, Tensor};
+use engine::{Engine, Gelu, Tensor};
 use mpcache::KvCache;
 
 use crate::config::Activation;
@@ -49,27 +49,6 @@ pub(crate) fn activate<E: Engine>(
     }
 }
 
-/// The class of layer `index`: layers of one class cost the same. The last layer may compute fewer rows.
-pub(crate) fn class<E: Engine>(cache: &KvCache<E>, index: usize, last: bool) -> usize {
-    2 * cache.layer_class(index) + usize::from(last)
-}
-
-/// Hands the columns of `qkv` (n, columns) beyond the first `width` to the cache: the learned scores of new tokens,
-/// if `weight` has columns for them.
-pub(crate) fn learned<E: Engine>(
-    engine: &E,
-    cache: &mut KvCache<E>,
-    layer: usize,
-    qkv: &E::Tensor,
-    width: usize,
-    weight: &E::Weight,
-) {
-    let columns = qkv.shape()[1];
-    if columns > width {
-        cache.score(layer, &qkv.slice(1, width..columns), engine.linear_ceiling(weight));
-    }
-}
-
 /// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
 /// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
 pub(crate) fn attend<E: Engine>(
@@ -99,60 +78,6 @@ pub(crate) fn gain<E: Engine>(engine: &mut E, x: &E::Tensor, gains: &E::Weight) 
         let rows = E::Tensor::concat(0, &vec![&row; x.shape()[0]]);
         e.mul(x, &rows)
     })
-}
-
-/// A layer of a model.
-pub(crate) trait Block<E: Engine> {
-    /// Its weights, in the order in which they were prepared.
-    fn weights(&self) -> Vec<&E::Weight>;
-
-    /// Layers with another number make other calls, in a model whose layers differ.
-    fn kind(&self) -> usize {
-        0
-    }
-
-    /// (count, width) -> (wanted, width) for the last tokens that are wanted; nothing if none is.
-    fn forward(&self, at: At<E>, x: &E::Tensor) -> Result<Option<E::Tensor>, engine::Error>;
-}
-
-/// Where a block computes.
-pub(crate) struct At<'a, E: Engine> {
-    pub(crate) engine: &'a mut E,
-    pub(crate) cache: &'a mut KvCache<E>,
-    /// The index of the layer.
-    pub(crate) layer: usize,
-    /// How many of the last tokens are wanted.
-    pub(crate) wanted: usize,
-}
-
-/// The kinds of layers of one model, at most.
-const KINDS: usize = 4;
-
-/// Puts `x` (count, width) through all `blocks`: (rows, width) of the last one, or nothing if no rows are wanted.
-pub(crate) fn through<E: Engine, B: Block<E>>(
-    engine: &mut E,
-    cache: &mut KvCache<E>,
-    blocks: &[B],
-    mut x: E::Tensor,
-    rows: Rows,
-    progress: &mut dyn FnMut(usize),
-) -> Result<Option<E::Tensor>, engine::Error> {
-    let count = x.shape()[0];
-    for (layer, block) in blocks.iter().enumerate() {
-        // Beyond the last layer's keys and values only the wanted rows matter.
-        let last = layer + 1 == blocks.len();
-        let wanted = if last { rows.of(count) } else { count };
-        let weights = block.weights();
-        let class = class(cache, layer, last) * KINDS + block.kind();
-        let like = Layer { index: layer, class, weights: &weights };
-        let out = engine.scope(&format!("layer {layer}"), |e| {
-            e.layer(&like, |engine| block.forward(At { engine, cache, layer, wanted }, &x))
-        })?;
-        progress(layer + 1);
-        let Some(out) = out else { return Ok(None) };
-        x = out;
-    }
-    Ok(Some(x))
 }
 
 /// The last `wanted` rows of x.

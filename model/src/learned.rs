@@ -2,9 +2,10 @@
 //!
 //! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. Its columns stand in the matrix
 //! that gives query, key and value, so that they cost no exchange. They are read from [`LEARNED_FILE`] in the model's
-//! directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value
-//! heads, width), to be applied to the hidden state as its norm returns it, before gain and shift. The tensor
-//! `checkpoint` holds the 32 bytes of a hash of the checkpoint that they were fitted to.
+//! directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value heads, width), to be applied to the
+//! hidden state as its norm returns it, before gain and shift. Where attention reads a state without a norm (OLMo 2),
+//! one is taken for the scores alone. The tensor `checkpoint` holds the 32 bytes of a hash of the checkpoint that
+//! they were fitted to.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -15,35 +15,18 @@ mod digest;
 mod draft;
 mod error;
 mod families;
-mod family;
 mod files;
 mod generate;
 pub mod hints;
-
-mod gated;
-mod gemma;
-mod gemma2;
-mod gemma3;
-mod gpt2;
-mod gpt_neox;
 mod layers;
 mod learned;
 mod lengths;
-mod llama;
 mod mapping;
-mod mistral;
-mod olmo2;
-mod opt;
-mod parallel;
-mod phi;
-mod phi3;
-mod qwen2;
-mod qwen3;
 mod rope;
 mod sampling;
-mod smollm3;
 mod spec;
 mod store;
+mod style;
 mod surprisal;
 mod synth;
 mod transformer;
@@ -57,16 +40,14 @@ pub use beside::LEARNED_FILE;
 pub use check::{Check, check, compare};
 pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
 pub use chunks::{chunk_size, passes};
-pub use config::{ConfigError, RopeConfig, RopeScaling};
-pub use decoder::Decoder;
+pub use config::{Common, ConfigError, RopeConfig, RopeScaling, Windows};
 pub use draft::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, Schedule, SmallModel};
 pub use error::Error;
+pub use families::gemma2::Gemma;
 pub use files::{
     MAX_TOKENIZER_BYTES, ModelFiles, bundled, bundled_names, bundled_text, bundled_texts, shape, shape_names,
     tokenizer_beside,
 };
-pub use gated::Gated;
-pub use gemma::Gemma;
 pub use generate::{
     GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_lengths, check_padding,
     generate, generate_with,
@@ -75,7 +56,6 @@ pub use layers::{Input, Rows};
 pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};
 pub use mpcache::Padding;
-pub use parallel::Parallel;
 pub use sampling::{Sampler, argmax};
 pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};

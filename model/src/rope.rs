@@ -7,8 +7,6 @@ use mpcache::KvCache;
 use ndarray::Array2;
 
 use crate::config::{RopeConfig, RopeScaling};
-use crate::decoder::Decoder;
-use crate::family::{Buffer, layer_index};
 
 /// Frequencies of a rotary embedding, one for each pair of coordinates.
 pub(crate) struct Rope {
@@ -26,25 +24,16 @@ pub(crate) struct Angles {
 }
 
 impl Rope {
-    /// For heads of which `turned` coordinates turn.
-    pub(crate) fn new(turned: usize, theta: f64, scaling: &RopeScaling) -> Self {
-        let of = |scaling: &RopeScaling, long| frequencies(turned, theta, scaling, long);
-        let frequencies = of(scaling, false);
-        match scaling {
-            RopeScaling::LongRope { original_max_position_embeddings, attention_factor, .. } => Rope {
-                frequencies,
-                long: Some((*original_max_position_embeddings, of(scaling, true))),
-                factor: *attention_factor as f32,
-            },
-            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => {
-                Rope { frequencies, long: None, factor: 1.0 }
-            }
-        }
-    }
-
     /// That of a configuration, for heads of `head_dim`.
-    pub(crate) fn of_config(config: &RopeConfig, head_dim: usize) -> Self {
-        Rope::new(config.turned(head_dim), config.rope_theta, &config.rope_scaling)
+    pub(crate) fn new(config: &RopeConfig, head_dim: usize) -> Self {
+        let of = |long| frequencies(config.turned(head_dim), config.rope_theta, &config.rope_scaling, long);
+        let (long, factor) = match &config.rope_scaling {
+            RopeScaling::LongRope { original_max_position_embeddings, attention_factor, .. } => {
+                (Some((*original_max_position_embeddings, of(true))), *attention_factor as f32)
+            }
+            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => (None, 1.0),
+        };
+        Rope { frequencies: of(false), long, factor }
     }
 
     /// Angles of the `count` positions that come next in `cache`.
@@ -86,34 +75,11 @@ fn frequencies(turned: usize, theta: f64, scaling: &RopeScaling, long: bool) -> 
     plain.enumerate().map(|(i, w)| scaling.stretch(i, w, long) as f32).collect()
 }
 
-/// Of a model with tensors by the names of LLaMA: the frequencies that older programs stored, and a tied head.
-pub(crate) fn buffer(
-    name: &str,
-    tied: bool,
-    layers: usize,
-    turned: usize,
-    theta: f64,
-    scaling: &RopeScaling,
-) -> Option<Buffer> {
-    if name == "lm_head.weight" && tied {
-        return Some(Buffer::TiedHead("model.embed_tokens.weight"));
-    }
-    let bare = name.strip_prefix("model.").unwrap_or(name);
-    let of_a_layer = layer_index(bare, "layers.", ".self_attn.rotary_emb.inv_freq", layers).is_some();
-    (of_a_layer || bare == "rotary_emb.inv_freq").then(|| stored(turned, theta, scaling))
-}
-
-/// [`buffer`] of a model with the names of LLaMA.
-pub(crate) fn buffer_of(name: &str, decoder: &Decoder, rope: &RopeConfig) -> Option<Buffer> {
-    let turned = rope.turned(decoder.head_dim);
-    let Decoder { tie_word_embeddings, num_hidden_layers, .. } = decoder;
-    buffer(name, *tie_word_embeddings, *num_hidden_layers, turned, rope.rope_theta, &rope.rope_scaling)
-}
-
-/// Stored frequencies: scaled, or as they are before scaling, as older programs have them.
-pub(crate) fn stored(turned: usize, theta: f64, scaling: &RopeScaling) -> Buffer {
-    let of = |scaling: &RopeScaling| frequencies(turned, theta, scaling, false);
-    Buffer::Frequencies(vec![of(scaling), of(&RopeScaling::None)])
+/// Frequencies that programs stored beside the weights: scaled, or as they are before scaling, as older ones have
+/// them.
+pub(crate) fn stored(config: &RopeConfig, head_dim: usize) -> Vec<Vec<f32>> {
+    let of = |scaling: &RopeScaling| frequencies(config.turned(head_dim), config.rope_theta, scaling, false);
+    vec![of(&config.rope_scaling), of(&RopeScaling::None)]
 }
 
 impl RopeScaling {

@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::checkpoint::TensorSpec;
 use crate::config::{ConfigError, Keys, foreign, unsupported};
-use crate::families::families;
-use crate::family::{Buffer, Dimensions, Family};
+use crate::families::{Family, families};
 use crate::hints;
+use crate::style::{Buffer, Norm, Style};
 
 /// Makes one type of the configurations of all families.
 macro_rules! specs {
     ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
-        $(pub use crate::$module::$config;)+
+        $(pub use crate::families::$module::$config;)+
 
         /// Architecture and shape of a model: public, everything that both parties must agree on to compute it.
         ///
@@ -73,55 +73,17 @@ macro_rules! specs {
                 Ok(self)
             }
 
-            fn dimensions(&self) -> Dimensions<'_> {
+            /// Ids that end a text.
+            pub fn eos(&self) -> &[u32] {
                 match self {
-                    $(ModelSpec::$name(config) => config.dimensions(),)+
+                    $(ModelSpec::$name(config) => config.eos(),)+
                 }
             }
 
-            fn windows(&self) -> Vec<Option<usize>> {
+            /// Its sizes, its tensors, and how the decoder computes it.
+            pub(crate) fn style(&self) -> Style {
                 match self {
-                    $(ModelSpec::$name(config) => config.windows(),)+
-                }
-            }
-
-            fn score_cap(&self) -> Option<f32> {
-                match self {
-                    $(ModelSpec::$name(config) => config.score_cap(),)+
-                }
-            }
-
-            /// What logits are capped at, if they are: they are c tanh(x / c). The client applies it to the logits
-            /// that it learns.
-            pub fn logit_cap(&self) -> Option<f32> {
-                match self {
-                    $(ModelSpec::$name(config) => config.logit_cap(),)+
-                }
-            }
-
-            pub(crate) fn short_text(&self) -> Option<usize> {
-                match self {
-                    $(ModelSpec::$name(config) => config.short_text(),)+
-                }
-            }
-
-            /// What a norm publishes for a gain of 1.
-            pub(crate) fn unit_gain(&self) -> f32 {
-                match self {
-                    $(ModelSpec::$name(_) => <$config as Family>::UNIT_GAIN,)+
-                }
-            }
-
-            /// Names and shapes of the tensors that a checkpoint must hold.
-            pub fn tensors(&self) -> Vec<TensorSpec> {
-                match self {
-                    $(ModelSpec::$name(config) => Family::tensors(config),)+
-                }
-            }
-
-            pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
-                match self {
-                    $(ModelSpec::$name(config) => config.buffer(name),)+
+                    $(ModelSpec::$name(config) => config.style(),)+
                 }
             }
         }
@@ -165,53 +127,70 @@ impl ModelSpec {
 
     /// Heads of every attention layer.
     pub fn heads(&self) -> HeadShape {
-        self.dimensions().heads
+        self.style().heads
     }
 
     /// Number of layers.
     pub fn layers(&self) -> usize {
-        self.dimensions().layers
+        self.style().layers()
     }
 
     /// Length of a residual vector.
     pub fn hidden(&self) -> usize {
-        self.dimensions().hidden
+        self.style().hidden
     }
 
     /// Number of token ids.
     pub fn vocabulary(&self) -> usize {
-        self.dimensions().vocabulary
+        self.style().vocabulary
     }
 
     /// Most positions that can go through the model: GPT-2 has a table of them. Rotary embeddings have no end, but
     /// beyond the length that the configuration states a model was never trained to tell distances.
     pub fn max_positions(&self) -> usize {
-        self.dimensions().max_positions
+        self.style().max_positions
     }
 
     /// The same for a text of which it was stated before its first token that it has `text` positions. Longer texts
     /// may have another embedding of positions, for which this one would have to be read again.
     pub fn max_positions_of(&self, text: Option<usize>) -> usize {
-        match (self.short_text(), text) {
+        let style = self.style();
+        match (style.short_text(), text) {
             (Some(short), Some(text)) if text <= short => short,
-            _ => self.max_positions(),
+            _ => style.max_positions,
         }
-    }
-
-    /// Ids that end a text.
-    pub fn eos(&self) -> &[u32] {
-        self.dimensions().eos
     }
 
     /// What its layers of attention are like. A window that all positions fit into is none.
     pub fn attention(&self) -> Layers {
-        let Dimensions { heads, max_positions, .. } = self.dimensions();
-        let windows = self.windows().into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
-        Layers { heads, windows, soft_cap: self.score_cap() }
+        let Style { heads, max_positions, windows, score_cap, .. } = self.style();
+        let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
+        Layers { heads, windows, soft_cap: score_cap }
+    }
+
+    /// The soft cap c of logits, if they have one: they are c tanh(x / c). The client applies it to the logits that it
+    /// learns.
+    pub fn logit_cap(&self) -> Option<f32> {
+        self.style().logit_cap
+    }
+
+    /// A norm publishes this for a gain of 1.
+    pub(crate) fn unit_gain(&self) -> f32 {
+        if self.style().norm == Norm::RmsLessOne { 0.0 } else { 1.0 }
+    }
+
+    /// Names and shapes of the tensors that a checkpoint must hold.
+    pub fn tensors(&self) -> Vec<TensorSpec> {
+        self.style().tensors()
+    }
+
+    /// Describes the tensor `name`, which the program does not read but knows to change nothing.
+    pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
+        self.style().buffer(name)
     }
 
     fn check_windows(&self) -> Result<(), ConfigError> {
-        match self.windows().into_iter().flatten().find(|window| *window == 0) {
+        match self.style().windows.into_iter().flatten().find(|window| *window == 0) {
             Some(window) => Err(unsupported("sliding_window", window, "at least 1")),
             None => Ok(()),
         }

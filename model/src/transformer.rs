@@ -1,76 +1,21 @@
-//! The choice between the families.
+//! A model of any family.
 
 use engine::{Engine, LogitBits, Select, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
-use ndarray::ArrayD;
+use ndarray::{Array2, ArrayD};
 
-use crate::families::families;
+use crate::decoder::Decoder;
 use crate::layers::{Input, Rows};
 use crate::learned::Columns;
 use crate::spec::ModelSpec;
 use crate::weights::Builder;
 use crate::{Checkpoint, Error};
 
-/// Makes one type of the programs of all families.
-macro_rules! models {
-    ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
-        $(pub use crate::$module::$name;)+
-
-        /// A model whose matrices are prepared for an engine with weights `W`.
-        pub enum Model<W> {
-            $(
-                #[doc = concat!("`", $tag, "`")]
-                $name($name<W>),
-            )+
-        }
-
-        impl<W> Model<W> {
-            fn build(spec: &ModelSpec, builder: &mut Builder<W>) -> Result<Self, Error> {
-                Ok(match spec {
-                    $(ModelSpec::$name(config) => Model::$name($name::load(config, builder)?),)+
-                })
-            }
-
-            /// All weights, in the order in which they were prepared.
-            pub fn weights(&self) -> Vec<&W> {
-                match self {
-                    $(Model::$name(model) => model.weights(),)+
-                }
-            }
-
-            /// The public shape.
-            pub fn spec(&self) -> ModelSpec {
-                match self {
-                    $(Model::$name(model) => ModelSpec::$name(model.config().clone()),)+
-                }
-            }
-
-            /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or
-            /// count, width), or nothing with [`Rows::None`]. `progress` is called with the number of layers done
-            /// after each. Positions must stay below [`ModelSpec::max_positions`].
-            pub fn forward<E: Engine<Weight = W>>(
-                &self,
-                engine: &mut E,
-                input: Input,
-                cache: &mut KvCache<E>,
-                rows: Rows,
-                progress: &mut dyn FnMut(usize),
-            ) -> Result<Option<E::Tensor>, engine::Error> {
-                match self {
-                    $(Model::$name(model) => model.forward(engine, input, cache, rows, progress),)+
-                }
-            }
-
-            fn head(&self) -> &W {
-                match self {
-                    $(Model::$name(model) => model.head(),)+
-                }
-            }
-        }
-    };
+/// A model whose matrices are prepared for an engine with weights `W`.
+pub struct Model<W> {
+    spec: ModelSpec,
+    decoder: Decoder<W>,
 }
-
-families!(models);
 
 impl<W> Model<W> {
     /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on
@@ -106,16 +51,42 @@ impl<W> Model<W> {
             None => Columns::Shape,
             Some(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
         };
-        Self::build(spec, &mut Builder { checkpoint, columns, loader })
+        Self::build(spec, Builder { checkpoint, columns, loader })
+    }
+
+    /// [`Model::load`] with a scoring head whose columns are all 0, to fit another: of the norms of (tokens, width)
+    /// that a layer computes, the first gives what a head reads.
+    ///
+    /// # Errors
+    /// Those of [`Model::load`].
+    pub fn load_to_fit(
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        checkpoint: &Checkpoint,
+    ) -> Result<Self, Error> {
+        checkpoint.check_all(spec)?;
+        let columns = Array2::zeros((spec.hidden(), spec.heads().kv_heads));
+        let columns = Columns::Known(vec![columns; spec.layers()]);
+        Self::build(spec, Builder { checkpoint: Some(checkpoint), columns, loader })
+    }
+
+    fn build(spec: &ModelSpec, mut builder: Builder<W>) -> Result<Self, Error> {
+        Ok(Model { spec: spec.clone(), decoder: Decoder::load(spec.style(), &mut builder)? })
+    }
+
+    /// All weights, in the order in which they were prepared.
+    pub fn weights(&self) -> Vec<&W> {
+        self.decoder.weights()
+    }
+
+    /// The public shape.
+    pub fn spec(&self) -> ModelSpec {
+        self.spec.clone()
     }
 
     /// Whether it gives learned scores of tokens, see [`Model::load_for`].
     pub fn learned(&self) -> bool {
-        match self {
-            Model::Gpt2(model) => model.learned(),
-            Model::Llama(model) => model.learned(),
-            _ => false,
-        }
+        self.decoder.scores()
     }
 
     /// An empty cache for one generation.
@@ -123,7 +94,21 @@ impl<W> Model<W> {
     /// # Panics
     /// If the policy has no layer to act on ([`ModelSpec::check_policy`]).
     pub fn cache<E: Select<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
-        KvCache::of(&self.spec().attention(), policy)
+        KvCache::of(&self.spec.attention(), policy)
+    }
+
+    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
+    /// width), or nothing with [`Rows::None`]. `progress` is called with the number of layers done after each.
+    /// Positions must stay below [`ModelSpec::max_positions`].
+    pub fn forward<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        input: Input,
+        cache: &mut KvCache<E>,
+        rows: Rows,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Option<E::Tensor>, engine::Error> {
+        self.decoder.forward(engine, input, cache, rows, progress)
     }
 
     /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`], without a
@@ -133,7 +118,7 @@ impl<W> Model<W> {
         engine: &mut E,
         hidden: &E::Tensor,
     ) -> Result<E::Tensor, engine::Error> {
-        engine.scope("head", |e| e.linear(hidden, self.head()))
+        engine.scope("head", |e| e.linear(hidden, self.decoder.head()))
     }
 
     /// Logits of the same with `bits` fractional bits, opened to the client. A [cap](ModelSpec::logit_cap) is applied
@@ -144,8 +129,8 @@ impl<W> Model<W> {
         hidden: &E::Tensor,
         bits: LogitBits,
     ) -> Result<Option<ArrayD<f32>>, engine::Error> {
-        let logits = engine.scope("head", |e| e.reveal_linear(hidden, self.head(), bits))?;
-        Ok(match self.spec().logit_cap() {
+        let logits = engine.scope("head", |e| e.reveal_linear(hidden, self.decoder.head(), bits))?;
+        Ok(match self.decoder.style.logit_cap {
             Some(cap) => logits.map(|logits| logits.mapv(|x| cap * (x / cap).tanh())),
             None => logits,
         })
@@ -161,20 +146,11 @@ impl ModelSpec {
         lister.specs
     }
 
-    /// Whether the program of the family gives learned scores of tokens, see [`Model::load_for`].
-    fn learns(&self) -> bool {
-        matches!(self, ModelSpec::Gpt2(_) | ModelSpec::Llama(_))
-    }
-
-    /// Refuses a cache policy whose settings are for another model, that has no layer to act on, or that needs
-    /// learned scores where the family has none.
+    /// Refuses a cache policy whose settings are for another model, or that has no layer to act on.
     pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
         let layers = self.attention();
         if !layers.take(policy) {
             return Err(Error::WindowedPolicy { policy: policy.to_string() });
-        }
-        if policy.needs_scoring_head() && !self.learns() {
-            return Err(Error::NoLearnedScores { policy: policy.to_string() });
         }
         Ok(policy.check(layers.pruned(), layers.heads)?)
     }

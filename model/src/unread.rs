@@ -11,12 +11,12 @@
 //! | `rotary_emb.inv_freq` | the frequencies that follow from the configuration |
 //! | `lm_head.weight` where the configuration ties it | the embedding |
 //!
-//! A family says which names these are ([`Family::buffer`](crate::family::Family::buffer)).
+//! A family says which names these are ([`Names::buffers`](crate::style::Names)).
 
 use std::collections::BTreeSet;
 
-use crate::family::Buffer;
 use crate::spec::ModelSpec;
+use crate::style::Buffer;
 use crate::{Checkpoint, CheckpointError};
 
 /// The largest masked score that [`Buffer::MaskedBias`] may stand for.

@@ -50,11 +50,6 @@ impl<W> Builder<'_, W> {
         })
     }
 
-    /// A table of `rows` rows, as published.
-    pub(crate) fn table(&mut self, name: &str, shape: (usize, usize)) -> Result<W, Error> {
-        self.weight(name, shape, |c| Published::stored(c, name, None))
-    }
-
     /// A vector that activations are multiplied by, `width` long, whose values `read` finds: for
     /// [`gain`](crate::layers::gain).
     pub(crate) fn gains(
@@ -67,11 +62,6 @@ impl<W> Builder<'_, W> {
         let data = self.checkpoint.map(read).transpose()?;
         let data = data.map(|gains| WeightData::new(gains.insert_axis(Axis(0)), None));
         Ok(self.loader.load(&spec, data)?)
-    }
-
-    /// The same, each row less its mean.
-    pub(crate) fn centred_table(&mut self, name: &str, shape: (usize, usize)) -> Result<W, Error> {
-        self.weight(name, shape, |c| Ok(Published::stored(c, name, None)?.centred()))
     }
 }
 
@@ -391,9 +381,4 @@ impl MatrixSource for PublishedMatrix {
 /// (w - `mean`) `factor` in place of every number w.
 fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
     wide(|| numbers.iter_mut().for_each(|w| *w = (*w - mean) * factor));
-}
-
-/// Gain and shift of the norm `name`.
-pub(crate) fn norm(c: &Checkpoint, name: &str) -> Result<(Array1<f32>, Array1<f32>), CheckpointError> {
-    Ok((c.vector(&format!("{name}.weight"))?, c.vector(&format!("{name}.bias"))?))
 }

@@ -10,7 +10,6 @@ use study::eval::Sequence;
 use study::fit::{fit_columns, fit_layers};
 
 use super::eval::{EvalError, text_ids};
-use super::float::FloatModel;
 use super::progress::passes;
 use super::{Error, out};
 use crate::disk::{check_writable, read};
@@ -98,15 +97,13 @@ impl TextArgs {
     fn open(&self) -> Result<Opened, Error> {
         let files = open_model(&self.model)?;
         let sequences = self.read(&files)?;
-        let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
-        Ok(Opened { files, model, sequences })
+        Ok(Opened { files, sequences })
     }
 }
 
 /// A model, and what it learns from.
 struct Opened {
     files: ModelFiles,
-    model: FloatModel,
     sequences: Vec<Vec<u32>>,
 }
 
@@ -128,10 +125,11 @@ fn kvzap(text: &TextArgs, after: usize, path: Option<PathBuf>) -> Result<(), Err
     let path = path.unwrap_or(beside);
     check_writable(Some(&path))?;
     let opened = text.open()?;
-    let Opened { files, model, .. } = &opened;
+    let files = &opened.files;
+    let model = Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint)?;
     let sequences = opened.sequences();
     let bar = passes(sequences.len());
-    let fitted = fit_columns(model, &files.checkpoint, &sequences, after, &mut || bar.inc(1));
+    let fitted = fit_columns(&model, &files.checkpoint, &sequences, after, &mut || bar.inc(1));
     bar.finish_and_clear();
     let fitted = fitted?;
     fitted.write(&files.spec, &files.checkpoint, &path)?;
@@ -143,8 +141,9 @@ fn kvzap(text: &TextArgs, after: usize, path: Option<PathBuf>) -> Result<(), Err
 
 fn squeeze(text: &TextArgs) -> Result<(), Error> {
     let opened = text.open()?;
+    let model = Model::load(&mut FloatLoader, &opened.files.spec, Some(&opened.files.checkpoint))?;
     let bar = passes(opened.sequences.len());
-    let change = fit_layers(&opened.model, &opened.sequences(), &mut || bar.inc(1));
+    let change = fit_layers(&model, &opened.sequences(), &mut || bar.inc(1));
     bar.finish_and_clear();
     let change = change?;
     for (layer, cosine) in change.similarity.iter().enumerate() {

@@ -210,8 +210,8 @@ mod planted {
     fn an_excerpt_that_is_not_there_is_told() {
         for (include, why) in [
             ("../../no/such.rs:x", "no/such.rs"),
-            ("../../model/src/families.rs:no-such-anchor", "no-such-anchor"),
-            ("../../model/src/families.rs", "anchor"),
+            ("../../model/src/families/mod.rs:no-such-anchor", "no-such-anchor"),
+            ("../../model/src/families/mod.rs", "anchor"),
             ("../../../elsewhere.rs:x", "workspace"),
         ] {
             let chapter = Chapter::read(&format!("```rust\n{{{{#include {include}}}}}\n```\n")).unwrap();

@@ -137,6 +137,14 @@ impl RopeConfig {
         (head_dim as f64 * self.partial_rotary_factor) as usize
     }
 
+    /// The context of the training, where longer texts have other frequencies.
+    pub(crate) fn short_text(&self) -> Option<usize> {
+        match self.rope_scaling {
+            RopeScaling::LongRope { original_max_position_embeddings, .. } => Some(original_max_position_embeddings),
+            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => None,
+        }
+    }
+
     pub(crate) fn check(&self, head_dim: usize) -> Result<(), ConfigError> {
         positive("rope_theta", self.rope_theta)?;
         let turned = self.turned(head_dim);
@@ -195,15 +203,5 @@ impl RopeScaling {
                 Ok(())
             }
         }
-    }
-}
-
-/// Base and scaling of LLaMA's rotary embedding, in which all coordinates turn.
-pub(crate) fn rope(keys: &Keys, context: usize) -> Result<(f64, RopeScaling), ConfigError> {
-    let RopeConfig { rope_theta, rope_scaling, partial_rotary_factor } =
-        RopeConfig::read(keys, context, None, (10000.0, 1.0))?;
-    match partial_rotary_factor {
-        1.0 => Ok((rope_theta, rope_scaling)),
-        part => Err(unsupported("partial_rotary_factor", part, "1")),
     }
 }

@@ -1,7 +1,7 @@
 //! What a `config.json` becomes, and what is refused.
 
 use super::*;
-use crate::config::{Activation, LlamaConfig, MAX_LAYERS, RopeScaling};
+use crate::config::{Activation, MAX_LAYERS, RopeScaling};
 use proptest::prelude::*;
 use serde_json::json;
 

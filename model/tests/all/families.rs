@@ -48,7 +48,7 @@ impl Reference {
 }
 
 /// The directories of `references/make.py`.
-fn families() -> Vec<(String, PathBuf)> {
+pub(crate) fn families() -> Vec<(String, PathBuf)> {
     let all = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/families"));
     let mut found: Vec<_> = std::fs::read_dir(all)
         .unwrap()

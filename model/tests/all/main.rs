@@ -7,6 +7,7 @@ mod fuzz;
 mod generation;
 mod naive;
 mod reference;
+mod scores;
 mod support;
 mod unread;
 mod weights;

@@ -23,6 +23,14 @@ const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_s
 const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 3, "vocab_size": 41, "n_positions": 64}"#;
 
+/// No norm stands before attention here.
+const OLMO2: &str = r#"{"model_type": "olmo2", "num_hidden_layers": 2, "hidden_size": 12, "intermediate_size": 20,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 41, "max_position_embeddings": 64}"#;
+
+/// The MLP is in the matrix beside attention.
+const PHI: &str = r#"{"model_type": "phi", "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 20,
+    "num_attention_heads": 4, "head_dim": 4, "vocab_size": 41, "max_position_embeddings": 64}"#;
+
 fn kvzap(options: &str) -> PolicySpec {
     format!("kvzap:{options}").parse().unwrap()
 }
@@ -83,6 +91,8 @@ fn two_parties_evict_as_fixed_point_does_and_a_plan_knows_the_cost() {
         (GPT2, "budget=12,block=3,recent=3,prefill=7"),
         (LLAMA, "budget=12,block=3,recent=3,topk=sort"),
         (GPT2, "budget=12,block=3,recent=3,topk=shuffle-reveal"),
+        (OLMO2, "budget=12,block=3,recent=3"),
+        (PHI, "budget=12,block=3,recent=3"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let files = fitted(dir.path(), config);

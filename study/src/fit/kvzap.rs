@@ -69,12 +69,12 @@ impl Moments {
     }
 }
 
-/// Fits columns to `sequences` of equal length; attention counts from queries `after` tokens or more behind a token.
-/// `tick` is called after each sequence.
+/// Fits columns to `sequences` of equal length, for a `model` of [`Model::load_to_fit`]. Attention counts from queries
+/// `after` tokens or more behind a token. `tick` is called after each sequence.
 ///
 /// # Errors
 /// [`FitError::TooShort`] for fewer than five sequences, [`FitError::Nothing`] if `after` leaves no tokens,
-/// [`FitError::Singular`], and those of the model.
+/// [`FitError::Singular`], [`Error::NotLearned`] for a model without a scoring head, and those of the model.
 pub fn fit_columns(
     model: &Model<FloatWeight>,
     checkpoint: &Checkpoint,
@@ -82,6 +82,9 @@ pub fn fit_columns(
     after: usize,
     tick: &mut dyn FnMut(),
 ) -> Result<FittedColumns, FitError> {
+    if !model.learned() {
+        return Err(Error::NotLearned.into());
+    }
     let spec = model.spec();
     let length = sequences.first().map_or(0, |ids| ids.len());
     if sequences.len() < HELD_OUT {
@@ -127,7 +130,8 @@ pub fn fit_columns(
 
 /// Hidden states (tokens, width) and targets (tokens, kv_heads) of the first `tokens` tokens on `layer`.
 fn pairs(shown: &Shown, layer: usize, tokens: usize) -> (Array2<f32>, Array2<f32>) {
-    let states = shown.norms[2 * layer].slice(s![..tokens, ..]).to_owned();
+    let of_a_layer = (shown.norms.len() - 1) / shown.received.len();
+    let states = shown.norms[of_a_layer * layer].slice(s![..tokens, ..]).to_owned();
     let received = shown.received[layer].slice(s![.., ..tokens]);
     (states, received.reversed_axes().mapv(|p| p.max(FLOOR).ln()))
 }
@@ -142,22 +146,24 @@ fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
 
 /// By layer the largest magnitude in the matrix that gives query, key and value.
 fn largest_entries(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<Vec<f32>, Error> {
-    /// Looks at the matrices called so.
-    struct Looking(Vec<f32>);
+    /// Looks at the matrices that are wider with a scoring head, whose columns are 0, than without.
+    struct Looking {
+        without: std::vec::IntoIter<WeightSpec>,
+        largest: Vec<f32>,
+    }
     impl WeightLoader for Looking {
         type Weight = ();
         fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<(), engine::Error> {
-            if spec.name.contains(".attn.c_attn.") || spec.name.contains(".self_attn.{q,k,v}_proj.") {
+            if self.without.next().is_some_and(|without| without.outputs < spec.outputs) {
                 let data = data.ok_or_else(|| engine::Error::NoValues { tensor: spec.name.clone() })?;
-                self.0.push(largest(&*data.matrix));
+                self.largest.push(largest(&*data.matrix));
             }
             Ok(())
         }
     }
-    let mut looking = Looking(Vec::new());
-    Model::load(&mut looking, spec, Some(checkpoint))?;
-    assert_eq!(looking.0.len(), spec.layers(), "one such matrix a layer");
-    Ok(looking.0)
+    let mut looking = Looking { without: spec.weight_specs().into_iter(), largest: Vec::new() };
+    Model::load_to_fit(&mut looking, spec, checkpoint)?;
+    Ok(looking.largest)
 }
 
 impl FittedColumns {
@@ -186,7 +192,7 @@ mod tests {
     #[test]
     fn columns_foretell_what_tokens_receive_on_text_that_they_have_not_seen() {
         let files = bundled("shakespeare-llama").unwrap();
-        let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+        let model = Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint).unwrap();
         let text = include_str!("../../../model/README.md");
         let tokenizer = tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
         let ids: Vec<u32> = tokenizer.encode(&text.replace(|c: char| !c.is_ascii_alphabetic(), " ")).unwrap();
@@ -208,7 +214,7 @@ mod tests {
     #[test]
     fn too_little_text_is_refused() {
         let files = bundled("shakespeare-gpt2").unwrap();
-        let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+        let model = Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint).unwrap();
         let ids = [1u32; 16];
         let fit =
             |count: usize, after| fit_columns(&model, &files.checkpoint, &vec![&ids[..]; count], after, &mut || ());

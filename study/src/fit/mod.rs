@@ -61,7 +61,8 @@ impl From<EngineError> for FitError {
 
 /// What one sequence shows.
 struct Shown {
-    /// What the norms returned, (tokens, width): two a layer, before attention and after it, and the last one.
+    /// What the norms returned, (tokens, width): as many for each layer, of which the first is what a scoring head
+    /// reads, and the last one. Norms of single heads are left out.
     norms: Vec<Array2<f32>>,
     /// By layer the most attention that each token received from a query far enough behind it, (kv_heads, tokens).
     received: Vec<Array2<f32>>,
@@ -76,8 +77,7 @@ fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, 
     let mut engine = Float::keeping_norms();
     let input = Input { ids: Some(ids), count: ids.len() };
     model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ())?;
-    let matrix = |x: ArrayD<f32>| x.into_dimensionality::<Ix2>().expect("hidden states are (tokens, width)");
-    let norms = engine.take_norms().into_iter().map(matrix).collect();
+    let norms = engine.take_norms().into_iter().filter_map(|x| x.into_dimensionality::<Ix2>().ok()).collect();
     let received = std::mem::take(&mut *received.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(Shown { norms, received })
 }

@@ -1,0 +1,79 @@
+//! Windows of attention in a `config.json`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ConfigError, Keys, MAX_LAYERS, unsupported};
+
+/// A window, and the layers that have it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Windows {
+    /// The tokens that a query sees in such a layer, its own included; `None` for all.
+    pub sliding_window: Option<usize>,
+    /// Which layers have the window.
+    pub window_layers: Vec<bool>,
+}
+
+impl Windows {
+    /// `sliding_window`, with `default` for a missing key, in the layers that `layer_types` says or else in those for
+    /// which `windowed` holds.
+    pub(crate) fn read(
+        keys: &Keys,
+        layers: usize,
+        default: Option<usize>,
+        windowed: impl Fn(usize) -> bool,
+    ) -> Result<Self, ConfigError> {
+        let sliding_window = window(keys, default)?;
+        Ok(Windows { sliding_window, window_layers: window_layers(keys, layers, windowed)? })
+    }
+
+    /// The windows of Qwen: with `use_sliding_window`, in the layers from `max_window_layers` on.
+    pub(crate) fn late(keys: &Keys, layers: usize) -> Result<Self, ConfigError> {
+        let windows = keys.flag("use_sliding_window")?.unwrap_or(false) && window(keys, Some(4096))?.is_some();
+        let first = keys.size(&["max_window_layers"])?.unwrap_or(28);
+        Windows::read(keys, layers, Some(4096), |layer| windows && layer >= first)
+    }
+
+    /// For every layer its window.
+    pub(crate) fn each(&self) -> Vec<Option<usize>> {
+        self.window_layers.iter().map(|windowed| self.sliding_window.filter(|_| *windowed)).collect()
+    }
+
+    /// Refuses a list that has not one entry for each of `layers` layers.
+    pub(crate) fn check(&self, layers: usize) -> Result<(), ConfigError> {
+        check_length("layer_types", self.window_layers.len(), layers)
+    }
+}
+
+/// The key `sliding_window`: `default` if it is missing, and no window with null.
+pub(crate) fn window(keys: &Keys, default: Option<usize>) -> Result<Option<usize>, ConfigError> {
+    match keys.0.get("sliding_window") {
+        None => Ok(default),
+        Some(_) => keys.size(&["sliding_window"]),
+    }
+}
+
+/// Which layers have a window: those that `layer_types` says, or else those for which `windowed` holds.
+pub(crate) fn window_layers(
+    keys: &Keys,
+    layers: usize,
+    windowed: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>, ConfigError> {
+    let Some(types) = keys.read("layer_types", "a list of names", Value::as_array)? else {
+        return Ok((0..layers.min(MAX_LAYERS)).map(windowed).collect());
+    };
+    if types.len() < layers {
+        return Err(unsupported("layer_types", types.len(), format!("one for each of {layers} layers")));
+    }
+    let kind = |value: &Value| match value.as_str() {
+        Some("full_attention") => Ok(false),
+        Some("sliding_attention") => Ok(true),
+        _ => Err(unsupported("layer_types", value, "full_attention and sliding_attention")),
+    };
+    types.iter().take(layers).map(kind).collect()
+}
+
+/// Checks that a list that a peer may have sent has an entry for every layer.
+pub(crate) fn check_length(key: &str, list: usize, layers: usize) -> Result<(), ConfigError> {
+    if list == layers { Ok(()) } else { Err(unsupported(key, list, format!("one for each of {layers} layers"))) }
+}

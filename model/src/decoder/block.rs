@@ -1,0 +1,154 @@
+//! A layer of the program.
+
+use engine::{Engine, Tensor};
+use mpcache::{HeadShape, KvCache};
+
+use super::layer::Layer;
+use crate::layers::{activate, attend, gain, last};
+use crate::rope::{Angles, turn};
+use crate::style::{Mlp, Norms, QkNorm, Style};
+
+/// A layer in a pass.
+pub(super) struct Block<'a, W> {
+    pub(super) style: &'a Style,
+    pub(super) layer: &'a Layer<W>,
+    pub(super) index: usize,
+    /// The angles of the new positions, if queries and keys turn.
+    pub(super) angles: Option<&'a Angles>,
+}
+
+impl<W> Block<'_, W> {
+    /// Layers of one class make the same calls, and cost the same. The last layer may compute fewer rows.
+    pub(super) fn class<E: Engine<Weight = W>>(&self, cache: &KvCache<E>, is_last: bool) -> usize {
+        4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
+    }
+
+    /// (count, width) -> (wanted, width) for the last `wanted` tokens; nothing if none is wanted.
+    pub(super) fn forward<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        cache: &mut KvCache<E>,
+        x: &E::Tensor,
+        wanted: usize,
+    ) -> Result<Option<E::Tensor>, engine::Error> {
+        let Block { style, layer, index, angles } = *self;
+        let HeadShape { heads, kv_heads, .. } = style.heads;
+        let (n, (q, kv)) = (x.shape()[0], style.widths());
+        let (attended, beside) = engine.scope("attention", |engine| {
+            let qkv = self.project(engine, cache, x)?;
+            let beside = layer.up.is_none().then(|| qkv.slice(1, q + 2 * kv..q + 2 * kv + style.up_width()));
+            let v = qkv.slice(1, q + kv..q + 2 * kv);
+            // Queries and keys are heads of one tensor and turn together.
+            let mut qk = self.heads(engine, &qkv.slice(1, 0..q + kv))?;
+            if let Some(angles) = angles {
+                qk = turn(engine, &qk, angles)?;
+            }
+            let k = qk.slice(1, heads..heads + kv_heads).reshape(&[n, kv]);
+            let mixed = attend(engine, cache, index, &qk.slice(1, 0..heads), &k, &v, wanted)?;
+            let Some(mixed) = mixed else { return Ok((None, beside)) };
+            let out = engine.scope("output", |s| s.linear(&mixed, &layer.output))?;
+            let out = self.norm_after(engine, out, layer.attention_gains.as_ref())?;
+            Ok((Some(if beside.is_some() { out } else { engine.add(&last(x, wanted), &out)? }), beside))
+        })?;
+        let Some(attended) = attended else { return Ok(None) };
+        engine.scope("mlp", |engine| {
+            let (gated, f) = (style.mlp == Mlp::Gated, style.intermediate);
+            let up = match (&layer.up, &beside) {
+                (Some(matrix), _) => {
+                    let normed = self.norm_before(engine, &attended)?;
+                    let name = if gated { "gate_up" } else { "up" };
+                    engine.scope(name, |s| s.linear(normed.as_ref().unwrap_or(&attended), matrix))?
+                }
+                (None, Some(up)) => last(up, wanted),
+                (None, None) => unreachable!("the MLP's first matrix stands alone or beside query, key and value"),
+            };
+            let activated = |s: &mut E, x: &E::Tensor| s.scope("activation", |s| activate(s, style.activation, x));
+            let h = if gated {
+                let gate = activated(engine, &up.slice(1, 0..f))?;
+                engine.scope("gate", |s| s.mul(&gate, &up.slice(1, f..2 * f)))?
+            } else {
+                activated(engine, &up)?
+            };
+            let out = engine.scope("down", |s| s.linear(&h, &layer.down))?;
+            let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
+            let x = if beside.is_some() { engine.add(&last(x, wanted), &attended)? } else { attended };
+            engine.add(&x, &out).map(Some)
+        })
+    }
+
+    /// Query, key and value of `x` (count, width), and the MLP's first outputs if it is in parallel, side by side:
+    /// (count, outputs). The cache is told the scores of a scoring head.
+    fn project<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        cache: &mut KvCache<E>,
+        x: &E::Tensor,
+    ) -> Result<E::Tensor, engine::Error> {
+        let (layer, n) = (self.layer, x.shape()[0]);
+        let name = if layer.up.is_some() { "qkv" } else { "qkv_up" };
+        let mut normed = self.norm_before(engine, x)?;
+        let unnormed = normed.is_none() && layer.scores;
+        if unnormed {
+            // A scoring head reads a normalised state, which no norm gives here: each token comes as both.
+            let h = engine.scope("norm", |s| s.rms_norm(x, self.style.eps))?;
+            normed = Some(E::Tensor::concat(0, &[x, &h]));
+        }
+        let mut out = engine.scope(name, |s| s.linear(normed.as_ref().unwrap_or(x), &layer.qkv))?;
+        if layer.scores {
+            let (rows, outputs) = (out.shape()[0], out.shape()[1]);
+            let scores = out.slice(0, rows - n..rows).slice(1, outputs - self.style.heads.kv_heads..outputs);
+            cache.score(self.index, &scores, engine.linear_ceiling(&layer.qkv));
+        }
+        if unnormed {
+            out = out.slice(0, 0..n);
+        }
+        Ok(out)
+    }
+
+    /// `qk` (count, all queries and keys) as heads, (count, heads, head_dim), normalised if the style says so.
+    fn heads<E: Engine<Weight = W>>(&self, engine: &mut E, qk: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+        let HeadShape { heads, kv_heads, head_dim } = self.style.heads;
+        let (n, (q, kv), eps) = (qk.shape()[0], self.style.widths(), self.style.eps);
+        let by_head = qk.reshape(&[n, heads + kv_heads, head_dim]);
+        let Some(gains) = &self.layer.qk_gains else { return Ok(by_head) };
+        let normed = engine.scope("qk norm", |s| {
+            let normed = match self.style.qk_norm {
+                QkNorm::Whole => {
+                    let queries = s.rms_norm(&qk.slice(1, 0..q), eps)?;
+                    let keys = s.rms_norm(&qk.slice(1, q..q + kv), eps)?;
+                    E::Tensor::concat(1, &[&queries, &keys])
+                }
+                QkNorm::Head | QkNorm::None => s.rms_norm(&by_head, eps)?.reshape(&[n, q + kv]),
+            };
+            gain(s, &normed, gains)
+        })?;
+        Ok(normed.reshape(&[n, heads + kv_heads, head_dim]))
+    }
+
+    /// The norm before attention or MLP, whose gain is in the matrix that follows, if there is one.
+    fn norm_before<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+    ) -> Result<Option<E::Tensor>, engine::Error> {
+        match self.style.norms {
+            Norms::After => Ok(None),
+            _ => engine.scope("norm", |s| s.rms_norm(x, self.style.eps)).map(Some),
+        }
+    }
+
+    /// The norm of what attention or MLP adds to the residual stream, if it has one.
+    fn norm_after<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        x: E::Tensor,
+        gains: Option<&W>,
+    ) -> Result<E::Tensor, engine::Error> {
+        let Some(gains) = gains else { return Ok(x) };
+        let name = if self.style.norms == Norms::Both { "norm after" } else { "norm" };
+        engine.scope(name, |s| {
+            let normed = s.rms_norm(&x, self.style.eps)?;
+            gain(s, &normed, gains)
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! The weights of a layer, from its published tensors.
+
+use mpcache::HeadShape;
+use ndarray::Array1;
+
+use crate::style::{Norm, Norms, QkNorm, Role, Style};
+use crate::weights::{Builder, Published};
+use crate::{Checkpoint, CheckpointError, Error};
+
+/// The weights of a layer.
+pub(super) struct Layer<W> {
+    /// Gains of queries and keys, where they are normalised.
+    pub(super) qk_gains: Option<W>,
+    /// These gains were prepared before `qkv`.
+    gains_first: bool,
+    /// Query, key and value, then the MLP's first matrix if it is in parallel, then the scoring head.
+    pub(super) qkv: W,
+    /// There is a scoring head.
+    pub(super) scores: bool,
+    pub(super) output: W,
+    pub(super) attention_gains: Option<W>,
+    /// The MLP's first matrix, where it has one of its own.
+    pub(super) up: Option<W>,
+    pub(super) down: W,
+    pub(super) mlp_gains: Option<W>,
+}
+
+impl<W> Layer<W> {
+    /// Builds the weights of layer `i`, in the order in which they are used.
+    pub(super) fn load(style: &Style, i: usize, b: &mut Builder<W>) -> Result<Self, Error> {
+        let &Style { names, hidden: h, intermediate: f, norms, qk_norm, .. } = style;
+        let HeadShape { heads, kv_heads, .. } = style.heads;
+        let ((q, kv), scale, p) = (style.widths(), style.scales[i], format!("{}.{i}", names.layers));
+        let gains_of = |c: &Checkpoint, role: Role| match names.of(role) {
+            Some(name) => style.gain(c, &format!("{p}.{name}")),
+            None => Err(CheckpointError::Missing { tensor: format!("{p}: {role:?}") }),
+        };
+        let qk_gains = |b: &mut Builder<W>| {
+            let (queries, keys) = match qk_norm {
+                QkNorm::None => return Ok(None),
+                QkNorm::Head => (heads, kv_heads),
+                QkNorm::Whole => (1, 1),
+            };
+            let gains = b.gains(&format!("{p}.self_attn.qk_norm"), q + kv, |c| {
+                let queries = (gains_of(c, Role::QueryNorm)? * scale).to_vec().repeat(queries);
+                let keys = gains_of(c, Role::KeyNorm)?.to_vec().repeat(keys);
+                Ok(queries.into_iter().chain(keys).collect())
+            });
+            gains.map(Some)
+        };
+        let gains_after = |b: &mut Builder<W>, role: Role| match names.of(role) {
+            Some(name) => b.gains(&format!("{p}.{name}.weight"), h, |c| gains_of(c, role)).map(Some),
+            None => Ok(None),
+        };
+        let up = |c: &Checkpoint| {
+            // In parallel the MLP may read what attention reads.
+            let norm = names.of(Role::BeforeMlp).map_or(Role::BeforeAttention, |_| Role::BeforeMlp);
+            style.matrices(c, &p, &[Role::Gate, Role::Up, Role::GateUp], style.mlp_bias, Some(norm))
+        };
+        // Both parties prepare weights in this order.
+        let gains_first = norms == Norms::Before;
+        let mut gains = if gains_first { qk_gains(b)? } else { None };
+        let (columns, further) = (b.columns.of(i), b.columns.count(kv_heads));
+        let beside = if norms == Norms::Parallel { style.up_width() } else { 0 };
+        let qkv = b.weight(&format!("{p}.{}.weight", names.qkv), (h, q + 2 * kv + beside + further), |c| {
+            let roles = [Role::Query, Role::Key, Role::Value, Role::Qkv, Role::QkvByHead];
+            let mut qkv = style.matrices(c, &p, &roles, style.qkv_bias, Some(Role::BeforeAttention))?;
+            if norms == Norms::Parallel {
+                qkv = qkv.beside(up(c)?);
+            }
+            let scaled = if qk_norm == QkNorm::None { q } else { 0 };
+            Ok(qkv.scale_outputs(scaled, scale).widened(columns))
+        })?;
+        if !gains_first {
+            gains = qk_gains(b)?;
+        }
+        let residual = |b: &mut Builder<W>, role: Role, inputs, biased| {
+            let name = names.of(role).unwrap_or_default();
+            b.weight(&format!("{p}.{name}.weight"), (inputs, h), |c| {
+                Ok(style.residual(style.matrices(c, &p, &[role], biased, None)?))
+            })
+        };
+        Ok(Layer {
+            qk_gains: gains,
+            gains_first,
+            qkv,
+            scores: further > 0,
+            output: residual(b, Role::Output, q, style.output_bias)?,
+            attention_gains: gains_after(b, Role::AfterAttention)?,
+            up: match norms {
+                Norms::Parallel => None,
+                _ => Some(b.weight(&format!("{p}.{}.weight", names.up), (h, style.up_width()), up)?),
+            },
+            down: residual(b, Role::Down, f, style.mlp_bias)?,
+            mlp_gains: gains_after(b, Role::AfterMlp)?,
+        })
+    }
+
+    /// Its weights, in the order in which they were prepared.
+    pub(super) fn weights(&self) -> Vec<&W> {
+        let qk_gains = |first: bool| self.qk_gains.iter().filter(move |_| self.gains_first == first);
+        let attention = qk_gains(true).chain([&self.qkv]).chain(qk_gains(false)).chain([&self.output]);
+        attention.chain(&self.attention_gains).chain(&self.up).chain([&self.down]).chain(&self.mlp_gains).collect()
+    }
+}
+
+/// Folds published tensors into weights.
+impl Style {
+    /// The gain of the norm `name`.
+    fn gain(&self, c: &Checkpoint, name: &str) -> Result<Array1<f32>, CheckpointError> {
+        let gain = c.vector(&format!("{name}.weight"))?;
+        Ok(if self.norm == Norm::RmsLessOne { gain + 1.0 } else { gain })
+    }
+
+    /// `weight` after the norm `name`, whose gain and shift are folded into it.
+    pub(super) fn after_norm(
+        &self,
+        c: &Checkpoint,
+        name: &str,
+        weight: Published,
+    ) -> Result<Published, CheckpointError> {
+        let shift = (self.norm == Norm::Layer).then(|| c.vector(&format!("{name}.bias"))).transpose()?;
+        Ok(weight.after_norm(self.gain(c, name)?, shift.as_ref()))
+    }
+
+    /// `weight`, whose outputs are added to the residual stream.
+    pub(super) fn residual(&self, weight: Published) -> Published {
+        if self.norm == Norm::Layer { weight.centred() } else { weight }
+    }
+
+    /// The matrices with these roles in the layer with the names `p`, side by side, after the norm before them.
+    fn matrices(
+        &self,
+        c: &Checkpoint,
+        p: &str,
+        roles: &[Role],
+        biased: bool,
+        norm: Option<Role>,
+    ) -> Result<Published, CheckpointError> {
+        let names: Vec<_> =
+            roles.iter().filter_map(|role| self.names.of(*role)).map(|name| format!("{p}.{name}")).collect();
+        let weight = match &names[..] {
+            [name] if self.names.conv1d => {
+                let bias = biased.then(|| c.vector(&format!("{name}.bias"))).transpose()?;
+                Published::stored(c, &format!("{name}.weight"), bias)?
+            }
+            [name] if roles.contains(&Role::QkvByHead) && self.names.of(Role::QkvByHead).is_some() => {
+                let HeadShape { heads, head_dim: d, .. } = self.heads;
+                let of = |part| (0..heads).map(move |head| (3 * head + part) * d..(3 * head + part + 1) * d);
+                Published::reordered(c, name, (0..3).flat_map(of))?
+            }
+            names => Published::linear(c, names, biased)?,
+        };
+        match norm.filter(|_| self.norms != Norms::After).and_then(|norm| self.names.of(norm)) {
+            Some(norm) => self.after_norm(c, &format!("{p}.{norm}"), weight),
+            None => Ok(weight),
+        }
+    }
+}

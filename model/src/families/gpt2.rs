@@ -1,0 +1,125 @@
+//! GPT-2: learned positions, pre-norm blocks, one matrix for query, key and value.
+//!
+//! Radford et al., "Language models are unsupervised multitask learners", 2019; weights by the names of
+//! `GPT2LMHeadModel` in [`modeling_gpt2.py`].
+//!
+//! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
+
+use mpcache::HeadShape;
+use serde::{Deserialize, Serialize};
+
+use super::Family;
+use crate::config::{
+    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size, unsupported,
+};
+use crate::style::{Mlp, Names, Norm, Norms, Positions, QkNorm, Role, Stored, Style};
+
+/// `config.json` of a GPT-2; fields have their published names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are Hugging Face's")]
+pub struct Gpt2Config {
+    pub vocab_size: usize,
+    pub n_positions: usize,
+    pub n_embd: usize,
+    pub n_layer: usize,
+    pub n_head: usize,
+    pub n_inner: usize,
+    pub activation_function: Activation,
+    pub layer_norm_epsilon: f32,
+    pub scale_attn_weights: bool,
+    pub scale_attn_by_inverse_layer_idx: bool,
+    pub tie_word_embeddings: bool,
+    pub eos_token_id: Vec<u32>,
+}
+
+const NAMES: Names = Names {
+    root: "transformer.",
+    embedding: "transformer.wte",
+    positions: "transformer.wpe",
+    layers: "transformer.h",
+    layer: &[
+        (Role::BeforeAttention, "ln_1"),
+        (Role::Qkv, "attn.c_attn"),
+        (Role::Output, "attn.c_proj"),
+        (Role::BeforeMlp, "ln_2"),
+        (Role::Up, "mlp.c_fc"),
+        (Role::Down, "mlp.c_proj"),
+    ],
+    conv1d: true,
+    qkv: "attn.c_attn",
+    up: "mlp.c_fc",
+    norm: "transformer.ln_f",
+    head: "lm_head",
+    buffers: &[("h.{}.attn.bias", Stored::CausalMask), ("h.{}.attn.masked_bias", Stored::MaskedBias)],
+};
+
+impl Family for Gpt2Config {
+    const CLASSES: &'static [&'static str] = &["GPT2LMHeadModel", "GPT2Model"];
+
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        let n_embd = keys.size(&["n_embd", "hidden_size"])?.unwrap_or(768);
+        Ok(Gpt2Config {
+            vocab_size: keys.size(&["vocab_size"])?.unwrap_or(50257),
+            n_positions: keys.size(&["n_positions", "max_position_embeddings"])?.unwrap_or(1024),
+            n_embd,
+            n_layer: keys.size(&["n_layer", "num_hidden_layers"])?.unwrap_or(12),
+            n_head: keys.size(&["n_head", "num_attention_heads"])?.unwrap_or(12),
+            n_inner: keys.size(&["n_inner"])?.unwrap_or(n_embd.saturating_mul(4)),
+            activation_function: keys.activation("activation_function", Activation::GeluTanh)?,
+            layer_norm_epsilon: keys.number("layer_norm_epsilon")?.unwrap_or(1e-5) as f32,
+            scale_attn_weights: keys.flag("scale_attn_weights")?.unwrap_or(true),
+            scale_attn_by_inverse_layer_idx: keys.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
+            tie_word_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(true),
+            eos_token_id: keys.ids("eos_token_id")?.unwrap_or(vec![50256]),
+        })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        size("vocab_size", self.vocab_size, MAX_VOCABULARY)?;
+        size("n_positions", self.n_positions, MAX_POSITIONS)?;
+        size("n_embd", self.n_embd, MAX_WIDTH)?;
+        size("n_layer", self.n_layer, MAX_LAYERS)?;
+        size("n_inner", self.n_inner, MAX_WIDTH)?;
+        size("n_head", self.n_head, self.n_embd)?;
+        if !self.n_embd.is_multiple_of(self.n_head) {
+            return Err(unsupported("n_head", self.n_head, format!("must divide n_embd = {}", self.n_embd)));
+        }
+        epsilon("layer_norm_epsilon", self.layer_norm_epsilon)
+    }
+
+    fn eos(&self) -> &[u32] {
+        &self.eos_token_id
+    }
+
+    fn style(&self) -> Style {
+        let head_dim = self.n_embd / self.n_head;
+        let root = if self.scale_attn_weights { 1.0 / (head_dim as f32).sqrt() } else { 1.0 };
+        let by_layer = |i: usize| if self.scale_attn_by_inverse_layer_idx { root / (i + 1) as f32 } else { root };
+        Style {
+            names: NAMES,
+            heads: HeadShape { heads: self.n_head, kv_heads: self.n_head, head_dim },
+            hidden: self.n_embd,
+            intermediate: self.n_inner,
+            vocabulary: self.vocab_size,
+            max_positions: self.n_positions,
+            norms: Norms::Before,
+            norm: Norm::Layer,
+            eps: self.layer_norm_epsilon,
+            qk_norm: QkNorm::None,
+            positions: Positions::Learned { offset: 0 },
+            turns: vec![None; self.n_layer],
+            scales: (0..self.n_layer).map(by_layer).collect(),
+            windows: vec![None; self.n_layer],
+            score_cap: None,
+            logit_cap: None,
+            mlp: Mlp::Plain,
+            activation: self.activation_function,
+            qkv_bias: true,
+            output_bias: true,
+            mlp_bias: true,
+            head_bias: false,
+            tied: self.tie_word_embeddings,
+            embedding_scale: None,
+        }
+    }
+}

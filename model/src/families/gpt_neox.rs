@@ -1,0 +1,88 @@
+//! GPT-NeoX, and Pythia with it: attention and MLP in parallel, partial rotary positions, an untied head.
+//!
+//! Black et al., arXiv 2204.06745, and Biderman et al., arXiv 2304.01373; weights by the names of
+//! `GPTNeoXForCausalLM` in [`modeling_gpt_neox.py`]. Queries, keys and values are published as one matrix in which
+//! those of a head lie together.
+//!
+//! [`modeling_gpt_neox.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt_neox
+
+use serde::{Deserialize, Serialize};
+
+use super::Family;
+use crate::config::{Activation, Common, ConfigError, Defaults, Keys, unsupported};
+use crate::style::{Names, Norms, Role, Stored, Style};
+
+/// `config.json` of a GPT-NeoX; fields have their published names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are Hugging Face's")]
+pub struct GptNeoXConfig {
+    #[serde(flatten)]
+    pub common: Common,
+}
+
+const NAMES: Names = Names {
+    root: "",
+    embedding: "gpt_neox.embed_in",
+    layers: "gpt_neox.layers",
+    layer: &[
+        (Role::BeforeAttention, "input_layernorm"),
+        (Role::BeforeMlp, "post_attention_layernorm"),
+        (Role::QkvByHead, "attention.query_key_value"),
+        (Role::Output, "attention.dense"),
+        (Role::Up, "mlp.dense_h_to_4h"),
+        (Role::Down, "mlp.dense_4h_to_h"),
+    ],
+    qkv: "qkv_up",
+    norm: "gpt_neox.final_layer_norm",
+    head: "embed_out",
+    buffers: &[
+        ("gpt_neox.layers.{}.attention.bias", Stored::CausalMask),
+        ("gpt_neox.layers.{}.attention.masked_bias", Stored::MaskedBias),
+        ("gpt_neox.layers.{}.attention.rotary_emb.inv_freq", Stored::Frequencies),
+    ],
+    ..Names::LLAMA
+};
+
+impl Family for GptNeoXConfig {
+    const CLASSES: &'static [&'static str] = &["GPTNeoXForCausalLM"];
+    const READS: &'static [&'static str] = &["rotary_pct", "use_parallel_residual"];
+
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        for key in ["use_parallel_residual", "attention_bias"] {
+            if keys.flag(key)? == Some(false) {
+                return Err(unsupported(key, false, "only true"));
+            }
+        }
+        let defaults = Defaults {
+            vocab_size: 50432,
+            hidden_size: 6144,
+            intermediate_size: 24576,
+            num_hidden_layers: 44,
+            num_attention_heads: 64,
+            activation: ("hidden_act", Activation::GeluErf),
+            eps: ("layer_norm_eps", 1e-5),
+            // Newer programs write the share and the base by their common names, too.
+            rope_theta: keys.number("rotary_emb_base")?.unwrap_or(10000.0),
+            partial_rotary_factor: keys.number("rotary_pct")?.unwrap_or(0.25),
+            ..Defaults::LLAMA
+        };
+        Ok(GptNeoXConfig { common: Common::read(keys, &defaults)? })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.common.check()?;
+        let Common { num_attention_heads, num_key_value_heads, .. } = self.common;
+        if num_key_value_heads != num_attention_heads {
+            return Err(unsupported("num_key_value_heads", num_key_value_heads, "as many as there are heads"));
+        }
+        Ok(())
+    }
+
+    fn eos(&self) -> &[u32] {
+        &self.common.eos_token_id
+    }
+
+    fn style(&self) -> Style {
+        Style { names: NAMES, norms: Norms::Parallel, ..Style::llama(&self.common).with_layer_norms() }
+    }
+}

@@ -1,0 +1,61 @@
+//! The families of models, each in a file: its `config.json`, and how the decoder computes it.
+
+use crate::config::{ConfigError, Keys};
+use crate::style::Style;
+
+/// Hands all families to the macro `$with`. A line here, with a family's file, its name, its configuration and its
+/// `model_type`, is all that makes it known.
+macro_rules! families {
+    ($with:ident) => {
+        $with! {
+            // ANCHOR: families
+            gpt2, Gpt2, Gpt2Config, "gpt2";
+            llama, Llama, LlamaConfig, "llama";
+            mistral, Mistral, MistralConfig, "mistral";
+            qwen2, Qwen2, Qwen2Config, "qwen2";
+            qwen3, Qwen3, Qwen3Config, "qwen3";
+            smollm3, SmolLm3, SmolLm3Config, "smollm3";
+            phi3, Phi3, Phi3Config, "phi3";
+            phi, Phi, PhiConfig, "phi";
+            gpt_neox, GptNeoX, GptNeoXConfig, "gpt_neox";
+            opt, Opt, OptConfig, "opt";
+            olmo2, Olmo2, Olmo2Config, "olmo2";
+            gemma2, Gemma2, Gemma2Config, "gemma2";
+            gemma3, Gemma3, Gemma3Config, "gemma3_text";
+            // ANCHOR_END: families
+        }
+    };
+}
+
+pub(crate) use families;
+
+/// Declares the files.
+macro_rules! modules {
+    ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
+        $(pub(crate) mod $module;)+
+    };
+}
+
+families!(modules);
+
+/// A configuration: all that both parties must know of a model, read from its `config.json`.
+pub(crate) trait Family: Sized {
+    /// Names in `architectures`, the first of which is that of the language model.
+    const CLASSES: &'static [&'static str];
+
+    /// Keys that the family reads and that models of most other families must not have: see
+    /// [`foreign`](crate::config::foreign).
+    const READS: &'static [&'static str] = &[];
+
+    /// Reads the configuration. A value that is not supported is refused by key and value.
+    fn parse(keys: &Keys) -> Result<Self, ConfigError>;
+
+    /// Refuses sizes that are not safe to multiply, and numbers that make no model. A peer may have sent them.
+    fn check(&self) -> Result<(), ConfigError>;
+
+    /// Ids that end a text.
+    fn eos(&self) -> &[u32];
+
+    /// The sizes of a configuration that was [checked](Family::check), its tensors, and how the decoder computes it.
+    fn style(&self) -> Style;
+}

@@ -1,0 +1,372 @@
+//! In what decoders differ: the words in which a family says how it computes, and by which names it is published.
+
+use mpcache::HeadShape;
+
+use crate::checkpoint::TensorSpec;
+use crate::config::{Activation, Common, RopeConfig};
+use crate::rope;
+
+/// A decoder: its sizes, its names and its choices.
+#[derive(Clone, Debug)]
+pub(crate) struct Style {
+    pub(crate) names: Names,
+    /// Heads of every attention layer.
+    pub(crate) heads: HeadShape,
+    /// Length of a residual vector.
+    pub(crate) hidden: usize,
+    /// Length of the MLP's hidden vector.
+    pub(crate) intermediate: usize,
+    /// Number of token ids.
+    pub(crate) vocabulary: usize,
+    /// Most positions.
+    pub(crate) max_positions: usize,
+    /// Where norms stand.
+    pub(crate) norms: Norms,
+    /// Which norms they are.
+    pub(crate) norm: Norm,
+    /// A norm adds this to the mean square under its root.
+    pub(crate) eps: f32,
+    /// Norms of queries and keys.
+    pub(crate) qk_norm: QkNorm,
+    pub(crate) positions: Positions,
+    /// By layer the rotary embedding by which its queries and keys turn, if they do.
+    pub(crate) turns: Vec<Option<usize>>,
+    /// By layer what scores are multiplied by.
+    pub(crate) scales: Vec<f32>,
+    /// By layer how many tokens a query sees, its own included; `None` for all.
+    pub(crate) windows: Vec<Option<usize>>,
+    /// The soft cap of scores, if they have one.
+    pub(crate) score_cap: Option<f32>,
+    /// The soft cap of logits, if they have one.
+    pub(crate) logit_cap: Option<f32>,
+    pub(crate) mlp: Mlp,
+    pub(crate) activation: Activation,
+    /// Queries, keys and values have biases.
+    pub(crate) qkv_bias: bool,
+    /// The output of attention has a bias.
+    pub(crate) output_bias: bool,
+    /// The matrices of the MLP have biases.
+    pub(crate) mlp_bias: bool,
+    /// The head has a bias.
+    pub(crate) head_bias: bool,
+    /// The head is the embedding.
+    pub(crate) tied: bool,
+    /// A factor of embeddings, if they have one.
+    pub(crate) embedding_scale: Option<f32>,
+}
+
+/// Where the norms of a layer stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Norms {
+    /// x + f(norm(x)), for attention and then for the MLP.
+    Before,
+    /// x + norm(f(x)).
+    After,
+    /// x + norm(f(norm(x))).
+    Both,
+    /// x + attention(norm(x)) + mlp(norm'(x)), where the two norms may be one.
+    Parallel,
+}
+
+/// A norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Norm {
+    /// Root mean square, with a gain.
+    Rms,
+    /// Root mean square, with a gain that is published less 1.
+    RmsLessOne,
+    /// With mean, gain and shift.
+    Layer,
+}
+
+/// RMS norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    None,
+    /// Of every head, whose gains are shared.
+    Head,
+    /// Of all queries of a token, and of all its keys.
+    Whole,
+}
+
+/// Embeddings of positions.
+#[derive(Clone, Debug)]
+pub(crate) enum Positions {
+    /// Queries and keys turn, by one of these embeddings.
+    Rotary(Vec<RopeConfig>),
+    /// A table is added to the embedding, in which the first position has the row `offset`.
+    Learned { offset: usize },
+}
+
+/// The MLP of every layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mlp {
+    /// down(activation(gate(x)) up(x)).
+    Gated,
+    /// down(activation(up(x))).
+    Plain,
+}
+
+/// The use of a published tensor of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Query,
+    Key,
+    Value,
+    /// All three, one after another.
+    Qkv,
+    /// All three of the first head, then all of the second.
+    QkvByHead,
+    /// The output of attention.
+    Output,
+    Gate,
+    Up,
+    /// Gate and up, one after another.
+    GateUp,
+    Down,
+    QueryNorm,
+    KeyNorm,
+    BeforeAttention,
+    AfterAttention,
+    BeforeMlp,
+    AfterMlp,
+}
+
+/// Something stored beside the weights that changes nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stored {
+    CausalMask,
+    MaskedBias,
+    Frequencies,
+}
+
+/// A tensor that is known to change nothing.
+pub(crate) enum Buffer {
+    /// Ones on and below the diagonal.
+    CausalMask,
+    /// A masked score.
+    MaskedBias,
+    /// Frequencies of a rotary embedding: one of these lists.
+    Frequencies(Vec<Vec<f32>>),
+    /// A head that is tied to the embedding of this name.
+    TiedHead(String),
+}
+
+/// Published names, without `.weight` and `.bias`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    /// Some files leave this out at the beginning of the names of `buffers`.
+    pub(crate) root: &'static str,
+    pub(crate) embedding: &'static str,
+    /// The table of learned positions.
+    pub(crate) positions: &'static str,
+    /// The beginning of the names of layers, before their number.
+    pub(crate) layers: &'static str,
+    /// The tensors of a layer, in the order in which they are listed.
+    pub(crate) layer: &'static [(Role, &'static str)],
+    /// The matrices of a layer are published as (inputs, outputs).
+    pub(crate) conv1d: bool,
+    /// The name that this program gives the one matrix for query, key and value.
+    pub(crate) qkv: &'static str,
+    /// The name that this program gives the one matrix for gate and up, or for up alone.
+    pub(crate) up: &'static str,
+    /// The last norm.
+    pub(crate) norm: &'static str,
+    pub(crate) head: &'static str,
+    /// Tensors that older programs stored beside the weights; `{}` stands for the number of a layer.
+    pub(crate) buffers: &'static [(&'static str, Stored)],
+}
+
+impl Names {
+    /// Those of LLaMA.
+    pub(crate) const LLAMA: Names = Names {
+        root: "model.",
+        embedding: "model.embed_tokens",
+        positions: "",
+        layers: "model.layers",
+        layer: &[
+            (Role::Query, "self_attn.q_proj"),
+            (Role::Key, "self_attn.k_proj"),
+            (Role::Value, "self_attn.v_proj"),
+            (Role::Output, "self_attn.o_proj"),
+            (Role::QueryNorm, "self_attn.q_norm"),
+            (Role::KeyNorm, "self_attn.k_norm"),
+            (Role::Gate, "mlp.gate_proj"),
+            (Role::Up, "mlp.up_proj"),
+            (Role::Down, "mlp.down_proj"),
+            (Role::BeforeAttention, "input_layernorm"),
+            (Role::BeforeMlp, "post_attention_layernorm"),
+        ],
+        conv1d: false,
+        qkv: "self_attn.{q,k,v}_proj",
+        up: "mlp.{gate,up}_proj",
+        norm: "model.norm",
+        head: "lm_head",
+        buffers: &[
+            ("layers.{}.self_attn.rotary_emb.inv_freq", Stored::Frequencies),
+            ("rotary_emb.inv_freq", Stored::Frequencies),
+        ],
+    };
+
+    /// The name of the tensor with this role in a layer, if there is one.
+    pub(crate) fn of(&self, role: Role) -> Option<&'static str> {
+        self.layer.iter().find(|(of, _)| *of == role).map(|(_, name)| *name)
+    }
+}
+
+impl Style {
+    /// LLaMA's, without biases, from which a family says in what it departs.
+    pub(crate) fn llama(common: &Common) -> Self {
+        let layers = common.num_hidden_layers;
+        Style {
+            names: Names::LLAMA,
+            heads: common.heads(),
+            hidden: common.hidden_size,
+            intermediate: common.intermediate_size,
+            vocabulary: common.vocab_size,
+            max_positions: common.rope.rope_scaling.positions(common.max_position_embeddings),
+            norms: Norms::Before,
+            norm: Norm::Rms,
+            eps: common.norm_eps,
+            qk_norm: QkNorm::None,
+            positions: Positions::Rotary(vec![common.rope.clone()]),
+            turns: vec![Some(0); layers],
+            scales: vec![(common.head_dim as f32).sqrt().recip(); layers],
+            windows: vec![None; layers],
+            score_cap: None,
+            logit_cap: None,
+            mlp: Mlp::Gated,
+            activation: common.hidden_act,
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            head_bias: false,
+            tied: common.tie_word_embeddings,
+            embedding_scale: None,
+        }
+    }
+
+    /// This style with layer norms, a plain MLP and biases, as before LLaMA.
+    pub(crate) fn with_layer_norms(self) -> Self {
+        let norm = Norm::Layer;
+        Style { norm, mlp: Mlp::Plain, qkv_bias: true, output_bias: true, mlp_bias: true, ..self }
+    }
+
+    /// Number of layers.
+    pub(crate) fn layers(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Lengths of all queries, and of all keys, of one token.
+    pub(crate) fn widths(&self) -> (usize, usize) {
+        let HeadShape { heads, kv_heads, head_dim } = self.heads;
+        (heads * head_dim, kv_heads * head_dim)
+    }
+
+    /// Outputs of the MLP's first matrix.
+    pub(crate) fn up_width(&self) -> usize {
+        if self.mlp == Mlp::Gated { 2 * self.intermediate } else { self.intermediate }
+    }
+
+    /// The context of the training, where longer texts, of which it is public that they are, have another embedding
+    /// of positions from the first token on.
+    pub(crate) fn short_text(&self) -> Option<usize> {
+        match &self.positions {
+            Positions::Rotary(ropes) => ropes.first().and_then(RopeConfig::short_text),
+            Positions::Learned { .. } => None,
+        }
+    }
+
+    /// Published tensors.
+    pub(crate) fn tensors(&self) -> Vec<TensorSpec> {
+        let (names, h, v) = (&self.names, self.hidden, self.vocabulary);
+        let mut out = Vec::new();
+        let mut add = |name: &str, shape: &[usize], bias: Option<usize>| {
+            out.push(TensorSpec::new(format!("{name}.weight"), shape));
+            out.extend(bias.map(|outputs| TensorSpec::new(format!("{name}.bias"), [outputs])));
+        };
+        add(names.embedding, &[v, h], None);
+        if let Positions::Learned { offset } = self.positions {
+            add(names.positions, &[self.max_positions + offset, h], None);
+        }
+        let shifts = (self.norm == Norm::Layer).then_some(h);
+        for i in 0..self.layers() {
+            for (role, name) in names.layer {
+                let name = format!("{}.{i}.{name}", names.layers);
+                match self.published(*role) {
+                    Some(Shape::Matrix { inputs, outputs, biased }) => {
+                        let shape = if names.conv1d { [inputs, outputs] } else { [outputs, inputs] };
+                        add(&name, &shape, biased.then_some(outputs));
+                    }
+                    Some(Shape::Gains(width)) => add(&name, &[width], None),
+                    Some(Shape::Norm) => add(&name, &[h], shifts),
+                    None => {}
+                }
+            }
+        }
+        add(names.norm, &[h], shifts);
+        if !self.tied {
+            add(names.head, &[v, h], self.head_bias.then_some(v));
+        }
+        out
+    }
+
+    /// The shape of what has this role in a layer, if there is anything.
+    fn published(&self, role: Role) -> Option<Shape> {
+        let (h, f, (q, kv)) = (self.hidden, self.intermediate, self.widths());
+        let of_norm = |whole| match self.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Head => Some(Shape::Gains(self.heads.head_dim)),
+            QkNorm::Whole => Some(Shape::Gains(whole)),
+        };
+        let (inputs, outputs, biased) = match role {
+            Role::Query => (h, q, self.qkv_bias),
+            Role::Key | Role::Value => (h, kv, self.qkv_bias),
+            Role::Qkv | Role::QkvByHead => (h, q + 2 * kv, self.qkv_bias),
+            Role::Output => (q, h, self.output_bias),
+            Role::Gate | Role::Up => (h, f, self.mlp_bias),
+            Role::GateUp => (h, 2 * f, self.mlp_bias),
+            Role::Down => (f, h, self.mlp_bias),
+            Role::QueryNorm => return of_norm(q),
+            Role::KeyNorm => return of_norm(kv),
+            Role::BeforeAttention | Role::AfterAttention | Role::BeforeMlp | Role::AfterMlp => {
+                return Some(Shape::Norm);
+            }
+        };
+        Some(Shape::Matrix { inputs, outputs, biased })
+    }
+
+    /// Describes the tensor `name`, which the program does not read but knows to change nothing.
+    pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
+        let Names { root, embedding, head, buffers, .. } = self.names;
+        if self.tied && name.strip_suffix(".weight") == Some(head) {
+            return Some(Buffer::TiedHead(format!("{embedding}.weight")));
+        }
+        let bare = name.strip_prefix(root).unwrap_or(name);
+        let is = |pattern: &str| match pattern.split_once("{}") {
+            Some((before, after)) => {
+                let number = bare.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+                number.and_then(|number| number.parse().ok()).is_some_and(|i: usize| i < self.layers())
+            }
+            None => bare == pattern,
+        };
+        match (buffers.iter().find(|(pattern, _)| is(pattern))?.1, &self.positions) {
+            (Stored::CausalMask, _) => Some(Buffer::CausalMask),
+            (Stored::MaskedBias, _) => Some(Buffer::MaskedBias),
+            (Stored::Frequencies, Positions::Rotary(ropes)) => {
+                Some(Buffer::Frequencies(rope::stored(ropes.first()?, self.heads.head_dim)))
+            }
+            (Stored::Frequencies, Positions::Learned { .. }) => None,
+        }
+    }
+}
+
+/// The shape of a published tensor.
+enum Shape {
+    /// A linear layer.
+    Matrix { inputs: usize, outputs: usize, biased: bool },
+    /// Gains of queries or keys.
+    Gains(usize),
+    /// Of residual vectors.
+    Norm,
+}

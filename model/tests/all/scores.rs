@@ -1,0 +1,145 @@
+//! Scoring heads, which every family takes.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use engine::{Ceiling, Error, Float, FloatLoader, Select};
+use model::{
+    Checkpoint, GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, ModelSpec, Next, NoHooks, Rows, generate,
+};
+use mpcache::{KvCache, Policy, PolicySpec, ScoreSource, Store, attention};
+use ndarray::{Array2, ArrayD};
+use protocols::{Fixed, FixedLoader};
+
+use crate::families::families;
+use crate::support::tiny::{write_columns, write_model};
+
+/// Largest difference of a score or a logit, as a share of the largest one.
+const MAX_ERROR: f32 = 1e-4;
+
+/// Tokens of a prompt.
+const PROMPT: usize = 24;
+
+const GPT2: &str =
+    r#"{"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 3, "vocab_size": 41, "n_positions": 64}"#;
+
+/// Calls `run` with a directory of a model of every family, with a file of columns.
+fn each(run: impl Fn(&str, &Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(dir.path(), GPT2);
+    write_columns(dir.path());
+    run("gpt2", dir.path());
+    let mut seen = vec!["gpt2".to_owned()];
+    for (name, from) in families() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(from.join(file), dir.path().join(file)).unwrap();
+        }
+        write_columns(dir.path());
+        run(&name, dir.path());
+        let kind = serde_json::to_value(ModelFiles::open(&from).unwrap().spec).unwrap();
+        seen.push(kind["model_type"].as_str().unwrap().to_owned());
+    }
+    assert!(ModelSpec::TYPES.iter().all(|kind| seen.iter().any(|seen| seen == kind)), "{seen:?}");
+}
+
+fn ids(spec: &ModelSpec) -> Vec<u32> {
+    (0..PROMPT as u32).map(|i| i * 7 % spec.vocabulary() as u32).collect()
+}
+
+/// Attends to everything, and notes the scores of tokens by layer.
+struct Noting(Arc<Mutex<Vec<ArrayD<f32>>>>);
+
+impl Policy<Float> for Noting {
+    fn attend(
+        &mut self,
+        engine: &mut Float,
+        _layer: usize,
+        q: &ArrayD<f32>,
+        store: &mut Store<Float>,
+    ) -> Result<ArrayD<f32>, Error> {
+        Ok(attention::causal(engine, q, store)?.output)
+    }
+
+    fn wants_scores(&self) -> Option<ScoreSource> {
+        Some(ScoreSource::ScoringHead)
+    }
+
+    fn score(&mut self, layer: usize, scores: &ArrayD<f32>, _: Ceiling) {
+        let mut noted = self.0.lock().unwrap();
+        assert_eq!(noted.len(), layer, "once a layer, in order");
+        noted.push(scores.clone());
+    }
+}
+
+fn largest(x: &Array2<f32>) -> f32 {
+    x.iter().fold(0.0, |most, x| most.max(x.abs()))
+}
+
+#[test]
+fn scores_are_columns_of_what_the_first_norm_of_a_layer_returns() {
+    each(|name, dir| {
+        let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir).unwrap();
+        let policy: PolicySpec = "kvzap:budget=0.5".parse().unwrap();
+        let model = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
+        assert!(model.learned());
+        let noted = Arc::new(Mutex::new(Vec::new()));
+        let mut cache = KvCache::with_policy(spec.layers(), spec.heads(), Box::new(Noting(noted.clone())));
+        let mut engine = Float::keeping_norms();
+        let ids = ids(&spec);
+        let input = Input { ids: Some(&ids), count: ids.len() };
+        model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ()).unwrap();
+        let norms = engine.take_norms();
+        let of_a_layer = (norms.len() - 1) / spec.layers();
+        let beside = tempfile::tempdir().unwrap();
+        std::fs::copy(dir.join(LEARNED_FILE), beside.path().join("model.safetensors")).unwrap();
+        let columns = Checkpoint::open(beside.path()).unwrap();
+        let noted = noted.lock().unwrap();
+        assert_eq!(noted.len(), spec.layers(), "{name}");
+        for (layer, scores) in noted.iter().enumerate() {
+            let flat = |x: &ArrayD<f32>| x.clone().into_dimensionality::<ndarray::Ix2>().unwrap();
+            let states = flat(&norms[of_a_layer * layer]);
+            let want = states.dot(&columns.matrix(&format!("layers.{layer}.weight")).unwrap().t());
+            let error = largest(&(flat(scores) - &want)) / largest(&want);
+            assert!(error < MAX_ERROR, "{name}, layer {layer}: scores are off by {error}");
+        }
+    });
+}
+
+fn run<E: Select>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    policy: &PolicySpec,
+) -> Result<Array2<f32>, model::Error> {
+    let ids = ids(&model.spec());
+    let options = GenerateOptions { tokens: 5, policy: policy.clone(), ..crate::support::fine() };
+    let input = Input { ids: Some(&ids), count: ids.len() };
+    Ok(generate(engine, model, input, &options, Next::Forced(&[0, 1, 2, 3]), &mut NoHooks)?.logits.unwrap())
+}
+
+#[test]
+fn every_family_runs_kvzap() {
+    each(|name, dir| {
+        let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir).unwrap();
+        let (full, policy) = (PolicySpec::default(), "kvzap:budget=12,block=3,recent=3".parse().unwrap());
+        let plain = Model::load(&mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
+        let wide = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
+        assert_eq!(wide.weights().len(), plain.weights().len(), "{name}: weights are wider, not more");
+        // The text under another policy does not change.
+        let want = run(&mut Float::default(), &plain, &full).unwrap();
+        let got = run(&mut Float::default(), &wide, &full).unwrap();
+        assert!(largest(&(got - &want)) < MAX_ERROR * largest(&want), "{name}");
+        assert!(matches!(
+            run(&mut Float::default(), &plain, &policy),
+            Err(model::Error::NotLearned | model::Error::WindowedPolicy { .. })
+        ));
+        let fixed = Model::load_for(&policy, &mut FixedLoader::default(), &spec, Some(&checkpoint)).unwrap();
+        let pruned = run(&mut Float::default(), &wide, &policy);
+        if spec.attention().pruned() == 0 {
+            assert!(matches!(pruned, Err(model::Error::WindowedPolicy { .. })), "{name}");
+            return;
+        }
+        assert_ne!(pruned.unwrap(), want, "{name}: nothing was evicted");
+        run(&mut Fixed::new(), &fixed, &policy).unwrap();
+    });
+}
