@@ -164,6 +164,8 @@ pub(crate) struct Names {
     pub(crate) layers: &'static str,
     /// The tensors of a layer, in the order in which they are listed.
     pub(crate) layer: &'static [(Role, &'static str)],
+    /// Norms of a layer that are listed behind these.
+    pub(crate) norms: &'static [(Role, &'static str)],
     /// The matrices of a layer are published as (inputs, outputs).
     pub(crate) conv1d: bool,
     /// The name that this program gives the one matrix for query, key and value.
@@ -194,9 +196,8 @@ impl Names {
             (Role::Gate, "mlp.gate_proj"),
             (Role::Up, "mlp.up_proj"),
             (Role::Down, "mlp.down_proj"),
-            (Role::BeforeAttention, "input_layernorm"),
-            (Role::BeforeMlp, "post_attention_layernorm"),
         ],
+        norms: &[(Role::BeforeAttention, "input_layernorm"), (Role::BeforeMlp, "post_attention_layernorm")],
         conv1d: false,
         qkv: "self_attn.{q,k,v}_proj",
         up: "mlp.{gate,up}_proj",
@@ -210,7 +211,12 @@ impl Names {
 
     /// The name of the tensor with this role in a layer, if there is one.
     pub(crate) fn of(&self, role: Role) -> Option<&'static str> {
-        self.layer.iter().find(|(of, _)| *of == role).map(|(_, name)| *name)
+        self.of_layer().find(|(of, _)| *of == role).map(|(_, name)| name)
+    }
+
+    /// All tensors of a layer, in the order in which they are listed.
+    fn of_layer(&self) -> impl Iterator<Item = (Role, &'static str)> {
+        self.layer.iter().chain(self.norms).copied()
     }
 }
 
@@ -291,9 +297,9 @@ impl Style {
         }
         let shifts = (self.norm == Norm::Layer).then_some(h);
         for i in 0..self.layers() {
-            for (role, name) in names.layer {
+            for (role, name) in names.of_layer() {
                 let name = format!("{}.{i}.{name}", names.layers);
-                match self.published(*role) {
+                match self.published(role) {
                     Some(Shape::Matrix { inputs, outputs, biased }) => {
                         let shape = if names.conv1d { [inputs, outputs] } else { [outputs, inputs] };
                         add(&name, &shape, biased.then_some(outputs));

@@ -92,18 +92,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
 fn large_extensions_are_cut_into_messages() {
     let kind = CotKind::SoftSpoken(SoftSpoken::K8);
     let n = (1 << 20) + 5000;
-    let (sender, receiver, ledger) = run(
-        |ch| {
-            let (mut sender, _) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
-            sender.ensure(ch, n).unwrap();
-            sender
-        },
-        |ch| {
-            let (_, mut receiver) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
-            receiver.ensure(ch, n).unwrap();
-            receiver
-        },
-    );
+    let (sender, receiver, ledger) = pools(8, n);
     assert_eq!((sender.available(), receiver.available()), (n.next_multiple_of(2048), n.next_multiple_of(2048)));
     let wire = kind.extend_wire(0, sender.available());
     assert_eq!((wire.to_sender.messages, wire.to_receiver), (2, Run::default()));
@@ -114,7 +103,7 @@ fn large_extensions_are_cut_into_messages() {
 #[test]
 fn lookups_over_real_transfers() {
     let shape = Lookup::new(2000, 4, &[5, 12]).unwrap();
-    let (mut sender, mut receiver) = pools(4, shape.ots());
+    let (mut sender, mut receiver, _) = pools(4, shape.ots());
     let index = |item: usize| item * 7 % 16;
     let value = |item: usize, j: usize, word: usize| ((item * 31 + j * 5 + word * 3) as u64) & [31, 4095][word];
     let choices = Bits::from_fn(shape.ots(), |i| index(i / 4) >> (i % 4) & 1 == 1);
@@ -129,7 +118,7 @@ fn lookups_over_real_transfers() {
 
 #[test]
 fn random_choices_need_no_message() {
-    let (mut sender, mut receiver) = pools(4, 10_000);
+    let (mut sender, mut receiver, _) = pools(4, 10_000);
     let shape = Correlation::new(10_000, 1, &[64]).unwrap();
     let corr: Vec<u64> = (0..10_000).collect();
     let (choices, chosen) = receiver.random(10_000).unwrap();
@@ -237,7 +226,7 @@ fn silent_choices_are_balanced_and_no_pad_comes_twice() {
 
 #[test]
 fn misuse_is_a_typed_error() {
-    let (mut sender, mut receiver) = pools(2, 100);
+    let (mut sender, mut receiver, _) = pools(2, 100);
     let held = sender.available();
     let short = |e| matches!(e, OtError::Short { needed, available } if needed == held + 1 && available == held);
     assert!(short(receiver.choose(&Bits::zeros(held + 1)).unwrap_err()));

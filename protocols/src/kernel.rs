@@ -286,33 +286,10 @@ mod tests {
 
     use super::*;
     use crate::matrix::WEIGHT_BITS;
-    use engine::MatrixSource;
     use proptest::prelude::*;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
-
-    /// Integers as numbers, column by column.
-    #[derive(Debug)]
-    struct Columns {
-        inputs: usize,
-        entries: Vec<i32>,
-    }
-
-    impl MatrixSource for Columns {
-        fn shape(&self) -> (usize, usize) {
-            (self.inputs, self.entries.len() / self.inputs)
-        }
-
-        fn order(&self) -> Order {
-            Order::Columns
-        }
-
-        fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-            let outputs = self.shape().1;
-            let column = self.entries[line..].iter().step_by(outputs).skip(from);
-            out.iter_mut().zip(column).for_each(|(out, w)| *out = *w as f32 / 16.0);
-        }
-    }
+    use testing::Columns;
 
     fn naive(x: &[u64], w: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
         let mut out = vec![0u64; x.len() / inputs * outputs];
@@ -344,7 +321,9 @@ mod tests {
                 .collect();
             let words: Vec<u64> = w.iter().map(|&w| w as i64 as u64).collect();
             let want = naive(&x, &words, inputs, outputs);
-            let by_columns = FixedMatrix::rounded(Arc::new(Columns { inputs, entries: w.clone() }), 4);
+            let column = |j: usize| w[j..].iter().step_by(outputs).map(|w| *w as f32 / 16.0);
+            let entries = (0..outputs).flat_map(column).collect();
+            let by_columns = FixedMatrix::rounded(Arc::new(Columns { inputs, entries }), 4);
             let by_rows = FixedMatrix::integers(inputs, outputs, w);
             for level in levels() {
                 prop_assert_eq!(&times_matrix_on(level, &x, &by_rows), &want, "{:?}", level);

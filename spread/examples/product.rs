@@ -10,29 +10,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{MatrixSource, Order};
 use protocols::{FixedMatrix, Spread};
-
-/// Columns one after another.
-#[derive(Debug)]
-struct Columns {
-    inputs: usize,
-    entries: Vec<f32>,
-}
-
-impl MatrixSource for Columns {
-    fn shape(&self) -> (usize, usize) {
-        (self.inputs, self.entries.len() / self.inputs)
-    }
-
-    fn order(&self) -> Order {
-        Order::Columns
-    }
-
-    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        out.copy_from_slice(&self.entries[line * self.inputs + from..][..out.len()]);
-    }
-}
+use testing::Columns;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = std::env::args().skip(1).map(|argument| argument.parse()).collect::<Result<Vec<usize>, _>>()?;

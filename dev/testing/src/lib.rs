@@ -3,12 +3,14 @@
 #![deny(missing_docs)]
 
 mod assets;
+mod columns;
 #[cfg(feature = "laws")]
 pub mod laws;
 mod parties;
 mod values;
 
 pub use assets::asset;
+pub use columns::Columns;
 #[cfg(feature = "laws")]
 pub use laws::{Function, Lawful, Laws, Output};
 #[cfg(feature = "laws")]

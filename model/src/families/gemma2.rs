@@ -35,16 +35,7 @@ pub struct Gemma {
 }
 
 const NAMES: Names = Names {
-    layer: &[
-        (Role::Query, "self_attn.q_proj"),
-        (Role::Key, "self_attn.k_proj"),
-        (Role::Value, "self_attn.v_proj"),
-        (Role::Output, "self_attn.o_proj"),
-        (Role::QueryNorm, "self_attn.q_norm"),
-        (Role::KeyNorm, "self_attn.k_norm"),
-        (Role::Gate, "mlp.gate_proj"),
-        (Role::Up, "mlp.up_proj"),
-        (Role::Down, "mlp.down_proj"),
+    norms: &[
         (Role::BeforeAttention, "input_layernorm"),
         (Role::AfterAttention, "post_attention_layernorm"),
         (Role::BeforeMlp, "pre_feedforward_layernorm"),

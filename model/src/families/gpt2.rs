@@ -45,6 +45,7 @@ const NAMES: Names = Names {
         (Role::Up, "mlp.c_fc"),
         (Role::Down, "mlp.c_proj"),
     ],
+    norms: &[],
     conv1d: true,
     qkv: "attn.c_attn",
     up: "mlp.c_fc",

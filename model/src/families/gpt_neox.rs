@@ -32,6 +32,7 @@ const NAMES: Names = Names {
         (Role::Up, "mlp.dense_h_to_4h"),
         (Role::Down, "mlp.dense_4h_to_h"),
     ],
+    norms: &[],
     qkv: "qkv_up",
     norm: "gpt_neox.final_layer_norm",
     head: "embed_out",

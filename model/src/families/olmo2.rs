@@ -20,16 +20,7 @@ pub struct Olmo2Config {
 }
 
 const NAMES: Names = Names {
-    layer: &[
-        (Role::Query, "self_attn.q_proj"),
-        (Role::Key, "self_attn.k_proj"),
-        (Role::Value, "self_attn.v_proj"),
-        (Role::Output, "self_attn.o_proj"),
-        (Role::QueryNorm, "self_attn.q_norm"),
-        (Role::KeyNorm, "self_attn.k_norm"),
-        (Role::Gate, "mlp.gate_proj"),
-        (Role::Up, "mlp.up_proj"),
-        (Role::Down, "mlp.down_proj"),
+    norms: &[
         (Role::AfterAttention, "post_attention_layernorm"),
         (Role::AfterMlp, "post_feedforward_layernorm"),
     ],

@@ -49,6 +49,7 @@ const NAMES: Names = Names {
         (Role::Down, "fc2"),
         (Role::BeforeMlp, "final_layer_norm"),
     ],
+    norms: &[],
     up: "fc1",
     norm: "model.decoder.final_layer_norm",
     buffers: &[],

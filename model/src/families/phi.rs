@@ -28,6 +28,7 @@ const NAMES: Names = Names {
         (Role::Output, "self_attn.dense"),
         (Role::Down, "mlp.fc2"),
     ],
+    norms: &[],
     qkv: "qkv_up",
     norm: "model.final_layernorm",
     ..Names::LLAMA

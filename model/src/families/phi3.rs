@@ -25,8 +25,6 @@ const NAMES: Names = Names {
         (Role::Output, "self_attn.o_proj"),
         (Role::GateUp, "mlp.gate_up_proj"),
         (Role::Down, "mlp.down_proj"),
-        (Role::BeforeAttention, "input_layernorm"),
-        (Role::BeforeMlp, "post_attention_layernorm"),
     ],
     qkv: "self_attn.qkv_proj",
     up: "mlp.gate_up_proj",

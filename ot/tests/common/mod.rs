@@ -33,9 +33,9 @@ pub(crate) fn run<A: Send, B: Send>(
 
 /// Sets up both directions with pools of at least `n` OTs for the client as sender.
 #[allow(dead_code, reason = "not every test binary needs it")]
-pub(crate) fn pools(k: usize, n: usize) -> (OtSender, OtReceiver) {
+pub(crate) fn pools(k: usize, n: usize) -> (OtSender, OtReceiver, Ledger) {
     let kind = CotKind::SoftSpoken(SoftSpoken::from_k(k).unwrap());
-    let (sender, receiver, _) = run(
+    run(
         |ch| {
             let (mut sender, _) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
             sender.ensure(ch, n).unwrap();
@@ -46,6 +46,5 @@ pub(crate) fn pools(k: usize, n: usize) -> (OtSender, OtReceiver) {
             receiver.ensure(ch, n).unwrap();
             receiver
         },
-    );
-    (sender, receiver)
+    )
 }

@@ -3,37 +3,15 @@
 use std::sync::Arc;
 use std::thread;
 
-use engine::{MatrixSource, Order};
 use protocols::{FixedMatrix, Spread, WEIGHT_BITS};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use spread::Ranks;
+use testing::Columns;
 
 /// Inputs, outputs and rows: fewer columns than ranks, columns that no number of ranks divides, single rows.
 const SHAPES: [(usize, usize, usize); 7] =
     [(1, 1, 1), (9, 2, 3), (70, 3, 2), (64, 128, 1), (333, 1001, 5), (4097, 65, 2), (5, 4099, 33)];
-
-/// Integers as numbers, stored column by column.
-#[derive(Debug)]
-struct Columns {
-    inputs: usize,
-    entries: Vec<i32>,
-}
-
-impl MatrixSource for Columns {
-    fn shape(&self) -> (usize, usize) {
-        (self.inputs, self.entries.len() / self.inputs)
-    }
-
-    fn order(&self) -> Order {
-        Order::Columns
-    }
-
-    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        let column = &self.entries[line * self.inputs..][from..];
-        out.iter_mut().zip(column).for_each(|(out, w)| *out = *w as f32 / 16.0);
-    }
-}
 
 /// The same matrices at every rank, stored by rows and by columns.
 fn matrices() -> Vec<FixedMatrix> {
@@ -44,7 +22,8 @@ fn matrices() -> Vec<FixedMatrix> {
     };
     let both = |(inputs, outputs, _)| {
         let stored_by_rows = FixedMatrix::integers(inputs, outputs, entries(inputs * outputs));
-        let stored_by_columns = Columns { inputs, entries: entries(inputs * outputs) };
+        let numbers = entries(inputs * outputs).into_iter().map(|w| w as f32 / 16.0).collect();
+        let stored_by_columns = Columns { inputs, entries: numbers };
         [stored_by_rows, FixedMatrix::rounded(Arc::new(stored_by_columns), 4)]
     };
     SHAPES.into_iter().flat_map(both).collect()
