@@ -1,7 +1,7 @@
 use super::cells::{Cell, Cells, Splitter};
 use super::layout::Layout;
 use super::search::candidates;
-use super::tests::{distance, naive, random_weights, spec};
+use super::tests::{any_product, distance, naive, random_weights, spec};
 use super::tiling::Tile;
 use super::*;
 use crate::ciphertext::Split;
@@ -72,13 +72,7 @@ fn odd_shapes_random_and_extreme() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_shape_and_width(
-        batch in 1usize..6, m in 1usize..20, k in 1usize..90, n in 1usize..40,
-        width in 1u32..=64, share in any::<bool>(), log_rate in 0u32..40,
-        packing in prop::sample::select(vec![Packing::Auto, Packing::Never, Packing::Always]), seed: u64,
-    ) {
-        let spec = spec(batch, m, k, n, width, if share { width } else { width.div_ceil(4) });
-        let options = PlanOptions { bytes_per_second: 1 << log_rate, packing, ..PlanOptions::default() };
+    fn any_shape_and_width((spec, options) in any_product(), seed: u64) {
         let plan = SeededPlan::with_options(spec, options).unwrap();
         let mut rng = StdRng::seed_from_u64(seed);
         run(&plan, &random_weights(&spec, &mut rng), &mut rng);

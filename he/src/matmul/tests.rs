@@ -105,16 +105,22 @@ fn odd_shapes_random_and_extreme() {
     }
 }
 
+prop_compose! {
+    /// Products of any shape and width, with plans for any link.
+    pub(super) fn any_product()(
+        batch in 1usize..6, m in 1usize..20, k in 1usize..90, n in 1usize..40,
+        width in 1u32..=64, share in any::<bool>(), log_rate in 0u32..40,
+        packing in prop::sample::select(vec![Packing::Auto, Packing::Never, Packing::Always]),
+    ) -> (MatmulSpec, PlanOptions) {
+        let options = PlanOptions { bytes_per_second: 1 << log_rate, packing, ..PlanOptions::default() };
+        (spec(batch, m, k, n, width, if share { width } else { width.div_ceil(4) }), options)
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn any_shape_and_width(
-        batch in 1usize..6, m in 1usize..20, k in 1usize..90, n in 1usize..40,
-        width in 1u32..=64, share in any::<bool>(), log_rate in 0u32..40,
-        packing in prop::sample::select(vec![Packing::Auto, Packing::Never, Packing::Always]), seed: u64,
-    ) {
-        let spec = spec(batch, m, k, n, width, if share { width } else { width.div_ceil(4) });
-        let options = PlanOptions { bytes_per_second: 1 << log_rate, packing, ..PlanOptions::default() };
+    fn any_shape_and_width((spec, options) in any_product(), seed: u64) {
         let plan = MatmulPlan::with_options(spec, options).unwrap();
         let mut rng = StdRng::seed_from_u64(seed);
         let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
