@@ -156,7 +156,11 @@ impl ServerConfig {
         let page = self.metrics.as_deref().map(listen).transpose()?;
 
         let files = job.meet(open_model(&self.model))?;
-        let hosted = ModelServer::load_spread(&self.terms.policy, files, self.weight_cache, job.spread())?;
+        let hosted = ModelServer::builder()
+            .policy(&self.terms.policy)
+            .weight_cache(self.weight_cache)
+            .spread(job.spread())
+            .load(files)?;
         job.ready()?;
         if self.calibration {
             let start = Instant::now();
