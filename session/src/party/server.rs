@@ -13,7 +13,7 @@ use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, chat, correlations, opening};
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
-use crate::{Calibration, Error, calibrate};
+use crate::{Error, RangeCheck, check_ranges};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct ModelServer {
@@ -92,13 +92,13 @@ impl ModelServer {
         ServerBuilder::default()
     }
 
-    /// Puts a short text through the model in the clear, see [`calibrate()`].
+    /// Puts a short text through the model in the clear, see [`check_ranges()`].
     ///
     /// # Errors
-    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
+    /// [`Error::Ranges`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
     /// refuse the tokenizer.
-    pub fn calibrate(&self) -> Result<Calibration, Error> {
-        calibrate(&self.model, self.public.tokenizer.as_deref())
+    pub fn check_ranges(&self) -> Result<RangeCheck, Error> {
+        check_ranges(&self.model, self.public.tokenizer.as_deref())
     }
 
     /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
