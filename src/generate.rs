@@ -426,9 +426,7 @@ impl Ready<'_> {
         let Generate { stop_at_eos, pad_answer, .. } = *self.options;
         let padded = self.whole.padding().is_some();
         let request = Request { lengths: self.lengths(), stop_at_eos, pad_answer, padded, draft: self.drafts };
-        request.check_policy(spec, self.terms)?;
-        request.check_draft(self.terms)?;
-        request.check(spec, &Limits::NONE)?;
+        request.validate(spec, self.terms, &Limits::NONE)?;
         Ok(spec.check_ids(&self.ids)?)
     }
 

@@ -88,7 +88,8 @@ impl Local {
         let own = asked.tokenizer.own()?;
         let tokenizer = self.tokenizer(own.as_ref());
         let mut ready = self.ready(asked, &terms, tokenizer)?;
-        let server = ModelServer::load_keeping(&terms.policy, open_model(&self.name)?, *weight_cache)?;
+        let server =
+            ModelServer::builder().policy(&terms.policy).weight_cache(*weight_cache).load(open_model(&self.name)?)?;
         let mut heard = Heard::new(tokenizer, ready.ids(), listener);
         let [outcome, _] =
             in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| ready.run(session, None, &mut heard))?;

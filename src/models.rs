@@ -38,7 +38,7 @@ pub(crate) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicMode
         let files = open_model(name)?;
         // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
         let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
-        return Ok(ModelServer::load_for(&policy, files)?.public().clone());
+        return Ok(ModelServer::builder().policy(&policy).load(files)?.public().clone());
     }
     let spec = ModelSpec::open(path)?;
     let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());

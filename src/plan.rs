@@ -5,7 +5,7 @@ use net::Shape;
 use planner::Setting;
 use planner::{Footprint, Profile};
 use report::{PeakMemory, Seconds};
-use session::party::{self, ClientOptions, Observer, PublicModel, Request, plan, plan_step, plan_timed};
+use session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
 
 use crate::generate::Draft;
 use crate::models::{mapped_bytes, public_model};
@@ -103,15 +103,11 @@ impl Plan {
         let (prompt, tokens) = self.cached.map_or((self.prompt, self.tokens), |cached| (cached, 2));
         let lengths = Lengths { prompt, tokens };
         let request = Request { lengths, stop_at_eos, pad_answer, padded: self.pad_prompt, draft: drafts };
-        request.check_draft(terms)?;
-        let options = ClientOptions::default();
         let link = self.network.shape();
         let setting = self.machines.as_ref().map(|machines| machines.setting(link));
-        let (outcome, footprint) = match (self.cached, &setting) {
-            (Some(cached), setting) => plan_step(model, terms, &options, cached, drafts, setting.as_ref(), observer)?,
-            (None, Some(setting)) => plan_timed(model, terms, &options, &request, setting, observer)?,
-            (None, None) => (plan(model, terms, &options, &request, observer)?, Footprint::default()),
-        };
+        let plan = SessionPlan::new(model, terms).request(request).timed(setting);
+        let plan = if self.cached.is_some() { plan.step() } else { plan };
+        let Planned { outcome, footprint, .. } = plan.run(observer)?;
         let mut report = report(model, None, prompt, &outcome, terms, self.chosen(tokens))?;
         report.predicted = true;
         report.kernels = None;

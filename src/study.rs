@@ -154,10 +154,10 @@ pub(crate) fn scores(
         }
         StudyEngine::Secure => {
             let learned = match widest.needs_scoring_head() {
-                true => Some(ModelServer::load_for(&widest, open_model(name)?)?),
+                true => Some(ModelServer::builder().policy(&widest).load(open_model(name)?)?),
                 false => None,
             };
-            let server = ModelServer::load(files)?;
+            let server = ModelServer::builder().load(files)?;
             let protocol = protocols::Options::default();
             run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
         }

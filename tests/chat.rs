@@ -294,7 +294,7 @@ fn a_template_of_the_server_writes_the_conversation() {
     let template = "{% for m in messages %}{{ m.role | upper }}:\n{{ m.content }}\n\n{% endfor %}\
         {% if add_generation_prompt %}ASSISTANT:\n{% endif %}";
     let dir = templated(template);
-    let server = Server::start(&format!("--model {} --no-calibration", dir.path().display()));
+    let server = Server::start(&format!("--model {} --skip-range-check", dir.path().display()));
     let arguments = format!("--tokens 5 --system Speak --check {}", dir.path().display());
     let (output, report) = chat(&server, &arguments, &lines(&["Who is there?", "Nay"]));
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -322,7 +322,7 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     let config = config.replace("\"eos_token_id\": null", "\"eos_token_id\": 1");
     std::fs::write(dir.path().join("config.json"), config).unwrap();
     let model = dir.path().display();
-    let server = Server::start(&format!("--model {model} --no-calibration"));
+    let server = Server::start(&format!("--model {model} --skip-range-check"));
     let said = ["ROMEO:", "My lord", "What is"];
     let talk = |more: &str| {
         let (output, report) = chat(&server, &format!("--tokens 40 --check {model} {more}"), &lines(&said));
@@ -355,7 +355,7 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     // What a template has read again has the lengths of answers in it.
     std::fs::write(dir.path().join("chat_template.jinja"), "{{ messages | length }}{{ messages[-1].content }}")
         .unwrap();
-    let server = Server::start(&format!("--model {model} --no-calibration"));
+    let server = Server::start(&format!("--model {model} --skip-range-check"));
     for (more, turns) in [("", 1), ("--no-pad-answer", 2)] {
         let (output, report) = chat(&server, &format!("--tokens 17 {more}"), &lines(&said[..2]));
         assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), turns, "{}", text(&output.stderr));
@@ -363,7 +363,7 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     }
     drop(server);
     let policy = "--policy streaming:budget=32,block=8";
-    let server = Server::start(&format!("--model {model} --no-calibration {policy}"));
+    let server = Server::start(&format!("--model {model} --skip-range-check {policy}"));
     let (output, _) = chat(&server, &format!("{policy} --pad-answer"), "ROMEO:\n");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("padding needs cache policy `full`"), "{}", text(&output.stderr));
@@ -457,7 +457,7 @@ fn refused_turns_leave_the_conversation_and_a_code() {
     assert_eq!(std::fs::read_to_string(dir.path().join("mine.txt")).unwrap(), "mine");
     drop(server);
     let model = templated("{{ raise_exception('no') }}");
-    let server = Server::start(&format!("--model {} --no-calibration", model.path().display()));
+    let server = Server::start(&format!("--model {} --skip-range-check", model.path().display()));
     let (output, _) = chat(&server, "--tokens 2", &lines(&TURNS));
     let notes = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{notes}");

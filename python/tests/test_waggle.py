@@ -192,7 +192,7 @@ def test_only_engines_in_the_clear_run_a_function():
 
 def test_a_server_and_a_client(tmp_path, monkeypatch):
     monkeypatch.setenv("WAGGLE_HOME", str(tmp_path))
-    with waggle.Server(MODEL, no_calibration=True) as server:
+    with waggle.Server(MODEL, skip_range_check=True) as server:
         client = waggle.Client(server.address)
         first = client.generate("ROMEO:\n", tokens=4)
         # The client has no tokenizer but the server's, which runs in a process of its own.
@@ -214,7 +214,7 @@ def served(tmp_path_factory):
     """A server for several conversations."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WAGGLE_HOME", str(tmp_path_factory.mktemp("home")))
-        with waggle.Server("shakespeare-llama", no_calibration=True) as server:
+        with waggle.Server("shakespeare-llama", skip_range_check=True) as server:
             yield server
 
 
@@ -287,7 +287,7 @@ def test_a_template_that_rewrites_is_a_warning(tmp_path):
         shutil.copy(assets / file, tmp_path)
     # The last message alone.
     (tmp_path / "chat_template.jinja").write_text("{{ messages[-1].content }}!")
-    with waggle.Server(tmp_path, no_calibration=True, insecure_plaintext=True) as server:
+    with waggle.Server(tmp_path, skip_range_check=True, insecure_plaintext=True) as server:
         client = waggle.Client(server.address, insecure_plaintext=True)
         with client.chat(tokens=2, check=tmp_path) as chat, warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -299,7 +299,7 @@ def test_a_template_that_rewrites_is_a_warning(tmp_path):
 
 
 def test_positions_are_used_up():
-    with waggle.Server(MODEL, no_calibration=True, insecure_plaintext=True) as server:
+    with waggle.Server(MODEL, skip_range_check=True, insecure_plaintext=True) as server:
         client = waggle.Client(server.address, insecure_plaintext=True)
         with client.chat(tokens=1, turn_tokens=200, no_stop_at_eos=True) as chat:
             chat.say("a" * 150)
@@ -321,7 +321,7 @@ def test_conversations_are_refused_in_the_words_of_the_command_line(served):
 
 
 def test_an_error_of_the_session_is_raised_and_the_transcript_stays():
-    server = waggle.Server("shakespeare-llama", no_calibration=True, insecure_plaintext=True)
+    server = waggle.Server("shakespeare-llama", skip_range_check=True, insecure_plaintext=True)
     chat = waggle.Client(server.address, insecure_plaintext=True).chat(tokens=2, timeout=20)
     chat.say("ROMEO:")
     server._process.kill()

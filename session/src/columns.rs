@@ -13,7 +13,7 @@ use crate::Error;
 /// entries.
 ///
 /// # Errors
-/// Those of [`ModelServer::load_for`](crate::party::ModelServer::load_for), and [`protocols::Error::Spread`].
+/// Those of [`ServerBuilder::load`](crate::party::ServerBuilder::load), and [`protocols::Error::Spread`].
 pub fn own_columns(
     policy: &PolicySpec,
     files: &ModelFiles,

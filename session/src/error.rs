@@ -19,7 +19,7 @@ pub enum Error {
     Model(#[from] model::Error),
     /// A value left the range of an operation in the run before the model is served.
     #[error("the model leaves the range of an operation on a text of {tokens} tokens: {source}")]
-    Calibration {
+    Ranges {
         /// Tokens of the text.
         tokens: usize,
         /// The operation with its layer, the value and the range.

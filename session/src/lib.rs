@@ -4,7 +4,6 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
-mod calibrate;
 mod columns;
 mod error;
 mod fingerprint;
@@ -15,14 +14,15 @@ mod pin;
 pub mod pool;
 mod pool_error;
 mod pool_id;
+mod ranges;
 mod register;
 mod terms;
 
-pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
 pub use columns::own_columns;
 pub use error::Error;
 pub use fingerprint::{Fingerprint, PinError};
 pub use pin::Expectation;
+pub use ranges::{RANGE_CHECK_TOKENS, RangeCheck, check_ranges};
 pub use register::{RegisterError, register_activation, register_policy};
 
 // A model's files may hold what a session sends.

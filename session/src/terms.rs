@@ -227,27 +227,38 @@ impl Request {
         spec.layers().saturating_mul(tokens.saturating_add(chunks).saturating_add(8))
     }
 
-    /// Refuses what would take too long to plan.
-    pub(crate) fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
+    /// Refuses what the parties could not do with the model `spec` under `terms`, or what the server's `limits` do not
+    /// allow. A plan, a client and a server all ask this of every request, so nobody else needs to.
+    ///
+    /// # Errors
+    /// [`Error::Phases`] for a number of phases that the server does not offer; those of
+    /// [`ModelSpec::check_policy`]; [`model::Error::PaddedPolicy`] for padding under a policy that would choose among
+    /// it; [`Error::PaddedDraft`], and [`model::Error::DraftPolicy`] for a draft under a policy that cannot take tokens
+    /// back; [`model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`model::Error::TooLong`] beyond the
+    /// model's positions, and [`Error::TooWide`] beyond those of the softmax in fixed point; [`Error::Planning`] for
+    /// what would take too long to plan.
+    pub fn validate(&self, spec: &ModelSpec, terms: &Terms, limits: &Limits) -> Result<(), Error> {
+        limits.check_phases(terms)?;
+        spec.check_policy(&terms.policy)?;
+        check_padding(self.padded, &terms.policy)?;
+        if self.pad_answer && self.draft.is_some() {
+            return Err(Error::PaddedDraft);
+        }
+        check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?;
+        check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
+        let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
+        if got > limit {
+            return Err(Error::Limit { what: "guesses in a pass", got, limit });
+        }
+        let (got, limit) = (self.lengths.positions(), MAX_SOFTMAX_COLUMNS);
+        if got > limit {
+            return Err(Error::TooWide { got, limit });
+        }
         let (steps, limit) = (self.planning_steps(spec, terms), MAX_PLANNING_STEPS);
         if terms.protocol.preprocess && steps > limit {
             return Err(Error::Planning { tokens: self.lengths.tokens, layers: spec.layers(), steps, limit });
         }
         Ok(())
-    }
-
-    /// Refuses a policy whose settings are for another model, and padding under one that would choose among it.
-    pub fn check_policy(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
-        spec.check_policy(&terms.policy)?;
-        Ok(check_padding(self.padded, &terms.policy)?)
-    }
-
-    /// Refuses drafts under a policy that cannot take tokens back, and beside padded answers.
-    pub fn check_draft(&self, terms: &Terms) -> Result<(), Error> {
-        if self.pad_answer && self.draft.is_some() {
-            return Err(Error::PaddedDraft);
-        }
-        Ok(check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?)
     }
 
     /// Positions of which the client learns something, at most.
@@ -269,18 +280,6 @@ impl Request {
             padding: self.padded.then_some(Padding { tokens: None }),
             draft: self.draft,
         }
-    }
-
-    /// Refuses a request that the model `spec` ([`model::Error::TooLong`]), the softmax in fixed point
-    /// ([`Error::TooWide`]) or the server's `limits` do not allow.
-    pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
-        check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
-        let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
-        if got > limit {
-            return Err(Error::Limit { what: "guesses in a pass", got, limit });
-        }
-        let (got, limit) = (self.lengths.positions(), MAX_SOFTMAX_COLUMNS);
-        if got > limit { Err(Error::TooWide { got, limit }) } else { Ok(()) }
     }
 }
 
@@ -313,8 +312,9 @@ pub(crate) mod tests {
             );
             ModelSpec::from_config_json(config.as_bytes()).unwrap()
         };
-        let check =
-            |spec: &ModelSpec, prompt| Request::from(Lengths { prompt, tokens: 2 }).check(spec, &Limits::NONE);
+        let check = |spec: &ModelSpec, prompt| {
+            Request::from(Lengths { prompt, tokens: 2 }).validate(spec, &Terms::default(), &Limits::NONE)
+        };
         let short = spec(8192, "null");
         check(&short, 8191).unwrap();
         let refused = check(&short, 8192).unwrap_err();
@@ -344,19 +344,19 @@ pub(crate) mod tests {
     #[test]
     fn what_would_take_minutes_to_plan_is_refused_before() {
         let request = |tokens| Request::from(Lengths { prompt: 1024, tokens });
-        let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
+        let check = |layers, tokens| request(tokens).validate(&llama(layers), &two_phases(), &Limits::NONE);
         check(48, 1024).unwrap();
         check(80, 512).unwrap();
-        for (layers, tokens) in [(4096, 32), (126, 1024), (4, 1 << 20)] {
+        for (layers, tokens) in [(4096, 32), (126, 1024)] {
             let refused = check(layers, tokens).unwrap_err();
             assert!(matches!(refused, Error::Planning { limit: MAX_PLANNING_STEPS, .. }), "{refused}");
         }
         // Chunks of a prompt are passes, too.
         let terms = Terms { prefill_chunk: NonZeroUsize::new(1), ..two_phases() };
-        let refused = request(1024).check_planning(&llama(48), &terms).unwrap_err();
+        let refused = request(1024).validate(&llama(48), &terms, &Limits::NONE).unwrap_err();
         assert!(matches!(refused, Error::Planning { .. }), "{refused}");
         // One phase plans nothing.
-        request(1024).check_planning(&llama(4096), &Terms::default()).unwrap();
+        request(1024).validate(&llama(4096), &Terms::default(), &Limits::NONE).unwrap();
     }
 
     #[test]

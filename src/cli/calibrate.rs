@@ -7,13 +7,13 @@ use std::process::Stdio;
 use clap::Args;
 use model::{DType, Lengths, ModelFiles, synthesize};
 use net::Phase;
-use planner::{Footprint, Observation, PROFILE_VERSION, Profile, fit};
+use planner::{Footprint, Observation, PROFILE_VERSION, Profile, Setting, fit};
 use planner::{Kernel, Rates, Units};
 use protocols::preparation;
 use report::PeakMemory;
 use report::Report;
 use serde::Serialize;
-use session::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Terms, plan_timed, plan_work};
+use session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Silent, Terms};
 
 use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::progress::Progress;
@@ -248,9 +248,14 @@ impl<'a> Measured<'a> {
             trial.link.parse().map_err(|e: net::shaped::ParseShapeError| Error::Child { what: e.to_string() })?;
         let terms = crate::Terms::default().preprocess(trial.preprocess).over(link)?;
         let mapped = mapped_bytes(&model.to_string_lossy()).unwrap_or(0);
-        let public = ModelServer::load(ModelFiles::open(&model)?)?.public().clone();
+        let public = ModelServer::builder().load(ModelFiles::open(&model)?)?.public().clone();
         let lengths = Lengths { prompt: trial.prompt, tokens: trial.tokens };
         Ok(Measured { trial, model: public, terms, link, request: Request::from(lengths), report, mapped })
+    }
+
+    /// The plan of the trial's session in `setting`.
+    fn plan(&self, setting: Setting) -> SessionPlan<'_> {
+        SessionPlan::new(&self.model, &self.terms).request(self.request).timed(setting)
     }
 
     /// Measured seconds of a phase.
@@ -274,9 +279,7 @@ impl<'a> Measured<'a> {
     fn predict(&self, profile: &Profile) -> Result<([(Phase, f64); TIMED.len()], Footprint), Error> {
         let machines = Machines { client: profile.clone(), server: profile.clone(), together: true };
         let setting = machines.setting(self.link.shape());
-        let (model, terms) = (&self.model, &self.terms);
-        let options = ClientOptions::default();
-        let (outcome, footprint) = plan_timed(model, terms, &options, &self.request, &setting, &mut Silent)?;
+        let Planned { outcome, footprint, .. } = self.plan(setting).run(&mut Silent)?;
         let seconds = |phase: Phase| {
             let entries = outcome.entries.iter().filter(|entry| entry.phase == phase);
             (phase, entries.map(|entry| entry.traffic.time.as_secs_f64()).sum())
@@ -287,8 +290,8 @@ impl<'a> Measured<'a> {
     /// Processor time and units of all accounts of both parties. Set-up is one account: its first words are not
     /// planned, but rehearsed.
     fn accounts(&self) -> Result<Vec<(Account, Observation)>, Error> {
-        let imitated = self.link.shape().is_some();
-        let work = plan_work(&self.model, &self.terms, &ClientOptions::default(), &self.request, imitated)?;
+        let setting = Setting { imitated: self.link.shape().is_some(), ..Setting::idle() };
+        let work = self.plan(setting).tallied().run(&mut Silent)?.work;
         let mut sums: BTreeMap<(Phase, String), ([f64; 2], [Units; 2])> = BTreeMap::new();
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));
         let place =

@@ -167,7 +167,7 @@ impl Server {
             command.arg("--insecure-plaintext");
         }
         // `--check` tells more, and the memory of the session alone is reported.
-        command.arg("--no-calibration");
+        command.arg("--skip-range-check");
         let given = [
             ("model", args.model.clone()),
             // One session, which may take as long as it likes.

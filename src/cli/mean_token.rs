@@ -9,7 +9,7 @@ use net::{Phase, Shape, Traffic};
 use planner::Setting;
 use report::any_layer;
 use serde::{Deserialize, Serialize};
-use session::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step, plan_timed};
+use session::party::{Outcome, PublicModel, SessionPlan, Silent, Terms};
 
 use super::Error;
 
@@ -100,18 +100,15 @@ impl Sessions {
         prompt: usize,
         tokens: usize,
     ) -> Result<Self, Error> {
-        let options = ClientOptions::default();
         // The pass over the prompt makes the first token, and the others are decoded.
         let session = |decoded: usize| {
-            let request = Request::from(Lengths { prompt, tokens: decoded + 1 });
-            Ok::<_, Error>(match setting {
-                Some(setting) => plan_timed(model, terms, &options, &request, setting, &mut Silent)?.0,
-                None => plan(model, terms, &options, &request, &mut Silent)?,
-            })
+            let request = Lengths { prompt, tokens: decoded + 1 };
+            SessionPlan::new(model, terms).request(request).timed(setting.cloned())
         };
+        let outcome = |plan: SessionPlan| Ok::<_, Error>(plan.run(&mut Silent)?.outcome);
         let (long, short) = match tokens {
-            0 | 1 => (plan_step(model, terms, &options, prompt, None, setting, &mut Silent)?.0, None),
-            n => (session(n)?, Some(session(1)?)),
+            0 | 1 => (outcome(session(1).step())?, None),
+            n => (outcome(session(n))?, Some(outcome(session(1))?)),
         };
         Ok(Sessions { link, predicted: setting.is_some(), tokens: tokens as f64, long, short })
     }

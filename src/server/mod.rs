@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use model::Lengths;
 use net::{NetError, PublicKey};
-use session::Calibration;
+use session::RangeCheck;
 use session::party::{Limits, ModelServer, Outcome};
 use session::pool::{Pools, count, find, writable_by_others};
 use tokenizer::ChatTemplate;
@@ -95,7 +95,7 @@ options! {
         /// Most sessions of one key at once, those that wait included.
         max_sessions_per_key: Option<usize> as impl Into<Option<usize>> = None,
         /// Run the model on a text in the clear first, which finds models that leave the ranges of operations.
-        calibration: bool = true,
+        range_check: bool = true,
         /// Give up on a client that is silent for so long.
         timeout: Duration = Duration::from_secs(120),
         /// End a session after so long.
@@ -156,16 +156,20 @@ impl ServerConfig {
         let page = self.metrics.as_deref().map(listen).transpose()?;
 
         let files = job.meet(open_model(&self.model))?;
-        let hosted = ModelServer::load_spread(&self.terms.policy, files, self.weight_cache, job.spread())?;
+        let hosted = ModelServer::builder()
+            .policy(&self.terms.policy)
+            .weight_cache(self.weight_cache)
+            .spread(job.spread())
+            .load(files)?;
         job.ready()?;
-        if self.calibration {
+        if self.range_check {
             let start = Instant::now();
-            let Calibration { tokens } = hosted.calibrate()?;
+            let RangeCheck { tokens } = hosted.check_ranges()?;
             let seconds = start.elapsed().as_secs_f64();
-            info!(tokens, seconds, "calibrated: a text stays in the ranges of all operations");
+            info!(tokens, seconds, "range check: a text stays in the ranges of all operations");
         } else {
             warn!(
-                "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
+                "no range check: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
             );
         }
         let hosted = match pools {

@@ -159,7 +159,7 @@ class Waggle:
         log = open(self.folder / "serve.log", "w")
         serve = subprocess.Popen(
             [self.binary, "serve", "--model", self.model, "--listen", f"127.0.0.1:{port}", "--insecure-plaintext",
-             "--no-calibration", *self.terms],
+             "--skip-range-check", *self.terms],
             stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
         # Its first line says that it listens.

@@ -11,7 +11,7 @@ use protocols::{FixedLoader, FixedWeight, Part, Secure};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
-    Caller, ChatSession, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, chat,
+    Caller, ChatSession, ClientOptions, Filled, Limits, Observer, Outcome, Prompt, PublicModel, Request, Terms,
     correlations, opening,
 };
 use crate::Error;
@@ -131,13 +131,9 @@ impl ClientSession {
             padded: prompt.padding().is_some(),
             draft: self.draft,
         };
-        if request.draft.is_some() && pool.is_some() {
-            return Err(Error::DraftPool);
-        }
+        let kind = pool.as_ref().map_or(SessionKind::Generate, |pool| SessionKind::Spend(pool.ids()));
         self.model.spec.check_ids(ids)?;
-        request.check_policy(&self.model.spec, &self.terms)?;
-        request.check_draft(&self.terms)?;
-        request.check_planning(&self.model.spec, &self.terms)?;
+        kind.validate(request, &self.model.spec, &self.terms, &Limits::NONE)?;
         observer.setup();
         let peer = self.server.key.as_deref();
         let pool = match pool {
@@ -152,8 +148,7 @@ impl ClientSession {
             None => None,
         };
         let ClientSession { mut channel, terms, model: public, .. } = self;
-        let kind = pool.as_ref().map_or(SessionKind::Generate, |(pool, _)| SessionKind::Spend(pool.ids()));
-        opening::ask(&mut channel, &public.spec, request, &kind)?;
+        opening::ask(&mut channel, request, &kind)?;
         let stock = match pool {
             Some((pool, purposes)) => Some(correlations::spend(&mut channel, pool.claim(&purposes))?),
             None => None,
@@ -179,15 +174,10 @@ impl ClientSession {
     /// ([`Error::TalkPolicy`]) or would choose among padding ([`model::Error::PaddedPolicy`]); [`Error::Refused`] if
     /// the server will not do as much.
     pub fn chat(self, bound: Lengths, stop_at_eos: bool, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
-        if self.draft.is_some() {
-            return Err(Error::DraftChat);
-        }
-        let ClientSession { mut channel, terms, model: public, pad_answer, since, .. } = self;
-        let bound = Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, ..bound.into() };
-        chat::check_talk(&terms.policy, &bound)?;
-        bound.check_policy(&public.spec, &terms)?;
-        bound.check_planning(&public.spec, &terms)?;
-        opening::ask(&mut channel, &public.spec, &bound, &SessionKind::Chat)?;
+        let ClientSession { mut channel, terms, model: public, draft, pad_answer, since, .. } = self;
+        let bound = Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, draft, ..bound.into() };
+        SessionKind::Chat.validate(&bound, &public.spec, &terms, &Limits::NONE)?;
+        opening::ask(&mut channel, &bound, &SessionKind::Chat)?;
         let model = shapes(&public, &terms)?;
         ChatSession::begin(channel, public, terms, model, bound, since, observer)
     }
@@ -216,12 +206,11 @@ impl ClientSession {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
         let ClientSession { mut channel, server, terms, model: public, kept, .. } = self;
-        let request = Request::from(bound);
-        request.check_policy(&public.spec, &terms)?;
-        request.check_planning(&public.spec, &terms)?;
+        let (request, kind) = (Request::from(bound), SessionKind::Fill { part, kept });
+        kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
-        opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill { part, kept })?;
+        opening::ask(&mut channel, &request, &kind)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;

@@ -1,8 +1,8 @@
 //! The two parties of a session, from the first byte to the last token.
 //!
-//! A server prepares a model once ([`ModelServer::load`]) and runs one session per client ([`ModelServer::serve`]). A
+//! A server prepares a model once ([`ServerBuilder::load`]) and runs one session per client ([`ModelServer::serve`]). A
 //! client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
-//! ([`ClientSession::generate`]). [`plan()`] predicts the same session from shapes: bytes and flows of every account
+//! ([`ClientSession::generate`]). [`SessionPlan`] predicts the same session from shapes: bytes and flows of every account
 //! are equal.
 //!
 //! A session begins with these messages, booked in phase `setup` under `handshake`:
@@ -53,6 +53,7 @@
 //! Neither party trusts the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! like one from a file, and a request is compared with the model's positions and the server's [`Limits`].
 
+mod admission;
 pub mod chat;
 mod client;
 mod correlations;
@@ -70,9 +71,9 @@ pub use chat::ChatSession;
 pub use client::ClientSession;
 pub use local::in_one_process;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
-pub use plan::{plan, plan_filling, plan_kept, plan_spending, plan_step, plan_timed, plan_work};
+pub use plan::{Planned, SessionPlan};
 pub use prompt::Prompt;
-pub use server::ModelServer;
+pub use server::{ModelServer, ServerBuilder};
 
 pub use crate::needs::needs;
 use crate::pool::PoolId;

@@ -6,7 +6,7 @@ use net::{Channel, Handshake, NetError};
 use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
-use super::{ClientOptions, Limits, PublicModel, Request, Terms};
+use super::{ClientOptions, PublicModel, Request, Terms};
 use crate::Error;
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
@@ -60,13 +60,12 @@ pub(super) enum SessionKind {
     Chat,
 }
 
-/// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if
-/// the request is refused. In the terms returned, and passed to `accept`, the number of phases is the client's.
+/// The server's part up to and including the verdict, which `accept` gives; fails if the request is refused. In the
+/// terms returned, and passed to `accept`, the number of phases is the client's.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
     terms: &Terms,
-    limits: &Limits,
     accept: impl FnOnce(&Request, SessionKind, &Terms) -> Result<T, Error>,
 ) -> Result<(Request, Terms, T), Error> {
     let shape = shape_text(&model.spec)?;
@@ -100,12 +99,7 @@ pub(super) fn receive_client<T>(
             channel.send(TEMPLATE, model.template.as_deref().unwrap_or_default())?;
         }
         let (request, kind) = decode_request(&channel.recv_up_to(REQUEST, MAX_REQUEST_BYTES)?)?;
-        let verdict = limits
-            .check_phases(&terms)
-            .and_then(|()| request.check_policy(&model.spec, &terms))
-            .and_then(|()| request.check_draft(&terms))
-            .and_then(|()| request.check(&model.spec, limits));
-        let verdict = verdict.and_then(|()| accept(&request, kind, &terms));
+        let verdict = accept(&request, kind, &terms);
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
         let accepted = verdict?;
         Ok((request, terms, accepted))
@@ -187,14 +181,7 @@ pub(super) fn meet_server(
 }
 
 /// The client's request and the server's verdict on it.
-pub(super) fn ask(
-    channel: &mut Channel,
-    spec: &ModelSpec,
-    request: &Request,
-    kind: &SessionKind,
-) -> Result<(), Error> {
-    // A request that cannot work is not sent. The server checks its own limits.
-    request.check(spec, &Limits::NONE)?;
+pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) -> Result<(), Error> {
     let message = encode_request(request, kind)?;
     scoped(channel, |channel| {
         channel.send(REQUEST, &message)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{Drafts, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sampler, Schedule, Step, generate};
+use model::{Drafts, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Schedule, Step, generate};
 use mpcache::HeadShape;
 use net::{Channel, Ledger, Role, memory_pair};
 use planner::{Footprint, Plan, Planner, Setting, Tallies};
@@ -18,158 +18,259 @@ use crate::pool::{PoolId, Purpose, check_bound};
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
 
-/// Predicts the session of a client that asks a server of `model` for `request` under `terms`. The accounts carry
-/// exactly the bytes, messages and flows of a real ledger, and no times. With `stop_at_eos` the plan is that of the
-/// longest possible session. With a draft it is that of a session whose passes keep as many tokens as expected.
+/// Predicts a session of a client and a server from shapes alone:
+/// `SessionPlan::new(&model, &terms).request(request).run(&mut Silent)`. The accounts carry exactly the bytes, messages
+/// and flows of a real ledger; times are estimates, and there are none without [`SessionPlan::timed`]. With
+/// `stop_at_eos` the plan is that of the longest possible session.
 ///
 /// The plan depends on `frac_bits` of the model. Without weights they are [`protocols::DEFAULT_WEIGHT_FRAC`].
-pub fn plan(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    request: &Request,
-    observer: &mut dyn Observer,
-) -> Result<Outcome, Error> {
-    let schedule = Schedule::expected(request.draft);
-    Ok(plan_by(|plan| plan, model, terms, options, request, schedule, observer)?.0)
+#[derive(Clone, Debug)]
+pub struct SessionPlan<'a> {
+    model: &'a PublicModel,
+    terms: &'a Terms,
+    options: ClientOptions<'a>,
+    request: Request,
+    extent: Extent,
+    kept: Option<Vec<usize>>,
+    setting: Option<Setting>,
+    tallied: bool,
 }
 
-/// [`plan`] of a session with a draft whose passes after the first one keep `kept` tokens each: what
-/// [`Generation::passes`] says of one.
-pub fn plan_kept(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    request: &Request,
-    kept: &[usize],
-    observer: &mut dyn Observer,
-) -> Result<Outcome, Error> {
-    let schedule = Schedule::of(kept.to_vec());
-    Ok(plan_by(|plan| plan, model, terms, options, request, schedule, observer)?.0)
+/// Which session is planned, or which part of it.
+#[derive(Clone, Copy, Debug)]
+enum Extent {
+    /// A generation that prepares what it needs.
+    Generation,
+    /// One decoding step of it.
+    Step,
+    /// A session that fills this part of a pool.
+    Filling(Part),
+    /// A generation from a pool made for `bound`, in as many parts as `part` is one of.
+    Spending { bound: Lengths, part: Part },
 }
 
-/// [`plan`] with times in `setting`, which are estimates, and with the memory of both processes.
-pub fn plan_timed(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    request: &Request,
-    setting: &Setting,
-    observer: &mut dyn Observer,
-) -> Result<(Outcome, Footprint), Error> {
-    let timed = |planner: Planner| planner.timed(setting.clone());
-    let schedule = Schedule::expected(request.draft);
-    let (outcome, mut engine, needs) = plan_by(timed, model, terms, options, request, schedule, observer)?;
-    Ok((outcome, footprint(&model.spec, request, &needs, &mut engine)))
+/// What a plan says of a session.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The outcome of either party, with the times of the plan's setting.
+    pub outcome: Outcome,
+    /// The memory of both processes, estimated. Only a plan with times knows that of operations.
+    pub footprint: Footprint,
+    /// Units of every kernel by account; empty without [`SessionPlan::tallied`].
+    pub work: Tallies,
 }
 
-/// The memory of a session that `engine` planned and that prepares `needs`.
-fn footprint(spec: &ModelSpec, request: &Request, needs: &Needs, engine: &mut Plan) -> Footprint {
-    let HeadShape { kv_heads, head_dim, .. } = spec.heads();
-    let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
-    let cached = 2 * (spec.layers() * kv_heads * head_dim) as u64 * positions;
-    Footprint::of(cached, needs, engine.abb().room())
-}
-
-/// The work of the same session: units of every kernel by account. `imitated` says whether its network is.
-pub fn plan_work(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    request: &Request,
-    imitated: bool,
-) -> Result<Tallies, Error> {
-    let setting = Setting { imitated, ..Setting::idle() };
-    let (tallied, schedule) = (|planner: Planner| planner.tallied(setting), Schedule::expected(request.draft));
-    let (_, mut engine, _) = plan_by(tallied, model, terms, options, request, schedule, &mut Silent)?;
-    Ok(engine.abb().tallies().cloned().unwrap_or_default())
-}
-
-/// The session of a planner that `change` made count more than messages; also the plan, and what the session prepares.
-fn plan_by(
-    change: impl FnOnce(Planner) -> Planner,
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    request: &Request,
-    schedule: Schedule,
-    observer: &mut dyn Observer,
-) -> Result<(Outcome, Plan, Needs), Error> {
-    request.check_policy(&model.spec, terms)?;
-    request.check_draft(terms)?;
-    let opening = rehearse(model, terms, options, request, &SessionKind::Generate)?;
-    let mut planner = change(Planner::after(opening, terms.protocol));
-    let mut prepared = Needs::default();
-    if terms.protocol.preprocess {
-        let listed =
-            listing(&model.spec, &model.frac_bits, terms, request, Schedule::expected(request.draft), &Silent)?;
-        prepared = listed.needs();
-        planner = planner.with_plans_of(listed);
-        planner.prepare(&prepared)?;
-        observer.prepare(Made { work: 1.0, ..Made::default() });
+impl<'a> SessionPlan<'a> {
+    /// A plan of one token after one, until [`SessionPlan::request`] says more.
+    pub fn new(model: &'a PublicModel, terms: &'a Terms) -> Self {
+        SessionPlan {
+            model,
+            terms,
+            options: ClientOptions::default(),
+            request: Lengths { prompt: 1, tokens: 1 }.into(),
+            extent: Extent::Generation,
+            kept: None,
+            setting: None,
+            tallied: false,
+        }
     }
-    let mut engine = planner.engine();
-    let outcome = run(&mut engine, model, terms, request, schedule, observer)?;
-    Ok((outcome, engine, prepared))
-}
 
-/// [`plan`] of one decoding step after `cached` tokens, in `setting` if there is one: what it sends, and what
-/// prepares it. The pools of OTs begin empty, so that everything that the step costs is its own. With a `draft` the
-/// step reads all guesses; how many it keeps costs nothing, and the plan is that of one that keeps all.
-pub fn plan_step(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    cached: usize,
-    draft: Option<Drafts>,
-    setting: Option<&Setting>,
-    observer: &mut dyn Observer,
-) -> Result<(Outcome, Footprint), Error> {
-    let draft = draft.map(Drafts::free);
-    let of = |tokens| Request { draft, ..Lengths { prompt: cached, tokens }.into() };
-    // As many tokens as a step gives at most: no other step follows.
-    let most = 1 + draft.map_or(0, Drafts::tokens);
-    let (before, after) = (of(1), of(1 + most));
-    let opening = rehearse(model, terms, options, &after, &SessionKind::Generate)?;
-    let mut planner = Planner::after(opening, terms.protocol);
-    if let Some(setting) = setting {
-        planner = planner.timed(setting.clone());
+    /// The client wants `options` of the server.
+    pub fn options(self, options: ClientOptions<'a>) -> Self {
+        SessionPlan { options, ..self }
     }
-    let mut prepared = Needs::default();
-    if terms.protocol.preprocess {
-        let needs = |request, schedule| {
-            let listed = listing(&model.spec, &model.frac_bits, terms, request, schedule, &Silent);
-            Ok::<_, Error>(listed?.needs())
+
+    /// The client asks for `request`. Passes with guesses keep as many tokens as its draft expects.
+    pub fn request(self, request: impl Into<Request>) -> Self {
+        SessionPlan { request: request.into(), ..self }
+    }
+
+    /// Passes after the first one keep `kept` tokens each: what [`Generation::passes`] says of one. The session
+    /// prepares what its draft expects nevertheless.
+    pub fn kept(self, kept: &[usize]) -> Self {
+        SessionPlan { kept: Some(kept.to_vec()), ..self }
+    }
+
+    /// Estimates times in `setting`, if there is one, and the memory of operations.
+    pub fn timed(self, setting: impl Into<Option<Setting>>) -> Self {
+        SessionPlan { setting: setting.into(), ..self }
+    }
+
+    /// Counts units of kernels in a plan with times.
+    pub fn tallied(self) -> Self {
+        SessionPlan { tallied: true, ..self }
+    }
+
+    /// Plans one decoding step after the tokens of the request's prompt: what it sends, and what prepares it. The
+    /// pools of OTs begin empty, so that everything that the step costs is its own. With a draft the step reads all
+    /// guesses; how many it keeps costs nothing, and the plan is that of one that keeps all. Of the request prompt and
+    /// draft alone count.
+    pub fn step(self) -> Self {
+        SessionPlan { extent: Extent::Step, ..self }
+    }
+
+    /// Plans the session that fills `part` of a pool for generations up to the lengths of the request.
+    pub fn filling(self, part: Part) -> Self {
+        SessionPlan { extent: Extent::Filling(part), ..self }
+    }
+
+    /// Takes the correlations from a pool made for `bound`, in as many parts as `part` is one of. The more parts, the
+    /// longer the request that names them; nothing else depends on their number.
+    pub fn spending(self, bound: Lengths, part: Part) -> Self {
+        SessionPlan { extent: Extent::Spending { bound, part }, ..self }
+    }
+
+    /// Plans the session, which `observer` watches.
+    ///
+    /// # Errors
+    /// Those of [`Request::validate`] without limits; [`Error::DraftPool`] and [`Error::Pool`] for a pool that cannot
+    /// be or is too small.
+    pub fn run(&self, observer: &mut dyn Observer) -> Result<Planned, Error> {
+        let SessionPlan { model, terms, .. } = *self;
+        let (kind, request) = self.asked()?;
+        kind.validate(&request, &model.spec, terms, &Limits::NONE)?;
+        let mut planner = Planner::after(self.rehearse(&request, &kind)?, terms.protocol);
+        if let Some(setting) = self.setting.clone() {
+            planner = if self.tallied { planner.tallied(setting) } else { planner.timed(setting) };
+        }
+        let mut prepared = Needs::default();
+        if terms.protocol.preprocess {
+            (planner, prepared) = self.prepare(planner, &request)?;
+            observer.prepare(Made { work: 1.0, ..Made::default() });
+        }
+        let mut engine = planner.engine();
+        let schedule = match (self.extent, &self.kept) {
+            (Extent::Step, _) => Schedule::of(vec![self.most_of_step()]),
+            (_, Some(kept)) => Schedule::of(kept.clone()),
+            (_, None) => Schedule::expected(request.draft),
         };
-        let whole = needs(&after, Schedule::of(vec![most]))?;
-        prepared = whole.since(&needs(&before, Schedule::of(Vec::new()))?);
-        planner.prepare(&prepared)?;
-        planner.set_stock(&whole);
-        observer.prepare(Made { work: 1.0, ..Made::default() });
+        let mut recorder = Recorder::planning(observer, schedule);
+        let generation = match self.extent {
+            Extent::Filling(_) => Generation::default(),
+            Extent::Step => self.generate(&mut engine, &request, &mut StepAlone(&mut recorder))?,
+            Extent::Generation | Extent::Spending { .. } => self.generate(&mut engine, &request, &mut recorder)?,
+        };
+        engine.confirm_transcript()?;
+        if let Extent::Filling(_) = self.extent {
+            correlations::plan_keeping(engine.abb().ledger());
+        }
+        let HeadShape { kv_heads, head_dim, .. } = model.spec.heads();
+        let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
+        let cached = 2 * (model.spec.layers() * kv_heads * head_dim) as u64 * positions;
+        let footprint = Footprint::of(cached, &prepared, engine.abb().room());
+        let work = engine.abb().tallies().cloned().unwrap_or_default();
+        Ok(Planned { outcome: finish(&mut engine, terms, &request, generation, recorder), footprint, work })
     }
-    let mut engine = planner.engine();
-    let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
-    let input = Input { ids: None, count: cached };
-    let mut unused = Sampler::greedy();
-    let mut hooks = StepAlone(Recorder::planning(observer, Schedule::of(vec![most])));
-    let generation =
-        generate(&mut engine, &weights, input, &after.options(terms), Next::Pick(&mut unused), &mut hooks)?;
-    engine.confirm_transcript()?;
-    let footprint = footprint(&model.spec, &after, &prepared, &mut engine);
-    Ok((finish(&mut engine, terms, &after, generation, hooks.0), footprint))
+
+    /// What the client says that it wants.
+    fn asked(&self) -> Result<(SessionKind, Request), Error> {
+        Ok(match self.extent {
+            Extent::Generation => (SessionKind::Generate, self.request),
+            Extent::Step => (SessionKind::Generate, self.decoding(1 + self.most_of_step())),
+            Extent::Filling(part) => (SessionKind::Fill { part, kept: None }, self.request),
+            Extent::Spending { bound, part } => {
+                check_bound(bound, &self.request)?;
+                (SessionKind::Spend(vec![PoolId::default(); part.of() as usize]), self.request)
+            }
+        })
+    }
+
+    /// As many tokens as a step gives at most: no other step follows.
+    fn most_of_step(&self) -> usize {
+        1 + self.request.draft.map_or(0, Drafts::tokens)
+    }
+
+    /// A generation of `tokens` tokens, of which a step is planned.
+    fn decoding(&self, tokens: usize) -> Request {
+        Request { draft: self.request.draft, ..Lengths { tokens, ..self.request.lengths }.into() }
+    }
+
+    /// Makes what the session takes from its stock, in two phases; returns it, too.
+    fn prepare(&self, mut planner: Planner, request: &Request) -> Result<(Planner, Needs), Error> {
+        let SessionPlan { model, terms, .. } = *self;
+        let listed =
+            |request: &Request, schedule| listing(&model.spec, &model.frac_bits, terms, request, schedule, &Silent);
+        let purpose = |bound| Purpose::new(model, terms, bound, None, None);
+        let (prepared, stock) = match self.extent {
+            Extent::Generation => {
+                let listed = listed(request, Schedule::expected(request.draft))?;
+                let needs = listed.needs();
+                planner = planner.with_plans_of(listed);
+                (needs, None)
+            }
+            Extent::Step => {
+                let before = listed(&self.decoding(1), Schedule::of(Vec::new()))?.needs();
+                let whole = listed(request, Schedule::of(vec![self.most_of_step()]))?.needs();
+                (whole.since(&before), Some(whole))
+            }
+            Extent::Filling(part) => (purpose(request.lengths)?.part(part)?.needs().clone(), None),
+            Extent::Spending { bound, .. } => {
+                let ots = needs(&model.spec, &model.frac_bits, terms, request)?.ots();
+                (ots, Some(purpose(bound)?.needs().clone()))
+            }
+        };
+        planner.prepare(&prepared)?;
+        if let Some(stock) = stock {
+            planner.set_stock(&stock);
+        }
+        Ok((planner, prepared))
+    }
+
+    /// The generation, after what comes before it.
+    fn generate(
+        &self,
+        engine: &mut Plan,
+        request: &Request,
+        hooks: &mut dyn Hooks<Plan>,
+    ) -> Result<Generation, Error> {
+        let SessionPlan { model, terms, .. } = *self;
+        let mut loader = FixedLoader::announced(&model.frac_bits)?;
+        let weights = Model::load_for(&terms.policy, &mut loader, &model.spec, None)?;
+        let input = Input { ids: None, count: request.lengths.prompt };
+        let mut unused = Sampler::greedy();
+        Ok(generate(engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), hooks)?)
+    }
+
+    /// The account of an opening that two threads hold, so that its messages are made in one place. A plan does not
+    /// take the time of the rehearsal.
+    fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
+        let SessionPlan { model, terms, ref options, .. } = *self;
+        let (client, server) = memory_pair(REHEARSAL);
+        let mut client = Channel::new(Role::Client, client);
+        let mut server = Channel::new(Role::Server, server);
+        let fills = matches!(kind, SessionKind::Fill { .. });
+        let mut ledger = std::thread::scope(|scope| {
+            let receiving = scope.spawn(move || {
+                opening::receive_client(&mut server, model, terms, |_, _, _| Ok(()))?;
+                if fills { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
+            });
+            let asked = opening::meet_server(&mut client, terms, options)
+                .and_then(|_| opening::ask(&mut client, request, kind))
+                .and_then(|()| if fills { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
+            let ledger = std::mem::take(client.ledger_mut());
+            // A client that fails leaves; the server must not wait for it.
+            drop(client);
+            let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            asked.and(received).map(|()| ledger.forget_times())
+        })?;
+        if let SessionKind::Spend(_) = kind {
+            correlations::plan_claiming(&mut ledger);
+        }
+        Ok(ledger)
+    }
 }
 
 /// Books nothing while the prompt is read.
-struct StepAlone<'a>(Recorder<'a>);
+struct StepAlone<'a, 'b>(&'a mut Recorder<'b>);
 
-impl Hooks<Plan> for StepAlone<'_> {
+impl Hooks<Plan> for StepAlone<'_, '_> {
     fn begin(&mut self, engine: &mut Plan, step: Step) {
         engine.abb().set_booking(step != Step::Prefill);
         self.0.begin(engine, step);
     }
 
     fn go_on(&mut self) -> Result<(), model::Error> {
-        Hooks::<Plan>::go_on(&mut self.0)
+        Hooks::<Plan>::go_on(self.0)
     }
 
     fn agree_to_keep(&mut self, engine: &mut Plan, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
@@ -179,94 +280,4 @@ impl Hooks<Plan> for StepAlone<'_> {
     fn token(&mut self, engine: &mut Plan, step: Step, token: Option<u32>) {
         self.0.token(engine, step, token);
     }
-}
-
-/// [`plan`] of the session that fills a pool for generations up to `bound`, or `part` of one.
-pub fn plan_filling(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    bound: Lengths,
-    part: Part,
-) -> Result<Outcome, Error> {
-    let purpose = Purpose::new(model, terms, bound, None, None)?.part(part)?;
-    let opening = rehearse(model, terms, options, &bound.into(), &SessionKind::Fill { part, kept: None })?;
-    let mut planner = Planner::after(opening, terms.protocol);
-    planner.prepare(purpose.needs())?;
-    let mut engine = planner.engine();
-    engine.confirm_transcript()?;
-    correlations::plan_keeping(engine.abb().ledger());
-    let mut silent = Silent;
-    let recorder = Recorder::new(&mut silent);
-    Ok(finish(&mut engine, terms, &bound.into(), Generation::default(), recorder))
-}
-
-/// [`plan`] of a generation from a pool made for `bound`, in as many parts as `part` is one of. The more parts, the
-/// longer the request that names them; nothing else depends on their number.
-pub fn plan_spending(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    bound: Lengths,
-    part: Part,
-    request: &Request,
-    observer: &mut dyn Observer,
-) -> Result<Outcome, Error> {
-    check_bound(bound, request)?;
-    let purpose = Purpose::new(model, terms, bound, None, None)?;
-    let parts = SessionKind::Spend(vec![PoolId::default(); part.of() as usize]);
-    let mut opening = rehearse(model, terms, options, request, &parts)?;
-    correlations::plan_claiming(&mut opening);
-    let mut planner = Planner::after(opening, terms.protocol);
-    planner.prepare(&needs(&model.spec, &model.frac_bits, terms, request)?.ots())?;
-    planner.set_stock(purpose.needs());
-    run(&mut planner.engine(), model, terms, request, Schedule::expected(None), observer)
-}
-
-/// The generation, after what comes before it.
-fn run(
-    engine: &mut Plan,
-    model: &PublicModel,
-    terms: &Terms,
-    request: &Request,
-    schedule: Schedule,
-    observer: &mut dyn Observer,
-) -> Result<Outcome, Error> {
-    let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
-    let input = Input { ids: None, count: request.lengths.prompt };
-    let mut unused = Sampler::greedy();
-    let mut recorder = Recorder::planning(observer, schedule);
-    let options = request.options(terms);
-    let generation = generate(engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
-    engine.confirm_transcript()?;
-    Ok(finish(engine, terms, request, generation, recorder))
-}
-
-/// The account of an opening that two threads hold, so that its messages are made in one place. A plan does not take
-/// the time of the rehearsal.
-fn rehearse(
-    model: &PublicModel,
-    terms: &Terms,
-    options: &ClientOptions,
-    request: &Request,
-    kind: &SessionKind,
-) -> Result<Ledger, Error> {
-    let (client, server) = memory_pair(REHEARSAL);
-    let mut client = Channel::new(Role::Client, client);
-    let mut server = Channel::new(Role::Server, server);
-    let fills = matches!(kind, SessionKind::Fill { .. });
-    std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || {
-            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _, _| Ok(()))?;
-            if fills { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
-        });
-        let asked = opening::meet_server(&mut client, terms, options)
-            .and_then(|public| opening::ask(&mut client, &public.spec, request, kind))
-            .and_then(|()| if fills { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
-        let ledger = std::mem::take(client.ledger_mut());
-        // A client that fails leaves; the server must not wait for it.
-        drop(client);
-        let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        asked.and(received).map(|()| ledger.forget_times())
-    })
 }

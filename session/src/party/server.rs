@@ -13,7 +13,7 @@ use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, chat, correlations, opening};
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
-use crate::{Calibration, Error, calibrate};
+use crate::{Error, RangeCheck, check_ranges};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct ModelServer {
@@ -22,6 +22,56 @@ pub struct ModelServer {
     pools: Option<Pools>,
     /// Of the weights; made when a pool first asks for it.
     digest: OnceLock<String>,
+}
+
+/// How a server loads its model; [`ServerBuilder::default`] serves policies without learned columns, keeps no
+/// transforms and computes alone.
+#[derive(Clone, Default)]
+pub struct ServerBuilder {
+    policy: PolicySpec,
+    weight_cache: usize,
+    spread: Option<Arc<dyn Spread>>,
+}
+
+impl ServerBuilder {
+    /// Serves sessions under `policy`, and under those that need the same columns of the model ([`Model::load_for`]).
+    /// Others are refused.
+    pub fn policy(self, policy: &PolicySpec) -> Self {
+        ServerBuilder { policy: policy.clone(), ..self }
+    }
+
+    /// Keeps transforms of weights in memory, up to `bytes` of them, once a product under encryption has made them.
+    pub fn weight_cache(self, bytes: usize) -> Self {
+        ServerBuilder { weight_cache: bytes, ..self }
+    }
+
+    /// Takes products in the clear by all processes of `spread`, if there is one. The others load the same files at
+    /// the same time with [`own_columns`](crate::own_columns).
+    pub fn spread(self, spread: impl Into<Option<Arc<dyn Spread>>>) -> Self {
+        ServerBuilder { spread: spread.into(), ..self }
+    }
+
+    /// Reads the weights of `files` and prepares them.
+    ///
+    /// # Errors
+    /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point;
+    /// [`CheckpointError`](model::CheckpointError) for a file of learned columns that is missing or does not fit;
+    /// [`protocols::Error::Spread`].
+    pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {
+        let ServerBuilder { policy, weight_cache, spread } = self;
+        let ModelFiles { name, spec, checkpoint, tokenizer } = files;
+        let mut loader = match weight_cache {
+            0 => FixedLoader::default(),
+            limit => FixedLoader::keeping(WeightCache::new(limit)),
+        };
+        if let Some(spread) = spread {
+            loader = loader.spread_over(spread);
+        }
+        let model = Model::load_for(&policy, &mut loader, &spec, Some(&checkpoint))?;
+        let frac_bits = loader.frac_bits().to_vec();
+        let public = PublicModel { name, spec, frac_bits, tokenizer, template: None };
+        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
+    }
 }
 
 /// What a session was granted.
@@ -37,65 +87,18 @@ enum Grant {
 }
 
 impl ModelServer {
-    /// Reads the weights of `files` and prepares them.
-    ///
-    /// # Errors
-    /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
-    pub fn load(files: ModelFiles) -> Result<Self, Error> {
-        Self::load_for(&PolicySpec::default(), files)
+    /// How to load a model: `ModelServer::builder().policy(&policy).load(files)`.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
     }
 
-    /// [`ModelServer::load`] for sessions under `policy`, and under those that need the same columns of the model
-    /// ([`Model::load_for`]). Others are refused.
+    /// Puts a short text through the model in the clear, see [`check_ranges()`].
     ///
     /// # Errors
-    /// Those of [`ModelServer::load`]; [`CheckpointError`](model::CheckpointError) for a file of learned columns that
-    /// is missing or does not fit.
-    pub fn load_for(policy: &PolicySpec, files: ModelFiles) -> Result<Self, Error> {
-        Self::load_keeping(policy, files, 0)
-    }
-
-    /// [`ModelServer::load_for`] with weights whose transforms stay in memory, up to `kept_bytes` of them, once a
-    /// product under encryption has made them.
-    ///
-    /// # Errors
-    /// Those of [`ModelServer::load_for`].
-    pub fn load_keeping(policy: &PolicySpec, files: ModelFiles, kept_bytes: usize) -> Result<Self, Error> {
-        Self::load_spread(policy, files, kept_bytes, None)
-    }
-
-    /// [`ModelServer::load_keeping`], with products in the clear taken by all processes of `spread`. The others load
-    /// the same files at the same time with [`own_columns`](crate::own_columns).
-    ///
-    /// # Errors
-    /// Those of [`ModelServer::load_for`], and [`protocols::Error::Spread`].
-    pub fn load_spread(
-        policy: &PolicySpec,
-        files: ModelFiles,
-        kept_bytes: usize,
-        spread: Option<Arc<dyn Spread>>,
-    ) -> Result<Self, Error> {
-        let ModelFiles { name, spec, checkpoint, tokenizer } = files;
-        let mut loader = match kept_bytes {
-            0 => FixedLoader::default(),
-            limit => FixedLoader::keeping(WeightCache::new(limit)),
-        };
-        if let Some(spread) = spread {
-            loader = loader.spread_over(spread);
-        }
-        let model = Model::load_for(policy, &mut loader, &spec, Some(&checkpoint))?;
-        let frac_bits = loader.frac_bits().to_vec();
-        let public = PublicModel { name, spec, frac_bits, tokenizer, template: None };
-        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
-    }
-
-    /// Puts a short text through the model in the clear, see [`calibrate()`].
-    ///
-    /// # Errors
-    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
+    /// [`Error::Ranges`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
     /// refuse the tokenizer.
-    pub fn calibrate(&self) -> Result<Calibration, Error> {
-        calibrate(&self.model, self.public.tokenizer.as_deref())
+    pub fn check_ranges(&self) -> Result<RangeCheck, Error> {
+        check_ranges(&self.model, self.public.tokenizer.as_deref())
     }
 
     /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
@@ -122,10 +125,9 @@ impl ModelServer {
     ///
     /// # Errors
     /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
-    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
-    /// [`Error::Planning`], [`Error::NoChats`], [`Error::Quota`], [`model::Error::TooLong`], [`Error::TooWide`],
-    /// [`model::Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that
-    /// names the step if the client vanishes or sends nonsense. None of them affects the next session.
+    /// [`net::NetError::Disagreement`] if the parties differ; those of [`Request::validate`], [`Error::NoChats`],
+    /// [`Error::TalkPolicy`], [`Error::Quota`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused;
+    /// an error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,
@@ -140,19 +142,15 @@ impl ModelServer {
             return Err(Error::OtherColumns { learned, policy: terms.policy.to_string() });
         }
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
-            // Cheap checks come before those that take time.
-            if kind == SessionKind::Chat && limits.conversation.is_none() {
-                return Err(Error::NoChats);
-            }
-            request.check_policy(&self.public.spec, terms)?;
-            request.check_planning(&self.public.spec, terms)?;
+            // It is cheap and comes before what takes time.
+            kind.validate(request, &self.public.spec, terms, limits)?;
             // A chat asks for each of its turns.
             let learns =
                 !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat) && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.positions_shown() } else { 0 })?;
             self.accept(caller, request, kind, terms, begun, &*observer)
         };
-        let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
+        let received = opening::receive_client(&mut channel, &self.public, terms, accept);
         let (request, terms, grant) = opening::complaining(&mut channel, received)?;
         let terms = &terms;
         let stock = match grant {
@@ -197,10 +195,7 @@ impl ModelServer {
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match kind {
             SessionKind::Generate => Ok(Grant::Generate),
-            SessionKind::Chat => {
-                chat::check_talk(&terms.policy, request)?;
-                Ok(Grant::Chat)
-            }
+            SessionKind::Chat => Ok(Grant::Chat),
             SessionKind::Fill { part, kept } => {
                 let filled = Filled { id: PoolId::random(), part };
                 if let Some(kept) = kept {

@@ -165,7 +165,7 @@ impl Purpose {
             return Err(PoolError::OnePhase.into());
         }
         let longest = Request::from(bound);
-        longest.check(&model.spec, &Limits::NONE)?;
+        longest.validate(&model.spec, terms, &Limits::NONE)?;
         let needs = needs_watched(&model.spec, &model.frac_bits, terms, &longest, observer)?;
         let json = |e: serde_json::Error| model::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();

@@ -16,7 +16,7 @@ use rand::rngs::StdRng;
 use waggle_session::Error;
 use waggle_session::party::chat::Turn;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, SessionPlan, Silent, Terms,
 };
 
 use crate::outcome::untimed;
@@ -84,7 +84,7 @@ fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
             for eos in 0..10 {
                 let files = files(config, eos);
                 let text = if policy == "full" { alone(&files, most) } else { Vec::new() };
-                let hosted = ModelServer::load(files).unwrap();
+                let hosted = ModelServer::builder().load(files).unwrap();
                 let (client, server) = parties(&hosted, &terms, |session| {
                     let next = Next::Pick(&mut sampler());
                     session.padding_answers().generate(&PROMPT, most, true, next, &mut Silent)
@@ -104,8 +104,8 @@ fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
                 ledgers[usize::from(whole == most)].push(untimed(&client));
                 let lengths = Lengths { prompt: PROMPT.len(), tokens: most };
                 let request = Request { stop_at_eos: true, pad_answer: true, ..lengths.into() };
-                let options = ClientOptions::default();
-                let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
+                let planned = SessionPlan::new(hosted.public(), &terms).request(request);
+                let planned = planned.run(&mut Silent).unwrap().outcome;
                 assert!(whole < most || untimed(&planned) == untimed(&client), "{config}, {eos}: plan");
             }
             for of_bucket in ledgers {
@@ -130,7 +130,7 @@ fn turns_after_a_padded_answer_are_those_of_the_clear_engine() {
     for (config, eos, preprocess) in [(LLAMA, 2, false), (LLAMA, 7, true), (GPT2, 4, false), (GPT2, 1, true)] {
         let files = files(config, eos);
         let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
-        let hosted = ModelServer::load(files).unwrap();
+        let hosted = ModelServer::builder().load(files).unwrap();
         let bound = Lengths { prompt: 12, tokens: 18 };
         let (turns, server) = parties(&hosted, &terms("full", preprocess), |session| {
             let mut chat = session.padding_answers().chat(bound, true, &mut Silent)?;
@@ -195,7 +195,7 @@ fn what_stands_behind_an_end_changes_no_later_turn() {
 
 #[test]
 fn what_cannot_be_padded_is_refused_by_name() {
-    let hosted = ModelServer::load(files(LLAMA, 2)).unwrap();
+    let hosted = ModelServer::builder().load(files(LLAMA, 2)).unwrap();
     let policy = "streaming:budget=16,block=4";
     let (talked, _) = parties(&hosted, &terms(policy, false), |session| {
         session.padding_answers().chat(Lengths { prompt: 8, tokens: 8 }, true, &mut Silent).map(drop)

@@ -26,7 +26,7 @@ const LINKS: [&str; 2] = ["lan", "wan"];
 fn server() -> ModelServer {
     let dir = tempfile::tempdir().unwrap();
     crate::support::tiny::write_model(dir.path(), LLAMA);
-    ModelServer::load(ModelFiles::open(dir.path()).unwrap()).unwrap()
+    ModelServer::builder().load(ModelFiles::open(dir.path()).unwrap()).unwrap()
 }
 
 fn session(

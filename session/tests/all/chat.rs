@@ -65,7 +65,7 @@ fn within<T: Send>(
     observer: &mut (dyn Observer + Send),
     talk: impl FnOnce(Result<ChatSession, Error>) -> T + Send,
 ) -> (T, Result<Outcome, Error>) {
-    let hosted = ModelServer::load_for(&terms.policy, files().1).unwrap();
+    let hosted = ModelServer::builder().policy(&terms.policy).load(files().1).unwrap();
     let hosted = hosted.with_template(template.as_ref()).unwrap();
     let (client, server) = memory_pair(Duration::from_secs(60));
     thread::scope(|scope| {

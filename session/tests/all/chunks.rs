@@ -13,7 +13,7 @@ use mpcache::PolicySpec;
 use net::{Channel, Role, memory_pair};
 use protocols::Fixed;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, Silent, Terms, plan,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, SessionPlan, Silent, Terms,
 };
 
 use crate::outcome::untimed;
@@ -170,7 +170,7 @@ fn two_parties_read_chunks_as_planned() {
     for config in [LLAMA, GPT2] {
         let (dir, opened) = files(config);
         let (fixed, _) = load_fixed(&opened.spec, Some(&opened.checkpoint), &[]);
-        let hosted = ModelServer::load(ModelFiles::open(dir.path()).unwrap()).unwrap();
+        let hosted = ModelServer::builder().load(ModelFiles::open(dir.path()).unwrap()).unwrap();
         let ids = prompt(14);
         for (i, policy) in policies(config).enumerate() {
             let options = options(policy, 5, 3);
@@ -199,7 +199,8 @@ fn two_parties_read_chunks_as_planned() {
             let context = format!("{policy}, two phases: {preprocess}");
             assert_eq!(client.generation.tokens, truth.tokens, "{context}");
             let request = Request::from(Lengths { prompt: ids.len(), tokens: 3 });
-            let planned = plan(hosted.public(), &terms, &ClientOptions::default(), &request, &mut Silent).unwrap();
+            let planned = SessionPlan::new(hosted.public(), &terms).request(request);
+            let planned = planned.run(&mut Silent).unwrap().outcome;
             assert_eq!(untimed(&client), untimed(&server), "{context}");
             if !options.policy.random_traffic() {
                 assert_eq!(untimed(&client), untimed(&planned), "{context}");
@@ -210,7 +211,7 @@ fn two_parties_read_chunks_as_planned() {
 
 #[test]
 fn parties_that_want_other_chunks_hear_of_it() {
-    let hosted = ModelServer::load(files(LLAMA).1).unwrap();
+    let hosted = ModelServer::builder().load(files(LLAMA).1).unwrap();
     let server_terms = crate::outcome::fine_terms();
     let client_terms = Terms { prefill_chunk: NonZeroUsize::new(5), ..crate::outcome::fine_terms() };
     let (client, server) = memory_pair(Duration::from_secs(60));

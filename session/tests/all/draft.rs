@@ -17,8 +17,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, Request, Silent, Terms,
-    plan_kept,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, Request, SessionPlan,
+    Silent, Terms,
 };
 
 use crate::outcome::{late, untimed};
@@ -392,7 +392,7 @@ impl<L: Link> Link for Lying<L> {
 
 #[test]
 fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
-    let hosted = ModelServer::load(files(GPT2, None)).unwrap();
+    let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap();
     let mut session = Session::of(&hosted, false);
     let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
     session.draft = Some(Drafts::new(3, 1.5).unwrap());
@@ -420,7 +420,7 @@ fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
 fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
     let configs = [(GPT2, "full"), (LLAMA, "full"), (LLAMA, "snapkv:budget=0.6,window=2")];
     for ((config, policy), preprocess) in configs.into_iter().flat_map(|of| [(of, false), (of, true)]) {
-        let hosted = ModelServer::load(files(config, None)).unwrap();
+        let hosted = ModelServer::builder().load(files(config, None)).unwrap();
         let kinds = [(Some(5), Reveal::Logits, true), (None, Reveal::Logits, false), (None, Reveal::Token, false)];
         // What picks and what is revealed does not depend on the model.
         let some = if config == GPT2 { kinds.len() } else { 1 };
@@ -461,15 +461,9 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
                     assert!((bits - 1..=bits).contains(&(told as usize)), "{told} of {kept:?}");
                 }
                 assert_eq!(untimed(&client), untimed(&server), "{context}");
-                let planned = plan_kept(
-                    hosted.public(),
-                    &session.terms,
-                    &ClientOptions::default(),
-                    &session.request(),
-                    kept,
-                    &mut Silent,
-                );
-                assert_eq!(untimed(&planned.unwrap()), untimed(&client), "{context}: plan");
+                let planned = SessionPlan::new(hosted.public(), &session.terms).request(session.request()).kept(kept);
+                let planned = planned.run(&mut Silent).unwrap().outcome;
+                assert_eq!(untimed(&planned), untimed(&client), "{context}: plan");
             }
         }
     }
@@ -478,7 +472,7 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
 /// A run whose passes keep what was expected finds everything that it takes, and one of other passes all but little.
 #[test]
 fn correlations_are_prepared_for_the_passes_expected() {
-    let hosted = ModelServer::load(files(LLAMA, None)).unwrap();
+    let hosted = ModelServer::builder().load(files(LLAMA, None)).unwrap();
     let mut session = Session { tokens: 21, ..Session::of(&hosted, true) };
     let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
     let text = &plain.generation.tokens;
@@ -500,7 +494,7 @@ fn correlations_are_prepared_for_the_passes_expected() {
 
 #[test]
 fn padding_and_guesses_go_together() {
-    let hosted = ModelServer::load(files(GPT2, None)).unwrap();
+    let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap();
     for preprocess in [false, true] {
         let mut session = Session { tokens: 8, ..Session::of(&hosted, preprocess) };
         let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
@@ -533,7 +527,7 @@ fn padding_and_guesses_go_together() {
 
 #[test]
 fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
-    let hosted = ModelServer::load(files(GPT2, None)).unwrap();
+    let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap();
     let draft = Some(Drafts::new(3, 1.5).unwrap());
     // The server allows fewer guesses, or none.
     for drafted in [0, 2] {
@@ -557,9 +551,7 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
             matches!(&refused, Error::Model(model::Error::DraftPolicy { policy: named }) if named == policy),
             "{refused}"
         );
-        let request = session.request();
-        let options = ClientOptions::default();
-        let planned = plan_kept(hosted.public(), &session.terms, &options, &request, &[], &mut Silent);
+        let planned = SessionPlan::new(hosted.public(), &session.terms).request(session.request()).run(&mut Silent);
         assert!(matches!(planned, Err(Error::Model(model::Error::DraftPolicy { .. }))));
     }
 }
@@ -568,7 +560,7 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
 fn a_small_model_drafts_for_a_large_one() {
     let large = files(LLAMA, None);
     let small = files(GPT2, None);
-    let hosted = ModelServer::load(large).unwrap();
+    let hosted = ModelServer::builder().load(large).unwrap();
     let session = Session::of(&hosted, false);
     let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
     let session = Session { draft: Some(Drafts::new(3, 1.0).unwrap()), ..session };
@@ -592,7 +584,7 @@ fn a_pool_takes_no_draft() {
     let dir = tempfile::tempdir().unwrap();
     let path: &Path = &dir.path().join("client.pool");
     let pools = || waggle_session::pool::Pools::open(&dir.path().join("server"), 9).unwrap();
-    let hosted = ModelServer::load(files(GPT2, None)).unwrap().with_pools(pools());
+    let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap().with_pools(pools());
     let session = Session::of(&hosted, true);
     let open = |channel| {
         ClientSession::open(channel, &Caller::default(), &session.terms, &ClientOptions::default()).unwrap()

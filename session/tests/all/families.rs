@@ -6,7 +6,7 @@ use model::{DType, GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, g
 use net::Phase;
 use planner::Planner;
 use protocols::{Fixed, Options};
-use waggle_session::calibrate;
+use waggle_session::check_ranges;
 
 use crate::parties::{Phases, load_fixed, two_parties};
 
@@ -66,7 +66,7 @@ fn synthesised_models_are_in_range() {
         assert_eq!(spec.layers(), 2, "{name}");
         let files = ModelFiles::open(out.path()).unwrap();
         let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
-        let done = calibrate(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let done = check_ranges(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(done.tokens >= 16, "{name}: {done:?}");
     }
 }

@@ -37,7 +37,7 @@ fn tiny_for(policy: &PolicySpec) -> ModelServer {
     if policy.needs_scoring_head() {
         crate::support::tiny::write_columns(dir.path());
     }
-    ModelServer::load_for(policy, ModelFiles::open(dir.path()).unwrap()).unwrap()
+    ModelServer::builder().policy(policy).load(ModelFiles::open(dir.path()).unwrap()).unwrap()
 }
 
 /// What a session is for.

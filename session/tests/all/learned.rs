@@ -198,7 +198,7 @@ fn models_and_servers_of_other_policies_are_refused() {
     assert!(matches!(refused, Err(model::Error::NotLearned)), "{refused:?}");
 
     let serve = |loaded: &PolicySpec, asked: &PolicySpec| {
-        let server = ModelServer::load_for(loaded, ModelFiles::open(dir.path()).unwrap()).unwrap();
+        let server = ModelServer::builder().policy(loaded).load(ModelFiles::open(dir.path()).unwrap()).unwrap();
         let (_client, link) = memory_pair(std::time::Duration::from_secs(1));
         let terms = Terms { policy: asked.clone(), ..crate::outcome::fine_terms() };
         let channel = Channel::new(Role::Server, link);

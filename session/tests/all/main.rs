@@ -2,7 +2,6 @@
 
 mod answers;
 mod audit;
-mod calibration;
 mod chat;
 mod chunks;
 mod draft;
@@ -20,6 +19,7 @@ mod party;
 mod pool;
 mod pools;
 mod pruned;
+mod ranges;
 mod secure;
 
 // The tiny models of the tests of `model`, with theirs.

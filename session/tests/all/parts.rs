@@ -7,9 +7,7 @@ use model::{Lengths, Next, Sampler, bundled};
 use net::{Entry, Role};
 use protocols::Part;
 use waggle_session::Error;
-use waggle_session::party::{
-    Caller, ClientOptions, ModelServer, Outcome, Request, Silent, plan_filling, plan_spending,
-};
+use waggle_session::party::{Caller, ModelServer, Outcome, SessionPlan, Silent};
 use waggle_session::pool::{Found, PoolError, PoolSet, Pools, State, find, part_path};
 
 use crate::pools::{NEVER, both, cut, session, session_as, states, terms, untimed};
@@ -25,7 +23,7 @@ fn part(number: u32, of: u32) -> Part {
 
 /// A server of its own, perhaps on another host, whose directory others may share.
 fn server(kept: &Path) -> ModelServer {
-    ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(kept, 4).unwrap())
+    ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(kept, 4).unwrap())
 }
 
 fn fill(hosted: &ModelServer, pool: &Path, part: Part) -> [Result<Outcome, Error>; 2] {
@@ -61,6 +59,9 @@ fn a_pool_in_parts_equals_one_made_whole() {
     // Two processes of the same party, over one directory.
     let hosted = [server(&kept), server(&kept)];
     let truth = |prompt: &[u32], tokens| greedy(&load(bundled(MODEL).unwrap()), prompt, tokens).tokens;
+    let terms = terms();
+    let plan = |lengths| SessionPlan::new(hosted[0].public(), &terms).request(lengths);
+    let planned = |plan: SessionPlan| untimed(&plan.run(&mut Silent).unwrap().outcome);
     // As long as it may be, then shorter.
     for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
         let [made, _] = both(fill(&hosted[0], &pool, Part::WHOLE));
@@ -72,8 +73,7 @@ fn a_pool_in_parts_equals_one_made_whole() {
                 let filled = client.filled.unwrap();
                 assert!(server.filled == Some(filled) && filled.part == part);
                 assert_eq!(untimed(&client), untimed(&server));
-                let planned = plan_filling(hosted[0].public(), &terms(), &ClientOptions::default(), BOUND, part);
-                assert_eq!(untimed(&client), untimed(&planned.unwrap()), "part {part}");
+                assert_eq!(untimed(&client), planned(plan(BOUND).filling(part)), "part {part}");
                 sum += offline(&client);
             }
             // Every part sets up its OTs; what it makes with them is made once.
@@ -82,11 +82,8 @@ fn a_pool_in_parts_equals_one_made_whole() {
             assert_eq!(client.generation.tokens, truth(prompt, tokens));
             assert_eq!(client.generation.tokens, whole.generation.tokens);
             assert_eq!(untimed(&client), untimed(&server));
-            let request = Request::from(Lengths { prompt: prompt.len(), tokens });
-            let options = ClientOptions::default();
-            let planned =
-                plan_spending(hosted[0].public(), &terms(), &options, BOUND, part(1, of), &request, &mut Silent);
-            assert_eq!(untimed(&client), untimed(&planned.unwrap()));
+            let lengths = Lengths { prompt: prompt.len(), tokens };
+            assert_eq!(untimed(&client), planned(plan(lengths).spending(BOUND, part(1, of))));
             // The request names every part; nothing else tells it from a pool made whole.
             assert_eq!(without_names(untimed(&client), of), untimed(&whole));
             assert!(files(&kept).is_empty() && files(dir.path()).is_empty(), "all files are gone");
@@ -196,7 +193,8 @@ fn a_server_refuses_what_is_no_set() {
     fs::rename(dir.path().join("away"), part_path(&pool, part(1, 2))).unwrap();
     fs::rename(&aside, &one).unwrap();
     // A server whose directory holds fewer pools than a set needs refuses the rest by their share.
-    let small = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 1).unwrap());
+    let small =
+        ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 1).unwrap());
     let [client, _] = fill(&small, &mine.join("other"), part(1, 256));
     assert!(matches!(client, Err(Error::Refused { reason }) if reason == "this server keeps 1 pool already"));
     both(spend(&hosted, &pool, &PROMPT, 1));

@@ -7,7 +7,7 @@ use model::{Lengths, Next, Sampler, bundled};
 use net::{Channel, Handshake, NetError, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, Silent, Terms, plan,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, SessionPlan, Silent, Terms,
 };
 
 use crate::outcome::untimed;
@@ -22,7 +22,7 @@ fn channels() -> (Channel, Channel) {
 
 #[test]
 fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
-    let hosted = ModelServer::load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
     let terms = Terms::default();
     let options =
         ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec), ..ClientOptions::default() };
@@ -48,7 +48,8 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
         padded: false,
         draft: None,
     };
-    let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
+    let planned = SessionPlan::new(hosted.public(), &terms).options(options).request(request);
+    let planned = planned.run(&mut Silent).unwrap().outcome;
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
     assert_eq!((client.per_token.len(), planned.per_token.len()), (1, 1));
@@ -57,7 +58,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
 
 #[test]
 fn requests_beyond_the_limits_are_refused_on_both_sides() {
-    let hosted = ModelServer::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
+    let hosted = ModelServer::builder().load(bundled("shakespeare-gpt2").unwrap()).unwrap();
     let terms = Terms::default();
     let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, drafted: 0, ..Limits::NONE };
     let (client, server) = channels();
@@ -74,13 +75,13 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
     });
     let request = |prompt, tokens| Request::from(Lengths { prompt, tokens });
     let spec = &hosted.public().spec;
-    assert!(request(3, 9).check(spec, &limits).is_ok());
-    assert!(matches!(request(3, 10).check(spec, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));
+    assert!(request(3, 9).validate(spec, &terms, &limits).is_ok());
+    assert!(matches!(request(3, 10).validate(spec, &terms, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));
     assert!(matches!(
-        request(usize::MAX, 2).check(spec, &Limits::NONE),
+        request(usize::MAX, 2).validate(spec, &terms, &Limits::NONE),
         Err(Error::Model(model::Error::TooLong { limit: 256, .. }))
     ));
-    assert!(matches!(request(0, 1).check(spec, &limits), Err(Error::Model(model::Error::Nothing))));
+    assert!(matches!(request(0, 1).validate(spec, &terms, &limits), Err(Error::Model(model::Error::Nothing))));
 }
 
 /// What a client says to a server that shakes hands and then behaves as `lie` does.

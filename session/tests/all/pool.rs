@@ -6,7 +6,7 @@ use model::{Lengths, ModelFiles, Next, Sampler, bundled};
 use net::{Phase, Role};
 use protocols::Part;
 use waggle_session::Error;
-use waggle_session::party::{ClientOptions, ModelServer, Outcome, Request, Silent, plan_filling, plan_spending};
+use waggle_session::party::{ModelServer, Outcome, SessionPlan, Silent};
 use waggle_session::pool::{PoolError, PoolSet, Pools, State};
 
 use crate::pools::{NEVER, both, cut, session, states, terms, untimed};
@@ -36,33 +36,26 @@ fn two_sessions_do_the_work_of_one() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("server");
     let path = dir.path().join("client.pool");
-    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 2).unwrap());
+    let hosted =
+        ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 2).unwrap());
     let truth = |prompt: &[u32], tokens| greedy(&load(bundled(MODEL).unwrap()), prompt, tokens).tokens;
     // As long as it may be, then shorter.
     for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
         let [client, server] = fill(&hosted, &path);
         assert!(client.filled.is_some() && client.filled == server.filled);
         assert_eq!(untimed(&client), untimed(&server));
-        let planned = plan_filling(hosted.public(), &terms(), &ClientOptions::default(), BOUND, Part::WHOLE).unwrap();
-        assert_eq!(untimed(&client), untimed(&planned));
+        let terms = terms();
+        let plan = |lengths| SessionPlan::new(hosted.public(), &terms).request(lengths);
+        let planned = |plan: SessionPlan| untimed(&plan.run(&mut Silent).unwrap().outcome);
+        assert_eq!(untimed(&client), planned(plan(BOUND).filling(Part::WHOLE)));
         let left = client.entries.iter().filter(|e| e.phase == Phase::Offline && e.path.starts_with("preprocess"));
         assert_eq!(left.map(|e| e.traffic.bytes()).sum::<u64>(), 0, "a pool is for something");
 
         let [used, other] = both(spend(&hosted, &path, prompt, tokens));
         assert_eq!(used.generation.tokens, truth(prompt, tokens));
         assert_eq!(untimed(&used), untimed(&other));
-        let request = Request::from(Lengths { prompt: prompt.len(), tokens });
-        let planned = plan_spending(
-            hosted.public(),
-            &terms(),
-            &ClientOptions::default(),
-            BOUND,
-            Part::WHOLE,
-            &request,
-            &mut Silent,
-        )
-        .unwrap();
-        assert_eq!(untimed(&used), untimed(&planned));
+        let lengths = Lengths { prompt: prompt.len(), tokens };
+        assert_eq!(untimed(&used), planned(plan(lengths).spending(BOUND, Part::WHOLE)));
         if prompt.len() == BOUND.prompt {
             let [ots] = &used.kinds[..] else { panic!("made ahead: {:#?}", used.kinds) };
             assert_eq!((&ots.path[..], ots.traffic.bytes()), ("OTs", offline(&used)), "nothing is made on the spot");
@@ -77,7 +70,7 @@ fn a_server_refuses_what_it_does_not_have() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("server");
     let (path, copy) = (dir.path().join("client.pool"), dir.path().join("copy.pool"));
-    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap();
+    let hosted = ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap();
     let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &path, &mut Silent));
     assert!(matches!(client, Err(Error::Refused { reason }) if reason == "this server keeps no pools"));
     assert!(matches!(server, Err(Error::Pool(PoolError::NoPools))) && !path.exists());
@@ -127,7 +120,7 @@ fn a_server_refuses_what_it_does_not_have() {
     }
     let other = dir.path().join("other.pool");
     fill(&hosted, &other);
-    let hosted = ModelServer::load(ModelFiles::open(&changed).unwrap()).unwrap();
+    let hosted = ModelServer::builder().load(ModelFiles::open(&changed).unwrap()).unwrap();
     let hosted = hosted.with_pools(Pools::open(&kept, 1).unwrap());
     let [client, server] = spend(&hosted, &other, &PROMPT, 1);
     assert!(matches!(client, Err(Error::Refused { reason }) if reason.ends_with("these differ: weights")));
@@ -139,7 +132,8 @@ fn no_message_that_is_lost_leaves_an_orphan() {
     let dir = tempfile::tempdir().unwrap();
     let (here, there) = (dir.path().join("client"), dir.path().join("server"));
     std::fs::create_dir(&here).unwrap();
-    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&there, 8).unwrap());
+    let hosted =
+        ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&there, 8).unwrap());
     let fill = |name: &str, limits| {
         let path = here.join(name);
         cut(&hosted, limits, move |opened| opened.fill(BOUND, &path, &mut Silent))

@@ -90,7 +90,7 @@ pub(super) struct ServeArgs {
     max_sessions_per_key: Option<usize>,
     /// Do not run the model on a text in the clear first. That run finds models that leave the ranges of operations.
     #[arg(long)]
-    no_calibration: bool,
+    skip_range_check: bool,
     /// Give up on a client that is silent for this many seconds. The client of a conversation is told, and shows in
     /// time that it is there.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
@@ -211,7 +211,7 @@ impl ServeArgs {
             .sessions(if self.once { Some(1) } else { self.sessions })
             .queue(self.queue)
             .max_sessions_per_key(self.max_sessions_per_key)
-            .calibration(!self.no_calibration)
+            .range_check(!self.skip_range_check)
             .timeout(self.timeout)
             .session_limit(self.session_limit)
             .handshake_timeout(self.handshake_timeout)

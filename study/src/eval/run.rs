@@ -271,7 +271,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
         let wanted = sequence.wanted().map(|wanted| wanted.tokens);
         for tokens in std::iter::once(sequence.passes()).chain(wanted) {
             let request = Request::from(Lengths { prompt: sequence.prompt(), tokens });
-            match request.check(&spec, &Limits::NONE) {
+            match request.validate(&spec, &Terms::default(), &Limits::NONE) {
                 Err(session::Error::Model(model::Error::TooLong { limit, .. })) => {
                     let context = sequence.ids().len().max(sequence.prompt() + tokens);
                     return Err(EvalError::Context { context, limit });

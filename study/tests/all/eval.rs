@@ -196,7 +196,7 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
         Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = metrics(evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap());
-    let server = ModelServer::load(bundled(name).unwrap()).unwrap();
+    let server = ModelServer::builder().load(bundled(name).unwrap()).unwrap();
     let secure = TwoParties { server: &server, learned: None, protocol: protocols::Options::default() };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {

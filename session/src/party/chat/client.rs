@@ -214,7 +214,7 @@ mod tests {
     /// The server holds a client to its bound that forgets it.
     #[test]
     fn a_turn_beyond_the_servers_bound_is_refused_by_the_server() {
-        let hosted = ModelServer::load(model::bundled("shakespeare-gpt2").unwrap()).unwrap();
+        let hosted = ModelServer::builder().load(model::bundled("shakespeare-gpt2").unwrap()).unwrap();
         let (client, server) = memory_pair(Duration::from_secs(60));
         let terms = Terms::default();
         std::thread::scope(|scope| {

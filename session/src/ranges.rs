@@ -13,7 +13,7 @@ use tokenizer::{Tokenizer, TokenizerError};
 use crate::Error;
 
 /// Most tokens that go through the model.
-pub const CALIBRATION_TOKENS: usize = 32;
+pub const RANGE_CHECK_TOKENS: usize = 32;
 
 /// Multiplications of a large model's run: it gets fewer tokens, so that a server is there in seconds.
 const MULTIPLICATIONS: usize = 1 << 36;
@@ -28,9 +28,9 @@ const GENERATED: usize = 2;
 const TEXT: &str = "The quick brown fox, 1984: \"To be, or not to be?\"\nfor (int i = 0; i < n; i++) { x += 3.14; }\n\
                     \u{c9}t\u{e9} \u{2014} \u{4f60}\u{597d}, JULIET and ROMEO walked to Verona.";
 
-/// What a calibration did.
+/// What a range check did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Calibration {
+pub struct RangeCheck {
     /// Tokens that went through the model.
     pub tokens: usize,
 }
@@ -40,9 +40,9 @@ pub struct Calibration {
 /// parameters, so models of more than two billion get fewer tokens.
 ///
 /// # Errors
-/// [`Error::Calibration`] with the operation and layer that a value left the range of; what is wrong with the
+/// [`Error::Ranges`] with the operation and layer that a value left the range of; what is wrong with the
 /// tokenizer, since clients will refuse it, too.
-pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result<Calibration, Error> {
+pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result<RangeCheck, Error> {
     let spec = model.spec();
     let mut ids = match tokenizer {
         Some(bytes) => Tokenizer::from_bytes(bytes)?.encode(TEXT)?,
@@ -53,7 +53,7 @@ pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result
         return Err(TokenizerError::Refused { part: "model.vocab".into(), why }.into());
     }
     let room = (spec.max_positions() + 1).saturating_sub(GENERATED);
-    let affordable = (MULTIPLICATIONS / spec.parameters().max(1)).clamp(FEWEST_TOKENS, CALIBRATION_TOKENS);
+    let affordable = (MULTIPLICATIONS / spec.parameters().max(1)).clamp(FEWEST_TOKENS, RANGE_CHECK_TOKENS);
     ids.truncate((affordable - GENERATED + 1).min(room.max(1)));
     if ids.is_empty() {
         ids = spread(&spec)[..1].to_vec();
@@ -63,9 +63,9 @@ pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result
     let input = Input { ids: Some(&ids), count: ids.len() };
     let mut sampler = Sampler::greedy();
     match generate(&mut Fixed::new(), model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {
-        Ok(_) => Ok(Calibration { tokens: ids.len() + tokens - 1 }),
+        Ok(_) => Ok(RangeCheck { tokens: ids.len() + tokens - 1 }),
         Err(model::Error::Engine(source @ engine::Error::Range { .. })) => {
-            Err(Error::Calibration { tokens: ids.len(), source })
+            Err(Error::Ranges { tokens: ids.len(), source })
         }
         Err(other) => Err(other.into()),
     }
@@ -75,6 +75,6 @@ pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result
 fn spread(spec: &ModelSpec) -> Vec<u32> {
     let vocabulary = spec.vocabulary();
     let first = spec.eos().iter().copied().filter(|id| (*id as usize) < vocabulary).take(1);
-    let steps = CALIBRATION_TOKENS.min(vocabulary);
+    let steps = RANGE_CHECK_TOKENS.min(vocabulary);
     first.chain((0..steps).map(|i| (i * vocabulary / steps) as u32)).collect()
 }

@@ -3,7 +3,7 @@
 use model::{Model, ModelFiles, ModelSpec, synthesize};
 use protocols::FixedLoader;
 use serde_json::json;
-use waggle_session::{Error, calibrate};
+use waggle_session::{Error, check_ranges};
 
 use crate::support::naive::{Published, Weights};
 use crate::support::write_checkpoint;
@@ -18,8 +18,8 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
         let files = ModelFiles::open(dir.path()).unwrap();
         Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap()
     };
-    let done = calibrate(&load(), None).unwrap();
-    assert!((16..=waggle_session::CALIBRATION_TOKENS).contains(&done.tokens), "{done:?}");
+    let done = check_ranges(&load(), None).unwrap();
+    assert!((16..=waggle_session::RANGE_CHECK_TOKENS).contains(&done.tokens), "{done:?}");
 
     // The second layer writes a residual that the third one's norm cannot take, as in a published Mixtral.
     let spec = ModelSpec::open(dir.path()).unwrap();
@@ -38,8 +38,8 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
         *v = if i % 2 == 0 { 1600.0 } else { -1600.0 };
     }
     write_checkpoint(&dir.path().join("model.safetensors"), &weights);
-    match calibrate(&load(), None) {
-        Err(Error::Calibration { source: engine::Error::Range { path, .. }, .. }) => {
+    match check_ranges(&load(), None) {
+        Err(Error::Ranges { source: engine::Error::Range { path, .. }, .. }) => {
             assert!(path.contains("layer 2") && path.contains("norm"), "{path}");
         }
         other => panic!("{other:?}"),
@@ -47,12 +47,12 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
 }
 
 #[test]
-fn bundled_models_pass_the_calibration() {
+fn bundled_models_pass_the_range_check() {
     for name in model::bundled_names() {
         let files = model::bundled(name).unwrap();
         let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
         let start = std::time::Instant::now();
-        calibrate(&model, files.tokenizer.as_deref()).unwrap();
+        check_ranges(&model, files.tokenizer.as_deref()).unwrap();
         println!("{name}: {:?}", start.elapsed());
     }
 }
