@@ -174,20 +174,17 @@ fn broken_files_are_refused_without_a_panic_or_an_allocation() {
         fs::write(&path, bytes).unwrap();
         assert!(matches!(Checkpoint::open(dir), Err(CheckpointError::Malformed { .. })));
     }
-    for (header, data) in [
-        (good.clone(), 15),
-        (tensor("F32", json!([2, 2]), json!([0, 12])), 16),
-        (tensor("F32", json!([2, 2]), json!([8, 4])), 16),
-        (tensor("F16", json!([2, 2]), json!([0, 16])), 16),
-        (tensor("F32", json!([1u64 << 62, 1u64 << 62]), json!([0, 16])), 16),
-        (tensor("F32", json!([1u64 << 62, 4]), json!([0, 0])), 16),
-        (tensor("I64", json!([2]), json!([0, u64::MAX])), 16),
-    ] {
-        file_with(&path, header.len() as u64, &header, data);
-        let error = Checkpoint::open(dir).err().unwrap();
-        assert!(matches!(&error, CheckpointError::Bytes { tensor, .. } if tensor == "t"), "{header}: {error}");
-    }
+    // Only the length of the file says that this tensor does not fit.
+    file_with(&path, good.len() as u64, &good, 15);
+    let error = Checkpoint::open(dir).err().unwrap();
+    assert!(matches!(&error, CheckpointError::Bytes { tensor, .. } if tensor == "t"), "{error}");
     for header in [
+        tensor("F32", json!([2, 2]), json!([0, 12])),
+        tensor("F32", json!([2, 2]), json!([8, 4])),
+        tensor("F16", json!([2, 2]), json!([0, 16])),
+        tensor("F32", json!([1u64 << 62, 1u64 << 62]), json!([0, 16])),
+        tensor("F32", json!([1u64 << 62, 4]), json!([0, 0])),
+        tensor("I64", json!([2]), json!([0, u64::MAX])),
         tensor("F32", json!([-1]), json!([0, 4])),
         tensor("F32", json!([1]), json!([0])),
         "[]".into(),
