@@ -1,17 +1,17 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
+mod run;
+
 use std::num::NonZeroUsize;
 
-use engine::{Engine, LogitBits, Select, Tensor};
-use mpcache::{KvCache, Padding, PolicySpec, ScoreSource};
-use ndarray::{Array2, Axis, Ix2, Slice};
+use engine::{Engine, LogitBits, Select};
+use mpcache::{KvCache, Padding, PolicySpec};
+use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
-use crate::chunks::{chunk_size, read};
-use crate::draft::{Drafts, Guess, accepted, filled};
-use crate::lengths::bucket;
-use crate::surprisal::Surprisal;
-use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
+use crate::draft::{Drafts, Guess};
+use crate::{Error, Input, Lengths, Model, ModelSpec, Sampler};
+use run::Run;
 
 /// What the client learns of each position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,163 +166,12 @@ pub fn generate_with<E: Engine>(
     cache: &mut KvCache<E>,
     prompt: Input,
     options: &GenerateOptions,
-    mut next: Next,
+    next: Next,
     hooks: &mut dyn Hooks<E>,
 ) -> Result<Generation, Error> {
-    let spec = model.spec();
-    check(&spec, prompt, options, cache)?;
-    if cache.tokens() == 0 {
-        cache.expect_text(Lengths { prompt: prompt.count, tokens: options.tokens }.positions());
-        if options.draft.is_some() {
-            cache.expect_roll_back();
-        }
-    }
-    check_draft(options.draft, &options.policy, cache.can_roll_back())?;
-    if let Some(padding) = options.padding {
-        cache.pad(padding);
-    }
-    if cache.tokens() == 0 {
-        cache.expect_prompt(prompt.count);
-    }
-    if cache.wants_scores() == Some(ScoreSource::ScoringHead) && !model.learned() {
-        return Err(Error::NotLearned);
-    }
-    let mut surprisal = Surprisal::default();
-    let most = options.draft.map_or(0, Drafts::tokens);
-    let mut steady = options.draft.and_then(Drafts::schedule);
-    let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
-    let mut out = Generation::default();
-    let mut rows = Vec::new();
-    // What the client knows: its words without padding, and then what was picked, which may be more than was kept.
-    let padding = options.padding.and_then(|padding| padding.tokens).unwrap_or(0);
-    let mut text: Vec<u32> = prompt.ids.map(|ids| ids[padding..].to_vec()).unwrap_or_default();
-    let words = text.len();
-    let mut fed: Option<Vec<u32>> = prompt.ids.map(<[u32]>::to_vec);
-    // Whether the text is over, and goes on so that nobody sees it.
-    let mut over = false;
-    let (mut count, mut drafted) = (prompt.count, 0);
-    let mut chunk = chunk_size(&spec, cache.tokens() + count, options.prefill_chunk);
-    while out.count < options.tokens {
-        let index = out.count;
-        let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
-        hooks.go_on()?;
-        hooks.begin(engine, step);
-        let all = options.all_positions || drafted > 0 || cache.wants_scores() == Some(ScoreSource::Surprisal);
-        let wanted = if all { Rows::All } else { Rows::Last };
-        let input = Input { ids: fed.as_deref(), count };
-        let progress = &mut |done, all| hooks.layer(done, all);
-        let hidden = read(engine, model, input, cache, wanted, chunk, progress)?;
-        let Some(hidden) = hidden else { return Err(Error::Nothing) };
-        // The last token that is known, and the guesses after it.
-        let first = hidden.shape()[0] - 1 - drafted;
-        let guesses = fed.as_deref().map_or(&[][..], |fed| &fed[count - drafted..]);
-        // A token that was picked in an earlier pass stays what it is.
-        let mut pick = |i: usize, pick: &dyn Fn(&mut Sampler) -> u32| {
-            let at = words + index + i;
-            if at == text.len() {
-                text.push(next.choose(index + i, pick));
-            }
-            text[at]
-        };
-        let (picked, mut logits) = match options.reveal {
-            Reveal::Logits => {
-                let logits = model.reveal_logits(engine, &hidden, options.logit_bits)?;
-                let logits = logits
-                    .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
-                surprisal.tell(engine, cache, fed.as_deref(), logits.as_ref())?;
-                let picked = logits.as_ref().map(|logits| {
-                    accepted(guesses, ends, |i| pick(i, &|sampler| sampler.pick(logits.row(first + i))))
-                });
-                (picked, logits)
-            }
-            Reveal::Token => {
-                surprisal.tell(engine, cache, fed.as_deref(), None)?;
-                let logits = model.logits(engine, &hidden)?.slice(0, first..first + 1 + drafted);
-                let best = engine.scope("argmax", |e| e.argmax(&logits))?;
-                (best.map(|best| accepted(guesses, ends, |i| pick(i, &|_| best[i] as u32))), None)
-            }
-        };
-        let kept = match drafted {
-            0 => 1,
-            _ => {
-                let all = 1 + drafted;
-                let most = steady.as_mut().map_or(all, |steady| steady.next(all));
-                let right = picked.as_ref().map(|picked| match picked.len() {
-                    right if steady.is_some() && right < most => 1,
-                    right => right.min(most),
-                });
-                let kept = hooks.agree_to_keep(engine, most, right)?;
-                let possible = (1..=right.unwrap_or(most)).contains(&kept);
-                if !possible || (steady.is_some() && ![1, most].contains(&kept)) {
-                    return Err(Error::DraftKept { got: kept, most });
-                }
-                kept
-            }
-        };
-        cache.roll_back(1 + drafted - kept);
-        if index > 0 {
-            out.passes.push(kept);
-        }
-        if let Some(logits) = logits.as_mut().filter(|_| !over) {
-            let start = if options.all_positions { 0 } else { first };
-            logits.slice_axis_inplace(Axis(0), Slice::from(start..first + kept));
-            rows.push(std::mem::take(logits));
-        }
-        for i in 0..kept {
-            let token = picked.as_ref().and_then(|picked| picked.get(i)).copied().filter(|_| !over);
-            out.count += 1;
-            out.tokens.extend(token);
-            hooks.token(engine, step, token);
-        }
-        over |= options.pad_answer && out.tokens.last().is_some_and(|token| ends(*token));
-        let left = options.tokens - out.count;
-        let asked = options.stop_at_eos && (!options.pad_answer || bucket(out.count) == out.count);
-        if asked && left > 0 {
-            let ended = picked.and_then(|_| out.tokens.last().map(|token| over || ends(*token)));
-            if hooks.agree_to_stop(engine, ended)? {
-                break;
-            }
-        }
-        // No position is read beyond the one that gives the last token.
-        drafted = most.min(left.saturating_sub(1));
-        count = 1 + drafted;
-        chunk = count;
-        fed = match fed {
-            Some(_) if left > 0 => {
-                let known = words + out.count;
-                let guesses = next.guess(&text, drafted.saturating_sub(text.len() - known))?;
-                spec.check_ids(&guesses)?;
-                let fed = text[known - 1..].iter().copied().chain(guesses);
-                Some(fed.take(count).collect())
-            }
-            _ => None,
-        };
-    }
-    if options.pad_answer {
-        cache.bury(prompt.ids.map(|_| out.count - out.tokens.len()));
-    }
-    if !rows.is_empty() {
-        let views: Vec<_> = rows.iter().map(|r: &Array2<f32>| r.view()).collect();
-        out.logits = Some(ndarray::concatenate(Axis(0), &views).expect("all rows have the vocabulary's length"));
-    }
-    Ok(out)
-}
-
-impl Next<'_> {
-    fn choose(&mut self, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
-        match self {
-            Next::Pick(sampler) | Next::Drafted { sampler, .. } => pick(sampler),
-            Next::Forced(tokens) => tokens.get(index).copied().unwrap_or_else(|| pick(&mut Sampler::greedy())),
-        }
-    }
-
-    /// Exactly `count` guesses after `text`.
-    fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error> {
-        match self {
-            Next::Drafted { guess, .. } => filled(Some(&mut **guess), text, count),
-            Next::Pick(_) | Next::Forced(_) => filled(None, text, count),
-        }
-    }
+    let mut run = Run::prepare(engine, model, cache, prompt, options, next, hooks)?;
+    while run.step()? {}
+    Ok(run.finish())
 }
 
 /// Refuses a generation of nothing ([`Error::Nothing`]) or over more than `limit` positions ([`Error::TooLong`]).
