@@ -2,7 +2,7 @@
 
 use fuzzing::link::{Recorded, frame};
 use fuzzing::{Corpus, memory};
-use net::{
+use waggle_net::{
     Admission, AllowList, Channel, Handshake, Identity, KeyError, KnownServers, NetError, PublicKey, Role, admission,
     await_admission, handshake, send_admission,
 };

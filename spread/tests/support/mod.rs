@@ -7,7 +7,7 @@ use engine::{MatrixSource, Order};
 use protocols::{FixedMatrix, Spread, WEIGHT_BITS};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use spread::Ranks;
+use waggle_spread::Ranks;
 
 /// Inputs, outputs and rows: fewer columns than ranks, columns that no number of ranks divides, single rows.
 const SHAPES: [(usize, usize, usize); 7] =
