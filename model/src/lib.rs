@@ -62,8 +62,8 @@ pub use decoder::Decoder;
 pub use draft::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, Schedule, SmallModel};
 pub use error::Error;
 pub use files::{
-    MAX_TOKENIZER_BYTES, ModelFiles, bundled, bundled_names, bundled_text, bundled_texts, shape, shape_names,
-    tokenizer_beside,
+    MAX_TOKENIZER_BYTES, ModelFiles, bundled, bundled_names, bundled_text, bundled_texts, is_bundled, shape,
+    shape_names, tokenizer_beside,
 };
 pub use gated::Gated;
 pub use gemma::Gemma;
