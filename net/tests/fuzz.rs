@@ -46,7 +46,7 @@ fn fuzz_handshake() {
 fn assert_one_line_each(error: &NetError) {
     match error {
         NetError::Disagreement { differences } => {
-            assert!(!differences.iter().any(|line| line.contains(char::is_control)), "{differences:?}");
+            assert!(!differences.iter().any(|one| one.to_string().contains(char::is_control)), "{differences:?}");
         }
         other => assert!(!other.to_string().contains(char::is_control), "{other:?}"),
     }

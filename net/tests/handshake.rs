@@ -21,7 +21,7 @@ fn meet(client: &Handshake, server: &Handshake) -> [(Outcome, Outcome); 2] {
 
 fn differences(outcome: Outcome) -> Vec<String> {
     match outcome {
-        Err(NetError::Disagreement { differences }) => differences,
+        Err(NetError::Disagreement { differences }) => differences.iter().map(ToString::to_string).collect(),
         other => panic!("no disagreement: {other:?}"),
     }
 }

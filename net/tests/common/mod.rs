@@ -128,5 +128,6 @@ pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, NetError>) -> &'static 
         Err(NetError::Tampered { .. }) => "tampered",
         Err(NetError::Key(_)) => "key",
         Err(NetError::Io { .. }) => "io",
+        Err(_) => "another",
     }
 }

@@ -19,6 +19,7 @@ mod parts;
 mod party;
 mod pool;
 mod pools;
+mod protocol;
 mod pruned;
 mod secure;
 
