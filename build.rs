@@ -1,6 +1,10 @@
-//! Tells the program which revision of its source it is, where git knows.
+//! Tells the program which revision of its source it is, where git or the package knows.
 
+use std::path::Path;
 use std::process::Command;
+
+/// What `cargo package` writes into a package.
+const PACKAGED: &str = ".cargo_vcs_info.json";
 
 /// The packages that the program is made of.
 const SOURCES: [&str; 15] = [
@@ -23,6 +27,25 @@ const SOURCES: [&str; 15] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    let version = env!("CARGO_PKG_VERSION");
+    let revision = if Path::new(PACKAGED).exists() { packaged() } else { checked_out() };
+    println!("cargo::rustc-env=WAGGLE_REVISION={}", revision.as_ref().map_or("", |(_, record)| record));
+    let program = revision.map_or_else(|| version.to_owned(), |(revision, _)| format!("{version} ({revision})"));
+    println!("cargo::rustc-env=WAGGLE_PROGRAM={program}");
+}
+
+/// The revision that the package was made of, as the program shows it and as records have it. A package may lie in a
+/// repository of somebody else's, so git is not asked.
+fn packaged() -> Option<(String, String)> {
+    let text = std::fs::read_to_string(PACKAGED).ok()?;
+    let (_, rest) = text.split_once("\"sha1\": \"")?;
+    let revision = rest.get(..12).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+    let mark = if text.contains("\"dirty\": true") { "-dirty" } else { "" };
+    Some((revision.to_owned(), format!("{revision}{mark}")))
+}
+
+/// The same of a repository. Records say whether the sources were those of the commit.
+fn checked_out() -> Option<(String, String)> {
     let git = |arguments: &[&str]| -> Option<String> {
         let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
         let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
@@ -30,22 +53,18 @@ fn main() {
     };
     // A file that is not there would be looked for every time.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
-    if let Some(log) = log.filter(|path| std::path::Path::new(path).exists()) {
+    if let Some(log) = log.filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
-    // Records say whether the sources were those of the commit. Whoever changes one of them builds this package
-    // again.
+    // Whoever changes a source builds this package again.
     let sources: Vec<String> = SOURCES.iter().map(|folder| format!("{folder}/src")).collect();
     for path in sources.iter().map(String::as_str).chain(["src", "build.rs", "model/assets", "Cargo.lock"]) {
         println!("cargo::rerun-if-changed={path}");
     }
-    let version = env!("CARGO_PKG_VERSION");
-    let revision = git(&["rev-parse", "--short=12", "HEAD"]);
+    let revision = git(&["rev-parse", "--short=12", "HEAD"])?;
     let changed =
         git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs", "*.toml", "Cargo.lock", "model/assets"]);
     let mark = if changed.is_some() { "-dirty" } else { "" };
-    let record = revision.as_ref().map_or_else(String::new, |revision| format!("{revision}{mark}"));
-    println!("cargo::rustc-env=WAGGLE_REVISION={record}");
-    let program = revision.map_or_else(|| version.to_owned(), |revision| format!("{version} ({revision})"));
-    println!("cargo::rustc-env=WAGGLE_PROGRAM={program}");
+    let record = format!("{revision}{mark}");
+    Some((revision, record))
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{ModelFiles, ModelSpec, bundled, bundled_names, bundled_text, shape};
+use model::{ModelFiles, ModelSpec, bundled, bundled_text, is_bundled, shape};
 use mpcache::PolicySpec;
 use session::party::{ModelServer, PublicModel};
 use tokenizer::Tokenizer;
@@ -14,7 +14,7 @@ use crate::error::{NameError, PromptError};
 /// Opens the model directory `name` or, if there is no such path, the bundled model of that name.
 pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     let path = Path::new(name);
-    if !path.exists() && bundled_names().any(|bundled| bundled == name) {
+    if !path.exists() && is_bundled(name) {
         return Ok(bundled(name)?);
     }
     if !path.exists() && shape(name).is_some() {

@@ -13,6 +13,7 @@ pub const VARIABLE: &str = "WAGGLE_CPU";
 
 /// A value of [`VARIABLE`] that this machine cannot follow.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum CpuError {
     /// No level of that name.
     #[error("{VARIABLE}={got} is not one of portable, avx2, avx512, ifma")]

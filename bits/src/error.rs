@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// Bytes that are not the packed bits they should be. Each case names the message that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Another number of bytes than the shape prescribes.
     #[error("{what}: got {got} bytes, expected {expected}")]
@@ -21,4 +22,13 @@ pub enum Error {
         /// The message, or the step that reads it.
         what: &'static str,
     },
+}
+
+impl Error {
+    /// The message, or the step that reads it.
+    pub fn what(&self) -> &'static str {
+        match self {
+            Error::Length { what, .. } | Error::Padding { what } => what,
+        }
+    }
 }

@@ -6,6 +6,7 @@ use thiserror::Error;
 /// A refusal of this crate. Those that a peer can cause ([`Self::Length`], [`Self::Residue`], [`Self::Correction`],
 /// [`Self::Padding`]) name the message and carry expected and received values.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum HeError {
     // Parameters of the ring.
     /// Parameters that the 128-bit table for ternary secrets does not cover.
@@ -132,6 +133,9 @@ pub enum HeError {
         /// The message refused.
         message: &'static str,
     },
+    /// Packed bits that are wrong in another way.
+    #[error(transparent)]
+    Packed(bits::Error),
 }
 
 impl HeError {
@@ -156,6 +160,7 @@ impl From<bits::Error> for HeError {
         match error {
             bits::Error::Length { what, expected, got } => Self::Length { message: what, expected, got },
             bits::Error::Padding { what } => Self::Padding { message: what },
+            other => Self::Packed(other),
         }
     }
 }

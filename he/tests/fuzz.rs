@@ -3,12 +3,12 @@
 //! Honest messages are kilobytes of uniform residues, so they are made from fixed seeds instead of lying in files.
 
 use fuzzing::{Corpus, memory};
-use he::{
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use waggle_he::{
     EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, Packing, ParamSet,
     PlanOptions, PublicKey, SecretKey, SeededPlan, Split, Weights,
 };
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 
 fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)

@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use model::{DType, ModelFiles, write_safetensors};
+use waggle_model::{DType, ModelFiles, write_safetensors};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);

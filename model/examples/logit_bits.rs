@@ -6,10 +6,10 @@
 use std::error::Error;
 
 use engine::{Float, FloatLoader};
-use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, bundled, bundled_text, generate};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokenizer::Tokenizer;
+use waggle_model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, bundled, bundled_text, generate};
 
 const CONTEXT: usize = 128;
 const SEQUENCES: usize = 64;

@@ -47,6 +47,12 @@ pub enum Error {
         /// The names that exist.
         known: Vec<&'static str>,
     },
+    /// A bundled model, and a program without its weights.
+    #[error("`{name}` is a bundled model, and this program was built without the feature `bundled`")]
+    Unbundled {
+        /// The name given.
+        name: String,
+    },
     /// More positions than the model has.
     #[error("{positions} positions would go through a model that has {limit}")]
     TooLong {

@@ -20,6 +20,7 @@ pub struct ModelFiles {
     pub tokenizer: Option<Vec<u8>>,
 }
 
+#[cfg(feature = "bundled")]
 struct Bundled {
     name: &'static str,
     config: &'static [u8],
@@ -35,7 +36,11 @@ macro_rules! asset {
     };
 }
 
-/// The models in this program.
+/// The bundled models, the default first.
+const NAMES: [&str; 4] = ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall"];
+
+/// The models in this program, as in [`NAMES`].
+#[cfg(feature = "bundled")]
 static BUNDLED: &[Bundled] = &[
     Bundled {
         name: "shakespeare-gpt2",
@@ -105,10 +110,19 @@ impl ModelSpec {
     }
 }
 
-/// The bundled model `name`; [`bundled_names`] lists them.
+/// The bundled model `name`; [`bundled_names`] lists them. Without the feature `bundled` it is refused
+/// ([`Error::Unbundled`]).
 pub fn bundled(name: &str) -> Result<ModelFiles, Error> {
+    if !is_bundled(name) {
+        return Err(Error::NotBundled { name: name.into(), known: NAMES.to_vec() });
+    }
+    opened(name)
+}
+
+#[cfg(feature = "bundled")]
+fn opened(name: &str) -> Result<ModelFiles, Error> {
     let Some(model) = BUNDLED.iter().find(|m| m.name == name) else {
-        return Err(Error::NotBundled { name: name.into(), known: bundled_names().collect() });
+        return Err(Error::Unbundled { name: name.into() });
     };
     let checkpoint = Checkpoint::from_bytes(name, model.weights)?;
     Ok(ModelFiles {
@@ -122,9 +136,19 @@ pub fn bundled(name: &str) -> Result<ModelFiles, Error> {
     })
 }
 
-/// Names of the bundled models, the default first.
+#[cfg(not(feature = "bundled"))]
+fn opened(name: &str) -> Result<ModelFiles, Error> {
+    Err(Error::Unbundled { name: name.into() })
+}
+
+/// Names of the bundled models that this program holds, the default first: none without the feature `bundled`.
 pub fn bundled_names() -> impl Iterator<Item = &'static str> {
-    BUNDLED.iter().map(|m| m.name)
+    NAMES.into_iter().filter(|_| cfg!(feature = "bundled"))
+}
+
+/// Whether a bundled model is called `name`, be it in this program or not.
+pub fn is_bundled(name: &str) -> bool {
+    NAMES.contains(&name)
 }
 
 /// The `config.json` of the published shape `name`, which has no weights here; [`shape_names`] lists them. Each has
@@ -163,12 +187,13 @@ fn read(path: PathBuf, limit: u64) -> Result<Vec<u8>, Error> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "bundled"))]
 mod tests {
     use super::*;
 
     #[test]
     fn everything_bundled_is_whole() {
+        assert!(bundled_names().eq(NAMES) && BUNDLED.iter().map(|model| model.name).eq(NAMES));
         for name in bundled_names() {
             let files = bundled(name).unwrap();
             files.checkpoint.check(&files.spec.tensors()).unwrap();

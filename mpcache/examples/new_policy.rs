@@ -12,10 +12,12 @@ use std::error::Error as StdError;
 use std::ops::Range;
 
 use engine::{Error, Float, Select, Shape, Tensor};
-use mpcache::{Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
 use ndarray::{ArrayD, IxDyn};
 use planner::{Plan, Planner};
 use protocols::Options;
+use waggle_mpcache::{
+    Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention,
+};
 
 /// Attends to the `recent` latest tokens and to every `stride`-th token before them. Public: the pattern depends on
 /// the number of tokens alone, so nothing is revealed.

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// A text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PolicyError {
     /// No policy has this name.
     #[error("unknown cache policy `{name}`; known are: {}", .known.join(", "))]

@@ -20,6 +20,7 @@ use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHel
 
 /// A family that cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// Another policy has the name.
     #[error("there is a cache policy `{name}` already")]

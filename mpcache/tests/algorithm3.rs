@@ -3,8 +3,8 @@
 mod support;
 
 use engine::Float;
-use mpcache::PolicySpec;
 use support::{HEADS, LAYERS, Script, dot, grid, nearest};
+use waggle_mpcache::PolicySpec;
 
 /// Settings of the naive program.
 #[derive(Clone, Copy)]

@@ -2,11 +2,11 @@
 //! windows, under a cap, and beside a layer that a policy prunes.
 
 use engine::{Float, Shape, Tensor};
-use mpcache::{HeadShape, KvCache, Layers, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
 use planner::Plan;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use waggle_mpcache::{HeadShape, KvCache, Layers, PolicySpec};
 
 const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 3 };
 const TOKENS: usize = 60;
@@ -152,7 +152,7 @@ fn layers_of_one_window_cost_the_same() {
 #[test]
 fn replaced_rows_keep_the_count_of_seen_tokens() {
     let shape = HeadShape { heads: 2, kv_heads: 1, head_dim: 3 };
-    let mut store = mpcache::Store::<Plan>::new(0, shape);
+    let mut store = waggle_mpcache::Store::<Plan>::new(0, shape);
     store.append(&Shape(vec![5, 3]), &Shape(vec![5, 3]));
     store.replace(Shape(vec![2, 3]), Shape(vec![2, 3]));
     store.append(&Shape(vec![1, 3]), &Shape(vec![1, 3]));

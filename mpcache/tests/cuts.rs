@@ -4,13 +4,13 @@
 mod support;
 
 use engine::{Float, Select, Shape, Tensor};
-use mpcache::{KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, concatenate};
 use planner::Planner;
 use protocols::audit::LIMIT;
 use protocols::{Fixed, Needs, Options, Secure};
 use support::{HEADS, LAYERS, Script, Shared};
 use testing::to_fixed;
+use waggle_mpcache::{KvCache, PolicySpec};
 
 const PROMPT: usize = 12;
 

@@ -6,11 +6,11 @@ mod support;
 use std::collections::BTreeMap;
 
 use engine::{Float, Shape};
-use mpcache::{HeadPattern, PolicySpec};
 use net::Phase;
 use planner::Planner;
 use protocols::Options;
 use support::{HEADS, LAYERS, Pass, Script, dot};
+use waggle_mpcache::{HeadPattern, PolicySpec};
 
 /// Settings of both policies, as plain numbers.
 struct Rule {
@@ -174,8 +174,8 @@ fn parts_go_through_the_exchanges_together() {
 #[should_panic(expected = "heads of a divided store hold different tokens")]
 fn a_divided_store_has_no_keys_of_all_heads() {
     struct Halves;
-    impl mpcache::Policy<Float> for Halves {
-        fn parts(&self, _: usize, _: mpcache::HeadShape) -> Vec<Vec<usize>> {
+    impl waggle_mpcache::Policy<Float> for Halves {
+        fn parts(&self, _: usize, _: waggle_mpcache::HeadShape) -> Vec<Vec<usize>> {
             vec![vec![1], vec![0]]
         }
 
@@ -184,7 +184,7 @@ fn a_divided_store_has_no_keys_of_all_heads() {
             _: &mut Float,
             _: usize,
             _: &ndarray::ArrayD<f32>,
-            store: &mut mpcache::Store<Float>,
+            store: &mut waggle_mpcache::Store<Float>,
         ) -> Result<ndarray::ArrayD<f32>, engine::Error> {
             // What came in last is known by head, in the order of the heads.
             let [keys, values] = store.fresh_rows();
@@ -193,7 +193,7 @@ fn a_divided_store_has_no_keys_of_all_heads() {
             Ok(store.keys().clone())
         }
     }
-    let mut cache = mpcache::KvCache::<Float>::with_policy(1, HEADS, Box::new(Halves));
+    let mut cache = waggle_mpcache::KvCache::<Float>::with_policy(1, HEADS, Box::new(Halves));
     let row = ndarray::ArrayD::from_shape_fn(vec![1, 16], |at| at[1] as f32);
     let q = ndarray::ArrayD::zeros(vec![HEADS.heads, 1, HEADS.head_dim]);
     let _ = cache.attend(&mut Float::default(), 0, &q, &row, &(&row + 1.0));

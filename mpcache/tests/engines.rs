@@ -4,12 +4,12 @@
 mod support;
 
 use engine::{Float, Shape};
-use mpcache::{KvCache, PolicySpec};
 use net::{Entry, Phase};
 use planner::{Plan, Planner};
 use protocols::{Fixed, Needs, Options, Secure};
 use support::{HEADS, LAYERS, Script, Shared, certain, dot};
 use testing::{largest_difference, to_fixed, to_real};
+use waggle_mpcache::{KvCache, PolicySpec};
 
 /// Largest difference of an output between fixed point and f32.
 const FIXED: f64 = 2e-2;

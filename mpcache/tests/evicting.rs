@@ -5,8 +5,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use engine::Float;
-use mpcache::PolicySpec;
 use support::{HEADS, LAYERS, Pass, Script, dot, grid, nearest};
+use waggle_mpcache::PolicySpec;
 
 /// Share of the policies here that have one.
 const BUDGET: f64 = 0.25;

@@ -4,7 +4,6 @@
 mod support;
 
 use engine::Shape;
-use mpcache::PolicySpec;
 use net::{Entry, Role};
 use planner::Planner;
 use protocols::audit::LIMIT;
@@ -13,6 +12,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{Script, Shared, both, certain};
 use testing::{share_of, to_fixed};
+use waggle_mpcache::PolicySpec;
 
 /// Tokens of the prompt that the stock is made for, and steps after it.
 const PROMPT: usize = 50;

@@ -9,6 +9,7 @@ use crate::{KeyError, PublicKey};
 
 /// A failure of the channel, naming the protocol step that was under way.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum NetError {
     /// The peer closed the connection or vanished.
     #[error("the peer closed the connection during `{step}`")]
@@ -52,11 +53,11 @@ pub enum NetError {
         /// What is wrong.
         what: String,
     },
-    /// The parties differ in version, model or options; both see the same list.
-    #[error("the parties do not agree: {}", .differences.join("; "))]
+    /// The parties differ in protocol, model or options; both see the same list.
+    #[error("the parties do not agree: {}", listed(.differences))]
     Disagreement {
-        /// One text for every field that differs.
-        differences: Vec<String>,
+        /// The fields that differ.
+        differences: Vec<Difference>,
     },
     /// What arrives is not the opening of a Waggle session: another program, or a peer in the middle of something.
     #[error("the peer does not speak Waggle; it begins with `{first}`")]
@@ -150,6 +151,28 @@ impl NetError {
             _ => None,
         }
     }
+}
+
+/// A field on which the parties do not agree. Its texts are printable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Name of the field.
+    pub name: String,
+    /// What the client says, if anything.
+    pub client: Option<String>,
+    /// What the server says, if anything.
+    pub server: Option<String>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [client, server] = [&self.client, &self.server].map(|said| said.as_deref().unwrap_or("nothing"));
+        write!(f, "{}: client says {client}, server says {server}", self.name)
+    }
+}
+
+fn listed(differences: &[Difference]) -> String {
+    differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// A number of seconds: with milliseconds where tenths would say nothing.

@@ -14,7 +14,7 @@
 
 use std::fmt::Display;
 
-use crate::{Channel, NetError, Role};
+use crate::{Channel, Difference, NetError, Role};
 
 /// Fields that a party may state.
 pub const MAX_FIELDS: usize = 128;
@@ -76,8 +76,8 @@ impl Handshake {
     ///
     /// A field must be equal if either party says so. If only one party states it, it differs as well.
     ///
-    /// Errors, on both sides alike and as soon as the peer's list is there: [`NetError::Disagreement`] with one line
-    /// per differing field. Otherwise [`NetError::NotWaggle`] if the peer is another program,
+    /// Errors, on both sides alike and as soon as the peer's list is there: [`NetError::Disagreement`] with every
+    /// differing field. Otherwise [`NetError::NotWaggle`] if the peer is another program,
     /// [`NetError::Malformed`] if its list (or ours) breaks the limits, and the errors of
     /// [`Channel::exchange_up_to`].
     pub fn run(&self, channel: &mut Channel) -> Result<Vec<Field>, NetError> {
@@ -95,8 +95,9 @@ impl Handshake {
             Message::Fields(fields) => fields,
             Message::OtherFormat(format) => {
                 let (client, server) = by_role(role, FORMAT, format);
-                let line = format!("handshake format: client says {client}, server says {server}");
-                return Err(NetError::Disagreement { differences: vec![line] });
+                let [client, server] = [client, server].map(|format| Some(format.to_string()));
+                let difference = Difference { name: "handshake format".into(), client, server };
+                return Err(NetError::Disagreement { differences: vec![difference] });
             }
         };
         let (client, server) = by_role(role, self.fields.as_slice(), theirs.as_slice());
@@ -113,8 +114,8 @@ fn by_role<T>(role: Role, ours: T, theirs: T) -> (T, T) {
     }
 }
 
-/// One line per field that must be equal and is not: the client's fields in order, then what only the server states.
-fn differences(client: &[Field], server: &[Field]) -> Vec<String> {
+/// The fields that must be equal and are not: the client's fields in order, then what only the server states.
+fn differences(client: &[Field], server: &[Field]) -> Vec<Difference> {
     let find = |list: &[Field], name: &str| list.iter().find(|field| field.name == name).cloned();
     let only_server = server.iter().filter(|field| find(client, &field.name).is_none());
     let names = client.iter().chain(only_server).map(|field| field.name.as_str());
@@ -122,9 +123,8 @@ fn differences(client: &[Field], server: &[Field]) -> Vec<String> {
         .filter_map(|name| {
             let (c, s) = (find(client, name), find(server, name));
             let binding = [&c, &s].into_iter().flatten().any(|field| field.must_equal);
-            let says = |field: Option<Field>| field.map_or("nothing".into(), |field| field.value);
-            let differ = c.as_ref().map(|field| &field.value) != s.as_ref().map(|field| &field.value);
-            (binding && differ).then(|| format!("{name}: client says {}, server says {}", says(c), says(s)))
+            let [client, server] = [c, s].map(|field| field.map(|field| field.value));
+            (binding && client != server).then(|| Difference { name: name.into(), client, server })
         })
         .collect()
 }

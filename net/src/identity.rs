@@ -36,6 +36,7 @@ const MAX_FILE_BYTES: u64 = 4096;
 
 /// A key or a file of keys that cannot be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum KeyError {
     /// The file cannot be read or written.
     #[error("{}: {source}", path.display())]

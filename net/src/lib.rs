@@ -24,7 +24,7 @@ mod usage;
 
 pub use admission::{Admission, await_admission, await_client, send_admission};
 pub use channel::{Channel, HEADER_BYTES, TRANSCRIPT_BYTES};
-pub use error::NetError;
+pub use error::{Difference, NetError};
 pub use handshake::{Field, Handshake};
 pub use identity::{Identity, KeyError, PublicKey};
 pub use ledger::{Direction, Entry, Ledger, Phase, Role, Traffic};

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::*;
-use net::tcp::{ConnectOptions, listen};
-use net::{Admission, Identity, Link, NetError, await_admission, await_client, send_admission, tls};
+use waggle_net::tcp::{ConnectOptions, listen};
+use waggle_net::{Admission, Identity, Link, NetError, await_admission, await_client, send_admission, tls};
 
 #[test]
 fn busy_then_granted() {
@@ -66,7 +66,7 @@ fn one_encrypts_and_the_other_does_not() {
     let addr = listener.local_addr().unwrap();
     let options = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
     let plain = thread::spawn(move || {
-        let mut link = net::tcp::connect(addr, options).unwrap();
+        let mut link = waggle_net::tcp::connect(addr, options).unwrap();
         await_admission(&mut link, &mut |_| ()).unwrap_err()
     });
     let host = Identity::generate().unwrap();

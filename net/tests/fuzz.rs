@@ -2,7 +2,7 @@
 
 use fuzzing::link::{Recorded, frame};
 use fuzzing::{Corpus, memory};
-use net::{
+use waggle_net::{
     Admission, AllowList, Channel, Handshake, Identity, KeyError, KnownServers, NetError, PublicKey, Role, admission,
     await_admission, handshake, send_admission,
 };
@@ -46,7 +46,7 @@ fn fuzz_handshake() {
 fn assert_one_line_each(error: &NetError) {
     match error {
         NetError::Disagreement { differences } => {
-            assert!(!differences.iter().any(|line| line.contains(char::is_control)), "{differences:?}");
+            assert!(!differences.iter().any(|one| one.to_string().contains(char::is_control)), "{differences:?}");
         }
         other => assert!(!other.to_string().contains(char::is_control), "{other:?}"),
     }

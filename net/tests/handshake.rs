@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use net::handshake::{MAX_BYTES, MAX_FIELDS, MAX_NAME_BYTES, MAX_VALUE_BYTES};
-use net::{Channel, Field, HEADER_BYTES, Handshake, Link, NetError, Role};
+use waggle_net::handshake::{MAX_BYTES, MAX_FIELDS, MAX_NAME_BYTES, MAX_VALUE_BYTES};
+use waggle_net::{Channel, Field, HEADER_BYTES, Handshake, Link, NetError, Role};
 
 type Outcome = Result<Vec<Field>, NetError>;
 
@@ -21,7 +21,7 @@ fn meet(client: &Handshake, server: &Handshake) -> [(Outcome, Outcome); 2] {
 
 fn differences(outcome: Outcome) -> Vec<String> {
     match outcome {
-        Err(NetError::Disagreement { differences }) => differences,
+        Err(NetError::Disagreement { differences }) => differences.iter().map(ToString::to_string).collect(),
         other => panic!("no disagreement: {other:?}"),
     }
 }

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use net::testing::{Fault, Faulty};
-use net::{Channel, Link, NetError, Role};
+use waggle_net::testing::{Fault, Faulty};
+use waggle_net::{Channel, Link, NetError, Role};
 
 /// What comes after the bytes of a peer.
 #[derive(Clone, Copy, PartialEq)]
@@ -183,7 +183,7 @@ fn doomed_peer() {
 
 #[test]
 fn a_killed_process() {
-    let listener = net::tcp::listen("127.0.0.1:0", PATIENCE).unwrap();
+    let listener = waggle_net::tcp::listen("127.0.0.1:0", PATIENCE).unwrap();
     let mut peer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "doomed_peer", "--ignored"])
         .env(PARENT, listener.local_addr().unwrap().to_string())

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use net::{Direction, Entry, Ledger, Phase, Traffic, process_cpu_time};
+use waggle_net::{Direction, Entry, Ledger, Phase, Traffic, process_cpu_time};
 
 fn example() -> Ledger {
     let mut ledger = Ledger::default();

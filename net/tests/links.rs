@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use net::tcp::{ConnectOptions, TcpLink, connect, listen};
-use net::{Channel, Entry, HEADER_BYTES, Link, NetError, Phase, Role};
+use waggle_net::tcp::{ConnectOptions, TcpLink, connect, listen};
+use waggle_net::{Channel, Entry, HEADER_BYTES, Link, NetError, Phase, Role};
 
 /// Lengths around the sizes at which the channel and the links change their ways.
 const LENGTHS: [usize; 9] = [0, 1, 7, 65_535, 65_536, 65_537, (256 << 10) - 8, 256 << 10, (1 << 20) + 3];

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use net::tcp::{ConnectOptions, listen};
-use net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair, tls};
+use waggle_net::tcp::{ConnectOptions, listen};
+use waggle_net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair, tls};
 
 const MIB: usize = 1 << 20;
 
@@ -217,7 +217,7 @@ fn a_session_can_be_ended_from_outside() {
             if encrypted {
                 return Some(Box::new(tls::connect(addr, &Identity::generate().unwrap(), |_| true, options).ok()?));
             }
-            Some(Box::new(net::tcp::connect(addr, options).ok()?))
+            Some(Box::new(waggle_net::tcp::connect(addr, options).ok()?))
         });
         let stream: TcpStream = listener.accept_stream(Some(PATIENCE)).unwrap();
         let (link, closer): (Box<dyn Link>, _) = if encrypted {
@@ -225,7 +225,7 @@ fn a_session_can_be_ended_from_outside() {
             let closer = link.closer();
             (Box::new(link), closer)
         } else {
-            let link = net::tcp::TcpLink::new(stream, PATIENCE).unwrap();
+            let link = waggle_net::tcp::TcpLink::new(stream, PATIENCE).unwrap();
             let closer = link.closer();
             (Box::new(link), closer)
         };

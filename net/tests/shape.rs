@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use net::{Channel, NetError, Role, Shape, Shaped};
+use waggle_net::{Channel, NetError, Role, Shape, Shaped};
 
 #[test]
 fn names() {

@@ -7,9 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use net::tcp::{ConnectOptions, Listener, listen};
-use net::tls::{self, TlsLink};
-use net::{Channel, Identity, Link, NetError, PublicKey, Role};
+use waggle_net::tcp::{ConnectOptions, Listener, listen};
+use waggle_net::tls::{self, TlsLink};
+use waggle_net::{Channel, Identity, Link, NetError, PublicKey, Role};
 
 const OPTIONS: ConnectOptions = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
 

@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::common::*;
-use net::testing::{Fault, Faulty};
-use net::{
+use waggle_net::testing::{Fault, Faulty};
+use waggle_net::{
     AllowList, Channel, Identity, KeyError, KnownServer, KnownServers, Link, NetError, Phase, PublicKey, Role,
 };
 

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 /// A failure of a transfer, naming the step that was under way.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OtError {
     // What the link or the peer can cause.
     /// The channel failed, or the peer's message has the wrong length, tag or content.
@@ -62,7 +63,7 @@ impl From<bits::Error> for OtError {
             bits::Error::Length { what, expected, got } => {
                 OtError::Length { step: what, unit: "bytes", expected, got }
             }
-            bits::Error::Padding { what } => OtError::malformed(what, "padding bits are set"),
+            other => OtError::malformed(other.what(), other.to_string()),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Distributed point functions: keys made by both parties' messages, every leaf against the definition.
 
 use net::Role;
-use ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, level_bytes};
-use ot::{Bits, ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, level_bytes};
+use waggle_ot::{Bits, ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
 
 /// One party's OTs in both directions: random ones as sender and as receiver, and those of the first levels.
 struct Ots {
@@ -41,7 +41,7 @@ fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Ots; 2
 }
 
 /// What a party makes of its OTs, and the shares of its indices' bits.
-fn plant(shape: DpfShape, role: Role, per: u32, ots: Ots) -> Result<Generation, ot::OtError> {
+fn plant(shape: DpfShape, role: Role, per: u32, ots: Ots) -> Result<Generation, waggle_ot::OtError> {
     Generation::new(shape, role, per, (&ots.sender, &ots.chosen), ots.top)
 }
 

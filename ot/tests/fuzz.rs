@@ -3,10 +3,10 @@
 use fuzzing::link::{Recorded, Watch, frames, pair};
 use fuzzing::{Corpus, memory};
 use net::{Channel, NetError, Role};
-use ot::dpf::{DpfShape, Expander, Generation, level_bytes};
-use ot::{Bits, ChosenKeys, Correlation, CotKind, Lookup, OtError, SenderKeys, SoftSpoken, dealer, setup};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_ot::dpf::{DpfShape, Expander, Generation, level_bytes};
+use waggle_ot::{Bits, ChosenKeys, Correlation, CotKind, Lookup, OtError, SenderKeys, SoftSpoken, dealer, setup};
 
 fn dir(name: &str) -> String {
     format!("{}/tests/corpus/{name}", env!("CARGO_MANIFEST_DIR"))

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::{channels, pools, run};
 use net::{Channel, Link, NetError, Role, memory_pair};
-use ot::{Bits, Correlation, CotKind, Kernels, Lookup, OtError, PoolPlan, Run, SoftSpoken};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_ot::{Bits, Correlation, CotKind, Kernels, Lookup, OtError, PoolPlan, Run, SoftSpoken};
 
 const KINDS: [CotKind; 4] = [
     CotKind::SoftSpoken(SoftSpoken::K2),
@@ -28,7 +28,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
             needs.extend([60_000, ROUND, 2 * ROUND]);
         }
         let party = |ch: &mut net::Channel, role: Role| {
-            let (mut sender, mut receiver) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
+            let (mut sender, mut receiver) = waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap();
             let mut products = Vec::new();
             for (round, n) in needs.iter().copied().enumerate() {
                 let choices = Bits::from_fn(n, |i| (i * i + round + i / 3) % 3 == 1);
@@ -166,7 +166,7 @@ fn kernels_and_threads_do_not_change_a_bit() {
             let mut rng = StdRng::seed_from_u64(seed);
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let (mut sender, mut receiver) = ot::setup_with(ch, kind, kernels, &mut rng).unwrap();
+                let (mut sender, mut receiver) = waggle_ot::setup_with(ch, kind, kernels, &mut rng).unwrap();
                 let (mut words, mut sent) = (Vec::new(), Vec::new());
                 for n in [3000, 140_000] {
                     match ch.role() {
@@ -204,9 +204,9 @@ fn silent_choices_are_balanced_and_no_pad_comes_twice() {
     let n = 2 * ROUND;
     let kind = CotKind::Silent;
     let (_, (choices, mut words), _) = run(
-        |ch| ot::setup(ch, kind, &mut rand::rng()).unwrap().0.ensure(ch, n).unwrap(),
+        |ch| waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap().0.ensure(ch, n).unwrap(),
         |ch| {
-            let (_, mut receiver) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
+            let (_, mut receiver) = waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap();
             receiver.ensure(ch, n).unwrap();
             let (choices, keys) = receiver.random(n).unwrap();
             (choices, keys.into_words(64).unwrap())
@@ -263,7 +263,7 @@ fn misuse_is_a_typed_error() {
 
 #[test]
 fn peers_of_another_kind_meet_an_error() {
-    let party = |ch: &mut net::Channel, kind| ot::setup(ch, kind, &mut rand::rng()).err();
+    let party = |ch: &mut net::Channel, kind| waggle_ot::setup(ch, kind, &mut rand::rng()).err();
     let (a, b, _) = {
         let (mut c, mut s) = channels();
         std::thread::scope(|scope| {
@@ -318,12 +318,12 @@ fn correlated(left: Option<usize>, exporters: [Option<[u8; 32]>; 2]) -> usize {
     let (pairs, (choices, chosen)) = std::thread::scope(|scope| {
         let client = scope.spawn(move || {
             c.send("hello", b"policy=full").unwrap();
-            let (mut sender, _) = ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
+            let (mut sender, _) = waggle_ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
             sender.ensure(&mut c, N).unwrap();
             sender.random(N).unwrap().into_words(64).unwrap()
         });
         s.recv("hello", 11).unwrap();
-        let (_, mut receiver) = ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
+        let (_, mut receiver) = waggle_ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
         receiver.ensure(&mut s, N).unwrap();
         let (choices, chosen) = receiver.random(N).unwrap();
         (client.join().unwrap(), (choices, chosen.into_words(64).unwrap()))
@@ -347,7 +347,7 @@ fn malformed_set_up_is_refused() {
     for (hello, points, step) in [(0_u8, 0_u8, "ot/hello"), (0xff, 0, "ot/hello")] {
         let (mut c, mut s) = channels();
         let error = std::thread::scope(|scope| {
-            let honest = scope.spawn(|| ot::setup(&mut c, KINDS[1], &mut rand::rng()).err());
+            let honest = scope.spawn(|| waggle_ot::setup(&mut c, KINDS[1], &mut rand::rng()).err());
             s.send("ot/hello", &[hello; 64]).unwrap();
             s.send("ot/points", &vec![points; 128 * 32]).unwrap();
             s.flush("ot/points").unwrap();
@@ -362,12 +362,12 @@ fn a_short_silent_message_is_refused() {
     let (mut c, mut s) = channels();
     let error = std::thread::scope(|scope| {
         let honest = scope.spawn(|| {
-            let (_, mut receiver) = ot::setup(&mut c, CotKind::Silent, &mut rand::rng()).unwrap();
+            let (_, mut receiver) = waggle_ot::setup(&mut c, CotKind::Silent, &mut rand::rng()).unwrap();
             let error = receiver.ensure(&mut c, DIRECT + 1).unwrap_err();
             assert_eq!((receiver.available(), receiver.made()), (0, 0));
             error
         });
-        ot::setup(&mut s, CotKind::Silent, &mut rand::rng()).unwrap();
+        waggle_ot::setup(&mut s, CotKind::Silent, &mut rand::rng()).unwrap();
         s.send("ot/silent", &[0; 512 * 9 * 16 - 1]).unwrap();
         s.flush("ot/silent").unwrap();
         honest.join().unwrap()
@@ -380,12 +380,12 @@ fn a_short_extension_message_is_refused() {
     let (mut c, mut s) = channels();
     let error = std::thread::scope(|scope| {
         let honest = scope.spawn(|| {
-            let (mut sender, _) = ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
+            let (mut sender, _) = waggle_ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
             let error = sender.ensure(&mut c, 100).unwrap_err();
             assert_eq!((sender.available(), sender.made()), (0, 0));
             error
         });
-        ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
+        waggle_ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
         s.send("ot/softspoken", &[0; 100]).unwrap();
         s.flush("ot/softspoken").unwrap();
         honest.join().unwrap()

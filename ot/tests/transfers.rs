@@ -1,9 +1,9 @@
 //! The defining equations of correlated and 1-of-N transfers, on every output.
 
 use net::Role;
-use ot::{Bits, ChosenKeys, Correlation, Lookup, OtError, OtReceiver, OtSender, SenderKeys, dealer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_ot::{Bits, ChosenKeys, Correlation, Lookup, OtError, OtReceiver, OtSender, SenderKeys, dealer};
 
 fn mask(w: u32) -> u64 {
     u64::MAX >> (64 - w)

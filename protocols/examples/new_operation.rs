@@ -16,14 +16,14 @@ use ndarray::{IxDyn, Zip};
 use net::{Phase, Role};
 use ot::Bits;
 use planner::Planner;
-use protocols::local::Pair;
-use protocols::operation::prelude::*;
-use protocols::ops::b2a::B2a;
-use protocols::ops::reveal::Reveal;
-use protocols::wire::{cross, opening};
-use protocols::{Abb, Clear, Shape};
 use rand::Rng;
 use testing::{Laws, lawful};
+use waggle_protocols::local::Pair;
+use waggle_protocols::operation::prelude::*;
+use waggle_protocols::ops::b2a::B2a;
+use waggle_protocols::ops::reveal::Reveal;
+use waggle_protocols::wire::{cross, opening};
+use waggle_protocols::{Abb, Clear, Shape};
 
 // ANCHOR: functionality
 /// x y entrywise; shapes equal.

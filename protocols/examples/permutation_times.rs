@@ -5,9 +5,9 @@
 use std::time::Instant;
 
 use ndarray::{ArrayD, IxDyn};
-use protocols::local::Pair;
-use protocols::ops::shuffle::{Permute, Shuffle};
-use protocols::{Abb, Error, Options};
+use waggle_protocols::local::Pair;
+use waggle_protocols::ops::shuffle::{Permute, Shuffle};
+use waggle_protocols::{Abb, Error, Options};
 
 const ROWS: usize = 4;
 

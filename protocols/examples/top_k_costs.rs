@@ -4,9 +4,9 @@
 
 use net::{Phase, Role};
 use planner::Planner;
-use protocols::functions::top_k::{self, Scores, Selection};
-use protocols::ops::shuffle::Shuffle;
-use protocols::{Abb, Error, Options, Shape};
+use waggle_protocols::functions::top_k::{self, Scores, Selection};
+use waggle_protocols::ops::shuffle::Shuffle;
+use waggle_protocols::{Abb, Error, Options, Shape};
 
 /// |x| < 2^5, compared at 10 fractional bits.
 const SCORES: Scores = Scores::below(5, 10);

@@ -4,12 +4,12 @@
 //! ```
 //! use ndarray::arr1;
 //! use net::Role;
-//! use protocols::local::Pair;
-//! use protocols::ops::mul::Mul;
-//! use protocols::ops::reveal::Reveal;
-//! use protocols::{Abb, Options};
+//! use waggle_protocols::local::Pair;
+//! use waggle_protocols::ops::mul::Mul;
+//! use waggle_protocols::ops::reveal::Reveal;
+//! use waggle_protocols::{Abb, Options};
 //!
-//! # fn main() -> Result<(), protocols::Error> {
+//! # fn main() -> Result<(), waggle_protocols::Error> {
 //! let [opened, nothing] = Pair::new(Options::default())?.run(|abb| {
 //!     let x = abb.input(Role::Client, &[1], Some(&arr1(&[6]).into_dyn()))?;
 //!     let y = abb.input(Role::Server, &[1], Some(&arr1(&[7]).into_dyn()))?;

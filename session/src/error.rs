@@ -14,6 +14,17 @@ use crate::pool_error::PoolError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The peer speaks another protocol.
+    #[error(
+        "this party speaks protocol {ours} of Waggle, and the peer {}: use releases with one protocol",
+        .theirs.map_or("states none".to_owned(), |number| format!("protocol {number}"))
+    )]
+    Protocol {
+        /// [`PROTOCOL`](crate::party::PROTOCOL).
+        ours: u32,
+        /// The peer's number, if it states one.
+        theirs: Option<u32>,
+    },
     /// The model, a file, an engine or an operation.
     #[error(transparent)]
     Model(#[from] model::Error),

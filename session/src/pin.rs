@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{ModelFiles, ModelSpec, bundled, bundled_names, tokenizer_beside};
+use model::{ModelFiles, ModelSpec, bundled, is_bundled, tokenizer_beside};
 use tokenizer::ChatTemplate;
 
 use crate::Error;
@@ -49,7 +49,7 @@ impl Expectation {
             return Ok(Expectation { spec: None, fingerprint: name.parse()? });
         }
         let path = Path::new(name);
-        let (spec, tokenizer, template) = if !path.exists() && bundled_names().any(|bundled| bundled == name) {
+        let (spec, tokenizer, template) = if !path.exists() && is_bundled(name) {
             let ModelFiles { spec, tokenizer, .. } = bundled(name)?;
             (spec, tokenizer, Some(Vec::new()))
         } else {

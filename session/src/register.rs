@@ -13,6 +13,7 @@ use thiserror::Error;
 
 /// What cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// A policy.
     #[error(transparent)]

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = std::env::args().skip(1).map(|argument| argument.parse()).collect::<Result<Vec<usize>, _>>()?;
     let [inputs, outputs, rows, times] = arguments[..] else { return Err("INPUTS OUTPUTS ROWS TIMES".into()) };
     let mixed = |i: usize| (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
-    let ranks = spread::start()?;
+    let ranks = waggle_spread::start()?;
     // A rank has the numbers of its columns alone.
     let columns = ranks.as_ref().map_or(0..outputs, |ranks| ranks.columns(outputs));
     let entries = (columns.start * inputs..columns.end * inputs).map(|i| mixed(i) as i16 as f32 / 65536.0).collect();

@@ -49,7 +49,7 @@ fn a_rank_that_cannot_multiply_ends_all() {
 #[test]
 #[ignore = "started by `ranks_multiply_as_one_process_does`"]
 fn a_rank() {
-    let ranks = spread::start().expect("MPI").expect("started by mpirun");
+    let ranks = waggle_spread::start().expect("MPI").expect("started by mpirun");
     let done = support::run(&ranks);
     match ranks.rank() {
         0 => println!("{done} products are equal"),
@@ -62,7 +62,7 @@ fn a_rank() {
 fn a_rank_without_matrices() {
     use protocols::{FixedMatrix, Spread};
     use std::sync::Arc;
-    let ranks = spread::start().expect("MPI").expect("started by mpirun");
+    let ranks = waggle_spread::start().expect("MPI").expect("started by mpirun");
     if ranks.rank() > 0 {
         // Rank 1 knows no matrix at all.
         let matrices = if ranks.rank() == 1 { vec![] } else { vec![FixedMatrix::integers(1, 1, vec![1])] };

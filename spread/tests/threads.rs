@@ -5,7 +5,7 @@ mod support;
 use std::thread;
 
 use protocols::{FixedMatrix, Spread};
-use spread::{Ranks, SpreadError, columns_of, threads};
+use waggle_spread::{Ranks, SpreadError, columns_of, threads};
 
 /// Has every rank do `work` in a thread of its own. Returns what rank 0 returns, and then the others.
 fn run<T: Send>(ranks: Vec<Ranks>, work: impl Fn(&Ranks) -> T + Sync) -> Vec<T> {

@@ -88,7 +88,7 @@ pub(super) enum Error {
         what: String,
     },
     /// The figures of other systems.
-    #[error("bench/published.json: {source}")]
+    #[error("src/cli/published.json: {source}")]
     Published {
         /// What is wrong with them.
         source: serde_json::Error,

@@ -1,4 +1,4 @@
-//! What other systems publish, read from `bench/published.json`, which says where each figure stands.
+//! What other systems publish, read from `published.json` beside it, which says where each figure stands.
 
 use report::table::{Cell, Table};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 
 /// The file, which is a part of the program.
-const FILE: &str = include_str!("../../bench/published.json");
+const FILE: &str = include_str!("published.json");
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]

@@ -9,9 +9,9 @@
 //! # let dir = tempfile::tempdir().unwrap();
 //! # std::fs::write(dir.path().join("honest"), b"42").unwrap();
 //! # let dir = dir.path();
-//! fuzzing::target!(fuzzing::Corpus::open(dir), |bytes: &[u8]| {
+//! waggle_fuzz::target!(waggle_fuzz::Corpus::open(dir), |bytes: &[u8]| {
 //!     let parse = || std::str::from_utf8(bytes).ok().and_then(|text| text.parse::<u8>().ok());
-//!     let (parsed, memory) = fuzzing::memory::peak(parse);
+//!     let (parsed, memory) = waggle_fuzz::memory::peak(parse);
 //!     assert!(memory < 1000);
 //!     if let Some(number) = parsed {
 //!         assert!(number.to_string().len() <= bytes.len());

@@ -5,7 +5,7 @@ use protocols::operation::prelude::*;
 use protocols::wire::opening;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use testing::{Laws, lawful, signed_values};
+use waggle_testing::{Laws, lawful, signed_values};
 
 /// Ring of the opened words.
 const WIDTH: u32 = 32;

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 /// A configuration that cannot be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// Not JSON, or not an object.
     #[error("config.json is not a JSON object: {0}")]

@@ -1,5 +1,8 @@
 //! All tests of models, in one program, because each links everything.
 
+// Other crates share `support`, and name this one by the key of their dependency.
+extern crate waggle_model as model;
+
 mod checkpoint;
 mod endless;
 mod families;

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use engine::{Ceiling, Select};
-use mpcache::{HeadShape, KvCache, PolicySpec, ScoreSource};
 use ndarray::{ArrayD, Axis, IxDyn};
 use net::{Channel, Entry, Link, Phase, Role, Traffic, memory_pair};
 use protocols::audit::Audit;
@@ -13,6 +12,7 @@ use protocols::{Options, Secure};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use testing::{largest_difference, share_of, to_fixed, to_real};
+use waggle_mpcache::{HeadShape, KvCache, PolicySpec, ScoreSource};
 
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };

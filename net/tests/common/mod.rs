@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use net::tcp::{ConnectOptions, TcpLink, connect, listen};
-use net::tls::{self, TlsLink};
-use net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair};
+use waggle_net::tcp::{ConnectOptions, TcpLink, connect, listen};
+use waggle_net::tls::{self, TlsLink};
+use waggle_net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair};
 
 /// Long enough for a busy machine; no passing test waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,5 +128,6 @@ pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, NetError>) -> &'static 
         Err(NetError::Tampered { .. }) => "tampered",
         Err(NetError::Key(_)) => "key",
         Err(NetError::Io { .. }) => "io",
+        Err(_) => "another",
     }
 }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use net::{Channel, Ledger, Role, memory_pair};
-use ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
+use waggle_ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
 
 /// A pair of channels in memory.
 pub(crate) fn channels() -> (Channel, Channel) {
@@ -37,12 +37,12 @@ pub(crate) fn pools(k: usize, n: usize) -> (OtSender, OtReceiver, Ledger) {
     let kind = CotKind::SoftSpoken(SoftSpoken::from_k(k).unwrap());
     run(
         |ch| {
-            let (mut sender, _) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
+            let (mut sender, _) = waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap();
             sender.ensure(ch, n).unwrap();
             sender
         },
         |ch| {
-            let (_, mut receiver) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
+            let (_, mut receiver) = waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap();
             receiver.ensure(ch, n).unwrap();
             receiver
         },

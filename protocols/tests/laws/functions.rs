@@ -2,16 +2,16 @@
 
 use engine::Visible;
 use ndarray::{Array2, ArrayD, IxDyn};
-use protocols::functions::argmax::ARGMAX_WIDTH;
-use protocols::functions::compact::compact;
-use protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
-use protocols::functions::top_k::{self, Scores, Selection};
-use protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap};
-use protocols::functions::{softmax, softmax_each};
-use protocols::{Abb, Clear, Error, FRAC, Gelu, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values, to_fixed};
+use waggle_protocols::functions::argmax::ARGMAX_WIDTH;
+use waggle_protocols::functions::compact::compact;
+use waggle_protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
+use waggle_protocols::functions::top_k::{self, Scores, Selection};
+use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap};
+use waggle_protocols::functions::{softmax, softmax_each};
+use waggle_protocols::{Abb, Clear, Error, FRAC, Gelu, Tensor};
 
 /// Random numbers of [-`range`, `range`], and how far two parties may be from the box in the clear.
 fn close<F: Function + Clone>(within: f64, range: f64, shape: &[usize], function: F) {

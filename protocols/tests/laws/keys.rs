@@ -1,16 +1,16 @@
 //! Evaluation by FSS keys.
 
-use protocols::ops::b2a::B2a;
-use protocols::ops::evaluate::{Evaluate, Function as Tabulated};
-use protocols::ops::fss::counts::{CountAtLeast, VALUES};
-use protocols::ops::fss::ladder::{Ladder, LadderSpec};
-use protocols::ops::fss::table::{CurveSpec, FssTable};
-use protocols::ops::fss::tails::{EvaluateNear, TailedTable, near};
-use protocols::ops::fss::threshold::NonZero;
-use protocols::ops::mux_columns::MuxColumns;
-use protocols::words::mask;
-use protocols::{Lengths, Options, Tensor};
 use testing::{Laws, TWO_PHASES, function, signed_values};
+use waggle_protocols::ops::b2a::B2a;
+use waggle_protocols::ops::evaluate::{Evaluate, Function as Tabulated};
+use waggle_protocols::ops::fss::counts::{CountAtLeast, VALUES};
+use waggle_protocols::ops::fss::ladder::{Ladder, LadderSpec};
+use waggle_protocols::ops::fss::table::{CurveSpec, FssTable};
+use waggle_protocols::ops::fss::tails::{EvaluateNear, TailedTable, near};
+use waggle_protocols::ops::fss::threshold::NonZero;
+use waggle_protocols::ops::mux_columns::MuxColumns;
+use waggle_protocols::words::mask;
+use waggle_protocols::{Lengths, Options, Tensor};
 
 fn spec(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> CurveSpec {
     let step = (-f64::from(index_bits + low_bits)).exp2();
@@ -130,7 +130,7 @@ fn evaluate_near() {
             let y = b.apply(MuxColumns { widths: &[30], words: 1 }, (&near, &y.reshape(&[*n, 1])))?;
             let side = b.apply(B2a { width: 30 }, &side)?;
             // A wrong bit is an error of many units.
-            let side = protocols::Words::times(&side, 1 << 28).reshape(&[2 * n]);
+            let side = waggle_protocols::Words::times(&side, 1 << 28).reshape(&[2 * n]);
             Ok(Tensor::concat(0, &[&y.reshape(&[*n]), &side]))
         });
         Laws::of(selected)

@@ -8,28 +8,28 @@ mod rounding;
 
 use he::{MatmulShape, MatmulSpec, PlanOptions};
 use net::Role;
-use protocols::ops::b2a::B2a;
-use protocols::ops::compare::AtLeast;
-use protocols::ops::embed::Embed;
-use protocols::ops::evaluate::{Evaluate, Function as Tabulated};
-use protocols::ops::extend::ExtendColumns;
-use protocols::ops::linear::Linear;
-use protocols::ops::lookup::Table;
-use protocols::ops::matmul::Matmul;
-use protocols::ops::mul::{Mul, MulRows};
-use protocols::ops::mux::{Choose, Mux, Select};
-use protocols::ops::mux_columns::MuxColumns;
-use protocols::ops::one_hot::OneHot;
-use protocols::ops::reveal::{Open, Reveal, RevealRounded};
-use protocols::ops::row_max::RowMax;
-use protocols::ops::shuffle::{Permute, Shuffle};
-use protocols::ops::sum_squares::SumSquares;
-use protocols::ops::truncate::Truncation;
-use protocols::{
+use testing::{DEALER, Laws, TWO_PHASES, function, signed_values};
+use waggle_protocols::ops::b2a::B2a;
+use waggle_protocols::ops::compare::AtLeast;
+use waggle_protocols::ops::embed::Embed;
+use waggle_protocols::ops::evaluate::{Evaluate, Function as Tabulated};
+use waggle_protocols::ops::extend::ExtendColumns;
+use waggle_protocols::ops::linear::Linear;
+use waggle_protocols::ops::lookup::Table;
+use waggle_protocols::ops::matmul::Matmul;
+use waggle_protocols::ops::mul::{Mul, MulRows};
+use waggle_protocols::ops::mux::{Choose, Mux, Select};
+use waggle_protocols::ops::mux_columns::MuxColumns;
+use waggle_protocols::ops::one_hot::OneHot;
+use waggle_protocols::ops::reveal::{Open, Reveal, RevealRounded};
+use waggle_protocols::ops::row_max::RowMax;
+use waggle_protocols::ops::shuffle::{Permute, Shuffle};
+use waggle_protocols::ops::sum_squares::SumSquares;
+use waggle_protocols::ops::truncate::Truncation;
+use waggle_protocols::{
     Axis, CachedMatmul, CachedProduct, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
     Masks, Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
 };
-use testing::{DEALER, Laws, TWO_PHASES, function, signed_values};
 
 /// The twin of a truncation rounds to nearest, the protocol to either neighbour.
 const TRUNCATION: u64 = 1;

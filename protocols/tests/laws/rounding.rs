@@ -2,13 +2,13 @@
 
 use ndarray::{ArrayD, IxDyn};
 use net::Role;
-use protocols::ops::reveal::{Reveal, RevealRounded};
-use protocols::ops::truncate::{self, Truncation};
-use protocols::words::{mask, signed};
-use protocols::{Abb, Options};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testing::{DEALER, TWO_PHASES, open, own, run, share};
+use waggle_protocols::ops::reveal::{Reveal, RevealRounded};
+use waggle_protocols::ops::truncate::{self, Truncation};
+use waggle_protocols::words::{mask, signed};
+use waggle_protocols::{Abb, Options};
 
 fn vector(x: Vec<u64>) -> ArrayD<u64> {
     ArrayD::from_shape_vec(IxDyn(&[x.len()]), x).unwrap()

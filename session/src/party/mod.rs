@@ -70,7 +70,7 @@ use protocols::Part;
 pub use chat::ChatSession;
 pub use client::ClientSession;
 pub use local::in_one_process;
-pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
+pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, PROTOCOL};
 pub use plan::{Planned, SessionPlan};
 pub use prompt::Prompt;
 pub use server::{ModelServer, ServerBuilder};

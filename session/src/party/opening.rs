@@ -2,7 +2,7 @@
 
 use engine::LogitBits;
 use model::{Drafts, Lengths, ModelSpec};
-use net::{Channel, Handshake, NetError};
+use net::{Channel, Field, Handshake, NetError, Role};
 use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
@@ -11,6 +11,12 @@ use crate::Error;
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
 
+/// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or how
+/// many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one number
+/// work together.
+pub const PROTOCOL: u32 = 1;
+/// The field of the handshake that states it.
+const PROTOCOL_FIELD: &str = "protocol";
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
 /// Longest reason for refusing a request.
@@ -71,7 +77,7 @@ pub(super) fn receive_client<T>(
     let shape = shape_text(&model.spec)?;
     let hello =
         stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
-    let theirs = hello.run(channel)?;
+    let theirs = agree(&hello, channel)?;
     let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
     let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));
     let mut terms = terms.clone();
@@ -159,7 +165,7 @@ pub(super) fn meet_server(
     if let Some(spec) = options.expected {
         hello = hello.agree("model", shape_text(spec)?);
     }
-    let theirs = hello.run(channel)?;
+    let theirs = agree(&hello, channel)?;
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
     scoped(channel, |channel| {
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
@@ -196,14 +202,29 @@ fn stated(terms: &Terms) -> Handshake {
     alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value))
 }
 
+/// The handshake. Another number of the protocol has an error of its own, because all else may differ by it.
+fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> {
+    let role = channel.role();
+    hello.run(channel).map_err(|error| {
+        let NetError::Disagreement { differences } = &error else { return error.into() };
+        let Some(difference) = differences.iter().find(|one| one.name == PROTOCOL_FIELD) else { return error.into() };
+        let theirs = match role {
+            Role::Client => &difference.server,
+            Role::Server => &difference.client,
+        };
+        Error::Protocol { ours: PROTOCOL, theirs: theirs.as_ref().and_then(|number| number.parse().ok()) }
+    })
+}
+
 impl Terms {
-    /// Version and terms by name.
+    /// Protocol and terms by name.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let Terms { protocol, reveal, logit_bits, policy, prefill_chunk } = self;
         let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
         let bits = (*logit_bits != LogitBits::default()).then(|| ("logit-bits", logit_bits.to_string()));
         [
-            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            // Four digits, so that no plan changes when the number rises.
+            (PROTOCOL_FIELD, format!("{PROTOCOL:04}")),
             ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
             (PREPROCESS, protocol.preprocess.to_string()),
             ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
@@ -347,6 +368,39 @@ mod tests {
         let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         let told = reason(&model::Error::File { path: "/home/owner/accounts.json".into(), source }.into());
         assert_eq!(told, "a file of the server's fails: permission denied");
+    }
+
+    /// [`PROTOCOL`], and the digest of what `requests_raise_the_number` encodes.
+    const PINNED: (u32, &str) = (1, "1c10d2ce303f2f2a");
+
+    #[test]
+    fn requests_raise_the_number() {
+        let request = Request {
+            lengths: Lengths { prompt: 300, tokens: 70_000 },
+            stop_at_eos: true,
+            pad_answer: false,
+            padded: false,
+            draft: None,
+        };
+        let drafted = Request { draft: Some(Drafts::new(4, 1.5).unwrap()), ..request };
+        let padded = Request { padded: true, pad_answer: true, ..request };
+        let ids = vec![PoolId([7; POOL_BYTES]), PoolId([9; POOL_BYTES])];
+        let part = Part::new(3, 4).unwrap();
+        let messages = [
+            (drafted, SessionKind::Generate),
+            (padded, SessionKind::Generate),
+            (request, SessionKind::Chat),
+            (request, SessionKind::Fill { part, kept: None }),
+            (request, SessionKind::Fill { part, kept: Some(ids.clone()) }),
+            (request, SessionKind::Spend(ids)),
+        ]
+        .map(|(request, kind)| encode_request(&request, &kind).unwrap());
+        let digest = blake3::hash(&messages.concat()).to_hex();
+        assert_eq!(
+            (PROTOCOL, &digest[..16]),
+            PINNED,
+            "if the bytes of requests change, raise `PROTOCOL`, say so in CHANGELOG.md and pin both here"
+        );
     }
 
     #[test]

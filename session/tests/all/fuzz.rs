@@ -28,7 +28,7 @@ fn terms(mode: Mode) -> Terms {
 }
 
 /// What both parties of an honest session send up to the request and the verdict.
-fn opening(mode: Mode) -> [Vec<Vec<u8>>; 2] {
+pub(crate) fn opening(mode: Mode) -> [Vec<Vec<u8>>; 2] {
     let place = tempfile::tempdir().unwrap();
     let session = run(mode, &PolicySpec::default(), None, place.path());
     session.client.and(session.server).expect("an honest session");

@@ -18,6 +18,7 @@ mod parts;
 mod party;
 mod pool;
 mod pools;
+mod protocol;
 mod pruned;
 mod ranges;
 mod secure;

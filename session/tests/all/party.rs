@@ -7,7 +7,7 @@ use model::{Lengths, Next, Sampler, bundled};
 use net::{Channel, Handshake, NetError, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, SessionPlan, Silent, Terms,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Request, SessionPlan, Silent, Terms,
 };
 
 use crate::outcome::untimed;
@@ -89,7 +89,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
     let (client, mut server) = channels();
     thread::scope(|scope| {
         scope.spawn(move || {
-            let hello = Handshake::new().agree("version", env!("CARGO_PKG_VERSION")).agree("ot", "silent");
+            let hello = Handshake::new().agree("protocol", format!("{PROTOCOL:04}")).agree("ot", "silent");
             let link = "125000000 bytes per second, 500000 ns there and back";
             let hello = hello
                 .agree("preprocess", false)

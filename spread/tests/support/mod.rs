@@ -6,8 +6,8 @@ use std::thread;
 use protocols::{FixedMatrix, Spread, WEIGHT_BITS};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use spread::Ranks;
 use testing::Columns;
+use waggle_spread::Ranks;
 
 /// Inputs, outputs and rows: fewer columns than ranks, columns that no number of ranks divides, single rows.
 const SHAPES: [(usize, usize, usize); 7] =

@@ -1,9 +1,9 @@
 //! Tokens are cut off and others come in their places.
 
 use ndarray::ArrayD;
-use protocols::audit::{Audit, Broken, LIMIT};
-use protocols::ops::matmul;
-use protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape, Tensor, TwoParty, Words};
+use waggle_protocols::audit::{Audit, Broken, LIMIT};
+use waggle_protocols::ops::matmul;
+use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape, Tensor, TwoParty, Words};
 
 use super::{Function, TWO_PHASES, cached, late, own, planner, run, share};
 

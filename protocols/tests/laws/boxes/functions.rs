@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use planner::Planner;
 use proptest::prelude::*;
-use protocols::functions::max::{MAX_WIDTH, UNIT, max_counted, max_ragged};
-use protocols::words::signed;
-use protocols::{Clear, FRAC, Gelu, Lengths, Options, Shape, functions};
+use waggle_protocols::functions::max::{MAX_WIDTH, UNIT, max_counted, max_ragged};
+use waggle_protocols::words::signed;
+use waggle_protocols::{Clear, FRAC, Gelu, Lengths, Options, Shape, functions};
 
 use super::{BOTH, DEALER, TWO_PHASES, fixed, real, secure};
 

@@ -5,7 +5,7 @@ macro_rules! function {
     ([$($name:ident : $ty:ty),*] |$abb:ident, $inputs:ident| $body:expr) => {{
         struct F { $($name: $ty),* }
         impl $crate::boxes::Function for F {
-            fn call<B: protocols::Abb>(&self, $abb: &mut B, $inputs: &[B::Words]) -> Result<B::Words, protocols::Error> {
+            fn call<B: waggle_protocols::Abb>(&self, $abb: &mut B, $inputs: &[B::Words]) -> Result<B::Words, waggle_protocols::Error> {
                 let F { $($name),* } = self;
                 $(let _ = $name;)*
                 $body
@@ -25,10 +25,10 @@ mod work;
 use ndarray::{ArrayD, IxDyn};
 use net::Phase;
 use planner::Planner;
-use protocols::{Abb, Axis, CachedMatmul, CachedProduct, Error, FRAC, Operand, Options, Shape, TwoParty};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testing::{DEALER, Outcome, TWO_PHASES};
+use waggle_protocols::{Abb, Axis, CachedMatmul, CachedProduct, Error, FRAC, Operand, Options, Shape, TwoParty};
 
 /// One phase and two phases.
 const BOTH: [Options; 2] = [DEALER, TWO_PHASES];

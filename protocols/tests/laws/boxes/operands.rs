@@ -1,7 +1,7 @@
 //! Cached operands take the masks that were made for them, or none.
 
-use protocols::operands::OperandForm as Form;
-use protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
+use waggle_protocols::operands::OperandForm as Form;
+use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
 use super::{TWO_PHASES, cached, own, run, share};
 

@@ -2,18 +2,18 @@
 
 use ndarray::{ArrayD, IxDyn};
 use net::Phase;
-use protocols::audit::deviation;
-use protocols::functions::selection;
-use protocols::functions::top_k::Selection;
-use protocols::ops::one_hot::OneHot;
-use protocols::ops::quickselect;
-use protocols::ops::quickselect::Quickselect;
-use protocols::ops::shuffle::Permute;
-use protocols::ops::shuffle::Shuffle;
-use protocols::words::mask;
-use protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_protocols::audit::deviation;
+use waggle_protocols::functions::selection;
+use waggle_protocols::functions::top_k::Selection;
+use waggle_protocols::ops::one_hot::OneHot;
+use waggle_protocols::ops::quickselect;
+use waggle_protocols::ops::quickselect::Quickselect;
+use waggle_protocols::ops::shuffle::Permute;
+use waggle_protocols::ops::shuffle::Shuffle;
+use waggle_protocols::words::mask;
+use waggle_protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 
 use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
 
@@ -168,7 +168,7 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
     };
     let sent: Vec<u64> = (0..LENGTHS.len()).map(online).collect();
     // Entries of 8 words fill whole bytes in any ring; one-hot rows are longer by the new items.
-    let width = u64::from(magnitude + protocols::FRAC + 2);
+    let width = u64::from(magnitude + waggle_protocols::FRAC + 2);
     let opened = |items: usize, words: usize| 2 * ((items * words) as u64 * width / 8);
     assert_eq!(sent[0] - sent[1], opened(rows * LENGTHS[0], w), "{sent:?}");
     let more = |words: u64| 2 * (words * width).div_ceil(8);
@@ -232,7 +232,7 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
         let words = ArrayD::from_shape_vec(IxDyn(&[rows, n]), keys).expect("shape");
         assert_eq!(
             client.0,
-            protocols::Clear::new().apply(Quickselect { k, width: 12 }, &words).expect("range"),
+            waggle_protocols::Clear::new().apply(Quickselect { k, width: 12 }, &words).expect("range"),
             "{rows}, {n}, {k}"
         );
         let bound = quickselect::bound(rows, n, k, 12);

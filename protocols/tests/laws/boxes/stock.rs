@@ -2,12 +2,12 @@
 
 use ndarray::ArrayD;
 use net::{Phase, Role};
-use protocols::ops::linear::Linear;
-use protocols::ops::matmul::Matmul;
-use protocols::ops::mul::{Mul, MulRows};
-use protocols::ops::sum_squares::SumSquares;
-use protocols::ops::truncate::Truncation;
-use protocols::{
+use waggle_protocols::ops::linear::Linear;
+use waggle_protocols::ops::matmul::Matmul;
+use waggle_protocols::ops::mul::{Mul, MulRows};
+use waggle_protocols::ops::sum_squares::SumSquares;
+use waggle_protocols::ops::truncate::Truncation;
+use waggle_protocols::{
     Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor,
     WeightSpec,
 };
@@ -72,7 +72,7 @@ fn program(known: bool) -> Steps {
     Steps { weight: weight(known), fixed: true }
 }
 
-fn needs(options: Options) -> protocols::Needs {
+fn needs(options: Options) -> waggle_protocols::Needs {
     let (_, shape) = inputs();
     let mut planner = super::planner(options);
     let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
@@ -85,7 +85,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     let (values, shape) = inputs();
     let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
     let want = {
-        let mut clear = protocols::Clear::new();
+        let mut clear = waggle_protocols::Clear::new();
         let words: Vec<ArrayD<u64>> =
             values.iter().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v.clone()).unwrap()).collect();
         program(true).call(&mut clear, &words).expect("clear")
@@ -158,7 +158,7 @@ fn a_stock_outlives_its_session() {
             let matrix = weight.values.as_ref().map(|v| &v.matrix);
             if stored {
                 let mut rest = &kept[role as usize][..];
-                *abb.stock() = protocols::Stock::refill(&needs, role, |piece| {
+                *abb.stock() = waggle_protocols::Stock::refill(&needs, role, |piece| {
                     let (now, later) = rest.split_at(piece.len());
                     piece.copy_from_slice(now);
                     rest = later;

@@ -2,10 +2,10 @@
 
 use net::Role;
 use planner::{Setting, Tallies};
-use protocols::ops::b2a::B2a;
-use protocols::ops::compare::AtLeast;
-use protocols::ops::mul::Mul;
-use protocols::{Abb, Error, Kernel, Options, Shape};
+use waggle_protocols::ops::b2a::B2a;
+use waggle_protocols::ops::compare::AtLeast;
+use waggle_protocols::ops::mul::Mul;
+use waggle_protocols::{Abb, Error, Kernel, Options, Shape};
 
 use super::{own, planner, run, share};
 
