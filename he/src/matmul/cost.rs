@@ -2,7 +2,7 @@
 //! must reckon alike, so nothing here is measured at run time.
 //!
 //! A plan must not depend on the machine that makes it either, so one column is planned with. Those of other families
-//! of kernels, by `cargo run --release -p waggle-he --example costs -- families` on a shared Xeon with IFMA:
+//! of kernels, by `cargo run --release -p waggle-bench --example he_costs -- families` on a shared Xeon with IFMA:
 //!
 //! | microseconds / 1000 | planned with | portable | AVX2 | AVX-512 | IFMA |
 //! |---|---|---|---|---|---|
@@ -23,7 +23,7 @@ const ALWAYS_WEIGHT: f64 = 8.0;
 /// matrices of a block of GPT-2 small take 17.0, 13.9 and 11.7 MB for 128 rows with factors of 1, 1.6 and 2 at 40
 /// cores, and 5.6, 6.0 and 6.4 s of one core.
 const AHEAD: f64 = 2.0;
-/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform
+/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`bench/examples/he_costs.rs`): of a transform
 /// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one
 /// polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing and
 /// opening a response.

@@ -1,5 +1,5 @@
 //! Transforms in double precision for AVX-512. On a processor without IFMA they take 0.6 of the time of 64-bit
-//! integer kernels, and sums of products less than a third (`examples/costs.rs`).
+//! integer kernels, and sums of products less than a third (`bench/examples/he_costs.rs`).
 //!
 //! The working form of a residue is an integer of absolute value below `2^53`, held exactly in `f64`. A product
 //! modulo p takes two roundings, which a fused multiply-add undoes (Dekker's product):

@@ -1,16 +1,16 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine.
-//! `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
-//! `costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `costs -- families`: one table of all families
+//! `cargo run --release -p waggle-bench --example he_costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
+//! `he_costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `he_costs -- families`: one table of all families
 //! of kernels that the machine has, with the transforms, on one core.
 
 use bits::cpu::{Cpu, Level, VARIABLE};
-use rand::RngExt;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
-use waggle_he::{
+use he::{
     CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind,
     OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, SeededPlan, Tile, WeightCache, Weights,
 };
+use rand::RngExt;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// Processor time of all threads of this process, from the kernel's accounts; else the time since the first call.
 fn processor_time() -> Duration {
@@ -333,7 +333,7 @@ fn main() -> Result<(), HeError> {
     let shapes: Vec<_> = std::env::args().skip(1).filter_map(shape).collect();
     if std::env::args().nth(1).as_deref() == Some("random") {
         let cores: Vec<u32> = std::env::args().skip(2).filter_map(|cores| cores.parse().ok()).collect();
-        return random(&shapes, 375_000_000, if cores.is_empty() { &[waggle_he::DEFAULT_CORES] } else { &cores });
+        return random(&shapes, 375_000_000, if cores.is_empty() { &[he::DEFAULT_CORES] } else { &cores });
     }
     let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
     let rates = if rates.is_empty() { vec![377, 50] } else { rates };
@@ -368,7 +368,7 @@ fn main() -> Result<(), HeError> {
         _ => (&shapes, &[375_000_000][..]),
     };
     for &bytes_per_second in links {
-        random(shapes_of_random, bytes_per_second, &[2, 8, waggle_he::DEFAULT_CORES])?;
+        random(shapes_of_random, bytes_per_second, &[2, 8, he::DEFAULT_CORES])?;
     }
     if !shapes.is_empty() {
         return Ok(());

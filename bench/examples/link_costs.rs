@@ -1,13 +1,13 @@
 //! What encryption costs: a link over loopback with and without TLS, large messages and ping-pong.
 //!
-//! `cargo run --release -p waggle-net --example throughput`. Both parties are threads of this process, so CPU seconds
+//! `cargo run --release -p waggle-bench --example link_costs`. Both parties are threads of this process, so CPU seconds
 //! are those of both together.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use waggle_net::tcp::{self, ConnectOptions, TcpLink, listen};
-use waggle_net::{Channel, Identity, Link, NetError, Role, process_cpu_time, tls};
+use net::tcp::{self, ConnectOptions, TcpLink, listen};
+use net::{Channel, Identity, Link, NetError, Role, process_cpu_time, tls};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const RUNS: usize = 5;
