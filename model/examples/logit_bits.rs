@@ -1,4 +1,4 @@
-//! What the fractional bits of revealed logits do to sampling: `cargo run --release -p waggle-model --example
+//! The effect on sampling of the fractional bits of revealed logits: `cargo run --release -p waggle-model --example
 //! logit_bits`. Logits of a text are rounded at random, as two parties open them, and compared with those of 14 bits:
 //! how often the most probable token is another one, and how far the distributions of the next token are apart at
 //! temperature 1 (total variation).

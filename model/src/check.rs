@@ -8,15 +8,15 @@ use crate::generate::{GenerateOptions, Generation, Next, NoHooks, Reveal, genera
 use crate::sampling::argmax;
 use crate::{Error, Input, Model};
 
-/// How far a generation is from the plaintext engine's on the same text.
+/// The distance of a generation from the plaintext engine's on the same text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// Largest difference of a logit; absent if the client did not learn logits.
     pub max_abs_logit_error: Option<f32>,
     /// Share of the generated tokens that the plaintext engine finds most probable too, given the same text before.
     pub token_agreement: f64,
-    /// How far ahead the plaintext engine's own token was (its top-1 margin in logits) at the clearest disagreement;
-    /// absent if there is none.
+    /// The plaintext engine's lead for its own token (its top-1 margin in logits) at the clearest disagreement; absent
+    /// if there is none.
     pub largest_margin_missed: Option<f32>,
     /// Choices of the policy that the plaintext engine made, but rounding may make otherwise
     /// ([`Float::close_choices`]): what follows them may differ.

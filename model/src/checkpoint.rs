@@ -27,7 +27,7 @@ pub enum CheckpointError {
     NoWeights {
         /// The directory.
         dir: PathBuf,
-        /// What to do about what it holds, or nothing.
+        /// Advice on the files that it holds, or nothing.
         hint: &'static str,
     },
     /// A file cannot be read.
@@ -43,7 +43,7 @@ pub enum CheckpointError {
     Malformed {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// A tensor that the configuration calls for is not there.
@@ -100,7 +100,7 @@ pub enum CheckpointError {
     Buffer {
         /// Published name.
         tensor: String,
-        /// What it must be.
+        /// The entries that it must have.
         what: &'static str,
     },
     /// No file with learned columns.

@@ -1,4 +1,4 @@
-//! What processes must have in common that multiply together.
+//! The facts that processes must have in common to multiply together.
 
 use crate::{ConfigError, Error, ModelFiles};
 

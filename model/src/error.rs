@@ -1,4 +1,4 @@
-//! What can go wrong above the engines.
+//! Errors above the engines.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub enum Error {
     NoConfig {
         /// The directory.
         dir: PathBuf,
-        /// What to do about what it holds, or nothing.
+        /// Advice on the files that it holds, or nothing.
         hint: &'static str,
     },
     /// A file that was not downloaded.
@@ -92,7 +92,7 @@ pub enum Error {
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {
-        /// How many were asked for.
+        /// The number asked for.
         got: usize,
         /// The most.
         limit: usize,
@@ -100,7 +100,7 @@ pub enum Error {
     /// Passes that would keep no token, or more than they read.
     #[error("a pass over the last token and its draft keeps 1 to {most} tokens, not {rate}")]
     DraftRate {
-        /// How many were expected.
+        /// The expected number.
         rate: f64,
         /// The most.
         most: usize,
@@ -108,7 +108,7 @@ pub enum Error {
     /// The hooks of a generation keep another number of tokens than a pass gives.
     #[error("a pass that gives 1 to {most} tokens cannot keep {got}")]
     DraftKept {
-        /// How many were to be kept.
+        /// The number to be kept.
         got: usize,
         /// The most.
         most: usize,

@@ -13,7 +13,7 @@ use crate::draft::{Drafts, Guess};
 use crate::{Error, Input, Lengths, Model, ModelSpec, Sampler};
 use run::Run;
 
-/// What the client learns of each position.
+/// The outputs that the client learns of each position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reveal {
@@ -24,12 +24,12 @@ pub enum Reveal {
     Token,
 }
 
-/// What both parties agree on before a generation.
+/// The choices that both parties agree on before a generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenerateOptions {
     /// Number of tokens to generate; at most this many with `stop_at_eos`.
     pub tokens: usize,
-    /// What the client learns.
+    /// The outputs that the client learns.
     pub reveal: Reveal,
     /// Fractional bits of the logits that it learns.
     pub logit_bits: LogitBits,
@@ -55,7 +55,7 @@ pub struct GenerateOptions {
 pub enum Next<'a> {
     /// From the logits or from the engine's argmax.
     Pick(&'a mut Sampler),
-    /// The same, and `guess` says what it may be.
+    /// From the logits or the engine's argmax as well; `guess` says what it may be.
     Drafted {
         /// Picks each token.
         sampler: &'a mut Sampler,
@@ -80,7 +80,7 @@ pub enum Step {
     },
 }
 
-/// What the caller sees and decides while tokens are generated. Every method has a default.
+/// Watches and steers a generation, for its caller. Every method has a default.
 pub trait Hooks<E: Engine> {
     /// `step` begins: the place to switch the phase of a ledger.
     fn begin(&mut self, engine: &mut E, step: Step) {
@@ -136,7 +136,7 @@ pub struct Generation {
     /// them; with `all_positions` of every position that went through the model, prompt first. Guesses that were
     /// wrong are left out.
     pub logits: Option<Array2<f32>>,
-    /// How many tokens each pass after the first one gave; public.
+    /// Tokens that each pass after the first one gave; public.
     pub passes: Vec<usize>,
 }
 

@@ -12,7 +12,8 @@ pub(crate) fn is_lfs(bytes: &[u8]) -> bool {
 
 const GGUF: &str = "; GGUF has quantised weights in a form of its own: take the safetensors that it was made from";
 
-/// What the directory `dir` holds in the place of a model, and what to do about it; empty if nothing is known.
+/// Names the files that the directory `dir` holds in the place of a model, and says what to do; empty if nothing is
+/// known.
 pub(crate) fn of_directory(dir: &Path) -> &'static str {
     let names: Vec<String> = std::fs::read_dir(dir)
         .map(|files| files.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect())
@@ -30,7 +31,7 @@ pub(crate) fn of_directory(dir: &Path) -> &'static str {
     }
 }
 
-/// What `name`, which is no model on this machine, may stand for; empty if nothing is known.
+/// Advice on `name`, which is no model on this machine; empty if nothing is known.
 pub fn of_name(name: &str) -> &'static str {
     let owner_and_model =
         name.split('/').filter(|part| !part.is_empty() && *part != "." && *part != "..").count() == 2;
@@ -45,7 +46,7 @@ pub fn of_name(name: &str) -> &'static str {
     }
 }
 
-/// What to do about a model of the type `kind`, which no family here has; empty if nothing is known.
+/// Advice on a model of the type `kind`, which no family here has; empty if nothing is known.
 pub(crate) fn of_type(kind: &str) -> &'static str {
     let is = |names: &[&str]| names.iter().any(|name| kind.to_ascii_lowercase().starts_with(name));
     if is(&["gemma3for", "llava", "mllama", "mistral3", "qwen2_vl", "qwen2_5_vl", "paligemma"]) || kind == "gemma3" {

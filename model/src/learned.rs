@@ -37,7 +37,7 @@ pub(crate) enum Columns {
 }
 
 impl Columns {
-    /// How many there are in a layer of `kv_heads` heads.
+    /// The number of columns in a layer of `kv_heads` heads.
     pub(crate) fn count(&self, kv_heads: usize) -> usize {
         if matches!(self, Columns::None) { 0 } else { kv_heads }
     }

@@ -1,4 +1,4 @@
-//! How long a generation is.
+//! The lengths of a generation.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub fn bucket(tokens: usize) -> usize {
 pub struct Excess {
     /// Which.
     pub what: &'static str,
-    /// How much it is.
+    /// Its value.
     pub got: usize,
     /// The bound.
     pub limit: usize,
@@ -38,7 +38,7 @@ impl Lengths {
         self.prompt.saturating_add(self.tokens.saturating_sub(1))
     }
 
-    /// What is beyond `bound`, if something is.
+    /// The first length that is beyond `bound`, if one is.
     pub fn beyond(self, bound: Lengths) -> Option<Excess> {
         [("tokens of a prompt", self.prompt, bound.prompt), ("tokens to generate", self.tokens, bound.tokens)]
             .into_iter()

@@ -40,7 +40,7 @@ impl Bytes {
     }
 }
 
-/// How a number is stored, in little-endian bytes.
+/// Form of a stored number, in little-endian bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     /// 32 bits, IEEE.
@@ -54,7 +54,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// How `dtype` is stored, if it can be read.
+    /// The form of `dtype`, if it can be read.
     pub(crate) fn of(dtype: Dtype) -> Option<Self> {
         match dtype {
             Dtype::F32 => Some(Number::F32),

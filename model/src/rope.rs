@@ -13,7 +13,7 @@ pub(crate) struct Rope {
     frequencies: Vec<f32>,
     /// In texts of more positions than the number there are others.
     long: Option<(usize, Vec<f32>)>,
-    /// What sines and cosines are multiplied by.
+    /// Factor of sines and cosines.
     factor: f32,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn stored(config: &RopeConfig, head_dim: usize) -> Vec<Vec<f32>> {
 }
 
 impl RopeScaling {
-    /// What takes the place of `w`, the frequency of pair `i`.
+    /// Stretches `w`, the frequency of pair `i`.
     fn stretch(&self, i: usize, w: f64, long: bool) -> f64 {
         match self {
             RopeScaling::None => w,

@@ -5,7 +5,7 @@ use rand::{Rng, RngExt};
 
 use crate::Error;
 
-/// How the client picks a token.
+/// Picks the client's tokens.
 ///
 /// The default takes the most probable one. Sampling draws from `rng`; a seeded one is for repeatable runs only.
 #[derive(Default)]

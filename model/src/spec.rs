@@ -151,8 +151,8 @@ impl ModelSpec {
         self.style().max_positions
     }
 
-    /// The same for a text of which it was stated before its first token that it has `text` positions. Longer texts
-    /// may have another embedding of positions, for which this one would have to be read again.
+    /// [`max_positions`](Self::max_positions) of a text that was stated before its first token to have `text`
+    /// positions. Longer texts may have another embedding of positions, for which this one would have to be read again.
     pub fn max_positions_of(&self, text: Option<usize>) -> usize {
         let style = self.style();
         match (style.short_text(), text) {
@@ -161,7 +161,7 @@ impl ModelSpec {
         }
     }
 
-    /// What its layers of attention are like. A window that all positions fit into is none.
+    /// The model's layers of attention. A window that all positions fit into is none.
     pub fn attention(&self) -> Layers {
         let Style { heads, max_positions, windows, score_cap, .. } = self.style();
         let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();

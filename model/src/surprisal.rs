@@ -1,10 +1,10 @@
-//! How unexpected the tokens of a text are, for policies that keep those.
+//! Surprisal of the tokens of a text, for policies that keep unexpected ones.
 
 use engine::Error;
 use mpcache::{KvCache, ScoreSource};
 use ndarray::{Array1, Array2, ArrayView1};
 
-/// What an engine lacks that does not open logits to the party that has the tokens.
+/// The operation that an engine lacks if it does not open logits to the party that has the tokens.
 const OPERATION: &str = "a policy that wants to know how unexpected tokens are";
 
 /// Tells a cache how unexpected each token was, pass by pass.

@@ -22,7 +22,7 @@ const STRIP: usize = 512;
 /// specifications) it builds the same weights without values.
 pub(crate) struct Builder<'a, W> {
     pub(crate) checkpoint: Option<&'a Checkpoint>,
-    /// What comes beside query, key and value.
+    /// Columns beside query, key and value.
     pub(crate) columns: Columns,
     pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
@@ -86,7 +86,7 @@ struct PublishedMatrix {
     /// The mean of the outputs of each input.
     means: Option<Vec<f32>>,
     gain: Option<Array1<f32>>,
-    /// How many outputs are scaled, and by what.
+    /// The number of scaled outputs, and their factor.
     scaled: Option<(usize, f32)>,
 }
 

@@ -17,7 +17,7 @@ pub enum ConfigError {
         key: String,
         /// Its value.
         value: String,
-        /// What is supported.
+        /// The supported values.
         why: String,
     },
 }

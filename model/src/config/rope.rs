@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::keys::{ConfigError, Keys, unsupported};
 use super::{MAX_POSITIONS, positive};
 
-/// How rotary frequencies are stretched for contexts longer than the training's.
+/// Stretching of rotary frequencies, for contexts longer than the training's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
@@ -36,7 +36,7 @@ pub enum RopeScaling {
         long_factor: Vec<f64>,
         /// Context of the training before stretching.
         original_max_position_embeddings: usize,
-        /// What sines and cosines are multiplied by.
+        /// Factor of sines and cosines.
         attention_factor: f64,
     },
 }
@@ -46,7 +46,7 @@ pub enum RopeScaling {
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub rope_theta: f64,
-    /// How they are stretched.
+    /// Stretching of the frequencies.
     pub rope_scaling: RopeScaling,
     /// The share of a head's coordinates that turn: the first ones.
     pub partial_rotary_factor: f64,
@@ -132,7 +132,7 @@ impl RopeConfig {
         })
     }
 
-    /// How many coordinates of a head of `head_dim` turn.
+    /// Coordinates of a head of `head_dim` that turn.
     pub(crate) fn turned(&self, head_dim: usize) -> usize {
         (head_dim as f64 * self.partial_rotary_factor) as usize
     }

@@ -35,7 +35,7 @@ const THOUSAND: u32 = 1000;
 /// a pass that nothing was prepared for takes several times the flows, and one that was prepared and not needed none.
 pub const DEFAULT_RATE: f64 = 1.25;
 
-/// What both parties agree on about drafts: public.
+/// The drafts that both parties agree on: public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drafts {
     tokens: u32,
@@ -73,13 +73,13 @@ impl Drafts {
         f64::from(self.rate) / f64::from(THOUSAND)
     }
 
-    /// The same drafts, whose passes keep what the rate says, if so many tokens are right, and otherwise one: a bit
-    /// for each pass that might keep more than one, and nothing for the others.
+    /// These drafts, whose passes keep as many tokens as the rate says if all of them are right, and otherwise one.
+    /// That tells a bit for each pass that might keep more than one token, and nothing for other passes.
     pub fn steady(self) -> Self {
         Drafts { steady: true, ..self }
     }
 
-    /// The same drafts, whose passes keep all that is right.
+    /// These drafts, whose passes keep all tokens that are right.
     pub fn free(self) -> Self {
         Drafts { steady: false, ..self }
     }
@@ -89,7 +89,7 @@ impl Drafts {
         self.steady
     }
 
-    /// What the passes of steady drafts may keep beside one token.
+    /// Tokens that the passes of steady drafts may keep instead of one; `None` unless the drafts are steady.
     pub fn schedule(self) -> Option<Schedule> {
         self.steady.then(|| self.expected())
     }
@@ -99,7 +99,7 @@ impl Drafts {
         drafts.map_or([0; 3], |Drafts { tokens, rate, steady }| [tokens, rate, steady.into()])
     }
 
-    /// What a request states; `None` if no drafts are like this.
+    /// The drafts that a request states in these words; `None` if no drafts are like this.
     pub fn from_words(words: [u32; 3]) -> Option<Option<Self>> {
         match words {
             [0, 0, 0] => Some(None),
@@ -111,7 +111,7 @@ impl Drafts {
         }
     }
 
-    /// What each pass keeps if all goes as expected.
+    /// Tokens that each pass keeps if all goes as expected.
     pub fn expected(self) -> Schedule {
         let after = move |passes: u64| passes * u64::from(self.rate) / u64::from(THOUSAND);
         Schedule(Box::new((0..).map(move |pass| (after(pass + 1) - after(pass)) as usize)))
@@ -129,11 +129,11 @@ impl Drafts {
     }
 }
 
-/// How many tokens the passes of a plan keep.
+/// Tokens that the passes of a plan keep, pass by pass.
 pub struct Schedule(Box<dyn Iterator<Item = usize>>);
 
 impl Schedule {
-    /// What `draft` expects, if there is one.
+    /// The schedule that `draft` expects; one token a pass without a draft.
     pub fn expected(draft: Option<Drafts>) -> Self {
         draft.map_or_else(|| Schedule::of(Vec::new()), Drafts::expected)
     }
@@ -143,7 +143,7 @@ impl Schedule {
         Schedule(Box::new(kept.into_iter().chain(std::iter::repeat(1))))
     }
 
-    /// What the next pass keeps, which may keep `most`.
+    /// Tokens that the next pass keeps, at most `most`.
     pub fn next(&mut self, most: usize) -> usize {
         self.0.next().map_or(1, |kept| kept.clamp(1, most))
     }

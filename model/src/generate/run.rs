@@ -32,11 +32,11 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     out: Generation,
 }
 
-/// What the client knows; on the server, nothing.
+/// The text as the client knows it; on the server, nothing.
 struct Text<'n> {
     /// Its words without padding, and then what was picked, which may be more than was kept.
     ids: Vec<u32>,
-    /// How many of them are its words.
+    /// The number of its words.
     words: usize,
     next: Next<'n>,
 }
@@ -50,7 +50,7 @@ struct Feed {
     drafted: usize,
 }
 
-/// What a pass gave the party that learns it.
+/// The results of a pass, for the party that learns them.
 struct Revealed {
     /// The tokens that come out, the first guess that was wrong replaced.
     picked: Option<Vec<u32>>,
@@ -142,7 +142,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         Ok(true)
     }
 
-    /// What was generated, when no step is left.
+    /// The finished generation, when no step is left.
     pub(super) fn finish(mut self) -> Generation {
         if self.options.pad_answer {
             let unseen = self.out.count - self.out.tokens.len();
@@ -200,7 +200,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         }
     }
 
-    /// How many of the tokens that came out stay.
+    /// The number of tokens that stay, of those that came out.
     fn agree_to_keep(&mut self, picked: Option<&[u32]>) -> Result<usize, Error> {
         if self.feed.drafted == 0 {
             return Ok(1);

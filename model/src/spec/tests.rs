@@ -1,4 +1,4 @@
-//! What a `config.json` becomes, and what is refused.
+//! Specifications that are read from a `config.json`, and configurations that are refused.
 
 use super::*;
 use crate::config::{Activation, MAX_LAYERS, RopeScaling};

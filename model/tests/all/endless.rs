@@ -15,7 +15,7 @@ use testing::asset;
 /// Tokens whose memory is taken together: whole blocks of the budgets below, so that stretches begin alike.
 const STRETCH: usize = 128;
 
-/// What a text took.
+/// The memory that a text took.
 struct Taken {
     /// The most tokens that each layer held after a token.
     held: Vec<usize>,

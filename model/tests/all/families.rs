@@ -19,7 +19,7 @@ use crate::support::{load, logits};
 /// Largest difference to a reference logit, as a share of the largest one.
 const MAX_LOGIT_ERROR: f32 = 1e-4;
 
-/// The same of fixed point against f32.
+/// Largest difference of fixed point to f32, as a share of the largest logit.
 const MAX_FIXED_ERROR: f32 = 5e-3;
 
 /// A text, and the logits of its authors' program at every position.
@@ -192,7 +192,7 @@ fn drafts_and_padding_change_no_text() {
     }
 }
 
-/// What a family's program does not read is refused by name: a norm, a bias, an expert.
+/// Tensors that a family's program does not read are refused by name: a norm, a bias, an expert.
 #[test]
 fn unread_tensors_are_refused_by_name() {
     for (name, dir) in families() {

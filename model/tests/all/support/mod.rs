@@ -1,4 +1,4 @@
-//! What the tests of models, sessions and studies share.
+//! Support that the tests of models, sessions and studies share.
 #![allow(dead_code, reason = "every crate's tests use a part")]
 
 pub(crate) mod naive;

@@ -17,7 +17,7 @@ pub(crate) type Weights = HashMap<String, Published>;
 
 type Row = Vec<f64>;
 
-/// What the twins read from a configuration, with their own look-ups.
+/// A configuration as the twins read it, with their own look-ups.
 struct Shape<'a>(&'a Value);
 
 impl Shape<'_> {
@@ -208,7 +208,7 @@ fn llama(c: &Shape, w: &Weights, ids: &[u32]) -> Vec<Row> {
     pruned_llama(c.0, w, ids, &|_, _| true, &mut |_, _, _| ())
 }
 
-/// What one query met: itself, all keys and values up to its own, and what came out of its attention.
+/// A query, all keys and values up to its own, and the output of its attention.
 pub(crate) struct Query<'a> {
     pub(crate) q: &'a Row,
     pub(crate) keys: &'a [Row],
