@@ -117,7 +117,7 @@ fn play<E: Select>(
     Ok((output, cache))
 }
 
-/// What head `head` should return for the last token, over the tokens `index`, in plain loops over f64.
+/// The output that head `head` should return for the last token, over the tokens `index`, in plain loops over f64.
 fn naive(head: usize, index: &[usize]) -> Vec<f64> {
     let [q, k, v] = text().map(|x| x.mapv(f64::from));
     let d = SHAPE.head_dim;

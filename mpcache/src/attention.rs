@@ -9,7 +9,7 @@ use crate::heads::{fold_heads, unfold_heads};
 pub use crate::store::capped;
 use crate::{Granularity, HeadShape, Store};
 
-/// What [`causal`] returns.
+/// The attention that [`causal`] returns.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
     /// The mix of the values, (heads, rows, head_dim).
@@ -46,8 +46,8 @@ pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) ->
     Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), shape), by_part })
 }
 
-/// What the last `rows` queries of each head of a group see of `tokens` tokens: the last query all of them, each
-/// query before it one token less.
+/// The ranges of `tokens` tokens that the last `rows` queries of each head of a group see: the last query all of them,
+/// each query before it one token less.
 pub(crate) fn causal_spans(shape: HeadShape, rows: usize, tokens: usize) -> Vec<Range<usize>> {
     (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).map(|end| 0..end).collect()
 }
@@ -97,8 +97,8 @@ pub fn received<E: Select>(
     engine.sum_last(&last)
 }
 
-/// What tokens received (rows, tokens) from queries of this piece and of those `before` it, (rows, fewer tokens). A
-/// token that comes later received none before.
+/// Sums the attention that tokens received (rows, tokens) from queries of this piece and of those `before` it, (rows,
+/// fewer tokens). A token that comes later received none before.
 pub fn accumulate<E: Engine>(
     engine: &mut E,
     before: Option<E::Tensor>,

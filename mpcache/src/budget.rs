@@ -1,11 +1,11 @@
-//! How much of a cache a policy keeps.
+//! The part of a cache that a policy keeps.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::UnknownValue;
 
-/// How many tokens a policy keeps or looks at: a share of those seen so far, or a number that stays.
+/// The number of tokens that a policy keeps or looks at: a share of those seen so far, or a number that stays.
 ///
 /// As a text a fraction above 0 and up to 1 is a share, and a whole number from 2 on is a number of tokens. `1` is
 /// the whole share: a cache of a single token would be of no use.
@@ -54,7 +54,7 @@ impl FromStr for Budget {
     }
 }
 
-/// How many of `tokens` tokens the share `share` stands for: rounded, at least 1.
+/// Tokens that the share `share` of `tokens` tokens stands for: rounded, at least 1.
 pub fn budget(share: f64, tokens: usize) -> usize {
     ((share * tokens as f64).round() as usize).clamp(1, tokens.max(1))
 }

@@ -21,12 +21,12 @@ pub struct KvCache<E: Engine> {
     text: Option<usize>,
 }
 
-/// How a layer is read.
+/// The reader of a layer.
 #[derive(Clone, Copy, Debug)]
 enum Attention {
-    /// By the policy, as its layer of this index.
+    /// The policy, as its layer of this index.
     Policy(usize),
-    /// Through a window of so many tokens.
+    /// A window of so many tokens.
     Window(usize),
 }
 
@@ -36,7 +36,7 @@ impl<E: Select> KvCache<E> {
         Self::of(&Layers::global(layers, shape), spec)
     }
 
-    /// The same for layers some of which have windows.
+    /// [`new`](Self::new) for layers some of which have windows.
     ///
     /// # Panics
     /// If no layer is left for a policy that prunes ([`Layers::take`]).
@@ -53,8 +53,8 @@ impl<E: Engine> KvCache<E> {
         Self::of_policy(&Layers::global(layers, shape), policy)
     }
 
-    /// The same for layers some of which have windows. The policy is one for as many layers as
-    /// [have none](Layers::pruned).
+    /// [`with_policy`](Self::with_policy) for layers some of which have windows. The policy is one for as many layers
+    /// as [have none](Layers::pruned).
     pub fn of_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
         let mut pruned = 0..;
         let attention = layers.windows.iter().map(|window| match window {
@@ -119,8 +119,8 @@ impl<E: Engine> KvCache<E> {
         self.stores.iter_mut().for_each(|store| store.expect_prompt(tokens));
     }
 
-    /// How many trailing queries of `new` tokens that come next on `layer` the policy observes, up to all of them.
-    /// The model computes these, although it needs the output of the last token only, or none.
+    /// Trailing queries, of `new` tokens that come next on `layer`, that the policy observes: up to all of them. The
+    /// model computes these, although it needs the output of the last token only, or none.
     pub fn observation_window(&self, layer: usize, new: usize) -> usize {
         match self.attention[layer] {
             Attention::Policy(index) => self.policy.observation_window(index, self.stores[layer].next(new)).min(new),
@@ -136,13 +136,13 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// What the engine remembers of all rows, layer by layer.
+    /// Operands that the engine remembers of all rows, layer by layer.
     pub fn operands(&mut self) -> impl Iterator<Item = &mut E::Operand> {
         let parts = self.stores.iter_mut().flat_map(|store| &mut store.parts);
         parts.flat_map(|part| [&mut part.operands.keys, &mut part.operands.values, &mut part.operands.clusters])
     }
 
-    /// How many tokens of the prompt the policy wants to read at a time, see [`Policy::prefill_chunk`].
+    /// Tokens of the prompt that the policy wants to read at a time, see [`Policy::prefill_chunk`].
     pub fn prefill_chunk(&self) -> Option<usize> {
         self.policy.prefill_chunk()
     }
@@ -209,7 +209,7 @@ impl<E: Engine> KvCache<E> {
         self.text = Some(positions);
     }
 
-    /// How many positions the whole text has, as far as that was stated.
+    /// Positions of the whole text, as far as their number was stated.
     pub fn text(&self) -> Option<usize> {
         self.text
     }

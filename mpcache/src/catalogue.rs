@@ -13,7 +13,7 @@ pub struct Listed {
     pub about: &'static str,
     /// Its options.
     pub options: Vec<ListedOption>,
-    /// What both parties learn with the default options, besides the lengths of prompt and text.
+    /// The facts that both parties learn with the default options, besides the lengths of prompt and text.
     pub shows: String,
     /// Whether only engines that see their values run it.
     pub clear_only: bool,

@@ -39,7 +39,7 @@ pub enum PolicyError {
         key: &'static str,
         /// The value given.
         value: String,
-        /// What it takes.
+        /// The values that it takes.
         expected: String,
     },
     /// An option that the policy needs was not given.
@@ -49,7 +49,7 @@ pub enum PolicyError {
         policy: &'static str,
         /// The option.
         key: &'static str,
-        /// What it takes, and where that comes from.
+        /// The values that it takes, and where they come from.
         expected: &'static str,
     },
     /// An option has no effect beside the others.
@@ -59,7 +59,7 @@ pub enum PolicyError {
         policy: &'static str,
         /// The option.
         key: &'static str,
-        /// What makes it idle.
+        /// The option that makes it idle.
         with: String,
     },
     /// An option names a layer that the model does not have.

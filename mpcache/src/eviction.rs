@@ -11,7 +11,7 @@ use crate::attention::{self, Received};
 use crate::store::KV_MAGNITUDE;
 use crate::{Granularity, HeadShape, Store};
 
-/// How the `k` tokens are found that received the most attention, of a size within `size`.
+/// Ranking that finds the `k` tokens that received the most attention, of a size within `size`.
 pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
     let Received { magnitude, frac, ceiling } = size;
     Ranking { k, method, magnitude, ceiling, frac, rounded: true }
@@ -47,7 +47,7 @@ pub fn keep<E: Select>(
     Ok(())
 }
 
-/// What is known of the first tokens of a store, and moves with them.
+/// Scores of the first tokens of a store, which move with them.
 #[derive(Clone, Debug)]
 pub struct Scores<T> {
     /// (kv_heads or 1, tokens).
@@ -57,7 +57,7 @@ pub struct Scores<T> {
 }
 
 impl<T: Tensor> Scores<T> {
-    /// How many tokens have scores.
+    /// The number of tokens that have scores.
     pub fn tokens(&self) -> usize {
         self.scores.shape()[1]
     }

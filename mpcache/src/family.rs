@@ -1,4 +1,4 @@
-//! How a policy describes itself: names, option keys, help, settings and construction.
+//! A policy's description of itself: names, option keys, help, settings and construction.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub trait PolicyFamily: Sized + 'static {
     /// Every option with the value in force, given or default.
     fn settings(&self) -> Vec<Setting>;
 
-    /// What else the settings say of the policy.
+    /// Further facts that follow from the settings.
     fn facts(&self) -> Facts;
 
     /// Refuses settings that do not fit a model with `layers` layers of heads `shape`.
@@ -53,10 +53,10 @@ pub trait PolicyFamily: Sized + 'static {
     }
 }
 
-/// What settings say of a policy, besides their values.
+/// Facts that follow from the settings of a policy, besides their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// What both parties learn, besides the lengths of prompt and text: a line for users.
+    /// The facts that both parties learn, besides the lengths of prompt and text: a line for users.
     pub shows: String,
     /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
     /// by [`TopK::ShuffleReveal`](engine::TopK::ShuffleReveal).
@@ -138,7 +138,7 @@ pub struct NamedPolicy<F: 'static> {
     pub read: fn(&mut PolicyOptions) -> Result<F, PolicyError>,
 }
 
-/// What a help text says of a policy.
+/// The help text of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyHelp {
     /// The name.
@@ -158,7 +158,7 @@ impl PolicyHelp {
     }
 }
 
-/// What [`NamedPolicy::parse`] makes of options.
+/// The policy and settings that [`NamedPolicy::parse`] reads from options.
 pub(crate) struct Parsed<F> {
     pub(crate) policy: PolicyHelp,
     /// The options as they were given.
@@ -167,7 +167,7 @@ pub(crate) struct Parsed<F> {
 }
 
 impl<F> NamedPolicy<F> {
-    /// What help texts say of it.
+    /// The policy's help text.
     pub const fn help(&self) -> PolicyHelp {
         PolicyHelp { name: self.name, keys: self.keys, about: self.about }
     }

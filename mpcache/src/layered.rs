@@ -5,21 +5,21 @@ use std::str::FromStr;
 
 use crate::UnknownValue;
 
-/// How a budget is divided among the layers. Their mean stays.
+/// Division of a budget among the layers. Their mean stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ByLayer {
     /// All layers have the same.
     Equal,
     /// Every further layer has less.
     Pyramid {
-        /// How many times less than the mean the last layer keeps, of what the window leaves.
+        /// The mean over the budget of the last layer, of what the window leaves.
         beta: usize,
     },
     /// Some layers have less, and the others share what these leave.
     Squeeze {
         /// The layers that have less.
         light: Light,
-        /// What these have, as a part of the mean.
+        /// Their budget, as a part of the mean.
         share: f64,
     },
 }
@@ -140,8 +140,8 @@ impl FromStr for Light {
     }
 }
 
-/// What is above the window decreases evenly: from twice the mean, less what the last layer has, to the mean divided
-/// by `beta`.
+/// The budget of layer `layer`. The part above the window decreases evenly: from twice the mean, less what the last
+/// layer has, to the mean divided by `beta`.
 fn pyramid(mean: usize, window: usize, beta: usize, layer: usize, layers: usize, most: usize) -> usize {
     let rest = mean.saturating_sub(window);
     // A layer that evicts while text is generated needs two places: for the newest token, and for one to look at.

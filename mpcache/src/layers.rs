@@ -1,4 +1,4 @@
-//! What a model's layers of attention are like: public.
+//! A model's layers of attention: public.
 
 use crate::{HeadShape, PolicySpec};
 
@@ -9,7 +9,7 @@ pub struct Layers {
     pub heads: HeadShape,
     /// For every layer how many tokens a query sees, its own included; `None` for all.
     pub windows: Vec<Option<usize>>,
-    /// What scores are [capped](engine::Engine::soft_cap) at before the softmax, if they are.
+    /// The bound that scores are [capped](engine::Engine::soft_cap) at before the softmax, if they are.
     pub soft_cap: Option<f32>,
 }
 
@@ -19,8 +19,8 @@ impl Layers {
         Layers { heads, windows: vec![None; layers], soft_cap: None }
     }
 
-    /// How many layers see all tokens. Those are the ones that a cache policy acts on: a layer with a window keeps
-    /// its window under every policy.
+    /// The number of layers that see all tokens. Those are the ones that a cache policy acts on: a layer with a window
+    /// keeps its window under every policy.
     pub fn pruned(&self) -> usize {
         self.windows.iter().filter(|window| window.is_none()).count()
     }

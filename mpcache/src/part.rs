@@ -12,7 +12,7 @@ pub struct Part<E: Engine> {
     shape: HeadShape,
     /// (tokens, heads * head_dim) each.
     kv: Option<(E::Tensor, E::Tensor)>,
-    /// What the engine remembers of the rows while they only grow.
+    /// Operands that the engine remembers of the rows while they only grow.
     pub(crate) operands: Operands<E>,
     merged: Option<Merged>,
 }
@@ -22,13 +22,13 @@ pub struct Part<E: Engine> {
 pub struct Merged {
     /// Which row.
     pub row: usize,
-    /// How many tokens.
+    /// The number of tokens that it stands for.
     pub tokens: usize,
 }
 
 impl Merged {
-    /// What is added to scores of this shape (..., rows): softmax counts n equal tokens as one whose score is larger
-    /// by ln n.
+    /// The weights that are added to scores of this shape (..., rows): softmax counts n equal tokens as one whose score
+    /// is larger by ln n.
     pub(crate) fn weights(self, shape: &[usize]) -> ArrayD<f32> {
         let weight = (self.tokens as f64).ln() as f32;
         ArrayD::from_shape_fn(shape, |at| if at[shape.len() - 1] == self.row { weight } else { 0.0 })

@@ -45,7 +45,7 @@ impl HeadPattern {
         [keep, rest]
     }
 
-    /// What the pattern should be for a model of `layers` layers of heads `shape`, if it is not.
+    /// The pattern that a model of `layers` layers of heads `shape` needs, in words; `None` if this one fits.
     pub fn misfit(&self, layers: usize, shape: HeadShape) -> Option<String> {
         let heads = shape.kv_heads;
         let beyond = |bits: &u128| heads < MAX_HEADS && bits >> heads != 0;

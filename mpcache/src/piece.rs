@@ -1,4 +1,4 @@
-//! How new tokens stand to the prompt.
+//! New tokens, and their place in the prompt.
 
 /// Tokens that enter the cache together: all of the prompt, a piece of it, or tokens after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +24,13 @@ impl Piece {
         self.end == self.prompt
     }
 
-    /// How many of them are among the last `window` tokens of the prompt. They are the last ones of the piece.
+    /// The number of new tokens among the last `window` tokens of the prompt. They are the last ones of the piece.
     pub fn among_last(self, window: usize) -> usize {
         if self.in_prompt() { self.among_last_before(self.prompt, window) } else { 0 }
     }
 
-    /// How many of them are among the last `window` tokens before the position `at`, which none of them has reached.
-    /// They are the last ones of the piece.
+    /// The number of new tokens among the last `window` tokens before the position `at`, which none of them has
+    /// reached. They are the last ones of the piece.
     pub fn among_last_before(self, at: usize, window: usize) -> usize {
         let first = at.saturating_sub(window);
         self.end.saturating_sub(first).min(self.new)

@@ -16,8 +16,8 @@ pub trait Policy<E: Engine>: Send {
         None
     }
 
-    /// How many trailing queries of `piece` the policy observes on `layer`, besides those whose output the model
-    /// needs. A policy that scores tokens by the attention of a window of the prompt asks for that window
+    /// The number of trailing queries of `piece` that the policy observes on `layer`, besides those whose output the
+    /// model needs. A policy that scores tokens by the attention of a window of the prompt asks for that window
     /// ([`Piece::among_last`]).
     fn observation_window(&self, layer: usize, piece: Piece) -> usize {
         let _ = (layer, piece);
@@ -85,7 +85,7 @@ pub trait Policy<E: Engine>: Send {
 pub enum ScoreSource {
     /// Those of the model's scoring head, a linear function of the hidden state. They come with every token.
     ScoringHead,
-    /// How unexpected each token was, in nats. They come when the tokens have been read on all layers, on engines
+    /// The surprisal of each token, in nats. Surprisals come when the tokens have been read on all layers, on engines
     /// that see their values.
     Surprisal,
 }

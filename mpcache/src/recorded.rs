@@ -30,7 +30,7 @@ impl Positions {
     }
 }
 
-/// What the policies tell of themselves. Recorded on engines that see their values; elsewhere nothing happens.
+/// Records of what the policies keep and attend to, on engines that see their values; elsewhere nothing happens.
 impl<E: Engine> Store<E> {
     /// Records that the store now holds, of what it held before, the rows `rows(h)` for every key/value head h.
     pub fn record_kept(&mut self, rows: impl Fn(usize) -> Vec<usize>) {

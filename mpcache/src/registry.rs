@@ -127,7 +127,7 @@ fn each<T>(of: impl FnMut(&Entry) -> T) -> Vec<T> {
     ENTRIES.read().unwrap_or_else(PoisonError::into_inner).iter().map(of).collect()
 }
 
-/// What help texts say of them.
+/// The help texts of all policies of other crates.
 pub(crate) fn help() -> Vec<PolicyHelp> {
     each(|entry| entry.help)
 }

@@ -20,7 +20,7 @@ const BLOCKS: usize = 4;
 pub struct Schedule {
     /// Tokens kept.
     pub budget: Budget,
-    /// How many tokens go at once while text is generated, at most half of the budget.
+    /// Tokens that go at once while text is generated, at most half of the budget.
     pub block: usize,
     /// Tokens of the prompt after each of which it is cut to the budget; `None` cuts it at its end.
     pub prefill: Option<usize>,
@@ -50,7 +50,7 @@ impl Schedule {
         Self::read_or(options, DEFAULT_BUDGET, later)
     }
 
-    /// The same for a policy with another budget unless told otherwise.
+    /// [`read`](Self::read) for a policy whose budget is `budget` unless told otherwise.
     pub fn read_or(options: &mut PolicyOptions, budget: Budget, later: Later) -> Result<Self, PolicyError> {
         let budget = options.value("budget", budget)?;
         if later == Later::Tokens && budget.tokens().is_none() && options.given("block") {
@@ -82,8 +82,8 @@ impl Schedule {
         settings
     }
 
-    /// What is left of `held` tokens where `most` may stay: a block less than that, and one more because a token that
-    /// came in or will come takes a place of its own. `None` where nothing goes.
+    /// Tokens left of `held` where `most` may stay: a block less than that, and one more because a token that came in
+    /// or will come takes a place of its own. `None` where nothing goes.
     pub fn left(&self, most: usize, held: usize) -> Option<usize> {
         (held > most).then(|| most + 1 - self.block.min(most.div_ceil(2)))
     }

@@ -73,7 +73,7 @@ impl PolicySpec {
         self.policy.name
     }
 
-    /// What help texts say of the policy.
+    /// The policy's help text.
     pub fn policy(&self) -> PolicyHelp {
         self.policy
     }
@@ -83,7 +83,7 @@ impl PolicySpec {
         self.options.get(key).map(String::as_str)
     }
 
-    /// The same policy with the option `key` set to `value`, in place of what it was.
+    /// This policy with the option `key` set to `value`, in place of what it was.
     pub fn with(&self, key: &str, value: &str) -> Result<Self, PolicyError> {
         let mut options: BTreeMap<String, String> =
             self.options.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
@@ -96,7 +96,7 @@ impl PolicySpec {
         self.policy.keys.contains(&key)
     }
 
-    /// What the settings say of the policy.
+    /// The facts that follow from the settings.
     pub fn facts(&self) -> Facts {
         self.settings.settings().facts()
     }
@@ -140,7 +140,8 @@ impl PolicySpec {
         self.settings.settings().settings().into_iter().filter(|setting| self.takes(setting.key)).collect()
     }
 
-    /// What both parties learn under these settings, besides the lengths of prompt and text: a line for users.
+    /// The facts that both parties learn under these settings, besides the lengths of prompt and text: a line for
+    /// users.
     pub fn shows(&self) -> String {
         self.facts().shows
     }

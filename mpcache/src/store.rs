@@ -78,8 +78,8 @@ impl<E: Engine> Store<E> {
         self.soft_cap = cap;
     }
 
-    /// What scores are capped at before a softmax. Scores by which tokens are ranked are not, as a cap changes no
-    /// order.
+    /// The bound that scores are capped at before a softmax, if they are. Scores by which tokens are ranked are not
+    /// capped, as a cap changes no order.
     pub fn soft_cap(&self) -> Option<f32> {
         self.soft_cap
     }
@@ -287,7 +287,7 @@ impl<E: Engine> Store<E> {
         engine.scope("values", |e| self.products(e, weights, Part::cached_values, Precision::Full))
     }
 
-    /// What belongs to the only part.
+    /// The value of the only part.
     fn only<T>(&self, mut of_parts: Vec<T>) -> T {
         assert_eq!(self.parts.len(), 1, "{DIVIDED}");
         of_parts.remove(0)
@@ -334,7 +334,7 @@ impl<E: Engine> Store<E> {
         Piece { new: self.fresh, end: self.seen, prompt, held: self.len() }
     }
 
-    /// What `new` tokens will be that come next.
+    /// The piece that the next `new` tokens will be.
     pub(crate) fn next(&self, new: usize) -> Piece {
         let prompt = self.prompt.unwrap_or(self.seen + new);
         Piece { new, end: self.seen + new, prompt, held: self.len() + new }

@@ -31,7 +31,7 @@ impl Rule {
     }
 }
 
-/// What a key/value head holds, and what it let go.
+/// The tokens that a key/value head holds, and those that it let go.
 #[derive(Clone, Default)]
 struct Head {
     kept: Vec<usize>,

@@ -28,7 +28,7 @@ fn agree_after(text: &str, prompt: usize, steps: usize, options: Options, needs:
     agree_on(&Script::new(prompt, steps, 17), text, options, needs)
 }
 
-/// The same for a script.
+/// [`agree_after`] for a script.
 fn agree_on(script: &Script, text: &str, options: Options, needs: impl Fn(&Needs) -> Needs) -> u64 {
     let spec: PolicySpec = text.parse().expect("a policy");
     let (float, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));

@@ -21,7 +21,7 @@ fn group(kv: usize) -> std::ops::Range<usize> {
     kv * heads..(kv + 1) * heads
 }
 
-/// What a policy knows of one layer.
+/// A policy's view of one layer.
 struct Seen<'a> {
     script: &'a Script,
     layer: usize,
@@ -42,7 +42,7 @@ impl Seen<'_> {
         scores.into_iter().map(|(k, e)| (k, e / total)).collect()
     }
 
-    /// What the tokens `kept` receive from the queries `queries` of the query heads `heads`.
+    /// The attention that the tokens `kept` receive from the queries `queries` of the query heads `heads`.
     fn received(
         &self,
         heads: std::ops::Range<usize>,
@@ -65,13 +65,13 @@ impl Seen<'_> {
         grid(queries * group(0).len())
     }
 
-    /// What is left of a prompt that ends here.
+    /// Tokens left of a prompt that ends here.
     fn share(&self) -> Option<usize> {
         (self.tokens == self.prompt).then(|| self.keep())
     }
 
-    /// What is left of `held` tokens after a pass, if some go: [`TOKENS`] less a block, so that there is room for the
-    /// next ones, or all but one of them after a chunk of the prompt.
+    /// Tokens left of `held` after a pass, if some go: [`TOKENS`] less a block, so that there is room for the next
+    /// ones, or all but one of them after a chunk of the prompt.
     fn block(&self, held: usize) -> Option<usize> {
         self.block_of(TOKENS, BLOCK, held)
     }
@@ -118,8 +118,8 @@ fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, frac: u32, keep: u
     }
 }
 
-/// What one key/value head keeps after it attended, what its tokens received so far, and the tokens seen when it last
-/// evicted.
+/// The tokens that one key/value head keeps after it attended, the attention that they received so far, and the tokens
+/// seen when it last evicted.
 #[derive(Clone, Default)]
 struct Head {
     kept: Vec<usize>,
@@ -149,7 +149,7 @@ impl Head {
 /// Called when the newest tokens have attended to what is kept: evicts.
 type Rule<'a> = &'a dyn Fn(&Seen, usize, &mut Head);
 
-/// How many tokens are left, if some go, of so many.
+/// The number of tokens left of so many, if some go.
 type Left = fn(&Seen, usize) -> Option<usize>;
 
 fn h2o(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>) {

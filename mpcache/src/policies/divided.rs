@@ -42,11 +42,11 @@ use crate::{
 pub struct Divided {
     /// The heads that keep every token; `streaming` has none.
     pub heads: Option<HeadPattern>,
-    /// How much the other heads keep, of all tokens seen, and when the rest goes.
+    /// The budget of the heads outside `heads`, of all tokens seen, and when the rest goes.
     pub schedule: Schedule,
-    /// How many of the tokens that these keep stand at the start of the text.
+    /// The number of those heads' tokens that stand at the start of the text.
     pub sinks: usize,
-    /// `razor`: a token of their own stands for those that went.
+    /// `razor`: in those heads a token of their own stands for those that went.
     pub compensates: bool,
 }
 
@@ -107,7 +107,7 @@ impl PolicyFamily for Divided {
 const DUO: &str = "duo";
 const RAZOR: &str = "razor";
 
-/// What is said where no pattern is given.
+/// The option that is asked for where no pattern is given.
 const MISSING: &str = "the heads of each layer that keep every token, as `waggle heads` finds them";
 
 fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, PolicyError> {

@@ -64,7 +64,7 @@ impl PolicyFamily for FastGen {
     }
 }
 
-/// What a head keeps besides the first tokens and the newest one.
+/// The tokens that a head keeps besides the first ones and the newest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Profile {
     Nothing,
@@ -73,7 +73,7 @@ enum Profile {
     Everything,
 }
 
-/// What is known of a key/value head.
+/// The state of a key/value head.
 #[derive(Clone, Debug, Default)]
 struct Head {
     /// By row the attention that it received so far.
@@ -111,7 +111,7 @@ impl FastGen {
         (0..held).filter(|row| !rest.contains(row) || order.contains(row)).collect()
     }
 
-    /// What a head keeps whose queries of the prompt had these probabilities.
+    /// The profile of a head whose queries of the prompt had the probabilities in `head`.
     fn choose(&self, head: &Head) -> Profile {
         if self.budget == 1.0 {
             return Profile::Everything;

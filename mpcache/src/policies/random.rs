@@ -17,7 +17,7 @@ use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store,
 pub struct Random {
     /// Share of all tokens seen that a query attends to.
     pub budget: f64,
-    /// How many of them stand at the start of the text.
+    /// Attended tokens that stand at the start of the text.
     pub sinks: usize,
     /// Makes the public coins; no secret depends on them.
     pub seed: u64,

@@ -35,11 +35,11 @@ pub enum EvictionScore {
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rolling {
-    /// How much is kept, of all tokens seen, and when the rest goes.
+    /// The budget, of all tokens seen, and when the rest goes.
     pub schedule: Schedule,
     /// The score by which tokens are evicted.
     pub score: EvictionScore,
-    /// How the least score is found.
+    /// The method that finds the least score.
     pub top_k: TopK,
 }
 
@@ -88,7 +88,7 @@ struct Evicting<E: Select> {
     layers: Vec<Option<Scores<E::Tensor>>>,
 }
 
-/// How tokens are scored and compared.
+/// The scoring of tokens, and the method that compares scores.
 #[derive(Clone, Copy)]
 struct How {
     score: EvictionScore,
@@ -111,7 +111,7 @@ impl EvictionScore {
         }
     }
 
-    /// How many of `keep` tokens are protected, the latest ones.
+    /// The number of protected tokens of `keep`, the latest ones.
     fn protected(self, keep: usize) -> usize {
         match self {
             EvictionScore::Accumulated => (keep / 2).max(1),

@@ -7,15 +7,15 @@ use crate::{Schedule, Store};
 /// When heads that stream let tokens go, and which.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Stream {
-    /// How much is kept, and when the rest goes.
+    /// The budget, and when the rest goes.
     pub(super) schedule: Schedule,
-    /// How many of the tokens kept stand at the start of the text.
+    /// The number of kept tokens that stand at the start of the text.
     pub(super) sinks: usize,
     /// Whether a row that stands for what went takes a place of its own, behind the first tokens.
     pub(super) merges: bool,
 }
 
-/// What an eviction leaves of `held` rows: the first ones, and the latest.
+/// The rows of `held` that an eviction leaves: the first ones, and the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left {
     held: usize,
@@ -46,13 +46,13 @@ impl Left {
 }
 
 impl Stream {
-    /// What is left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt
-    /// and all stay. `None` if nothing goes.
+    /// The rows left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt and
+    /// all stay. `None` if nothing goes.
     pub(super) fn before<E: Engine>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {
         if store.piece().in_prompt() { None } else { self.over(store, part, new) }
     }
 
-    /// The same after a chunk of the prompt, or all of it, has seen itself whole.
+    /// The rows left after a chunk of the prompt, or all of it, has seen itself whole. `None` if nothing goes.
     pub(super) fn after<E: Engine>(&self, store: &Store<E>, part: usize) -> Option<Left> {
         let piece = store.piece();
         if self.schedule.ends_chunk(piece) {
@@ -64,7 +64,7 @@ impl Stream {
         }
     }
 
-    /// What does not fit into the budget goes, but none of the last `least` tokens.
+    /// The rows left when those go that do not fit into the budget, but none of the last `least` tokens.
     fn over<E: Engine>(&self, store: &Store<E>, part: usize, least: usize) -> Option<Left> {
         let most = self.schedule.budget_of(store.seen());
         let left = self.schedule.left(most, store.parts()[part].len())?;

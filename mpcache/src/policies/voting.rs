@@ -32,7 +32,7 @@ use crate::{
     Setting, Store,
 };
 
-/// What a policy does unless told otherwise.
+/// The settings of a policy unless it is told otherwise.
 #[derive(Clone, Copy)]
 struct Defaults {
     budget: Budget,
@@ -64,15 +64,15 @@ const DEFAULT_PART: f64 = 0.35;
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Voting {
-    /// How much is kept, of the prompt or of all, and when the rest goes.
+    /// The budget, of the prompt or of all tokens, and when the rest goes.
     pub schedule: Schedule,
     /// The observation window, the queries that vote: at most this many, and at most half of what is kept.
     pub window: usize,
     /// Tokens that are smoothed over, an odd number.
     pub kernel: usize,
-    /// How the tokens with the most votes are found.
+    /// The method that finds the tokens with the most votes.
     pub top_k: TopK,
-    /// How the budget is divided among the layers.
+    /// The division of the budget among the layers.
     pub layers: ByLayer,
 }
 
@@ -176,7 +176,7 @@ struct ByVotes<E: Select> {
     votes: Vec<Option<Votes<E::Tensor>>>,
 }
 
-/// What tokens received.
+/// The attention that tokens received.
 #[derive(Clone)]
 struct Votes<T> {
     /// (kv_heads, tokens).

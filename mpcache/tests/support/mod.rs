@@ -45,7 +45,7 @@ pub(crate) struct Script {
     pub(crate) steps: Vec<Vec<[ArrayD<f64>; 3]>>,
     /// Learned scores, (layers, tokens, kv_heads), for policies that want them.
     pub(crate) scores: ArrayD<f64>,
-    /// How unexpected each token was.
+    /// The surprisal of each token.
     pub(crate) surprisals: Vec<f32>,
 }
 
@@ -223,10 +223,10 @@ pub(crate) fn both<T: Send>(options: Options, party: impl Fn(&mut Secure, Role) 
 /// Makes one party's share of a tensor.
 pub(crate) type Share<'a> = &'a mut dyn FnMut(&ArrayD<f64>) -> ArrayD<u64>;
 
-/// What two parties computed, who booked the same.
+/// The results of two parties, who booked the same.
 pub(crate) struct Shared {
     pub(crate) ledger: Vec<Entry>,
-    /// What was opened under masks.
+    /// The values opened under masks.
     pub(crate) audit: Audit,
 }
 

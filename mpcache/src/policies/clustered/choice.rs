@@ -48,7 +48,7 @@ impl<S> Choice<S> {
         Ok(parents.reshape(&[rows, clusters * self.fan, w]))
     }
 
-    /// The same choice as one selection of one-hot rows over all fine clusters.
+    /// This choice as one selection of one-hot rows over all fine clusters.
     pub(super) fn one_hot<E: Select<Selection = S>>(&self, engine: &mut E) -> Result<Self, Error> {
         let last = engine.one_hot(&self.last)?;
         let last = match &self.first {

@@ -51,7 +51,7 @@ impl FromStr for Sizes {
     }
 }
 
-/// How the tokens of a store are divided: sinks, closed clusters, tail. Public.
+/// The division of a store's tokens: sinks, closed clusters, tail. Public.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) tokens: usize,

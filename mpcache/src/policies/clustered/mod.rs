@@ -40,7 +40,7 @@ use crate::{Facts, Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Se
 /// Longer prompts vote with a smaller window.
 const LONG_PROMPT: usize = 24_000;
 
-/// How the chosen tokens come together.
+/// The method that brings the chosen tokens together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gather {
     /// Keys and values of the chosen clusters, by one-hot rows times the cache: the paper's, algorithm 2.
@@ -85,11 +85,11 @@ pub struct Clusters {
     pub sizes: Sizes,
     /// Tokens at the start that are always attended to.
     pub sinks: usize,
-    /// What a query is compared with.
+    /// The summary of a cluster that a query is compared with.
     pub similarity: Similarity,
-    /// How the best clusters are found.
+    /// The method that finds the best clusters.
     pub top_k: TopK,
-    /// How the chosen tokens come together.
+    /// The method that brings the chosen tokens together.
     pub gather: Gather,
     /// Who shares a selection.
     pub select: Granularity,
@@ -99,7 +99,7 @@ pub struct Clusters {
     pub window: Option<f64>,
     /// Whether odd layers take over what the even layer below chose.
     pub sharing: bool,
-    /// How many layers, the first ones, attend to everything.
+    /// The number of first layers, which attend to everything.
     pub dense: usize,
     /// Whether engines that do not see their values are refused: the `oracle`.
     pub clear_only: bool,

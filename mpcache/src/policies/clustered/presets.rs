@@ -112,8 +112,8 @@ const MPCACHE_SCORES: Clusters = Clusters {
     ..MPCACHE
 };
 
-/// What the baselines have in common: one level of clusters over the whole cache, nothing evicted, and every layer
-/// chooses for itself.
+/// The settings that the baselines have in common: one level of clusters over the whole cache, nothing evicted, and
+/// every layer chooses for itself.
 const BLOCKS: Clusters =
     Clusters { sizes: Sizes { fine: 16, fan: 1 }, sinks: 16, static_share: 1.0, sharing: false, ..MPCACHE };
 

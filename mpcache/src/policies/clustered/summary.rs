@@ -12,7 +12,7 @@ use crate::{HeadShape, KV_MAGNITUDE, UnknownValue, fold_heads};
 /// range. Only the order of scores matters.
 const SCALE: f32 = 0.125;
 
-/// How a cluster of keys k is summarised for the product with a query q.
+/// The summary of a cluster of keys k for the product with a query q.
 ///
 /// The *box* of a cluster spans its keys: r_max and r_min are the largest and smallest entry in each channel, and
 /// c = (r_max + r_min) / 2 is the centre.
@@ -152,7 +152,7 @@ impl<E: Select> Summaries<E> {
     }
 }
 
-/// What belongs to the coarse clusters, if there are two levels, and to the fine ones.
+/// A value for the coarse clusters, if there are two levels, and one for the fine clusters.
 pub(super) struct Levels<T> {
     pub(super) coarse: Option<T>,
     pub(super) fine: T,

@@ -67,7 +67,7 @@ pub const HEAD_MAGNITUDE: u32 = 8;
 /// Fractional bits to which they are rounded: a 250th of a typical one.
 const HEAD_FRAC: u32 = 6;
 
-/// What is added to the surprisal of the first tokens, so that they stay, and log2 of a bound on the sum.
+/// The number added to the surprisal of the first tokens, so that they stay, and log2 of a bound on the sum.
 const SINK: f32 = 4096.0;
 const SURPRISAL_MAGNITUDE: u32 = 13;
 
@@ -96,13 +96,13 @@ pub enum Source {
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scored {
-    /// How much is kept, of the prompt or of all, and when the rest goes.
+    /// The budget, of the prompt or of all tokens, and when the rest goes.
     pub schedule: Schedule,
     /// Latest tokens that stay: at most this many, and at most half of what is kept.
     pub recent: usize,
     /// Where scores come from.
     pub source: Source,
-    /// How the largest scores are found.
+    /// The method that finds the largest scores.
     pub top_k: TopK,
 }
 
@@ -186,7 +186,7 @@ impl Scored {
         self.schedule.next(self.schedule.budget_of(piece.prompt), piece)
     }
 
-    /// How scores are compared to find the `k` largest, in a store of `seen` tokens.
+    /// Ranking that finds the `k` largest scores, in a store of `seen` tokens.
     fn ranking<E: Select>(&self, engine: &E, k: usize, ceiling: Ceiling, store: &Store<E>) -> Result<Ranking, Error> {
         let (magnitude, frac) = match self.source {
             Source::Norm => (NORM_MAGNITUDE, NORM_FRAC),
@@ -279,7 +279,7 @@ impl<E: Select> ByScore<E> {
         Ok(Scores { scores, ceiling: engine.ceiling(Origin::Squares)?.max(moved) })
     }
 
-    /// What the first `old` tokens are ranked by, of which with those after them `keep` will stay.
+    /// The scores that rank the first `old` tokens. Of these and the tokens after them, `keep` will stay.
     fn candidates(&self, engine: &mut E, scores: &E::Tensor, old: usize, keep: usize) -> Result<E::Tensor, Error> {
         let scores = scores.slice(1, 0..old);
         let Source::Surprisal { sinks } = self.settings.source else { return Ok(scores) };
