@@ -1,4 +1,4 @@
-//! What can go wrong in a session.
+//! Errors of a session.
 
 use std::path::{Path, PathBuf};
 
@@ -103,9 +103,9 @@ pub enum Error {
     /// A client asks for more than the server does for one.
     #[error("{got} {what} are more than the {limit} that this server allows")]
     Limit {
-        /// What there is too much of.
+        /// The counted things, in the plural.
         what: &'static str,
-        /// How much was asked for.
+        /// The number asked for.
         got: usize,
         /// The most that is allowed.
         limit: usize,
@@ -113,9 +113,9 @@ pub enum Error {
     /// A client chooses a number of phases that the server does not offer.
     #[error("this server runs sessions with `preprocess` {expected} only, not {got}")]
     Phases {
-        /// What the server offers.
+        /// The server's choice.
         expected: bool,
-        /// What the client chose.
+        /// The client's choice.
         got: bool,
     },
     /// A client has had of something as much as it may.
@@ -123,9 +123,9 @@ pub enum Error {
     Quota {
         /// Of what.
         what: &'static str,
-        /// How much it has had.
+        /// The amount that it has had.
         used: u64,
-        /// How much it asks for.
+        /// The amount that it asks for.
         wanted: u64,
         /// The most in all.
         limit: u64,
@@ -158,11 +158,11 @@ pub enum Error {
     /// A session that broke when it had taken as long as the server allows.
     #[error("{source}; the server ends a session after {limit} s (--session-limit), and this one took {took:.1} s")]
     TimeUp {
-        /// How it broke.
+        /// The failure that broke it.
         source: Box<Error>,
         /// The limit.
         limit: f64,
-        /// How long it took.
+        /// The seconds that it took.
         took: f64,
     },
     /// The server refuses a request.
@@ -193,7 +193,7 @@ pub enum Error {
     Net(#[from] net::NetError),
 }
 
-/// What is a failure of the model's.
+/// Failures of the model's.
 macro_rules! of_the_model {
     ($($error:ty),*) => {$(
         impl From<$error> for Error {

@@ -1,4 +1,4 @@
-//! What is public about a model, in a line: pinned by a client, so that a server cannot change it.
+//! The public facts of a model, in a line: pinned by a client, so that a server cannot change them.
 //!
 //! A server decides the shape, the tokens that end a text, the tokenizer and the chat template. All of them tell it
 //! something: the number of tokens of a prompt depends on the tokenizer, with `--stop-at-eos` the length of a text on
@@ -12,14 +12,14 @@ use std::str::FromStr;
 use model::{ConfigError, ModelSpec};
 use thiserror::Error;
 
-/// What stands before the digits of a fingerprint.
+/// Prefix of the digits of a fingerprint.
 pub(crate) const PREFIX: &str = "waggle-model:";
 
 /// The keys of the hashes, so that none is that of the same bytes elsewhere.
 const SHAPE_CONTEXT: &str = "waggle model fingerprint 1, shape";
 const TOKENIZER_CONTEXT: &str = "waggle model fingerprint 1, tokenizer";
 const TEMPLATE_CONTEXT: &str = "waggle model fingerprint 1, chat template";
-/// What stands before the digits of a chat template.
+/// Prefix of the digits of a chat template.
 const TEMPLATE_MARK: char = '+';
 
 type Digest = [u8; 32];
@@ -40,11 +40,11 @@ pub enum PinError {
     /// The server's model is not the one that was asked for.
     #[error("the server's {part} is not the expected one: expected {expected}, met {met}")]
     NotExpected {
-        /// What differs: the shape, the tokenizer or the chat template.
+        /// The part that differs: the shape, the tokenizer or the chat template.
         part: &'static str,
-        /// What was expected.
+        /// The fingerprint expected.
         expected: Box<Fingerprint>,
-        /// What the server has.
+        /// The fingerprint of the server's model.
         met: Box<Fingerprint>,
     },
     /// The server has another model than when it was met last.
@@ -53,13 +53,13 @@ pub enum PinError {
          accept it once with --expect {met}", path.display()
     )]
     Changed {
-        /// What changed: the shape, the tokenizer or the chat template.
+        /// The part that changed: the shape, the tokenizer or the chat template.
         part: &'static str,
         /// The server's name.
         server: String,
-        /// What was remembered.
+        /// The fingerprint remembered.
         known: Box<Fingerprint>,
-        /// What the server has.
+        /// The fingerprint of the server's model.
         met: Box<Fingerprint>,
         /// The file that remembers.
         path: PathBuf,

@@ -1,10 +1,10 @@
-//! What parties choose, by name: the same words on command lines, in reports and in the handshake.
+//! Choices of the parties, by name: in the words that command lines, reports and the handshake share.
 
 use model::Reveal;
 use ot::{CotKind, SoftSpoken};
 use protocols::{Masks, Packing};
 
-/// What the client learns of each position.
+/// Outputs that the client may learn of each position.
 pub const REVEALS: [(&str, Reveal); 2] = [("logits", Reveal::Logits), ("token", Reveal::Token)];
 
 /// Sources of correlated OTs.
@@ -19,7 +19,7 @@ pub const OT_SOURCES: [(&str, CotKind); 4] = [
 pub const PACKINGS: [(&str, Packing); 3] =
     [("auto", Packing::Auto), ("never", Packing::Never), ("always", Packing::Always)];
 
-/// How products with private matrices are prepared.
+/// Methods of preparing products with private matrices.
 pub const MASKS: [(&str, Masks); 2] = [("seeded", Masks::Seeded), ("sent", Masks::Sent)];
 
 /// The name of `value` in its table; `ideal` for what is in none, which exists for tests of lower layers only.

@@ -1,4 +1,4 @@
-//! What a client knows of a public model, and where it knows it from.
+//! A client's knowledge of a public model, and where it comes from.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ impl PublicModel {
         Ok(Fingerprint::new(&self.spec, self.tokenizer.as_deref(), self.template.as_deref())?)
     }
 
-    /// How the model wants conversations written, if it says so.
+    /// The model's chat template, if it has one.
     ///
     /// # Errors
     /// See [`ChatTemplate::from_bytes`].
@@ -28,12 +28,12 @@ impl PublicModel {
     }
 }
 
-/// What a client insists on.
+/// The model that a client insists on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expectation {
     /// The shape, where it is known and not its hash alone: then the handshake compares it too.
     pub spec: Option<ModelSpec>,
-    /// What the server's model must be.
+    /// The fingerprint that the server's model must have.
     pub fingerprint: Fingerprint,
 }
 
@@ -77,7 +77,7 @@ mod tests {
         Fingerprint::new(&spec(eos), tokenizer.map(str::as_bytes), None).unwrap()
     }
 
-    /// The same with a chat template.
+    /// [`print`] with a chat template.
     fn talking(eos: u32, tokenizer: Option<&str>, template: &str) -> Fingerprint {
         Fingerprint::new(&spec(eos), tokenizer.map(str::as_bytes), Some(template.as_bytes())).unwrap()
     }

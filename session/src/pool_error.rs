@@ -44,9 +44,9 @@ pub enum PoolError {
     /// A file has the name of another part, or a client names parts in another order.
     #[error("this is part {found} of a pool, expected part {expected}")]
     OtherPart {
-        /// What it should be.
+        /// The part expected.
         expected: Part,
-        /// What the file says.
+        /// The part named in the file.
         found: Part,
     },
     /// A file stands where a pool is to be written.
@@ -58,7 +58,7 @@ pub enum PoolError {
     /// The file has other names: under each it could be used once.
     #[error("the pool has {count} names (hard links): it could be used under each, and is refused")]
     Names {
-        /// How many.
+        /// The number of names.
         count: u64,
     },
     /// The path is a directory, a pipe or the like.
@@ -109,7 +109,7 @@ pub enum PoolError {
     /// The header is intact, but makes no sense to this program.
     #[error("the pool's header: {what}")]
     Header {
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The other party's file.
@@ -123,21 +123,21 @@ pub enum PoolError {
     /// The file was claimed and cannot be used: nothing will read it again, and its partner is worth nothing.
     #[error("{source}; the pool is lost")]
     Lost {
-        /// What is wrong with it.
+        /// Its fault.
         source: Box<PoolError>,
     },
     /// The file was made for another model or other terms.
     #[error("the pool was made for another session: {}", listed(.differences))]
     Mismatch {
-        /// What differs.
+        /// The facts that differ.
         differences: Vec<Difference>,
     },
     /// The session wants more than the pool was made for.
     #[error("{got} {what} are more than the {limit} that the pool was made for")]
     Bound {
-        /// What there is too much of.
+        /// The counted things, in the plural.
         what: &'static str,
-        /// How much was asked for.
+        /// The number asked for.
         got: usize,
         /// The most that the pool serves.
         limit: usize,
@@ -189,14 +189,14 @@ pub enum PoolError {
     Io(#[from] std::io::Error),
 }
 
-/// What a pool was made for and what the session is.
+/// A fact of the session that is another one in the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Its name.
     pub name: String,
-    /// What the session has.
+    /// The session's value.
     pub expected: String,
-    /// What the pool has.
+    /// The pool's value.
     pub found: String,
 }
 
@@ -218,13 +218,13 @@ fn listed(differences: &[Difference]) -> String {
 pub(crate) const LOST: &str = "its part is lost: ";
 
 impl PoolError {
-    /// The same for a file that was claimed.
+    /// This error for a file that was claimed.
     pub(crate) fn lost(self) -> Self {
         PoolError::Lost { source: Box::new(self) }
     }
 
-    /// What the peer may read: of a mismatch the names alone, because a server's values tell about its weights, and
-    /// of the system's errors their kind.
+    /// The text that the peer may read: of a mismatch the names alone, because a server's values tell about its
+    /// weights, and of the system's errors their kind.
     pub(crate) fn for_peer(&self) -> String {
         match self {
             PoolError::Mismatch { differences } => {
@@ -240,7 +240,7 @@ impl PoolError {
     }
 }
 
-/// What is said of a file beside its id.
+/// The remark beside a file's id.
 fn in_brackets(part: &Part) -> String {
     if part.is_whole() { String::new() } else { format!(" (part {part})") }
 }

@@ -28,7 +28,7 @@ const GENERATED: usize = 2;
 const TEXT: &str = "The quick brown fox, 1984: \"To be, or not to be?\"\nfor (int i = 0; i < n; i++) { x += 3.14; }\n\
                     \u{c9}t\u{e9} \u{2014} \u{4f60}\u{597d}, JULIET and ROMEO walked to Verona.";
 
-/// What a range check did.
+/// The extent of a range check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeCheck {
     /// Tokens that went through the model.

@@ -1,8 +1,8 @@
-//! What other crates add: policies and activations, on all engines that there are.
+//! Additions of other crates: policies and activations, on all engines that there are.
 //!
 //! This crate is the lowest one that knows every engine, in the clear, in fixed point, between two parties and as a
-//! plan. What is registered here has its name wherever names are read in this process: on a command line, in a
-//! `config.json`, in the terms of a session, in a report. Both parties of a session register it.
+//! plan. A registered item has its name wherever names are read in this process: on a command line, in a `config.json`,
+//! in the terms of a session, in a report. Both parties of a session register it.
 
 use engine::Float;
 use model::{ActivationFunction, Functions, TakenActivation};
@@ -11,7 +11,7 @@ use planner::Plan;
 use protocols::{Fixed, Secure};
 use thiserror::Error;
 
-/// What cannot be registered.
+/// An addition that cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {

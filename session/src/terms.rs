@@ -1,4 +1,4 @@
-//! What two parties say about a session before it begins, and who watches it.
+//! The terms that two parties state before a session, and its observers.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
 use crate::Error;
 
-/// What both parties state before a session and must state alike. The client alone chooses the number of phases
-/// ([`protocols::Options::preprocess`]); the server adopts it or refuses.
+/// The facts that both parties state before a session and must state alike. The client alone chooses the number of
+/// phases ([`protocols::Options::preprocess`]); the server adopts it or refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Choices of the protocols.
     pub protocol: protocols::Options,
-    /// What the client learns of each position.
+    /// The outputs that the client learns of each position.
     pub reveal: Reveal,
     /// Fractional bits of the logits that the client learns.
     pub logit_bits: LogitBits,
@@ -38,7 +38,7 @@ pub struct Caller {
     pub key: Option<String>,
 }
 
-/// What a client asks for: public.
+/// A client's request: public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Lengths of prompt and text; the text may be shorter with `stop_at_eos`.
@@ -62,7 +62,7 @@ pub struct Limits {
     pub lengths: Lengths,
     /// Most positions of a conversation, in which all of its turns are; `None` allows no conversation.
     pub conversation: Option<usize>,
-    /// How long a session may take, for a client that has a conversation to know.
+    /// The longest time of a session, for a client that has a conversation to know.
     pub session: Option<Duration>,
     /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
     pub preprocess: Option<bool>,
@@ -79,7 +79,7 @@ impl Default for Limits {
     }
 }
 
-/// What a client may know about a model.
+/// The public facts of a model, which a client may know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublicModel {
     /// Name, for reports.
@@ -95,7 +95,7 @@ pub struct PublicModel {
     pub template: Option<Vec<u8>>,
 }
 
-/// What a client wants from a server beyond the terms.
+/// A client's wishes beyond the terms.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientOptions<'a> {
     /// The shape that the model must have; both parties report a difference.
@@ -219,7 +219,7 @@ impl Request {
         self.steps_after(0, spec, terms)
     }
 
-    /// The same of a turn after `before` positions.
+    /// [`planning_steps`](Self::planning_steps) of a turn after `before` positions.
     pub(crate) fn steps_after(&self, before: usize, spec: &ModelSpec, terms: &Terms) -> usize {
         let Lengths { prompt, tokens } = self.lengths;
         let chunk = chunk_size(spec, before.saturating_add(prompt), terms.prefill_chunk);

@@ -56,25 +56,25 @@ impl ClientSession {
         })
     }
 
-    /// The same, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
+    /// This session, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
     /// [`Next::Drafted`] are checked; without them nothing sensible is guessed.
     pub fn drafting(self, draft: Drafts) -> Self {
         ClientSession { draft: Some(draft), ..self }
     }
 
-    /// The same, where a text that ends at its end-of-text token goes on to the next [`bucket`](model::bucket) of
+    /// This session, where a text that ends at its end-of-text token goes on to the next [`bucket`](model::bucket) of
     /// tokens, which nobody sees: the server learns the bucket alone.
     pub fn padding_answers(self) -> Self {
         ClientSession { pad_answer: true, ..self }
     }
 
-    /// The same, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's
+    /// This session, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's
     /// but those of `kept`, which must be all that the client has.
     pub fn having_only(self, kept: Vec<PoolId>) -> Self {
         ClientSession { kept: Some(kept), ..self }
     }
 
-    /// What the server says about its model.
+    /// The server's description of its model.
     pub fn model(&self) -> &PublicModel {
         &self.model
     }

@@ -46,9 +46,10 @@
 //!
 //! A session may have several turns: see [`chat`]. A server that is older than chats rejects their request by name.
 //!
-//! What each party has after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made
-//! for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own length and any
-//! number of tokens after it. What does not fit a shorter prompt is made on the spot, booked as `offline`.
+//! The files that each party has after a crash are described in [`crate::pool`]. A generation may be shorter than what
+//! the pool was made for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own
+//! length and any number of tokens after it. What does not fit a shorter prompt is made on the spot, booked as
+//! `offline`.
 //!
 //! Neither party trusts the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! like one from a file, and a request is compared with the model's positions and the server's [`Limits`].
@@ -84,7 +85,7 @@ use model::{Drafts, Generation};
 use report::{Cost, Wire};
 pub use tokenizer::MAX_TOKENIZER_BYTES;
 
-/// What a session filled.
+/// The files that a session filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
     /// Names the two files.
@@ -100,7 +101,7 @@ impl std::fmt::Display for Filled {
     }
 }
 
-/// What one party has of a session that is over.
+/// One party's results of a session that is over.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Tokens of the prompt.
@@ -109,7 +110,7 @@ pub struct Outcome {
     pub generation: Generation,
     /// All accounts of the ledger.
     pub entries: Vec<Entry>,
-    /// What was made ahead, by kind: [`net::Ledger::divided`].
+    /// The correlations made ahead, by kind: [`net::Ledger::divided`].
     pub kinds: Vec<Entry>,
     /// Cost of each token after the first. The stop byte that follows a token counts for the next one. Of the tokens
     /// of one pass the first has all of its cost.
@@ -120,6 +121,6 @@ pub struct Outcome {
     pub preprocess: bool,
     /// The guesses of its passes.
     pub draft: Option<Drafts>,
-    /// How the bytes travelled; `None` where there is no wire.
+    /// The bytes that crossed the wire, and whether the link was encrypted; `None` where there is no wire.
     pub wire: Option<Wire>,
 }

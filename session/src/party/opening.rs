@@ -41,14 +41,14 @@ const POOL_BYTES: usize = 16;
 
 /// The name under which a client says whether it needs the tokenizer.
 const WANTS_TOKENIZER: &str = "tokenizer";
-/// The same for the chat template; a client that does not need it says nothing.
+/// The name under which a client says that it needs the chat template; otherwise it says nothing.
 const WANTS_TEMPLATE: &str = "template";
 /// The name of the model's name.
 const NAME: &str = "name";
 /// The name of the client's choice of one phase (`false`) or two (`true`).
 const PREPROCESS: &str = "preprocess";
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SessionKind {
     /// A generation; what it needs is made in the session.
@@ -195,7 +195,7 @@ pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) 
     })
 }
 
-/// What both parties state alike.
+/// The facts that both parties state alike.
 fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
     let alike = facts.iter().filter(|(name, _)| name != PREPROCESS);
@@ -242,7 +242,7 @@ impl Terms {
     }
 }
 
-/// What is stated of a link.
+/// The text by which a link is stated.
 fn link_name(link: net::Shape) -> String {
     format!("{} bytes per second, {} ns there and back", link.bytes_per_second, link.round_trip.as_nanos())
 }

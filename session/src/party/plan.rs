@@ -15,7 +15,7 @@ use crate::Error;
 use crate::needs::{listing, needs};
 use crate::pool::{PoolId, Purpose, check_bound};
 
-/// How long the rehearsal of the opening may take.
+/// The longest time that the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
 
 /// Predicts a session of a client and a server from shapes alone:
@@ -49,7 +49,7 @@ enum Extent {
     Spending { bound: Lengths, part: Part },
 }
 
-/// What a plan says of a session.
+/// The plan of a session.
 #[derive(Clone, Debug)]
 pub struct Planned {
     /// The outcome of either party, with the times of the plan's setting.
@@ -162,7 +162,7 @@ impl<'a> SessionPlan<'a> {
         Ok(Planned { outcome: finish(&mut engine, terms, &request, generation, recorder), footprint, work })
     }
 
-    /// What the client says that it wants.
+    /// The client's request, and its kind.
     fn asked(&self) -> Result<(SessionKind, Request), Error> {
         Ok(match self.extent {
             Extent::Generation => (SessionKind::Generate, self.request),

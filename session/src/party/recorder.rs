@@ -30,7 +30,7 @@ pub(super) trait Booked: Engine {
     /// The parties compare their transcripts of the session. Only then are its results final.
     fn confirm_transcript(&mut self) -> Result<(), NetError>;
 
-    /// How the bytes travelled so far.
+    /// The bytes that crossed the wire so far.
     fn wire(&mut self) -> Option<Wire>;
 }
 
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// What the server makes of the client's `word` after a pass that keeps up to four tokens.
+    /// The server's reading of the client's `word` after a pass that keeps up to four tokens.
     fn told(word: &[u8]) -> Result<usize, protocols::Error> {
         let (client, server) = memory_pair(Duration::from_secs(20));
         thread::scope(|scope| {

@@ -24,8 +24,8 @@ pub struct ModelServer {
     digest: OnceLock<String>,
 }
 
-/// How a server loads its model; [`ServerBuilder::default`] serves policies without learned columns, keeps no
-/// transforms and computes alone.
+/// Loads a server's model; [`ServerBuilder::default`] serves policies without learned columns, keeps no transforms and
+/// computes alone.
 #[derive(Clone, Default)]
 pub struct ServerBuilder {
     policy: PolicySpec,
@@ -74,7 +74,7 @@ impl ServerBuilder {
     }
 }
 
-/// What a session was granted.
+/// The session that a client was granted.
 enum Grant {
     /// A generation.
     Generate,
@@ -87,7 +87,7 @@ enum Grant {
 }
 
 impl ModelServer {
-    /// How to load a model: `ModelServer::builder().policy(&policy).load(files)`.
+    /// Loads a model: `ModelServer::builder().policy(&policy).load(files)`.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
@@ -115,7 +115,7 @@ impl ModelServer {
         Ok(self)
     }
 
-    /// What clients may know.
+    /// The public facts of the model, which clients may know.
     pub fn public(&self) -> &PublicModel {
         &self.public
     }

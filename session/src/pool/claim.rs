@@ -56,7 +56,7 @@ impl Pool {
         })
     }
 
-    /// What is at `path` is another file.
+    /// The error for another file at `path`.
     fn replaced(&self, path: &Path) -> PoolError {
         match read_header(path) {
             Ok((header, _)) => PoolError::Replaced { expected: self.header.id, found: header.id },

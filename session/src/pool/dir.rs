@@ -26,7 +26,7 @@ pub struct Pools {
     dir: PathBuf,
     max: usize,
     max_per_peer: usize,
-    /// What sessions of this process are filling now.
+    /// The pools that sessions of this process are filling now.
     filling: Arc<Mutex<Vec<Entry>>>,
 }
 
@@ -177,7 +177,7 @@ impl Pools {
     }
 }
 
-/// What the limits see of a file.
+/// A file, as the limits see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     peer: Option<String>,
@@ -197,9 +197,9 @@ fn entries(files: &[Found], state: State) -> Vec<Entry> {
     of_state.map(entry).collect()
 }
 
-/// How many pools the files are. Parts of a peer's for the same lengths count as one pool together, from the first
-/// part on, because they are to become one. The same part twice counts twice: parts differ in size, and many copies
-/// of the largest must not pass for one pool.
+/// The number of pools that the files are. Parts of a peer's for the same lengths count as one pool together, from the
+/// first part on, because they are to become one. The same part twice counts twice: parts differ in size, and many
+/// copies of the largest must not pass for one pool.
 fn pools(entries: &[Entry]) -> usize {
     let mut copies: BTreeMap<_, BTreeMap<Part, usize>> = BTreeMap::new();
     for Entry { peer, bound, part } in entries {
@@ -209,7 +209,7 @@ fn pools(entries: &[Entry]) -> usize {
     copies.values().filter_map(|parts| parts.values().max()).sum()
 }
 
-/// How many pools `files` are that can be spent, or will be with their other parts.
+/// The number of pools among `files` that can be spent, or will be with their other parts.
 pub fn count(files: &[Found]) -> usize {
     pools(&entries(files, State::Pool))
 }

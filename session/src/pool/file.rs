@@ -89,7 +89,7 @@ impl Pool {
         Ok(Pool { path: path.into(), alias: None, header, part, source })
     }
 
-    /// The same file may also be found at `alias`.
+    /// This pool, whose file may also be found at `alias`.
     pub(super) fn known_as(self, alias: PathBuf) -> Self {
         Pool { alias: Some(alias), ..self }
     }

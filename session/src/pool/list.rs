@@ -15,12 +15,13 @@ use super::draft::DRAFT;
 use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
 use super::{PoolError, PoolId};
 
-/// How long a file waits for the client's word that it has its part, counted from the last session that concerned it.
+/// The time that a file waits for the client's word that it has its part, counted from the last session that concerned
+/// it.
 pub const PENDING_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Ends the name of a file that waits.
 pub(super) const PENDING: &str = "pending";
-/// How far a file has come.
+/// The state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -51,7 +52,7 @@ impl Found {
         &self.path
     }
 
-    /// How far it has come.
+    /// Its state.
     pub fn state(&self) -> State {
         self.state
     }
@@ -101,7 +102,7 @@ impl Found {
         self.header.as_ref().ok()?.peer()
     }
 
-    /// What is wrong with the header, or with how the file is reached.
+    /// The fault of the header, or of the way in which the file is reached.
     pub fn problem(&self) -> Option<&PoolError> {
         self.header.as_ref().err()
     }

@@ -126,7 +126,7 @@ const PEER: &str = "peer";
 /// The name of a part among the facts; a whole pool has none.
 const PART: &str = "part";
 
-/// What a pool is good for: everything that its words depend on, by name, and what it holds.
+/// The purpose of a pool: everything that its words depend on, by name, and the needs that it holds.
 #[derive(Clone, Debug)]
 pub struct Purpose {
     bound: Lengths,
@@ -186,8 +186,8 @@ impl Purpose {
         Ok(Purpose { bound, facts, needs: needs.stored() })
     }
 
-    /// What each part of a pool for this is good for, in order, in as many parts as `part` is one of. A part holds
-    /// what [`Needs::parts`] gives it.
+    /// The purposes of all parts of such a pool, in order, in as many parts as `part` is one of. A part holds the needs
+    /// that [`Needs::parts`] gives it.
     ///
     /// # Errors
     /// If the model cannot do as much.
@@ -212,7 +212,7 @@ impl Purpose {
         Purpose { bound: self.bound, facts, needs }
     }
 
-    /// What a pool for this holds.
+    /// The needs that such a pool holds.
     pub fn needs(&self) -> &Needs {
         &self.needs
     }

@@ -115,7 +115,7 @@ impl PoolSet {
         parts.try_for_each(|(at, pool)| act(pool, at).map_err(|e| e.at(pool.path())))
     }
 
-    /// The same set with every part at another place.
+    /// This set with every part at another place.
     pub(super) fn moved(self, to: impl Fn(Pool) -> Result<Pool, PoolError>) -> Result<Self, Error> {
         let each = self.parts.into_iter().map(|pool| {
             let path = pool.path().to_owned();

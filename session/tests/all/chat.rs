@@ -57,7 +57,7 @@ fn session<T: Send>(
     within(&Limits::default(), terms, template, observer, |chat| talk(chat.unwrap()))
 }
 
-/// The same with a server of these limits.
+/// [`session`] with a server of these limits.
 fn within<T: Send>(
     limits: &Limits,
     terms: &Terms,

@@ -290,12 +290,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What both parties say.
+    /// The outcomes of both parties.
     fn run(&self, guess: &mut dyn Guess, eyes: &mut (dyn Observer + Send)) -> [Result<Outcome, Error>; 2] {
         self.run_lying(None, guess, eyes)
     }
 
-    /// The same, where the client says `lie`, if there is one, where it says how many tokens a pass keeps.
+    /// The outcomes of both parties, where the client says `lie`, if there is one, in the place of the number of tokens
+    /// that a pass keeps.
     fn run_lying(
         &self,
         lie: Option<u8>,

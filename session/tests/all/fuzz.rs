@@ -27,7 +27,7 @@ fn terms(mode: Mode) -> Terms {
     terms
 }
 
-/// What both parties of an honest session send up to the request and the verdict.
+/// Messages that both parties of an honest session send up to the request and the verdict.
 pub(crate) fn opening(mode: Mode) -> [Vec<Vec<u8>>; 2] {
     let place = tempfile::tempdir().unwrap();
     let session = run(mode, &PolicySpec::default(), None, place.path());
@@ -141,7 +141,7 @@ fn write_private(path: &Path, bytes: &[u8]) {
     file.write_all(bytes).unwrap();
 }
 
-/// What pools of the tiny sessions are for.
+/// The purpose of pools of the tiny sessions.
 fn purpose() -> Purpose {
     Purpose::new(public(), &terms(Mode::Spend), BOUND, None, None).expect("a purpose")
 }

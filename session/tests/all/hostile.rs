@@ -19,9 +19,9 @@ use waggle_session::pool::{PoolSet, Pools, part_path};
 /// Longer than any session of the tiny model takes on a busy machine: what takes longer hangs.
 const HANG: Duration = Duration::from_secs(120);
 
-/// What the client writes after.
+/// The text that the client continues.
 pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
-/// How many tokens it asks for.
+/// The number of tokens that it asks for.
 pub(crate) const TOKENS: usize = 2;
 pub(crate) const BOUND: Lengths = Lengths { prompt: PROMPT.len(), tokens: TOKENS };
 
@@ -40,7 +40,7 @@ fn tiny_for(policy: &PolicySpec) -> ModelServer {
     ModelServer::builder().policy(policy).load(ModelFiles::open(dir.path()).unwrap()).unwrap()
 }
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// A generation in one phase.
@@ -57,7 +57,7 @@ pub(crate) enum Mode {
     SpendParts,
 }
 
-/// How many parts a pool has that is made in parts.
+/// Parts of a pool that is made in parts.
 pub(crate) const PARTS: u32 = 2;
 
 impl Mode {
@@ -86,7 +86,7 @@ pub(crate) fn policies() -> Vec<PolicySpec> {
     known.filter(|policy| !policy.clear_only()).chain([reveals]).collect()
 }
 
-/// What both parties say of a session.
+/// The outcomes of both parties of a session.
 pub(crate) struct Session {
     pub(crate) client: Result<Outcome, Error>,
     pub(crate) server: Result<Outcome, Error>,
@@ -169,7 +169,7 @@ pub(crate) fn shared() -> &'static ModelServer {
     HOSTED.get_or_init(tiny)
 }
 
-/// What clients know of it.
+/// The public facts of that model.
 pub(crate) fn public() -> &'static PublicModel {
     shared().public()
 }

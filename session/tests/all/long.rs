@@ -22,7 +22,7 @@ fn max_fixed_error(positions: usize) -> f32 {
     0.05f32.max(positions as f32 / (1 << 18) as f32)
 }
 
-/// The same between two parties and fixed point.
+/// Largest difference of a logit between two parties and fixed point.
 const MAX_SECURE_ERROR: f32 = 0.05;
 
 /// The model with weights so large that attention has peaks.

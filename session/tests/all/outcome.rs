@@ -1,4 +1,4 @@
-//! What is compared of sessions.
+//! The parts of sessions that tests compare.
 
 use engine::LogitBits;
 use net::{Entry, Phase};
@@ -9,7 +9,7 @@ pub(crate) fn fine_terms() -> Terms {
     Terms { logit_bits: LogitBits::FINEST, ..Terms::default() }
 }
 
-/// What all ledgers of a session agree on.
+/// The accounts that all ledgers of a session agree on.
 pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
     let mut entries = outcome.entries.clone();
     entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());

@@ -17,7 +17,8 @@ const LENGTH: usize = 12;
 /// differences.
 const MAX_FLOAT_ERROR: f32 = 1e-3;
 
-/// The same in fixed point: roundings depend on the positions of rotary embeddings.
+/// Largest difference of a logit that the padding makes in fixed point: roundings depend on the positions of rotary
+/// embeddings.
 const MAX_FIXED_ERROR: f32 = 0.02;
 
 /// `ids` behind as many tokens of padding as make [`LENGTH`], and the options that say so.

@@ -46,7 +46,7 @@ pub(crate) fn load_fixed(
     load_fixed_for(&PolicySpec::default(), spec, checkpoint, frac_bits)
 }
 
-/// The same, for generations under `policy`.
+/// [`load_fixed`] for generations under `policy`.
 pub(crate) fn load_fixed_for(
     policy: &PolicySpec,
     spec: &ModelSpec,

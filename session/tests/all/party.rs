@@ -84,7 +84,7 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
     assert!(matches!(request(0, 1).validate(spec, &terms, &limits), Err(Error::Model(model::Error::Nothing))));
 }
 
-/// What a client says to a server that shakes hands and then behaves as `lie` does.
+/// The error of a client that meets a server that shakes hands and then behaves as `lie` does.
 fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send) -> Error {
     let (client, mut server) = channels();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What a server allows in a conversation, and says so.
+//! The bounds of a conversation, which the server states.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::party::Limits;
 /// Bytes of the message.
 pub(super) const BOUNDS_BYTES: usize = 12;
 
-/// How much and how long.
+/// Bounds on length and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     /// Positions of a conversation.
@@ -36,7 +36,7 @@ impl Bounds {
         bytes
     }
 
-    /// What [`Bounds::encode`] made.
+    /// Reads the bytes of [`Bounds::encode`].
     pub(super) fn decode(bytes: [u8; BOUNDS_BYTES]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
         let [positions, silence, session] = [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_le_bytes);

@@ -59,17 +59,17 @@ impl ChatSession {
         Ok(ChatSession { talk, public, terms, model, bound, bounds, since, last, ready, open, opening })
     }
 
-    /// What the server says about its model.
+    /// The server's description of its model.
     pub fn model(&self) -> &PublicModel {
         &self.public
     }
 
-    /// How long the server waits for a word of this party, which may [stay](ChatSession::stay) meanwhile.
+    /// The time that the server waits for a word of this party, which may [stay](ChatSession::stay) meanwhile.
     pub fn silence(&self) -> Duration {
         self.bounds.silence
     }
 
-    /// What it took to open the session.
+    /// The cost of opening the session.
     pub fn opening(&self) -> &Phases {
         &self.opening
     }

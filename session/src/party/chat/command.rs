@@ -1,4 +1,4 @@
-//! What a client wants next.
+//! Commands of a client.
 
 use model::Lengths;
 use net::NetError;
@@ -8,7 +8,7 @@ use super::COMMAND;
 /// Bytes of a command.
 pub(super) const COMMAND_BYTES: usize = 9;
 
-/// What a client wants next.
+/// A client's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// The session ends.

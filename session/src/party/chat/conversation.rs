@@ -1,4 +1,4 @@
-//! What both parties of a chat have and do alike.
+//! State and steps that both parties of a chat have in common.
 
 use model::{Generation, Input, Lengths, ModelSpec, Next, check_padding, generate_with};
 use mpcache::{KvCache, PolicySpec};
@@ -18,7 +18,7 @@ use crate::terms::check_bounded;
 /// All phases, in the order of their numbers.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
 
-/// What a turn took.
+/// The cost of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnCost {
     /// Since the turn before: `offline` is what was prepared while nobody waited, and `setup` the waiting itself.
@@ -35,9 +35,9 @@ pub(super) struct Conversation {
     pub(super) limit: usize,
     /// The turns that the cache holds, in a session of two phases.
     rehearsal: Option<Rehearsal>,
-    /// What a turn of the greatest lengths would need next, once that is known.
+    /// The needs of a next turn of the greatest lengths, once they are known.
     ahead: Option<Needs>,
-    /// The same in an empty conversation.
+    /// The needs of such a turn in an empty conversation.
     first: Option<Needs>,
     /// Costs of tokens so far.
     meter: TokenMeter,
@@ -140,7 +140,7 @@ impl Conversation {
         Some(Lengths { prompt, tokens: tokens.min(left - prompt) })
     }
 
-    /// What the longest turn would need, without the masks of keys and values.
+    /// The needs of the longest turn, without the masks of keys and values.
     fn ahead(&mut self, setting: &Setting, observer: &dyn Observer) -> Result<Needs, Error> {
         if let (None, Some(longest)) = (&self.ahead, self.longest(setting)) {
             self.ahead = self.needs(setting, longest, observer)?.map(|needs| needs.without_operands());
@@ -151,7 +151,7 @@ impl Conversation {
         Ok(self.ahead.clone().unwrap_or_default())
     }
 
-    /// What `turn` needs after the turns so far, in a session of two phases.
+    /// The needs of `turn` after the turns so far, in a session of two phases.
     fn needs(&mut self, setting: &Setting, turn: Lengths, observer: &dyn Observer) -> Result<Option<Needs>, Error> {
         self.rehearsal.as_mut().map(|rehearsal| rehearsal.needs(setting, turn, observer)).transpose()
     }
@@ -216,7 +216,7 @@ impl Conversation {
         }
     }
 
-    /// What the session leaves.
+    /// The session's outcome.
     pub(super) fn finish(mut self, setting: &Setting) -> Outcome {
         let lengths = Lengths { prompt: self.read, tokens: self.generation.count };
         let mut silent = Silent;

@@ -46,13 +46,13 @@ use protocols::FixedWeight;
 
 use super::{PublicModel, Request, Terms};
 
-/// What a chat is about, the same at both parties.
+/// The subject of a chat, the same at both parties.
 pub(super) struct Setting<'a> {
-    /// What is public about the model.
+    /// The public facts of the model.
     pub(super) public: &'a PublicModel,
     /// Its weights, on the server; its shapes on the client.
     pub(super) model: &'a Model<FixedWeight>,
-    /// What the parties agree on.
+    /// The terms that the parties agree on.
     pub(super) terms: &'a Terms,
     /// The longest turn, and whether an answer ends at the end of a text.
     pub(super) bound: &'a Request,
@@ -67,18 +67,18 @@ const ANSWER: &str = "chat/answer";
 /// Tokens of a slice of preparation. Fewer would let a user wait less, and cost more bytes.
 const SLICE: usize = 16;
 
-/// How many slices the preparation of a turn of at most `turn` has.
+/// The number of slices in the preparation of a turn of at most `turn`.
 pub fn slices(turn: Lengths) -> usize {
     turn.prompt.saturating_add(turn.tokens).div_ceil(SLICE).max(1)
 }
 
-/// What one party has of a turn.
+/// One party's results of a turn.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// Tokens that were read: those that are new, and the last one of the answer before.
     pub prompt_tokens: usize,
     /// Tokens and logits, on the client; their number on both.
     pub generation: Generation,
-    /// What it took.
+    /// Its cost.
     pub cost: TurnCost,
 }

@@ -1,4 +1,4 @@
-//! What a turn needs, from shapes alone: a plan that goes on from the turns before it.
+//! The needs of a turn, from shapes alone: a plan that goes on from the turns before it.
 
 use model::{Hooks, Input, Lengths, Model, Next, Sampler, generate_with};
 use mpcache::KvCache;
@@ -84,7 +84,7 @@ impl Rehearsal {
         Ok(())
     }
 
-    /// What `turn` needs after the turns so far.
+    /// The needs of `turn` after the turns so far.
     pub(super) fn needs(
         &mut self,
         setting: &Setting,
