@@ -20,7 +20,7 @@ pub(crate) struct Classes {
     running: Option<usize>,
 }
 
-/// What tells classes apart: the model's word, and inputs, outputs and fractional bits of each weight.
+/// The key that tells classes apart: the model's word, and inputs, outputs and fractional bits of each weight.
 type Key = (usize, Vec<(usize, usize, u32)>);
 
 /// Layers that take the same in every pass.
@@ -30,9 +30,9 @@ struct Class {
     first: Member,
     /// The others.
     others: Vec<Member>,
-    /// What the first layer took in all passes.
+    /// The needs of the first layer in all passes.
     needs: Needs,
-    /// What it did in this one.
+    /// The events of the first layer in this pass.
     events: Vec<Event>,
     /// A tensor, or several.
     output: Option<Box<dyn Any + Send>>,
@@ -60,9 +60,9 @@ pub(crate) enum Event {
     Take(Need),
     /// A cost is booked.
     Book {
-        /// What is booked.
+        /// The cost booked.
         cost: Cost,
-        /// How the layers after the first went through it.
+        /// Passages of the layers after the first.
         passages: Vec<Passage>,
     },
 }
@@ -102,12 +102,12 @@ impl Classes {
         }
     }
 
-    /// What the first layer of `class` gave.
+    /// The output of the first layer of `class`.
     pub(crate) fn output(&self, class: usize) -> Option<&dyn Any> {
         self.list[class].output.as_ref().map(|output| &**output as &dyn Any)
     }
 
-    /// What the first layer of `class` did in this pass.
+    /// The events of the first layer of `class` in this pass.
     pub(crate) fn events(&mut self, class: usize) -> &mut [Event] {
         &mut self.list[class].events
     }
@@ -119,7 +119,7 @@ impl Classes {
         }
     }
 
-    /// What the layer that is run has taken in all passes, if one is.
+    /// The needs of the layer that is run, in all passes, if one is.
     pub(crate) fn running(&mut self) -> Option<&mut Needs> {
         self.running.map(|class| &mut self.list[class].needs)
     }
@@ -133,7 +133,7 @@ impl Classes {
     }
 }
 
-/// What the layer `to` takes where the layer `from` takes `needs`.
+/// The needs of the layer `to` where those of the layer `from` are `needs`.
 fn renamed(needs: &Needs, from: &Member, to: &Member) -> Needs {
     let kind = |kind: &CorrelationKind| {
         let place = kind.weight().and_then(|name| from.weights.iter().position(|weight| weight == name));

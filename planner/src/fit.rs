@@ -13,13 +13,13 @@ use protocols::{Kernel, Rates};
 
 use crate::Units;
 
-/// How much the reference counts: a kernel off by all of its time weighs as much as so many accounts of the mean.
+/// The weight of the reference: a kernel off by all of its time weighs as much as so many accounts of the mean.
 const REFERENCE_WEIGHT: f64 = 0.3;
 
 /// Rounds of the descent; it stops earlier when nothing moves.
 const ROUNDS: usize = 20_000;
 
-/// What one party took for one account.
+/// The time and work of one party for one account.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
     /// Processor time.

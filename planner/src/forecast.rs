@@ -208,7 +208,7 @@ impl Forecast {
     }
 }
 
-/// What a holder does for a byte of a key, and the other party.
+/// The kernels of a holder for a byte of a key, and those of the other party.
 const MAKE_PUBLIC: [Kernel; 2] = [Kernel::PublicKey; 2];
 const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
 

@@ -1,5 +1,5 @@
-//! What a session would cost, known from shapes alone: bytes and flows by account, time on given machines over a
-//! given link, and memory.
+//! The cost of a session, known from shapes alone: bytes and flows by account, time on given machines over a given
+//! link, and memory.
 //!
 //! A [`Planner`] is a box ([`Abb`](protocols::Abb)) without values. A program that runs on it takes the same steps as
 //! one that runs between two parties, and the planner books what each step sends. Its ledger then equals that of the

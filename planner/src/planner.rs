@@ -32,7 +32,7 @@ pub struct Planner {
     forecast: Forecast,
     options: Options,
     stock: Levels,
-    /// What was taken outside of layers.
+    /// The needs outside of layers.
     needs: Needs,
     classes: Classes,
     /// Whether costs go into the ledger.
@@ -54,7 +54,7 @@ impl Planner {
         Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
     }
 
-    /// The same, which books times in `setting` too: the client's clock and processor, and the server's processor.
+    /// This planner, which books times in `setting` too: the client's clock and processor, and the server's processor.
     pub fn timed(mut self, setting: Setting) -> Self {
         self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self
@@ -82,8 +82,8 @@ impl Planner {
         Planner { books: false, ..Planner::new(options) }
     }
 
-    /// The same, with the plans of HE operations and tournaments that `other` has searched for. It must have the same
-    /// options; otherwise this panics.
+    /// This planner, with the plans of HE operations and tournaments that `other` has searched for. It must have the
+    /// same options; otherwise this panics.
     pub fn with_plans_of(self, other: Self) -> Self {
         assert_eq!(self.options, other.options, "plans follow the options");
         Planner { plans: other.plans, ..self }
@@ -112,7 +112,7 @@ impl Planner {
         self.stock = Levels::of(needs);
     }
 
-    /// What the run so far takes from a stock.
+    /// The needs of the run so far.
     pub fn needs(&self) -> Needs {
         let mut all = self.needs.clone();
         self.classes.add_to(&mut all);

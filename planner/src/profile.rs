@@ -17,7 +17,7 @@ const MOST_CORES: u32 = 65_536;
 /// Most nanoseconds of a unit that are believed: a minute.
 const MOST_NANOSECONDS: f64 = 60e9;
 
-/// What `waggle calibrate` measured of a machine. It says nothing of any prompt, model or key.
+/// A machine as `waggle calibrate` measured it. It says nothing of any prompt, model or key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -31,7 +31,7 @@ pub struct Profile {
     pub kernels: String,
     /// Cores that the program used.
     pub cores: u32,
-    /// What each core after the first adds, as a share of the first.
+    /// The speed that each core after the first adds, as a share of the first.
     pub speedup: f64,
     /// Nanoseconds from a message on the wire to the thread that waits for it.
     pub wake_nanoseconds: f64,
@@ -48,7 +48,7 @@ pub enum ProfileError {
     /// Not a file of this kind.
     #[error("it is no calibration: {what}")]
     Malformed {
-        /// What the reader of JSON says.
+        /// The message of the reader of JSON.
         what: String,
     },
     /// A file of another form.

@@ -1,4 +1,4 @@
-//! How much memory the steps of an operation take while they run, estimated from its cost.
+//! Memory of the steps of an operation while they run, estimated from its cost.
 //!
 //! Operations hold what they send and receive, the OTs that they use and the operands of their kernels, all of it for
 //! one batch. The bytes below are those of the buffers in the code, rounded up for copies that live side by side.

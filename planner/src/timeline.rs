@@ -20,14 +20,14 @@ use net::{Direction, Phase, Role, Shape, Traffic};
 use protocols::cost::Step;
 use protocols::{Kernel, Rates, Work};
 
-/// What a party computes with.
+/// The machine of a party.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// Seconds of one core for a unit of each kernel.
     pub rates: Rates,
     /// Threads of its pool.
     pub cores: u32,
-    /// What each core after the first adds, as a share of the first, where work is spread over all.
+    /// The speed that each core after the first adds, as a share of the first, where work is spread over all.
     pub speedup: f64,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Timeline {
     clocks: [f64; 2],
     /// When the wire of each party is free.
     wires: [f64; 2],
-    /// What each party computed last.
+    /// The latest work of each party.
     busy: [VecDeque<Span>; 2],
     /// Seconds by phase that are not in a ledger yet.
     unbooked: [Seconds; PHASES.len()],
@@ -104,7 +104,7 @@ struct Tally {
     /// Since accounts were booked last.
     open: BTreeMap<(Phase, Kernel), [f64; 2]>,
     accounts: Tallies,
-    /// How many rounds one round stands for.
+    /// The number of rounds that one round stands for.
     rounds: f64,
 }
 
@@ -113,7 +113,7 @@ impl Tally {
         self.open.entry((phase, kernel)).or_default()[party as usize] += self.rounds * units as f64;
     }
 
-    /// What was counted belongs to the accounts of `path`.
+    /// Gives the units counted since the last call to the accounts of `path`.
     fn book(&mut self, path: &str) {
         for ((phase, kernel), units) in std::mem::take(&mut self.open) {
             let none = || [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]);
@@ -159,7 +159,7 @@ impl Timeline {
         }
     }
 
-    /// The same, which counts the units of kernels by account.
+    /// This timeline, which counts the units of kernels by account.
     pub(crate) fn tallied(self) -> Self {
         Timeline { tally: Some(Tally { rounds: 1.0, ..Tally::default() }), ..self }
     }
@@ -183,7 +183,7 @@ impl Timeline {
         }
     }
 
-    /// The same `times` times.
+    /// [`play`](Self::play), `times` times.
     pub(crate) fn repeat(&mut self, steps: &[Step], times: u64, phase: Phase) {
         let single = times.min(ROUNDS);
         let mut before = (self.clocks, self.wires, self.unbooked);
@@ -335,7 +335,7 @@ impl Timeline {
         self.compute(receiver, Kernel::ByteReceived, bytes, phase);
     }
 
-    /// What was not booked yet, by phase: all of it in `path`.
+    /// The times that were not booked yet, by phase: all of them in `path`.
     pub(crate) fn take_unbooked(&mut self, path: &str) -> impl Iterator<Item = (Phase, Traffic)> + use<> {
         if let Some(tally) = &mut self.tally {
             tally.book(path);

@@ -34,13 +34,13 @@ struct Pattern {
     first: Option<Direction>,
     /// The direction of their last message.
     last: Option<Direction>,
-    /// What is booked, without the bytes and messages of refills.
+    /// The traffic booked each time, without the bytes and messages of refills.
     once: Vec<(Phase, Traffic)>,
-    /// How often this happens.
+    /// The number of times that this happens.
     times: u64,
 }
 
-/// How often everything happened up to some point.
+/// The number of times that each pattern happened up to some point, and the state of the refills there.
 #[derive(Debug)]
 struct Place {
     patterns: Vec<u64>,
@@ -54,7 +54,7 @@ struct Walk {
     /// The direction of the last message.
     last: Option<Direction>,
     left: u64,
-    /// What refills have sent, by OT sender.
+    /// Bytes and messages that refills have sent, by OT sender.
     wires: [Wire; 2],
 }
 
@@ -137,7 +137,7 @@ impl Passage {
         })
     }
 
-    /// How often each pattern happened.
+    /// The number of times that each pattern happened.
     fn times(&self) -> Vec<u64> {
         self.patterns.iter().map(|pattern| pattern.times).collect()
     }

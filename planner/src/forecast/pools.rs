@@ -45,7 +45,7 @@ impl Pools {
         Pools { plan: PoolPlan { kind, min_batch: kind.default_batch() }, levels: Default::default() }
     }
 
-    /// What makes the OTs.
+    /// The source of the OTs.
     pub(super) fn kind(&self) -> CotKind {
         self.plan.kind
     }
@@ -71,7 +71,7 @@ impl Pools {
         self.plan.refill_amount(made, held, draw.least)
     }
 
-    /// What a refill by `amount` for `sender` sends.
+    /// The messages of a refill by `amount` for `sender`.
     pub(super) fn wire(&self, sender: Role, amount: usize) -> Wire {
         self.plan.refill_wire(self.levels[sender as usize].made, amount)
     }
