@@ -1,4 +1,4 @@
-//! How long a product of the online phase takes with the ranks of a job:
+//! Times a product of the online phase with the ranks of a job:
 //!
 //! ```sh
 //! mpirun --bind-to none -n 2 target/release/examples/product INPUTS OUTPUTS ROWS TIMES

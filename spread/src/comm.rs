@@ -1,4 +1,4 @@
-//! What is needed of a means to reach other ranks.
+//! The means by which ranks reach each other.
 
 /// A job of ranks that reach each other. One thread of each rank makes all calls.
 ///

@@ -1,4 +1,4 @@
-//! What can go wrong between ranks.
+//! Errors between ranks.
 
 use thiserror::Error;
 
@@ -56,7 +56,7 @@ pub enum SpreadError {
         rank: usize,
         /// When.
         step: &'static str,
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
     },
     /// A matrix with rows too long for one message.
@@ -74,7 +74,7 @@ pub enum SpreadError {
     NoMatrix {
         /// Its number.
         number: usize,
-        /// How many there are.
+        /// The number of matrices.
         matrices: usize,
     },
     /// Rank 0 has ended.

@@ -12,7 +12,7 @@ use mpi::traits::{Communicator, Destination, Root, Source};
 use crate::SpreadError;
 use crate::comm::Comm;
 
-/// How long a rank looks for a message without a pause. A product of a session follows the one before soon.
+/// The time that a rank looks for a message without a pause. A product of a session follows the one before soon.
 const EAGER: Duration = Duration::from_millis(2);
 /// The pause between two looks after that, and after [`LONG`].
 const PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(2)];

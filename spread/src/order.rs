@@ -6,7 +6,7 @@ use crate::SpreadError;
 /// have ended.
 const MAX_WORDS: usize = 1024;
 
-/// What rank 0 tells another rank.
+/// Messages of rank 0 to another rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
     /// The largest entry of the next matrix.
@@ -50,12 +50,12 @@ impl Order {
     }
 }
 
-/// What another rank tells rank 0.
+/// Messages of another rank to rank 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Word {
     /// It has opened this model.
     Model {
-        /// What must be the same everywhere.
+        /// The digest, which must be the same everywhere.
         digest: String,
         /// Its machine.
         host: String,

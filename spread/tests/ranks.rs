@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Command;
 
-/// What mpirun is told in tests: root may run it, and ranks may be more than cores.
+/// Options of mpirun in tests: root may run it, and ranks may be more than cores.
 const OPTIONS: [&str; 2] = ["--allow-run-as-root", "--oversubscribe"];
 
 /// Runs the test `name` of this program in `ranks` ranks. Returns whether all succeeded and what they said, or `None`

@@ -1,4 +1,4 @@
-//! What every rank of a job does in the tests, whatever the ranks are.
+//! Steps of every rank of a job in the tests, whatever the ranks are.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,7 +13,7 @@ use waggle_spread::Ranks;
 const SHAPES: [(usize, usize, usize); 7] =
     [(1, 1, 1), (9, 2, 3), (70, 3, 2), (64, 128, 1), (333, 1001, 5), (4097, 65, 2), (5, 4099, 33)];
 
-/// The same matrices at every rank, stored by rows and by columns.
+/// Matrices, equal at every rank, stored by rows and by columns.
 fn matrices() -> Vec<FixedMatrix> {
     let mut rng = StdRng::seed_from_u64(3);
     let most = (1i32 << WEIGHT_BITS) - 1;
