@@ -100,7 +100,7 @@ pub enum CheckpointError {
     Buffer {
         /// Published name.
         tensor: String,
-        /// The entries that it must have.
+        /// The content that it must have.
         what: &'static str,
     },
     /// No file with learned columns.

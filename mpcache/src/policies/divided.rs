@@ -107,7 +107,7 @@ impl PolicyFamily for Divided {
 const DUO: &str = "duo";
 const RAZOR: &str = "razor";
 
-/// The option that is asked for where no pattern is given.
+/// The value asked for where no pattern is given.
 const MISSING: &str = "the heads of each layer that keep every token, as `waggle heads` finds them";
 
 fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, PolicyError> {
