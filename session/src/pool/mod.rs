@@ -186,8 +186,8 @@ impl Purpose {
         Ok(Purpose { bound, facts, needs: needs.stored() })
     }
 
-    /// The purposes of all parts of such a pool, in order, in as many parts as `part` is one of. A part holds the needs
-    /// that [`Needs::parts`] gives it.
+    /// The purposes of all parts of a pool for this purpose, in order, in as many parts as `part` is one of. A part
+    /// holds the needs that [`Needs::parts`] gives it.
     ///
     /// # Errors
     /// If the model cannot do as much.
@@ -212,7 +212,7 @@ impl Purpose {
         Purpose { bound: self.bound, facts, needs }
     }
 
-    /// The needs that such a pool holds.
+    /// The needs that a pool for this purpose holds.
     pub fn needs(&self) -> &Needs {
         &self.needs
     }

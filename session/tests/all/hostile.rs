@@ -169,7 +169,7 @@ pub(crate) fn shared() -> &'static ModelServer {
     HOSTED.get_or_init(tiny)
 }
 
-/// The public facts of that model.
+/// The public facts of the [`shared`] model.
 pub(crate) fn public() -> &'static PublicModel {
     shared().public()
 }
