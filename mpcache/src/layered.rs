@@ -12,7 +12,7 @@ pub enum ByLayer {
     Equal,
     /// Every further layer has less.
     Pyramid {
-        /// The mean over the budget of the last layer, of what the window leaves.
+        /// The mean divided by the budget of the last layer, both less the window.
         beta: usize,
     },
     /// Some layers have less, and the others share what these leave.

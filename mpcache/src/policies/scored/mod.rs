@@ -186,7 +186,7 @@ impl Scored {
         self.schedule.next(self.schedule.budget_of(piece.prompt), piece)
     }
 
-    /// Ranking that finds the `k` largest scores, in a store of `seen` tokens.
+    /// Ranking that finds the `k` largest scores in `store`.
     fn ranking<E: Select>(&self, engine: &E, k: usize, ceiling: Ceiling, store: &Store<E>) -> Result<Ranking, Error> {
         let (magnitude, frac) = match self.source {
             Source::Norm => (NORM_MAGNITUDE, NORM_FRAC),

@@ -30,7 +30,7 @@ const LAST_TAU: f64 = 2.0;
 const LEAST_NOISE: f64 = -3.0;
 const MOST_NOISE: f64 = 16.0;
 
-/// The noise on logits before the second softmax.
+/// The change of logits before the second softmax: noise and a temperature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
     /// Tokens after the prompt over which the temperature rises.
