@@ -59,8 +59,7 @@ pub enum NetError {
         /// The fields that differ.
         differences: Vec<Difference>,
     },
-    /// The first bytes received are no opening of a Waggle session: another program, or a peer in the middle of
-    /// something.
+    /// The peer does not begin as a Waggle session does: it is another program, or in the middle of something.
     #[error("the peer does not speak Waggle; it begins with `{first}`")]
     NotWaggle {
         /// The first bytes received, escaped.

@@ -19,8 +19,7 @@ pub enum CotKind {
 }
 
 impl CotKind {
-    /// The number of OTs that an extension makes when `made` were made before in its direction and at least `n` are
-    /// needed.
+    /// The number of OTs that an extension makes after `made` in its direction, when at least `n` are needed.
     pub fn extend_amount(self, made: u64, n: usize) -> usize {
         match self {
             CotKind::Silent => silent::extend_amount(made, n),
