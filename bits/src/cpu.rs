@@ -103,7 +103,7 @@ impl Feature {
     }
 }
 
-/// How much of a machine to use: a family of kernels. Each level allows all that those before it allow.
+/// The part of a machine to use: a family of kernels. Each level allows all that those before it allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// `portable`: no kernels at all.
@@ -135,7 +135,7 @@ impl Level {
         Self::ALL.into_iter().find(|level| level.name() == name)
     }
 
-    /// What a processor of this level must have.
+    /// The features that a processor of this level must have.
     fn needs(self) -> &'static [Feature] {
         match self {
             Self::Portable => &[],
@@ -154,9 +154,9 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// What kernels use in this process: all that the machine has, up to the level that [`VARIABLE`] names. Decided
-    /// on the first call. A program calls [`Cpu::choose`] first; where a library is used without, a value that it
-    /// would refuse is told on standard error and lowers nothing.
+    /// The features that kernels use in this process: all of the machine's, up to the level that [`VARIABLE`] names.
+    /// Decided on the first call. A program calls [`Cpu::choose`] first; where a library is used without, a value that
+    /// it would refuse is told on standard error and lowers nothing.
     pub fn get() -> Self {
         static CHOSEN: OnceLock<Cpu> = OnceLock::new();
         *CHOSEN.get_or_init(|| {
@@ -167,7 +167,7 @@ impl Cpu {
         })
     }
 
-    /// What [`Cpu::get`] gives.
+    /// The features that [`Cpu::get`] returns.
     ///
     /// # Errors
     /// [`CpuError`] for a value of [`VARIABLE`] that is no level, and for a level above this machine.
@@ -193,7 +193,7 @@ impl Cpu {
         Level::ALL.into_iter().rev().find(has).unwrap_or(Level::Portable)
     }
 
-    /// The same without `feature`, to compare kernels on one machine.
+    /// These features without `feature`, to compare kernels on one machine.
     pub fn without(self, feature: Feature) -> Self {
         Cpu { features: self.features & !(1 << feature as u8) }
     }

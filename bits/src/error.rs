@@ -1,4 +1,4 @@
-//! What can be wrong with packed bits.
+//! Errors of packed bits.
 
 use thiserror::Error;
 

@@ -45,7 +45,7 @@ pub enum Right<'a, E: Engine + ?Sized> {
     Cached {
         /// Its tensor now. The tokens stand along the [axis](crate::OperandKind::axis) that the operand's kind says.
         tensor: &'a E::Tensor,
-        /// What the engine remembers of it.
+        /// The engine's memory of it.
         operand: &'a mut E::Operand,
     },
 }
@@ -67,7 +67,7 @@ pub struct Product<'a, E: Engine + ?Sized> {
     pub right: Right<'a, E>,
 }
 
-/// How many bits of products are wanted.
+/// The bits of products that are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// All of an activation.
@@ -85,8 +85,8 @@ pub struct Visible<'a, T> {
     pub seen: &'a [Range<usize>],
 }
 
-/// What a transformer needs, over tensors that only the engine can look into. Policies that choose among tokens need
-/// [`Select`](crate::Select).
+/// The operations of a transformer, over tensors that only the engine can look into. Policies that choose among tokens
+/// need [`Select`](crate::Select).
 ///
 /// Shapes are row-major; `...` stands for any leading axes. Operations that talk to a peer can fail; all are recorded
 /// under the current scope. Shape mismatches are bugs of the caller and panic.
@@ -95,7 +95,7 @@ pub trait Engine: 'static {
     type Tensor: Tensor + 'static;
     /// A matrix that only the server knows, as a [`WeightLoader`](crate::WeightLoader) makes it for this engine.
     type Weight: Send + Sync;
-    /// What the engine remembers of a cached operand between products.
+    /// The engine's memory of a cached operand between products.
     type Operand: CachedOperand;
 
     /// Whether the engine sees its values, for accuracy studies.

@@ -25,7 +25,7 @@ const STREAMED_ROWS: usize = 4;
 /// all.
 #[derive(Debug, Default)]
 pub struct Float {
-    /// What the norms returned since the last look, if anybody wants to see it.
+    /// Results of the norms since the last look, if anybody wants to see them.
     norms: Option<Vec<ArrayD<f32>>>,
     /// Selections that another engine's rounding may change.
     close: u64,
@@ -37,13 +37,13 @@ impl Float {
         Float { norms: Some(Vec::new()), ..Float::default() }
     }
 
-    /// How many selections were close: they may come out otherwise in an engine that rounds. The entries chosen and
-    /// the others are then no further apart than [`Ranking::noise`] says.
+    /// The number of close selections, which may come out otherwise in an engine that rounds: some entry that was
+    /// chosen and some other are no further apart than [`Ranking::noise`] says.
     pub fn close_choices(&self) -> u64 {
         self.close
     }
 
-    /// What the norms returned since the last call, in order.
+    /// Results of the norms since the last call, in order.
     pub fn take_norms(&mut self) -> Vec<ArrayD<f32>> {
         self.norms.as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! How finely logits are opened.
+//! The precision to which logits are opened.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub struct LogitBits(u32);
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{got}` is no number of fractional bits of a logit: expected 0..={}", LogitBits::MAX)]
 pub struct LogitBitsError {
-    /// What was given.
+    /// The value given.
     pub got: String,
 }
 

@@ -26,7 +26,7 @@ pub trait MatrixSource: Debug + Send + Sync {
     /// Inputs and outputs: rows and columns.
     fn shape(&self) -> (usize, usize);
 
-    /// What a line is.
+    /// Whether a line is a row or a column.
     fn order(&self) -> Order;
 
     /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have them.

@@ -13,7 +13,7 @@ pub enum Axis {
     Rows,
 }
 
-/// What a cached operand holds.
+/// The contents of a cached operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum OperandKind {
     /// Keys of the cache, for scores.
@@ -41,9 +41,9 @@ impl OperandKind {
 pub struct OperandId {
     /// Layer of the model.
     pub layer: usize,
-    /// What the matrix holds.
+    /// The contents of the matrix.
     pub kind: OperandKind,
-    /// How often its rows were replaced before.
+    /// The number of times that its rows were replaced before.
     pub generation: usize,
     /// Which heads of the layer, where these are divided into parts that hold different tokens. The first or only
     /// part is not written out, so that a layer that is not divided has the name that it had before there were parts.
@@ -70,7 +70,7 @@ impl fmt::Display for OperandId {
     }
 }
 
-/// What an engine remembers of a matrix of the cache between products, beyond the matrix itself.
+/// The engine's memory of a matrix of the cache between products, beyond the matrix itself.
 ///
 /// It cannot be copied: a mask that served two matrices would show how they differ.
 pub trait CachedOperand: Send + Sized {
@@ -82,7 +82,7 @@ pub trait CachedOperand: Send + Sized {
     /// know how many are left.
     fn roll_back(&mut self, tokens: usize);
 
-    /// The same operand for a plan that goes on in another way; `None` if it holds anything but sizes.
+    /// A copy of this operand for a plan that goes on in another way; `None` if it holds anything but sizes.
     fn fork(&self) -> Option<Self>;
 }
 

@@ -14,7 +14,7 @@ pub struct Extrema<T> {
     pub min: T,
 }
 
-/// What policies need that rank tokens and choose among them.
+/// The operations of policies that rank tokens and choose among them.
 pub trait Select: Engine {
     /// Which k of the n entries of each row, in an order of their own, where the engine knows them: (rows, k, n).
     type Selection: Clone + Send + Sync + 'static;
@@ -43,7 +43,7 @@ pub trait Select: Engine {
     /// The `how.k` largest entries of each row of (rows, n). What it reveals depends on `how.method`.
     fn top_k(&mut self, x: &Self::Tensor, how: &Ranking) -> Result<Self::Selection, Error>;
 
-    /// The same selection as one-hot rows that no party knows, so that gathering is a matrix product.
+    /// `selection` as one-hot rows that no party knows, so that gathering is a matrix product.
     fn one_hot(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
     /// `second` chooses among the `fan_out` parts of each entry that `first` chose, (rows, k1, n) and
@@ -73,8 +73,8 @@ pub trait Select: Engine {
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
 
-    /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No
-    /// index is revealed.
+    /// `selection` in the order in which the chosen entries stand: gathering by it is a stable compaction. No index is
+    /// revealed.
     fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
     /// The chosen positions of each row, where the engine [sees its values](Engine::CLEAR).

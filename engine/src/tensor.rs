@@ -12,7 +12,7 @@ pub trait Tensor: Clone + Send + Sync + Sized {
     /// Lengths of the axes.
     fn shape(&self) -> Vec<usize>;
 
-    /// The same entries, in the same order, under another shape with the same number of entries.
+    /// These entries, in their order, under another shape with the same number of entries.
     fn reshape(&self, shape: &[usize]) -> Self;
 
     /// Axis `i` of the result is axis `axes[i]` of `self`.

@@ -1,4 +1,4 @@
-//! How the largest entries of a row are found.
+//! Methods to find the largest entries of a row.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,12 +53,12 @@ impl FromStr for TopK {
     }
 }
 
-/// What [`Select::top_k`](crate::Select::top_k) looks for.
+/// A request to [`Select::top_k`](crate::Select::top_k).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranking {
-    /// How many entries of each row, at least 1 and at most the row's length.
+    /// Entries wanted of each row, at least 1 and at most the row's length.
     pub k: usize,
-    /// How they are found.
+    /// The method to find them.
     pub method: TopK,
     /// log2 of a bound on the magnitudes, at most 20. Larger ones spoil the choice. A clear engine does not need it.
     pub magnitude: u32,
@@ -75,7 +75,7 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// How far entries may be off in an engine that rounds, in units of 2^-frac.
+    /// The error that entries may have in an engine that rounds, in units of 2^-frac.
     pub fn noise(&self) -> f64 {
         // Dropped bits of the shares, and as much for what came before.
         if self.rounded { GRID_NOISE } else { 2.0 }

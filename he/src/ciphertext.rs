@@ -43,7 +43,7 @@ pub struct Ciphertexts {
     pub down: usize,
 }
 
-/// What a party makes of a product: the peer's message, and its own part.
+/// A party's results of a product: the message for the peer, and its own part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// For the peer.

@@ -1,4 +1,4 @@
-//! What can go wrong, by cause: parameters, operands, keys, messages.
+//! Errors, by cause: parameters, operands, keys, messages.
 
 use crate::set::ParamSet;
 use thiserror::Error;

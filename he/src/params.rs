@@ -70,7 +70,7 @@ impl Params {
         Self::plaintext(n, primes)
     }
 
-    /// The same arithmetic for plaintexts, where no security is at stake.
+    /// Builds tables for plaintexts, where no security is at stake.
     pub(crate) fn plaintext(n: usize, primes: &[u64]) -> Result<Self, HeError> {
         let mut limbs = Vec::with_capacity(primes.len());
         for (i, &p) in primes.iter().enumerate() {

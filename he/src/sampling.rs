@@ -38,7 +38,7 @@ pub(crate) enum Label {
     Request,
     /// Errors of the ciphertexts of a seeded request.
     RequestErrors,
-    /// What a public seed makes the output coefficients of a seeded response.
+    /// Output coefficients of a seeded response, made of a public seed.
     ResponseBody,
     /// The uniform halves of Galois keys.
     GaloisKey,

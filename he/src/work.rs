@@ -1,4 +1,4 @@
-//! How much there is to compute: the work of both parties on a product, counted by kernel from its plan alone.
+//! The work of both parties on a product, counted by kernel from its plan alone.
 //!
 //! The counts are in coefficients of one limb, so that a machine's time for each can be measured once and holds for
 //! every shape.
@@ -20,7 +20,7 @@ pub struct MatmulWork {
     pub placed: u64,
     /// Products of two coefficients, where each weight is a polynomial of full degree.
     pub products: u64,
-    /// The same, where weights act on runs of rows.
+    /// Products of two coefficients, where weights act on runs of rows.
     pub run_products: u64,
     /// Coefficients of responses that the evaluator makes.
     pub answered: u64,

@@ -1,4 +1,4 @@
-//! What a server says to a client before the session: come in, wait, or no.
+//! The server's answer to a client before the session: come in, wait, or no.
 //!
 //! On a link without encryption the client speaks first: it sends eight bytes, so that a server that expects TLS
 //! notices at once. On an encrypted link the handshake of TLS has shown as much. Then the server answers. The

@@ -107,7 +107,7 @@ impl Channel {
         Ok(payload)
     }
 
-    /// How long a peer may be silent.
+    /// The longest silence of a peer.
     pub fn timeout(&self) -> Duration {
         self.link.timeout()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between two parties.
+//! Errors between two parties.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -50,7 +50,7 @@ pub enum NetError {
     Malformed {
         /// Protocol step under way.
         step: &'static str,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The parties differ in protocol, model or options; both see the same list.
@@ -59,7 +59,7 @@ pub enum NetError {
         /// The fields that differ.
         differences: Vec<Difference>,
     },
-    /// What arrives is not the opening of a Waggle session: another program, or a peer in the middle of something.
+    /// The peer does not begin as a Waggle session does: it is another program, or in the middle of something.
     #[error("the peer does not speak Waggle; it begins with `{first}`")]
     NotWaggle {
         /// The first bytes received, escaped.
@@ -70,7 +70,7 @@ pub enum NetError {
     Unreachable {
         /// The address as given and, where that is a name, the one tried last.
         addr: String,
-        /// How long it was tried.
+        /// Seconds of trying.
         seconds: f64,
         /// The last cause.
         source: io::Error,
@@ -103,7 +103,7 @@ pub enum NetError {
     Tls {
         /// Step under way.
         step: &'static str,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// A record of an encrypted link is not what the peer sent.
@@ -111,7 +111,7 @@ pub enum NetError {
     Tampered {
         /// Protocol step under way.
         step: &'static str,
-        /// What TLS says of it.
+        /// The error as TLS describes it.
         what: String,
     },
     /// A key file, a list of keys or the operating system's random numbers.
@@ -128,7 +128,7 @@ pub enum NetError {
 }
 
 impl NetError {
-    /// What `source`, an error of a [`Link`](crate::Link) with this time-out, means during `step`.
+    /// The meaning, during `step`, of `source`, an error of a [`Link`](crate::Link) with this time-out.
     pub fn from_io(step: &'static str, source: io::Error, timeout: Duration) -> Self {
         use io::ErrorKind::*;
         match source.kind() {
@@ -158,9 +158,9 @@ impl NetError {
 pub struct Difference {
     /// Name of the field.
     pub name: String,
-    /// What the client says, if anything.
+    /// The client's value, if any.
     pub client: Option<String>,
-    /// What the server says, if anything.
+    /// The server's value, if any.
     pub server: Option<String>,
 }
 

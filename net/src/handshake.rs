@@ -41,7 +41,7 @@ pub struct Field {
     pub must_equal: bool,
 }
 
-/// What a party is about to run, as a list of named values.
+/// The run that a party is about to begin, as a list of named values.
 ///
 /// Names and values are text without control characters, at most [`MAX_NAME_BYTES`] and [`MAX_VALUE_BYTES`] long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

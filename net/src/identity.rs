@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 /// Bytes of a public key and of a seed.
 const KEY_BYTES: usize = 32;
 
-/// What precedes a public key and a seed in text.
+/// Prefixes of a public key and of a seed in text.
 const PUBLIC_PREFIX: &str = "ed25519:";
 const SECRET_PREFIX: &str = "ed25519-secret:";
 
@@ -71,7 +71,7 @@ pub enum KeyError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// An identity without a key.

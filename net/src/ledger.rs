@@ -44,7 +44,7 @@ pub enum Direction {
     ServerToClient,
 }
 
-/// What a message was needed for.
+/// The purpose of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -97,7 +97,7 @@ impl Traffic {
         self.peer_cpu += other.peer_cpu;
     }
 
-    /// What was added since the earlier state `before`.
+    /// Everything added since the earlier state `before`.
     pub fn since(&self, before: &Traffic) -> Traffic {
         Traffic {
             bytes_client_to_server: self.bytes_client_to_server - before.bytes_client_to_server,
@@ -123,7 +123,7 @@ impl Traffic {
         Traffic { bytes_client_to_server, bytes_server_to_client, messages, flows, time, cpu, peer_cpu }
     }
 
-    /// The same with all times zero. The two ledgers of a session and its plan agree on this part.
+    /// This account with all times zero. The two ledgers of a session and its plan agree on this part.
     pub fn untimed(&self) -> Traffic {
         Traffic { time: Duration::ZERO, cpu: Duration::ZERO, peer_cpu: Duration::ZERO, ..*self }
     }
@@ -136,7 +136,7 @@ pub struct Entry {
     pub phase: Phase,
     /// Operation path, for example `layer 3/attention/softmax`.
     pub path: String,
-    /// What was booked.
+    /// The amounts booked.
     pub traffic: Traffic,
 }
 
@@ -157,7 +157,7 @@ pub struct Ledger {
     phase: Phase,
     last: Option<Direction>,
     clock: Option<Clock>,
-    /// What was divided, by the names of the scopes that had it.
+    /// Amounts that were divided, by the names of the scopes that had them.
     divided: BTreeMap<(Phase, String), Traffic>,
 }
 
@@ -200,12 +200,12 @@ impl Ledger {
         Ledger { scopes, outer: Vec::new(), current: 0, phase, last, clock: None, divided }
     }
 
-    /// The same, which books no times from now on: for plans.
+    /// This ledger, which books no times from now on: for plans.
     pub fn without_clocks(self) -> Self {
         Ledger { clock: None, ..self }
     }
 
-    /// The same with all times zero, which books none from now on: for plans.
+    /// This ledger with all times zero, which books none from now on: for plans.
     pub fn forget_times(mut self) -> Self {
         for account in self.scopes.iter_mut().flat_map(|scope| scope.accounts.iter_mut().flatten()) {
             *account = account.untimed();
@@ -333,8 +333,8 @@ impl Ledger {
         }
     }
 
-    /// What was divided ([`Ledger::divide`]), by phase and by the name of the scope that had it: a second view
-    /// of amounts that the accounts hold as well.
+    /// Amounts that were divided ([`Ledger::divide`]), by phase and by the name of the scope that had them: a second
+    /// view of amounts that the accounts hold as well.
     pub fn divided(&self) -> Vec<Entry> {
         let entries = self.divided.iter();
         entries

@@ -23,7 +23,7 @@ use crate::stream::QUEUE_BYTES;
 /// A large buffer is delivered in pieces of this size, as a wire would.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How long a `send` that waits for room lets the inner link read before it looks again.
+/// The time for which a `send` that waits for room lets the inner link read before it looks again.
 const WAIT: Duration = Duration::from_millis(2);
 
 /// The end of a buffer is awaited by yielding for this long, because sleeping overshoots by about 60 us.

@@ -1,4 +1,4 @@
-//! What links over TCP share, encrypted or not: a bounded queue with a thread that writes it, and reading with
+//! The common parts of links over TCP, encrypted or not: a bounded queue with a thread that writes it, and reading with
 //! time-outs.
 //!
 //! # What a slow peer may hold
@@ -54,7 +54,7 @@ const DISCARDED_BUFFERS: usize = 1024;
 /// Longest nap of a sending half that waits for room; the writer wakes it earlier.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
-/// How long a `send` that waits for room reads before it looks for room again.
+/// The time for which a `send` that waits for room reads before it looks for room again.
 const WAIT: Duration = Duration::from_millis(2);
 
 /// A connected socket, what is put around its bytes, and what waits to be written.
@@ -297,7 +297,7 @@ impl Reader {
     }
 }
 
-/// What an error of TLS after the handshake means.
+/// The meaning of an error of TLS after the handshake.
 fn bad_record(error: rustls::Error) -> io::Error {
     match error {
         // The peer met what we have sent changed.
@@ -317,7 +317,7 @@ pub(crate) struct Stream {
     /// The unread part of `buffer` is `read..end`.
     read: usize,
     end: usize,
-    /// What was read ahead, after the unread part of `buffer`.
+    /// Bytes read ahead, which follow the unread part of `buffer`.
     inbox: VecDeque<u8>,
     timeout: Duration,
 }
@@ -457,7 +457,7 @@ impl Drop for Stream {
     }
 }
 
-/// How long the writer may take, without progress, for those who wait for it.
+/// The time that the writer may take, without progress, for those who wait for it.
 struct Patience {
     since: Instant,
     /// Bytes written then; `None` at first.
@@ -496,7 +496,7 @@ struct Sender {
     wire: Arc<Wire>,
     /// `None` once closed.
     thread: Option<JoinHandle<()>>,
-    /// How long closing and sending wait for a peer that does not read.
+    /// The time for which closing and sending wait for a peer that does not read.
     timeout: Duration,
 }
 

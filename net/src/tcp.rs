@@ -21,9 +21,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 /// Time limits of a TCP link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// How long [`connect`] keeps trying, so that a client may start before its server listens.
+    /// The time for which [`connect`] keeps trying, so that a client may start before its server listens.
     pub connect_timeout: Duration,
-    /// How long a read waits for the peer; also how long closing waits for a peer that does not read.
+    /// The time for which a read waits for the peer, and closing for a peer that does not read.
     pub read_timeout: Duration,
 }
 

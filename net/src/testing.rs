@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Link;
 
-/// What goes wrong. Offsets count the bytes sent on the link from its start, framing included.
+/// A fault of a link. Offsets count the bytes sent on the link from its start, framing included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The connection closes after this many bytes.

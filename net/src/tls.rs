@@ -246,7 +246,7 @@ fn shake_hands(
     }
 }
 
-/// What a failed handshake means, with a peer that began with `first`.
+/// The meaning of a failed handshake with a peer that began with `first`.
 fn explain(error: rustls::Error, first: &[u8]) -> NetError {
     // A record of a handshake or an alert.
     if !matches!(first, [0x15 | 0x16, 3, ..]) {
@@ -267,7 +267,7 @@ fn refused(error: rustls::Error) -> NetError {
     tls(error.to_string())
 }
 
-/// What both parties offer.
+/// The cryptography that both parties offer.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     provider.kx_groups = vec![kx_group::X25519MLKEM768];

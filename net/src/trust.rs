@@ -10,14 +10,14 @@ use crate::{KeyError, PublicKey};
 /// A list of keys has at most this many bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// What a client keeps of a server.
+/// A client's record of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownServer {
     /// Address as the user gives it.
     pub address: String,
     /// Its key.
     pub key: PublicKey,
-    /// What pins the public part of its model, if anything does.
+    /// The pin of the public part of its model, if there is one.
     pub pin: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl KnownServers {
         &self.path
     }
 
-    /// What is known of the server at `address`.
+    /// The record of the server at `address`.
     pub fn lookup(&self, address: &str) -> Option<&KnownServer> {
         self.lines.iter().find_map(|line| match line {
             Line::Server(server) if server.address == address => Some(server),

@@ -1,4 +1,4 @@
-//! What a server says before the session, and what a client makes of it.
+//! Answers of a server before the session, and a client's reading of them.
 
 use std::thread;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn busy_then_granted() {
     }
 }
 
-/// What a client says to these bytes.
+/// A client's error at these bytes.
 fn hear(bytes: &[u8]) -> NetError {
     let (mut client, mut server) = memory(BRIEF);
     server.send(bytes.to_vec()).unwrap();

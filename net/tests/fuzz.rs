@@ -11,7 +11,7 @@ fn corpus(name: &str) -> Corpus {
     Corpus::open(format!("{}/tests/corpus/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// What a decoder of a few bytes may hold beside what it returns: tables of the ledger, texts of errors.
+/// Memory that a decoder of a few bytes may hold beside its result: tables of the ledger, texts of errors.
 const SLACK: usize = 64 << 10;
 
 /// Shakes hands with a peer that sends `bytes` and nothing else; also returns what it was sent.
@@ -42,7 +42,7 @@ fn fuzz_handshake() {
     });
 }
 
-/// What a peer wrote ends up on a terminal.
+/// Texts of a peer end up on a terminal.
 fn assert_one_line_each(error: &NetError) {
     match error {
         NetError::Disagreement { differences } => {

@@ -84,7 +84,7 @@ fn the_ledgers_count_it_alike() {
     assert_eq!(entry.traffic.bytes(), 2 * message as u64);
 }
 
-/// What the handshake says to a peer that sends `bytes` and keeps silent.
+/// The outcome of the handshake with a peer that sends `bytes` and keeps silent.
 fn hear(bytes: &[u8]) -> Outcome {
     hear_within(bytes, PATIENCE)
 }

@@ -10,7 +10,7 @@ use crate::common::*;
 use waggle_net::testing::{Fault, Faulty};
 use waggle_net::{Channel, Link, NetError, Role};
 
-/// What comes after the bytes of a peer.
+/// The peer's behaviour after its bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     /// Nothing, and the answer does not depend on it.
@@ -21,7 +21,7 @@ enum Then {
     Farewell,
 }
 
-/// What a channel says to a peer that sends `bytes`, on memory and on TCP.
+/// The results of a channel with a peer that sends `bytes`, on memory and on TCP.
 fn receive(
     bytes: &[u8],
     then: Then,

@@ -1,4 +1,4 @@
-//! What every link owes its channel: framing, equal ledgers, no deadlock, no lost last message.
+//! Duties of every link to its channel: framing, equal ledgers, no deadlock, no lost last message.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;

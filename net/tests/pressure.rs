@@ -1,4 +1,4 @@
-//! What a peer that does not read may hold, and that two parties that send at once get on.
+//! Limits on a peer that does not read, and progress of two parties that send at once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -111,7 +111,7 @@ fn lists_of_clients() {
     assert!(matches!(AllowList::read(&path), Err(KeyError::Line { line: 2, .. })));
 }
 
-/// What both parties say after some words and a comparison, where `fault` happens to what the client sends.
+/// Results of both parties after some words and a comparison, where `fault` happens to the client's bytes.
 fn compare(pair: Pair, fault: Option<Fault>) -> [Result<(), NetError>; 2] {
     let party = |mut channel: Channel| {
         let step = if channel.role() == Role::Client {

@@ -118,7 +118,7 @@ impl Correlation {
     }
 }
 
-/// How the values of an OT are cut from its pad.
+/// The cut of an OT's values from its pad.
 struct Need {
     width: u32,
     mask: u64,

@@ -1,4 +1,4 @@
-//! What can go wrong in an oblivious transfer, by cause: the link and the peer, or the caller.
+//! Errors of an oblivious transfer, by cause: the link and the peer, or the caller.
 
 use net::NetError;
 use thiserror::Error;
@@ -16,7 +16,7 @@ pub enum OtError {
     Length {
         /// Step under way.
         step: &'static str,
-        /// What is counted.
+        /// Name of the things counted.
         unit: &'static str,
         /// Count that the shape prescribes.
         expected: usize,

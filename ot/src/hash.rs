@@ -96,7 +96,7 @@ impl CrHash {
     }
 }
 
-/// What is hashed under one key: part `part` of the pads of the OTs `number * run .. (number + 1) * run`.
+/// The pads hashed under one key: part `part` of the pads of the OTs `number * run .. (number + 1) * run`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Place {
     run: u64,

@@ -19,7 +19,7 @@ pub enum CotKind {
 }
 
 impl CotKind {
-    /// How many OTs an extension makes when `made` were made before in its direction and at least `n` are needed.
+    /// The number of OTs that an extension makes after `made` in its direction, when at least `n` are needed.
     pub fn extend_amount(self, made: u64, n: usize) -> usize {
         match self {
             CotKind::Silent => silent::extend_amount(made, n),
@@ -49,7 +49,7 @@ impl CotKind {
         }
     }
 
-    /// What the same extension computes.
+    /// The work of an extension by `n` OTs after `made` OTs, see [`extend_wire`](Self::extend_wire).
     pub fn extend_work(self, made: u64, n: usize) -> ExtendWork {
         match self {
             CotKind::Silent => silent::extend_work(made, n),

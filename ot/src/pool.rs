@@ -9,7 +9,7 @@ use crate::kind::CotKind;
 use crate::source::{CotSource, Wire};
 use crate::{Bits, Block, OtError};
 
-/// How a pool grows. A planner needs no more to predict its traffic.
+/// The growth of a pool. A planner needs no more to predict its traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlan {
     /// The generator.
@@ -118,7 +118,7 @@ macro_rules! pool_methods {
             self.pool.used
         }
 
-        /// How this pool grows.
+        /// The growth of this pool.
         pub fn plan(&self) -> PoolPlan {
             self.pool.plan
         }

@@ -52,7 +52,7 @@ pub fn probes() -> Vec<Probe> {
 
 /// An inner loop, to be timed.
 pub struct Loop {
-    /// What it computes, and of what the units are.
+    /// Name of the computation and of its unit.
     pub name: &'static str,
     /// Units of one run.
     pub units: usize,

@@ -23,7 +23,7 @@ pub struct Wire {
     pub to_receiver: Run,
 }
 
-/// What an extension computes, counted.
+/// The work of an extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtendWork {
     /// OTs made in rounds of silent OT.

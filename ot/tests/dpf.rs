@@ -40,7 +40,7 @@ fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Ots; 2
     [ots(client, client_top), ots(server, server_top)]
 }
 
-/// What a party makes of its OTs, and the shares of its indices' bits.
+/// A party's generation of trees from its OTs and the shares of its indices' bits.
 fn plant(shape: DpfShape, role: Role, per: u32, ots: Ots) -> Result<Generation, waggle_ot::OtError> {
     Generation::new(shape, role, per, (&ots.sender, &ots.chosen), ots.top)
 }

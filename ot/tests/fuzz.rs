@@ -45,7 +45,7 @@ fn session(ch: &mut Channel, kind: CotKind, ots: usize) -> Result<(), OtError> {
     Ok(ch.flush("end")?)
 }
 
-/// What both parties of an honest session send.
+/// The messages of both parties of an honest session.
 fn record(kind: CotKind, ots: usize) -> Watch {
     let (client, server, watch) = pair(None);
     let server = std::thread::spawn(move || session(&mut Channel::new(Role::Server, server), kind, ots));

@@ -308,8 +308,8 @@ impl<L: Link> Link for Meddled<L> {
     }
 }
 
-/// How many of 1000 random OTs correlate after a handshake of one message, over a link that meddles with what the
-/// server receives, and with these exporters of the client and the server.
+/// The number of 1000 random OTs that correlate after a handshake of one message, over a link that meddles with what
+/// the server receives, and with these exporters of the client and the server.
 fn correlated(left: Option<usize>, exporters: [Option<[u8; 32]>; 2]) -> usize {
     const N: usize = 1000;
     let (c, s) = memory_pair(Duration::from_secs(20));

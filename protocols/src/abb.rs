@@ -28,7 +28,7 @@ use crate::{Error, Evaluation, FixedWeight, Tensor};
 /// Hidden words and bits, and operations on them. Every function over this trait runs in the clear, between two
 /// parties and as a plan.
 pub trait Abb: 'static {
-    /// What hidden tensors are made of.
+    /// The form of hidden tensors.
     type Form: Form<Words = Self::Words, Bits = Self::Bits>;
     /// Hidden words.
     type Words: Words + 'static;
@@ -101,7 +101,7 @@ pub trait Abb: 'static {
     /// Which kind of table [`Evaluate`](crate::ops::evaluate::Evaluate) uses in this box.
     fn evaluation(&self) -> Evaluation;
 
-    /// What `cost` takes on the link for which this box plans: [`Options::wire_time`](crate::Options::wire_time).
+    /// Time of `cost` on the link for which this box plans: [`Options::wire_time`](crate::Options::wire_time).
     fn wire_time(&self, cost: &Cost) -> Duration;
 
     /// Whether this box evaluates a function in a form that takes `flows` fewer online, and for which each party

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use crate::Error;
 use crate::words::mask;
 
-/// How many of a word's highest bits are counted.
+/// Highest bits of a word whose values are counted.
 const BITS: u32 = 4;
 
 /// The fewest words that a cell of a test should expect.
@@ -38,10 +38,10 @@ const UNIT_WORDS: usize = 8;
 /// All tests together have fewer than 10^5 of them.
 pub const LIMIT: f64 = 9.0;
 
-/// How often the highest bits of words had each value, by operation path and number of bits looked at.
+/// Counts of the values of the highest bits of words, by operation path and number of bits looked at.
 type Counts = BTreeMap<(String, u32), Vec<usize>>;
 
-/// What one party opened under masks. Copies share it.
+/// The words that one party opened under masks. Copies share it.
 #[derive(Clone, Debug, Default)]
 pub struct Audit(Arc<Mutex<Book>>);
 
@@ -62,7 +62,7 @@ struct Book {
     first: BTreeMap<String, Vec<u64>>,
 }
 
-/// What is broken on purpose, so that a test sees the audit notice it. Sessions then go on after a mask served twice.
+/// A fault made on purpose, so that a test sees the audit notice it. Sessions then go on after a mask served twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The stock hands out the units that it handed out first.

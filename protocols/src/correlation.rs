@@ -42,7 +42,7 @@ pub trait Correlation: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The same kind for the weight `name`, which has the same form. Kinds that have a
+    /// This kind for the weight `name`, whose matrix has the same form. Kinds that have a
     /// [`weight`](Correlation::weight) have this, too.
     fn for_weight(&self, name: &str) -> Option<CorrelationKind> {
         let _ = name;
@@ -153,12 +153,12 @@ impl Ord for CorrelationKind {
     }
 }
 
-/// What an operation takes from the stock.
+/// Correlations that an operation takes from the stock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Which correlation.
     pub kind: CorrelationKind,
-    /// How many of it.
+    /// Units of it.
     pub units: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What an operation sends, consumes and computes, known from shapes alone.
+//! Messages, correlations and work of an operation, known from shapes alone.
 
 mod computed;
 
@@ -80,7 +80,7 @@ impl Step {
 pub struct Run {
     /// The steps of one time.
     pub steps: Vec<Step>,
-    /// How often they are taken.
+    /// Number of times that they are taken.
     pub times: u64,
 }
 
@@ -135,7 +135,7 @@ impl Cost {
         if packed { cost.push(Step::GaloisKeys { holder, set }) } else { cost }
     }
 
-    /// The same with every message and all work booked as `offline`.
+    /// This cost with every message and all work booked as `offline`.
     pub fn offline(mut self) -> Self {
         for step in self.runs.iter_mut().flat_map(|run| &mut run.steps) {
             if let Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) =

@@ -1,4 +1,4 @@
-//! What can go wrong in an operation.
+//! Errors of an operation.
 
 use thiserror::Error;
 

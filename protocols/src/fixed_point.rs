@@ -52,7 +52,7 @@ const NARROW_FRAC: u32 = 15;
 /// Brings a product of matrices back to an activation.
 const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
 
-/// The same for scores. A softmax looks at no more bits than are left, so nothing is sent.
+/// [`MATMUL_ROUNDING`] for scores. A softmax looks at no more bits than are left, so nothing is sent.
 const SCORES_ROUNDING: Truncation = Truncation { out: MATMUL_WIDTH - NARROW_FRAC, ..MATMUL_ROUNDING };
 
 const _: () = assert!(SCORES_ROUNDING.out >= MAX_WIDTH, "a softmax looks at so many bits");

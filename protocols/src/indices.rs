@@ -16,7 +16,7 @@ impl<'a> Indices<'a> {
         Indices { len, list: LazyCell::new(Box::new(make)) }
     }
 
-    /// How many there are.
+    /// The number of positions.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -50,7 +50,7 @@ impl Lengths {
         self.counts.sum(|n| n)
     }
 
-    /// How many rows have each length.
+    /// The number of rows of each length.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -102,7 +102,7 @@ impl From<&[usize]> for Lengths {
     }
 }
 
-/// How many rows have each length: ascending by length, without lengths that no row has.
+/// The number of rows of each length: ascending by length, without lengths that no row has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Counts(Arc<[(usize, usize)]>);
 

@@ -90,7 +90,7 @@ impl FixedMatrix {
         FixedMatrix { kept: Some((cache, key)), ..self }
     }
 
-    /// What is kept of it.
+    /// The cache of [`keep_in`](FixedMatrix::keep_in) with the key, if there is one.
     pub(crate) fn kept(&self) -> Option<CachedWeights<'_>> {
         self.kept.as_ref().map(|(cache, key)| CachedWeights { cache, key: *key })
     }
@@ -100,7 +100,7 @@ impl FixedMatrix {
         (self.inputs, self.outputs)
     }
 
-    /// What a line is: those entries are read together.
+    /// Whether a line is a row or a column: its entries are read together.
     pub fn order(&self) -> Order {
         match &self.entries {
             Entries::Integers(_) => Order::Rows,

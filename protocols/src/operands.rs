@@ -7,7 +7,7 @@ use engine::Axis;
 use he::MatmulShape;
 use serde::{Deserialize, Serialize};
 
-/// What all products with one operand have in common. The masks of the operand depend on it.
+/// The properties that all products with one operand have in common. The masks of the operand depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperandForm {
     /// Independent products.
@@ -71,7 +71,7 @@ pub(crate) fn single(shape: MatmulShape, axis: Axis, width: u32) -> (OperandForm
 /// The products with one operand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// What they have in common.
+    /// The properties that they have in common.
     pub form: OperandForm,
     /// In order; the number of tokens never decreases.
     pub list: Vec<Event>,

@@ -82,16 +82,16 @@ pub trait Operation {
         correlations: Option<&[u64]>,
     ) -> Result<Self::Output<Values>, Error>;
 
-    /// The same on values in the clear, exactly. Values outside the stated range are refused.
+    /// Computes the operation on values in the clear, exactly. Values outside the stated range are refused.
     fn twin(&self, twin: &mut Twin, input: Self::Input<'_, Values>) -> Result<Self::Output<Values>, Error>;
 
     /// The shape of the result.
     fn planned(&self, size: Self::Size) -> Self::Output<Shapes>;
 }
 
-/// What an operation on every entry says of its operands: `entrywise!(Words -> Bits)` takes a tensor of words and gives
-/// bits of the same shape, `entrywise!(Bits, Words -> Words)` takes two tensors of one shape. `entrywise!(Words)` says
-/// nothing of the result, and `opened` is a result that a party learns.
+/// The types of an operation on every entry: `entrywise!(Words -> Bits)` takes a tensor of words and gives bits of the
+/// same shape, `entrywise!(Bits, Words -> Words)` takes two tensors of one shape. `entrywise!(Words)` says nothing of
+/// the result, and `opened` is a result that a party learns.
 macro_rules! entrywise {
     ($from:ident) => {
         type Input<'a, F: Form> = &'a F::$from;
@@ -149,7 +149,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
     shape.iter().copied().chain([n]).collect()
 }
 
-/// What the file of an operation imports.
+/// Imports of the file of an operation.
 pub mod prelude {
     pub use ndarray::ArrayD;
 

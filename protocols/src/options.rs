@@ -8,7 +8,7 @@ use ot::CotKind;
 
 use crate::cost::Cost;
 
-/// How tabulated functions are evaluated on shares, see [`Options::evaluation`].
+/// Evaluation of tabulated functions on shares, see [`Options::evaluation`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Evaluation {
     /// By transfers of table rows ([`crate::ops::lookup`]): no preparation, and the fewest rounds in total.
@@ -21,7 +21,7 @@ pub enum Evaluation {
     Masked,
 }
 
-/// What correlations of private matrices are made by: he's [`SeededPlan`](he::SeededPlan) or
+/// The plans that make correlations of private matrices: he's [`SeededPlan`](he::SeededPlan) or
 /// [`MatmulPlan`](he::MatmulPlan).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Masks {
@@ -32,8 +32,8 @@ pub enum Masks {
     Sent,
 }
 
-/// What a leaf of a key takes online, in nanoseconds, its product with a table included. It only decides between
-/// forms of a protocol, so it need not be exact; both parties must have the same.
+/// The time that a leaf of a key takes online, in nanoseconds, its product with a table included. It only decides
+/// between forms of a protocol, so it need not be exact; both parties must have the same.
 const LEAF_NANOSECONDS: u64 = 5;
 
 /// Whether `flows` take longer than `leaves` over a link with this `round_trip`.
@@ -57,7 +57,7 @@ pub struct Options {
     /// Cores that each party is taken to have when products under encryption are planned: fewer send more and compute
     /// less.
     pub cores: u32,
-    /// How products with private matrices are prepared, if the session has two phases.
+    /// Preparation of products with private matrices, if the session has two phases.
     pub masks: Masks,
 }
 
@@ -78,12 +78,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How functions are evaluated: in two phases by FSS keys, in one phase by look-up or keys.
+    /// Evaluation of functions: in two phases by FSS keys, in one phase by look-up or keys.
     pub fn evaluation(&self) -> Evaluation {
         if self.preprocess { Evaluation::Masked } else { Evaluation::Activations }
     }
 
-    /// What `cost` takes on the link: its bytes, those by which its OTs are made, and its flows.
+    /// The time that `cost` takes on the link: its bytes, those by which its OTs are made, and its flows.
     pub fn wire_time(&self, cost: &Cost) -> Duration {
         let ots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
         let making = ots * self.ot.bits_per_ot() as u64 / 8;

@@ -26,7 +26,7 @@ pub struct Plans {
     rounds: HashMap<(Counts, u32), Arc<[usize]>>,
 }
 
-/// What a round of a tournament costs, in picoseconds.
+/// Prices of a round of a tournament, in picoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundPrices {
     /// Of a comparison.

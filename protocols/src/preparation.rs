@@ -20,7 +20,7 @@ use crate::work::{Kernel, Rates, Work};
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
 
-/// How far the offline phase is.
+/// Progress of the offline phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Made {
     /// Bytes that were exchanged, refills of the pools of OTs not included.
@@ -111,7 +111,7 @@ fn seconds(rates: &Rates, cost: &Cost) -> f64 {
         .sum()
 }
 
-/// The same of a refill of a pool of OTs with `count` OTs. How many are made at once depends on what the pool holds.
+/// [`seconds`] of a refill of a pool of OTs with `count` OTs. The number made at once depends on the pool's contents.
 fn refill_seconds(rates: &Rates, count: usize) -> f64 {
     count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive))
 }

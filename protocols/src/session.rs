@@ -97,7 +97,7 @@ impl Session {
         self.role() == Role::Server
     }
 
-    /// What was opened under masks so far.
+    /// Words opened under masks so far.
     #[cfg(any(test, feature = "audit"))]
     pub fn audit(&self) -> &crate::audit::Audit {
         &self.audit

@@ -1,4 +1,4 @@
-//! How much an operation computes, known from shapes alone like its messages.
+//! The work of an operation, known from shapes alone like its messages.
 //!
 //! The work of a [`Cost`](crate::cost::Cost) is counted by *kernel*: a loop whose time for one unit hardly depends on
 //! the shape around it. A machine's seconds for a unit of each ([`Rates`]) are measured once, and then predict every
@@ -8,7 +8,7 @@ use std::fmt;
 
 macro_rules! kernels {
     ($($(#[doc = $unit:literal])* $kernel:ident = $name:literal, $seconds:literal, $grain:expr;)*) => {
-        /// What is timed on its own. Each kernel's documentation says what a unit of it is.
+        /// A loop that is timed on its own. Each kernel's documentation says what a unit of it is.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kernel {
             $($(#[doc = $unit])* $kernel,)*
@@ -41,7 +41,7 @@ macro_rules! kernels {
 kernels! {
     /// A coefficient of a ciphertext that a key holder makes for a matrix product.
     Encrypt = "encrypt", 25.0, Some(1 << 12);
-    /// The same of a random operand, with its corrections.
+    /// A coefficient of a ciphertext that a key holder makes of a random operand, with its corrections.
     Request = "request", 40.0, Some(1 << 12);
     /// A coefficient of a response to a matrix product that the key holder opens.
     Decrypt = "decrypt", 10.0, Some(1 << 12);
@@ -55,7 +55,7 @@ kernels! {
     PlaceWeight = "place weight", 1.0, Some(1 << 14);
     /// A product of two coefficients.
     Product = "product", 0.9, Some(1 << 16);
-    /// The same, where weights act on runs of rows.
+    /// A product of two coefficients, where weights act on runs of rows.
     RunProduct = "run product", 0.1, Some(1 << 18);
     /// A coefficient of a response that the evaluator of a matrix product makes.
     Answer = "answer", 45.0, Some(1 << 12);
@@ -81,7 +81,7 @@ kernels! {
     SilentReceive = "silent ot, receiver", 15.0, Some(1 << 11);
     /// A leaf of a tree of a sender of SoftSpoken OT, times one OT: 2^k / k for each OT.
     SoftSpokenSend = "softspoken ot, sender", 2.5, Some(1 << 14);
-    /// The same of a receiver.
+    /// A leaf of a tree of a receiver of SoftSpoken OT, times one OT: 2^k / k for each OT.
     SoftSpokenReceive = "softspoken ot, receiver", 2.6, Some(1 << 14);
     /// A correlated OT taken from its pool.
     TakeOt = "take ot", 2.0, None;
@@ -163,7 +163,7 @@ impl Rates {
 /// Work of one kernel in a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// What is computed.
+    /// The kernel.
     pub kernel: Kernel,
     /// Units at the client and at the server.
     pub units: [u64; 2],

@@ -10,8 +10,8 @@ use crate::modulus::Shoup;
 use crate::params::{Lift, Params};
 use crate::set::ParamSet;
 
-/// What the dropped bits may add to the error of a product, in LSB at the tail that is covered. The standard
-/// deviation is then 0.03 LSB at most, and that of rounding c0, which seeded responses are spared, is 0.036.
+/// The most that dropped bits may add to the error of a product, in LSB at the tail that is covered. Its standard
+/// deviation is then 0.03 LSB at most; rounding c0, which seeded responses are spared, has 0.036.
 const SHARE_OF_ERROR: f64 = 1.0 / 4.0;
 /// Bits of the largest D that is handled.
 const MAX_INTERVAL_BITS: u32 = 120;

@@ -59,7 +59,7 @@ impl Columns<'_> {
         even.into_par_iter().zip(odd).map(|(even, odd)| self.merge(step, even, odd)).collect()
     }
 
-    /// The same from the products of some tiles.
+    /// Packs `tiles`, the products of some tiles, into one ciphertext per row tile.
     fn join(&self, mut tiles: Vec<Vec<Ciphertext>>, step: usize) -> Vec<Ciphertext> {
         if tiles.len() == 1 {
             let mut products = tiles.swap_remove(0);

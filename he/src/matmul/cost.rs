@@ -17,16 +17,16 @@ use super::spec::{Packing, PlanOptions};
 use crate::ntt::{TILES, exact_terms};
 use crate::work::MatmulWork;
 
-/// How much more bytes count under [`Packing::Always`].
+/// The factor by which bytes count more under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
 /// By how much less computation counts for seeded messages, which prepare products ahead of time. On `lan` the
 /// matrices of a block of GPT-2 small take 17.0, 13.9 and 11.7 MB for 128 rows with factors of 1, 1.6 and 2 at 40
 /// cores, and 5.6, 6.0 and 6.4 s of one core.
 const AHEAD: f64 = 2.0;
-/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`bench/examples/he_costs.rs`): of a transform
-/// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one
-/// polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing and
-/// opening a response.
+/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`bench/examples/he_costs.rs`): of a
+/// transform layer, of which reading and writing weights are taken for two more, of placing a weight, of one product
+/// with one polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing
+/// and opening a response.
 const NTT_US: f64 = 2.6e-4;
 const WEIGHT_LAYERS: f64 = 2.0;
 const ENCODE_US: f64 = 1.0e-3;
@@ -89,7 +89,7 @@ fn compute_us(layout: &Layout) -> f64 {
         + packs.merges() as f64 * merge
 }
 
-/// What both parties compute, counted.
+/// Counts the work of both parties.
 pub(super) fn work(layout: &Layout) -> MatmulWork {
     let (tiling, packs) = (&layout.tiling, &layout.packs);
     let (n, points, span) = (layout.set.degree(), tiling.points(), tiling.weight_span());

@@ -41,7 +41,7 @@ impl Layout {
         }
     }
 
-    /// The same with full packs. None if no two products would share a response.
+    /// This layout with full packs. None if no two products would share a response.
     pub(super) fn packed(self) -> Option<Self> {
         Packs::full(&self.tiling).map(|packs| Self { packs, ..self })
     }

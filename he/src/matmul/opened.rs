@@ -1,4 +1,4 @@
-//! What either party makes of the public seeds in seeded messages: the evaluator its ciphertexts, the key holder its
+//! The use of the public seeds in seeded messages: the evaluator makes its ciphertexts of them, the key holder its
 //! shares. `seeded` says why.
 
 use super::cells::Cells;
@@ -13,7 +13,7 @@ use rayon::prelude::*;
 /// Name of the message in errors.
 const REQUEST: &str = "seeded matmul request";
 
-/// What a coefficient of an upload holds.
+/// The content of a coefficient of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// That entry of R.
@@ -24,7 +24,7 @@ pub(super) enum Place {
     Open,
 }
 
-/// What all coefficients of an upload hold.
+/// The contents of all coefficients of an upload.
 pub(super) struct Places(pub(super) Vec<Place>);
 
 impl Places {

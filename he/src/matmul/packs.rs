@@ -1,4 +1,4 @@
-//! How products of tiles share responses: which of them, and by how many places each is moved.
+//! Responses that several products of tiles share: which products, and by how many places each is moved.
 //!
 //! The products of one response are the leaves of two binary trees of merges, one over its column tiles and one,
 //! above that, over its row tiles. A merge with step h moves its second operand by h places.

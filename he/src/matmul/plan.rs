@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 /// Name of the message in errors.
 const RESPONSE: &str = "matmul response";
 
-/// How one product is cut into ciphertexts. Made from the shape alone; cheap to make and to ask for sizes.
+/// The division of one product into ciphertexts. Made from the shape alone; cheap to make and to ask for sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatmulPlan {
     pub(super) spec: MatmulSpec,
@@ -92,7 +92,7 @@ impl MatmulPlan {
         cost::seconds(&self.layout, &self.options)
     }
 
-    /// What both parties compute, counted.
+    /// The work of both parties.
     pub fn work(&self) -> MatmulWork {
         cost::work(&self.layout)
     }

@@ -136,7 +136,7 @@ impl SeededPlan {
         self.0.seconds()
     }
 
-    /// What both parties compute, counted.
+    /// The work of both parties.
     pub fn work(&self) -> MatmulWork {
         self.0.work()
     }

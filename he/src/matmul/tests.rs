@@ -466,8 +466,7 @@ fn packed_plans_need_galois_keys_of_their_set() {
     assert_eq!(refused, HeError::KeySet { needed: plan.set(), got: ParamSet::Narrow });
 }
 
-/// The same messages and shares with weights from a cache as without, of one row and of many, and no more bytes in it
-/// than it may have.
+/// A cache of weights changes no message and no share, of one row and of many, and holds no more bytes than it may.
 #[test]
 fn weights_from_a_cache_change_nothing() {
     let mut rng = StdRng::seed_from_u64(30);

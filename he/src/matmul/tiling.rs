@@ -1,5 +1,5 @@
-//! How the operands of a product are cut into tiles, and where entries lie in the polynomials of a tile. Arithmetic
-//! on shapes only.
+//! Tiles into which the operands of a product are cut, and the places of entries in the polynomials of a tile.
+//! Arithmetic on shapes only.
 
 use super::spec::MatmulShape;
 use crate::ntt::{LANES, MIN_POINTS};

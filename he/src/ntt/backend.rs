@@ -23,7 +23,7 @@ pub(crate) fn exact_terms(p: u64) -> usize {
     1 << (f64::MANTISSA_DIGITS - 2 * half_bits(p))
 }
 
-/// What a product of matrices adds to, and its right operand.
+/// The sums to which a product of matrices adds, and its right operand.
 #[derive(Debug)]
 pub struct Product<'a> {
     /// Residues in `[0, p)`, before and after.

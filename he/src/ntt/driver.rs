@@ -52,7 +52,7 @@ pub(super) trait Kernel: Copy {
     fn signed(self, from: &[i64; LANES]) -> Self::Vector;
     /// The working form to words in `[0, p)`, after the last forward layer.
     fn finish(self, x: Self::Vector) -> Self::Vector;
-    /// The same to the form of [`NttBackend::factor`].
+    /// The working form to the form of [`NttBackend::factor`], after the last forward layer.
     fn factor(self, x: Self::Vector) -> Self::Vector;
 
     /// A constant to add to every value before the first forward layer of a transform of 2^layers coefficients.

@@ -67,7 +67,7 @@ fn products_match_schoolbook() {
     }
 }
 
-/// The same words from every backend, in both directions: transformed polynomials go over the wire.
+/// All backends give equal words, in both directions: transformed polynomials go over the wire.
 #[test]
 fn backends_agree_to_the_bit() {
     let mut rng = StdRng::seed_from_u64(2);

@@ -39,7 +39,7 @@ impl OleKind {
     }
 }
 
-/// How `len` products modulo `2^width` are cut into ciphertexts. Sizes are known without any tables.
+/// The division of `len` products modulo `2^width` into ciphertexts. Sizes are known without any tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OlePlan {
     kind: OleKind,
@@ -105,7 +105,7 @@ impl OlePlan {
         Ciphertexts { up: self.kind.operands() * down, down }
     }
 
-    /// What both parties compute, counted.
+    /// The work of both parties.
     pub fn work(&self) -> OleWork {
         let Ciphertexts { up, down } = self.ciphertexts();
         let coefficients = |count: usize| (count * self.set().degree() * self.set().primes().len()) as u64;

@@ -51,9 +51,9 @@ impl Expander {
         self.grow(key, L::words(out, sign));
     }
 
-    /// The same for the leaves `first`, `first` + 1, .., after the last of which comes leaf 0 again: as many as `out`
-    /// has room for. Few leaves take little time, and which ones they are is public. Panics if a length or the lane
-    /// is not the shape's.
+    /// [`Expander::expand`] for the leaves `first`, `first` + 1, .., after the last of which comes leaf 0 again: as
+    /// many as `out` has room for. Few leaves take little time, and which ones they are is public. Panics if a length
+    /// or the lane is not the shape's.
     pub fn expand_part<L: Lane>(&mut self, key: &[u64], first: usize, out: &mut [L]) {
         let DpfShape { depth, words, .. } = self.shape;
         let (top, sign, leaves) = (self.shape.top(), self.sign(), out.len() / words);

@@ -182,15 +182,15 @@ impl Generation {
         (values, self.sums.iter().map(|sums| bit(sums.set) as u8).collect())
     }
 
-    /// The same for leaves of two words that are added without carry: this party's shares of what beta has to be
-    /// combined with by exclusive-or. There is no sign, so the result is the final correction.
+    /// [`Generation::leaves`] for leaves of two words that are added without carry: this party's shares of the words
+    /// that beta has to be combined with by exclusive-or. There is no sign, so the result is the final correction.
     pub fn xor_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown() && self.shape.words == 2, "all levels are grown, leaves of two words");
         self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
     }
 
-    /// The same for the bits of leaves: this party's shares, two words a block and tree, of what beta's bits have to
-    /// be combined with by exclusive-or. Empty if leaves have no bits.
+    /// [`Generation::leaves`] for the bits of leaves: this party's shares, two words a block and tree, of the words
+    /// that beta's bits have to be combined with by exclusive-or. Empty if leaves have no bits.
     pub fn bit_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown(), "all levels are grown");
         let blocks = self.shape.bit_blocks;

@@ -51,8 +51,8 @@ impl DpfShape {
         Ok(DpfShape { depth, words, width, bit_blocks: 0 })
     }
 
-    /// The same trees with `blocks` blocks more in every leaf, of [`BLOCK_BITS`] bits that are shared by
-    /// exclusive-or. Errors: more than [`MOST_BIT_BLOCKS`].
+    /// These trees with `blocks` blocks more in every leaf, of [`BLOCK_BITS`] bits that are shared by exclusive-or.
+    /// Errors: more than [`MOST_BIT_BLOCKS`].
     pub fn with_bits(self, blocks: usize) -> Result<Self, OtError> {
         if blocks > MOST_BIT_BLOCKS {
             return Err(OtError::Parameter { what: "blocks of bits of a leaf", allowed: "0..=2", got: blocks });

@@ -48,7 +48,7 @@ impl Lane for u32 {
 pub enum Words<'a> {
     /// (pad + correction where the control bit is set) XOR sign, minus sign, in two words.
     Two(&'a mut [u64], u64),
-    /// The same in four words; both halves of the sign are alike.
+    /// [`Words::Two`] in four words; both halves of the sign are alike.
     Four(&'a mut [u32], u64),
     /// pad XOR correction where the control bit is set.
     Xor(&'a mut [u64]),

@@ -46,7 +46,7 @@ pub const MAX_SILU_ERROR: f64 = 2e-4;
 const RANGE_BITS: u32 = 10;
 const COMPARED_WIDTH: u32 = FRAC + RANGE_BITS + 2;
 
-/// How an activation is evaluated.
+/// The form in which an activation is evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     pub(super) grid: Grid,
@@ -224,7 +224,7 @@ impl Form {
     }
 }
 
-/// What an activation is on the right of its table. On the left it is 0.
+/// The values of an activation on the right of its table. On the left it is 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Right {
     /// The identity.
@@ -271,7 +271,7 @@ impl Activation {
         Ok(chosen.slice(0, 0..n).plus(&chosen.slice(0, n..2 * n)).reshape(&shape))
     }
 
-    /// What `n` entries cost, less what the other form takes as well.
+    /// The cost of `n` entries, without the parts that the other form has as well.
     fn cost(&self, function: &Function, n: usize) -> Cost {
         let width = COMPARED_WIDTH - (FRAC - self.form.compared_frac);
         let how = Truncation { width: function.out_width(), shift: function.out_frac() - FRAC, out: 64 };
@@ -358,7 +358,7 @@ mod tests {
         far.max(worst(-end, end, 1_000_001, apply, &f))
     }
 
-    /// The same for a table with tails.
+    /// [`sweep`] for a table with tails.
     fn sweep_tailed(end: f64, tailed: &Tailed, f: impl Fn(f64) -> f64) -> f64 {
         let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, |b, x| tailed.apply(b, x));
         let far = worst(-1023.99, 1023.99, 200_001, apply, &f);

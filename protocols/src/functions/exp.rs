@@ -19,7 +19,7 @@ use crate::ops::lookup::Table;
 use crate::ops::truncate::Truncation;
 use crate::{Error, Evaluation, FRAC};
 
-/// How far below 0 the argument may lie: 1/2. The maximum of a softmax is exact to less.
+/// The most by which the argument may lie below 0: 1/2. The maximum of a softmax is exact to less.
 pub const EXP_MARGIN: f64 = 0.5;
 
 /// Where the range ends: e^-14.5 is below a tenth of a unit in the last place.
@@ -80,7 +80,7 @@ const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_FRACS: [u32; 2] = [COEFFICIENT_FRAC, 25];
 const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
 
-/// How far below 0 the argument of `exp_to_zero` may lie. A maximum by counts is exact to as much.
+/// The most by which the argument of `exp_to_zero` may lie below 0. A maximum by counts is exact to as much.
 pub const WHOLE_MARGIN: f64 = 1.0;
 
 /// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^10.

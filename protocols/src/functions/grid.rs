@@ -3,7 +3,7 @@
 /// Highest degree of a polynomial on a window.
 pub const MAX_DEGREE: usize = 5;
 
-/// How words stand for arguments of a function and for its values.
+/// The numbers that words stand for: arguments of a function and its values.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// The argument at word 0.

@@ -56,7 +56,7 @@ pub(crate) mod testing {
         ArrayD::from_shape_fn(IxDyn(&[x.len()]), |i| (x[i[0]] * (1u64 << FRAC) as f64).round() as i64 as u64)
     }
 
-    /// The same under another shape.
+    /// [`fixed`] under another shape.
     pub(crate) fn shaped(x: &[f64], shape: &[usize]) -> ArrayD<u64> {
         Tensor::reshape(&fixed(x), shape)
     }

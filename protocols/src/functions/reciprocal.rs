@@ -35,7 +35,7 @@ use crate::{Error, Evaluation, FRAC, Tensor};
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RECIPROCAL_ERROR: f64 = 1e-5;
 
-/// The same for a ladder.
+/// [`MAX_RECIPROCAL_ERROR`] for a ladder.
 pub const MAX_LADDER_ERROR: f64 = 2.5e-5;
 
 /// Most terms that S may be the sum of: y 2^J takes the whole ring of 64 bits.

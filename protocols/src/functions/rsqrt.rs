@@ -31,7 +31,7 @@ use crate::{Error, Evaluation, FRAC, Tensor};
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RSQRT_ERROR: f64 = 2e-5;
 
-/// The same for a ladder, before two units in the last place.
+/// [`MAX_RSQRT_ERROR`] for a ladder, before two units in the last place.
 pub const MAX_LADDER_ERROR: f64 = 4e-5;
 
 /// Fractional bits of the result.

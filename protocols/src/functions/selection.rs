@@ -62,7 +62,7 @@ pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> 
     }
 }
 
-/// The same choice as one-hot words (rows, k, n).
+/// `selection` as one-hot words (rows, k, n).
 pub fn one_hot<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<B::Words, Error> {
     match selection {
         Selection::OneHot(words) => Ok(words.clone()),
@@ -176,7 +176,7 @@ pub(crate) fn compose<B: Abb>(
     })
 }
 
-/// The same choice in the same form, with the chosen entries in the order of their positions.
+/// `selection` in its own form, with the chosen entries in the order of their positions.
 pub(crate) fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection<B>, Error> {
     match selection {
         Selection::OneHot(words) => ordered(b, words).map(Selection::OneHot),

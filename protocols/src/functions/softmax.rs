@@ -60,14 +60,14 @@ use crate::{Error, Evaluation, FRAC, Indices, Lengths, Tensor};
 /// Largest absolute error of a probability, besides [`MAX_TERM_ERROR`] for each visible entry of the row.
 pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
 
-/// The same where keys are prepared.
+/// [`MAX_SOFTMAX_ERROR`] where keys are prepared.
 pub const MAX_MASKED_SOFTMAX_ERROR: f64 = 5e-5;
 
 /// Rounding of one term of the sum: half a unit in the last place, or a whole unit between two parties, which round
 /// either way. Many equally small terms next to a large one add up.
 pub const MAX_TERM_ERROR: f64 = 0.5 / (1u64 << FRAC) as f64;
 
-/// The same where keys are prepared: the sum that divides a term may be as small as 1 / e.
+/// [`MAX_TERM_ERROR`] where keys are prepared: the sum that divides a term may be as small as 1 / e.
 pub const MAX_MASKED_TERM_ERROR: f64 = std::f64::consts::E * MAX_TERM_ERROR;
 
 /// Low bits of a difference to the maximum that its comparison with [`CUT`] ignores.
@@ -94,8 +94,8 @@ const SHORT_ROW: usize = 1 << 12;
 /// Fractional bits of the reciprocal of the sum. It has more than the terms, because its error is common to a row.
 const RECIPROCAL_FRAC: u32 = 22;
 
-/// The same for rows of up to `longest`. A sum twice as large has a reciprocal half as large, and takes one bit more
-/// to be as exact: to 2^-10 at least.
+/// Fractional bits of the reciprocal of the sum, for rows of up to `longest`. A sum twice as large has a reciprocal
+/// half as large, and takes one bit more to be as exact: to 2^-10 at least.
 fn reciprocal_frac(longest: usize) -> u32 {
     RECIPROCAL_FRAC + longest.div_ceil(SHORT_ROW).next_power_of_two().trailing_zeros()
 }
@@ -413,7 +413,7 @@ mod tests {
         }
     }
 
-    /// What a row does not see is 0, and what it sees are the probabilities of a row of these entries alone.
+    /// Entries outside the window are 0, and those in it are the probabilities of a row of these entries alone.
     #[test]
     fn rows_that_see_a_window() {
         let mut rng = StdRng::seed_from_u64(9);

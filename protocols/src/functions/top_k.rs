@@ -46,7 +46,7 @@ use crate::{Ceiling, Error, FRAC, Indices, Tensor};
 /// Most entries of a unit vector, see [`OneHot`].
 const MOST_ENTRIES: usize = 1 << MOST_BITS;
 
-/// How entries are compared.
+/// The range and the precision in which entries are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scores {
     /// |x| <= bound, in units of the last place.
@@ -71,7 +71,7 @@ impl Scores {
         Scores { bound: ceiling.units(), frac, rounded: false }
     }
 
-    /// The same, rounded to their fractional bits if `rounded`.
+    /// These scores, rounded to their fractional bits if `rounded`.
     pub const fn rounding(self, rounded: bool) -> Self {
         Scores { rounded, ..self }
     }

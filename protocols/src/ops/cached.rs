@@ -81,7 +81,7 @@ pub struct CachedProduct<'a, W> {
     pub b: &'a W,
     /// Where its tokens stand.
     pub axis: Axis,
-    /// What is remembered of it.
+    /// The session's memory of it.
     pub operand: &'a mut Operand,
 }
 
@@ -148,13 +148,13 @@ pub struct OperandUse<'a> {
     wanted: Event,
 }
 
-/// How a product meets its operand.
+/// The operand as a product meets it.
 pub struct Met {
     /// The form of the operand.
     pub form: OperandForm,
     /// The sizes of the product, with slots for tokens.
     pub event: Event,
-    /// The same in a run that prepares it, which forgets no slot.
+    /// The sizes in a run that prepares it, which forgets no slot.
     pub listed: Event,
     /// Whether its masks are there.
     pub ready: bool,

@@ -99,10 +99,10 @@ const LARGEST_DIGIT: u32 = 5;
 /// The most thresholds of an operation.
 const MAX_THRESHOLDS: usize = 32;
 
-/// What is worked out once for each number of bits and of thresholds: a plan asks for it thousands of times.
+/// Results that are worked out once for each number of bits and of thresholds: a plan asks for them thousands of times.
 type ByShape<T> = [[OnceLock<T>; MAX_THRESHOLDS]; 65];
 
-/// What an OT counts when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
+/// The weight of an OT when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
 const OT_BITS: usize = 16;
 
 /// Shares of [x >= c_j], one byte 0 or 1 each, value by value, and threshold by threshold within a value.
@@ -189,8 +189,7 @@ fn level_sender(level: usize) -> Role {
     if level.is_multiple_of(2) { Role::Client } else { Role::Server }
 }
 
-/// How the results of neighbouring digits are joined at one level: the sizes of the groups, the least significant
-/// first.
+/// The groups of neighbouring digits whose results are joined at one level: their sizes, the least significant first.
 type Groups = Vec<usize>;
 
 /// Everything that both parties derive from the public sizes.

@@ -22,7 +22,7 @@ pub struct Embed<'t> {
     pub table: &'t FixedWeight,
     /// The rows' indices, where they are known.
     pub ids: Option<&'t [u32]>,
-    /// How many.
+    /// The number of rows.
     pub count: usize,
 }
 

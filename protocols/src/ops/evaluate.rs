@@ -24,7 +24,7 @@ pub struct Function {
     out_frac: u32,
 }
 
-/// How a function is evaluated.
+/// A method to evaluate a function.
 enum Method {
     /// By transfers of table rows.
     Lookup(Box<dyn Table + Send>),
@@ -73,7 +73,7 @@ impl Function {
         }
     }
 
-    /// What `n` entries take, their correlations included.
+    /// The cost of `n` entries, their correlations included.
     pub fn cost(&self, n: usize) -> Cost {
         match &self.method {
             Method::Lookup(table) => lookup::cost(&**table, n),
@@ -128,7 +128,7 @@ fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
     Some(terms.fold(sum, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p))))
 }
 
-/// The same for a table of FSS keys.
+/// [`looked_up`] for a table of FSS keys.
 fn masked(table: &FssTable, v: u64, i: usize) -> Option<u64> {
     let FssShape { index_bits, low_bits, .. } = table.shape();
     let v = v & mask(index_bits + low_bits);
@@ -140,7 +140,7 @@ fn masked(table: &FssTable, v: u64, i: usize) -> Option<u64> {
     Some(table.value(rest >> low_bits, rest & mask(low_bits), rho))
 }
 
-/// The same for a ladder.
+/// [`looked_up`] for a ladder.
 fn climbed(ladder: &Ladder, v: u64, i: usize) -> Option<u64> {
     let low = mask(ladder.shape().low_bits);
     let rho = |rung: usize| [mixed(v, i), mixed(!v, i)].map(|mixed| mixed >> rung & low);

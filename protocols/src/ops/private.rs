@@ -126,7 +126,7 @@ impl Correlation for MaskedRow {
     }
 }
 
-/// What a party brings to a product.
+/// A party's inputs to a product.
 enum Side<'a> {
     /// The client's share of X.
     Client(&'a [u64]),

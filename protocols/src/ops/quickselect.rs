@@ -50,7 +50,7 @@ use crate::words::signed;
 /// returns the positions 0..k.
 #[derive(Clone, Copy, Debug)]
 pub struct Quickselect {
-    /// How many of each row, at most n.
+    /// Keys chosen of each row, at most n.
     pub k: usize,
     /// Differences of keys are signed `width`-bit values, 2..=64.
     pub width: u32,
@@ -116,7 +116,7 @@ struct Open {
     row: usize,
     /// Active positions: those still in question, ascending.
     active: Vec<usize>,
-    /// How many of them are among the k largest.
+    /// The number of active positions that are among the k largest.
     need: usize,
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn round_cost(comparisons: usize, width: u32) -> Cost {
     compare::cost(comparisons, 1, width).then(opening::open_cost(comparisons, 1))
 }
 
-/// What a run spends.
+/// Expected cost of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     /// Mean number of comparisons.

@@ -197,8 +197,8 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     })
 }
 
-/// The same with shares of a b, modulo 2^u at least, that `both` makes of this party's top bits. It is not called if
-/// there is no wrap to correct.
+/// [`truncate`] with shares of a b, modulo 2^u at least, that `both` makes of this party's top bits. `both` is not
+/// called if there is no wrap to correct.
 fn truncate_by(
     s: &mut Session,
     x: &mut [u64],

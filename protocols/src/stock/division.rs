@@ -93,7 +93,7 @@ impl Needs {
     }
 }
 
-/// How many of `count` lie in range `at` of `of` about equal ones.
+/// The part of `count` in range `at` of `of` about equal ones.
 fn range(count: u64, at: usize, of: usize) -> u64 {
     let end = |at: usize| (u128::from(count) * at as u128 / of as u128) as u64;
     end(at + 1) - end(at)

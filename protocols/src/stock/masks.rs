@@ -32,7 +32,7 @@ impl OperandMasks {
         OperandMasks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
     }
 
-    /// What a plan knows of the masks for `events`.
+    /// A plan's knowledge of the masks for `events`.
     fn planned(events: &Events) -> Self {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
@@ -75,7 +75,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// What a plan knows of all masks for `operands`.
+    /// A plan's knowledge of all masks for `operands`.
     pub(crate) fn planned<'a>(operands: impl IntoIterator<Item = (&'a OperandId, &'a Events)>) -> Self {
         let masks = operands.into_iter().map(|(id, events)| (*id, OperandMasks::planned(events)));
         Prepared { masks: masks.collect(), begun: HashSet::new() }

@@ -17,7 +17,7 @@
 //! [`Stock::refill`] takes them back. Whoever keeps them in between must make sure that they come back only once: a
 //! correlation that serves twice opens the difference of two secrets.
 //!
-//! What a run needs is a list of independent demands, so several sessions may each make a [`Part`] of it
+//! The needs of a run are a list of independent demands, so several sessions may each make a [`Part`] of it
 //! ([`Needs::part`]). [`Stock::add`] puts the parts together, in the same order at both parties.
 
 mod division;
@@ -118,8 +118,8 @@ impl Stock {
         Ok(())
     }
 
-    /// What of `needs` is not there. OTs are listed as they are, because their pools are filled up to a number, and
-    /// so are operands, whose masks fit the products of one run alone.
+    /// The part of `needs` that is not there. OTs are listed as they are, because their pools are filled up to a
+    /// number, and so are operands, whose masks fit the products of one run alone.
     pub fn missing(&self, needs: &Needs, role: Role) -> Needs {
         let units = needs.units.iter().filter_map(|(kind, &units)| {
             let held = self.queues.get(kind).map_or(0, |queue| queue.len() / kind.words(role));

@@ -1,4 +1,4 @@
-//! What a whole run takes from a stock.
+//! Needs of a whole run from a stock.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,8 +15,8 @@ use crate::stock::Uses;
 /// them when the pool runs dry.
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
-/// What a run takes from the stock. A plan of the run lists it. The offline phase then fills
-/// the stock in large batches, which makes it cheap.
+/// Correlations that a run takes from the stock. A plan of the run lists them. The offline phase then fills the stock
+/// in large batches, which makes it cheap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
     /// Units of every kind of correlation.
@@ -25,7 +25,7 @@ pub struct Needs {
     pub operands: BTreeMap<OperandId, Events>,
     /// OTs of the online steps with the client as OT sender, and with the server.
     pub cots: [u64; 2],
-    /// What all of it is for.
+    /// The amounts that each account takes.
     pub uses: Uses,
 }
 
@@ -40,7 +40,7 @@ impl Needs {
         Needs { cots: self.cots, uses: self.uses.clone(), ..Needs::default() }
     }
 
-    /// The same without products with cached operands.
+    /// These needs without products with cached operands.
     pub fn without_operands(&self) -> Needs {
         Needs { operands: BTreeMap::new(), ..self.clone() }
     }
@@ -53,7 +53,7 @@ impl Needs {
         Needs { units, operands, cots: self.cots.map(part), uses: self.uses.clone() }
     }
 
-    /// What is listed here and not in `before`, the list of a part of the same run that ended earlier.
+    /// The needs listed here and not in `before`, the list of a part of the same run that ended earlier.
     pub fn since(&self, before: &Needs) -> Needs {
         let units = self.units.iter().map(|(kind, units)| {
             let earlier = before.units.get(kind).copied().unwrap_or(0);

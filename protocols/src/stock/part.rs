@@ -20,7 +20,7 @@ pub struct Part {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{text}` is no part: expected I/N, with I from 1 to N and N at most {MAX_PARTS}")]
 pub struct PartError {
-    /// What was given.
+    /// The text given.
     pub text: String,
 }
 
@@ -46,7 +46,7 @@ impl Part {
         self.number
     }
 
-    /// How many parts there are.
+    /// The number of parts.
     pub fn of(self) -> u32 {
         self.of
     }

@@ -1,4 +1,4 @@
-//! What is made ahead, and for what.
+//! Things made ahead, and the accounts that take them.
 //!
 //! Correlations of one kind are made in large batches, over all layers at once, so that one message serves many
 //! operations. The ledger books it where it is needed: what the making of a kind sent is divided among the accounts
@@ -20,7 +20,7 @@ use net::Role;
 
 use crate::correlation::CorrelationKind;
 
-/// What is made in one go.
+/// Things made in one go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
     /// Units of a kind of correlation.
@@ -31,7 +31,7 @@ pub enum Use {
     Cots(Role),
 }
 
-/// How much each account takes of what is made ahead, by path.
+/// The amount that each account takes of the things made ahead, by path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Uses(Arc<BTreeMap<Use, BTreeMap<String, u64>>>);
 
@@ -56,7 +56,7 @@ impl Uses {
         other.each(|what, path, amount| self.note(what.clone(), path, amount));
     }
 
-    /// What is noted here and not in `before`.
+    /// The amounts noted here and not in `before`.
     pub(crate) fn since(&self, before: &Uses) -> Uses {
         let mut since = Uses::default();
         self.each(|what, path, amount| {

@@ -63,7 +63,7 @@ fn masks(shape: &FssShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
     client.zip(server).map(split).collect()
 }
 
-/// What a correlation must share at its index, a power to within one unit.
+/// The words that a correlation must share at its index, a power to within one unit.
 fn payload(shape: &FssShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::One => vec![1],

@@ -30,7 +30,7 @@ struct Prepared<R> {
 }
 
 impl<R: Fn(&mut Session, Option<&[u64]>) -> Result<(), Error> + Sync> Prepared<R> {
-    /// How far from uniform is what it opens.
+    /// The deviation of the opened words from uniform.
     fn opened(&self, spoil: Option<Spoil>) -> f64 {
         let Need { kind, units } = self.need.as_ref().expect("a correlation");
         let mut pair = Pair::connect(|channel| open(channel, TWO_PHASES)).expect("set-up");

@@ -30,10 +30,10 @@ pub(crate) const DEALER: Options = Options {
 /// A link slower than the default.
 const WAN: net::Shape = net::Shape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
 
-/// The same in two phases, over a link slow enough that everything is prepared that can be.
+/// [`DEALER`] in two phases, over a link slow enough that everything is prepared that can be.
 pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link: WAN, ..DEALER };
 
-/// What one party returned, with its ledger.
+/// One party's result, with its ledger.
 pub(crate) type Outcome<T> = (T, Vec<Entry>);
 
 /// Runs both parties of `protocol` in two threads, over the ideal dealer or over real OTs.

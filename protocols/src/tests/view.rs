@@ -1,6 +1,6 @@
-//! What is opened must not depend on the data. Chi-square tests compare everything that selections and compactions
-//! open, over thousands of rows of very different inputs, with the uniform distribution. Each test also refuses a
-//! broken protocol, which shows that it can tell.
+//! Opened values must not depend on the data. Chi-square tests compare everything that selections and compactions open,
+//! over thousands of rows of very different inputs, with the uniform distribution. Each test also refuses a broken
+//! protocol, which shows that it can tell.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ const SCORES: Scores = Scores::below(5, 10);
 /// A correct run exceeds it with probability below 1e-6 in each test (five standard deviations, one-sided).
 const LIMIT: f64 = 5.0;
 
-/// How the keys are made distinct.
+/// The rule that makes keys distinct.
 #[derive(Clone, Copy)]
 enum TieBreak {
     /// As the protocol does.
@@ -35,7 +35,7 @@ enum TieBreak {
     AfterTheShuffle,
 }
 
-/// What one row of a selection opens.
+/// Everything that one row of a selection opens.
 struct Opened {
     outcomes: Vec<bool>,
     positions: Vec<usize>,
@@ -82,7 +82,7 @@ fn ascending(n: usize) -> Vec<u64> {
     (0..n as u64).map(|i| i << FRAC).collect()
 }
 
-/// How often each of `cells` values comes up.
+/// The count of each of `cells` values.
 fn counts<K: std::hash::Hash + Eq>(values: impl Iterator<Item = K>, cells: usize) -> Vec<usize> {
     let mut counts = HashMap::new();
     values.for_each(|value| *counts.entry(value).or_insert(0) += 1);
@@ -126,7 +126,7 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     }
 }
 
-/// The same through the selection that policies call. It is told 2^9 and a bound that cannot be exceeded.
+/// The selection that policies call ranks scores out of range, too. It is told 2^9 and a bound that cannot be exceeded.
 #[test]
 fn scores_out_of_range_are_ranked_all_the_same() {
     let (rows, n, k) = (40, 12, 3);

@@ -34,7 +34,7 @@ use waggle_protocols::{
 /// The twin of a truncation rounds to nearest, the protocol to either neighbour.
 const TRUNCATION: u64 = 1;
 
-/// What [`he::OlePlan::lsb_error`] says of a product by OLE.
+/// The error of a product by OLE, as [`he::OlePlan::lsb_error`] says.
 const OLE: u64 = 1;
 
 /// Products that OLE makes more cheaply than OTs do.
@@ -65,7 +65,7 @@ fn shared_error(shape: MatmulShape, width: u32) -> u64 {
     2 * plan_error(shape, width, width).max(plan_error(transposed, width, width))
 }
 
-/// The same for a product whose shape its correlations' batches decide: twice the most that any plan may err.
+/// [`shared_error`] for a product whose shape its correlations' batches decide: twice the most that any plan may err.
 fn largest_shared_error() -> u64 {
     2 * PlanOptions::default().max_lsb_error
 }

@@ -1,4 +1,4 @@
-//! How truncations and rounded openings round: which neighbour they give, how often, and what decides it.
+//! Rounding of truncations and rounded openings: which neighbour they give, how often, and what decides it.
 
 use ndarray::{ArrayD, IxDyn};
 use net::Role;
@@ -84,7 +84,7 @@ fn truncations_of_any_word_stay_below_their_ceiling() {
 const WIDTH: u32 = 56;
 const DROP: u32 = 20;
 
-/// How often the result lies above the receiver's grid point below x. x stands at `quarter` quarters of the way to
+/// The share of results that lie above the receiver's grid point below x. x stands at `quarter` quarters of the way to
 /// the next grid point.
 fn rounded_up(quarter: u64, open: impl Fn(&[ArrayD<u64>; 2]) -> ArrayD<u64>) -> f64 {
     const COUNT: usize = 4000;

@@ -47,7 +47,7 @@ impl Halves {
     }
 }
 
-/// What a product of matrices needs besides its operands.
+/// Constants of a product of matrices, besides its operands.
 struct Constants {
     prime: Prime,
     /// `2^s` and `4^s`.
@@ -73,7 +73,7 @@ fn store_doubles(to: &mut [f64], x: __m256d) {
     unsafe { _mm256_storeu_pd(to.as_mut_ptr(), x) }
 }
 
-/// What accumulators hold after some terms, and what was carried out of them.
+/// Accumulators after some terms, and the sums that were carried out of them.
 type Totals<const T: usize> = [Sums<T>; 2];
 
 /// One of the three real products, of part P: eight coefficients by the tiles from FIRST on, U terms at a time for as

@@ -26,7 +26,7 @@ fn passes(n: usize) -> &'static [u32] {
     PASSES[(n / BLOCK).trailing_zeros() as usize]
 }
 
-/// What a pass does with its results.
+/// The last operation of a pass on its results.
 enum End {
     /// Nothing.
     Keep,
@@ -42,7 +42,7 @@ enum End {
     Scale,
 }
 
-/// How a pass takes what it loads and leaves what it stores: doubles as they are, unless stated.
+/// The forms of numbers that a pass loads and stores: doubles as they are, unless stated.
 trait Pass {
     /// Loads words below p.
     const WORDS: bool = false;

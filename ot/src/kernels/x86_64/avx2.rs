@@ -1,4 +1,4 @@
-//! What all sets of kernels share, and those for AVX2 alone.
+//! Code that all sets of kernels share, and kernels for AVX2 alone.
 
 use std::arch::x86_64::*;
 

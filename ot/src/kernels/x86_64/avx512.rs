@@ -1,4 +1,4 @@
-//! What the sets of kernels for AVX-512 share.
+//! Code that the sets of kernels for AVX-512 share.
 
 use std::arch::x86_64::*;
 

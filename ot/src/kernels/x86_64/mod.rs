@@ -216,7 +216,7 @@ fn bytes(words: &mut [u64]) -> &mut [[u8; 16]] {
     bytes.as_chunks_mut().0
 }
 
-/// The same for words of 32 bits.
+/// Words of 32 bits as the bytes of leaves.
 #[inline]
 fn bytes32(words: &mut [u32]) -> &mut [[u8; 16]] {
     // SAFETY: bytes need no alignment, and any bytes are words; the borrow is passed on.

@@ -60,7 +60,7 @@ pub struct LadderShape {
 }
 
 impl LadderShape {
-    /// What every rung's table is prepared as.
+    /// The shape in which every rung's table is prepared.
     fn rung(&self) -> FssShape {
         let LadderShape { index_bits, low_bits, .. } = *self;
         FssShape { index_bits, low_bits, width: 64, payload: Payload::Line, cell_bits: 0 }
@@ -219,7 +219,7 @@ impl Ladder {
         }
     }
 
-    /// What its preparation depends on.
+    /// The shape, on which the preparation depends.
     pub fn shape(&self) -> LadderShape {
         self.shape
     }

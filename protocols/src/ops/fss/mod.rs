@@ -503,7 +503,7 @@ pub(crate) fn run_cost(table: &FssTable, n: usize) -> Cost {
         .work_at_both(Kernel::WindowTerm, n * powers.windows())
 }
 
-/// The same for tables whose keys are expanded whole.
+/// [`run_cost`] for tables whose keys are expanded whole.
 fn whole_cost(shape: &FssShape, n: usize) -> Cost {
     opening::open_cost(n, shape.input_bits())
         .work_at_both(Kernel::TreeExpanded, n << shape.tree().depth())

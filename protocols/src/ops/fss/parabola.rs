@@ -21,7 +21,7 @@ const SQUARE_BITS: u32 = 10;
 /// Leading bits of the client's rho that the cross product looks at.
 const CHOSEN_BITS: u32 = 8;
 
-/// How rho^2 is shared. Each party squares its own part, and the leading bits of the client's part choose among
+/// The sharing of rho^2. Each party squares its own part, and the leading bits of the client's part choose among
 /// multiples of the server's. Everything is rounded to units of 2^shift before it is added up, so the ring need not
 /// hold more.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl Square {
         self.low_bits - self.choices()
     }
 
-    /// What a party adds by itself: its square. The server also adds what half a unit of the dropped bits is worth.
+    /// The term of one party alone: its square. The server adds the worth of half a unit of the dropped bits.
     pub(crate) fn own(self, role: Role, rho: u64) -> u64 {
         let dropped = match role {
             Role::Server => rho * mask(self.dropped()),
@@ -63,7 +63,7 @@ impl Square {
         rho >> self.dropped()
     }
 
-    /// What the server supplies for choice `bit`: twice the bit's worth times its own part.
+    /// The server's term for choice `bit`: twice the bit's worth times its own part.
     pub(crate) fn product(self, rho: u64, bit: u32) -> u64 {
         rounded(rho << (self.dropped() + bit + 1), self.shift())
     }

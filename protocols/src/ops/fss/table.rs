@@ -7,7 +7,7 @@ use crate::ops::fss::dot::dot;
 use crate::ops::fss::parabola::Parabolas;
 use crate::words::mask;
 
-/// What the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a mask.
+/// The words that the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Payload {
     /// The word 1, for unit vectors.
@@ -52,7 +52,7 @@ pub struct FssShape {
     pub low_bits: u32,
     /// Bits of the ring of the result, 2..=64; at most 32 for a parabola or a unit vector, more than 32 for a power.
     pub width: u32,
-    /// What is shared.
+    /// The words that are shared.
     pub payload: Payload,
     /// log2 of the number of times that the windows repeat, 7 or 8, of which the key also tells where an input is
     /// ([`tails`](super::tails)); or 0.
@@ -161,8 +161,8 @@ impl FssTable {
         FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
     }
 
-    /// The same for x 2^-unit < `end`, and 0 from `end` + 2 on. Between them it is one or the other. Coefficients
-    /// that are zero need no payload, so each party expands its key near the others alone.
+    /// [`FssTable::power`] for x 2^-unit < `end`, and 0 from `end` + 2 on. Between these bounds it is one or the other.
+    /// Coefficients that are zero need no payload, so each party expands its key near the other coefficients alone.
     pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
         let windows = Windows::Decay(Powers { unit, heights });
@@ -174,7 +174,7 @@ impl FssTable {
         matches!(self.windows, Windows::Decay(_))
     }
 
-    /// What its preparation depends on.
+    /// The shape, on which the preparation depends.
     pub fn shape(&self) -> FssShape {
         self.shape
     }

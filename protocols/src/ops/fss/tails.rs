@@ -63,7 +63,7 @@ impl TailedTable {
         TailedTable { shape, parabolas: fitted(spec, f, |n| (near << index_bits | n & mask(index_bits)) as i64) }
     }
 
-    /// What its preparation depends on.
+    /// The shape, on which the preparation depends.
     pub fn shape(&self) -> FssShape {
         self.shape
     }

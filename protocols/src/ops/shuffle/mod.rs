@@ -57,7 +57,7 @@ pub struct Permute {
     pub items: usize,
 }
 
-/// What a box knows of secret permutations of the items of several rows. Several tensors shuffled by the same
+/// A box's knowledge of secret permutations of the items of several rows. Several tensors shuffled by the same
 /// permutations keep their items together. Every shuffle makes its own correlations.
 #[derive(Clone)]
 pub struct Permutations {

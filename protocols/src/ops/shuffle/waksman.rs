@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the switches for `source` make of 0..n, there and back.
+    /// 0..n after the switches for `source`, there and back.
     fn permuted(source: &[u32]) -> Vec<u32> {
         let n = source.len();
         let mut bits = Vec::new();

@@ -79,7 +79,7 @@ fn values(len: usize, seed: u64) -> Vec<u64> {
     (0..len as u64).map(|i| ((i * seed % 5).wrapping_sub(2)) << 8).collect()
 }
 
-/// The same products of whole matrices, in the clear.
+/// The products of `cuts` from whole matrices, in the clear.
 fn naive(cuts: &Cuts, inputs: &[ArrayD<u64>; 2]) -> Vec<u64> {
     let mut out = Vec::new();
     for s in 0..cuts.0.len() {
@@ -150,7 +150,7 @@ fn dead_slots_cost_nothing_where_masks_are_made_on_the_spot() {
     assert_eq!(extra(&drafted), extra(&same));
 }
 
-/// How far from uniform is what the parties open where tokens come in the places of others, and which mask served
+/// The deviation from uniform of the words opened where tokens come in the places of others, and the mask that served
 /// twice, if one did.
 fn seen(prepared: bool, broken: Option<Broken>) -> (f64, Option<String>) {
     const PROMPT: usize = 3;

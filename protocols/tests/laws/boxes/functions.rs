@@ -43,7 +43,7 @@ proptest! {
 /// Bits of a maximum by counts.
 const COUNTED_WIDTH: u32 = FRAC + 10;
 
-/// What a maximum by counts is for a row: within 1 below and 1 above.
+/// Asserts that a maximum by counts lies within 1 of its row's maximum, below or above.
 fn check_counted(rows: &[Vec<f64>]) {
     let lengths = Lengths::from(&rows.iter().map(Vec::len).collect::<Vec<_>>()[..]);
     let x = fixed(&rows.concat());
