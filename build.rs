@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What `cargo package` writes into a package.
+/// The file that `cargo package` writes into a package.
 const PACKAGED: &str = ".cargo_vcs_info.json";
 
 /// The packages that the program is made of.
@@ -44,7 +44,8 @@ fn packaged() -> Option<(String, String)> {
     Some((revision.to_owned(), format!("{revision}{mark}")))
 }
 
-/// The same of a repository. Records say whether the sources were those of the commit.
+/// The revision of a repository, as [`packaged`] has that of a package. Records say whether the sources were those of
+/// the commit.
 fn checked_out() -> Option<(String, String)> {
     let git = |arguments: &[&str]| -> Option<String> {
         let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;

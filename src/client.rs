@@ -27,7 +27,7 @@ options! {
     Client {
         /// Address of the server; without a port, 7411.
         address: String as impl Into<String> = "127.0.0.1".into(),
-        /// What both parties must state alike.
+        /// Terms that both parties must state alike.
         terms: Terms = Terms::default(),
         /// Slow this party's messages down to those of a network; the server must do the same.
         network: Network = Network::Loopback,
@@ -225,7 +225,7 @@ fn wait_for_turn(link: &mut dyn Link, listener: &mut dyn Listener) -> Result<(),
 /// A pool that was filled.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What it took.
+    /// The cost of filling it.
     pub report: Report,
     /// Its id, and which part it is.
     pub filled: Option<Filled>,

@@ -1,4 +1,4 @@
-//! What ends a call of this library.
+//! Errors that end a call of this library.
 
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ pub enum Error {
     /// The system refuses what a session needs.
     #[error("cannot {what}: {source}")]
     System {
-        /// What.
+        /// The action that is refused.
         what: &'static str,
         /// The cause.
         source: std::io::Error,
@@ -247,12 +247,12 @@ pub enum PromptError {
     NotTexts {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
 }
 
-/// What stops a conversation, or a turn of it.
+/// An error that stops a conversation, or a turn of it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChatError {
@@ -265,7 +265,7 @@ pub enum ChatError {
     /// A session failed; the conversation is kept.
     #[error("{}; the conversation so far is in {}", describe(.source), file.display())]
     Broken {
-        /// What happened.
+        /// The session's error.
         source: Box<Error>,
         /// Where it is.
         file: PathBuf,
@@ -273,7 +273,7 @@ pub enum ChatError {
     /// A session failed, and the conversation cannot be kept.
     #[error("{}; the conversation so far cannot be kept: {what}", describe(.source))]
     Lost {
-        /// What happened.
+        /// The session's error.
         source: Box<Error>,
         /// Why it cannot.
         what: String,
@@ -323,7 +323,7 @@ pub enum ServeError {
     Stranger {
         /// Its key.
         key: PublicKey,
-        /// How to let it in.
+        /// Advice on letting it in.
         advice: String,
     },
     /// A client for which there is no place.
@@ -343,7 +343,7 @@ pub enum ServeError {
     Session {
         /// The client's address.
         peer: String,
-        /// What happened.
+        /// The session's error.
         source: Box<Error>,
     },
     /// A server cannot listen.
@@ -364,7 +364,7 @@ pub enum ServeError {
         rank: usize,
         /// Its machine.
         host: String,
-        /// What happened.
+        /// The process's error.
         source: Box<Error>,
     },
 }

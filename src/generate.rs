@@ -25,13 +25,13 @@ use crate::summary::{Chosen, report};
 use crate::{Error, Report};
 
 options! {
-    /// What a client asks for: `Generate::after("Once upon a time").tokens(64)`.
+    /// A client's request: `Generate::after("Once upon a time").tokens(64)`.
     Generate {
         /// The prompt.
         prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
         /// Tokens to generate.
         tokens: usize = 32,
-        /// How tokens are picked where the client learns logits.
+        /// The rule by which tokens are picked where the client learns logits.
         sampling: Sampling = Sampling::default(),
         /// End after an end-of-text token; the server then learns how many tokens there are.
         stop_at_eos: bool = false,
@@ -81,7 +81,7 @@ impl TokenizerOf {
 }
 
 options! {
-    /// How the client picks tokens where it learns logits.
+    /// The client's choice of tokens where it learns logits.
     #[derive(Copy)]
     Sampling {
         /// Sample from softmax(logits / T); 0 takes the most probable token.
@@ -107,7 +107,7 @@ impl Sampling {
         Ok(Sampler::random(self.temperature, self.top_p, rng)?)
     }
 
-    /// What a report says of it.
+    /// The settings that a report names.
     pub(crate) fn chosen(&self) -> [Chosen; 3] {
         [("temperature", self.temperature.into()), ("top_p", self.top_p.into()), ("seed", self.seed.into())]
     }
@@ -174,7 +174,7 @@ options! {
 /// Who guesses tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guesser {
-    /// How the text went on after the same words before.
+    /// The text itself: how it went on after the same words before.
     Lookup,
     /// The model in this directory, or of this bundled name.
     Model(String),
@@ -215,7 +215,7 @@ impl fmt::Display for Draft {
 }
 
 impl Draft {
-    /// What the parties agree on.
+    /// The drafts that the parties agree on.
     pub(crate) fn drafts(&self) -> Result<Drafts, Error> {
         let drafts = Drafts::new(self.guesses, self.rate)?;
         Ok(if self.steady { drafts.steady() } else { drafts })
@@ -229,7 +229,7 @@ impl Draft {
         })
     }
 
-    /// What a report says of it.
+    /// The settings that a report names.
     pub(crate) fn chosen(&self) -> impl Iterator<Item = Chosen> {
         let steady = self.steady.then(|| ("draft_steady", true.into()));
         [("draft", self.to_string().into()), ("draft_rate", self.rate.into())].into_iter().chain(steady)
@@ -292,7 +292,7 @@ impl<'a> Heard<'a> {
         Heard { stream: tokenizer.map(|tokenizer| tokenizer.stream(before)), count: 0, listener, transcript: None }
     }
 
-    /// The same text for a transcript, too.
+    /// Gives the text to a transcript, too.
     pub(crate) fn kept_in(self, transcript: &Transcript) -> Self {
         Heard { transcript: Some(transcript.clone()), ..self }
     }
@@ -494,7 +494,7 @@ impl Generated {
         self.report.text.as_deref().unwrap_or_default()
     }
 
-    /// How many tokens there are, unseen ones behind the end of the text included.
+    /// The number of tokens, unseen ones behind the end of the text included.
     pub fn count(&self) -> usize {
         self.outcome.generation.count
     }

@@ -96,17 +96,17 @@ pub(crate) fn make_home(path: &Path) -> Result<(), Error> {
     builder.create(dir).map_err(|source| Error::File { path: dir.into(), source })
 }
 
-/// What a client knows of the server at one address.
+/// The client's knowledge of the server at one address.
 pub(crate) struct ServerTrust {
     address: String,
     known: KnownServers,
-    /// What the user gave for this call.
+    /// The key that the user gave for this call.
     given: Option<PublicKey>,
     own: PublicKey,
 }
 
 impl ServerTrust {
-    /// What is known of the server at `address`; `given` is the key on the command line, `own` that of this party.
+    /// The knowledge of the server at `address`; `given` is the key on the command line, `own` that of this party.
     pub(crate) fn of(address: &str, given: Option<PublicKey>, own: PublicKey) -> Result<Self, Error> {
         let known = KnownServers::read(file("known_servers")?)?;
         Ok(ServerTrust { address: address.into(), known, given, own })

@@ -13,13 +13,13 @@ use crate::options::options;
 use crate::{Error, Network, Terms};
 
 options! {
-    /// How both parties run in one process.
+    /// Options of a session of both parties in one process.
     LocalOptions {
-        /// What both parties would state.
+        /// Terms that both parties would state.
         terms: Terms = Terms::default(),
         /// Bytes of transformed weights that the server may keep in memory.
         weight_cache: usize = 0,
-        /// How long a party waits for the other one.
+        /// The time that a party waits for the other one.
         timeout: Duration = Duration::from_secs(3600),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     Ok(ModelFiles::open(path)?)
 }
 
-/// What is public about a model that may be a configuration alone.
+/// The public part of a model that may be a configuration alone.
 pub(crate) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     if let (false, Some(config)) = (path.exists(), shape(name)) {
@@ -64,7 +64,7 @@ pub(crate) fn tokenizer(files: &ModelFiles) -> Result<Option<Tokenizer>, Error> 
     Ok(files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?)
 }
 
-/// What a model reads.
+/// A model's input.
 #[derive(Clone, Debug)]
 pub enum Prompt {
     /// Words, for a model with a tokenizer.

@@ -1,4 +1,4 @@
-//! What a session would send, without one.
+//! The traffic of a session, computed without one.
 
 use model::Lengths;
 use net::Shape;
@@ -14,7 +14,7 @@ use crate::summary::{Chosen, report};
 use crate::{Error, Network, Report, Terms};
 
 options! {
-    /// What is planned: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly the
+    /// A plan to be made: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly the
     /// bytes, messages and flows of the session's.
     Plan {
         /// A directory, a `config.json`, a bundled model or a published shape.
@@ -33,7 +33,7 @@ options! {
         pad_prompt: bool = false,
         /// Guesses of the client.
         draft: Option<Draft> as impl Into<Option<Draft>> = None,
-        /// What both parties would state.
+        /// Terms that both parties would state.
         terms: Terms = Terms::default(),
         /// The network of the session.
         network: Network = LAN,
@@ -58,7 +58,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// What a plan over `link` computes with.
+    /// The planner's setting for a plan over `link`.
     pub(crate) fn setting(&self, link: Option<Shape>) -> Setting {
         let Machines { client, server, together } = self;
         Setting {
@@ -89,7 +89,7 @@ impl Plan {
         self.run_with(&model, &terms, mapped, observer)
     }
 
-    /// The same for a model that is known and maps so many bytes.
+    /// [`Plan::run`] for a model that is known and maps so many bytes.
     pub(crate) fn run_with(
         &self,
         model: &PublicModel,
@@ -128,7 +128,7 @@ impl Plan {
         Ok(report)
     }
 
-    /// What the report says was chosen.
+    /// The choices that the report names.
     fn chosen(&self, tokens: usize) -> impl Iterator<Item = Chosen> {
         let chosen = [
             ("link", self.network.to_string().into()),

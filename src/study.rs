@@ -16,7 +16,7 @@ use crate::models::{Prompt, open_model, tokenizer};
 use crate::options::options;
 use crate::summary::provenance;
 
-/// What computes a study.
+/// The engine of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StudyEngine {
     /// f32.
@@ -70,7 +70,7 @@ options! {
         prompt: usize = 128,
         /// Sequences.
         sequences: usize = 4,
-        /// What computes.
+        /// The engine.
         engine: StudyEngine = StudyEngine::Float,
     }
 }

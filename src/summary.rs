@@ -16,7 +16,7 @@ pub(crate) fn built() -> Program {
     Program { version: env!("CARGO_PKG_VERSION"), revision: Some(revision).filter(|revision| !revision.is_empty()) }
 }
 
-/// What makes the records of this process.
+/// The origin of the records of this process.
 pub(crate) fn provenance() -> Option<Provenance> {
     Some(Provenance::current(built()))
 }
@@ -46,7 +46,7 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// What `draft` did in `passes`.
+/// The outcome of `draft` in `passes`.
 fn drafted(draft: Drafts, passes: Vec<usize>) -> DraftReport {
     let tokens_per_pass = passes.iter().sum::<usize>() as f64 / passes.len().max(1) as f64;
     DraftReport { guesses: draft.tokens(), rate: draft.rate(), passes, tokens_per_pass }

@@ -1,4 +1,4 @@
-//! What both parties must state alike, and the network between them.
+//! Terms that both parties must state alike, and the network between them.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -21,9 +21,9 @@ use crate::options::options;
 use crate::{Error, Report};
 
 options! {
-    /// What both parties of a session must state alike. The client alone chooses the number of phases.
+    /// Terms that both parties of a session must state alike. The client alone chooses the number of phases.
     Terms {
-        /// What the client learns of each position: all logits, or only the most probable token.
+        /// The output that the client learns of each position: all logits, or only the most probable token.
         reveal: Reveal = Reveal::default(),
         /// Fractional bits of the logits that the client learns, rounded at random.
         logit_bits: LogitBits = LogitBits::default(),
@@ -41,7 +41,7 @@ options! {
         /// The network that the session is planned for, whatever network is imitated. Over a real network give it to
         /// both parties.
         plan_for: Option<Shape> as impl Into<Option<Shape>> = None,
-        /// How products with weights are prepared, in two phases.
+        /// Preparation of products with weights, in two phases.
         masks: Masks = Masks::Seeded,
         /// The prompt is read in chunks of so many tokens; `None` bounds memory.
         prefill_chunk: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
@@ -65,7 +65,7 @@ impl Terms {
         Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk })
     }
 
-    /// The same terms with two phases, which pools need.
+    /// These terms with two phases, which pools need.
     pub(crate) fn two_phases(&self) -> Result<Self, Error> {
         match self.preprocess {
             Some(false) => Err(OptionsError::PoolNeedsPreprocess.into()),
@@ -125,7 +125,7 @@ pub(crate) fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// What a report says of terms: by name, and every setting of the policy, given or default.
+/// Terms as a report has them: by name, and every setting of the policy, given or default.
 pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value)> {
     let settings = terms.policy.settings().into_iter();
     let settings: Map<String, Value> =
@@ -168,7 +168,7 @@ impl fmt::Display for Network {
 }
 
 impl Network {
-    /// The same, unless it is within one process.
+    /// This network, unless it is within one process.
     ///
     /// # Errors
     /// [`OptionsError::NoMemory`].

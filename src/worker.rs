@@ -10,7 +10,7 @@ use tokenizer::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
 
 use crate::Error;
 
-/// What the program is called with.
+/// The word that the program is called with.
 const WORD: &str = "tokenizer-worker";
 
 /// The words by which this program is started.

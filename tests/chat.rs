@@ -43,7 +43,7 @@ fn bytes(turn: &Value, phases: &[&str]) -> u64 {
 
 const ALL: [&str; 4] = ["setup", "offline", "prefill", "decode"];
 
-/// What the clear model says to the whole conversation up to each answer, read anew.
+/// The clear model's answers, each to the whole conversation up to it, read anew.
 fn whole(model: &str, turns: &[Value], words: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let mut read: Vec<u32> = Vec::new();
     let answers = turns.iter().zip(words).map(|(turn, words)| {
@@ -123,7 +123,7 @@ fn five_turns_are_those_of_the_clear_model_on_the_whole_transcript() {
     }
 }
 
-/// What turn five costs beyond the cached length does not depend on how long the first turn was.
+/// The cost of turn five beyond the cached length does not depend on how long the first turn was.
 #[test]
 fn the_last_turn_does_not_read_the_first_one_again() {
     let server = Server::start("--model shakespeare-llama");

@@ -9,7 +9,7 @@ use crate::support::{Server, ended, fail, succeed, text, waggle};
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;
 
-/// How long a party may take to notice: its time-out and something for a busy machine.
+/// The most time that a party takes to notice: its time-out and something for a busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
 
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";

@@ -16,7 +16,7 @@ use crate::hostile::{Damage, Host, Numbers, Proxy, Spoil, Wire, end, waggle};
 
 /// Seconds that a party waits for the other.
 const TIMEOUT: f64 = 2.0;
-/// How long a client may take in all: its own work, its time-out, a busy machine. A client that takes longer hangs.
+/// The most time of a client in all: its own work, its time-out, a busy machine. A client that takes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
 /// Sessions that run at once.
 const WORKERS: usize = 4;
@@ -31,7 +31,7 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-/// What came of a client.
+/// The end of a client.
 struct Ended {
     code: Option<i32>,
     text: String,

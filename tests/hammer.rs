@@ -18,14 +18,14 @@ use crate::support::{text, waggle};
 /// The largest logit error of a session with a bundled model that README states.
 const LOGIT_ERROR: f64 = 0.05;
 
-/// What prompts are cut from.
+/// The text that prompts are cut from.
 const TEXT: &str =
     "Once upon a time there was a king, a king of all the land, who said: speak! Speak, my lord, speak.";
 
 /// Ids of the model `recall`.
 const IDS: u32 = 60;
 
-/// How a run ended.
+/// The end of a run.
 enum Ended {
     /// As the plaintext engine.
     Alike,

@@ -19,7 +19,7 @@ use serde_json::Value;
 const TIMEOUT: f64 = 1.0;
 /// Time by which a disturbed client has ended and an undisturbed one is served; generous, for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What the parties state alike, and what makes sessions short.
+/// The terms of both parties, which make sessions short.
 const TERMS: &str = "--ot softspoken8";
 const CONFIG: &str =
     r#"{"model_type": "gpt2", "vocab_size": 48, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}"#;

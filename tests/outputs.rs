@@ -1,4 +1,4 @@
-//! What commands write: to a pipe that nobody reads, to a full disk, and over older files.
+//! Output of commands: to a pipe that nobody reads, to a full disk, and over older files.
 #![cfg(unix)]
 
 use std::fs::{self, File};

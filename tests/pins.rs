@@ -1,4 +1,4 @@
-//! What a server's model is, insisted on and remembered; prompts from files.
+//! A server's model, insisted on and remembered; prompts from files.
 
 use std::fs;
 use std::io::Write;

@@ -11,7 +11,7 @@ fn operations(report: &Value) -> BTreeMap<(String, String), [u64; 3]> {
     costs(&report["operations"])
 }
 
-/// The same by phase and kind of correlation of what was made ahead.
+/// Bytes each way and flows of what was made ahead, by phase and kind of correlation.
 fn kinds(report: &Value) -> BTreeMap<(String, String), [u64; 3]> {
     report.get("preparation_kinds").map(costs).unwrap_or_default()
 }
@@ -68,8 +68,8 @@ fn bundled_models() {
     compare("shakespeare-llama", &[1; 14], 5, "--policy kvzap:budget=16,block=4,topk=sort");
 }
 
-/// What papers print: softmax, GELU, norms, products. Nothing that is made ahead is left without its purpose, and
-/// both views of it add up to the phase.
+/// Purposes as papers print them: softmax, GELU, norms, products. Nothing that is made ahead is left without its
+/// purpose, and both views of it add up to the phase.
 #[test]
 fn preparation_has_its_purpose() {
     let arguments = "--model gpt2 --prompt-len 16 --tokens 2 --link lan";

@@ -150,7 +150,7 @@ fn copies(process: u32, secret: &[u8]) -> usize {
     found.sum()
 }
 
-/// What a server frees it wipes: after the session that made a pool, none of the pool's words are in its memory.
+/// A server wipes what it frees: after the session that made a pool, none of the pool's words are in its memory.
 #[cfg(target_os = "linux")]
 #[test]
 fn nothing_of_a_pool_stays_in_memory() {

@@ -1,4 +1,4 @@
-//! What every policy does to the predictions of the bundled models, compared with a golden file.
+//! Effects of every policy on the predictions of the bundled models, compared with a golden file.
 //!
 //! The engine is fixed point in the clear: integers, so each number stands for every rounding and every choice of a
 //! generation. Metrics are sums of floating-point numbers and may differ by [`TOLERANCE`] from machine to machine. If

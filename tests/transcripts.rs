@@ -1,4 +1,4 @@
-//! What each party receives, read off the wire.
+//! Messages that each party receives, read off the wire.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};

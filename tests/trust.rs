@@ -143,7 +143,7 @@ fn lists_that_others_may_write_are_refused() {
     succeed(&mut generate());
 }
 
-/// What a plaintext link brings is compared at its end, so a reader of standard output must hear it before the text.
+/// Text over a plaintext link is compared at its end, so a reader of standard output must hear it before the text.
 #[test]
 fn text_of_a_plaintext_link_is_declared_unverified() {
     let home = tempfile::tempdir().unwrap();

@@ -1,6 +1,5 @@
-//! What evaluating a tabulated function costs by look-up and on masked inputs: bytes and flows from the plan, CPU
-//! time of both methods in turn, two parties in threads over real OTs. `cargo run --release -p waggle-bench --example
-//! functions`
+//! Cost of a tabulated function by look-up and on masked inputs: bytes and flows from the plan, CPU time of both
+//! methods in turn, two parties in threads over real OTs. `cargo run --release -p waggle-bench --example functions`
 //!
 //! CPU time is the process's, halved: per party. The minimum of several repetitions is shown.
 

@@ -56,7 +56,7 @@ struct Timed {
     planning: Duration,
     encrypt: Duration,
     evaluate: Duration,
-    /// The same with transformed weights from a cache.
+    /// Evaluation with transformed weights from a cache.
     cached: Duration,
     /// Bytes of that cache.
     kept: usize,

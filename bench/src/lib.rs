@@ -1,4 +1,4 @@
-//! What the benchmarks of two-party operations have in common: both parties in two threads, every answer checked.
+//! Common parts of the benchmarks of two-party operations: both parties in two threads, every answer checked.
 //!
 //! The benchmarks themselves are in `benches/`; the README lists them.
 #![deny(missing_docs)]

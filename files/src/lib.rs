@@ -84,7 +84,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What others than its owner may not do with a file or a directory.
+/// An act on a file or a directory that others than its owner may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
     /// Change it.

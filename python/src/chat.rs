@@ -65,13 +65,13 @@ impl Chat {
         (prepared.tokens, prepared.of)
     }
 
-    /// What was said.
+    /// The conversation so far.
     fn transcript<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         document(py, &self.0.transcript())
     }
 }
 
-/// What is left of a text beside its report.
+/// The outcome of a text beside its report.
 #[derive(Default)]
 pub(crate) struct Heard {
     raised: Mutex<Option<PyErr>>,
@@ -79,7 +79,7 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// What the function raised.
+    /// The error that the function raised.
     pub(crate) fn raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

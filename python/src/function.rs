@@ -15,7 +15,7 @@ static FUNCTIONS: Mutex<BTreeMap<String, Entry>> = Mutex::new(BTreeMap::new());
 
 struct Entry {
     function: Py<PyAny>,
-    /// What it raised first.
+    /// The first error that it raised.
     raised: Option<PyErr>,
 }
 
@@ -33,7 +33,7 @@ impl Named {
         Named(names)
     }
 
-    /// What one of them raised.
+    /// An error that one of the functions raised.
     pub(crate) fn raised(&self) -> Option<PyErr> {
         let mut all = functions();
         self.0.iter().find_map(|name| all.get_mut(name)?.raised.take())
@@ -96,7 +96,7 @@ struct Called {
     layers: Vec<Vec<Head>>,
 }
 
-/// What is known of the tokens that a key/value head holds.
+/// Facts about the tokens that a key/value head holds.
 #[derive(Clone, Default)]
 struct Head {
     /// Attention received so far.

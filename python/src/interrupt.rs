@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 #[derive(Clone)]
 pub(crate) struct Flag(Arc<AtomicBool>);
 
-/// What unwinds the threads of work that nobody wants any more.
+/// The payload that unwinds the threads of work that nobody wants any more.
 struct Interrupted;
 
 impl Flag {
@@ -30,7 +30,7 @@ impl Flag {
     }
 }
 
-/// How often signals are looked for.
+/// The interval at which signals are looked for.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Runs `work` in a thread of its own, without the interpreter's lock, and looks for signals meanwhile.

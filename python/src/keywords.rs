@@ -66,14 +66,14 @@ impl<'py> Keywords<'py> {
         }
     }
 
-    /// What a text, or the text of a number, stands for.
+    /// The value that a text, or the text of a number, stands for.
     fn read<T: FromStr<Err: Display>>(&self, name: &str) -> PyResult<Option<T>> {
         let Some(value) = self.any(name)? else { return Ok(None) };
         let value = value.str()?.to_string().parse().map_err(|error| failed(format!("{name}: {error}")))?;
         Ok(Some(value))
     }
 
-    /// What has this name in a table.
+    /// The value in a table of the name that the keyword gives.
     fn named<T: Copy>(&self, name: &str, table: &[(&'static str, T)]) -> PyResult<Option<T>> {
         let Some(text) = self.take::<String>(name)? else { return Ok(None) };
         let known = table.iter().find(|(known, _)| *known == text);

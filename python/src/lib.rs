@@ -194,7 +194,7 @@ fn texts() -> Vec<&'static str> {
     waggle::texts().collect()
 }
 
-/// What is studied, apart from the policies.
+/// The setting of a study, apart from the policies.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Setting {
@@ -246,7 +246,7 @@ fn number(code: ExitCode) -> u8 {
     (0..=u8::MAX).find(|number| code == ExitCode::from(*number)).unwrap_or(1)
 }
 
-/// What the package needs of the program.
+/// The parts of the program that the package needs.
 #[pymodule]
 fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();

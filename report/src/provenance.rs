@@ -18,7 +18,7 @@ pub struct Program {
     pub revision: Option<&'static str>,
 }
 
-/// What made a record. A field that an older record lacks is empty, zero or absent.
+/// The origin of a record. A field that an older record lacks is empty, zero or absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Provenance {
@@ -113,7 +113,7 @@ const WITHHELD: [&str; 10] = [
     "known-servers",
 ];
 
-/// What stands for a withheld value.
+/// The text in place of a withheld value.
 const DOTS: &str = "...";
 
 /// The command line `waggle ARGUMENTS` as a shell takes it, without what a record must not tell.

@@ -26,14 +26,14 @@ pub const REPORT_VERSION: u32 = 1;
 pub struct Report {
     /// [`REPORT_VERSION`].
     pub version: u32,
-    /// What made the report. Reports that are older than the field have none.
+    /// The origin of the report. Reports that are older than the field have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
     /// Whether the costs were computed from shapes instead of measured.
     pub predicted: bool,
     /// Fields whose numbers are estimates, by name (for example `seconds`); all others are exact.
     pub estimated: Vec<String>,
-    /// What all `seconds` are. Reports that are older than the field have none.
+    /// The kind of all `seconds`. Reports that are older than the field have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_are: Option<Seconds>,
     /// The model.
@@ -54,10 +54,10 @@ pub struct Report {
     /// operations hold it as well, each its share: see [`net::Ledger::divide`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preparation_kinds: Vec<Operation>,
-    /// What guesses did, if there were some.
+    /// The outcome of guesses, if there were some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftReport>,
-    /// How the session's bytes travelled; all others in a report are those of the protocol.
+    /// The session's bytes on the socket; all other bytes in a report are those of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
     /// The family of kernels of this party's process, and its instructions for AES: see `bits::cpu`. Not there where
@@ -70,12 +70,12 @@ pub struct Report {
     /// level. It shows what the protocol changed.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
-    /// The same with the full cache, if the policy was another: it shows what pruning changed as well.
+    /// Comparison with the full cache, if the policy was another: it shows what pruning changed as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_full_cache: Option<Check>,
 }
 
-/// What a number of seconds is: the three are never put beside each other without its name.
+/// A kind of seconds: numbers of two kinds are never put beside each other without their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Seconds {
@@ -83,7 +83,7 @@ pub enum Seconds {
     Measured,
     /// The clock of a run that was not made, by a calibration of the machines.
     Predicted,
-    /// What the link alone takes for bytes and flows, without computation.
+    /// The time that the link alone takes for bytes and flows, without computation.
     Network,
 }
 
@@ -98,7 +98,7 @@ impl Seconds {
     }
 }
 
-/// What the guesses of a run did, or in a plan what they are assumed to do.
+/// The outcome of the guesses of a run, or in a plan the outcome that is assumed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DraftReport {
     /// Guesses of a pass; at the end of a text there are fewer.
@@ -129,7 +129,7 @@ impl ModelInfo {
     }
 }
 
-/// What something cost.
+/// The cost of a step, a phase or a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Bytes from client to server, framing included.
@@ -274,7 +274,7 @@ pub struct Operation {
     /// 0 in reports older than the field.
     #[serde(default)]
     pub cpu_seconds: f64,
-    /// The same of the other party's process, where it is known.
+    /// CPU time of the other party's process, counted alike, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu_seconds: Option<f64>,
 }
@@ -398,7 +398,7 @@ impl Report {
         }
     }
 
-    /// What its seconds are. Plans that are older than the field have processor time if they were predicted.
+    /// The kind of its seconds. Plans that are older than the field have processor time if they were predicted.
     pub fn seconds(&self) -> Seconds {
         let computed = self.phases.costs().any(|cost| cost.cpu_seconds > 0.0);
         self.seconds_are.unwrap_or(match (self.predicted, computed) {
@@ -462,7 +462,7 @@ impl Report {
         self.summed("operation", &self.operations, limit)
     }
 
-    /// What was made ahead by kind of correlation, if something was.
+    /// The costs of what was made ahead, by kind of correlation, if something was.
     pub fn preparation_table(&self) -> Option<Table> {
         let kinds = &self.preparation_kinds;
         (!kinds.is_empty()).then(|| self.summed("kind of correlation", kinds, usize::MAX))

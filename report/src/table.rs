@@ -90,7 +90,7 @@ impl Cell {
         Cell::number(seconds, format!("{seconds:.3}"))
     }
 
-    /// How many times as much: two digits behind the point.
+    /// A factor, with two digits behind the point.
     pub fn times(times: f64) -> Self {
         Cell::number(times, format!("{times:.2}"))
     }
@@ -123,7 +123,7 @@ struct Column {
 }
 
 impl Column {
-    /// What readers see: seconds say what they are here, because their cells do not.
+    /// The title that readers see: it names seconds, because their cells do not.
     fn head(&self) -> String {
         if self.unit == SECONDS { format!("{} s", self.title) } else { self.title.clone() }
     }
@@ -175,12 +175,12 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// What stands above the columns.
+    /// The heads above the columns.
     pub fn heads(&self) -> impl Iterator<Item = String> {
         self.columns.iter().map(Column::head)
     }
 
-    /// What readers see of each row.
+    /// The texts of each row, as readers see them.
     pub fn texts(&self) -> impl Iterator<Item = Vec<&str>> {
         self.rows.iter().map(|row| row.iter().map(|cell| cell.text.as_str()).collect())
     }
@@ -373,7 +373,7 @@ impl Document {
         self.notes.push(note.into());
     }
 
-    /// What the numbers are: a remark that LaTeX makes the caption of its tables.
+    /// Sets the remark on the numbers, which LaTeX makes the caption of its tables.
     pub fn caption(&mut self, caption: impl Into<String>) {
         self.caption = Some(caption.into());
     }

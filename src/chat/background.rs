@@ -18,7 +18,7 @@ pub struct BackgroundChat {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What is known without asking the thread.
+/// The state that is known without asking the thread.
 struct State {
     transcript: Vec<Said>,
     prepared: Readiness,
@@ -26,7 +26,7 @@ struct State {
     failed: Option<Error>,
 }
 
-/// What the thread is to do, and where it answers.
+/// An order to the thread, with the place of its answer.
 enum Command {
     Say {
         words: String,
@@ -95,7 +95,7 @@ impl BackgroundChat {
         lock(&self.state).prepared
     }
 
-    /// What was said in this conversation, up to the last turn. It stays when the session is over.
+    /// The conversation up to its last turn. It stays when the session is over.
     pub fn transcript(&self) -> Vec<Said> {
         lock(&self.state).transcript.clone()
     }
@@ -134,7 +134,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What comes within `limit`.
+/// The command that comes within `limit`, if one does.
 fn received(commands: &Receiver<Command>, limit: Duration) -> Option<Command> {
     match commands.recv_timeout(limit) {
         Ok(command) => Some(command),

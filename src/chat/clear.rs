@@ -1,4 +1,4 @@
-//! The same conversation with a plaintext model.
+//! The parties' conversation, held again with a plaintext model.
 
 use engine::{Float, FloatLoader, FloatWeight};
 use model::{Check, GenerateOptions, Generation, Input, Model, ModelSpec, Next, NoHooks, compare, generate_with};

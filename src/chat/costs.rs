@@ -1,4 +1,4 @@
-//! What a chat took, turn by turn.
+//! The costs of a chat, turn by turn.
 
 use model::Check;
 use report::{Phases, Report};
@@ -22,7 +22,7 @@ pub struct TurnReport {
     pub tokens: Vec<u32>,
     /// Their text.
     pub text: String,
-    /// What it took.
+    /// The cost of the turn.
     #[serde(flatten)]
     pub cost: TurnCost,
     /// Comparison with the plaintext engine, if it was asked for.
@@ -40,7 +40,7 @@ pub struct ChatReport {
     pub turns: Vec<TurnReport>,
 }
 
-/// What a session took so far.
+/// The costs of a session so far.
 pub(crate) struct Costs {
     pub(super) opening: Phases,
     pub(super) turns: Vec<TurnReport>,

@@ -35,7 +35,7 @@ use crate::generate::{Heard, Listener, Sampling};
 use crate::options::options;
 use crate::{Client, Error, worker};
 
-/// How long a client may say nothing to a server that gives up after `silence`: a third of that, within bounds.
+/// The time that a client may say nothing to a server that gives up after `silence`: a third of that, within bounds.
 fn rest(silence: Duration) -> Duration {
     (silence / 3).clamp(Duration::from_millis(10), Duration::from_secs(10))
 }
@@ -53,7 +53,7 @@ pub enum Template {
 }
 
 options! {
-    /// How a conversation goes.
+    /// Options of a conversation.
     ChatOptions {
         /// Most tokens of an answer.
         tokens: usize = 64,
@@ -76,7 +76,7 @@ options! {
         check: Option<String> as impl Into<Option<String>> = None,
         /// Use this `tokenizer.json` instead of the server's.
         tokenizer: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// How tokens are picked.
+        /// The rule by which tokens are picked.
         sampling: Sampling = Sampling::default(),
     }
 }
@@ -159,12 +159,12 @@ impl Chat {
         })
     }
 
-    /// What was said.
+    /// The conversation so far.
     pub fn transcript(&self) -> &Transcript {
         &self.transcript
     }
 
-    /// What it took to open the session.
+    /// The cost of opening the session.
     pub fn opening(&self) -> &Phases {
         &self.costs.opening
     }

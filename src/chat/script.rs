@@ -13,7 +13,7 @@ use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 use crate::Error;
 
-/// What goes through the model for a turn.
+/// A turn's input to the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// The text.
@@ -28,11 +28,11 @@ pub(crate) struct Step {
     rendered: String,
 }
 
-/// How a conversation is written.
+/// A conversation, written for a model.
 pub(crate) struct Script {
     template: Option<ChatTemplate>,
     system: Option<String>,
-    /// What was said, in the order of the messages.
+    /// The messages so far, in their order.
     said: Vec<(&'static str, String)>,
     /// The text that the model has read, by the template, with placeholders.
     rendered: String,
@@ -64,7 +64,7 @@ impl Script {
         self.system.as_deref().filter(|_| !self.begun)
     }
 
-    /// What goes through the model when the user says `words`. Nothing is remembered before the answer.
+    /// The model's input when the user says `words`. Nothing is remembered before the answer.
     pub(crate) fn next(&self, tokenizer: &Tokenizer, words: &str) -> Result<Step, Error> {
         match &self.template {
             None => Ok(self.raw(words)),

@@ -1,4 +1,4 @@
-//! What was said, and where it is kept.
+//! The words of a conversation, and the file where they are kept.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ impl Said {
     }
 }
 
-/// What was said in a conversation: it stays when the session is over, and other threads may look at it.
+/// The words of a conversation: they stay when the session is over, and other threads may look at them.
 #[derive(Clone)]
 pub struct Transcript(Arc<Mutex<Inner>>);
 
@@ -44,7 +44,7 @@ struct Inner {
     said: Vec<Said>,
     /// A turn that is not over: the user's words, and what was heard of the answer.
     turn: Option<(String, String)>,
-    /// What was said in conversations before this one, as lines.
+    /// The words of conversations before this one, as lines.
     before: String,
     /// All of it is kept there after every turn.
     file: Option<PathBuf>,
@@ -167,7 +167,7 @@ impl Inner {
     }
 }
 
-/// What a person reads: the user's words behind a mark, the answers as they are.
+/// The conversation for a person: the user's words behind a mark, the answers as they are.
 fn text(said: &[Said]) -> String {
     let part = |said: &Said| match said.role {
         Role::User => format!("> {}\n\n", harmless(&said.text).replace('\n', "\n> ")),

@@ -41,7 +41,7 @@ pub(super) fn run(reports: &[PathBuf], calibrated: &Calibrated) -> Result<(), Er
 /// A row: what, measured and predicted, and how to write it.
 type Row = (String, [f64; 2], fn(f64) -> String);
 
-/// What both reports know, and what takes long enough to be compared.
+/// The numbers that both reports know; seconds only where they are long enough to be compared.
 fn rows(measured: &Report, planned: &Report) -> Vec<Row> {
     let seconds: fn(f64) -> String = |x| format!("{x:.2} s");
     let memory: fn(f64) -> String = |x| bytes(x as u64);

@@ -98,7 +98,7 @@ const TRIALS: [Trial; 8] = [
     Trial::new(2, "loopback", false, 32, 2),
 ];
 
-/// What a trial asked for and what it took.
+/// A trial's request and its cost.
 struct Measured<'a> {
     trial: &'a Trial,
     model: PublicModel,
@@ -164,14 +164,14 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     out::line(format_args!("{}: {cores} cores of {processor}, {}", path.display(), quality(&observations, &rates)))
 }
 
-/// How well the rates say again what was measured.
+/// The fit of the rates to what was measured.
 fn quality(observations: &[Observation], rates: &Rates) -> String {
     let all: f64 = observations.iter().map(|o| o.seconds).sum();
     let off: f64 = observations.iter().map(|o| (o.predicted(rates) - o.seconds).abs()).sum();
     format!("{all:.1} s of processor time in {} accounts, fitted to {:.0} %", observations.len(), 100.0 * off / all)
 }
 
-/// What is left to measure when the rates are known: the pool of threads, the time to wake a thread, and memory.
+/// Completes the profile when the rates are known: the pool of threads, the time to wake a thread, and memory.
 fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, Error> {
     let profile = Profile {
         version: PROFILE_VERSION,
@@ -213,8 +213,8 @@ fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, E
     Ok(best.1)
 }
 
-/// What each core after the first may add, and seconds to wake a thread: those that explain the wall clocks of the
-/// trials best are taken.
+/// Candidates for the share that each core after the first adds, and for the seconds to wake a thread: those that
+/// explain the wall clocks of the trials best are taken.
 const SPEEDUPS: [f64; 5] = [1.0, 0.85, 0.7, 0.5, 0.3];
 const WAKES: [f64; 9] = [0.0, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 1e-4, 1.5e-4, 2e-4];
 

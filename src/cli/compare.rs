@@ -38,7 +38,7 @@ pub(super) struct CompareArgs {
     /// Write the record here, with every sample of --binaries.
     #[arg(long, value_name = "FILE", requires = "binaries")]
     json: Option<PathBuf>,
-    /// What --binaries run.
+    /// Command that the programs of --binaries run.
     #[arg(last = true, value_name = "COMMAND", requires = "binaries")]
     command: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub(super) fn run(args: CompareArgs) -> Result<(), Error> {
     }
 }
 
-/// How many times `first` the `second` is; a dash where that says nothing.
+/// The factor from `first` to `second`; a dash where that says nothing.
 fn ratio(first: f64, second: f64) -> Cell {
     if first > 0.0 && second.is_finite() { Cell::times(second / first) } else { Cell::absent() }
 }

@@ -1,4 +1,4 @@
-//! What ends a command.
+//! Errors that end a command.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::settings::SettingsError;
 /// The reason for a non-zero exit code.
 #[derive(Debug, Error)]
 pub(super) enum Error {
-    /// What the library says.
+    /// An error of the library.
     #[error(transparent)]
     Library(crate::Error),
     /// Options of a file.
@@ -62,7 +62,7 @@ pub(super) enum Error {
     /// A conversation without a turn.
     #[error("no turn was taken; refused: {refused}")]
     AllRefused {
-        /// How many were refused.
+        /// Turns that were refused.
         refused: usize,
     },
     /// A prompt that no model takes.
@@ -78,19 +78,19 @@ pub(super) enum Error {
     Calibration {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: planner::ProfileError,
     },
     /// Nothing to predict times with.
     #[error("predictions need a calibration: {what}")]
     NotCalibrated {
-        /// What is wrong with it.
+        /// The fault of the calibration.
         what: String,
     },
     /// The figures of other systems.
     #[error("src/cli/published.json: {source}")]
     Published {
-        /// What is wrong with them.
+        /// The cause.
         source: serde_json::Error,
     },
     /// A cell of a sweep.
@@ -98,7 +98,7 @@ pub(super) enum Error {
     Cell {
         /// Which.
         cell: String,
-        /// What happened.
+        /// The cell's error.
         source: Box<Error>,
     },
     /// Positions for a model that has weights for them.
@@ -112,7 +112,7 @@ pub(super) enum Error {
     Compared {
         /// The program.
         program: String,
-        /// How it ended, and the end of what it said.
+        /// The program's exit status, and the end of its output.
         what: String,
     },
     /// The server of a demo cannot be started.
@@ -124,7 +124,7 @@ pub(super) enum Error {
     /// The server of a demo ended or said something unexpected.
     #[error("the server's process failed: {what}")]
     Child {
-        /// How.
+        /// The failure.
         what: String,
     },
 }

@@ -39,7 +39,7 @@ pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
     model: String,
-    /// What is asked.
+    /// Task that the model is given.
     #[arg(long, default_value = "text", value_parser = task_names())]
     task: String,
     /// Text to score, or the haystack of needles: a file, or with the ending .json a list of texts, which are joined.
@@ -61,7 +61,7 @@ pub(super) struct EvalArgs {
     /// Depths of needles, from 0 at the beginning to 1 [default: 0,0.25,0.5,0.75,1].
     #[arg(long, value_name = "D,D", value_delimiter = ',', num_args = 1)]
     depths: Option<Vec<f64>>,
-    /// What needle and key-value draw at random follows from it [default: 0].
+    /// Seed of all that needle and key-value draw at random [default: 0].
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Policies to compare with `full`; may be repeated. The form of a list is given above.
@@ -82,7 +82,7 @@ pub(super) struct EvalArgs {
     /// Sequences [default: 4 of a text, all of the data, 16 of key-value, 1 for each length and depth of needle].
     #[arg(long, value_name = "S", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     sequences: Option<usize>,
-    /// What computes: f32, fixed point in the clear, or two parties in this process.
+    /// Engine of the study: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_parser = named(&StudyEngine::NAMES), default_value = "float")]
     engine: StudyEngine,
     /// Plan the longest sequence between two parties over LINK as well, under every policy: bytes, flows and network
@@ -257,7 +257,7 @@ impl EvalArgs {
         self.policies.iter().flat_map(|list| &list.0)
     }
 
-    /// What was chosen, for the report; files by their names alone.
+    /// The choices of the study, for the report; files by their names alone.
     fn chosen(&self, sequences: &[Sequence]) -> BTreeMap<String, Value> {
         let file = |path: &Option<PathBuf>| {
             path.as_ref().and_then(|p| p.file_name()).map(|name| name.to_string_lossy().into_owned())

@@ -37,7 +37,7 @@ pub(super) struct FloatArgs {
     json: Option<PathBuf>,
 }
 
-/// What `--json` writes.
+/// The document that `--json` writes.
 #[derive(Serialize)]
 struct FloatReport<'a> {
     provenance: Option<Provenance>,
@@ -45,7 +45,7 @@ struct FloatReport<'a> {
     prompt_tokens: usize,
     prompt_ids: &'a [u32],
     tokens: &'a [u32],
-    /// How many tokens each pass after the first one gave.
+    /// Tokens that each pass after the first one gave.
     passes: &'a [usize],
     text: Option<&'a str>,
     /// One row per position, those of the prompt first.

@@ -39,7 +39,7 @@ pub(super) struct GenerateArgs {
     terms: TermsArgs,
 }
 
-/// What is generated.
+/// The text that is generated.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TextArgs {
     #[command(flatten)]

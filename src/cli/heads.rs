@@ -32,8 +32,8 @@ pub(super) struct HeadsArgs {
     /// Text to judge heads by: a file, or with the ending .json a list of texts, which are joined.
     #[arg(long, value_name = "FILE", required_unless_present = "by")]
     text: Option<PathBuf>,
-    /// What a head is judged by: how much its output changes when it streams, the attention that it loses then, or,
-    /// without a text, how it attends to repetitions in random words [default: output].
+    /// Measure of a head: how much its output changes when it streams, the attention that it loses then, or, without a
+    /// text, how it attends to repetitions in random words [default: output].
     #[arg(long, value_name = "output|mass|echo")]
     by: Option<HeadMeasure>,
     /// The policy that is printed.
@@ -45,7 +45,7 @@ pub(super) struct HeadsArgs {
     /// Tokens that a head holds that streams [default: a quarter of the context].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..1 << 20))]
     budget: Option<u32>,
-    /// How many of them stand at the start of the text [default: those of the policy].
+    /// Tokens of the budget that stand at the start of the text [default: those of the policy].
     #[arg(long, value_name = "N")]
     sinks: Option<u32>,
     /// Tokens of a sequence.

@@ -87,7 +87,7 @@ impl CalibrationArgs {
     }
 }
 
-/// What to do about a missing file.
+/// Advice about a missing file.
 const MAKE: &str = "`waggle calibrate` measures this machine for seconds of computation and memory";
 
 /// The file that a user named. Its processor is the user's business.

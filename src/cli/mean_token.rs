@@ -1,4 +1,4 @@
-//! What a decoded token costs, by plan: the mean of the tokens after a prompt, and what the prompt itself takes, of
+//! The cost of a decoded token, by plan: the mean of the tokens after a prompt, and the cost of the prompt itself, of
 //! whole steps and of their operations.
 
 use std::cmp::Ordering;
@@ -13,7 +13,7 @@ use session::party::{Outcome, PublicModel, SessionPlan, Silent, Terms};
 
 use super::Error;
 
-/// What is sent, and how long that takes; fractions come from means.
+/// Bytes and flows, and the seconds that they take; fractions come from means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cost {
     pub(super) bytes_client_to_server: f64,

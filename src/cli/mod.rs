@@ -111,7 +111,7 @@ pub fn run() -> ExitCode {
     run_from(std::env::args_os())
 }
 
-/// The same with these words, the first of which is the program's name. Words that make no command end the process.
+/// [`run`] with these words, the first of which is the program's name. Words that make no command end the process.
 pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
     crate::worker::called(words.get(1));

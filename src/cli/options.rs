@@ -18,10 +18,10 @@ use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 use super::Error;
 use crate::{Draft, Network, Sampling, Terms};
 
-/// What both parties must state alike.
+/// Terms that both parties must state alike.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TermsArgs {
-    /// What the client learns of each position: all logits, or only the most probable token.
+    /// Output that the client learns of each position: all logits, or only the most probable token.
     #[arg(long, value_parser = named(&REVEALS), default_value = "logits")]
     reveal: Reveal,
     /// Fractional bits of the logits that the client learns, 0 to 14, rounded at random. With fewer, more positions
@@ -52,8 +52,8 @@ pub(super) struct TermsArgs {
     /// whose rate and delay the program cannot know.
     #[arg(long, value_name = PLANNED_LINKS)]
     plan_for: Option<Shape>,
-    /// How products with weights are prepared, in two phases: with masks that public seeds make (`seeded`), or with
-    /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
+    /// Preparation of products with weights, in two phases: with masks that public seeds make (`seeded`), or with masks
+    /// that the parties draw and send (`sent`), which takes about twice the bytes.
     #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]
     masks: Masks,
     /// Read the prompt in chunks of so many tokens. The text is the same; shorter chunks take less memory and more
@@ -134,7 +134,7 @@ impl TermsArgs {
     }
 }
 
-/// How the client picks tokens where it learns logits.
+/// The client's choice of tokens where it learns logits.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SamplingArgs {
     /// Sample from softmax(logits / T); 0 takes the most probable token.
@@ -153,13 +153,13 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// How tokens are picked.
+    /// The rule by which tokens are picked.
     pub(super) fn sampling(&self) -> Sampling {
         Sampling::default().temperature(self.temperature).top_p(self.top_p).seed(self.seed)
     }
 }
 
-/// How the client guesses the next tokens.
+/// The client's guesses at the next tokens.
 #[derive(Args, Clone, Debug)]
 pub(super) struct DraftArgs {
     /// Guess the next K tokens (4 unless given) and check all of them in one pass, which takes about as many flows as
@@ -198,7 +198,7 @@ pub(super) struct FormatArgs {
     pub(super) format: Format,
 }
 
-/// How much of the table of operations is shown.
+/// The length of the table of operations.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct OperationsArgs {
     /// Rows of the table of operations: the largest ones, or all, which `--operations` alone asks for. With all of

@@ -28,7 +28,7 @@ pub(super) fn width() -> Option<usize> {
     columns(&io::stdout())
 }
 
-/// The same of standard error.
+/// Columns of the terminal that standard error is; `None` if it is none.
 pub(super) fn error_width() -> Option<usize> {
     columns(&io::stderr())
 }

@@ -118,7 +118,7 @@ fn row(found: &Found) -> [String; 9] {
     ]
 }
 
-/// The same for programs.
+/// A pool as JSON, for programs.
 fn entry(found: &Found) -> Value {
     json!({
         "path": found.path().display().to_string(),

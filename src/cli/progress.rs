@@ -26,7 +26,7 @@ pub(super) struct Progress {
     tokens: usize,
     /// Whether text goes out at all: a preparation has none.
     text: bool,
-    /// What is on the current line of a terminal while the bar is below it.
+    /// The text on the current line of a terminal while the bar is below it.
     line: String,
     printed: usize,
     /// Why standard output took no more; nothing is written after that.

@@ -1,4 +1,5 @@
-//! What other systems publish, read from `published.json` beside it, which says where each figure stands.
+//! Figures that other systems publish, read from `published.json` beside this file, which says where each figure
+//! stands.
 
 use report::table::{Cell, Table};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ const FILE: &str = include_str!("published.json");
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Published {
-    /// What the figures are, and what they are not.
+    /// A remark on what the figures are, and on what they are not.
     pub(super) about: String,
     pub(super) figures: Vec<Figure>,
 }
@@ -23,16 +24,16 @@ pub(super) struct Figure {
     system: String,
     /// The shape that it is of, by the name that `--models` knows it by.
     model: String,
-    /// What was computed.
+    /// The computation.
     what: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     measured_seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
-    /// How many times faster than the same system without what it proposes.
+    /// The factor by which it is faster than the same system without what it proposes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     faster: Option<f64>,
-    /// The same for bytes.
+    /// The factor by which it sends fewer bytes than that system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fewer: Option<f64>,
     hardware: String,

@@ -20,7 +20,7 @@ pub(super) enum RecordError {
     NotReport {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// Plots of a study and of something else.
@@ -46,7 +46,7 @@ pub(super) enum RecordError {
     },
 }
 
-/// What a file holds.
+/// The document of a file.
 pub(super) enum Record {
     /// The report of a session, or of the plan of one.
     Session(Box<Report>),
@@ -65,7 +65,7 @@ pub(super) fn open(path: &Path) -> Result<(Record, Value), Error> {
     read_as(path, &read(path)?)
 }
 
-/// The same of the `bytes` of `path`.
+/// The document in the `bytes` of `path`, as [`open`] gives it.
 pub(super) fn read_as(path: &Path, bytes: &[u8]) -> Result<(Record, Value), Error> {
     let unread = |what: serde_json::Error| RecordError::NotReport { path: path.into(), what: what.to_string() };
     let json = clean(serde_json::from_slice(bytes).map_err(unread)?);

@@ -8,7 +8,7 @@ use super::options::OperationsArgs;
 use super::out;
 use crate::Generated;
 
-/// What a session took, in one line.
+/// The cost of a session, in one line.
 pub(super) fn cost_line(generated: &Generated) -> String {
     let phases = &generated.report.phases;
     let Cost { bytes_client_to_server, bytes_server_to_client, flows, seconds, .. } = phases.total();
@@ -37,7 +37,7 @@ fn costs(report: &Report, operations: &OperationsArgs) -> Vec<(&'static str, Tab
     tables
 }
 
-/// What stands before the tables of a report.
+/// The lines before the tables of a report.
 fn about(report: &Report) -> String {
     memory(report) + &guessed(report)
 }
@@ -60,7 +60,7 @@ pub(super) fn guesses(passes: &[usize]) -> String {
     format!("with guesses: {kept} tokens in {} passes, {mean:.2} a pass", passes.len())
 }
 
-/// The same of a run, if there were guesses.
+/// The line on the guesses of a run, if there were some.
 fn guessed(report: &Report) -> String {
     let run = report.draft.as_ref().filter(|_| !report.predicted);
     run.map_or_else(String::new, |draft| guesses(&draft.passes) + "\n")

@@ -1,8 +1,8 @@
 //! Options from the environment and from a file.
 //!
-//! What the command line says comes first, then the variable `WAGGLE_NAME` for an option `--name`, then the file of
-//! `waggle --config FILE COMMAND`, then the default. An option that contradicts one of a higher place is left out,
-//! so that `--prompt-ids` on the command line replaces a `prompt` of the file.
+//! Options of the command line come first, then the variable `WAGGLE_NAME` for an option `--name`, then the file of
+//! `waggle --config FILE COMMAND`, then the default. An option that contradicts one of a higher place is left out, so
+//! that `--prompt-ids` on the command line replaces a `prompt` of the file.
 //!
 //! The file is TOML. A key at the top serves every command that has the option, and a key of a table such as
 //! `[generate]` or `[pools.rm]` serves that command. A key that no command has is an error.
@@ -21,7 +21,7 @@ const FILE_OPTION: &str = "--config";
 /// Longest file of options.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What a file says that cannot be an option.
+/// A setting of a file or a variable that cannot be an option.
 #[derive(Debug, Error)]
 pub(super) enum SettingsError {
     /// The file cannot be read.
@@ -55,7 +55,7 @@ pub(super) enum SettingsError {
     Switch {
         /// The variable.
         name: String,
-        /// What it says.
+        /// The variable's value.
         value: OsString,
     },
     /// A value that an option cannot have.
@@ -65,9 +65,9 @@ pub(super) enum SettingsError {
         path: PathBuf,
         /// The key.
         key: String,
-        /// What an option takes.
+        /// The values that the option takes.
         expected: &'static str,
-        /// What stands there.
+        /// The value that the file has.
         got: &'static str,
     },
 }
@@ -76,7 +76,7 @@ pub(super) enum SettingsError {
 pub(super) struct Completed {
     /// The whole command line.
     pub(super) arguments: Vec<OsString>,
-    /// What was added, with where it is from, for messages.
+    /// The options that were added, each with its origin, for messages.
     pub(super) added: Vec<String>,
 }
 
@@ -222,7 +222,7 @@ fn switch(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::SetTrue)
 }
 
-/// What turns a switch on or off.
+/// The values that turn a switch on or off.
 const SWITCH: &str = "true or false, 1 or 0";
 
 /// The words of a switch that is told `text`, by a variable and by a file alike; `None` for any other word.
@@ -254,7 +254,7 @@ fn long(option: &Arg, value: Option<&OsStr>) -> OsString {
     word
 }
 
-/// What an option of a file takes that is no switch.
+/// The values of an option of a file that is no switch.
 const ONE_VALUE: &str = "a text, a number or true or false";
 
 /// A file of options whose every key is one of some command.
@@ -324,7 +324,7 @@ impl File {
     }
 }
 
-/// What `table` says to the option `key`; tables are for commands.
+/// The value in `table` of the option `key`; tables are for commands.
 fn plain<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     table.get(key).filter(|value| !value.is_table())
 }

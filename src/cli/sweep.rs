@@ -96,7 +96,7 @@ enum Phases {
     Two,
 }
 
-/// What a row of the table is of.
+/// The subject of a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
     Token,
@@ -119,7 +119,7 @@ fn links(text: &str) -> Result<Links, String> {
     names.iter().map(|name| name.parse::<Shape>().map_err(|e| e.to_string())).collect::<Result<_, _>>().map(Links)
 }
 
-/// What one cell is of.
+/// The subject of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Choice {
     model: String,
@@ -159,7 +159,7 @@ struct Planned {
     random: bool,
     #[serde(flatten)]
     mean: MeanToken,
-    /// What the mean is the sum of, where it was asked for.
+    /// The operations that add up to the mean, where they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     operations: Vec<Operation>,
 }
@@ -296,7 +296,7 @@ impl SweepArgs {
         Ok(tasks)
     }
 
-    /// What is public about the model `name`.
+    /// The public part of the model `name`.
     fn model(&self, name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
         let Some(positions) = self.positions else { return Ok(public_model(name, policy)?) };
         let path = Path::new(name);
@@ -387,7 +387,7 @@ impl Row {
         self.0.push((title.into(), unit, cell));
     }
 
-    /// What the row is of.
+    /// A row that begins with `choice`.
     fn of(choice: &Choice) -> Self {
         let mut row = Row::default();
         row.add("model", "", Cell::text(choice.model.clone()));
@@ -417,7 +417,7 @@ impl Row {
         }
     }
 
-    /// How many times `mine` goes into `other`; a dash where one of them is nothing.
+    /// Adds the factor from `mine` to `other`; a dash where one of them is nothing.
     fn fewer(&mut self, mine: Cost, other: Option<Cost>) {
         let times = other.map(|other| other.bytes() / mine.bytes()).filter(|times| *times > 0.0 && times.is_finite());
         self.add("fewer bytes", "", Cell::maybe(times, Cell::times));

@@ -1,4 +1,4 @@
-//! What each key has received from this server, kept across restarts.
+//! Accounts of what each key has received from this server, kept across restarts.
 //!
 //! Logits tell about the weights, so a server may bound at how many positions a key learns them. The account is
 //! charged before a session is granted and credited at its end with what was not revealed: a crash in between charges
@@ -20,7 +20,7 @@ use crate::keys::make_home;
 /// The account of clients on plaintext links.
 const NOBODY: &str = "plaintext";
 
-/// What one key has had.
+/// The account of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Account {
     /// Positions whose logits were revealed to it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::Full;
 
-/// How many are served and wait.
+/// Limits on the clients that are served and that wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     /// Sessions at once.
@@ -164,7 +164,7 @@ mod tests {
         Desk::new(Places { sessions, queue, per_key })
     }
 
-    /// What a client is told at its first look.
+    /// The place in the queue that a client is told at its first look.
     fn look(seat: &mut Seat) -> Option<u32> {
         let mut told = None;
         // An error ends the wait at once.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many there may be.
+/// Limits on idle connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Idle {
     /// In all.

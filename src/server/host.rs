@@ -86,12 +86,12 @@ impl Host {
         Ok(listed || key == own)
     }
 
-    /// What a client that is not let in hears. It names no files of this machine.
+    /// The message to a client that is not let in. It names no files of this machine.
     pub(super) fn refusal(key: PublicKey) -> String {
         format!("it does not know your key; to let you in, its owner adds the line: {key}")
     }
 
-    /// What the log says of it.
+    /// The log's message on a client that is not let in.
     pub(super) fn advice(&self, key: PublicKey) -> String {
         match &self.allow {
             Allow::List(path) => {

@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use session::party::Outcome;
 
-/// How long a reader of the page may take, and how long its request may be.
+/// Most time for a reader of the page, and most bytes of its request.
 const READER: Duration = Duration::from_secs(2);
 const REQUEST_BYTES: usize = 8 << 10;
 /// Readers at once. One more takes the place of the one that came first.
@@ -27,7 +27,7 @@ type Label = [(&'static str, &'static str); 1];
 type Counts = Family<Label, Counter>;
 type Seconds = Family<Label, Counter<f64, AtomicU64>>;
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// A text.
@@ -131,7 +131,7 @@ impl Metrics {
         self.dropped.inc();
     }
 
-    /// What a finished session took.
+    /// Counts the costs of a finished session.
     pub(super) fn finished(&self, outcome: &Outcome) {
         for entry in &outcome.entries {
             self.bytes.get_or_create(&TO_SERVER).inc_by(entry.traffic.bytes_client_to_server);
@@ -143,7 +143,7 @@ impl Metrics {
         self.tokens.inc_by(outcome.generation.count as u64);
     }
 
-    /// What a link took and gave, as the server sees it.
+    /// Counts the bytes that a link took and gave, as the server sees it.
     pub(super) fn wire(&self, bytes: WireBytes) {
         self.wire_bytes.get_or_create(&TO_CLIENT).inc_by(bytes.sent);
         self.wire_bytes.get_or_create(&TO_SERVER).inc_by(bytes.received);
@@ -163,7 +163,7 @@ impl Metrics {
     }
 }
 
-/// What is looked at when the page is read.
+/// Numbers that are looked up when the page is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Now {
     /// Sessions under way.

@@ -56,13 +56,13 @@ use metrics::{Metrics, Now};
 use watch::Watch;
 
 options! {
-    /// How a server serves: `Server::of("shakespeare-gpt2").listen("127.0.0.1:7411").bind()?.run()`.
+    /// Settings of a server: `Server::of("shakespeare-gpt2").listen("127.0.0.1:7411").bind()?.run()`.
     ServerConfig {
         /// Hugging Face directory, or the name of a bundled model.
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
         /// Address to listen on; port 0 takes a free one.
         listen: String as impl Into<String> = "127.0.0.1:7411".into(),
-        /// What both parties must state alike. A server that is given a number of phases refuses the other one.
+        /// Terms that both parties must state alike. A server that is given a number of phases refuses the other one.
         terms: Terms = Terms::default(),
         /// Slow this party's messages down to those of a network; the client must do the same.
         network: Network = Network::Loopback,
@@ -104,7 +104,7 @@ options! {
         handshake_timeout: Duration = Duration::from_secs(10),
         /// Most connections at once that have not proved a key.
         max_idle: usize = 256,
-        /// The same from one address (IPv6: one network).
+        /// Most such connections from one address (IPv6: one network).
         max_idle_per_address: usize = 32,
         /// Write the report of the last session here.
         report: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
@@ -240,7 +240,7 @@ fn template(name: &str) -> Option<ChatTemplate> {
     })
 }
 
-/// What a server waits for.
+/// An event that a server waits for.
 enum Event {
     /// A session began.
     Begun,
@@ -250,7 +250,7 @@ enum Event {
     Stop(&'static str),
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 struct Service {
     config: ServerConfig,
     hosted: ModelServer,
@@ -312,7 +312,7 @@ impl Server {
         &self.service.hosted.public().name
     }
 
-    /// What ends it.
+    /// A handle that ends it.
     pub fn stop(&self) -> Stop {
         Stop(self.service.events.clone())
     }
@@ -438,7 +438,7 @@ impl Service {
         self.config.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files))
     }
 
-    /// What the page of the metrics says is so now.
+    /// The present numbers of the page of the metrics.
     fn now(&self) -> Now {
         let (running, waiting) = self.desk.counts();
         Now { running, waiting, pools: self.pools_kept() }

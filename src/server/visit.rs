@@ -22,9 +22,9 @@ use crate::disk::write_json;
 use crate::error::{ServeError, describe};
 use crate::summary::report;
 
-/// How often a client that waits hears its place.
+/// The interval at which a client that waits hears its place.
 const BUSY: Duration = Duration::from_secs(1);
-/// How often its leaving is looked for.
+/// The interval at which its leaving is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs the session on `stream` and books how it ended. Even a bug that a client triggers does not end the server.
@@ -62,7 +62,7 @@ pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, 
     }
 }
 
-/// How far a connection came.
+/// The stage that a connection reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The client proved no key yet.

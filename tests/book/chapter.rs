@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 
-/// What is wrong, and on which line.
+/// A mistake, and its line.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub(crate) line: usize,
@@ -18,7 +18,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// What a block is for.
+/// The purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Runs and succeeds.

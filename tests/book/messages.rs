@@ -25,7 +25,7 @@ pub(crate) fn explained(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What the program may say.
+/// The text that the program may say.
 pub(crate) struct Known(String);
 
 impl Known {

@@ -133,7 +133,7 @@ fn explained_messages_are_those_of_the_program() {
     assert!(unknown.is_empty(), "no part of the program says: {unknown:#?}");
 }
 
-/// What planted mistakes are answered with.
+/// Answers to planted mistakes.
 mod planted {
     use super::*;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How both parties talk.
+/// The link between both parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     Plaintext,
@@ -62,7 +62,7 @@ impl Host {
         Host { child, address, log }
     }
 
-    /// What it wrote to standard error so far.
+    /// Its standard error so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -88,7 +88,7 @@ impl Drop for Host {
     }
 }
 
-/// What happens to a stream of bytes.
+/// Damage to a stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     /// A bit of the byte at the offset is inverted.
@@ -124,7 +124,7 @@ impl Spoil {
             }
     }
 
-    /// What becomes of `bytes`, which lie between [`Spoil::offset`] and [`Spoil::end`] of a stream that begins with
+    /// The result for `bytes`, which lie between [`Spoil::offset`] and [`Spoil::end`] of a stream that begins with
     /// `first`.
     fn apply(&self, bytes: &[u8], first: &[u8]) -> Vec<u8> {
         match self.damage {
@@ -137,7 +137,7 @@ impl Spoil {
     }
 }
 
-/// What went through a proxy: the client's bytes and the server's.
+/// The bytes that went through a proxy: the client's and the server's.
 #[derive(Default)]
 pub(crate) struct Passed {
     pub(crate) streams: [Vec<u8>; 2],
@@ -174,7 +174,7 @@ impl Proxy {
         Proxy { address, passed }
     }
 
-    /// What has passed so far.
+    /// The bytes that have passed so far.
     pub(crate) fn passed<T>(&self, look: impl FnOnce(&Passed) -> T) -> T {
         look(&self.passed.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! What the tests of the command line share: processes, models, deadlines.
+//! Tools that the tests of the command line share: processes, models, deadlines.
 #![allow(dead_code, reason = "every test program uses a part")]
 
 use std::io::{BufRead, BufReader};
@@ -76,7 +76,7 @@ pub(crate) struct Server {
     log: Log,
 }
 
-/// What a process writes to standard error, as it comes.
+/// The standard error of a process, as it comes.
 pub(crate) struct Log {
     text: Arc<Mutex<String>>,
     reading: JoinHandle<()>,
@@ -101,7 +101,7 @@ impl Log {
         Log { text: Arc::default(), reading: std::thread::spawn(|| ()) }
     }
 
-    /// What was written so far.
+    /// The text so far.
     pub(crate) fn so_far(&self) -> String {
         self.text.lock().unwrap().clone()
     }
@@ -141,7 +141,7 @@ impl Server {
         Server { child, address, log: Log::none() }
     }
 
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }

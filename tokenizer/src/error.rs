@@ -1,4 +1,4 @@
-//! What can be wrong with a tokenizer.
+//! Faults of a tokenizer.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -10,7 +10,7 @@ const MAX_QUOTE_BYTES: usize = 240;
 
 /// A tokenizer that cannot be used, or that failed at a text.
 ///
-/// What it quotes of a file has no control characters and a bounded length, so that it may be shown on a terminal.
+/// Its quotes of a file have no control characters and a bounded length, so that they may be shown on a terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -18,7 +18,7 @@ pub enum TokenizerError {
     /// The file is not JSON of the expected form.
     #[error("tokenizer.json: {what}")]
     Format {
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The file asks for something that Waggle refuses.
@@ -32,9 +32,9 @@ pub enum TokenizerError {
     /// There is more of something than the limit.
     #[error("tokenizer: {got} {what} are more than {limit}")]
     TooMuch {
-        /// What there is too much of.
+        /// The things that are too many.
         what: String,
-        /// How much there is.
+        /// Their number.
         got: usize,
         /// The most that is allowed.
         limit: usize,
@@ -48,7 +48,7 @@ pub enum TokenizerError {
     /// The chat template cannot be used, or refuses a conversation.
     #[error("chat template: {what}")]
     Template {
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The process that is to run the tokenizer cannot be started.
@@ -60,15 +60,15 @@ pub enum TokenizerError {
     /// The process of the tokenizer ended: a panic, an abort, or a limit of memory or processor time.
     #[error("the tokenizer's process ended when it was asked to {step}: {status}")]
     Died {
-        /// What it was asked to do.
+        /// The step that it was asked for.
         step: String,
-        /// How it ended.
+        /// The status with which it ended.
         status: String,
     },
     /// The process of the tokenizer took too long and was killed.
     #[error("the tokenizer was asked to {step} and had no answer after {seconds} s")]
     TimedOut {
-        /// What it was asked to do.
+        /// The step that it was asked for.
         step: String,
         /// The time-out, in seconds.
         seconds: String,
@@ -76,13 +76,13 @@ pub enum TokenizerError {
     /// The process of the tokenizer answered with something else than what was asked for.
     #[error("the tokenizer's process was asked to {step} and answered with nonsense")]
     Nonsense {
-        /// What it was asked to do.
+        /// The step that it was asked for.
         step: String,
     },
 }
 
 impl TokenizerError {
-    /// The same without control characters and of bounded length: it came from another process.
+    /// This error without control characters and of bounded length: it came from another process.
     pub(super) fn sanitized(self) -> Self {
         use TokenizerError::*;
         match self {

@@ -166,7 +166,7 @@ impl TextStream<'_> {
         Ok(new.strip_prefix(&old).unwrap_or(&new).to_owned())
     }
 
-    /// What is left of an incomplete character.
+    /// The rest of the text, an incomplete character.
     pub fn finish(mut self) -> Result<String, TokenizerError> {
         let (old, new) = self.window()?;
         self.shown = self.ids.len();

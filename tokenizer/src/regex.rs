@@ -43,7 +43,7 @@ pub(super) fn check_regex(part: &str, regex: &str) -> Result<(), TokenizerError>
     Ok(())
 }
 
-/// What repetitions a pattern has.
+/// The repetitions of a pattern.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     /// The largest product of counts.

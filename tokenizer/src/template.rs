@@ -106,7 +106,7 @@ impl ChatTemplate {
         Ok(bytes)
     }
 
-    /// What a server sent.
+    /// Reads a template that a server sent.
     ///
     /// # Errors
     /// [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`]; [`TokenizerError::Template`] for anything but such
@@ -142,7 +142,7 @@ impl ChatTemplate {
     }
 }
 
-/// What went wrong, with the reason that a template gives.
+/// The message of an error, with the reason that a template gives.
 fn words(error: &minijinja::Error) -> String {
     error.detail().map_or_else(|| error.to_string(), |detail| format!("{}: {detail}", error.kind()))
 }

@@ -1,4 +1,4 @@
-//! What a `tokenizer.json` may ask for.
+//! The parts that a `tokenizer.json` may ask for.
 //!
 //! The format can ask a program for padding to 10^12 tokens, text that doubles with every stage, or templates with
 //! tokens that do not exist. The library that runs it then panics, hangs or runs out of memory. A file is therefore
@@ -48,7 +48,7 @@ const MAX_ID: u32 = 1 << 24;
 
 /// A file that may be handed to the library.
 pub(super) struct Vetted {
-    /// What was understood of it, written anew.
+    /// The parts of the file that were understood, written anew.
     pub(super) json: Vec<u8>,
     /// By how much encoding may lengthen a text, in bytes.
     pub(super) growth: usize,
@@ -338,7 +338,7 @@ fn bounded_growth(part: &str, growth: usize) -> Result<usize, TokenizerError> {
     Ok(growth)
 }
 
-/// What is looked for in a text.
+/// The pattern that is looked for in a text.
 #[derive(Deserialize, Serialize)]
 enum Pattern {
     String(String),

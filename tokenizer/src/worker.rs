@@ -45,10 +45,10 @@ const MAX_LINE_BYTES: usize = 6 * MAX_TEXT_BYTES + 1024;
 const MEMORY_BYTES: u64 = 2 << 30;
 /// Processor time of the worker. A token of a text takes some tens of microseconds.
 const CPU_SECONDS: u64 = 60;
-/// How long to wait for the end of a process whose output has ended.
+/// The time to wait for the end of a process whose output has ended.
 const DEATH: Duration = Duration::from_millis(200);
 
-/// How to start a program that calls [`run_worker`], and how long it may take for an answer.
+/// A command that starts a program that calls [`run_worker`], and the time that it may take for an answer.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
     /// The program.

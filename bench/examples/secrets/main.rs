@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     if times && addresses { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the system calls the processor.
+/// The system's name of the processor.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::probes::{self, Probe};
 
-/// What memcheck found in one computation.
+/// Findings of memcheck in one computation.
 pub(crate) struct Verdict {
     pub(crate) name: String,
     pub(crate) errors: u64,
@@ -16,10 +16,10 @@ pub(crate) struct Verdict {
     pub(crate) expected: bool,
 }
 
-/// What memcheck found.
+/// Findings of memcheck in all computations.
 pub(crate) struct Report {
     pub(crate) version: String,
-    /// What processor Valgrind shows to the program.
+    /// The processor that Valgrind shows to the program.
     pub(crate) kernels: String,
     pub(crate) verdicts: Vec<Verdict>,
     /// The errors with their places.

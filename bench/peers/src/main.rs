@@ -18,13 +18,13 @@ const RUNS: usize = 7;
 
 /// A line of the table.
 pub(crate) struct Row {
-    /// What is computed.
+    /// The computation.
     pub(crate) what: String,
     /// By which code.
     pub(crate) side: &'static str,
     /// Time of one element in seconds: median, least and most.
     pub(crate) seconds: [f64; 3],
-    /// What crosses the network for one element, in bytes.
+    /// Bytes that cross the network for one element.
     pub(crate) bytes: Option<f64>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn median(elements: usize, mut run: impl FnMut() -> Duration) -> [f64
     [times[RUNS / 2], times[0], times[RUNS - 1]]
 }
 
-/// How long `work` takes.
+/// Runs `work` and measures the time that it takes.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let out = work();

@@ -12,7 +12,7 @@ use testing::{open, own, share};
 
 use crate::{Row, median, timed};
 
-/// How many of ours run at once: alone, and as an activation of a layer has them.
+/// Operations of ours at once: one alone, and as many as an activation of a layer has.
 const COUNTS: [usize; 2] = [1, 1 << 14];
 
 pub(crate) fn rows() -> Vec<Row> {
@@ -95,7 +95,7 @@ fn row<T: Send>(
     }
 }
 
-/// The same on ciphertexts of one key, whose owner sees the result. All cores work on one operation.
+/// TFHE's operations on ciphertexts of one key, whose owner sees the result. All cores work on one operation.
 #[cfg(feature = "peer-tfhe")]
 fn tfhe() -> Vec<Row> {
     use tfhe::prelude::*;

@@ -1,4 +1,4 @@
-//! What the tests against hostile bytes share.
+//! Tools that the tests against hostile bytes share.
 //!
 //! A *target* is a test that feeds bytes of a peer, a file or a user to one decoder and checks the result: never a
 //! panic, never more memory than the step allows, and either a typed error or a value that encodes to the same bytes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use net::{HEADER_BYTES, Link, Role};
 
-/// What the links report as their time-out; nobody waits for it.
+/// The time-out that the links report; nobody waits for it.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A peer that sends these bytes, closes, and keeps what it is sent.
@@ -18,7 +18,7 @@ pub struct Recorded {
     kept: Kept,
 }
 
-/// What a [`Recorded`] peer was sent.
+/// The bytes that a [`Recorded`] peer was sent.
 #[derive(Clone, Debug, Default)]
 pub struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -35,7 +35,7 @@ impl Recorded {
         Recorded { bytes: bytes.into(), read: 0, kept: Kept::default() }
     }
 
-    /// What it will be sent.
+    /// The bytes that it will be sent.
     pub fn kept(&self) -> Kept {
         self.kept.clone()
     }
@@ -82,7 +82,7 @@ fn whole(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= len).then_some(len)
 }
 
-/// What happens to a message on its way.
+/// The fate of a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// A bit of its payload is inverted; this number modulo the bits chooses it. A message without payload loses a
@@ -128,7 +128,7 @@ pub struct Spoil {
     pub from: Role,
     /// Which of that party's messages, from 0.
     pub message: usize,
-    /// What happens to it.
+    /// The fate of that message.
     pub mutation: Mutation,
 }
 
@@ -141,7 +141,7 @@ struct State {
     closed: [bool; 2],
     /// Whether both waited at once: then nothing will ever come.
     stalled: bool,
-    /// What each party sent, before any mutation.
+    /// The bytes that each party sent, before any mutation.
     sent: [Vec<u8>; 2],
     spoil: Option<Spoil>,
     spoiled: bool,
@@ -189,7 +189,7 @@ pub fn pair(spoil: Option<Spoil>) -> (End, End, Watch) {
 }
 
 impl Watch {
-    /// What `role` sent, before any mutation.
+    /// The bytes that `role` sent, before any mutation.
     pub fn sent(&self, role: Role) -> Vec<u8> {
         lock(&self.0.0).sent[role as usize].clone()
     }
@@ -370,7 +370,7 @@ mod tests {
         sent(mutation, second).1.unchanged()
     }
 
-    /// What the server receives of them.
+    /// The messages of [`sent`] as the server receives them.
     fn received(mutation: Mutation) -> Vec<Result<Vec<u8>, String>> {
         let (server, watch) = sent(mutation, "two");
         assert!(watch.spoiled() && watch.messages(Role::Client) == 3 && watch.messages(Role::Server) == 0);

@@ -1,4 +1,4 @@
-//! How much memory a piece of code holds at once.
+//! The most memory that a piece of code holds at once.
 //!
 //! This crate installs the allocator of every test program that links it: the system's, with a count per thread.
 //! Allocations of other threads on behalf of the code (a pool of threads) are not counted.

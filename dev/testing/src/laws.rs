@@ -36,7 +36,7 @@ pub trait Function: Sync {
     fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], bits: &[B::Bits]) -> Result<Output<B::Form>, Error>;
 }
 
-/// What a [`Function`] returns.
+/// The result of a [`Function`].
 pub enum Output<F: Form> {
     /// Hidden words.
     Words(F::Words),

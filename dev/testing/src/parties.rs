@@ -25,7 +25,7 @@ pub const TWO_PHASES: Options = Options {
     ..DEALER
 };
 
-/// What one party returned, with its ledger but for times.
+/// The result of one party, with its ledger but for times.
 pub type Outcome<T> = (T, Vec<Entry>);
 
 /// Two connected parties, over the ideal dealer if `options` name it and else over real OTs.

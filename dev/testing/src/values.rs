@@ -38,7 +38,7 @@ pub fn signed_values(bits: u32, count: usize, seed: u64) -> Vec<u64> {
     edges.into_iter().chain(random).take(count).map(|value| value as u64).collect()
 }
 
-/// How far `got` is from `want` modulo 2^`width`, in either direction.
+/// The distance of `got` from `want` modulo 2^`width`, in either direction.
 pub fn distance(got: u64, want: u64, width: u32) -> u64 {
     signed(got.wrapping_sub(want) & mask(width), width).unsigned_abs()
 }

@@ -13,7 +13,7 @@ const WIDTH: u32 = 32;
 /// Words in the operand: enough that one run of a uniform opening fills the test.
 const COUNT: usize = 600;
 
-/// What is wrong with [`Again`].
+/// The fault of [`Again`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,

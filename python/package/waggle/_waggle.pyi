@@ -1,4 +1,4 @@
-"""What the package needs of the program. Options are keywords of :mod:`waggle`."""
+"""The parts of the program that the package needs. Options are keywords of :mod:`waggle`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike

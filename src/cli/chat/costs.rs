@@ -1,4 +1,4 @@
-//! What a chat took so far, in lines.
+//! Costs of a chat so far, in lines.
 
 use report::{Cost, Phases, bytes};
 

@@ -15,7 +15,7 @@ const MAX_LINE_BYTES: u64 = 4 << 20;
 /// Lines that are read ahead.
 const AHEAD: usize = 16;
 
-/// What came in.
+/// An input of the chat.
 pub(super) enum Input {
     /// A line, perhaps with its end.
     Line(String),
@@ -105,12 +105,12 @@ impl Lines {
 }
 
 impl Lines {
-    /// What is there.
+    /// The next input, if it is there.
     pub(super) fn look(&self) -> Option<Input> {
         self.wait(Duration::ZERO)
     }
 
-    /// What comes within `limit`.
+    /// The next input, if it comes within `limit`.
     pub(super) fn wait(&self, limit: Duration) -> Option<Input> {
         match self.lines.recv_timeout(limit) {
             Ok(input) => Some(input),

@@ -5,11 +5,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a person sees when Ctrl-C stops an answer.
+/// The text that a person sees when Ctrl-C stops an answer.
 #[cfg(unix)]
 const STOPS: &str = "\n(the answer stops; Ctrl-C again ends the session)";
 
-/// What Ctrl-C finds.
+/// The stage at which Ctrl-C finds the chat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// Nothing is under way. A person who types is told how to end, anybody else wants the end.
@@ -27,7 +27,7 @@ enum Stage {
 #[derive(Default)]
 struct State {
     stage: Stage,
-    /// How the terminal was before the answer.
+    /// The state of the terminal before the answer.
     #[cfg(unix)]
     terminal: Option<rustix::termios::Termios>,
 }

@@ -101,7 +101,7 @@ pub(super) struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// How the conversation goes.
+    /// The options of the conversation.
     fn options(&self) -> Result<ChatOptions, Error> {
         if self.sampling.stop_at_eos && self.no_stop_at_eos {
             return Err(Error::StopAndNot);
@@ -355,7 +355,7 @@ impl Listener for Printed {
     }
 }
 
-/// What an error quotes of a line.
+/// The part of a line that an error quotes.
 fn shorter(text: &str) -> String {
     harmless(text).chars().take(40).collect()
 }

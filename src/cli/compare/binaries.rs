@@ -33,7 +33,7 @@ struct Comparison {
 /// One program and its runs, in their order.
 #[derive(Serialize)]
 struct Side {
-    /// What `--version` says.
+    /// The output of `--version`.
     program: String,
     samples: Vec<Phases>,
 }
@@ -74,7 +74,7 @@ fn side(program: &Path) -> Result<Side, Error> {
     Ok(Side { program: said.trim().to_owned(), samples: Vec::new() })
 }
 
-/// What a run of `program` reports.
+/// The costs that a run of `program` reports, by phase.
 fn sample(program: &Path, command: &[String]) -> Result<Phases, Error> {
     let failed = |source| Error::File { path: std::env::temp_dir(), source };
     let dir = tempfile::tempdir().map_err(failed)?;

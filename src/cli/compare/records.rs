@@ -34,7 +34,7 @@ fn names(paths: [&Path; 2]) -> [String; 2] {
     if first == second { ["first".into(), "second".into()] } else { [first, second] }
 }
 
-/// What was chosen and where, by name.
+/// The choices of a run, its program and its machine, by name.
 type Facts = BTreeMap<String, String>;
 
 /// The facts of a run or a study.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use plotters::coord::ranged1d::{BoldPoints, DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 
-/// How values are laid out.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
     Linear,
@@ -13,8 +13,8 @@ pub(super) enum Scale {
     Log,
 }
 
-/// What is larger is drawn here, and what is nearer to zero than one over it is drawn there: a document may hold any
-/// number, and axes compute with products of theirs.
+/// Larger values are drawn at this one, and values nearer to zero than its inverse at the inverse: a document may hold
+/// any number, and axes compute with products of numbers.
 const LARGEST: f64 = 1e100;
 
 /// The length that is drawn for `value`, at least zero.
@@ -34,7 +34,7 @@ impl Scale {
     }
 }
 
-/// How numbers are written.
+/// The unit with which numbers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Number,
@@ -78,7 +78,7 @@ impl Axis {
     }
 }
 
-/// What lies outside of the range is at its end.
+/// Values outside of the range are at its ends.
 impl Ranged for Axis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;

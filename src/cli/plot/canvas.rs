@@ -1,4 +1,4 @@
-//! What plots are drawn on: plotters' SVG, and the same as PDF.
+//! Canvases of plots: plotters' SVG, and the same as PDF.
 
 use std::io;
 
@@ -35,7 +35,7 @@ pub(super) const TOP: i32 = 56;
 /// The least air at the sides.
 pub(super) const EDGE: i32 = 14;
 
-/// What can be drawn; nothing, if there is nothing to see.
+/// A picture that can be drawn; nothing, if there is nothing to see.
 pub(super) trait Picture {
     fn draw(&self) -> Result<Option<Drawing>, DrawError>;
 }

@@ -17,7 +17,7 @@ const SMALL: i32 = 10;
 /// The room below the plot for numbers and a name.
 const BELOW: i32 = 50;
 
-/// What an axis shows.
+/// The quantity along an axis.
 #[derive(Clone, Debug)]
 pub(super) struct Quantity {
     pub(super) label: String,

@@ -29,7 +29,7 @@ use canvas::Picture;
 /// Drawings by name.
 pub(super) type Plots = Vec<(String, Drawing)>;
 
-/// What is to be drawn, by name.
+/// Pictures to be drawn, by name.
 type Pictures<'a> = Vec<(String, Box<dyn Picture + 'a>)>;
 
 /// The plots of a study.

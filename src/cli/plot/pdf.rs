@@ -16,7 +16,7 @@ static FACE: LazyLock<Face<'static>> = LazyLock::new(|| Face::parse(FONT, 0).exp
 /// Points of PDF in a pixel of a drawing.
 const POINTS: f32 = 72.0 / 96.0;
 
-/// How far the ends of a quarter of a circle reach towards their corner.
+/// The part of the radius that the ends of a quarter of a circle reach towards their corner.
 const QUARTER: f32 = 0.552_284_8;
 
 type Rgb = (u8, u8, u8);

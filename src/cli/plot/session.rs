@@ -73,7 +73,7 @@ fn part(op: &Operation) -> String {
     if short == [""] { "outside of operations".into() } else { short.join("/") }
 }
 
-/// What the operations of a phase cost, by the parts of a bar.
+/// The costs of the operations of a phase, by the parts of a bar.
 fn sums(report: &Report, phase: Phase, kind: &Kind) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for op in report.operations.iter().filter(|op| op.phase == phase) {
@@ -173,7 +173,7 @@ fn timeline(report: &Report) -> Bars {
     }
 }
 
-/// What was run, below a title.
+/// The run, described below a title.
 fn describe(report: &Report) -> String {
     let option = |name: &str| report.options.get(name).and_then(|value| value.as_str());
     let mut parts = vec![report.model.name.clone()];

@@ -9,10 +9,10 @@ use super::grid::distinct;
 /// Logarithmic axes of what may be zero begin here.
 const FLOOR: f64 = 1e-4;
 
-/// What is drawn against bytes and against the tokens attended to.
+/// Metrics that are drawn against bytes and against the tokens attended to.
 const QUALITIES: [&str; 4] = ["perplexity_ratio", "accuracy", "exact_match", "score"];
 
-/// What a policy spends.
+/// A quantity that a policy spends.
 struct Spent {
     /// The end of a plot's name.
     key: &'static str,
@@ -110,7 +110,7 @@ fn line_of(label: &str) -> String {
     if rest.is_empty() { name.into() } else { format!("{name}:{}", rest.join(",")) }
 }
 
-/// What was measured on, below the title.
+/// The study's model, task and sequences, below the title.
 fn note(study: &Evaluation) -> String {
     let option = |name: &str| {
         let value = study.options.get(name).filter(|value| !value.is_null())?;

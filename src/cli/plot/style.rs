@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use mpcache::PolicySpec;
 
-    /// What is left of a style in grey.
+    /// The rest of a style in grey.
     fn in_grey(style: &Style) -> (Marker, bool, Dash) {
         (style.marker, style.hollow, style.dash)
     }

@@ -27,7 +27,7 @@ pub(in crate::cli) enum Level {
     Trace,
 }
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum Format {
     Text,

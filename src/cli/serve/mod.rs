@@ -105,7 +105,7 @@ pub(super) struct ServeArgs {
     /// them, so their clients read that the connection was closed.
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_idle: usize,
-    /// The same from one address (IPv6: one network).
+    /// Most such connections from one address (IPv6: one network).
     #[arg(long, value_name = "N", default_value_t = 32)]
     max_idle_per_address: usize,
     /// Write the report of the last session here.
@@ -146,7 +146,7 @@ fn positions(text: &str) -> Result<u64, String> {
     if text == "unlimited" { Ok(u64::MAX) } else { text.parse().map_err(|_| "give a number, or `unlimited`".into()) }
 }
 
-/// What `--machine` prints: a line when clients may come, and a line at the end.
+/// A line of `--machine`: one when clients may come, and one at the end.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
@@ -161,14 +161,14 @@ pub(super) enum Line {
     Ended(Used),
 }
 
-/// What a session took of this process.
+/// The cost of a session to this process.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Used {
     /// Its largest memory.
     pub(super) peak_memory_bytes: Option<u64>,
     /// All accounts, for their CPU times.
     pub(super) entries: Vec<Entry>,
-    /// What was made ahead, by kind.
+    /// Accounts of what was made ahead, by kind.
     pub(super) kinds: Vec<Entry>,
     /// Cost of each token after the first.
     pub(super) per_token: Vec<Cost>,

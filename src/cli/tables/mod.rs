@@ -36,7 +36,7 @@ enum Pages {
     Check(CheckArgs),
 }
 
-/// What ends a command on pages.
+/// An error that ends a command on pages.
 #[derive(Debug, Error)]
 pub(super) enum TablesError {
     /// A page that cannot be read or written, or what was made and cannot be kept.
@@ -104,8 +104,8 @@ struct ListArgs {
 
 /// Makes pages again: runs the commands of their generated blocks and leaves the prose as it is.
 ///
-/// What is made is kept, so a run that was interrupted goes on where it was, as long as the program is the same
-/// revision without changes. Nothing is fetched: the commands use models and texts that are part of the program.
+/// Results are kept, so a run that was interrupted goes on where it was, as long as the program is the same revision
+/// without changes. Nothing is fetched: the commands use models and texts that are part of the program.
 #[derive(Args, Debug)]
 struct RunArgs {
     /// Pages by name, for example `online` or `online.md`.
@@ -223,7 +223,7 @@ fn make(args: &RunArgs) -> Result<String, TablesError> {
     Ok(made.join("\n"))
 }
 
-/// What made a block, for its last line. Plans are the same on every machine.
+/// The maker of a block, for its last line. Plans are the same on every machine.
 fn made_by(kind: Kind, provenance: &Provenance) -> String {
     match kind {
         Kind::Planned => provenance.program(),
@@ -274,7 +274,7 @@ fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
     Some(format!("{}:{number}:\n  old {}\n  new {}", page.path.display(), line(old_lines), line(new_lines)))
 }
 
-/// What the command of `block` writes. A command that fills a folder fills `folder`.
+/// The output of the command of `block`. A command that fills a folder fills `folder`.
 fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, TablesError> {
     let failed = |what: String| TablesError::Failed {
         path: path.to_owned(),

@@ -46,7 +46,7 @@ pub(super) struct Block {
     pub(super) arguments: Vec<String>,
     /// The lines between the marks.
     pub(super) text: Vec<String>,
-    /// How long the command took when the block was made.
+    /// Seconds that the command took when the block was made.
     pub(super) seconds: Option<f64>,
 }
 
@@ -108,7 +108,7 @@ impl Page {
         })
     }
 
-    /// The same, to be changed.
+    /// Its blocks in order, to be changed.
     pub(super) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block> {
         self.parts.iter_mut().filter_map(|part| match part {
             Part::Block(block) => Some(block),
@@ -160,7 +160,7 @@ impl Block {
         arguments
     }
 
-    /// What the page says, without the line that says what made it.
+    /// The block's lines, without the one that says what made it.
     pub(super) fn numbers(&self) -> &[String] {
         let end = self.text.iter().rposition(|line| !line.is_empty() && !line.starts_with(MADE));
         &self.text[..end.map_or(0, |end| end + 1)]

@@ -1,4 +1,4 @@
-//! What was made in earlier runs of the same revision.
+//! Outputs of earlier runs of the same revision.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -25,7 +25,7 @@ struct Kept {
 }
 
 impl Store {
-    /// What the program of `provenance` keeps under `dir`.
+    /// The outputs that the program of `provenance` keeps under `dir`.
     pub(super) fn new(dir: &Path, provenance: &Provenance) -> Self {
         let revision = provenance.revision.as_ref().filter(|_| provenance.is_clean());
         Store { folder: revision.map(|revision| dir.join(revision)), dir: dir.to_owned() }

@@ -1,4 +1,4 @@
-//! What one query lost by looking at a part of the tokens.
+//! The loss of one query that looks at a part of the tokens.
 
 /// A mean that grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,4 +1,4 @@
-//! What a study refuses.
+//! Refusals of a study.
 
 use mpcache::PolicyError;
 use thiserror::Error;
@@ -78,7 +78,7 @@ pub enum EvalError {
     Query {
         /// Its number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// A task without something that it is made of.
@@ -86,7 +86,7 @@ pub enum EvalError {
     TaskNeeds {
         /// Its name.
         task: &'static str,
-        /// What is missing.
+        /// The missing input.
         what: &'static str,
     },
     /// A task whose least question does not fit.
@@ -108,13 +108,13 @@ pub enum EvalError {
     /// A file of prompts that cannot be used.
     #[error("the prompts are not an object of texts: {what}")]
     Prompts {
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// A text that the tokenizer does not take.
     #[error("tokenizer: {what}")]
     Tokenizer {
-        /// What it says.
+        /// The tokenizer's words.
         what: String,
     },
     /// A policy that needs to see values on an engine that does not.

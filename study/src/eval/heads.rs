@@ -34,13 +34,13 @@ use super::run::parallel;
 /// Tokens that go through the model at once, which bounds the memory of attention.
 const PIECE: usize = 256;
 
-/// How often a random text stands there.
+/// Copies of a random text in a sequence.
 const COPIES: usize = 4;
 
 /// Of so many heads that [`HeadMeasure::Echo`] names, one is chosen by its echoes.
 const HEADS_PER_ECHO: usize = 15;
 
-/// How heads are judged; the module defines it.
+/// The measure by which heads are judged; the module defines it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadMeasure {
     /// By how much the output of attention changes.
@@ -76,7 +76,7 @@ impl FromStr for HeadMeasure {
     }
 }
 
-/// What a head that streams sees of the tokens up to its query's.
+/// The tokens up to its query's that a head sees when it streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InSight {
     /// Tokens at the start of the text.
@@ -181,7 +181,7 @@ fn by_kv(means: &[Vec<[f64; 2]>], shape: HeadShape, of: impl Fn(&[[f64; 2]]) -> 
     means.iter().map(|heads| heads.chunks(shape.group()).map(&of).collect()).collect()
 }
 
-/// What is measured of a query.
+/// The measurement at a query.
 #[derive(Clone, Copy)]
 enum Watched {
     /// The error of the output and the attention lost, if the head streamed.
@@ -277,8 +277,8 @@ impl Policy<Float> for Profiler {
     }
 }
 
-/// How far the output of a query with the probabilities `p` is off, in units of its norm, and how much attention is
-/// lost, if it sees what is in `sight`; `None` if that is all.
+/// The error of the output of a query with the probabilities `p`, in units of its norm, and the attention that is lost,
+/// if the query sees what is in `sight`; `None` if that is all.
 fn distant(sight: InSight, p: ArrayView1<f32>, values: ArrayView2<f32>, output: ArrayView1<f32>) -> Option<[f64; 2]> {
     let InSight { sinks, recent } = sight;
     let hidden = sinks..p.len().checked_sub(recent)?;

@@ -1,4 +1,4 @@
-//! How sure the numbers are: 95 % confidence intervals over sequences.
+//! Uncertainty of the numbers: 95 % confidence intervals over sequences.
 //!
 //! Sequences are taken for independent draws from the texts that a study stands for. A metric pools the positions of
 //! all of them, so it is not a mean of equal parts, and `perplexity` is not linear. The jackknife deals with both:

@@ -43,7 +43,7 @@ pub struct Metrics {
     pub score: Option<f64>,
 }
 
-/// How a metric is shown.
+/// The display of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Name of its field, also of its plot's file.

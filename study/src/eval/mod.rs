@@ -1,4 +1,4 @@
-//! What pruning the key/value cache costs in accuracy.
+//! The accuracy that pruning the key/value cache costs.
 //!
 //! A [`Sequence`] is teacher-forced. Its first `prompt` tokens go through the model at once, so that policies which
 //! judge a prompt see one. The rest follows token by token on the growing cache, and all *scored positions* lie in

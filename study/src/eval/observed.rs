@@ -16,7 +16,7 @@ pub struct Observed<E: Engine> {
     inner: Box<dyn Policy<E>>,
     layers: Vec<Seen>,
     positions: Vec<usize>,
-    /// What the layer before looked at, at the current position.
+    /// The tokens that the layer before looked at, at the current position.
     before: Vec<TokenSet>,
     means: Arc<Mutex<AttentionMeans>>,
 }

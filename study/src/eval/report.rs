@@ -19,7 +19,7 @@ pub const EVALUATION_VERSION: u32 = 2;
 pub struct Evaluation {
     /// [`EVALUATION_VERSION`].
     pub version: u32,
-    /// What made the study. Studies that are older than the field have none.
+    /// The origin of the study. Studies that are older than the field have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
     /// The model.
@@ -46,7 +46,7 @@ pub struct SequenceInfo {
     pub prompt: usize,
     /// Scored positions: the weight of this sequence in the metrics of all.
     pub scored: usize,
-    /// What its task says of it, for example how deep the needle lies.
+    /// Its properties by the task, for example how deep the needle lies.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, Value>,
 }
@@ -83,12 +83,12 @@ pub struct Row {
     /// The answers that were generated for each sequence, where they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub generated: Vec<String>,
-    /// What one token costs two parties under this policy, if it was planned.
+    /// The cost of one token to two parties under this policy, if it was planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<TokenCost>,
 }
 
-/// What two parties pay for a token, by plan: the mean of the tokens after a prompt. Studies that are older than
+/// The cost of a token to two parties, by plan: the mean of the tokens after a prompt. Studies that are older than
 /// `tokens` have the first of them alone.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenCost {
@@ -102,7 +102,7 @@ pub struct TokenCost {
     pub online_bytes: f64,
     /// Bytes both ways of what is prepared for it.
     pub prepared_bytes: f64,
-    /// The same for the prompt, once, where there is more than one token to tell them apart.
+    /// Bytes of what is prepared for the prompt, once, where there is more than one token to tell them apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_prompt_bytes: Option<f64>,
     /// Flows while a token is made.
@@ -194,7 +194,7 @@ impl Evaluation {
         table
     }
 
-    /// The same table in Markdown.
+    /// [`Evaluation::table`] in Markdown.
     pub fn markdown(&self) -> String {
         self.table().render(Format::Markdown, None)
     }

@@ -130,7 +130,7 @@ pub struct TwoParties<'a> {
     pub protocol: protocols::Options,
 }
 
-/// How long a party waits for the other, which computes for seconds at most.
+/// The time that a party waits for the other, which computes for seconds at most.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Runner for TwoParties<'_> {
@@ -199,16 +199,16 @@ impl Observer for Ticks<'_> {
     }
 }
 
-/// What a policy gave on all sequences.
+/// The scores of a policy on all sequences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
     /// Its metrics, over all scored positions of all sequences.
     pub metrics: Metrics,
-    /// How sure they are: 95 % confidence intervals by the metric's key. None of a single sequence.
+    /// 95 % confidence intervals by the metric's key. None of a single sequence.
     pub intervals: BTreeMap<String, Interval>,
     /// The metrics of each sequence alone, beside the full cache on the same one.
     pub by_sequence: Vec<Metrics>,
-    /// What was generated for each sequence, where answers are wanted.
+    /// The answer that was generated for each sequence, where answers are wanted.
     pub generated: Vec<String>,
 }
 

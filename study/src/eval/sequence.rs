@@ -85,13 +85,13 @@ impl Sequence {
         Sequence { ids, prompt, scored, answers: Vec::new(), wanted: None, tags: BTreeMap::new() }
     }
 
-    /// The same with an answer to be generated after the prompt.
+    /// This sequence with an answer to be generated after the prompt.
     #[must_use]
     pub fn with_wanted(self, wanted: Wanted) -> Self {
         Sequence { wanted: Some(wanted), ..self }
     }
 
-    /// The same with a property that the report names, for example its length.
+    /// This sequence with a property that the report names, for example its length.
     #[must_use]
     pub fn with_tag(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.tags.insert(name.to_owned(), value.into());

@@ -1,15 +1,15 @@
-//! What a run leaves to be scored.
+//! Results of a run, to be scored.
 
 use ndarray::Array2;
 
 use super::attention::AttentionMeans;
 
-/// What a run over one sequence leaves.
+/// The results of a run over one sequence, to be scored.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Logits (scored positions, vocabulary).
     pub logits: Array2<f32>,
-    /// What was seen of attention, where values are seen.
+    /// Means of attention, where values are seen.
     pub attention: Option<AttentionMeans>,
     /// The tokens that were generated after the prompt, for a sequence that asks for some.
     pub generated: Option<Vec<u32>>,

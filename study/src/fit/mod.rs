@@ -1,4 +1,4 @@
-//! What cache policies learn from a text in the clear: the columns of `kvzap` and the layers of `squeeze`.
+//! Fits of cache policies to a text in the clear: the columns of `kvzap` and the layers of `squeeze`.
 //!
 //! Sequences of a text go through the model in f32, each at once. A fit looks at the hidden states, at the attention
 //! that tokens receive, or at both. Its text should be like those to come; what is fitted is the server's own, or
@@ -59,10 +59,10 @@ impl From<EngineError> for FitError {
     }
 }
 
-/// What one sequence shows.
+/// The observations on one sequence.
 struct Shown {
-    /// What the norms returned, (tokens, width): as many for each layer, of which the first is what a scoring head
-    /// reads, and the last one. Norms of single heads are left out.
+    /// Outputs of the norms, (tokens, width): as many for each layer, of which the first is what a scoring head reads,
+    /// and the last one. Norms of single heads are left out.
     norms: Vec<Array2<f32>>,
     /// By layer the most attention that each token received from a query far enough behind it, (kv_heads, tokens).
     received: Vec<Array2<f32>>,

@@ -11,10 +11,10 @@ use ndarray::{Array2, Zip};
 
 use super::{FitError, show};
 
-/// How many groups the layers form, if there are as many layers.
+/// The number of groups that the layers form, if there are as many layers.
 const GROUPS: usize = 3;
 
-/// What attention changes on each layer.
+/// The change by attention on each layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerChange {
     /// By layer the cosine similarity of hidden states before attention and after it, the mean of all tokens.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How an answer is scored.
+/// The measure of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     /// F1 of words without articles and punctuation.
@@ -33,7 +33,7 @@ impl Measure {
     }
 }
 
-/// How one answer is scored.
+/// The scoring of one answer.
 #[derive(Clone, Debug)]
 pub(super) struct Score {
     pub(super) measure: Measure,

@@ -23,7 +23,7 @@ use super::{EvalError, Sequence};
 pub struct Task {
     /// Its name.
     pub name: &'static str,
-    /// What it asks, for help texts.
+    /// The question that it asks, for help texts.
     pub about: &'static str,
     /// Raised when its sequences or scores change their meaning.
     pub version: u32,
@@ -45,7 +45,7 @@ impl Task {
     }
 }
 
-/// What a task is made of. What is not given, a task chooses.
+/// The inputs of a task. A task chooses those that are not given.
 #[derive(Clone)]
 pub struct TaskInput<'a> {
     /// The model.
@@ -62,13 +62,13 @@ pub struct TaskInput<'a> {
     pub context: Option<usize>,
     /// Tokens that go through the model at once.
     pub prompt: Option<usize>,
-    /// How many sequences: of a text or of data; of a needle how many for each length and depth.
+    /// The number of sequences: of a text or of data; of a needle the number for each length and depth.
     pub sequences: Option<usize>,
     /// Lengths of haystacks in tokens.
     pub lengths: Option<&'a [usize]>,
     /// Depths of needles, from 0 (at the beginning) to 1.
     pub depths: Option<&'a [f64]>,
-    /// What is drawn at random follows from it.
+    /// The seed of all that is drawn at random.
     pub seed: u64,
 }
 
@@ -84,7 +84,7 @@ fn after(tokenizer: &Tokenizer, before: &str, text: &str) -> Result<Vec<u32>, Ev
     Ok(whole[common(&before, &whole)..].to_vec())
 }
 
-/// How many tokens both have at the beginning.
+/// The number of tokens that both have in common at the beginning.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

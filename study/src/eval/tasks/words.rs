@@ -25,7 +25,7 @@ pub(super) fn words(rng: &mut StdRng, count: usize) -> Vec<&'static str> {
     words
 }
 
-/// How many words there are.
+/// The number of words.
 pub(super) const KNOWN: usize = WORDS.len();
 
 /// Keys and values as single tokens, for a model without a tokenizer: it is taken to be trained for recall, with
