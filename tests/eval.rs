@@ -237,7 +237,7 @@ fn what_cannot_be_studied_is_refused() {
         "--text is no option of --task key-value, which takes --context, --sequences, --seed",
     );
     refuse(1, "--depths 0.5", "--depths is no option of --task text");
-    let long = fail(&mut eval(&format!("--text {file} --context 300 --sequences 1")), 1);
+    let long = fail(&mut eval(&format!("--model shakespeare-gpt2 --text {file} --context 300 --sequences 1")), 1);
     assert!(long.contains("sequences of 300 tokens for a model of 256 positions"), "{long}");
     let none = fail(&mut eval("--policies full"), 2);
     assert!(none.contains("--text"), "{none}");

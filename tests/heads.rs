@@ -51,9 +51,9 @@ fn a_pattern_is_a_policy_for_every_command() {
     let razor = succeed(&mut { echo });
     assert_eq!(heads(&razor), 16, "{razor}");
     for policy in [&half[..], razor.trim()] {
-        let plan = json(&mut waggle(&format!("plan --prompt-len 30 --tokens 3 --preprocess --policy {policy}")));
+        let plan = json(&mut waggle(&format!("plan --model shakespeare-gpt2 --prompt-len 30 --tokens 3 --preprocess --policy {policy}")));
         assert!(plan["phases"]["decode"]["bytes_client_to_server"].as_u64().unwrap() > 0);
-        succeed(&mut waggle(&format!("eval --text {text} --context 64 --sequences 1 --policies {policy}")));
+        succeed(&mut waggle(&format!("eval --model shakespeare-gpt2 --text {text} --context 64 --sequences 1 --policies {policy}")));
     }
 }
 
@@ -61,7 +61,7 @@ fn a_pattern_is_a_policy_for_every_command() {
 fn what_fits_no_model_is_refused_before_any_work() {
     let dir = tempfile::tempdir().unwrap();
     let text = text(dir.path());
-    let layers = "cache policy `duo`: heads=1.2: expected a number for each of the model's 4 layers, or one for all";
+    let layers = "cache policy `duo`: heads=1.2: expected a number for each of the model's 5 layers, or one for all";
     for line in [
         "plan --policy duo:heads=1.2",
         "demo --prompt-ids 1,2 --tokens 2 --policy duo:heads=1.2",
@@ -71,7 +71,7 @@ fn what_fits_no_model_is_refused_before_any_work() {
         let errors = fail(&mut waggle(line), 1);
         assert!(errors.contains(layers), "{line}: {errors}");
     }
-    let beyond = fail(&mut waggle("plan --policy razor:heads=10"), 1);
+    let beyond = fail(&mut waggle("plan --model shakespeare-gpt2 --policy razor:heads=10"), 1);
     assert!(beyond.contains("heads=10: expected heads below 4"), "{beyond}");
     let missing = fail(&mut waggle("plan --policy duo"), 2);
     assert!(missing.contains("needs heads=") && missing.contains("waggle heads"), "{missing}");

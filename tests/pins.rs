@@ -162,7 +162,7 @@ fn a_prompt_comes_from_a_file_or_from_standard_input() {
     let file = dir.path().join("prompt.txt");
     fs::write(&file, "JULIET:\n").unwrap();
     let float = |more: &[&str]| {
-        let mut command = waggle("float --tokens 4");
+        let mut command = waggle("float --model shakespeare-gpt2 --tokens 4");
         command.args(more);
         command
     };
