@@ -51,9 +51,13 @@ fn a_pattern_is_a_policy_for_every_command() {
     let razor = succeed(&mut { echo });
     assert_eq!(heads(&razor), 16, "{razor}");
     for policy in [&half[..], razor.trim()] {
-        let plan = json(&mut waggle(&format!("plan --model shakespeare-gpt2 --prompt-len 30 --tokens 3 --preprocess --policy {policy}")));
+        let plan = json(&mut waggle(&format!(
+            "plan --model shakespeare-gpt2 --prompt-len 30 --tokens 3 --preprocess --policy {policy}"
+        )));
         assert!(plan["phases"]["decode"]["bytes_client_to_server"].as_u64().unwrap() > 0);
-        succeed(&mut waggle(&format!("eval --model shakespeare-gpt2 --text {text} --context 64 --sequences 1 --policies {policy}")));
+        succeed(&mut waggle(&format!(
+            "eval --model shakespeare-gpt2 --text {text} --context 64 --sequences 1 --policies {policy}"
+        )));
     }
 }
 
