@@ -185,18 +185,16 @@ fn doomed_peer() {
 fn a_killed_process() {
     let listener = waggle_net::tcp::listen("127.0.0.1:0", PATIENCE).unwrap();
     let mut peer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "doomed_peer", "--ignored"])
+        .args(["--exact", "hostile::doomed_peer", "--ignored"])
         .env(PARENT, listener.local_addr().unwrap().to_string())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let mut channel = Channel::new(Role::Server, listener.accept(Some(PATIENCE)).unwrap());
-    let start = Instant::now();
     let waiting = thread::spawn(move || channel.recv("step", 1 << 20));
     thread::sleep(Duration::from_millis(100));
     assert!(!waiting.is_finished(), "the peer still lives");
     peer.kill().unwrap();
     assert_eq!(kind(waiting.join().unwrap()), "closed");
-    assert!(start.elapsed() < PATIENCE);
     peer.wait().unwrap();
 }
