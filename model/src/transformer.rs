@@ -121,8 +121,8 @@ impl<W> Model<W> {
         engine.scope("head", |e| e.linear(hidden, self.decoder.head()))
     }
 
-    /// Logits of the same with `bits` fractional bits, opened to the client. A [cap](ModelSpec::logit_cap) is applied
-    /// to what was opened: whoever knows a logit under the cap knows it without.
+    /// Logits of these states with `bits` fractional bits, opened to the client, which applies the
+    /// [cap](ModelSpec::logit_cap). The cap is invertible, so uncapped logits reveal nothing more.
     pub fn reveal_logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,

@@ -70,7 +70,7 @@ impl<W> Builder<'_, W> {
 pub(crate) struct Published {
     matrix: PublishedMatrix,
     bias: Option<Array1<f32>>,
-    /// Whose outputs come after these.
+    /// A matrix whose outputs follow those of this one.
     after: Option<Box<Published>>,
     /// Further columns, which nothing is folded into.
     further: Option<Array2<f32>>,

@@ -172,8 +172,8 @@ pub(super) struct DraftArgs {
     #[arg(long, value_name = "lookup[:K]|model:DIR[:K]")]
     draft: Option<Draft>,
     /// Tokens that a pass is expected to keep on average, between 1 and K + 1. With --preprocess correlations are
-    /// made for as many passes as that takes; passes beyond that make their own on the spot, with several times
-    /// the flows, and fewer passes leave some over: say rather too little.
+    /// made for as many passes as that takes. Further passes make their own on the spot, with several times the
+    /// flows; if fewer passes run, the rest is wasted. When unsure, set it low.
     #[arg(long, value_name = "R", requires = "draft", default_value_t = DEFAULT_RATE)]
     draft_rate: f64,
     /// Let the server learn less: a pass keeps the number of tokens that --draft-rate says for it, if so many are
