@@ -121,7 +121,7 @@ impl<W> Model<W> {
         engine.scope("head", |e| e.linear(hidden, self.decoder.head()))
     }
 
-    /// Logits of these states with `bits` fractional bits, opened to the client, which applies the
+    /// [`logits`](Model::logits) with `bits` fractional bits, opened to the client, which applies the
     /// [cap](ModelSpec::logit_cap). The cap is invertible, so uncapped logits reveal nothing more.
     pub fn reveal_logits<E: Engine<Weight = W>>(
         &self,
