@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::hostile::{Damage, Host, Numbers, Proxy, Spoil, Wire, end, waggle};
+use crate::hostile::{Damage, Numbers, Proxy, Spoil, Wire, end, serve, waggle};
 
 /// Seconds that a party waits for the other.
 const TIMEOUT: f64 = 2.0;
@@ -69,15 +69,14 @@ fn damage(numbers: &mut Numbers, sizes: [usize; 2]) -> Spoil {
 fn spoiled_sessions(wire: Wire, count: usize) {
     let home = home();
     let path = home.path();
-    let mut host =
-        Host::start(path, &format!("--sessions {WORKERS} --timeout {TIMEOUT} --handshake-timeout 5"), wire);
+    let mut host = serve(path, &format!("--sessions {WORKERS} --timeout {TIMEOUT} --handshake-timeout 5"), wire);
     let modes = ["", "--preprocess"].map(|mode| {
-        let proxy = Proxy::start(host.address, None);
+        let proxy = Proxy::start(host.socket(), None);
         let ended = client(path, proxy.address, mode, wire, 60.0, HANG);
-        assert_eq!(ended.code, Some(0), "an honest session: {}\n{}", ended.errors, host.log());
+        assert_eq!(ended.code, Some(0), "an honest session: {}\n{}", ended.errors, host.log().so_far());
         (mode, ended.text, proxy.passed(|passed| [passed.streams[0].len(), passed.streams[1].len()]))
     });
-    let (next, address) = (AtomicUsize::new(0), host.address);
+    let (next, address) = (AtomicUsize::new(0), host.socket());
     let one = |index: usize| -> Result<&'static str, String> {
         let (mode, honest, sizes) = &modes[index % modes.len()];
         let spoil = damage(&mut Numbers(index as u64), *sizes);
@@ -108,9 +107,9 @@ fn spoiled_sessions(wire: Wire, count: usize) {
     results.iter().flatten().for_each(|ended| *endings.entry(ended).or_default() += 1);
     println!("{count} spoiled sessions over {wire:?} in {:.0} s: {endings:?}", start.elapsed().as_secs_f64());
     let wrong: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
-    assert!(wrong.is_empty(), "{wrong:#?}\n{}", host.log());
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", host.log().so_far());
     host.assert_sound();
-    let after = client(path, host.address, "", wire, 60.0, HANG);
+    let after = client(path, host.socket(), "", wire, 60.0, HANG);
     assert_eq!((after.code, &after.text), (Some(0), &modes[0].1), "{}", after.errors);
 }
 
@@ -213,8 +212,8 @@ fn crowd(wire: Wire, honest: usize, pause: Duration, limit: Duration) {
     let home = home();
     let path = home.path();
     let limits = "--sessions 4 --queue 32 --timeout 10 --handshake-timeout 5 --session-limit 60";
-    let mut host = Host::start(path, limits, wire);
-    let address = host.address;
+    let mut host = serve(path, limits, wire);
+    let address = host.socket();
     // An honest session, to be replayed; the text that all others must have.
     let proxy = Proxy::start(address, None);
     let first = client(path, proxy.address, "", wire, 60.0, limit);
@@ -247,7 +246,7 @@ fn crowd(wire: Wire, honest: usize, pause: Duration, limit: Duration) {
         mib(calm)
     );
     for ended in &served {
-        assert!(!ended.hung && ended.code == Some(0), "{:?} {}\n{}", ended.code, ended.errors, host.log());
+        assert!(!ended.hung && ended.code == Some(0), "{:?} {}\n{}", ended.code, ended.errors, host.log().so_far());
         assert_eq!(ended.text, first.text);
     }
     host.assert_sound();

@@ -1,12 +1,14 @@
 //! Processes under attack: a server, clients, and a proxy between them that spoils what it passes on.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use crate::support::Server;
 
 /// The link between both parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,39 +34,16 @@ pub(crate) fn waggle(home: &Path, line: &str, wire: Wire) -> Command {
     command
 }
 
-/// A server process; killed when dropped.
-pub(crate) struct Host {
-    child: Child,
-    pub(crate) address: SocketAddr,
-    log: Arc<Mutex<String>>,
+/// Starts a server of the model in `home` and waits until it listens.
+pub(crate) fn serve(home: &Path, arguments: &str, wire: Wire) -> Server {
+    let line = format!("serve --model {} --listen 127.0.0.1:0 {arguments}", home.join("model").display());
+    Server::run(&mut waggle(home, &line, wire))
 }
 
-impl Host {
-    /// Starts a server of the model in `home` and waits until it listens.
-    pub(crate) fn start(home: &Path, arguments: &str, wire: Wire) -> Self {
-        let line = format!("serve --model {} --listen 127.0.0.1:0 {arguments}", home.join("model").display());
-        let mut child = waggle(home, &line, wire).spawn().expect("the program starts");
-        let mut line = String::new();
-        BufReader::with_capacity(1, child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
-        let address = line.split_whitespace().find_map(|word| word.trim_end_matches([',', ':']).parse().ok());
-        let address = address.unwrap_or_else(|| panic!("no address in `{line}`"));
-        let log = Arc::new(Mutex::new(String::new()));
-        // A pipe that nobody reads would fill.
-        let errors = child.stderr.take().expect("a pipe");
-        let kept = log.clone();
-        thread::spawn(move || {
-            for line in BufReader::new(errors).lines().map_while(Result::ok) {
-                let mut log = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                log.push_str(&line);
-                log.push('\n');
-            }
-        });
-        Host { child, address, log }
-    }
-
-    /// Its standard error so far.
-    pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+impl Server {
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> SocketAddr {
+        self.address.parse().expect("an address")
     }
 
     /// Its largest memory so far in bytes, where the system tells (Linux).
@@ -76,15 +55,9 @@ impl Host {
 
     /// Whether it still runs and never panicked.
     pub(crate) fn assert_sound(&mut self) {
-        assert!(self.child.try_wait().expect("its state").is_none(), "the server ended:\n{}", self.log());
-        assert!(!self.log().contains("panicked"), "{}", self.log());
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let log = self.log().so_far();
+        assert!(self.child.try_wait().expect("its state").is_none(), "the server ended:\n{log}");
+        assert!(!log.contains("panicked"), "{log}");
     }
 }
 
