@@ -96,9 +96,11 @@ mod tests {
             let plan = SessionPlan::new(public, &terms).request(request);
             let planned = match kind {
                 SessionKind::Fill { part, .. } => plan.filling(part).run(&mut Silent).map(drop),
-                // Nothing plans a chat.
-                SessionKind::Chat => kind.validate(&request, &public.spec, &terms, &Limits::NONE),
-                SessionKind::Generate | SessionKind::Spend(_) => plan.run(&mut Silent).map(drop),
+                // Nothing plans a chat, and a plan may take as long as it does.
+                _ if kind == SessionKind::Chat || words.contains("steps to plan") => {
+                    kind.validate(&request, &public.spec, &terms, &Limits::NONE)
+                }
+                _ => plan.run(&mut Silent).map(drop),
             };
             let Lengths { prompt, tokens } = request.lengths;
             let [asked, waiting] = parties(&hosted, &terms, |channel| {

@@ -123,12 +123,16 @@ impl<'a> SessionPlan<'a> {
     /// Plans the session, which `observer` watches.
     ///
     /// # Errors
-    /// Those of [`Request::validate`] without limits; [`Error::DraftPool`] and [`Error::Pool`] for a pool that cannot
+    /// Those of [`Request::validate`] without limits but for [`Error::Planning`]; [`Error::DraftPool`] and [`Error::Pool`] for a pool that cannot
     /// be or is too small.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Planned, Error> {
         let SessionPlan { model, terms, .. } = *self;
         let (kind, request) = self.asked()?;
-        kind.validate(&request, &model.spec, terms, &Limits::NONE)?;
+        match kind.validate(&request, &model.spec, terms, &Limits::NONE) {
+            // That bound is for peers: whoever plans alone may wait.
+            Err(Error::Planning { .. }) => {}
+            checked => checked?,
+        }
         let mut planner = Planner::after(self.rehearse(&request, &kind)?, terms.protocol);
         if let Some(setting) = self.setting.clone() {
             planner = if self.tallied { planner.tallied(setting) } else { planner.timed(setting) };
