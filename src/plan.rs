@@ -14,8 +14,8 @@ use crate::summary::{Chosen, report};
 use crate::{Error, Network, Report, Terms};
 
 options! {
-    /// A plan to be made: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly the
-    /// bytes, messages and flows of the session's.
+    /// A plan to be made: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly
+    /// the bytes, messages and flows of the session's.
     Plan {
         /// A directory, a `config.json`, a bundled model or a published shape.
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),

@@ -1,7 +1,7 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine.
-//! `cargo run --release -p waggle-bench --example he_costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
-//! `he_costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `he_costs -- families`: one table of all families
-//! of kernels that the machine has, with the transforms, on one core.
+//! `cargo run --release -p waggle-bench --example he_costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
+//! alone. `he_costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `he_costs -- families`: one table of
+//! all families of kernels that the machine has, with the transforms, on one core.
 
 use bits::cpu::{Cpu, Level, VARIABLE};
 use he::{

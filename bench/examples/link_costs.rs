@@ -1,7 +1,7 @@
 //! Cost of encryption: a link over loopback with and without TLS, large messages and ping-pong.
 //!
-//! `cargo run --release -p waggle-bench --example link_costs`. Both parties are threads of this process, so CPU seconds
-//! are those of both together.
+//! `cargo run --release -p waggle-bench --example link_costs`. Both parties are threads of this process, so CPU
+//! seconds are those of both together.
 
 use std::thread;
 use std::time::{Duration, Instant};

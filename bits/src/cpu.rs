@@ -155,8 +155,8 @@ pub struct Cpu {
 
 impl Cpu {
     /// The features that kernels use in this process: all of the machine's, up to the level that [`VARIABLE`] names.
-    /// Decided on the first call. A program calls [`Cpu::choose`] first; where a library is used without, a value that
-    /// it would refuse is told on standard error and lowers nothing.
+    /// Decided on the first call. A program calls [`Cpu::choose`] first; where a library is used without, a value
+    /// that it would refuse is told on standard error and lowers nothing.
     pub fn get() -> Self {
         static CHOSEN: OnceLock<Cpu> = OnceLock::new();
         *CHOSEN.get_or_init(|| {

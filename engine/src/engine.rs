@@ -85,8 +85,8 @@ pub struct Visible<'a, T> {
     pub seen: &'a [Range<usize>],
 }
 
-/// The operations of a transformer, over tensors that only the engine can look into. Policies that choose among tokens
-/// need [`Select`](crate::Select).
+/// The operations of a transformer, over tensors that only the engine can look into. Policies that choose among
+/// tokens need [`Select`](crate::Select).
 ///
 /// Shapes are row-major; `...` stands for any leading axes. Operations that talk to a peer can fail; all are recorded
 /// under the current scope. Shape mismatches are bugs of the caller and panic.

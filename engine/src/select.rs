@@ -73,8 +73,8 @@ pub trait Select: Engine {
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
 
-    /// `selection` in the order in which the chosen entries stand: gathering by it is a stable compaction. No index is
-    /// revealed.
+    /// `selection` in the order in which the chosen entries stand: gathering by it is a stable compaction. No index
+    /// is revealed.
     fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
     /// The chosen positions of each row, where the engine [sees its values](Engine::CLEAR).

@@ -25,8 +25,8 @@ impl Replacement {
         Replacement::begin(path, false)
     }
 
-    /// Begins a file at `path` for its owner alone to read and write (Unix), also where others could read the file that
-    /// it replaces.
+    /// Begins a file at `path` for its owner alone to read and write (Unix), also where others could read the file
+    /// that it replaces.
     ///
     /// # Errors
     /// As [`Replacement::create`].

@@ -15,8 +15,8 @@ pub struct Check {
     pub max_abs_logit_error: Option<f32>,
     /// Share of the generated tokens that the plaintext engine finds most probable too, given the same text before.
     pub token_agreement: f64,
-    /// The plaintext engine's lead for its own token (its top-1 margin in logits) at the clearest disagreement; absent
-    /// if there is none.
+    /// The plaintext engine's lead for its own token (its top-1 margin in logits) at the clearest disagreement;
+    /// absent if there is none.
     pub largest_margin_missed: Option<f32>,
     /// Choices of the policy that the plaintext engine made, but rounding may make otherwise
     /// ([`Float::close_choices`]): what follows them may differ.

@@ -152,7 +152,8 @@ impl ModelSpec {
     }
 
     /// [`max_positions`](Self::max_positions) of a text that was stated before its first token to have `text`
-    /// positions. Longer texts may have another embedding of positions, for which this one would have to be read again.
+    /// positions. Longer texts may have another embedding of positions, for which this one would have to be read
+    /// again.
     pub fn max_positions_of(&self, text: Option<usize>) -> usize {
         let style = self.style();
         match (style.short_text(), text) {
@@ -168,8 +169,8 @@ impl ModelSpec {
         Layers { heads, windows, soft_cap: score_cap }
     }
 
-    /// The soft cap c of logits, if they have one: they are c tanh(x / c). The client applies it to the logits that it
-    /// learns.
+    /// The soft cap c of logits, if they have one: they are c tanh(x / c). The client applies it to the logits that
+    /// it learns.
     pub fn logit_cap(&self) -> Option<f32> {
         self.style().logit_cap
     }

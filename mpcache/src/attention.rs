@@ -46,8 +46,8 @@ pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) ->
     Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), shape), by_part })
 }
 
-/// The ranges of `tokens` tokens that the last `rows` queries of each head of a group see: the last query all of them,
-/// each query before it one token less.
+/// The ranges of `tokens` tokens that the last `rows` queries of each head of a group see: the last query all of
+/// them, each query before it one token less.
 pub(crate) fn causal_spans(shape: HeadShape, rows: usize, tokens: usize) -> Vec<Range<usize>> {
     (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).map(|end| 0..end).collect()
 }

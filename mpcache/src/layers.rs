@@ -19,8 +19,8 @@ impl Layers {
         Layers { heads, windows: vec![None; layers], soft_cap: None }
     }
 
-    /// The number of layers that see all tokens. Those are the ones that a cache policy acts on: a layer with a window
-    /// keeps its window under every policy.
+    /// The number of layers that see all tokens. Those are the ones that a cache policy acts on: a layer with a
+    /// window keeps its window under every policy.
     pub fn pruned(&self) -> usize {
         self.windows.iter().filter(|window| window.is_none()).count()
     }

@@ -27,8 +27,8 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// The weights that are added to scores of this shape (..., rows): softmax counts n equal tokens as one whose score
-    /// is larger by ln n.
+    /// The weights that are added to scores of this shape (..., rows): softmax counts n equal tokens as one whose
+    /// score is larger by ln n.
     pub(crate) fn weights(self, shape: &[usize]) -> ArrayD<f32> {
         let weight = (self.tokens as f64).ln() as f32;
         ArrayD::from_shape_fn(shape, |at| if at[shape.len() - 1] == self.row { weight } else { 0.0 })

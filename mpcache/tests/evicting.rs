@@ -118,8 +118,8 @@ fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, frac: u32, keep: u
     }
 }
 
-/// The tokens that one key/value head keeps after it attended, the attention that they received so far, and the tokens
-/// seen when it last evicted.
+/// The tokens that one key/value head keeps after it attended, the attention that they received so far, and the
+/// tokens seen when it last evicted.
 #[derive(Clone, Default)]
 struct Head {
     kept: Vec<usize>,

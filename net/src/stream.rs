@@ -1,5 +1,5 @@
-//! The common parts of links over TCP, encrypted or not: a bounded queue with a thread that writes it, and reading with
-//! time-outs.
+//! The common parts of links over TCP, encrypted or not: a bounded queue with a thread that writes it, and reading
+//! with time-outs.
 //!
 //! # What a slow peer may hold
 //!

@@ -312,7 +312,7 @@ impl<L: Link> Link for Meddled<L> {
 /// the server receives, and with these exporters of the client and the server.
 fn correlated(left: Option<usize>, exporters: [Option<[u8; 32]>; 2]) -> usize {
     const N: usize = 1000;
-    let (c, s) = memory_pair(Duration::from_secs(20));
+    let (c, s) = memory_pair(Duration::from_secs(60));
     let mut c = Channel::new(Role::Client, Meddled { link: c, left: None, exporter: exporters[0] });
     let mut s = Channel::new(Role::Server, Meddled { link: s, left, exporter: exporters[1] });
     let (pairs, (choices, chosen)) = std::thread::scope(|scope| {

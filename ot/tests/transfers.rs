@@ -177,8 +177,8 @@ fn short_tables_are_strings_of_entries() {
     assert!(matches!(sender.lookup_short(&long, |_| 0), Err(OtError::Parameter { got: 256, .. })));
 }
 
-/// Entries that the receiver did not choose stay hidden: with the other choices the same message opens the other entry,
-/// with the keys that were chosen it opens nothing else.
+/// Entries that the receiver did not choose stay hidden: with the other choices the same message opens the other
+/// entry, with the keys that were chosen it opens nothing else.
 #[test]
 fn entries_are_masked_independently() {
     let shape = Lookup::new(64, 3, &[64]).unwrap();

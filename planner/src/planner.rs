@@ -54,7 +54,8 @@ impl Planner {
         Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
     }
 
-    /// This planner, which books times in `setting` too: the client's clock and processor, and the server's processor.
+    /// This planner, which books times in `setting` too: the client's clock and processor, and the server's
+    /// processor.
     pub fn timed(mut self, setting: Setting) -> Self {
         self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self

@@ -1,6 +1,6 @@
-//! Messages of the three methods of top-k, for 12 rows, k = n/4 and scores of 15 bits. The choice comes as unit vectors
-//! (a row of ranks below k, words of 64 bits) or as opened positions. `cargo run --release -p waggle-protocols
-//! --example top_k_costs`
+//! Messages of the three methods of top-k, for 12 rows, k = n/4 and scores of 15 bits. The choice comes as unit
+//! vectors (a row of ranks below k, words of 64 bits) or as opened positions. `cargo run --release -p
+//! waggle-protocols --example top_k_costs`
 
 use net::{Phase, Role};
 use planner::Planner;

@@ -89,9 +89,9 @@ pub trait Operation {
     fn planned(&self, size: Self::Size) -> Self::Output<Shapes>;
 }
 
-/// The types of an operation on every entry: `entrywise!(Words -> Bits)` takes a tensor of words and gives bits of the
-/// same shape, `entrywise!(Bits, Words -> Words)` takes two tensors of one shape. `entrywise!(Words)` says nothing of
-/// the result, and `opened` is a result that a party learns.
+/// The types of an operation on every entry: `entrywise!(Words -> Bits)` takes a tensor of words and gives bits of
+/// the same shape, `entrywise!(Bits, Words -> Words)` takes two tensors of one shape. `entrywise!(Words)` says
+/// nothing of the result, and `opened` is a result that a party learns.
 macro_rules! entrywise {
     ($from:ident) => {
         type Input<'a, F: Form> = &'a F::$from;

@@ -2,11 +2,10 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod cost;
 pub mod provenance;
 mod report;
 pub mod table;
 
-pub use report::{
-    Cost, DecodeCost, DraftReport, ModelInfo, Operation, PeakMemory, Phases, REPORT_VERSION, Report, Seconds,
-    TokenMeter, Wire, any_layer, by_operation, bytes, phase_name,
-};
+pub use cost::{Cost, DecodeCost, Operation, Phases, TokenMeter, any_layer, by_operation, phase_name};
+pub use report::{DraftReport, ModelInfo, PeakMemory, REPORT_VERSION, Report, Seconds, Wire, bytes};

@@ -7,8 +7,8 @@ use protocols::{FixedLoader, Needs};
 use crate::Error;
 use crate::terms::{Observer, Request, Silent, Terms};
 
-/// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same
-/// for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
+/// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
+/// same for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
 /// ([`Drafts::rate`](model::Drafts::rate)).
 pub fn needs(spec: &ModelSpec, frac_bits: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
     needs_watched(spec, frac_bits, terms, request, &Silent)

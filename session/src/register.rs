@@ -1,8 +1,8 @@
 //! Additions of other crates: policies and activations, on all engines that there are.
 //!
 //! This crate is the lowest one that knows every engine, in the clear, in fixed point, between two parties and as a
-//! plan. A registered item has its name wherever names are read in this process: on a command line, in a `config.json`,
-//! in the terms of a session, in a report. Both parties of a session register it.
+//! plan. A registered item has its name wherever names are read in this process: on a command line, in a
+//! `config.json`, in the terms of a session, in a report. Both parties of a session register it.
 
 use engine::Float;
 use model::{ActivationFunction, Functions, TakenActivation};

@@ -227,16 +227,16 @@ impl Request {
         spec.layers().saturating_mul(tokens.saturating_add(chunks).saturating_add(8))
     }
 
-    /// Refuses what the parties could not do with the model `spec` under `terms`, or what the server's `limits` do not
-    /// allow. A plan, a client and a server all ask this of every request, so nobody else needs to.
+    /// Refuses what the parties could not do with the model `spec` under `terms`, or what the server's `limits` do
+    /// not allow. A plan, a client and a server all ask this of every request, so nobody else needs to.
     ///
     /// # Errors
     /// [`Error::Phases`] for a number of phases that the server does not offer; those of
     /// [`ModelSpec::check_policy`]; [`model::Error::PaddedPolicy`] for padding under a policy that would choose among
-    /// it; [`Error::PaddedDraft`], and [`model::Error::DraftPolicy`] for a draft under a policy that cannot take tokens
-    /// back; [`model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`model::Error::TooLong`] beyond the
-    /// model's positions, and [`Error::TooWide`] beyond those of the softmax in fixed point; [`Error::Planning`] for
-    /// what would take too long to plan.
+    /// it; [`Error::PaddedDraft`], and [`model::Error::DraftPolicy`] for a draft under a policy that cannot take
+    /// tokens back; [`model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`model::Error::TooLong`] beyond
+    /// the model's positions, and [`Error::TooWide`] beyond those of the softmax in fixed point; [`Error::Planning`]
+    /// for what would take too long to plan.
     pub fn validate(&self, spec: &ModelSpec, terms: &Terms, limits: &Limits) -> Result<(), Error> {
         limits.check_phases(terms)?;
         spec.check_policy(&terms.policy)?;

@@ -4,8 +4,8 @@ use std::env;
 
 use crate::{Ranks, SpreadError};
 
-/// Variables by which launchers of MPI tell their processes the number of ranks. Open MPI; MPICH, Intel MPI and Slurm;
-/// MVAPICH.
+/// Variables by which launchers of MPI tell their processes the number of ranks. Open MPI; MPICH, Intel MPI and
+/// Slurm; MVAPICH.
 const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"];
 
 /// A job, as its launcher describes it.

@@ -32,8 +32,8 @@ pub(super) struct HeadsArgs {
     /// Text to judge heads by: a file, or with the ending .json a list of texts, which are joined.
     #[arg(long, value_name = "FILE", required_unless_present = "by")]
     text: Option<PathBuf>,
-    /// Measure of a head: how much its output changes when it streams, the attention that it loses then, or, without a
-    /// text, how it attends to repetitions in random words [default: output].
+    /// Measure of a head: how much its output changes when it streams, the attention that it loses then, or, without
+    /// a text, how it attends to repetitions in random words [default: output].
     #[arg(long, value_name = "output|mass|echo")]
     by: Option<HeadMeasure>,
     /// The policy that is printed.

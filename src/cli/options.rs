@@ -52,8 +52,8 @@ pub(super) struct TermsArgs {
     /// whose rate and delay the program cannot know.
     #[arg(long, value_name = PLANNED_LINKS)]
     plan_for: Option<Shape>,
-    /// Preparation of products with weights, in two phases: with masks that public seeds make (`seeded`), or with masks
-    /// that the parties draw and send (`sent`), which takes about twice the bytes.
+    /// Preparation of products with weights, in two phases: with masks that public seeds make (`seeded`), or with
+    /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
     #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]
     masks: Masks,
     /// Read the prompt in chunks of so many tokens. The text is the same; shorter chunks take less memory and more

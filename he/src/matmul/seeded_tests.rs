@@ -221,8 +221,8 @@ fn refusing() -> SeededPlan {
     plan
 }
 
-/// Coefficients of one-column requests: the correction of each, which the evaluator sees, and the entry, which it must
-/// not see. Top bits of both in one table, and the parity of the entry against that of the correction.
+/// Coefficients of one-column requests: the correction of each, which the evaluator sees, and the entry, which it
+/// must not see. Top bits of both in one table, and the parity of the entry against that of the correction.
 fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 2], Vec<(u64, u128)>) {
     let cells = plan.plan().layout.seeded.unwrap();
     let width = plan.spec().width;

@@ -46,8 +46,8 @@ impl Left {
 }
 
 impl Stream {
-    /// The rows left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt and
-    /// all stay. `None` if nothing goes.
+    /// The rows left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt
+    /// and all stay. `None` if nothing goes.
     pub(super) fn before<E: Engine>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {
         if store.piece().in_prompt() { None } else { self.over(store, part, new) }
     }

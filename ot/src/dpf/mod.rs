@@ -50,8 +50,8 @@ use zeroize::Zeroize;
 use crate::Block;
 use crate::kernels::Permutation;
 
-/// The term added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma of
-/// a tweak other than 0, see [`crate::hash`].
+/// The term added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma
+/// of a tweak other than 0, see [`crate::hash`].
 fn tweak(block: usize) -> Block {
     Block([0, 1 + block as u64])
 }

@@ -8,7 +8,7 @@ use waggle_ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
 
 /// A pair of channels in memory.
 pub(crate) fn channels() -> (Channel, Channel) {
-    let (a, b) = memory_pair(Duration::from_secs(20));
+    let (a, b) = memory_pair(Duration::from_secs(60));
     (Channel::new(Role::Client, a), Channel::new(Role::Server, b))
 }
 

@@ -99,7 +99,8 @@ const LARGEST_DIGIT: u32 = 5;
 /// The most thresholds of an operation.
 const MAX_THRESHOLDS: usize = 32;
 
-/// Results that are worked out once for each number of bits and of thresholds: a plan asks for them thousands of times.
+/// Results that are worked out once for each number of bits and of thresholds: a plan asks for them thousands of
+/// times.
 type ByShape<T> = [[OnceLock<T>; MAX_THRESHOLDS]; 65];
 
 /// The weight of an OT when digits are chosen, in bits sent. It stands for the OT's own bits and its time.

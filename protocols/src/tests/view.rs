@@ -1,6 +1,6 @@
-//! Opened values must not depend on the data. Chi-square tests compare everything that selections and compactions open,
-//! over thousands of rows of very different inputs, with the uniform distribution. Each test also refuses a broken
-//! protocol, which shows that it can tell.
+//! Opened values must not depend on the data. Chi-square tests compare everything that selections and compactions
+//! open, over thousands of rows of very different inputs, with the uniform distribution. Each test also refuses a
+//! broken protocol, which shows that it can tell.
 
 use std::collections::HashMap;
 
@@ -126,7 +126,8 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     }
 }
 
-/// The selection that policies call ranks scores out of range, too. It is told 2^9 and a bound that cannot be exceeded.
+/// The selection that policies call ranks scores out of range, too. It is told 2^9 and a bound that cannot be
+/// exceeded.
 #[test]
 fn scores_out_of_range_are_ranked_all_the_same() {
     let (rows, n, k) = (40, 12, 3);

@@ -68,8 +68,8 @@ impl ClientSession {
         ClientSession { pad_answer: true, ..self }
     }
 
-    /// This session, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's
-    /// but those of `kept`, which must be all that the client has.
+    /// This session, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this
+    /// client's but those of `kept`, which must be all that the client has.
     pub fn having_only(self, kept: Vec<PoolId>) -> Self {
         ClientSession { kept: Some(kept), ..self }
     }

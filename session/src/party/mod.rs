@@ -1,9 +1,9 @@
 //! The two parties of a session, from the first byte to the last token.
 //!
-//! A server prepares a model once ([`ServerBuilder::load`]) and runs one session per client ([`ModelServer::serve`]). A
-//! client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
-//! ([`ClientSession::generate`]). [`SessionPlan`] predicts the same session from shapes: bytes and flows of every account
-//! are equal.
+//! A server prepares a model once ([`ServerBuilder::load`]) and runs one session per client ([`ModelServer::serve`]).
+//! A client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
+//! ([`ClientSession::generate`]). [`SessionPlan`] predicts the same session from shapes: bytes and flows of every
+//! account are equal.
 //!
 //! A session begins with these messages, booked in phase `setup` under `handshake`:
 //!
@@ -46,10 +46,10 @@
 //!
 //! A session may have several turns: see [`chat`]. A server that is older than chats rejects their request by name.
 //!
-//! The files that each party has after a crash are described in [`crate::pool`]. A generation may be shorter than what
-//! the pool was made for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own
-//! length and any number of tokens after it. What does not fit a shorter prompt is made on the spot, booked as
-//! `offline`.
+//! The files that each party has after a crash are described in [`crate::pool`]. A generation may be shorter than
+//! what the pool was made for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the
+//! pool's own length and any number of tokens after it. What does not fit a shorter prompt is made on the spot,
+//! booked as `offline`.
 //!
 //! Neither party trusts the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! like one from a file, and a request is compared with the model's positions and the server's [`Limits`].

@@ -19,8 +19,8 @@ use crate::pool::{PoolId, Purpose, check_bound};
 const REHEARSAL: Duration = Duration::from_secs(60);
 
 /// Predicts a session of a client and a server from shapes alone:
-/// `SessionPlan::new(&model, &terms).request(request).run(&mut Silent)`. The accounts carry exactly the bytes, messages
-/// and flows of a real ledger; times are estimates, and there are none without [`SessionPlan::timed`]. With
+/// `SessionPlan::new(&model, &terms).request(request).run(&mut Silent)`. The accounts carry exactly the bytes,
+/// messages and flows of a real ledger; times are estimates, and there are none without [`SessionPlan::timed`]. With
 /// `stop_at_eos` the plan is that of the longest possible session.
 ///
 /// The plan depends on `frac_bits` of the model. Without weights they are [`protocols::DEFAULT_WEIGHT_FRAC`].
@@ -103,8 +103,8 @@ impl<'a> SessionPlan<'a> {
 
     /// Plans one decoding step after the tokens of the request's prompt: what it sends, and what prepares it. The
     /// pools of OTs begin empty, so that everything that the step costs is its own. With a draft the step reads all
-    /// guesses; how many it keeps costs nothing, and the plan is that of one that keeps all. Of the request prompt and
-    /// draft alone count.
+    /// guesses; how many it keeps costs nothing, and the plan is that of one that keeps all. Of the request prompt
+    /// and draft alone count.
     pub fn step(self) -> Self {
         SessionPlan { extent: Extent::Step, ..self }
     }
@@ -123,8 +123,8 @@ impl<'a> SessionPlan<'a> {
     /// Plans the session, which `observer` watches.
     ///
     /// # Errors
-    /// Those of [`Request::validate`] without limits but for [`Error::Planning`]; [`Error::DraftPool`] and [`Error::Pool`] for a pool that cannot
-    /// be or is too small.
+    /// Those of [`Request::validate`] without limits but for [`Error::Planning`]; [`Error::DraftPool`] and
+    /// [`Error::Pool`] for a pool that cannot be or is too small.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Planned, Error> {
         let SessionPlan { model, terms, .. } = *self;
         let (kind, request) = self.asked()?;

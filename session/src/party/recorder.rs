@@ -218,7 +218,7 @@ mod tests {
 
     /// The server's reading of the client's `word` after a pass that keeps up to four tokens.
     fn told(word: &[u8]) -> Result<usize, protocols::Error> {
-        let (client, server) = memory_pair(Duration::from_secs(20));
+        let (client, server) = memory_pair(Duration::from_secs(60));
         thread::scope(|scope| {
             let client = scope.spawn(move || {
                 let mut engine = Secure::new(Channel::new(Role::Client, client), Options::default()).unwrap();

@@ -24,8 +24,8 @@ pub struct ModelServer {
     digest: OnceLock<String>,
 }
 
-/// Loads a server's model; [`ServerBuilder::default`] serves policies without learned columns, keeps no transforms and
-/// computes alone.
+/// Loads a server's model; [`ServerBuilder::default`] serves policies without learned columns, keeps no transforms
+/// and computes alone.
 #[derive(Clone, Default)]
 pub struct ServerBuilder {
     policy: PolicySpec,

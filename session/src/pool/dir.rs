@@ -197,9 +197,9 @@ fn entries(files: &[Found], state: State) -> Vec<Entry> {
     of_state.map(entry).collect()
 }
 
-/// The number of pools that the files are. Parts of a peer's for the same lengths count as one pool together, from the
-/// first part on, because they are to become one. The same part twice counts twice: parts differ in size, and many
-/// copies of the largest must not pass for one pool.
+/// The number of pools that the files are. Parts of a peer's for the same lengths count as one pool together, from
+/// the first part on, because they are to become one. The same part twice counts twice: parts differ in size, and
+/// many copies of the largest must not pass for one pool.
 fn pools(entries: &[Entry]) -> usize {
     let mut copies: BTreeMap<_, BTreeMap<Part, usize>> = BTreeMap::new();
     for Entry { peer, bound, part } in entries {

@@ -15,8 +15,8 @@ use super::draft::DRAFT;
 use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
 use super::{PoolError, PoolId};
 
-/// The time that a file waits for the client's word that it has its part, counted from the last session that concerned
-/// it.
+/// The time that a file waits for the client's word that it has its part, counted from the last session that
+/// concerned it.
 pub const PENDING_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Ends the name of a file that waits.

@@ -57,8 +57,8 @@ fn policies(config: &str) -> impl Iterator<Item = &'static str> {
 /// Largest difference of a logit between one chunk and several, in f32.
 const MAX_FLOAT_ERROR: f32 = 1e-3;
 
-/// Largest difference of a logit between one chunk and several, in fixed point. There the tournament for the maximum of
-/// a row has other rounds, and the row another maximum among those that coarse words do not tell apart.
+/// Largest difference of a logit between one chunk and several, in fixed point. There the tournament for the maximum
+/// of a row has other rounds, and the row another maximum among those that coarse words do not tell apart.
 const MAX_FIXED_ERROR: f32 = 6e-3;
 
 fn files(config: &str) -> (tempfile::TempDir, ModelFiles) {

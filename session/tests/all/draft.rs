@@ -295,8 +295,8 @@ impl<'a> Session<'a> {
         self.run_lying(None, guess, eyes)
     }
 
-    /// The outcomes of both parties, where the client says `lie`, if there is one, in the place of the number of tokens
-    /// that a pass keeps.
+    /// The outcomes of both parties, where the client says `lie`, if there is one, in the place of the number of
+    /// tokens that a pass keeps.
     fn run_lying(
         &self,
         lie: Option<u8>,

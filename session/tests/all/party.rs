@@ -16,7 +16,7 @@ use crate::support::{greedy, load};
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
 
 fn channels() -> (Channel, Channel) {
-    let (client, server) = memory_pair(Duration::from_secs(20));
+    let (client, server) = memory_pair(Duration::from_secs(60));
     (Channel::new(Role::Client, client), Channel::new(Role::Server, server))
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn cut(
     [client, server]: [usize; 2],
     run: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> ([bool; 2], [usize; 2]) {
-    let (here, there) = memory_pair(Duration::from_secs(20));
+    let (here, there) = memory_pair(Duration::from_secs(60));
     let sent: [Arc<AtomicUsize>; 2] = Default::default();
     let here = Dying { link: here, left: client, dead: false, sent: sent[0].clone() };
     let there = Dying { link: there, left: server, dead: false, sent: sent[1].clone() };

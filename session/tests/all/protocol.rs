@@ -1,4 +1,5 @@
-//! The number of the protocol: parties with different numbers refuse each other, and it rises with the bytes on the wire.
+//! The number of the protocol: parties with different numbers refuse each other, and it rises with the bytes on the
+//! wire.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +17,7 @@ use crate::hostile::Mode;
 /// A party of this revision against one that states `number` and nothing else.
 fn against(role: Role, number: Option<&str>) -> Error {
     let other = if role == Role::Client { Role::Server } else { Role::Client };
-    let (ours, theirs) = memory_pair(Duration::from_secs(20));
+    let (ours, theirs) = memory_pair(Duration::from_secs(60));
     let (ours, mut theirs) = (Channel::new(role, ours), Channel::new(other, theirs));
     thread::scope(|scope| {
         scope.spawn(move || {

@@ -13,8 +13,8 @@ pub(super) enum Scale {
     Log,
 }
 
-/// Larger values are drawn at this one, and values nearer to zero than its inverse at the inverse: a document may hold
-/// any number, and axes compute with products of numbers.
+/// Larger values are drawn at this one, and values nearer to zero than its inverse at the inverse: a document may
+/// hold any number, and axes compute with products of numbers.
 const LARGEST: f64 = 1e100;
 
 /// The length that is drawn for `value`, at least zero.

@@ -277,8 +277,8 @@ impl Policy<Float> for Profiler {
     }
 }
 
-/// The error of the output of a query with the probabilities `p`, in units of its norm, and the attention that is lost,
-/// if the query sees what is in `sight`; `None` if that is all.
+/// The error of the output of a query with the probabilities `p`, in units of its norm, and the attention that is
+/// lost, if the query sees what is in `sight`; `None` if that is all.
 fn distant(sight: InSight, p: ArrayView1<f32>, values: ArrayView2<f32>, output: ArrayView1<f32>) -> Option<[f64; 2]> {
     let InSight { sinks, recent } = sight;
     let hidden = sinks..p.len().checked_sub(recent)?;

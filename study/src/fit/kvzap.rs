@@ -69,8 +69,8 @@ impl Moments {
     }
 }
 
-/// Fits columns to `sequences` of equal length, for a `model` of [`Model::load_to_fit`]. Attention counts from queries
-/// `after` tokens or more behind a token. `tick` is called after each sequence.
+/// Fits columns to `sequences` of equal length, for a `model` of [`Model::load_to_fit`]. Attention counts from
+/// queries `after` tokens or more behind a token. `tick` is called after each sequence.
 ///
 /// # Errors
 /// [`FitError::TooShort`] for fewer than five sequences, [`FitError::Nothing`] if `after` leaves no tokens,

@@ -61,8 +61,8 @@ impl From<EngineError> for FitError {
 
 /// The observations on one sequence.
 struct Shown {
-    /// Outputs of the norms, (tokens, width): as many for each layer, of which the first is what a scoring head reads,
-    /// and the last one. Norms of single heads are left out.
+    /// Outputs of the norms, (tokens, width): as many for each layer, of which the first is what a scoring head
+    /// reads, and the last one. Norms of single heads are left out.
     norms: Vec<Array2<f32>>,
     /// By layer the most attention that each token received from a query far enough behind it, (kv_heads, tokens).
     received: Vec<Array2<f32>>,

@@ -60,7 +60,8 @@ impl<E: Select> Clustered<E> {
         Ok(())
     }
 
-    /// The attention that tokens received from the voting window, up to the piece of the prompt whose attention is `p`.
+    /// The attention that tokens received from the voting window, up to the piece of the prompt whose attention is
+    /// `p`.
     fn vote(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &Store<E>) -> Result<E::Tensor, Error> {
         let (c, piece) = (self.settings, store.piece());
         let voters = piece.among_last(c.window(piece.prompt));

@@ -7,7 +7,8 @@ use crate::ops::fss::dot::dot;
 use crate::ops::fss::parabola::Parabolas;
 use crate::words::mask;
 
-/// The words that the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a mask.
+/// The words that the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a
+/// mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Payload {
     /// The word 1, for unit vectors.
@@ -161,8 +162,9 @@ impl FssTable {
         FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
     }
 
-    /// [`FssTable::power`] for x 2^-unit < `end`, and 0 from `end` + 2 on. Between these bounds it is one or the other.
-    /// Coefficients that are zero need no payload, so each party expands its key near the other coefficients alone.
+    /// [`FssTable::power`] for x 2^-unit < `end`, and 0 from `end` + 2 on. Between these bounds it is one or the
+    /// other. Coefficients that are zero need no payload, so each party expands its key near the other coefficients
+    /// alone.
     pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
         let windows = Windows::Decay(Powers { unit, heights });

@@ -1,0 +1,260 @@
+//! Costs by phase, by operation and by token.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use net::{Entry, Phase, Traffic};
+use serde::{Deserialize, Serialize};
+
+/// The cost of a step, a phase or a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Bytes from client to server, framing included.
+    pub bytes_client_to_server: u64,
+    /// Bytes from server to client, framing included.
+    pub bytes_server_to_client: u64,
+    /// Flows: maximal runs of messages in one direction.
+    pub flows: u64,
+    /// Wall-clock time.
+    pub seconds: f64,
+    /// CPU time of this party's process.
+    pub cpu_seconds: f64,
+    /// CPU time of the other party's process, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_cpu_seconds: Option<f64>,
+}
+
+impl Cost {
+    /// Bytes both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_client_to_server + self.bytes_server_to_client
+    }
+
+    /// The mean over `n`, of bytes and flows rounded down.
+    pub(crate) fn over(&self, n: f64) -> Cost {
+        let whole = |sum: u64| (sum as f64 / n) as u64;
+        Cost {
+            bytes_client_to_server: whole(self.bytes_client_to_server),
+            bytes_server_to_client: whole(self.bytes_server_to_client),
+            flows: whole(self.flows),
+            seconds: self.seconds / n,
+            cpu_seconds: self.cpu_seconds / n,
+            peer_cpu_seconds: self.peer_cpu_seconds.map(|seconds| seconds / n),
+        }
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.bytes_client_to_server += other.bytes_client_to_server;
+        self.bytes_server_to_client += other.bytes_server_to_client;
+        self.flows += other.flows;
+        self.seconds += other.seconds;
+        self.cpu_seconds += other.cpu_seconds;
+        if let Some(seconds) = other.peer_cpu_seconds {
+            *self.peer_cpu_seconds.get_or_insert(0.0) += seconds;
+        }
+    }
+}
+
+impl From<&Operation> for Cost {
+    fn from(op: &Operation) -> Self {
+        Cost {
+            bytes_client_to_server: op.bytes_client_to_server,
+            bytes_server_to_client: op.bytes_server_to_client,
+            flows: op.flows,
+            seconds: op.seconds,
+            cpu_seconds: op.cpu_seconds,
+            peer_cpu_seconds: op.peer_cpu_seconds,
+        }
+    }
+}
+
+impl From<Traffic> for Cost {
+    fn from(t: Traffic) -> Self {
+        Cost {
+            bytes_client_to_server: t.bytes_client_to_server,
+            bytes_server_to_client: t.bytes_server_to_client,
+            flows: t.flows,
+            seconds: t.time.as_secs_f64(),
+            cpu_seconds: t.cpu.as_secs_f64(),
+            peer_cpu_seconds: peer_cpu(&t),
+        }
+    }
+}
+
+/// The other party's processor time, which only plans know.
+fn peer_cpu(traffic: &Traffic) -> Option<f64> {
+    (!traffic.peer_cpu.is_zero()).then_some(traffic.peer_cpu.as_secs_f64())
+}
+
+/// Cost by phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    /// Handshake, keys, base OTs.
+    pub setup: Cost,
+    /// Correlations that do not depend on the data.
+    pub offline: Cost,
+    /// The prompt and the first token.
+    pub prefill: Cost,
+    /// All tokens after the first.
+    pub decode: DecodeCost,
+}
+
+/// Cost of the tokens after the first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DecodeCost {
+    /// Their sum.
+    #[serde(flatten)]
+    pub total: Cost,
+    /// Each of them, without what was booked under `offline` meanwhile. Of the tokens that one pass gave the first
+    /// has all of its cost.
+    pub per_token: Vec<Cost>,
+}
+
+impl Phases {
+    /// Sums the accounts of a ledger (or of a plan) by phase.
+    pub fn new(entries: &[Entry], per_token: Vec<Cost>) -> Self {
+        let total = |phase: Phase| {
+            let mut sum = Traffic::default();
+            entries.iter().filter(|e| e.phase == phase).for_each(|e| sum.add(&e.traffic));
+            Cost::from(sum)
+        };
+        Phases {
+            setup: total(Phase::Setup),
+            offline: total(Phase::Offline),
+            prefill: total(Phase::Prefill),
+            decode: DecodeCost { total: total(Phase::Decode), per_token },
+        }
+    }
+
+    /// The phases by name, in order.
+    pub fn named(&self) -> [(&'static str, &Cost); 4] {
+        let Phases { setup, offline, prefill, decode } = self;
+        [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)]
+    }
+
+    /// All phases together.
+    pub fn total(&self) -> Cost {
+        let mut total = Cost::default();
+        self.named().iter().for_each(|(_, cost)| total += **cost);
+        total
+    }
+
+    /// The costs of the phases in order, then of the tokens.
+    pub(crate) fn costs(&self) -> impl Iterator<Item = &Cost> {
+        self.named().into_iter().map(|(_, cost)| cost).chain(&self.decode.per_token)
+    }
+
+    /// All costs, to be changed.
+    pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
+        let Phases { setup, offline, prefill, decode } = self;
+        [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)
+    }
+}
+
+/// Cost of one operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Phase in which it was needed.
+    pub phase: Phase,
+    /// Path of scopes, for example `layer 3/attention/softmax`.
+    pub path: String,
+    /// Bytes from client to server, framing included.
+    pub bytes_client_to_server: u64,
+    /// Bytes from server to client, framing included.
+    pub bytes_server_to_client: u64,
+    /// Changes of direction.
+    pub flows: u64,
+    /// Wall-clock time in this scope, inner scopes excluded.
+    pub seconds: f64,
+    /// CPU time of this party's process in this scope, inner scopes excluded; those of a phase add up to the phase's.
+    /// 0 in reports older than the field.
+    #[serde(default)]
+    pub cpu_seconds: f64,
+    /// CPU time of the other party's process, counted alike, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_cpu_seconds: Option<f64>,
+}
+
+impl From<Entry> for Operation {
+    fn from(Entry { phase, path, traffic }: Entry) -> Self {
+        Operation {
+            phase,
+            path,
+            bytes_client_to_server: traffic.bytes_client_to_server,
+            bytes_server_to_client: traffic.bytes_server_to_client,
+            flows: traffic.flows,
+            seconds: traffic.time.as_secs_f64(),
+            cpu_seconds: traffic.cpu.as_secs_f64(),
+            peer_cpu_seconds: peer_cpu(&traffic),
+        }
+    }
+}
+
+/// The costs of `operations` by phase and name, all layers together.
+pub fn by_operation(operations: &[Operation]) -> BTreeMap<(Phase, String), Cost> {
+    let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
+    for op in operations {
+        *sums.entry((op.phase, any_layer(&op.path))).or_default() += op.into();
+    }
+    sums
+}
+
+/// Adds to `operations` what the other party's `entries` say of its process.
+pub(crate) fn add_peer_cpu(operations: &mut Vec<Operation>, entries: &[Entry]) {
+    let mut times: BTreeMap<(Phase, String), f64> =
+        entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
+    for op in &mut *operations {
+        op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
+    }
+    operations.extend(times.into_iter().map(|((phase, path), seconds)| {
+        let entry = Entry { phase, path, traffic: Traffic::default() };
+        Operation { peer_cpu_seconds: Some(seconds), ..entry.into() }
+    }));
+    operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
+}
+
+/// Splits the decode phase into tokens.
+#[derive(Clone, Debug, Default)]
+pub struct TokenMeter {
+    before: Traffic,
+    costs: Vec<Cost>,
+}
+
+impl TokenMeter {
+    /// A token is done and the account of the decode phase now stands at `decode`.
+    pub fn token(&mut self, decode: Traffic) {
+        self.costs.push(decode.since(&self.before).into());
+        self.before = decode;
+    }
+
+    /// One cost per token so far.
+    pub fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+
+    /// One cost per token.
+    pub fn into_costs(self) -> Vec<Cost> {
+        self.costs
+    }
+}
+
+/// The path of an operation in any layer: `layer 3/attention` -> `layer */attention`.
+pub fn any_layer(path: &str) -> String {
+    let parts = path.split('/').map(|part| match part.strip_prefix("layer ") {
+        Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => "layer *",
+        _ => part,
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// The name of a phase.
+pub fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Setup => "setup",
+        Phase::Offline => "offline",
+        Phase::Prefill => "prefill",
+        Phase::Decode => "decode",
+    }
+}
