@@ -545,6 +545,7 @@ mod tests {
         let mut table = Table::new(1, [("a", "")]);
         table.add([Cell::text("x|y")]);
         assert!(table.render(Format::Markdown, None).contains(r"x\|y"));
-        assert!(table.to_string().contains("x|y"));
+        // Without frames a terminal has Markdown, too.
+        assert!(table.to_string().contains(if cfg!(feature = "frames") { "x|y" } else { r"x\|y" }));
     }
 }
