@@ -59,7 +59,10 @@ fn a_server_ends_when_its_client_dies() {
         client.wait().unwrap();
         let (code, errors) = server.end(LIMIT);
         assert_eq!(code, Some(1), "after {moment} ms");
-        assert_names_the_step(&errors);
+        // On a fast machine the client is gone before its session is granted: that has no step yet.
+        if !errors.contains("outcome=\"left\"") {
+            assert_names_the_step(&errors);
+        }
         assert!(errors.contains("session with 127.0.0.1:"), "{errors}");
     }
 }
