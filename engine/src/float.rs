@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Ix3, IxDyn, Slice};
+use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Ix2, Ix3, IxDyn, Slice};
 use rayon::prelude::*;
 
 use crate::ceiling::{Ceiling, Origin};
@@ -25,16 +25,16 @@ const STREAMED_ROWS: usize = 4;
 /// all.
 #[derive(Debug, Default)]
 pub struct Float {
-    /// Results of the norms since the last look, if anybody wants to see them.
-    norms: Option<Vec<ArrayD<f32>>>,
+    /// The states since the last look, if anybody wants to see them.
+    states: Option<States>,
     /// Selections that another engine's rounding may change.
     close: u64,
 }
 
 impl Float {
-    /// An engine that keeps what root-mean-square norms return, for studies of hidden states.
-    pub fn keeping_norms() -> Self {
-        Float { norms: Some(Vec::new()), ..Float::default() }
+    /// An engine that keeps the [`States`] of a model.
+    pub fn keeping_states() -> Self {
+        Float { states: Some(States::default()), ..Float::default() }
     }
 
     /// The number of close selections, which may come out otherwise in an engine that rounds: some entry that was
@@ -43,10 +43,19 @@ impl Float {
         self.close
     }
 
-    /// Results of the norms since the last call, in order.
-    pub fn take_norms(&mut self) -> Vec<ArrayD<f32>> {
-        self.norms.as_mut().map(std::mem::take).unwrap_or_default()
+    /// The states since the last call.
+    pub fn take_states(&mut self) -> States {
+        self.states.as_mut().map(std::mem::take).unwrap_or_default()
     }
+}
+
+/// Hidden states, for studies of a model.
+#[derive(Clone, Debug, Default)]
+pub struct States {
+    /// Results of the root-mean-square norms, in order.
+    pub norms: Vec<ArrayD<f32>>,
+    /// The residual stream: the matrix to which the first sum of matrices adds, and what each such sum returns.
+    pub residual: Vec<Array2<f32>>,
 }
 
 /// The chosen positions of every row, of `n`.
@@ -128,7 +137,16 @@ impl Engine for Float {
 
     fn add(&mut self, a: &T, b: &T) -> Result<T, Error> {
         assert_eq!(a.shape(), b.shape());
-        Ok(a + b)
+        let sum = a + b;
+        if let Some(States { residual, .. }) = &mut self.states
+            && let Ok(matrix) = sum.view().into_dimensionality::<Ix2>()
+        {
+            if residual.is_empty() {
+                residual.extend(a.clone().into_dimensionality::<Ix2>());
+            }
+            residual.push(matrix.to_owned());
+        }
+        Ok(sum)
     }
 
     fn mul(&mut self, a: &T, b: &T) -> Result<T, Error> {
@@ -182,8 +200,8 @@ impl Engine for Float {
             let inverse = (mean + f64::from(eps)).sqrt().recip();
             row.mapv_inplace(|v| (f64::from(v) * inverse) as f32);
         }
-        if let Some(norms) = &mut self.norms {
-            norms.push(out.clone());
+        if let Some(states) = &mut self.states {
+            states.norms.push(out.clone());
         }
         Ok(out)
     }

@@ -18,7 +18,7 @@ mod weight;
 pub use ceiling::{Ceiling, Origin};
 pub use engine::{Engine, Gelu, HIDE, MAX_HIDDEN_SCORE, Precision, Product, Right, SOFT_CAPS, Visible};
 pub use error::Error;
-pub use float::{Float, FloatLoader, FloatSelection, FloatWeight};
+pub use float::{Float, FloatLoader, FloatSelection, FloatWeight, States};
 pub use layer::Layer;
 pub use logit_bits::{LogitBits, LogitBitsError};
 pub use matrix::{ColumnRange, MatrixSource, Order, largest};

@@ -85,11 +85,11 @@ fn scores_are_columns_of_what_the_first_norm_of_a_layer_returns() {
         assert!(model.learned());
         let noted = Arc::new(Mutex::new(Vec::new()));
         let mut cache = KvCache::with_policy(spec.layers(), spec.heads(), Box::new(Noting(noted.clone())));
-        let mut engine = Float::keeping_norms();
+        let mut engine = Float::keeping_states();
         let ids = ids(&spec);
         let input = Input { ids: Some(&ids), count: ids.len() };
         model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ()).unwrap();
-        let norms = engine.take_norms();
+        let norms = engine.take_states().norms;
         let of_a_layer = (norms.len() - 1) / spec.layers();
         let beside = tempfile::tempdir().unwrap();
         std::fs::copy(dir.join(LEARNED_FILE), beside.path().join("model.safetensors")).unwrap();
@@ -102,6 +102,32 @@ fn scores_are_columns_of_what_the_first_norm_of_a_layer_returns() {
             let want = states.dot(&columns.matrix(&format!("layers.{layer}.weight")).unwrap().t());
             let error = largest(&(flat(scores) - &want)) / largest(&want);
             assert!(error < MAX_ERROR, "{name}, layer {layer}: scores are off by {error}");
+        }
+    });
+}
+
+#[test]
+fn states_of_the_residual_stream() {
+    each(|name, dir| {
+        let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir).unwrap();
+        let model = Model::load(&mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
+        let mut engine = Float::keeping_states();
+        let mut cache = KvCache::new(spec.layers(), spec.heads(), &PolicySpec::default());
+        let ids = ids(&spec);
+        let input = Input { ids: Some(&ids), count: ids.len() };
+        let last = model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ()).unwrap();
+        let residual = engine.take_states().residual;
+        // The embedding, a second one with positions, and two for each layer.
+        let before = residual.len() - 2 * spec.layers();
+        assert!((1..=2).contains(&before), "{name}: {before}");
+        for state in &residual {
+            assert_eq!(state.dim(), (PROMPT, spec.hidden()), "{name}");
+        }
+        // What the head reads is the last of them, normalised.
+        let last = last.unwrap().into_dimensionality::<ndarray::Ix2>().unwrap();
+        for (state, normed) in residual.last().unwrap().rows().into_iter().zip(last.rows()) {
+            let cosine = state.dot(&normed) / (state.dot(&state) * normed.dot(&normed)).sqrt();
+            assert!(cosine > 0.9999, "{name}: {cosine}");
         }
     });
 }

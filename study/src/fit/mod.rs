@@ -10,7 +10,7 @@ mod squeeze;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::{Error as EngineError, Float, FloatWeight};
+use engine::{Error as EngineError, Float, FloatWeight, States};
 use mpcache::{HeadShape, KvCache, Piece, Policy, Store, attention};
 use ndarray::{Array2, ArrayD, Ix2, Ix3};
 use thiserror::Error;
@@ -64,6 +64,8 @@ struct Shown {
     /// Outputs of the norms, (tokens, width): as many for each layer, of which the first is what a scoring head
     /// reads, and the last one. Norms of single heads are left out.
     norms: Vec<Array2<f32>>,
+    /// The residual stream: two states for each layer, before attention and after it, and the last one.
+    residual: Vec<Array2<f32>>,
     /// By layer the most attention that each token received from a query far enough behind it, (kv_heads, tokens).
     received: Vec<Array2<f32>>,
 }
@@ -74,12 +76,15 @@ fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, 
     let received = Arc::new(Mutex::new(Vec::new()));
     let policy = Watching { after, received: received.clone() };
     let mut cache = KvCache::with_policy(spec.layers(), spec.heads(), Box::new(policy));
-    let mut engine = Float::keeping_norms();
+    let mut engine = Float::keeping_states();
     let input = Input { ids: Some(ids), count: ids.len() };
     model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ())?;
-    let norms = engine.take_norms().into_iter().filter_map(|x| x.into_dimensionality::<Ix2>().ok()).collect();
+    let States { norms, mut residual } = engine.take_states();
+    let norms = norms.into_iter().filter_map(|x| x.into_dimensionality::<Ix2>().ok()).collect();
+    // Before the layers stands the embedding, in two states where positions are added to it.
+    let residual = residual.split_off(residual.len() - (2 * spec.layers() + 1));
     let received = std::mem::take(&mut *received.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(Shown { norms, received })
+    Ok(Shown { norms, residual, received })
 }
 
 /// Attends to everything, and notes the most attention that each token received.

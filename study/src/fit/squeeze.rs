@@ -37,7 +37,7 @@ pub fn fit_layers(
     for ids in sequences {
         let shown = show(model, ids, 0)?;
         for (layer, sum) in sums.iter_mut().enumerate() {
-            *sum += cosines(&shown.norms[2 * layer], &shown.norms[2 * layer + 1]);
+            *sum += cosines(&shown.residual[2 * layer], &shown.residual[2 * layer + 1]);
         }
         tokens += ids.len();
         tick();
@@ -49,7 +49,7 @@ pub fn fit_layers(
     Ok(LayerChange { light: LayerSet::new(most_alike(&similarity)), similarity })
 }
 
-/// The sum of the cosines of rows of `a` and `b`. A norm changes no direction.
+/// The sum of the cosines of rows of `a` and `b`.
 fn cosines(a: &Array2<f32>, b: &Array2<f32>) -> f64 {
     let mut sum = 0.0;
     Zip::from(a.rows()).and(b.rows()).for_each(|a, b| {
