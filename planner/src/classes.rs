@@ -12,7 +12,6 @@ use protocols::{CorrelationKind, FixedWeight, Needs, Uses};
 
 use crate::forecast::Passage;
 
-/// The classes of the layers of a run.
 #[derive(Default)]
 pub(crate) struct Classes {
     list: Vec<Class>,
@@ -28,7 +27,6 @@ struct Class {
     key: Key,
     /// The layer that is run.
     first: Member,
-    /// The others.
     others: Vec<Member>,
     /// The needs of the first layer in all passes.
     needs: Needs,
@@ -38,17 +36,13 @@ struct Class {
     output: Option<Box<dyn Any + Send>>,
 }
 
-/// A layer of a class.
 #[derive(Debug)]
 struct Member {
     index: usize,
-    /// Its scope in the ledger.
     path: String,
-    /// Names of its weights.
     weights: Vec<String>,
 }
 
-/// A step of a layer.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A scope begins.
@@ -60,7 +54,6 @@ pub(crate) enum Event {
     Take(Need),
     /// A cost is booked.
     Book {
-        /// The cost booked.
         cost: Cost,
         /// Passages of the layers after the first.
         passages: Vec<Passage>,
@@ -95,7 +88,6 @@ impl Classes {
         Some(class)
     }
 
-    /// The layer that is run is over.
     pub(crate) fn end(&mut self, output: Box<dyn Any + Send>) {
         if let Some(class) = self.running.take() {
             self.list[class].output = Some(output);

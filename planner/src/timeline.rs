@@ -76,7 +76,6 @@ struct Span {
     cores: f64,
 }
 
-/// Where both parties are.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     setting: Setting,
@@ -98,7 +97,6 @@ pub type Tallies = BTreeMap<(Phase, String), [Units; 2]>;
 /// Units of every kernel at one party, in the order of [`Kernel::ALL`].
 pub type Units = Vec<f64>;
 
-/// Counts the units of kernels.
 #[derive(Debug, Default)]
 struct Tally {
     /// Since accounts were booked last.
@@ -123,10 +121,8 @@ impl Tally {
     }
 }
 
-/// All phases, in their order.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
 
-/// Seconds of an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seconds {
     /// By the client's clock.
@@ -147,7 +143,6 @@ impl Seconds {
 }
 
 impl Timeline {
-    /// The beginning of a session.
     pub(crate) fn new(setting: Setting) -> Self {
         Timeline {
             setting,
@@ -164,7 +159,6 @@ impl Timeline {
         Timeline { tally: Some(Tally { rounds: 1.0, ..Tally::default() }), ..self }
     }
 
-    /// The units counted so far.
     pub(crate) fn tallies(&self) -> Option<&Tallies> {
         self.tally.as_ref().map(|tally| &tally.accounts)
     }
@@ -206,7 +200,6 @@ impl Timeline {
         }
     }
 
-    /// Both parties compute.
     pub(crate) fn work(&mut self, work: Work, phase: Phase) {
         for party in [Role::Client, Role::Server] {
             self.compute(party, work.kernel, work.units[party as usize], phase);
@@ -242,8 +235,7 @@ impl Timeline {
         }
     }
 
-    /// When `cpu` seconds of work on up to `cores` cores are done that begin at `start`, while the other party has
-    /// what it has of the same cores.
+    /// When `cpu` seconds of work on up to `cores` cores, begun at `start`, are done beside the other party's work.
     fn shared(&mut self, party: Role, start: f64, cpu: f64, cores: f64) -> f64 {
         let machine = &self.setting.machines[party as usize];
         let (all, speedup) = (f64::from(machine.cores.max(1)), machine.speedup);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ndarray::{ArrayD, IxDyn};
 use waggle_protocols::local::Pair;
-use waggle_protocols::ops::shuffle::{Permute, Shuffle};
+use waggle_protocols::ops::{Permute, Shuffle};
 use waggle_protocols::{Abb, Error, Options};
 
 const ROWS: usize = 4;

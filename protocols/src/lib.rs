@@ -78,8 +78,7 @@ pub use work::{Kernel, Rates, Work};
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;
 
-/// Bits of the ring of products with weights: |y| < 2^(LINEAR_WIDTH - 2), at the fractional bits of the activation
-/// plus those of the weight.
+/// Bits of the ring of products y with weights: |y| < 2^(LINEAR_WIDTH - 2), at the fractional bits of both factors.
 pub const LINEAR_WIDTH: u32 = 56;
 
 /// Fractional bits of embedded rows before they are rounded to [`FRAC`].

@@ -48,8 +48,7 @@ impl FixedMatrix {
         Self::of(inputs, outputs, Entries::Rounded { numbers, frac })
     }
 
-    /// The integers `entries`, row by row. Panics unless there are `inputs * outputs`, all below 2^[`WEIGHT_BITS`] in
-    /// magnitude.
+    /// The integers `entries`, row by row. Panics unless their number fits, and all are below 2^[`WEIGHT_BITS`].
     pub fn integers(inputs: usize, outputs: usize, entries: Vec<i32>) -> Self {
         assert_eq!(entries.len(), inputs * outputs, "entries of a matrix");
         assert!(entries.iter().all(|w| w.unsigned_abs() >> WEIGHT_BITS == 0), "entries below 2^{WEIGHT_BITS}");
@@ -84,8 +83,7 @@ impl FixedMatrix {
         self.spread.as_ref().map(|(spread, number)| (spread, *number))
     }
 
-    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` names this matrix
-    /// alone.
+    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` is its own.
     pub fn keep_in(self, cache: Arc<WeightCache>, key: u64) -> Self {
         FixedMatrix { kept: Some((cache, key)), ..self }
     }

@@ -94,8 +94,7 @@ impl Events {
         (self.tokens() * self.form.row()) as u64 + products.sum::<u64>()
     }
 
-    /// Splits the products into runs that are prepared together. A run has up to `most` words, or is a single product
-    /// that has more.
+    /// Splits the products into runs that are prepared together, of up to `most` words or of a single product.
     pub fn batches(&self, most: u64) -> Vec<Events> {
         let mut batches: Vec<Events> = Vec::new();
         let mut words = 0;

@@ -47,7 +47,6 @@ pub trait Operation {
     /// The public sizes that cost and correlations depend on.
     type Size;
 
-    /// The cached operands of `input`, whose masks the box takes before all else. Without any, as in one phase, and
     /// The cached operands of `input`, whose masks the box takes before all else. Operations other than
     /// [`CachedMatmul`](crate::ops::cached::CachedMatmul) have none.
     fn operands<'i, F: Form>(&self, input: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {

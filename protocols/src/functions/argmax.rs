@@ -6,8 +6,7 @@
 
 use super::tournament::{Round, pair};
 use crate::abb::Abb;
-use crate::ops::compare::AtLeast;
-use crate::ops::mux::Mux;
+use crate::ops::{AtLeast, Mux};
 use crate::words::Words;
 use crate::{Error, FRAC, Lengths, Tensor};
 

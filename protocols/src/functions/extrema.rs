@@ -22,8 +22,7 @@
 
 use super::tournament::{Round, pair};
 use crate::abb::Abb;
-use crate::ops::compare::AtLeast;
-use crate::ops::mux::Mux;
+use crate::ops::{AtLeast, Mux};
 use crate::words::Words;
 use crate::{Error, FRAC, Lengths, Tensor};
 
@@ -71,7 +70,6 @@ pub fn abs<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     })
 }
 
-/// The larger of a and c, vectors.
 fn larger<B: Abb>(b: &mut B, a: &B::Words, c: &B::Words) -> Result<B::Words, Error> {
     Ok(c.plus(&larger_part(b, &a.minus(c))?))
 }

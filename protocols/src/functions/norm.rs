@@ -12,9 +12,7 @@
 use crate::abb::Abb;
 use crate::functions::ring_for;
 use crate::functions::rsqrt::{RSQRT_FRAC, rsqrt, smallest_square};
-use crate::ops::mul::MulRows;
-use crate::ops::sum_squares::SumSquares;
-use crate::ops::truncate::Truncation;
+use crate::ops::{MulRows, SumSquares, Truncation};
 use crate::{Error, FRAC, Tensor};
 
 /// Largest error of an output relative to sqrt(n).
@@ -47,7 +45,6 @@ mod tests {
 
     const EPS: f32 = 1e-5;
 
-    /// Largest error over sqrt(n) on the rows.
     fn worst(evaluation: Evaluation, rows: &[Vec<f64>]) -> f64 {
         let n = rows[0].len();
         let words = shaped(&rows.concat(), &[rows.len(), n]);

@@ -24,11 +24,8 @@ use crate::abb::Abb;
 use crate::functions::fit::{Grids, kept};
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
-use crate::ops::compare::AtLeast;
-use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::fss::ladder::{Ladder, LadderSpec};
-use crate::ops::mux::{Choose, Select, Selector};
-use crate::ops::truncate::Truncation;
+use crate::ops::{AtLeast, Choose, Evaluate, Function, Select, Selector, Truncation};
 use crate::words::{Words, mask};
 use crate::{Error, Evaluation, FRAC, Tensor};
 
@@ -64,14 +61,12 @@ const GRIDS: Grids = Grids {
 };
 /// Where the table begins: two windows of a spline below 1.
 const BASE: f64 = 0.875;
-/// Largest value of the table.
 const TOP: f64 = 1.0 / BASE;
 
 /// Windows and octaves of a rung, if a ladder evaluates S directly.
 const LADDER: [u32; 2] = [12, 4];
 /// Bits of a rung's input below its window: rung 0 begins in window 230.
 const LADDER_LOW_BITS: u32 = 10;
-/// Flows that a ladder takes less than normalisation.
 const LADDER_SAVES: u32 = 5;
 
 /// (rows) -> (rows): 1 / S at `frac` fractional bits modulo 2^`width`, for S at FRAC fractional bits modulo
@@ -93,7 +88,7 @@ pub(crate) fn reciprocal<B: Abb>(
             let ladder = kept("reciprocal ladder", Evaluation::Masked, &[terms, width.into(), frac.into()], || {
                 ladder(terms, width, frac)
             });
-            if b.flows_cost_more(LADDER_SAVES, s.len() as u64 * ladder.leaves()) {
+            if b.options().flows_cost_more(LADDER_SAVES, s.len() as u64 * ladder.leaves()) {
                 return b.apply(Evaluate { function: &ladder }, s);
             }
         }

@@ -22,9 +22,8 @@ use crate::functions::fit::{Grids, kept};
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::reciprocal::Octaves;
 use crate::functions::ring_for;
-use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::fss::ladder::{Ladder, LadderSpec};
-use crate::ops::truncate::Truncation;
+use crate::ops::{Evaluate, Function, Truncation};
 use crate::words::{Words, mask};
 use crate::{Error, Evaluation, FRAC, Tensor};
 
@@ -50,7 +49,6 @@ pub const MIN_SQUARES: u64 = 1 << 18;
 pub const MAX_NORM_ENTRIES: usize = 1 << 16;
 
 const TABLE_FRAC: u32 = 20;
-/// Where the table begins.
 const BASE: f64 = 0.875;
 /// 32 cubic windows of 1/8, or 1024 lines over windows of 1/256.
 const GRIDS: Grids = Grids {
@@ -66,9 +64,7 @@ const COMPARED_BITS: u32 = 5;
 
 /// Windows and octaves of a rung, if a ladder evaluates q directly.
 const LADDER: [u32; 2] = [13, 6];
-/// Bits of a rung's input below its window.
 const LADDER_LOW_BITS: u32 = 10;
-/// Flows that a ladder takes less than normalisation.
 const LADDER_SAVES: u32 = 6;
 
 /// n eps in units of q, at least [`MIN_SQUARES`].
@@ -97,7 +93,7 @@ pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, wi
             let ladder = kept("rsqrt ladder", Evaluation::Masked, &[n as u64, smallest, width.into()], || {
                 ladder(n, smallest, width)
             });
-            if b.flows_cost_more(LADDER_SAVES, q.len() as u64 * ladder.leaves()) {
+            if b.options().flows_cost_more(LADDER_SAVES, q.len() as u64 * ladder.leaves()) {
                 return b.apply(Evaluate { function: &ladder }, q);
             }
         }
@@ -129,7 +125,6 @@ pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, wi
     })
 }
 
-/// The function of q itself, as a ladder.
 fn ladder(n: usize, smallest: u64, width: u32) -> Function {
     let [index_bits, octaves] = LADDER;
     let range = [smallest, mask(SQUARE_BITS)];

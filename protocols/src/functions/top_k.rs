@@ -33,17 +33,11 @@
 use std::ops::Range;
 
 use crate::abb::Abb;
-use crate::ops::b2a::B2a;
-use crate::ops::compare::AtLeast;
-use crate::ops::mux::Mux;
-use crate::ops::one_hot::{MOST_BITS, OneHot};
-use crate::ops::quickselect::Quickselect;
-use crate::ops::shuffle::{Permutations, Permute, Shuffle};
-use crate::words::Words;
-use crate::words::index_bits;
+use crate::ops::one_hot::MOST_BITS;
+use crate::ops::{AtLeast, B2a, Mux, OneHot, Permutations, Permute, Quickselect, Shuffle};
+use crate::words::{Words, index_bits};
 use crate::{Ceiling, Error, FRAC, Indices, Tensor};
 
-/// Most entries of a unit vector, see [`OneHot`].
 const MOST_ENTRIES: usize = 1 << MOST_BITS;
 
 /// The range and the precision in which entries are compared.
@@ -132,51 +126,34 @@ fn rounded<B: Abb>(b: &mut B, x: &B::Words, drop: u32, width: u32) -> Result<B::
 }
 
 /// Which entries are the k largest.
-pub enum Selection<B: Abb> {
+#[derive(Clone)]
+pub enum Selection<W> {
     /// (rows, k, n) words: row i of each matrix is the unit vector of the entry of rank i (modulo 2^width as asked).
-    OneHot(B::Words),
+    OneHot(W),
     /// Positions in an order that nobody knows.
-    Shuffled(Shuffled<B>),
+    Shuffled(Shuffled<W>),
 }
 
 /// The k largest as positions of a shuffled order.
-pub struct Shuffled<B: Abb> {
+#[derive(Clone)]
+pub struct Shuffled<W> {
     /// The permutations. Data shuffled by them has the chosen items at `positions`.
     pub permutations: Permutations,
     /// For every row the positions of the k largest in the shuffled order, ascending.
     pub positions: Vec<Vec<usize>>,
-    /// (rows, k): the secret indices of the items at `positions`, in the order before the shuffle, modulo 2^ceil(log2
-    /// n).
-    pub indices: B::Words,
+    /// (rows, k): the secret indices of the items at `positions` before the shuffle, modulo 2^ceil(log2 n).
+    pub indices: W,
     /// Items of a row.
     pub n: usize,
 }
 
-// Written by hand, because a derived `Clone` would ask for a box that is `Clone`.
-impl<B: Abb> Clone for Selection<B> {
-    fn clone(&self) -> Self {
-        match self {
-            Selection::OneHot(words) => Selection::OneHot(words.clone()),
-            Selection::Shuffled(shuffled) => Selection::Shuffled(shuffled.clone()),
-        }
-    }
-}
-
-impl<B: Abb> Clone for Shuffled<B> {
-    fn clone(&self) -> Self {
-        let Shuffled { permutations, positions, indices, n } = self;
-        Shuffled { permutations: permutations.clone(), positions: positions.clone(), indices: indices.clone(), n: *n }
-    }
-}
-
-impl<B: Abb> Shuffled<B> {
+impl<W> Shuffled<W> {
     /// Items chosen in each row.
     pub fn chosen(&self) -> usize {
         self.positions.first().map_or(0, Vec::len)
     }
 }
 
-/// Rows and columns.
 fn matrix(x: &impl Tensor) -> (usize, usize) {
     match x.shape()[..] {
         [rows, n] => (rows, n),
@@ -225,7 +202,13 @@ pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B
 }
 
 /// The k largest by secret ranks: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
-pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<Selection<B>, Error> {
+pub fn rank<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    k: usize,
+    scores: Scores,
+    width: u32,
+) -> Result<Selection<B::Words>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by rank", |b| {
         if k == 0 {
@@ -239,7 +222,13 @@ pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
 }
 
 /// The k largest by a sorting network: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
-pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<Selection<B>, Error> {
+pub fn sort<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    k: usize,
+    scores: Scores,
+    width: u32,
+) -> Result<Selection<B::Words>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by sorting", |b| {
         let (keys, ring) = scores.keys(b, x)?;
@@ -274,7 +263,12 @@ pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
 }
 
 /// The k largest by opened comparisons of shuffled keys: (rows, n) -> positions in the shuffled order.
-pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores) -> Result<Shuffled<B>, Error> {
+pub fn shuffle_reveal<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    k: usize,
+    scores: Scores,
+) -> Result<Shuffled<B::Words>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by shuffling", |b| {
         let (keys, ring) = scores.keys(b, x)?;
@@ -295,18 +289,16 @@ pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores)
 
 /// The unit vectors of the items at the opened positions: (rows, k, n) words modulo 2^`width`. It stays secret which
 /// position belongs to which item: each vector comes from the equality of a secret index with all of 0..n.
-pub fn one_hot_of_shuffled<B: Abb>(b: &mut B, shuffled: &Shuffled<B>, width: u32) -> Result<B::Words, Error> {
+pub fn one_hot_of_shuffled<B: Abb>(b: &mut B, shuffled: &Shuffled<B::Words>, width: u32) -> Result<B::Words, Error> {
     b.scope("unit vectors", |b| unit_vectors(b, &shuffled.indices, shuffled.n, width))
 }
 
-/// Rows and columns of a selection of `k`.
 fn chosen(x: &impl Tensor, k: usize) -> (usize, usize) {
     let (rows, n) = matrix(x);
     assert!(k <= n, "the {k} largest of {n} entries");
     (rows, n)
 }
 
-/// Refuses rows with more entries than unit vectors may have.
 fn check_entries(n: usize) -> Result<(), Error> {
     if n > MOST_ENTRIES {
         return Err(Error::TooMany { operation: "unit vectors", limit: MOST_ENTRIES, got: n });
@@ -328,8 +320,7 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
     b.apply(B2a { width }, &bits)
 }
 
-/// The layers of comparators (the larger goes to the first wire) that bring the `k` largest of `n` to the first k
-/// wires, in order.
+/// The layers of comparators (the larger goes to the first wire) that bring the `k` largest of `n` first, in order.
 fn network(n: usize, k: usize) -> Vec<Vec<(usize, usize)>> {
     // Batcher's network for the next power of two. Wires from n on would hold values smaller than all others, and
     // stay.

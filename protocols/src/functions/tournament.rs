@@ -4,16 +4,13 @@ use std::ops::Range;
 
 use crate::{Indices, Lengths};
 
-/// The pairs of a round.
 pub(super) struct Round {
-    /// Positions of the pairs.
     pub(super) left: Indices<'static>,
     pub(super) right: Indices<'static>,
     /// Positions of the entries that rest: the last of each row of odd length.
     pub(super) single: Indices<'static>,
     /// The order of the rows, as indices into the winners followed by the entries that rest.
     pub(super) order: Indices<'static>,
-    /// Lengths of the rows after the round.
     pub(super) next: Lengths,
 }
 

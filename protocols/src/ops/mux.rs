@@ -30,7 +30,7 @@ impl Operation for Mux {
     entrywise!(Bits, Words -> Words);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(shape.iter().product(), self.width))
+        Ok(rows_cost(shape.iter().product(), 1, self.width))
     }
 
     fn run(
@@ -111,7 +111,8 @@ impl Operation for Select {
     }
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(select_cost(shape.iter().product(), self.width))
+        let n = shape.iter().product();
+        Ok(if n == 0 { Cost::free() } else { cross::answer_cost(&self::shape(n, 1, self.width)) })
     }
 
     fn run(
@@ -133,8 +134,7 @@ impl Operation for Select {
     }
 }
 
-/// Shares of b x modulo 2^`width` from this party's shares of words and of bits whose choices were sent. All bits
-/// select equally many words.
+/// Shares of b x modulo 2^`width`, equally many x for each b, whose choices were sent.
 fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -150,13 +150,8 @@ fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -
     Ok(out)
 }
 
-/// Cost of [`select`] of `n` words, one for each bit.
-fn select_cost(n: usize, width: u32) -> Cost {
-    if n == 0 { Cost::free() } else { cross::answer_cost(&shape(n, 1, width)) }
-}
-
 /// Shares of b x modulo 2^`width` from this party's bit and word shares. All bits select equally many words.
-pub fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+pub(crate) fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -164,12 +159,6 @@ pub fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u6
     select(s, bits, chosen, x, width)
 }
 
-/// Cost of [`mux`] of `n` words.
-pub fn cost(n: usize, width: u32) -> Cost {
-    rows_cost(n, 1, width)
-}
-
-/// Cost of [`mux`] of `n` bits with `slots` words each.
 pub(crate) fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
     if n * slots == 0 { Cost::free() } else { cross::two_way_cost(&shape(n, slots, width)) }
 }

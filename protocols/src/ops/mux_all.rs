@@ -36,9 +36,8 @@ const ANSWER: &str = "mux all/answer";
 /// Most bits of a selection: a table has an entry for each of their values.
 pub const MOST_BITS: usize = 8;
 
-/// Shares of the words `x` where all bits of an item are 1, and of 0 elsewhere, modulo 2^`width`. Every word has
-/// equally many bits.
-pub fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+/// Shares modulo 2^`width` of the words `x` where all bits are 1, equally many for each, and of 0 elsewhere.
+pub(crate) fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -61,10 +60,9 @@ pub fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Ve
     Ok(out)
 }
 
-/// Cost of [`mux_all`] of `n` words by `k` bits each.
-pub fn cost(n: usize, k: usize, width: u32) -> Cost {
+pub(crate) fn cost(n: usize, k: usize, width: u32) -> Cost {
     if k == 1 {
-        return mux::cost(n, width);
+        return mux::rows_cost(n, 1, width);
     }
     batched_cost(n, batch(k, width), |n| {
         let Shape { lookup, products, .. } = Shape::new(n, k, width);

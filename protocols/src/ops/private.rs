@@ -56,7 +56,6 @@ pub struct MaskedRow {
 }
 
 impl MaskedRow {
-    /// Rows of products with `weight` modulo 2^`width`.
     pub(super) fn of(weight: &FixedWeight, width: u32) -> Self {
         let spec = &weight.spec;
         MaskedRow { weight: spec.name.clone(), inputs: spec.inputs, outputs: spec.outputs, width }
@@ -126,7 +125,6 @@ impl Correlation for MaskedRow {
     }
 }
 
-/// A party's inputs to a product.
 enum Side<'a> {
     /// The client's share of X.
     Client(&'a [u64]),
@@ -156,7 +154,6 @@ pub(super) fn product(
     }
 }
 
-/// Cost of [`product`].
 pub(super) fn cost(
     plans: &mut Plans,
     weight: &FixedWeight,
@@ -201,7 +198,6 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
     }
 }
 
-/// The client's random operand and its share of the product with the server's matrix.
 fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
     let plan = s.plans().seeded(spec)?;
     let key = s.own_key(plan.set(), plan.packed())?;
@@ -211,7 +207,6 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>
     Ok((r, plan.finish(&key, &response)?))
 }
 
-/// The server's share of the same.
 fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;
@@ -222,7 +217,6 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Resu
     Ok(share)
 }
 
-/// Cost of [`seeded_masks`] and [`seeded_share`].
 fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.seeded(spec)?;
     let work = plan.work();
@@ -235,7 +229,6 @@ fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
         .work(Role::Client, Kernel::Decrypt, work.opened as usize))
 }
 
-/// Cost of [`direct`].
 fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.matmul(spec)?;
     let work = plan.work();

@@ -35,8 +35,7 @@ use crate::plans::RoundPrices;
 use crate::words::signed;
 use crate::{Lengths, Shape};
 
-/// The largest entry of every row, exactly: the vector x holds rows of `lengths` one after another -> (rows), modulo
-/// 2^`width`.
+/// The largest entry of every row of `lengths` in the vector x, exactly: (rows) modulo 2^`width`.
 #[derive(Clone, Copy, Debug)]
 pub struct RowMax<'l> {
     /// Entries of every row, each at least 1.
@@ -55,11 +54,22 @@ impl Operation for RowMax<'_> {
     }
 
     fn cost(&self, _: &(), _: bool, plans: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(self.lengths, self.width, plans))
+        let (mut rows, mut cost) = (self.lengths.counts().clone(), Cost::free());
+        for &arity in &*rounds(&rows, self.width, plans) {
+            let Round { pairs, items, bits } = Round::of(rows.iter(), arity);
+            cost = cost.then(compare::cost(pairs, 1, self.width)).then(mux_all::cost(items, bits, self.width));
+            rows = rows.divided(arity);
+        }
+        Ok(cost)
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
-        Ok(shaped(&[self.lengths.rows()], row_max(s, &flat(x), self.lengths, self.width)?))
+        let (mut x, mut lengths) = (flat(x), self.lengths.clone());
+        for &arity in &*rounds(lengths.counts(), self.width, s.plans()) {
+            x = round(s, &x, &lengths, arity, self.width)?;
+            lengths = lengths.map(|n| n.div_ceil(arity));
+        }
+        Ok(shaped(&[self.lengths.rows()], x))
     }
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
@@ -93,29 +103,6 @@ const ROUND_FLOWS: u64 = 4;
 const OT_PICOSECONDS: u128 = 90_000;
 const BYTE_PICOSECONDS: u128 = 12_000;
 
-/// Shares of the largest entry of every row; the rows, of `lengths`, lie one after another in `x`.
-pub fn row_max(s: &mut Session, x: &[u64], lengths: &Lengths, width: u32) -> Result<Vec<u64>, Error> {
-    assert_eq!(lengths.total(), x.len(), "entries of the rows");
-    let (mut x, mut lengths) = (x.to_vec(), lengths.clone());
-    for &arity in &*rounds(lengths.counts(), width, s.plans()) {
-        x = round(s, &x, &lengths, arity, width)?;
-        lengths = lengths.map(|n| n.div_ceil(arity));
-    }
-    Ok(x)
-}
-
-/// Cost of [`row_max`] in a session with `plans`.
-pub fn cost(lengths: &Lengths, width: u32, plans: &mut Plans) -> Cost {
-    let mut rows = lengths.counts().clone();
-    let mut cost = Cost::free();
-    for &arity in &*rounds(&rows, width, plans) {
-        let Round { pairs, items, bits } = Round::of(rows.iter(), arity);
-        cost = cost.then(compare::cost(pairs, 1, width)).then(mux_all::cost(items, bits, width));
-        rows = rows.divided(arity);
-    }
-    cost
-}
-
 /// The sizes of the groups of a row of `n`, as equal as possible: (larger size, how many), (smaller size, how many).
 fn groups(n: usize, arity: usize) -> [(usize, usize); 2] {
     let groups = n.div_ceil(arity);
@@ -123,22 +110,18 @@ fn groups(n: usize, arity: usize) -> [(usize, usize); 2] {
     [(size + 1, larger), (size, groups - larger)]
 }
 
-/// The sizes of the groups of rows, one after another.
 fn sizes(lengths: &Lengths, arity: usize) -> impl Iterator<Item = usize> + '_ {
     lengths.iter().flat_map(move |n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }
 
-/// The work of a round.
 struct Round {
     pairs: usize,
     /// Entries to select: all but the last of every group.
     items: usize,
-    /// Bits by which each is selected.
     bits: usize,
 }
 
 impl Round {
-    /// The round with groups of up to `arity`.
     fn of(rows: impl IntoIterator<Item = (usize, usize)>, arity: usize) -> Self {
         let mut round = Round { pairs: 0, items: 0, bits: 0 };
         for (n, rows) in rows {
@@ -152,7 +135,6 @@ impl Round {
     }
 }
 
-/// [`arities`], which are searched for once.
 fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
     plans.rounds(rows, width, |options| prices(width, options), |prices| arities(rows, prices))
 }
@@ -177,13 +159,10 @@ fn prices(width: u32, options: &Options) -> RoundPrices {
 #[derive(Clone, Copy, Debug)]
 struct Path {
     time: u128,
-    /// The place of the path without the last round.
     before: usize,
-    /// The size of the groups of the last round.
     arity: usize,
 }
 
-/// A product of sizes of groups.
 #[derive(Clone)]
 struct Product {
     value: usize,

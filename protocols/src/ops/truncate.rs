@@ -182,14 +182,13 @@ pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64], bits: u32) -
         .collect())
 }
 
-/// Cost of [`prepared`] on `n` words.
 pub(super) fn prepared_cost(n: usize) -> Cost {
     let bytes = bits::packed_bytes(n, &[1]);
     Cost::free().exchange(bytes, bytes).work_at_both(Kernel::OpenWord, n)
 }
 
 /// Truncates the shares `x` in place; the result is modulo 2^`how.out`.
-pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
+pub(crate) fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
     let n = x.len();
     truncate_by(s, x, how, |s, tops| match shape(n, how) {
         None => Ok(Vec::new()),
@@ -197,8 +196,7 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     })
 }
 
-/// [`truncate`] with shares of a b, modulo 2^u at least, that `both` makes of this party's top bits. `both` is not
-/// called if there is no wrap to correct.
+/// [`truncate`] with shares of a b that `both` makes of this party's top bits, if there is a wrap to correct.
 fn truncate_by(
     s: &mut Session,
     x: &mut [u64],
@@ -243,8 +241,7 @@ pub fn ceiling(how: Truncation) -> u64 {
     3 << (width - shift - 2)
 }
 
-/// Cost of [`truncate`] on `n` words.
-pub fn cost(n: usize, how: Truncation) -> Cost {
+pub(crate) fn cost(n: usize, how: Truncation) -> Cost {
     shape(n, how).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
 }
 
@@ -253,7 +250,6 @@ fn wrap_bits(how: Truncation) -> Option<u32> {
     (how.out + how.shift).checked_sub(how.width).filter(|&bits| bits > 0)
 }
 
-/// The correlated OTs needed, if any.
 fn shape(n: usize, how: Truncation) -> Option<ot::Correlation> {
     let bits = wrap_bits(how).filter(|_| n > 0)?;
     Some(ot::Correlation::new(n, 1, &[bits]).expect("a width of 1..=63"))

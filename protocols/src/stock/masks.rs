@@ -14,7 +14,6 @@ pub(crate) struct OperandMasks {
     pub(crate) form: OperandForm,
     /// Share of A: (tokens, batch, d).
     pub(crate) a: Zeroizing<Vec<u64>>,
-    /// The products to come.
     pub(crate) events: VecDeque<Event>,
     /// For each of them shares of B, (batch, m, k), and of B A, (batch, m, n).
     pub(crate) products: Queue,
@@ -27,17 +26,14 @@ impl fmt::Debug for OperandMasks {
 }
 
 impl OperandMasks {
-    /// No masks.
     pub(crate) fn none(form: OperandForm) -> Self {
         OperandMasks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
     }
 
-    /// A plan's knowledge of the masks for `events`.
     fn planned(events: &Events) -> Self {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
 
-    /// Words left.
     pub(crate) fn words(&self) -> u64 {
         (self.a.len() + self.products.len()) as u64
     }
@@ -52,8 +48,7 @@ impl OperandMasks {
         self.products.drain(spill, sink)
     }
 
-    /// The masks for `events`, as [`cached::prepare`](crate::ops::cached) makes them, of words from `source` in the
-    /// order of [`OperandMasks::drain`].
+    /// The masks for `events` of words from `source`, in the order of [`OperandMasks::drain`].
     pub(crate) fn fill<E: From<StockError>>(
         events: &Events,
         spill: &mut Spill,

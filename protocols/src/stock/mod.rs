@@ -48,9 +48,7 @@ pub use uses::{Use, Uses};
 #[derive(Debug, Default)]
 pub struct Stock {
     queues: BTreeMap<CorrelationKind, Queue>,
-    /// Masks of cached operands by name.
     pub(crate) operands: Prepared,
-    /// The file of all queues.
     pub(crate) spill: Spill,
 }
 
@@ -129,7 +127,7 @@ impl Stock {
     }
 
     /// Forgets all cached operands, with masks that no product has asked for. Other operands may take their names.
-    pub(crate) fn forget_operands(&mut self) {
+    pub fn forget_operands(&mut self) {
         self.operands = Prepared::default();
     }
 
@@ -153,7 +151,6 @@ impl Stock {
         Ok(taken)
     }
 
-    /// Makes a batch of `kind` and puts it in.
     pub(crate) fn fill(
         &mut self,
         session: &mut Session,

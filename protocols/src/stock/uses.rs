@@ -45,13 +45,11 @@ impl Uses {
         }
     }
 
-    /// The accounts that take `what`, and how much.
     pub(crate) fn shares(&self, what: &Use) -> Vec<(&str, u64)> {
         let accounts = self.0.get(what).into_iter().flatten();
         accounts.map(|(path, amount)| (&path[..], *amount)).collect()
     }
 
-    /// Adds what `other` has.
     pub(crate) fn add(&mut self, other: &Uses) {
         other.each(|what, path, amount| self.note(what.clone(), path, amount));
     }

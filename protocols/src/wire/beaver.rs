@@ -19,7 +19,6 @@ pub(crate) fn random(s: &mut Session, count: usize, width: u32) -> Vec<u64> {
     (0..count).map(|_| s.rng().next_u64() & mask(width)).collect()
 }
 
-/// x - a, entry by entry.
 pub(crate) fn minus(x: &[u64], a: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
     x.iter().zip(a).map(|(x, a)| x.wrapping_sub(a))
 }

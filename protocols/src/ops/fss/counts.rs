@@ -69,7 +69,7 @@ impl Operation for CountAtLeast<'_> {
 
     fn cost(&self, (): &(), _: bool, _: &mut Plans) -> Result<Cost, Error> {
         let (shape, n) = (self.shape(), self.lengths.total());
-        Ok(opening::open_cost(n, shape.input_bits())
+        Ok(opening::open_cost(n, &[shape.input_bits()])
             .work_at_both(Kernel::TreeExpanded, n << shape.tree().depth())
             .work_at_both(Kernel::WindowTerm, n * VALUES))
     }

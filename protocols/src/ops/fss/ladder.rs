@@ -66,7 +66,6 @@ impl LadderShape {
         FssShape { index_bits, low_bits, width: 64, payload: Payload::Line, cell_bits: 0 }
     }
 
-    /// Bits B that choose among the rungs.
     fn bits(&self) -> usize {
         self.rungs - 1
     }
@@ -148,8 +147,7 @@ pub struct LadderSpec {
     pub index_bits: u32,
     /// Bits of a rung's input below the window index.
     pub low_bits: u32,
-    /// Octaves that a rung serves. A rung's relative error is that of windows 2^(octaves - index_bits) of their
-    /// distance from 0.
+    /// Octaves that a rung serves: its windows are up to 2^(octaves - index_bits) of their distance from 0 wide.
     pub octaves: u32,
     /// The smallest and the largest x, in units.
     pub range: [u64; 2],
@@ -303,7 +301,7 @@ pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u
     let masks = || keys.chunks_exact(shape.rung().correlation_words()).map(|rung| rung[0]);
     let seen = x.iter().flat_map(|x| ladder.shifts.iter().map(move |shift| (x & mask(ladder.in_width)) >> shift));
     let masked: Vec<u64> = seen.zip(masks()).map(|(seen, mask)| seen.wrapping_sub(mask)).collect();
-    let opened = opening::masked(s, &masked, masks(), shape.rung().input_bits())?;
+    let opened = opening::masked(s, &masked, masks(), &[shape.rung().input_bits()])?;
     // One party rounds up and one down, so that the sum is right on average.
     let up = if s.is_server() { mask(ladder.dropped) } else { 0 };
     let seen: Vec<(u64, u64)> = super::expand(s.role(), &shape.rung(), &keys, &opened, |i, high, low, values| {
@@ -324,7 +322,7 @@ pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u
     let widths = widths(&shape);
     let used =
         units().flat_map(|unit| unit.rho.iter().copied().chain((0..shape.bits()).map(move |k| unit.bits >> k)));
-    let opened = opening::masked_each(s, &difference, used, &widths)?;
+    let opened = opening::masked(s, &difference, used, &widths)?;
     let choose = |(unit, opened): (Unit<'_>, &[u64])| {
         let (words, bits) = opened.split_at(rungs);
         let bits = bits.iter().enumerate().fold(0, |bits, (k, bit)| bits | bit << k);
@@ -345,7 +343,6 @@ fn widths(shape: &LadderShape) -> Vec<u32> {
     widths
 }
 
-/// Cost of [`run`] on `n` words.
 pub(crate) fn run_cost(shape: &LadderShape, n: usize) -> Cost {
     let rungs = super::whole_cost(&shape.rung(), n * shape.rungs);
     if shape.rungs == 1 {
@@ -353,6 +350,6 @@ pub(crate) fn run_cost(shape: &LadderShape, n: usize) -> Cost {
     }
     let widths = widths(shape);
     rungs
-        .then(opening::open_each_cost(n * widths.len(), &widths))
+        .then(opening::open_cost(n * widths.len(), &widths))
         .work_at_both(Kernel::WordTerm, (n * shape.entry()) << shape.bits())
 }

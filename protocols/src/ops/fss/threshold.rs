@@ -77,7 +77,7 @@ impl Correlation for Comparison {
             .then(placed_cost(n, 1, 1, LEAF_BITS))
             .then(grow_cost(n, tree))
             .work_at_both(Kernel::LeafWord, n << (LEAF_BITS - 6))
-            .then(opening::open_cost(n << LEAF_BITS, 1));
+            .then(opening::open_cost(n << LEAF_BITS, &[1]));
         Ok(if n == 0 { Cost::free() } else { cost.offline() })
     }
 
@@ -103,8 +103,7 @@ fn tree(width: u32) -> DpfShape {
     DpfShape::new(width - LEAF_BITS, 2, 64).expect("1..=8 levels")
 }
 
-/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Each word takes one of
-/// `correlations`.
+/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, by one of `correlations` a word.
 pub(crate) fn run(
     s: &mut Session,
     correlations: &[u64],
@@ -138,13 +137,12 @@ pub(crate) fn run(
     Ok(out)
 }
 
-/// Cost of [`run`] on `n` words.
 pub(crate) fn run_cost(width: u32, n: usize) -> Cost {
-    opening::open_cost(n, width).work_at_both(Kernel::TreeExpanded, n << tree(width).depth())
+    opening::open_cost(n, &[width]).work_at_both(Kernel::TreeExpanded, n << tree(width).depth())
 }
 
 /// The parity of the first `count` bits.
-fn parity_below(bits: &[u64], count: u64) -> u8 {
+pub(super) fn parity_below(bits: &[u64], count: u64) -> u8 {
     let (words, rest) = ((count / 64) as usize, (count % 64) as u32);
     let whole = bits[..words].iter().fold(0, |sum, word| sum ^ word);
     let part = bits.get(words).map_or(0, |word| word & mask(rest));

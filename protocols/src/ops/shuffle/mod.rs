@@ -43,8 +43,7 @@ use crate::operation::prelude::*;
 use crate::ops::quickselect::random_orders;
 use crate::ops::{batch_items, batched_cost};
 use crate::wire::opening;
-use crate::words::mask;
-use crate::words::signed;
+use crate::words::{mask, signed};
 use waksman::{Network, same, select};
 
 /// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them:
@@ -116,8 +115,7 @@ pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<bool>
     (0..rows).map(row).collect()
 }
 
-/// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or, inverted, back in
-/// their original order.
+/// (rows, n, w): the n items of every row in the order of its permutation, or, inverted, back in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle<'w> {
     /// Column t of an item is a word modulo `2^widths[t]`; a single width stands for all columns.
@@ -259,7 +257,6 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// This party's half of a permutation correlation for all rows.
 enum Half {
     /// a and b.
     Supplier(Vec<u64>, Vec<u64>),
@@ -307,8 +304,7 @@ fn shuffle(
     Ok(x)
 }
 
-/// Cost of `shuffle` of `rows` rows of `n` items.
-pub fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
+fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
     if n < 2 || rows == 0 || widths.is_empty() {
         return Cost::free();
     }
@@ -340,7 +336,6 @@ pub fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
         .work_at_both(Kernel::OpenWord, words)
 }
 
-/// Rows whose correlations are made at once.
 fn batch_rows(n: usize, columns: usize) -> usize {
     batch_items(waksman::switches(n) * columns.div_ceil(4))
 }
@@ -379,7 +374,6 @@ fn correlations(s: &mut Session, shape: &Shape<'_>, bits: &Bits, rows: usize) ->
     })
 }
 
-/// The supplier's answers for whole networks on random inputs a, and its half of the correlation.
 fn supply(s: &mut Session, shape: &Shape<'_>, rows: usize, keys: SenderKeys) -> Result<(Vec<u8>, Half), Error> {
     let columns = shape.columns();
     let a: Vec<u64> =
@@ -407,7 +401,6 @@ fn supply(s: &mut Session, shape: &Shape<'_>, rows: usize, keys: SenderKeys) -> 
     Ok((bits::pack(&answers, shape.widths), Half::Supplier(a, b)))
 }
 
-/// The permuter's half of the correlation from the supplier's answers.
 fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> Result<Half, Error> {
     let columns = shape.columns();
     let per_row = shape.switches() * columns;
@@ -435,7 +428,6 @@ fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> 
     Ok(Half::Permuter(bits, c))
 }
 
-/// The items of a row on their input wires.
 fn place(shape: &Shape<'_>, row: &[u64]) -> Vec<u64> {
     let columns = shape.columns();
     let mut wires = vec![0; row.len()];
