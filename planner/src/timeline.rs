@@ -8,8 +8,7 @@
 //! # What is assumed
 //! - Work in tasks of the thread pool is spread over the cores of its party, as far as there are tasks. Each core
 //!   after the first adds [`Machine::speedup`] of one.
-//! - Parties on one machine share its cores: while one of them computes, the other has what is left. Otherwise each
-//!   has its own.
+//! - Parties on one machine share its cores: while one of them computes, the other has what is left.
 //! - Each message in turn wakes a thread at the other party, which takes [`Setting::wake`].
 
 use std::collections::{BTreeMap, VecDeque};

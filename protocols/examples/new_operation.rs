@@ -9,8 +9,7 @@
 //! one correlated OT in each direction. *Prepared.* Random bits a, b and a b, made by the direct form; online the
 //! parties open d = x + a and e = y + b, and x y = d e + d b + e a + a b (Beaver, CRYPTO 1991).
 //!
-//! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, because every a and b is used
-//! once.
+//! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, as a and b serve once.
 
 use ndarray::{IxDyn, Zip};
 use net::{Phase, Role};

@@ -1,6 +1,5 @@
-//! Times how long it takes to draw a secret permutation and to route it through its network with addresses that do
-//! not depend on it, and to shuffle a row of words by it. `cargo run --release -p waggle-protocols --example
-//! permutation_times`
+//! Times how long it takes to draw and route a secret permutation, and to shuffle a row of words by it. `cargo run
+//! --release -p waggle-protocols --example permutation_times`
 
 use std::time::Instant;
 

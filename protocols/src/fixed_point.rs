@@ -59,9 +59,8 @@ const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden
 const _: () = assert!(LogitBits::MAX <= FRAC + MIN_WEIGHT_FRAC, "products have as many fractional bits");
 const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
 
-/// A bound on the words that the operation `origin` returns, in units of the last place. It also holds for inputs
-/// outside the range that the operation supports, because it follows from the ring of the truncation that made the
-/// words.
+/// A bound on the words that the operation `origin` returns, in units of the last place. It holds for inputs out of
+/// range, too, because it follows from the ring of the truncation that made them.
 ///
 /// # Errors
 /// [`Error::Width`] for a magnitude that gathering does not support.

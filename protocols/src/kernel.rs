@@ -3,8 +3,7 @@
 //! Results are exact modulo 2^64, so every path agrees bit for bit; tests check it.
 //!
 //! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64 takes one
-//! product of 32 by 32 bits, signed, and the low half of another; processors have both for vectors, but few have
-//! products of 64 bits.
+//! product of 32 by 32 bits, signed, and the low half of another; few processors have vectors of products of 64 bits.
 
 use std::sync::{Arc, LazyLock};
 
@@ -190,18 +189,14 @@ fn scale_lines(
     let columns = low_sums.len();
     let lines: [&[i32]; DEPTH] = std::array::from_fn(|i| &lines[i * columns..(i + 1) * columns]);
     let high_sums = &mut high_sums[..columns];
+    let (_, done): (Level, _) = (level, 0);
     #[cfg(target_arch = "x86_64")]
     let done = match level {
         // SAFETY: `family` is a level of this processor, and tests ask for no other.
         Level::Avx2 | Level::Avx512 | Level::Ifma => unsafe {
             x86_64::scale_lines_avx2(low, high, &lines, low_sums, high_sums)
         },
-        Level::Portable => 0,
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let done = {
-        let _: Level = level;
-        0
+        Level::Portable => done,
     };
     for c in done..columns {
         for (line, (low, high)) in lines.iter().zip(low.iter().zip(high)) {
@@ -214,19 +209,16 @@ fn scale_lines(
 
 /// The inner product of the words (low, high) and of `line`.
 fn inner(level: Level, low: &[i32], high: &[u32], line: &[i32]) -> u64 {
+    let (_, done): (Level, _) = (level, (0, (0u64, 0u32)));
     #[cfg(target_arch = "x86_64")]
-    let (done, (sum, top)) = match level {
+    let done = match level {
         // SAFETY: `family` is a level of this processor, and tests ask for no other.
         Level::Avx512 | Level::Ifma => (line.len() / 16 * 16, unsafe { x86_64::inner_avx512(low, high, line) }),
         // SAFETY: the same.
         Level::Avx2 => (line.len() / 8 * 8, unsafe { x86_64::inner_avx2(low, high, line) }),
-        Level::Portable => (0, (0, 0)),
+        Level::Portable => done,
     };
-    #[cfg(not(target_arch = "x86_64"))]
-    let (done, (sum, top)) = {
-        let _: Level = level;
-        (0, (0u64, 0u32))
-    };
+    let (done, (sum, top)) = done;
     let rest = low[done..].iter().zip(&high[done..]).zip(&line[done..]);
     let (sum, top) = rest.fold((sum, top), |(sum, top), ((low, high), w)| {
         let product = (i64::from(*low) * i64::from(*w)) as u64;

@@ -184,11 +184,4 @@ mod tests {
             prop_assert_eq!(lengths.spans().collect::<Vec<_>>(), spans);
         }
     }
-
-    #[test]
-    fn equal_rows() {
-        let lengths = Lengths::equal(5, 3);
-        assert_eq!(lengths.iter().collect::<Vec<_>>(), [5, 5, 5]);
-        assert_eq!(lengths.counts().iter().collect::<Vec<_>>(), [(5, 3)]);
-    }
 }

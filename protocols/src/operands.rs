@@ -1,5 +1,4 @@
-//! Sizes of products with cached operands. A cached operand is a matrix that grows from product to product; see
-//! [`cached`](crate::ops::cached).
+//! Sizes of products with cached operands. See [`cached`](crate::ops::cached).
 
 use std::fmt;
 

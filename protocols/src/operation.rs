@@ -13,8 +13,7 @@
 //!     Clear:    operation.twin(...)
 //! ```
 //!
-//! So `operands` and `correlations` decide whether an operation is prepared. A plan books what a session does because
-//! both follow the same steps.
+//! So `operands` and `correlations` decide whether an operation is prepared. A plan follows the same steps.
 
 use ndarray::{ArrayD, IxDyn};
 

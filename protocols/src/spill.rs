@@ -345,8 +345,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever is pushed, filled in, taken and dropped in whatever order, words come out as they went in, each
-        /// queue's in its order.
+        /// Whatever is pushed, filled in, taken and dropped, words come out of each queue as they went in.
         #[test]
         fn words_come_out_as_they_went_in(steps in prop::collection::vec((0usize..3, 0..16, length()), 1..24)) {
             let mut spill = Spill::default();

@@ -31,10 +31,6 @@ impl TwoParty {
     pub fn stock(&mut self) -> &mut Stock {
         &mut self.stock
     }
-
-    fn is_server(&self) -> bool {
-        self.session.is_server()
-    }
 }
 
 impl Abb for TwoParty {
@@ -65,16 +61,16 @@ impl Abb for TwoParty {
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> ArrayD<u64> {
-        let server = self.is_server();
+        let server = self.session.is_server();
         ArrayD::from_shape_fn(IxDyn(shape), |at| if server { value(at.slice()) } else { 0 })
     }
 
     fn constant(&mut self, shape: &[usize], value: u64) -> ArrayD<u64> {
-        ArrayD::from_elem(IxDyn(shape), if self.is_server() { value } else { 0 })
+        ArrayD::from_elem(IxDyn(shape), if self.session.is_server() { value } else { 0 })
     }
 
     fn add_public(&mut self, x: &ArrayD<u64>, value: u64) -> ArrayD<u64> {
-        if self.is_server() { x.mapv(|x| x.wrapping_add(value)) } else { x.clone() }
+        if self.session.is_server() { x.mapv(|x| x.wrapping_add(value)) } else { x.clone() }
     }
 
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<ArrayD<u64>, Error> {
@@ -84,7 +80,7 @@ impl Abb for TwoParty {
     }
 
     fn not(&mut self, bits: &ArrayD<u8>) -> ArrayD<u8> {
-        if self.is_server() { bits.mapv(|b| b ^ 1) } else { bits.clone() }
+        if self.session.is_server() { bits.mapv(|b| b ^ 1) } else { bits.clone() }
     }
 
     fn xor(&mut self, a: &ArrayD<u8>, b: &ArrayD<u8>) -> ArrayD<u8> {

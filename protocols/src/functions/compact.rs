@@ -17,9 +17,8 @@
 //! **Range.** Masks modulo 2^ceil(log2 n) at least; any payload. **Error.** None.
 //!
 //! **What each party sees.** Masked messages and the shuffled destinations. These are the fixed permutation
-//! "destinations" after a uniformly random one, which neither party knows and which is used for nothing else. So they
-//! are a uniformly random permutation, whatever the mask. **Revealed.** Nothing: no index of the original order is
-//! ever opened.
+//! "destinations" after a uniformly random one, that neither party knows and that serves nothing else, so they are
+//! uniformly random, whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
 
 use ndarray::ArrayD;
 

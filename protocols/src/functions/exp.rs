@@ -8,8 +8,7 @@
 //! other inputs give garbage below the same bound. **Revealed.** Nothing. *Cost.* One evaluation and one truncation.
 //!
 //! On masked inputs windows cost little, so there is a table of all differences of scores, too: `exp_to_zero` is 0
-//! where e^-t is next to nothing. It takes no comparison, and its ring leaves so many bits to spare that rounding
-//! sends nothing.
+//! where e^-t is next to nothing. It takes no comparison, and its ring has so many bits that rounding sends nothing.
 
 use crate::abb::Abb;
 use crate::functions::fit::kept;

@@ -1,9 +1,8 @@
 //! Composite functions, written once over [`Abb`](crate::Abb).
 //!
 //! Words have [`FRAC`](crate::FRAC) fractional bits and are taken and returned modulo 2^64 unless a function says
-//! otherwise. Each module states the functionality, the source of the formula, the range of inputs and results, the
-//! error over the whole range (a test fails above it), what is revealed (nothing, throughout) and the operations
-//! spent.
+//! otherwise. Each module states functionality, source, range, the error over the whole range (a test fails above
+//! it), what is revealed (nothing, throughout) and the operations spent.
 
 pub mod activation;
 pub mod argmax;

@@ -17,8 +17,7 @@
 //! the result. **Revealed.** Nothing. *Cost.* One comparison, two multiplexers, one evaluation and one truncation, on
 //! one word per row; or one evaluation.
 //!
-//! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39: 56 for n = 2^17. Nothing else depends on n,
-//! because the table sees C / 2^J alone.
+//! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39: 56 for n = 2^17. The table sees C / 2^J alone.
 
 use crate::abb::Abb;
 use crate::functions::fit::{Grids, kept};

@@ -12,12 +12,10 @@
 //! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
 //! stay. In a two-phase session `gather_cached` opens each row under its mask once, and after that only the one-hot
 //! words ([`cached`](crate::ops::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
-//! for the rows of two steps would show whether the choice changed. Products with gathered rows are therefore plain
-//! triples.
+//! for the rows of two steps would show whether the choice changed. So their products are plain triples.
 //!
-//! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` of a shuffled
-//! selection opens destinations as [`compact`] does: a uniformly random permutation. **Revealed.**
-//! Nothing.
+//! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` opens a uniformly random
+//! permutation, as [`compact`] does. **Revealed.** Nothing.
 
 use ndarray::ArrayD;
 

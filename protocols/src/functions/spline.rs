@@ -1,9 +1,8 @@
 //! Piecewise polynomials as tables for look-up.
 //!
 //! A window of index n serves the inputs [n, n + 2) in units of windows, because the carry of the low parts is not
-//! computed (see [`Table`]). On each double window the function is interpolated at the Chebyshev nodes, which is
-//! within a small factor of the best polynomial. With low_0, low_1 in units of windows, the polynomial q of a window
-//! is expanded around low_0:
+//! computed (see [`Table`]). On each double window the function is interpolated at the Chebyshev nodes, near the best
+//! polynomial. With low_0, low_1 in units of windows, the polynomial q of a window is expanded around low_0:
 //!
 //! q(low_0 + low_1) = sum_k q^(k)(low_0) / k! low_1^k.
 //!

@@ -18,8 +18,7 @@
 //! **Error.** Each entry is compared as a multiple of 2^-frac that is at most x and more than x - 2^(1 - frac), since
 //! the shares' low halves may carry. Entries apart by at least twice that unit are ordered right. Closer ones may
 //! come in either order, but in the same order throughout a run. Equal multiples go by their index, the lower first.
-//! Where [`Scores::rounding`] asks for it the multiple is the nearest one, exactly: one more comparison, of the low
-//! bits, for each entry.
+//! [`Scores::rounding`] takes the nearest multiple, exactly, by one more comparison of the low bits an entry.
 //!
 //! **What each party sees.** `rank` and `sort`: only masked messages. `shuffle_reveal`: comparisons of shuffled keys,
 //! and the positions of the k largest among them.
@@ -70,8 +69,7 @@ impl Scores {
         Scores { rounded, ..self }
     }
 
-    /// Bits of a ring in which differences of keys are signed. A key is a value with `bits` bits of an index behind
-    /// it.
+    /// Bits of a ring in which differences of keys are signed. A key is a value and `bits` bits of an index.
     ///
     /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)]; the 1 is for the
     /// carry that shares lose, or of [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] where values are rounded. So
@@ -177,8 +175,7 @@ pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B
         // The entry of lower index comes first.
         let first = b.apply(AtLeast { thresholds: &[0], width }, &difference)?.reshape(&[difference.len()]);
         let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, total]);
-        // Before an entry are the earlier entries that win their pair with it, and the later ones that it does not
-        // beat.
+        // Before an entry are the earlier entries that win their pair with it, and the later ones it does not beat.
         let position = |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1;
         let columns: Vec<B::Words> = (0..n)
             .map(|entry| {
@@ -322,8 +319,7 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
 
 /// The layers of comparators (the larger goes to the first wire) that bring the `k` largest of `n` first, in order.
 fn network(n: usize, k: usize) -> Vec<Vec<(usize, usize)>> {
-    // Batcher's network for the next power of two. Wires from n on would hold values smaller than all others, and
-    // stay.
+    // Batcher's network for the next power of two. Wires from n on would hold smaller values, and stay.
     let size = n.next_power_of_two();
     let mut comparators = Vec::new();
     let mut p = 1;

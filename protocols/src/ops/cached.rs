@@ -14,8 +14,7 @@
 //!           X M = (X - B)(M - A) + (X - B) A + B (M - A) + B A
 //! ```
 //!
-//! Products that do not wait for each other, as those of heads that hold different tokens, open in one exchange what
-//! they open.
+//! Products that do not wait for each other, as those of heads with different tokens, open in one exchange.
 //!
 //! Offline, the B of all products of a run are stacked, so that one encrypted product of matrices per layer and
 //! operand, or a few, makes all of them.
@@ -52,7 +51,7 @@ use crate::ops::matmul::{self, product_shape};
 use crate::spill::{Queue, Spill};
 use crate::stock::Stock;
 use crate::stock::masks::{OperandMasks, Prepared};
-use crate::wire::beaver::{open_product, random};
+use crate::wire::beaver::{open_products, random};
 use crate::wire::opening;
 
 /// Products modulo 2^`width` by cached operands: matrices that only grow. Along its axis each has the tokens of the
@@ -567,7 +566,6 @@ impl<'a> Masked<'a> {
     fn finish(self, s: &mut Session, opened: &[u64]) -> Vec<u64> {
         let Masked { begun, shape, b, ba, .. } = self;
         let OperandForm { batch, d, axis, width } = begun.masks.form;
-        let MatmulShape { m: rows, k, n, .. } = shape;
         let slots = begun.slots;
         let (left, opened_rows) = opened.split_at(b.len());
         opening::note(s, "/factors", 0, left, &[width]);
@@ -576,17 +574,7 @@ impl<'a> Masked<'a> {
         begun.opened.extend_from_slice(opened_rows);
         let right = oriented(&begun.opened, batch, d, axis);
         let a = Zeroizing::new(oriented(&begun.masks.a[..slots * batch * d], batch, d, axis));
-        let server = s.is_server();
-        let mut out = Vec::with_capacity(ba.len());
-        for item in 0..batch {
-            let (l, r, y) = (
-                item * rows * k..(item + 1) * rows * k,
-                item * k * n..(item + 1) * k * n,
-                item * rows * n..(item + 1) * rows * n,
-            );
-            let factors = [&left[l.clone()], &b[l]];
-            out.extend(open_product([rows, k, n], server, factors, [&right[r.clone()], &a[r]], &ba[y]));
-        }
+        let out = open_products(shape, s.is_server(), [left, b], [&right, &a], ba);
         let all_live = begun.live.len() == slots;
         if axis == Axis::Columns && !all_live { gather(&out, &begun.live, slots) } else { out }
     }

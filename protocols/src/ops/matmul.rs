@@ -25,7 +25,7 @@ use rayon::prelude::*;
 use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::integers;
-use crate::wire::beaver::{minus, open_product, random};
+use crate::wire::beaver::{minus, open_products, random};
 use crate::wire::opening;
 use crate::words::mask;
 
@@ -193,21 +193,7 @@ fn prepared(
     difference.extend(minus(y, b.iter().copied()));
     let opened = opening::masked(s, &difference, a.iter().chain(b).copied(), &[width])?;
     let (d, e) = opened.split_at(x.len());
-    let server = s.is_server();
-    let mut out = Vec::with_capacity(ab.len());
-    for item in 0..batch {
-        let left = item * m * k..(item + 1) * m * k;
-        let right = item * k * n..(item + 1) * k * n;
-        let result = item * m * n..(item + 1) * m * n;
-        out.extend(open_product(
-            [m, k, n],
-            server,
-            [&d[left.clone()], &a[left]],
-            [&e[right.clone()], &b[right]],
-            &ab[result],
-        ));
-    }
-    Ok(out)
+    Ok(open_products(shape, s.is_server(), [d, a], [e, b], ab))
 }
 
 fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {

@@ -3,8 +3,7 @@
 //! **Functionality.** XOR shares of b and shares of x modulo 2^w -> shares of b x modulo 2^w.
 //!
 //! **Source.** b x = (b_0 + b_1 - 2 b_0 b_1)(x_0 + x_1). Party i keeps b_i x_i, and the parties share b_{1-i} (1 - 2
-//! b_i) x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, with correlated
-//! instead of chosen OT).
+//! b_i) x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, by correlated OT).
 //!
 //! The choices depend on the bits alone. Where the bits are known before the words, [`Choose`] sends the choices
 //! early, for several selections at once.

@@ -14,8 +14,7 @@
 //! B (1, rho_s) is B_s (1, rho_s) + B_c (1 - 2 B_s) (1, rho_s): one random OT with the client's choice B_c. B rho_c
 //! takes one with the server's choice.
 //!
-//! **Range.** Any. **Error.** None. **Revealed.** Nothing: every bit and word is opened under a mask that is uniform
-//! and masks nothing else.
+//! **Range.** Any. **Error.** None. **Revealed.** Nothing: every mask is uniform and masks nothing else.
 
 use net::Role;
 use rand::Rng;

@@ -1,5 +1,4 @@
-//! Products with a matrix that only the server knows: the protocol of linear layers and embeddings, direct and
-//! prepared.
+//! Products with a matrix that only the server knows: linear layers and embeddings.
 //!
 //! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
 //!

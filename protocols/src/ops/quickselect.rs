@@ -22,15 +22,13 @@
 //! that is settled drops out.
 //!
 //! **Range.** k <= n. Keys are distinct within a row *before the shuffle* (a tie-break by the position after it would
-//! leak), and their differences are signed `width`-bit values, 2 <= width <= 64, whatever the parties'
-//! inputs. **Error.** None. A peer can bring about outcomes that are no ranking; if they choose another number of
-//! keys than k, they are refused.
+//! leak), and their differences are signed `width`-bit values, 2 <= width <= 64, whatever the parties' inputs.
+//! **Error.** None. A peer can bring about outcomes that are no ranking; unless they choose k keys, they are refused.
 //!
 //! **What each party sees.** The comparison's messages, and [key_i >= key_j] for the pairs compared. **Revealed.**
 //! The keys are distinct and in a uniformly random order, so the opened bits and the positions are those of a
 //! uniformly random ranking. Any keys give the same distribution, which depends on n and k alone, and so do rounds
-//! and bytes. This needs both preconditions: equal keys, a known order, or results opened twice under one permutation
-//! would leak.
+//! and bytes. This needs both preconditions: equal keys, a known order or two openings would leak.
 //!
 //! The traffic is random. [`expected`] is its mean, which a plan books. No run takes more than the comparisons of all
 //! pairs and a round for each key beyond [`FINISH`], and one more round.

@@ -18,8 +18,7 @@
 //! ones. Neighbouring messages of one party are one flow, so a round takes four flows.
 //!
 //! Larger groups take fewer rounds and more comparisons of each entry. The parties choose the rounds that take least
-//! time, by the lengths and by the rate and the delay of the link, which both state. Groups are small on fast links
-//! and where there are many rows.
+//! time by the lengths and the link. Groups are small on fast links and for many rows.
 //!
 //! **Range.** Entries, and differences of entries of a row, are signed w-bit values. Every row has at least one
 //! entry. **Error.** None. **Revealed.** Nothing.

@@ -1,7 +1,6 @@
 //! Truncation with change of ring, for values whose sign can be made known.
 //!
-//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o, for `Truncation { width: w, shift: s,
-//! out: o }`.
+//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o, with w, s, o of [`Truncation`].
 //!
 //! **Source.** One-bit-error truncation with known most significant bit (BumbleBee, eprint 2023/1678, section on
 //! truncation; Cheetah, eprint 2022/207, section 4.3).

@@ -54,8 +54,7 @@ pub struct Stock {
 
 impl Stock {
     /// Hands all words to `sink`, in pieces, in the order that `needs` defines. Each piece is zeroized and freed
-    /// afterwards. The stock must have been prepared for exactly these needs and not been used; otherwise this
-    /// panics.
+    /// afterwards. Panics unless the stock was prepared for these needs and not used.
     ///
     /// # Errors
     /// Those of `sink`, and [`StockError`] if the temporary file fails.

@@ -1,5 +1,4 @@
-//! Evaluation by FSS keys, by both parties' messages: correlations and results against their definitions. The laws
-//! hold costs and openings.
+//! Evaluation by FSS keys, by both parties' messages: correlations and results against their definitions.
 
 use net::Role;
 use ot::dpf::Lane;
@@ -153,8 +152,7 @@ fn results_are_the_tables_over_the_whole_range() {
             let want = table.value(n, low, r.low);
             let got = client[i].wrapping_add(server[i]);
             let error = got.wrapping_sub(want) & mask(shape.width);
-            // A power is shared to a unit, and its coefficient, which is below e^3 at 20 fractional bits, multiplies
-            // that unit.
+            // A power is shared to a unit, and its coefficient, below e^3 at 20 fractional bits, multiplies it.
             let allowed = if matches!(shape.payload, Payload::Power { .. }) { 21 << 20 } else { 0 };
             assert!(error <= allowed, "{shape:?}: {x} gives {got}, off by {error}");
         }

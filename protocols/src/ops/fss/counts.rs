@@ -1,5 +1,4 @@
-//! The number of entries of a row that are at least each value, by FSS keys. After preparation one masked word an
-//! entry is opened, and the rest is local.
+//! The number of entries of a row that are at least each value, by FSS keys and one masked word an entry.
 //!
 //! **Functionality.** Shares of rows of words modulo 2^[`VALUE_BITS`], of different public lengths -> for every row
 //! and every value v, shares modulo 2^width of the number of its entries that are at least v.

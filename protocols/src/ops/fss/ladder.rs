@@ -17,8 +17,7 @@
 //! ```
 //!
 //! The last step is linear in the prepared products, because the opened bits say which entry of e_B counts for which
-//! rung. A rung sees x modulo its windows, so what it makes of larger x means nothing. Such an x is beyond `first` of
-//! the next rung, which then decides.
+//! rung. What a rung makes of x beyond its windows means nothing, as the next rung then decides.
 //!
 //! **Range.** x from the first window of rung 0 to the end of the last rung ([`Ladder::contains`]); other inputs give
 //! garbage. **Error.** For x^-a, relative, 9/16 a (a + 1) / first^2 by the lines, and a 2^(-low_bits) / first by what
@@ -26,8 +25,7 @@
 //! [`Evaluate`](crate::ops::evaluate::Evaluate)'s, which looks at the rung that decides.
 //!
 //! **What each party sees.** Offline: as in the parent module, and multiplexers of random words. Online: masked words
-//! and masked bits. Every mask is uniform, serves one word, and follows from nothing else that a party sees.
-//! **Revealed.** Nothing.
+//! and masked bits. Every mask is uniform and serves one word alone. **Revealed.** Nothing.
 
 use net::Role;
 use ot::Bits;
@@ -177,12 +175,10 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// The ladder of `f`, a function of x in units, which computes alike on every machine (the basic operations, and
-    /// `libm`).
+    /// The ladder of `f`, a function of x in units, alike on every machine (basic operations, and `libm`).
     ///
     /// # Panics
-    /// If the range takes more rungs than there may be, or reaches beyond them, or a ring leaves no room for dropped
-    /// bits.
+    /// If the range takes more rungs than there may be, or reaches beyond, or a ring has no room for dropped bits.
     pub fn fit(spec: LadderSpec, f: impl Fn(f64) -> f64) -> Self {
         let LadderSpec { index_bits, low_bits, octaves, range: [start, end], in_width, out_frac, out_width } = spec;
         let windows = mask(index_bits) - 1;

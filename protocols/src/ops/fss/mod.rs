@@ -1,13 +1,10 @@
-//! A tabulated function of one variable by FSS keys. After preparation one masked word is opened, and the rest is
-//! local.
+//! A tabulated function of one variable by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width. The table writes
-//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. `prepare` makes the correlations, without x, and `run`
-//! spends one for each word.
+//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. `run` spends a correlation for each word.
 //!
 //! **Source.** Function secret sharing (FSS) with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
-//! splines: eprint 2020/1392), without a dealer. As windows are few, a function is a vector with an entry for each
-//! window:
+//! splines: eprint 2020/1392), without a dealer. A function is a vector with an entry for each window:
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key that expands to shares

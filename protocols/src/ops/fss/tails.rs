@@ -1,5 +1,4 @@
-//! A tabulated function with two tails by FSS keys. After preparation one masked word is opened, and the rest is
-//! local.
+//! A tabulated function with two tails by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^(cell_bits + index_bits + low_bits) -> shares of f(x) modulo 2^width where
 //! x is near, and garbage elsewhere; XOR shares of two bits, which say whether x is near and whether it is beyond.
@@ -22,8 +21,7 @@
 //!
 //! **Range.** x from the first window of the table on to the last but two of 2^cell_bits cells; other inputs give
 //! garbage. A window serves three times its width, as in [`FssTable`](super::table::FssTable): an x in the first two
-//! windows of a cell may count as one of the cell before it. **Error.** That of the table; the bits have none but
-//! that.
+//! windows of a cell may count as one of the cell before it. **Error.** The table's.
 //!
 //! **What each party sees.** While preparing: as in the parent module, and bits masked by further pads of leaves.
 //! Online: y, which is used once and uniform. **Revealed.** Nothing.
@@ -51,8 +49,7 @@ pub struct TailedTable {
 
 impl TailedTable {
     /// The piecewise quadratic interpolation of `f` on the middle one of 2^`cell_bits` cells, as
-    /// [`FssTable::parabolas`](super::table::FssTable::parabolas) has it. Arguments count from word 0 on, the first
-    /// of cell 0.
+    /// [`FssTable::parabolas`](super::table::FssTable::parabolas) has it. Arguments count from word 0 of cell 0.
     ///
     /// # Panics
     /// As there, and unless there are 7 or 8 cell bits.

@@ -1,10 +1,8 @@
-//! Comparison of short words with public thresholds by FSS keys. After preparation one masked word is opened, and the
-//! rest is local.
+//! Comparison of short words with public thresholds by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** As in the [parent module](super), with a payload of one bit, so that a leaf of the tree holds 128
-//! entries of the vector:
+//! **Source.** As in the [parent module](super), with a payload of one bit, 128 in a leaf of the tree:
 //!
 //! ```text
 //! prepare:  share a random mask R and a key that expands to XOR shares of the unit vector of R
