@@ -150,6 +150,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
 /// Imports of the file of an operation.
 pub mod prelude {
     pub use ndarray::ArrayD;
+    pub use net::Role;
 
     pub(crate) use super::entrywise;
     pub use super::{Operation, appended, flat, shaped};
@@ -161,6 +162,7 @@ pub mod prelude {
     pub use crate::plans::Plans;
     pub use crate::session::Session;
     pub use crate::twin::Twin;
+    pub use crate::words::{mask, signed};
     pub use crate::work::Kernel;
-    pub use crate::{Error, Tensor};
+    pub use crate::{Error, Shape, Tensor};
 }

@@ -5,18 +5,16 @@ use std::sync::Arc;
 
 use net::{Ledger, Phase, Role};
 
-use crate::Error;
-use crate::OperandId;
 use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
 use crate::operands::Events;
-use crate::ops::Operand;
-use crate::ops::cached;
+use crate::ops::{Operand, cached};
 use crate::plans::Plans;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
 use crate::two_party::TwoParty;
 use crate::work::{Kernel, Rates, Work};
+use crate::{Error, OperandId};
 
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";

@@ -25,11 +25,12 @@ use crate::cost::Cost;
 use crate::functions::fit::kept;
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
-use crate::ops::compare;
 use crate::ops::fss::table::CurveSpec;
 use crate::ops::fss::tails::TailedTable;
-use crate::ops::truncate;
-use crate::ops::{AtLeast, Choose, Evaluate, EvaluateNear, ExtendColumns, Function, MuxColumns, Select, Truncation};
+use crate::ops::{
+    AtLeast, Choose, Evaluate, EvaluateNear, ExtendColumns, Function, MuxColumns, Select, Truncation, compare,
+    truncate,
+};
 use crate::words::Words;
 use crate::{Error, Evaluation, FRAC, Gelu, Tensor};
 

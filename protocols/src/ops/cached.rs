@@ -43,7 +43,6 @@ pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
 use zeroize::Zeroizing;
 
-use crate::Shape;
 use crate::operands::{Event, Events, OperandForm, single};
 use crate::operation::prelude::*;
 use crate::ops::Matmul;

@@ -26,14 +26,12 @@
 
 use std::sync::OnceLock;
 
-use net::Role;
 use ot::{Bits, ChosenKeys, Lookup};
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::fss::threshold::{self, Comparison};
 use crate::ops::{batch_items, batched_cost};
-use crate::words::{mask, signed};
 
 /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
 /// two phases over slow links, short words are compared by FSS keys ([`threshold`]).

@@ -15,7 +15,6 @@ use crate::ops::fss::table::{FssShape, FssTable};
 use crate::ops::lookup::{Table, TableShape};
 use crate::ops::{fss, lookup};
 use crate::twin::mixed;
-use crate::words::{mask, signed};
 
 /// A function of one variable with the table by which it is evaluated.
 pub struct Function {

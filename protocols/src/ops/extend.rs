@@ -6,10 +6,8 @@
 //!
 //! **Range.** |x| < 2^(width - 2). **Error.** None. **Revealed.** Nothing.
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::truncate::{Wrap, prepared, prepared_cost};
-use crate::words::mask;
 
 /// Extension of (rows, columns) to words modulo 2^64.
 #[derive(Clone, Copy, Debug)]

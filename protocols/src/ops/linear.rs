@@ -5,11 +5,11 @@
 //!
 //! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** That of [`private`]. **Revealed.** Nothing.
 
+use crate::LINEAR_WIDTH;
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
 use crate::twin::{integers, times_matrix};
 use crate::weight::FixedWeight;
-use crate::{LINEAR_WIDTH, Shape};
 
 /// x W + b: (..., inputs) -> (..., outputs).
 #[derive(Clone, Copy, Debug)]

@@ -15,13 +15,11 @@
 //! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** That of the table: the
 //! products are exact modulo 2^out_width. **Revealed.** Nothing: the masks r_k of the rows are fresh and uniform.
 
-use net::Role;
 use ot::{Bits, Correlation, Lookup};
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
-use crate::words::mask;
 
 /// A function of one variable, tabulated for evaluation on shares by look-up.
 ///

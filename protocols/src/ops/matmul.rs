@@ -19,15 +19,12 @@ use std::sync::Arc;
 
 use he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 use ndarray::Ix3;
-use net::Role;
 use rayon::prelude::*;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::integers;
 use crate::wire::beaver::{minus, open_products, random};
 use crate::wire::opening;
-use crate::words::mask;
 
 /// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`. Error: a few units in the last place.
 #[derive(Clone, Copy, Debug)]

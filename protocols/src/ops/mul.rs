@@ -25,15 +25,13 @@ use std::sync::Arc;
 
 use he::{MatmulShape, OleKind, OlePlan, Split};
 use ndarray::Zip;
-use net::{HEADER_BYTES, Role};
+use net::HEADER_BYTES;
 use ot::Bits;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost, matmul};
 use crate::wire::beaver::{minus, random};
 use crate::wire::{cross, opening};
-use crate::words::{mask, signed};
 
 /// x y modulo 2^`width`, entrywise; shapes equal. Error: at most 1 in the last place.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,8 @@
 use ndarray::Zip;
 use ot::{Bits, Correlation};
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::wire::cross::{self, Chosen};
-use crate::words::signed;
 
 /// b ? x : 0 modulo 2^`width`, entrywise; shapes equal.
 #[derive(Clone, Copy, Debug)]

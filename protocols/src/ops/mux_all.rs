@@ -20,14 +20,12 @@
 //! **What each party sees.** Both see choices masked by random choice bits. The client also sees table entries: all
 //! but one of each item under pads that it does not know, and that one under r and rho. **Revealed.** Nothing.
 
-use net::Role;
 use ot::{Bits, Correlation, Lookup};
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::mux::{self, if_bit};
 use crate::ops::{batch_items, batched_cost};
-use crate::words::mask;
 
 const CHOICES: &str = "mux all/choices";
 const TABLES: &str = "mux all/tables and choices";

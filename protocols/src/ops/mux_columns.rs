@@ -16,15 +16,12 @@
 //!
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing: every mask is uniform and masks nothing else.
 
-use net::Role;
 use rand::Rng;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::ops::mux::if_bit;
 use crate::wire::opening;
-use crate::words::{mask, signed};
 
 const STEP: &str = "mux/selections";
 

@@ -22,13 +22,10 @@
 //! **What each party sees.** The client sees choice bits masked by random choice bits. The server sees answers under
 //! pads, of which it knows one per OT. **Revealed.** Nothing.
 
-use net::Role;
 use ot::{Bits, Correlation};
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
-use crate::words::mask;
 
 /// Most bits of an index: one for each of 131072 tokens.
 pub const MOST_BITS: u32 = 17;

@@ -24,7 +24,6 @@
 //! module documentation of he's products.
 
 use he::{MatmulShape, MatmulSpec, Split, Weights};
-use net::Role;
 use rand::Rng;
 
 use crate::correlation::CorrelationKind;
@@ -33,7 +32,6 @@ use crate::operation::prelude::*;
 use crate::options::Masks;
 use crate::weight::FixedWeight;
 use crate::wire::opening;
-use crate::words::mask;
 
 const UPLOAD: &str = "matmul/upload";
 const DOWNLOAD: &str = "matmul/download";

@@ -42,7 +42,6 @@ use rand::{Rng, SeedableRng};
 use crate::operation::prelude::*;
 use crate::ops::compare;
 use crate::wire::opening;
-use crate::words::signed;
 
 /// (rows, n) keys -> the positions of the k largest of every row, ascending, to both parties. The keys must be
 /// distinct in every row and shuffled by permutations used for no other opening. A plan books the mean run and

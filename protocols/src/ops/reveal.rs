@@ -30,12 +30,10 @@
 //! of this result alone, so it can be simulated from the functionality. One result tells x to about d bits less than
 //! a plain opening. The average of many results for the same x tells more, as with any rounding of mean 0.
 
-use net::Role;
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::wire::opening::{self, STEP};
-use crate::words::mask;
 
 /// Opens words, reduced modulo 2^`width`, to the party `to`, which gets `Some`. A plan returns `None`.
 #[derive(Clone, Copy, Debug)]

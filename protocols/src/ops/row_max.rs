@@ -27,12 +27,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
+use crate::Lengths;
 use crate::lengths::Counts;
 use crate::operation::prelude::*;
 use crate::ops::{compare, mux_all};
 use crate::plans::RoundPrices;
-use crate::words::signed;
-use crate::{Lengths, Shape};
 
 /// The largest entry of every row of `lengths` in the vector x, exactly: (rows) modulo 2^`width`.
 #[derive(Clone, Copy, Debug)]

@@ -16,16 +16,13 @@
 
 use he::OleKind;
 use ndarray::Axis;
-use net::Role;
 use ot::Bits;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, ole_if_cheaper, rows_shape};
 use crate::wire::beaver::{minus, random};
-use crate::wire::cross;
-use crate::wire::opening;
-use crate::words::{Words, signed};
+use crate::wire::{cross, opening};
+use crate::words::Words;
 
 /// (..., n) -> (...): sums of squares over the last axis modulo 2^`width`. Error: at most n in the last place.
 #[derive(Clone, Copy, Debug)]

@@ -32,15 +32,12 @@
 //!
 //! **Revealed.** Nothing. Opened bits are masked by bits that are uniform and mask nothing else.
 
-use net::Role;
 use ot::Bits;
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::BATCH_OTS;
-use crate::wire::cross;
-use crate::wire::opening;
-use crate::words::{mask, signed};
+use crate::wire::{cross, opening};
 
 /// A signed truncation with change of ring: from words modulo 2^`width` to words modulo 2^`out`.
 ///

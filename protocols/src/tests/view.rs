@@ -7,17 +7,15 @@ use std::collections::HashMap;
 use engine::Origin;
 
 use super::{DEALER, open, own, run, share};
-use crate::FRAC;
 use crate::abb::Abb;
 use crate::audit::{deviation, standardised};
 use crate::fixed_point::ceiling;
 use crate::functions::top_k::{Scores, Selection};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
-use crate::ops::quickselect;
-use crate::ops::{Open, Permute, Shuffle};
+use crate::ops::{Open, Permute, Shuffle, quickselect};
 use crate::words::Words;
-use crate::{Error, Ranking, Tensor, TwoParty};
+use crate::{Error, FRAC, Ranking, Tensor, TwoParty};
 
 const SCORES: Scores = Scores::below(5, 10);
 

@@ -9,8 +9,7 @@ use waggle_protocols::functions::argmax::ARGMAX_WIDTH;
 use waggle_protocols::functions::compact::compact;
 use waggle_protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
-use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap};
-use waggle_protocols::functions::{softmax, softmax_each};
+use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
 use waggle_protocols::{Clear, Error, FRAC, Gelu, Tensor};
 
 /// Random numbers of [-`range`, `range`], and how far two parties may be from the box in the clear.

@@ -5,8 +5,7 @@ use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testing::{DEALER, TWO_PHASES, open, own, run, share};
-use waggle_protocols::ops::truncate;
-use waggle_protocols::ops::{Reveal, RevealRounded, Truncation};
+use waggle_protocols::ops::{Reveal, RevealRounded, Truncation, truncate};
 use waggle_protocols::words::{mask, signed};
 use waggle_protocols::{Abb, Options};
 

@@ -22,10 +22,9 @@ use rayon::prelude::*;
 
 use super::open_inputs;
 use super::table::{FssShape, Payload};
+use crate::Lengths;
 use crate::operation::prelude::*;
 use crate::wire::opening;
-use crate::words::mask;
-use crate::{Lengths, Shape};
 
 /// Bits of the ring of the entries.
 pub const VALUE_BITS: u32 = 10;

@@ -27,7 +27,6 @@
 //! **What each party sees.** Offline: as in the parent module, and multiplexers of random words. Online: masked words
 //! and masked bits. Every mask is uniform and serves one word alone. **Revealed.** Nothing.
 
-use net::Role;
 use ot::Bits;
 use rand::Rng;
 
@@ -36,7 +35,6 @@ use super::{placed, placed_cost};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
-use crate::words::mask;
 
 /// Fractional bits that the rungs' values have beyond those of the result, at least. Shares drop them.
 const SPARE: u32 = 8;

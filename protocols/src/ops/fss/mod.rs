@@ -40,19 +40,14 @@ pub mod table;
 pub mod tails;
 pub mod threshold;
 
-use net::Role;
 use ot::dpf::{BLOCK_BITS, DpfShape, Expander, Generation, Lane, level_bytes};
 use ot::{Bits, ChosenKeys, SenderKeys};
 use rand::Rng;
 use rayon::prelude::*;
 
 use crate::operation::prelude::*;
-use crate::ops::Truncation;
-use crate::ops::truncate;
-use crate::ops::{batch_items, batched_cost, mux};
-use crate::wire::cross;
-use crate::wire::opening;
-use crate::words::mask;
+use crate::ops::{Truncation, batch_items, batched_cost, mux, truncate};
+use crate::wire::{cross, opening};
 pub(crate) use parabola::Square;
 use table::{FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
 

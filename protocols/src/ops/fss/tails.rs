@@ -34,11 +34,9 @@ use super::parabola::Parabolas;
 use super::table::{CurveSpec, FssShape, Payload, fitted};
 use super::threshold::parity_below;
 use super::{TASK, open_inputs};
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::mixed;
 use crate::wire::opening;
-use crate::words::{mask, signed};
 
 /// A piecewise quadratic function of the words of one cell, and where the others lie.
 #[derive(Clone, Debug)]

@@ -17,7 +17,6 @@
 //! **What each party sees.** While preparing: as in the parent module. Online: y, which is used once and uniform
 //! modulo 2^w since R is. **Revealed.** Nothing.
 
-use net::Role;
 use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
@@ -28,7 +27,6 @@ use super::{
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
-use crate::words::mask;
 
 /// Bits of the index within a leaf.
 const LEAF_BITS: u32 = 7;

@@ -34,7 +34,6 @@
 mod waksman;
 
 use ndarray::s;
-use net::Role;
 use ot::{Bits, ChosenKeys, SenderKeys};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -43,7 +42,6 @@ use crate::operation::prelude::*;
 use crate::ops::quickselect::random_orders;
 use crate::ops::{batch_items, batched_cost};
 use crate::wire::opening;
-use crate::words::{mask, signed};
 use waksman::{Network, same, select};
 
 /// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them:

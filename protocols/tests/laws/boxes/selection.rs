@@ -7,8 +7,7 @@ use rand::{Rng, SeedableRng};
 use waggle_protocols::audit::deviation;
 use waggle_protocols::functions::selection;
 use waggle_protocols::functions::top_k::Selection;
-use waggle_protocols::ops::quickselect;
-use waggle_protocols::ops::{OneHot, Permute, Quickselect, Shuffle};
+use waggle_protocols::ops::{OneHot, Permute, Quickselect, Shuffle, quickselect};
 use waggle_protocols::words::mask;
 use waggle_protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 
