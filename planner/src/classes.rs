@@ -39,6 +39,7 @@ struct Class {
 #[derive(Debug)]
 struct Member {
     index: usize,
+    /// Its scope in the ledger.
     path: String,
     weights: Vec<String>,
 }
@@ -88,18 +89,17 @@ impl Classes {
         Some(class)
     }
 
+    /// The layer that is run is over.
     pub(crate) fn end(&mut self, output: Box<dyn Any + Send>) {
         if let Some(class) = self.running.take() {
             self.list[class].output = Some(output);
         }
     }
 
-    /// The output of the first layer of `class`.
     pub(crate) fn output(&self, class: usize) -> Option<&dyn Any> {
         self.list[class].output.as_ref().map(|output| &**output as &dyn Any)
     }
 
-    /// The events of the first layer of `class` in this pass.
     pub(crate) fn events(&mut self, class: usize) -> &mut [Event] {
         &mut self.list[class].events
     }

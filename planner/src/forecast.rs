@@ -67,7 +67,6 @@ impl Forecast {
         self.room
     }
 
-    /// Notes what playing `cost` held.
     fn note_room(&mut self, cost: &Cost) {
         if self.timeline.is_some() {
             let pools = self.pools.held().iter().map(|held| *held as u64 * room::POOLED_OT).sum::<u64>();
@@ -76,6 +75,7 @@ impl Forecast {
         }
     }
 
+    /// Units of kernels by account, if they are counted.
     pub(crate) fn tallies(&self) -> Option<&Tallies> {
         self.timeline.as_ref().and_then(Timeline::tallies)
     }

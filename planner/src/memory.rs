@@ -3,6 +3,7 @@
 use net::Role;
 use protocols::Needs;
 
+/// Bytes of a share.
 const WORD: u64 = 8;
 
 /// Bytes that a queue of prepared words keeps in memory: a chunk at either end.

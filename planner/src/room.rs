@@ -8,6 +8,7 @@ use net::{Direction, Role};
 use protocols::cost::{Cost, Run, Step};
 use protocols::{Kernel, Work};
 
+/// Bytes of an OT in a pool.
 pub(crate) const POOLED_OT: u64 = 16;
 
 /// Bytes of an OT taken out of a pool, with its keys and choices.

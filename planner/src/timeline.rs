@@ -75,6 +75,7 @@ struct Span {
     cores: f64,
 }
 
+/// Where both parties are.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     setting: Setting,
@@ -120,6 +121,7 @@ impl Tally {
     }
 }
 
+/// All phases, in their order.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -199,6 +201,7 @@ impl Timeline {
         }
     }
 
+    /// Both parties compute.
     pub(crate) fn work(&mut self, work: Work, phase: Phase) {
         for party in [Role::Client, Role::Server] {
             self.compute(party, work.kernel, work.units[party as usize], phase);

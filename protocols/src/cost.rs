@@ -174,6 +174,7 @@ impl Cost {
         }
     }
 
+    /// The cost of `n` items in batches of `batch`; `cost` tells that of one batch.
     pub(crate) fn in_batches<E>(
         n: usize,
         batch: usize,
@@ -210,6 +211,7 @@ impl Cost {
         self.runs.iter().map(|run| run.times * run.steps.iter().map(&of).sum::<u64>()).sum()
     }
 
+    /// All work, that of equal batches as one.
     pub(crate) fn all_work(&self) -> impl Iterator<Item = Work> {
         self.runs.iter().flat_map(|run| {
             run.steps.iter().filter_map(|step| match *step {

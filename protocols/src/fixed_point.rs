@@ -33,6 +33,7 @@ const PRODUCT_WIDTH: u32 = 56;
 /// Bits of the ring of sums of squares: they are below 2^(SQUARES_WIDTH - 2 - 2 FRAC) = 2^20.
 const SQUARES_WIDTH: u32 = 58;
 
+/// Brings a sum of squares back to an activation.
 const SQUARES_ROUNDING: Truncation = Truncation { width: SQUARES_WIDTH, shift: FRAC, out: 64 };
 
 /// Bits of the ring of products of shared matrices: entries are below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512
@@ -42,6 +43,7 @@ const MATMUL_WIDTH: u32 = 44;
 /// Fractional bits to which the left factor of such a product is rounded. The rounding is free: see `truncate`.
 const NARROW_FRAC: u32 = 15;
 
+/// Brings a product of matrices back to an activation.
 const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
 
 /// [`MATMUL_ROUNDING`] for scores. A softmax looks at no more bits than are left, so nothing is sent.
@@ -273,8 +275,8 @@ impl<B: Abb> Engine for FixedPoint<B> {
         self.abb.public(values.shape(), |at| (f64::from(values[at]) * units).round() as i64 as u64)
     }
 
-    /// Products have [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`] until they are rounded. Those
-    /// with cached operands go together.
+    /// Products have [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`] until they are rounded.
+    /// Those with cached operands go together.
     fn matmul_each(
         &mut self,
         products: Vec<Product<Self>>,

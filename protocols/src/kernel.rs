@@ -159,7 +159,7 @@ fn strip(rows: usize, outputs: usize) -> usize {
     width.clamp(least, least.max(most / rows.max(1)))
 }
 
-/// Rows of `outputs` sums from tasks that fill `width` columns each: from the first number on, as many as the second.
+/// Rows of `outputs` sums from tasks of `width` columns each: `fill` gets the first, their number and the sums.
 fn strips(rows: usize, outputs: usize, width: usize, fill: impl Fn(usize, usize, &mut [u64]) + Sync) -> Vec<u64> {
     let columns = |start: usize| width.min(outputs - start);
     let filled = (0..outputs).into_par_iter().step_by(width).map(|start| {

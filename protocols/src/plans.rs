@@ -30,9 +30,11 @@ pub struct Plans {
 /// Prices of a round of a tournament, in picoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundPrices {
+    /// Of a comparison.
     pub(crate) pair: u128,
     /// Of a selection by 1, 2, ... bits.
     pub(crate) item: Vec<u128>,
+    /// Of the flows.
     pub(crate) delay: u128,
 }
 

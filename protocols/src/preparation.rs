@@ -115,8 +115,8 @@ fn refill_seconds(rates: &Rates, count: usize) -> f64 {
 }
 
 impl TwoParty {
-    /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight by
-    /// its name. `progress` is called with what is done so far.
+    /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
+    /// by its name. `progress` is called with what is done so far.
     pub fn prepare<'a>(
         &mut self,
         needs: &Needs,

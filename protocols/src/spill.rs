@@ -10,9 +10,9 @@
 //! in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks. Nothing but
 //! what was written is ever taken back.
 //!
-//! A chunk owns its place and gives it back after its key is wiped: when it was read, or when its queue is dropped. So
-//! the file is as long as the most chunks that waited at a time, and no key is left that would decrypt an overwritten
-//! chunk or its successor. A chunk that could not be read stays in its queue and keeps its place.
+//! A chunk owns its place and gives it back after its key is wiped: when it was read, or when its queue is dropped.
+//! So the file is as long as the most chunks that waited at a time, and no key is left that would decrypt an
+//! overwritten chunk or its successor. A chunk that could not be read stays in its queue and keeps its place.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -105,6 +105,7 @@ struct Places {
     free: BTreeSet<u64>,
 }
 
+/// The place of a chunk in the file. It is free when it is dropped.
 struct Place {
     at: u64,
     places: Arc<Mutex<Places>>,
@@ -115,6 +116,7 @@ fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
 }
 
 impl Place {
+    /// The first free place, or one behind all others.
     fn take(places: &Arc<Mutex<Places>>) -> Self {
         let mut held = lock(places);
         let at = held.free.pop_first().unwrap_or_else(|| {

@@ -112,6 +112,7 @@ pub(crate) fn times_matrix(x: &ArrayD<i64>, matrix: &FixedMatrix) -> Result<Vec<
     }
 }
 
+/// The signed `width`-bit values of words.
 pub(crate) fn integers(x: &ArrayD<u64>, width: u32) -> ArrayD<i64> {
     x.mapv(|v| signed(v, width))
 }

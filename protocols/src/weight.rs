@@ -158,6 +158,7 @@ impl WeightLoader for FixedLoader {
     }
 }
 
+/// round(v 2^frac), saturating.
 fn scaled(v: f32, frac: u32) -> i64 {
     (f64::from(v) * (1u64 << frac) as f64).round() as i64
 }

@@ -22,6 +22,7 @@ macro_rules! kernels {
                 match self { $(Kernel::$kernel => $name),* }
             }
 
+            /// Seconds of a unit on the machine of reference.
             fn reference(self) -> f64 {
                 match self { $(Kernel::$kernel => $seconds * 1e-9),* }
             }

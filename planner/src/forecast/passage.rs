@@ -122,7 +122,6 @@ impl Passage {
         })
     }
 
-    /// The place of a pattern.
     fn pattern(&mut self, steps: &[Step], first: Option<Direction>, waits: u64) -> usize {
         let known = self.patterns.iter().position(|pattern| (pattern.waits, pattern.first) == (waits, first));
         known.unwrap_or_else(|| {
@@ -131,7 +130,6 @@ impl Passage {
         })
     }
 
-    /// The number of times that each pattern happened.
     fn times(&self) -> Vec<u64> {
         self.patterns.iter().map(|pattern| pattern.times).collect()
     }

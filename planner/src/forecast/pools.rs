@@ -5,6 +5,7 @@ use ot::{CotKind, PoolPlan, Wire};
 
 use protocols::cost::Step;
 
+/// The pools of both directions, by OT sender.
 #[derive(Debug)]
 pub(super) struct Pools {
     plan: PoolPlan,
@@ -17,6 +18,7 @@ struct Level {
     held: usize,
 }
 
+/// A step that needs OTs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     pub(super) sender: Role,

@@ -115,6 +115,7 @@ const SILU: Forms = Forms {
     },
 };
 
+/// Flows that a table with tails takes less than a comparison.
 const TAILS_SAVE: u32 = 4;
 
 /// The leaves of keys that an entry counts for, since its preparation takes longer: prompts over fast links compare.
@@ -190,6 +191,7 @@ impl Tailed {
     }
 }
 
+/// A table with the thresholds around it.
 pub(super) struct Activation {
     form: Form,
     scale: Scale,

@@ -75,6 +75,7 @@ pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 const WHOLE_INDEX_BITS: u32 = 10;
 /// From here on there are zeros: e^-16 is a thirtieth of a unit in the last place.
 const WHOLE_END: u32 = 17;
+/// Fractional bits of coefficients and powers.
 const WHOLE_FRACS: [u32; 2] = [17, 22];
 
 /// Bits of the ring of `exp_to_zero`: those that a ring of 64 has left after rounding.

@@ -34,6 +34,7 @@ use crate::{Error, FRAC, Lengths, Tensor};
 /// Bits of the ring of the result: differences to it are below 2^10.
 pub const MAX_WIDTH: u32 = FRAC + 11;
 
+/// Low bits that are cut off.
 const DROPPED: u32 = FRAC - 2;
 
 /// Resolution of the maximum: half the exponential's margin.

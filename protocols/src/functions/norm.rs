@@ -44,6 +44,7 @@ mod tests {
 
     const EPS: f32 = 1e-5;
 
+    /// Largest error over sqrt(n) on the rows.
     fn worst(evaluation: Evaluation, rows: &[Vec<f64>]) -> f64 {
         let n = rows[0].len();
         let words = shaped(&rows.concat(), &[rows.len(), n]);

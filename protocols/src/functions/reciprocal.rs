@@ -60,12 +60,14 @@ const GRIDS: Grids = Grids {
 };
 /// Where the table begins: two windows of a spline below 1.
 const BASE: f64 = 0.875;
+/// Largest value of the table.
 const TOP: f64 = 1.0 / BASE;
 
 /// Windows and octaves of a rung, if a ladder evaluates S directly.
 const LADDER: [u32; 2] = [12, 4];
 /// Bits of a rung's input below its window: rung 0 begins in window 230.
 const LADDER_LOW_BITS: u32 = 10;
+/// Flows that a ladder takes less than normalisation.
 const LADDER_SAVES: u32 = 5;
 
 /// (rows) -> (rows): 1 / S at `frac` fractional bits modulo 2^`width`, for S at FRAC fractional bits modulo

@@ -49,6 +49,7 @@ pub const MIN_SQUARES: u64 = 1 << 18;
 pub const MAX_NORM_ENTRIES: usize = 1 << 16;
 
 const TABLE_FRAC: u32 = 20;
+/// Where the table begins.
 const BASE: f64 = 0.875;
 /// 32 cubic windows of 1/8, or 1024 lines over windows of 1/256.
 const GRIDS: Grids = Grids {
@@ -64,7 +65,9 @@ const COMPARED_BITS: u32 = 5;
 
 /// Windows and octaves of a rung, if a ladder evaluates q directly.
 const LADDER: [u32; 2] = [13, 6];
+/// Bits of a rung's input below its window.
 const LADDER_LOW_BITS: u32 = 10;
+/// Flows that a ladder takes less than normalisation.
 const LADDER_SAVES: u32 = 6;
 
 /// n eps in units of q, at least [`MIN_SQUARES`].
@@ -125,6 +128,7 @@ pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, wi
     })
 }
 
+/// The function of q itself, as a ladder.
 fn ladder(n: usize, smallest: u64, width: u32) -> Function {
     let [index_bits, octaves] = LADDER;
     let range = [smallest, mask(SQUARE_BITS)];

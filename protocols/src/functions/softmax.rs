@@ -28,8 +28,8 @@
 //! parties round each term at random, and right on average, so their errors grow as the root of n: about 7e-4 for
 //! 2^17. Both lose what lies beyond [`CUT`], at most 5.2e-7 n of the largest term.
 //!
-//! A probability is a multiple of 2^-18: two units in a flat row of 2^17, and off by up to one. In its product with the
-//! values the random roundings of two parties add up to a root again. Those of the clear box may all go one way.
+//! A probability is a multiple of 2^-18: two units in a flat row of 2^17, and off by up to one. In its product with
+//! the values the random roundings of two parties add up to a root again. Those of the clear box may all go one way.
 //!
 //! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
 //! truncation, one product with its row's word; in the first form also a coarse comparison, a truncation and a
@@ -76,6 +76,7 @@ pub const CUT: f64 = EXP_END - UNIT;
 /// Most columns: 131072, as many positions as published models have.
 pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 17;
 
+/// Flows of a maximum by counts.
 const COUNTED_FLOWS: u32 = 5;
 
 /// The leaves of keys that take as long as what a maximum by counts does for a row, whatever its length.
@@ -105,6 +106,7 @@ pub fn softmax_each<B: Abb>(b: &mut B, parts: &[Visible<B::Words>]) -> Result<Ve
     over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places)
 }
 
+/// The softmax of the entries of several tensors that are visible.
 fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>) -> Result<Vec<B::Words>, Error> {
     b.scope("softmax", |b| {
         let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
@@ -159,6 +161,7 @@ impl Place {
         })
     }
 
+    /// The visible entries of `x`, row after row.
     fn seen<W: Tensor + Words>(&self, x: &W) -> W {
         x.reshape(&[x.len()]).pick(&self.entries())
     }
@@ -228,7 +231,9 @@ pub(crate) fn rounding(longest: usize) -> Truncation {
 /// Rows of different lengths cut into chunks of one size, for products with one word per row.
 struct Chunks {
     size: usize,
+    /// Row of each chunk.
     row: Indices<'static>,
+    /// Position of every entry among the chunks.
     at: Indices<'static>,
 }
 

@@ -37,6 +37,7 @@ use crate::ops::{AtLeast, B2a, Mux, OneHot, Permutations, Permute, Quickselect, 
 use crate::words::{Words, index_bits};
 use crate::{Ceiling, Error, FRAC, Indices, Tensor};
 
+/// Most entries of a unit vector, see [`OneHot`].
 const MOST_ENTRIES: usize = 1 << MOST_BITS;
 
 /// The range and the precision in which entries are compared.

@@ -11,6 +11,7 @@ pub(super) struct Round {
     pub(super) single: Indices<'static>,
     /// The order of the rows, as indices into the winners followed by the entries that rest.
     pub(super) order: Indices<'static>,
+    /// Lengths of the rows after the round.
     pub(super) next: Lengths,
 }
 

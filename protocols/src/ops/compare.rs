@@ -93,7 +93,6 @@ const LEVEL: &str = "compare/level";
 /// Bits of the largest digit.
 const LARGEST_DIGIT: u32 = 5;
 
-/// The most thresholds of an operation.
 const MAX_THRESHOLDS: usize = 32;
 
 /// Results that are worked out once by bits and thresholds: a plan asks for them thousands of times.
@@ -114,7 +113,6 @@ pub(crate) fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u3
     Ok(out)
 }
 
-/// Values of one batch.
 fn batch(thresholds: usize, width: u32) -> usize {
     static KNOWN: ByShape<usize> = [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 65];
     *KNOWN[width as usize][thresholds - 1].get_or_init(|| {
@@ -208,7 +206,6 @@ struct Leaf {
 }
 
 impl Leaf {
-    /// Digit `digit` of a word.
     fn digit(&self, x: u64, digit: usize) -> u64 {
         x >> (self.start + self.bits * digit as u32) & mask(self.bits)
     }

@@ -200,6 +200,7 @@ enum RowProducts {
 }
 
 impl RowProducts {
+    /// The way that sends the fewest bytes, and its cost.
     fn cheapest(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<(Self, Cost), Error> {
         let by_ot = (RowProducts::Rows, rows_by_ot_cost(rows, n, width));
         if rows * n == 0 {
@@ -313,6 +314,7 @@ pub(super) fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) 
     }
 }
 
+/// The OLE plan, if it sends fewer bytes than OTs would.
 pub(super) fn ole_if_cheaper(
     plans: &mut Plans,
     n: usize,

@@ -156,6 +156,7 @@ pub(crate) fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result
     select(s, bits, chosen, x, width)
 }
 
+/// Cost of [`mux`] of `n` bits with `slots` words each.
 pub(crate) fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
     if n * slots == 0 { Cost::free() } else { cross::two_way_cost(&shape(n, slots, width)) }
 }

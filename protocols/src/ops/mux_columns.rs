@@ -47,6 +47,7 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// The products of one party's choices with so many words for each.
     fn products(&self, n: usize, words: usize) -> ot::Correlation {
         ot::Correlation::new(n * self.widths.len(), words, &self.widths).expect("widths of 1..=64")
     }

@@ -101,6 +101,7 @@ struct Stage {
     transfers: Correlation,
 }
 
+/// The stages for `n` items, the largest move first.
 fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
     let size = 1usize << bits;
     let stage = |i: u32| {

@@ -170,7 +170,6 @@ pub(super) fn cost(
     direct_cost(plans, spec(rows, inputs, outputs, width))
 }
 
-/// Shares of X W under RLWE.
 fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
     let plan = s.plans().matmul(spec)?;
     let reduced = |x: &[u64]| x.iter().map(|x| x & mask(spec.width)).collect::<Vec<_>>();
@@ -195,6 +194,7 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
     }
 }
 
+/// The client's random operand and its share of the product with the server's matrix.
 fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
     let plan = s.plans().seeded(spec)?;
     let key = s.own_key(plan.set(), plan.packed())?;
@@ -204,6 +204,7 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>
     Ok((r, plan.finish(&key, &response)?))
 }
 
+/// The server's share of the same.
 fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;

@@ -108,8 +108,10 @@ impl Operation for Quickselect {
 /// would need some 40, but in four or five rounds more.
 pub const FINISH: usize = 16;
 
+/// A comparison of the keys at two positions of a row.
 pub(crate) type Pair = (usize, usize, usize);
 
+/// A row that is not settled.
 struct Open {
     row: usize,
     /// Active positions: those still in question, ascending.

@@ -108,6 +108,7 @@ fn groups(n: usize, arity: usize) -> [(usize, usize); 2] {
     [(size + 1, larger), (size, groups - larger)]
 }
 
+/// The sizes of the groups of rows, one after another.
 fn sizes(lengths: &Lengths, arity: usize) -> impl Iterator<Item = usize> + '_ {
     lengths.iter().flat_map(move |n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }
@@ -116,6 +117,7 @@ struct Round {
     pairs: usize,
     /// Entries to select: all but the last of every group.
     items: usize,
+    /// Bits by which each is selected.
     bits: usize,
 }
 
@@ -133,6 +135,7 @@ impl Round {
     }
 }
 
+/// [`arities`], which are searched for once.
 fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
     plans.rounds(rows, width, |options| prices(width, options), |prices| arities(rows, prices))
 }
@@ -157,10 +160,13 @@ fn prices(width: u32, options: &Options) -> RoundPrices {
 #[derive(Clone, Copy, Debug)]
 struct Path {
     time: u128,
+    /// The place of the path without the last round.
     before: usize,
+    /// The size of the groups of the last round.
     arity: usize,
 }
 
+/// A product of sizes of groups.
 #[derive(Clone)]
 struct Product {
     value: usize,

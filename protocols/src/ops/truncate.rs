@@ -246,6 +246,7 @@ fn wrap_bits(how: Truncation) -> Option<u32> {
     (how.out + how.shift).checked_sub(how.width).filter(|&bits| bits > 0)
 }
 
+/// The correlated OTs needed, if any.
 fn shape(n: usize, how: Truncation) -> Option<ot::Correlation> {
     let bits = wrap_bits(how).filter(|_| n > 0)?;
     Some(ot::Correlation::new(n, 1, &[bits]).expect("a width of 1..=63"))

@@ -114,6 +114,7 @@ mod tests {
     use crate::ops::sum_squares::Squares;
     use crate::stock::MAX_PARTS;
 
+    /// A kind of every sort, told apart by `seed`.
     fn kind(seed: usize) -> CorrelationKind {
         let size = 1 + seed / 4;
         match seed % 4 {

@@ -14,6 +14,7 @@ pub(crate) struct OperandMasks {
     pub(crate) form: OperandForm,
     /// Share of A: (tokens, batch, d).
     pub(crate) a: Zeroizing<Vec<u64>>,
+    /// The products to come.
     pub(crate) events: VecDeque<Event>,
     /// For each of them shares of B, (batch, m, k), and of B A, (batch, m, n).
     pub(crate) products: Queue,
@@ -30,6 +31,7 @@ impl OperandMasks {
         OperandMasks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
     }
 
+    /// A plan's knowledge of the masks for `events`.
     fn planned(events: &Events) -> Self {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }

@@ -45,6 +45,7 @@ impl Uses {
         }
     }
 
+    /// The accounts that take `what`, and how much.
     pub(crate) fn shares(&self, what: &Use) -> Vec<(&str, u64)> {
         let accounts = self.0.get(what).into_iter().flatten();
         accounts.map(|(path, amount)| (&path[..], *amount)).collect()

@@ -62,6 +62,7 @@ impl LadderShape {
         FssShape { index_bits, low_bits, width: 64, payload: Payload::Line, cell_bits: 0 }
     }
 
+    /// Bits B that choose among the rungs.
     fn bits(&self) -> usize {
         self.rungs - 1
     }

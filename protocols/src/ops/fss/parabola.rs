@@ -153,6 +153,7 @@ impl Parabolas {
         })
     }
 
+    /// The value at a window, from the low part and the server's and the client's rho, each of `low_bits` bits.
     pub(super) fn value(&self, n: usize, low: u64, rho: [u64; 2], low_bits: u32) -> u64 {
         let words = [1, rho[0] + rho[1], Square::new(low_bits).value(rho)];
         let terms = self.coefficients(n, low).into_iter().zip(words);

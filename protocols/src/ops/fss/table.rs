@@ -218,6 +218,7 @@ fn window(n: u64, index_bits: u32) -> i64 {
 }
 
 impl Lines {
+    /// As [`FssTable::lines`] says.
     pub(super) fn fit(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, base, step, out_frac, .. } = spec;
         let unit = (1u64 << low_bits) as f64;
@@ -266,6 +267,7 @@ impl Powers {
         dot(&self.coefficients(high..high + values.len(), low), values)
     }
 
+    /// Windows that have a height.
     pub(super) fn windows(&self) -> usize {
         self.heights.len()
     }

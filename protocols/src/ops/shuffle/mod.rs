@@ -255,6 +255,7 @@ impl<'a> Shape<'a> {
     }
 }
 
+/// This party's half of a permutation correlation for all rows.
 enum Half {
     /// a and b.
     Supplier(Vec<u64>, Vec<u64>),
@@ -334,6 +335,7 @@ fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
         .work_at_both(Kernel::OpenWord, words)
 }
 
+/// Rows whose correlations are made at once.
 fn batch_rows(n: usize, columns: usize) -> usize {
     batch_items(waksman::switches(n) * columns.div_ceil(4))
 }
@@ -372,6 +374,7 @@ fn correlations(s: &mut Session, shape: &Shape<'_>, bits: &Bits, rows: usize) ->
     })
 }
 
+/// The supplier's answers for whole networks on random inputs a, and its half of the correlation.
 fn supply(s: &mut Session, shape: &Shape<'_>, rows: usize, keys: SenderKeys) -> Result<(Vec<u8>, Half), Error> {
     let columns = shape.columns();
     let a: Vec<u64> =
@@ -399,6 +402,7 @@ fn supply(s: &mut Session, shape: &Shape<'_>, rows: usize, keys: SenderKeys) -> 
     Ok((bits::pack(&answers, shape.widths), Half::Supplier(a, b)))
 }
 
+/// The permuter's half of the correlation from the supplier's answers.
 fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> Result<Half, Error> {
     let columns = shape.columns();
     let per_row = shape.switches() * columns;
@@ -426,6 +430,7 @@ fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> 
     Ok(Half::Permuter(bits, c))
 }
 
+/// The items of a row on their input wires.
 fn place(shape: &Shape<'_>, row: &[u64]) -> Vec<u64> {
     let columns = shape.columns();
     let mut wires = vec![0; row.len()];

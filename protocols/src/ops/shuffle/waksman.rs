@@ -3,11 +3,14 @@
 
 use crate::words::equal;
 
+/// The wiring of a network. It depends on the size alone.
 #[derive(Debug)]
 pub(super) struct Network {
     /// The two wires of every switch, which it exchanges if it is set. No switch comes before one that feeds it.
     pub(super) switches: Vec<[usize; 2]>,
+    /// The wire on which each input starts.
     pub(super) inputs: Vec<usize>,
+    /// The wire on which each output arrives.
     pub(super) outputs: Vec<usize>,
 }
 
@@ -50,6 +53,7 @@ fn wire(wires: &[usize], switches: &mut Vec<[usize; 2]>) -> Vec<usize> {
     (0..n).map(|j| if j.is_multiple_of(2) && j / 2 < n / 2 { upper[j / 2] } else { lower[j / 2] }).collect()
 }
 
+/// All ones if `a == b`, else zero.
 pub(super) fn same(a: u32, b: u32) -> u32 {
     equal(a.into(), b.into()).wrapping_neg() as u32
 }
@@ -120,6 +124,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// 0..n after the switches for `source`, there and back.
     fn permuted(source: &[u32]) -> Vec<u32> {
         let n = source.len();
         let mut bits = Vec::new();
