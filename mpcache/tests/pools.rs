@@ -45,7 +45,7 @@ fn filled(needs: &Needs) -> [Vec<u64>; 2] {
             words.extend_from_slice(piece);
             Ok::<_, Error>(())
         };
-        engine.take_stock().drain(needs, role, sink).expect("no file fails");
+        std::mem::take(engine.abb().stock()).drain(needs, role, sink).expect("no file fails");
         words
     })
 }
@@ -59,7 +59,7 @@ fn refill(engine: &mut Secure, role: Role, needs: &Needs, words: &[Vec<u64>; 2])
         rest = later;
         Ok::<_, Error>(())
     };
-    engine.set_stock(Stock::refill(needs, role, source).expect("no file fails"));
+    *engine.abb().stock() = Stock::refill(needs, role, source).expect("no file fails");
 }
 
 /// Spends the same stock of the policy `text` on every prompt, which only a test may do. Returns what is not uniform.

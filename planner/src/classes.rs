@@ -12,7 +12,6 @@ use protocols::{CorrelationKind, FixedWeight, Needs, Uses};
 
 use crate::forecast::Passage;
 
-/// The classes of the layers of a run.
 #[derive(Default)]
 pub(crate) struct Classes {
     list: Vec<Class>,
@@ -28,7 +27,6 @@ struct Class {
     key: Key,
     /// The layer that is run.
     first: Member,
-    /// The others.
     others: Vec<Member>,
     /// The needs of the first layer in all passes.
     needs: Needs,
@@ -38,17 +36,14 @@ struct Class {
     output: Option<Box<dyn Any + Send>>,
 }
 
-/// A layer of a class.
 #[derive(Debug)]
 struct Member {
     index: usize,
     /// Its scope in the ledger.
     path: String,
-    /// Names of its weights.
     weights: Vec<String>,
 }
 
-/// A step of a layer.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A scope begins.
@@ -60,7 +55,6 @@ pub(crate) enum Event {
     Take(Need),
     /// A cost is booked.
     Book {
-        /// The cost booked.
         cost: Cost,
         /// Passages of the layers after the first.
         passages: Vec<Passage>,
@@ -102,12 +96,10 @@ impl Classes {
         }
     }
 
-    /// The output of the first layer of `class`.
     pub(crate) fn output(&self, class: usize) -> Option<&dyn Any> {
         self.list[class].output.as_ref().map(|output| &**output as &dyn Any)
     }
 
-    /// The events of the first layer of `class` in this pass.
     pub(crate) fn events(&mut self, class: usize) -> &mut [Event] {
         &mut self.list[class].events
     }

@@ -83,7 +83,6 @@ pub fn fit(observations: &[Observation]) -> Rates {
 mod tests {
     use super::*;
 
-    /// The kernel number `i`.
     fn kernel(i: usize) -> Kernel {
         Kernel::ALL[i]
     }

@@ -62,13 +62,11 @@ impl Forecast {
         self.timeline.is_some()
     }
 
-    /// The most bytes that the pools and an operation held at once at the client and at the server, estimated where
-    /// times are predicted.
+    /// The most bytes that the pools and an operation held at once at either party, where times are predicted.
     pub(crate) fn room(&self) -> [u64; 2] {
         self.room
     }
 
-    /// Notes what playing `cost` held.
     fn note_room(&mut self, cost: &Cost) {
         if self.timeline.is_some() {
             let pools = self.pools.held().iter().map(|held| *held as u64 * room::POOLED_OT).sum::<u64>();
@@ -89,7 +87,6 @@ impl Forecast {
         timeline.take_unbooked(ledger.path()).for_each(|(phase, times)| ledger.book_traffic(phase, &times, last));
     }
 
-    /// Books `cost`.
     pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut Ledger) {
         if let Some(timeline) = &mut self.timeline {
             let phase = if cost.starts_offline() { Phase::Offline } else { ledger.phase() };
@@ -154,8 +151,7 @@ impl Forecast {
         }
     }
 
-    /// Books `cost` as [`play`](Forecast::play) does. `passages` are those of an earlier time, or none; they spare it
-    /// the look at every step.
+    /// [`play`](Forecast::play) by `passages`, those of an earlier time or none, which spare the look at every step.
     pub(crate) fn play_again(&mut self, cost: &Cost, passages: &mut Vec<Passage>, ledger: &mut Ledger) {
         if self.timeline.is_some() {
             return self.play(cost, ledger);

@@ -9,8 +9,7 @@ const WORD: u64 = 8;
 /// Bytes that a queue of prepared words keeps in memory: a chunk at either end.
 const QUEUE_BYTES: u64 = 2 << 18;
 
-/// Bytes that a session holds at the most, besides what a process has before it and besides mapped weights. All of it
-/// is estimated.
+/// Bytes that a session holds at the most, beyond an idle process and mapped weights: estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// At the client.

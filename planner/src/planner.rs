@@ -1,7 +1,6 @@
 //! The arithmetic black box on bare shapes: adds up what every operation would send.
 
 use std::any::Any;
-use std::time::Duration;
 
 use engine::Layer;
 use ndarray::ArrayD;
@@ -13,9 +12,7 @@ use protocols::form::Shapes;
 use protocols::operands::Events;
 use protocols::ops::cached::{self, Met, OperandUse};
 use protocols::stock::{Levels, Use};
-use protocols::{
-    Abb, Error, Evaluation, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Shape, Words, preparation,
-};
+use protocols::{Abb, Error, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Shape, Words, preparation};
 
 use crate::classes::{Classes, Event};
 use crate::forecast::Forecast;
@@ -54,8 +51,7 @@ impl Planner {
         Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
     }
 
-    /// This planner, which books times in `setting` too: the client's clock and processor, and the server's
-    /// processor.
+    /// This planner, which books times in `setting` too: the client's clock, and both processors.
     pub fn timed(mut self, setting: Setting) -> Self {
         self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self
@@ -72,8 +68,7 @@ impl Planner {
         self.forecast.tallies()
     }
 
-    /// The most bytes that pools of OTs and an operation hold at once, at the client and at the server: estimated by
-    /// a box that predicts times.
+    /// The most bytes that pools of OTs and an operation hold at once, by party: estimated where times are predicted.
     pub fn room(&self) -> [u64; 2] {
         self.forecast.room()
     }
@@ -83,8 +78,7 @@ impl Planner {
         Planner { books: false, ..Planner::new(options) }
     }
 
-    /// This planner, with the plans of HE operations and tournaments that `other` has searched for. It must have the
-    /// same options; otherwise this panics.
+    /// This planner with the plans of `other`, which must have the same options; otherwise this panics.
     pub fn with_plans_of(self, other: Self) -> Self {
         assert_eq!(self.options, other.options, "plans follow the options");
         Planner { plans: other.plans, ..self }
@@ -304,15 +298,7 @@ impl Abb for Planner {
         x.clone()
     }
 
-    fn evaluation(&self) -> Evaluation {
-        self.options.evaluation()
-    }
-
-    fn wire_time(&self, cost: &Cost) -> Duration {
-        self.options.wire_time(cost)
-    }
-
-    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
-        self.options.flows_cost_more(flows, leaves)
+    fn options(&self) -> &Options {
+        &self.options
     }
 }

@@ -8,8 +8,7 @@
 //! # What is assumed
 //! - Work in tasks of the thread pool is spread over the cores of its party, as far as there are tasks. Each core
 //!   after the first adds [`Machine::speedup`] of one.
-//! - Parties on one machine share its cores: while one of them computes, the other has what is left. Otherwise each
-//!   has its own.
+//! - Parties on one machine share its cores: while one of them computes, the other has what is left.
 //! - Each message in turn wakes a thread at the other party, which takes [`Setting::wake`].
 
 use std::collections::{BTreeMap, VecDeque};
@@ -98,7 +97,6 @@ pub type Tallies = BTreeMap<(Phase, String), [Units; 2]>;
 /// Units of every kernel at one party, in the order of [`Kernel::ALL`].
 pub type Units = Vec<f64>;
 
-/// Counts the units of kernels.
 #[derive(Debug, Default)]
 struct Tally {
     /// Since accounts were booked last.
@@ -126,7 +124,6 @@ impl Tally {
 /// All phases, in their order.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
 
-/// Seconds of an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seconds {
     /// By the client's clock.
@@ -147,7 +144,6 @@ impl Seconds {
 }
 
 impl Timeline {
-    /// The beginning of a session.
     pub(crate) fn new(setting: Setting) -> Self {
         Timeline {
             setting,
@@ -164,7 +160,6 @@ impl Timeline {
         Timeline { tally: Some(Tally { rounds: 1.0, ..Tally::default() }), ..self }
     }
 
-    /// The units counted so far.
     pub(crate) fn tallies(&self) -> Option<&Tallies> {
         self.tally.as_ref().map(|tally| &tally.accounts)
     }
@@ -242,8 +237,7 @@ impl Timeline {
         }
     }
 
-    /// When `cpu` seconds of work on up to `cores` cores are done that begin at `start`, while the other party has
-    /// what it has of the same cores.
+    /// When `cpu` seconds of work on up to `cores` cores, begun at `start`, are done beside the other party's work.
     fn shared(&mut self, party: Role, start: f64, cpu: f64, cores: f64) -> f64 {
         let machine = &self.setting.machines[party as usize];
         let (all, speedup) = (f64::from(machine.cores.max(1)), machine.speedup);

@@ -7,13 +7,9 @@
 
 use ndarray::{ArrayD, arr1};
 use net::{Phase, Role};
-use waggle_protocols::Words;
 use waggle_protocols::local::Pair;
-use waggle_protocols::ops::compare::AtLeast;
-use waggle_protocols::ops::mul::Mul;
-use waggle_protocols::ops::mux::Mux;
-use waggle_protocols::ops::reveal::Reveal;
-use waggle_protocols::{Abb, Error, Options, Tensor, TwoParty};
+use waggle_protocols::ops::{AtLeast, Mul, Mux, Reveal};
+use waggle_protocols::{Abb, Error, Options, Tensor, TwoParty, Words};
 
 /// Ring of the product: |x . y| and |x . y - threshold| stay below 2^39.
 const WIDTH: u32 = 40;

@@ -9,8 +9,7 @@
 //! one correlated OT in each direction. *Prepared.* Random bits a, b and a b, made by the direct form; online the
 //! parties open d = x + a and e = y + b, and x y = d e + d b + e a + a b (Beaver, CRYPTO 1991).
 //!
-//! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, because every a and b is used
-//! once.
+//! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, as a and b serve once.
 
 use ndarray::{IxDyn, Zip};
 use net::{Phase, Role};
@@ -20,8 +19,7 @@ use rand::Rng;
 use testing::{Laws, lawful};
 use waggle_protocols::local::Pair;
 use waggle_protocols::operation::prelude::*;
-use waggle_protocols::ops::b2a::B2a;
-use waggle_protocols::ops::reveal::Reveal;
+use waggle_protocols::ops::{B2a, Reveal};
 use waggle_protocols::wire::{cross, opening};
 use waggle_protocols::{Abb, Clear, Shape};
 
@@ -48,7 +46,7 @@ impl Operation for And {
     // ANCHOR: cost
     fn cost(&self, shape: &Vec<usize>, prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
         let n = shape.iter().product();
-        Ok(if prepared { opening::open_cost(2 * n, 1) } else { direct_cost(n) })
+        Ok(if prepared { opening::open_cost(2 * n, &[1]) } else { direct_cost(n) })
     }
     // ANCHOR_END: cost
 
@@ -136,7 +134,7 @@ fn prepared(session: &mut Session, x: &[u8], y: &[u8], triples: &[u64]) -> Resul
     let mut words: Vec<u64> = masked(x, 0);
     words.extend::<Vec<u64>>(masked(y, 1));
     let used = [0, 1].into_iter().flat_map(|at| triples.chunks(3).map(move |t| t[at]));
-    let opened = opening::masked(session, &words, used, 1)?;
+    let opened = opening::masked(session, &words, used, &[1])?;
     let (d, e) = opened.split_at(x.len());
     let server = u64::from(session.is_server());
     let bit = |((d, e), t): ((&u64, &u64), &[u64])| (server & d & e ^ d & t[1] ^ e & t[0] ^ t[2]) as u8;
@@ -157,8 +155,7 @@ fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> R
     b.apply(Reveal { width: 1, to: Role::Client }, &words)
 }
 
-/// Results, costs and what is opened, over an ideal dealer and over real OTs. Every bit is in range, and no error is
-/// allowed.
+/// Results, costs and what is opened, over an ideal dealer and over real OTs. No error is allowed.
 // ANCHOR: laws
 fn hold_to_its_laws() {
     let n = 1000;

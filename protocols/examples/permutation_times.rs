@@ -1,12 +1,11 @@
-//! Times how long it takes to draw a secret permutation and to route it through its network with addresses that do
-//! not depend on it, and to shuffle a row of words by it. `cargo run --release -p waggle-protocols --example
-//! permutation_times`
+//! Times how long it takes to draw and route a secret permutation, and to shuffle a row of words by it. `cargo run
+//! --release -p waggle-protocols --example permutation_times`
 
 use std::time::Instant;
 
 use ndarray::{ArrayD, IxDyn};
 use waggle_protocols::local::Pair;
-use waggle_protocols::ops::shuffle::{Permute, Shuffle};
+use waggle_protocols::ops::{Permute, Shuffle};
 use waggle_protocols::{Abb, Error, Options};
 
 const ROWS: usize = 4;

@@ -4,8 +4,8 @@
 
 use net::{Phase, Role};
 use planner::Planner;
-use waggle_protocols::functions::top_k::{self, Scores, Selection};
-use waggle_protocols::ops::shuffle::Shuffle;
+use waggle_protocols::functions::top_k::{self, Scores};
+use waggle_protocols::ops::Shuffle;
 use waggle_protocols::{Abb, Error, Options, Shape};
 
 /// |x| < 2^5, compared at 10 fractional bits.
@@ -18,8 +18,8 @@ fn main() -> Result<(), Error> {
     for n in [32, 64, 256] {
         let k = n / 4;
         let x = Shape(vec![ROWS, n]);
-        measure(n, "rank", |b| top_k::rank(b, &x, k, SCORES, 64).map(|_: Selection<Planner>| ()))?;
-        measure(n, "sort", |b| top_k::sort(b, &x, k, SCORES, 64).map(|_: Selection<Planner>| ()))?;
+        measure(n, "rank", |b| top_k::rank(b, &x, k, SCORES, 64).map(|_| ()))?;
+        measure(n, "sort", |b| top_k::sort(b, &x, k, SCORES, 64).map(|_| ()))?;
         measure(n, "shuffle_reveal (mean)", |b| top_k::shuffle_reveal(b, &x, k, SCORES).map(|_| ()))?;
         measure(n, "  + unit vectors", |b| {
             let chosen = top_k::shuffle_reveal(b, &x, k, SCORES)?;

@@ -2,10 +2,7 @@
 //!
 //! A box holds words of Z_2^64 and bits that the caller cannot see. It computes linear functions of them for free and
 //! applies [`Operation`]s to them. Composite functions ([`crate::functions`]) and the fixed-point engine are written
-//! once over [`Abb`]. Three boxes run them:
-//! - `Clear` runs in one process, with exact operations. It is the naive twin of every protocol.
-//! - `TwoParty` runs between two parties, on additive and XOR shares.
-//! - `planner::Planner` sees shapes only and adds up costs.
+//! once over [`Abb`], and run by three boxes: `Clear`, `TwoParty` and `planner::Planner`.
 //!
 //! # Words and widths
 //! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each
@@ -13,20 +10,17 @@
 //! otherwise. "Signed w-bit value" is the representative in [-2^(w-1), 2^(w-1)).
 
 use std::any::Any;
-use std::time::Duration;
 
 use engine::Layer;
 use ndarray::ArrayD;
 use net::Role;
 
-use crate::cost::Cost;
 use crate::form::Form;
 use crate::operation::Operation;
 use crate::words::Words;
-use crate::{Error, Evaluation, FixedWeight, Tensor};
+use crate::{Error, Evaluation, FixedWeight, Options, Tensor};
 
-/// Hidden words and bits, and operations on them. Every function over this trait runs in the clear, between two
-/// parties and as a plan.
+/// Hidden words and bits, and operations on them. Functions over this trait run in every box.
 pub trait Abb: 'static {
     /// The form of hidden tensors.
     type Form: Form<Words = Self::Words, Bits = Self::Bits>;
@@ -85,8 +79,7 @@ pub trait Abb: 'static {
     /// x + `value` in every entry.
     fn add_public(&mut self, x: &Self::Words, value: u64) -> Self::Words;
 
-    /// Words that `owner` knows and passes as `Some`; the other party passes `None`. Free: the value is the owner's
-    /// share.
+    /// Words that `owner` knows and passes as `Some`, and the other as `None`. Free: they are the owner's share.
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<Self::Words, Error>;
 
     /// Complement of bits, free.
@@ -98,18 +91,15 @@ pub trait Abb: 'static {
     /// The lowest bit of every word, free: shares modulo 2 are XOR shares.
     fn low_bit(&mut self, x: &Self::Words) -> Self::Bits;
 
+    /// The public choices of the sessions that this box is one of, or stands for.
+    fn options(&self) -> &Options;
+
     /// Which kind of table [`Evaluate`](crate::ops::evaluate::Evaluate) uses in this box.
-    fn evaluation(&self) -> Evaluation;
+    fn evaluation(&self) -> Evaluation {
+        self.options().evaluation()
+    }
 
-    /// Time of `cost` on the link for which this box plans: [`Options::wire_time`](crate::Options::wire_time).
-    fn wire_time(&self, cost: &Cost) -> Duration;
-
-    /// Whether this box evaluates a function in a form that takes `flows` fewer online, and for which each party
-    /// expands `leaves` leaves of keys more: [`Options::flows_cost_more`](crate::Options::flows_cost_more).
-    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool;
-
-    /// States that |x| < 2^`bits` for words modulo 2^64. A box that sees its values checks the bound; the others
-    /// cannot.
+    /// States that |x| < 2^`bits` for words modulo 2^64. A box that sees its values checks the bound.
     fn expect_below(&mut self, x: &Self::Words, bits: u32) -> Result<(), Error> {
         let _ = (x, bits);
         Ok(())

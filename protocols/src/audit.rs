@@ -74,8 +74,7 @@ pub enum Broken {
 static WATCHED: Mutex<Option<[Audit; 2]>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Runs `sessions` of this process under one audit for each party, so that a mask serves once in all of them. Waits
-/// for other calls to end.
+/// Runs `sessions` of this process under one audit for each party. Waits for other calls to end.
 pub fn watch<T>(broken: Option<Broken>, sessions: impl FnOnce(&[Audit; 2]) -> T) -> T {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let audits = [(); 2].map(|()| Audit::breaking(broken));
@@ -92,7 +91,6 @@ impl Audit {
         Audit(Arc::new(Mutex::new(Book { broken, ..Book::default() })))
     }
 
-    /// Of a new session.
     pub(crate) fn of(role: Role) -> Self {
         let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         watched.as_ref().map(|audits| audits[role as usize].clone()).unwrap_or_default()
@@ -106,8 +104,7 @@ impl Audit {
         self.book().broken == Some(what)
     }
 
-    /// Counts words opened under `path`, where they have the positions from `start` on. Their widths are `widths`,
-    /// repeated.
+    /// Counts words opened under `path` at the positions from `start` on, of the widths `widths`, repeated.
     pub(crate) fn note(&self, path: &str, start: usize, words: &[u64], widths: &[u32]) {
         let Book { words: counted, differences, last, .. } = &mut *self.book();
         let last = last.entry(path.to_owned()).or_default();
@@ -190,8 +187,7 @@ impl Audit {
         self.book().words.values().flatten().sum()
     }
 
-    /// The place whose words, or whose differences, are furthest from uniform, and their [`deviation`]. Places with
-    /// few words are counted together.
+    /// The place whose words or differences are furthest from uniform, and their [`deviation`]; small places as one.
     pub fn worst(&self) -> (String, f64) {
         let book = self.book();
         let both = [worst(&book.words, "words"), worst(&book.differences, "differences")];

@@ -10,12 +10,10 @@ use ndarray::{ArrayD, Dimension, IxDyn, Zip};
 use net::Role;
 
 use crate::abb::Abb;
-use crate::cost::Cost;
 use crate::form::Values;
 use crate::operation::Operation;
-use crate::options::flows_cost_more;
 use crate::twin::Twin;
-use crate::{Error, Evaluation, Options};
+use crate::{DEFAULT_LINK, Error, Evaluation, Options};
 
 /// Exact operations on visible values: runs the twin of every operation.
 ///
@@ -26,12 +24,13 @@ use crate::{Error, Evaluation, Options};
 pub struct Clear {
     twin: Twin,
     evaluation: Evaluation,
+    options: Options,
 }
 
 type W = ArrayD<u64>;
 
-/// Round trip of the links over which a box in the clear decides as the parties do.
-const LINK_OF_TWINS: Duration = Duration::from_millis(4);
+/// The link over which a box in the clear decides as the parties of two phases do.
+const LINK_OF_TWINS: net::Shape = net::Shape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
 
 impl Clear {
     /// A box at the root of the operation path.
@@ -41,7 +40,9 @@ impl Clear {
 
     /// The twin of boxes that evaluate functions by `evaluation`.
     pub fn evaluating(evaluation: Evaluation) -> Self {
-        Clear { evaluation, ..Self::default() }
+        let preprocess = evaluation == Evaluation::Masked;
+        let link = if preprocess { LINK_OF_TWINS } else { DEFAULT_LINK };
+        Clear { evaluation, options: Options { preprocess, link, ..Options::default() }, ..Self::default() }
     }
 }
 
@@ -103,16 +104,12 @@ impl Abb for Clear {
         x.mapv(|v| (v & 1) as u8)
     }
 
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
     fn evaluation(&self) -> Evaluation {
         self.evaluation
-    }
-
-    fn wire_time(&self, cost: &Cost) -> Duration {
-        Options::default().wire_time(cost)
-    }
-
-    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
-        self.evaluation == Evaluation::Masked && flows_cost_more(LINK_OF_TWINS, flows, leaves)
     }
 
     fn expect_below(&mut self, x: &W, bits: u32) -> Result<(), Error> {

@@ -18,8 +18,7 @@ use crate::plans::Plans;
 use crate::session::Session;
 use crate::work::Kernel;
 
-/// A kind of correlation. Its fields say everything that the words depend on, so kinds that compare equal are
-/// interchangeable.
+/// A kind of correlation. Its fields say all that the words depend on, so equal kinds are interchangeable.
 pub trait Correlation: Debug + Send + Sync + 'static {
     /// Name of the scope in which the offline phase books it.
     fn scope(&self) -> &'static str;
@@ -64,7 +63,6 @@ impl CorrelationKind {
         CorrelationKind(Arc::new(kind))
     }
 
-    /// The batches that make `units`.
     pub(crate) fn batches(&self, units: usize) -> impl Iterator<Item = usize> + use<> {
         let batch = self.batch().max(1);
         (0..units).step_by(batch).map(move |start| batch.min(units - start))

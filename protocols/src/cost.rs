@@ -207,7 +207,6 @@ impl Cost {
         self
     }
 
-    /// The sum of `of` over all steps.
     pub(crate) fn sum(&self, of: impl Fn(&Step) -> u64) -> u64 {
         self.runs.iter().map(|run| run.times * run.steps.iter().map(&of).sum::<u64>()).sum()
     }
@@ -258,8 +257,7 @@ impl Cost {
         flags.take(1).any(|offline| offline)
     }
 
-    /// The number of flows, maximal runs of messages in one direction, online and offline. It counts this cost on its
-    /// own, as a ledger does.
+    /// The number of flows, maximal runs of messages in one direction, of this cost alone, online and offline.
     pub fn flows(&self) -> u64 {
         let (mut flows, mut last) = (0, None);
         for Run { steps, times } in &self.runs {

@@ -59,8 +59,7 @@ pub enum Error {
         /// Length of the vector.
         len: usize,
     },
-    /// The opened destinations are not those of a permutation: the mask they came from was invalid, or the peer
-    /// departed from the protocol.
+    /// The opened destinations are no permutation: the mask was invalid, or the peer departed from the protocol.
     #[error("the destinations opened for row {row} are not a permutation of its {len} items")]
     Destinations {
         /// Row of the batch.

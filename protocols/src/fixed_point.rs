@@ -3,8 +3,8 @@
 use std::any::Any;
 
 use engine::{
-    CachedOperand, Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE,
-    OperandId, Origin, Precision, Product, Ranking, Right, Select, Tensor, Visible,
+    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE, OperandId,
+    Origin, Precision, Product, Ranking, Right, Select, Tensor, Visible,
 };
 use ndarray::{Array2, ArrayD};
 use net::{Channel, Role};
@@ -16,21 +16,15 @@ use crate::functions::selection::{self, payload_rounding};
 use crate::functions::softmax::{self, CUT};
 use crate::functions::top_k::Selection;
 use crate::functions::{self, argmax};
-use crate::ops::cached::{CachedMatmul, CachedProduct, Operand};
-use crate::ops::linear::Linear;
-use crate::ops::matmul::Matmul;
-use crate::ops::mul::Mul;
-use crate::ops::reveal::Reveal;
-use crate::ops::reveal::RevealRounded;
-use crate::ops::sum_squares::SumSquares;
 use crate::ops::truncate;
-use crate::ops::truncate::Truncation;
+use crate::ops::{
+    CachedMatmul, CachedProduct, Linear, Matmul, Mul, Operand, Reveal, RevealRounded, SumSquares, Truncation,
+};
 use crate::preparation::Made;
 use crate::session::Session;
-use crate::stock::{Needs, Stock};
+use crate::stock::Needs;
 use crate::weight::{FixedWeight, MIN_WEIGHT_FRAC};
-use crate::words::Words;
-use crate::words::signed;
+use crate::words::{Words, signed};
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, TwoParty};
 
 /// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
@@ -67,9 +61,8 @@ const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden
 const _: () = assert!(LogitBits::MAX <= FRAC + MIN_WEIGHT_FRAC, "products have as many fractional bits");
 const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
 
-/// A bound on the words that the operation `origin` returns, in units of the last place. It also holds for inputs
-/// outside the range that the operation supports, because it follows from the ring of the truncation that made the
-/// words.
+/// A bound on the words that the operation `origin` returns, in units of the last place. It holds for inputs out of
+/// range, too, because it follows from the ring of the truncation that made them.
 ///
 /// # Errors
 /// [`Error::Width`] for a magnitude that gathering does not support.
@@ -106,9 +99,8 @@ impl Secure {
         self.abb.session().channel()
     }
 
-    /// The offline phase of a two-phase session. It makes all correlations of `needs`, which a plan of the same run
-    /// lists, and books them as `offline`. The server passes all its weights, whose names must differ. `progress`
-    /// is called with what is done so far.
+    /// The offline phase: makes all correlations of `needs`, which a plan of the same run lists. The server passes
+    /// all its weights, whose names must differ. `progress` is called with what is done so far.
     pub fn prepare(
         &mut self,
         needs: &Needs,
@@ -138,22 +130,6 @@ impl Secure {
         missing.operands.retain(|id, _| !begun(id));
         self.prepare(&missing, weights, progress)?;
         self.abb.prepare_more(needs, operands.iter_mut().map(|operand| &mut **operand))
-    }
-
-    /// Forgets all cached operands: their caches are gone, and those of another text take their names.
-    pub fn forget_operands(&mut self) {
-        self.abb.stock().forget_operands();
-    }
-
-    /// Takes out what was prepared, for a later session with the same peer.
-    pub fn take_stock(&mut self) -> Stock {
-        std::mem::take(self.abb.stock())
-    }
-
-    /// Puts in what an earlier session with the same peer prepared. This comes before the first operation, and the
-    /// peer does the same.
-    pub fn set_stock(&mut self, stock: Stock) {
-        *self.abb.stock() = stock;
     }
 }
 
@@ -191,34 +167,6 @@ impl<B: Abb> FixedPoint<B> {
         self.abb.apply(Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 }, x)
     }
 
-    /// The left factor of a product of matrices.
-    fn narrow(&mut self, a: &B::Words) -> Result<B::Words, Error> {
-        self.abb.apply(Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH }, a)
-    }
-
-    /// Products of matrices, with [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`]. Those with
-    /// cached operands go together.
-    fn products(&mut self, factors: Vec<Product<Self>>) -> Result<Vec<B::Words>, EngineError> {
-        let left = factors.iter().map(|product| self.narrow(product.left)).collect::<Result<Vec<_>, _>>()?;
-        let mut out: Vec<Option<B::Words>> = left.iter().map(|_| None).collect();
-        let (mut cached, mut places) = (Vec::new(), Vec::new());
-        for (i, Product { right, .. }) in factors.into_iter().enumerate() {
-            match right {
-                Right::Fresh(b) => out[i] = Some(self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&left[i], b))?),
-                Right::Cached { tensor, operand } => {
-                    let axis = operand.id().kind.axis();
-                    cached.push(CachedProduct { a: &left[i], b: tensor, axis, operand });
-                    places.push(i);
-                }
-            }
-        }
-        if !cached.is_empty() {
-            let products = self.abb.apply(CachedMatmul { width: MATMUL_WIDTH }, cached)?;
-            places.into_iter().zip(products).for_each(|(place, product)| out[place] = Some(product));
-        }
-        Ok(out.into_iter().flatten().collect())
-    }
-
     /// The truncation `how` of all of `parts` at once.
     fn rounded(&mut self, parts: Vec<B::Words>, how: Truncation) -> Result<Vec<B::Words>, Error> {
         if let [one] = &parts[..] {
@@ -242,12 +190,32 @@ impl<B: Abb> FixedPoint<B> {
     }
 }
 
+/// Methods of the engine that are functions of its box.
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $function:path;)*) => {$(
+        fn $name(&mut self, $($argument: $type),*) -> Result<$result, EngineError> {
+            Ok($function(&mut self.abb, $($argument),*)?)
+        }
+    )*};
+}
+
 impl<B: Abb> Engine for FixedPoint<B> {
     type Tensor = B::Words;
     type Weight = FixedWeight;
     type Operand = Operand;
 
     const CLEAR: bool = B::CLEAR;
+
+    functions! {
+        rows(table: &FixedWeight, start: usize, count: usize) -> B::Words = functions::rows;
+        softmax_each(parts: &[Visible<B::Words>]) -> Vec<B::Words> = functions::softmax_each;
+        soft_cap(x: &B::Words, cap: f32) -> B::Words = functions::soft_cap;
+        gelu(x: &B::Words, form: Gelu) -> B::Words = functions::gelu;
+        relu(x: &B::Words) -> B::Words = functions::relu;
+        silu(x: &B::Words) -> B::Words = functions::silu;
+        rms_norm(x: &B::Words, eps: f32) -> B::Words = functions::rms_norm;
+        rope(x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32>) -> B::Words = functions::rope;
+    }
 
     fn enter(&mut self, name: &str) {
         self.abb.enter(name);
@@ -276,10 +244,6 @@ impl<B: Abb> Engine for FixedPoint<B> {
     fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<B::Words, EngineError> {
         let rows = functions::embed(&mut self.abb, table, ids, count)?;
         Ok(self.round(&rows, EMBED_FRAC, EMBED_WIDTH)?)
-    }
-
-    fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<B::Words, EngineError> {
-        Ok(functions::rows(&mut self.abb, table, start, count)?)
     }
 
     fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
@@ -311,12 +275,33 @@ impl<B: Abb> Engine for FixedPoint<B> {
         self.abb.public(values.shape(), |at| (f64::from(values[at]) * units).round() as i64 as u64)
     }
 
+    /// Products have [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`] until they are rounded.
+    /// Those with cached operands go together.
     fn matmul_each(
         &mut self,
         products: Vec<Product<Self>>,
         precision: Precision,
     ) -> Result<Vec<B::Words>, EngineError> {
-        let products = self.products(products)?;
+        let narrow = Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH };
+        let left =
+            products.iter().map(|product| self.abb.apply(narrow, product.left)).collect::<Result<Vec<_>, _>>()?;
+        let mut out: Vec<Option<B::Words>> = left.iter().map(|_| None).collect();
+        let (mut cached, mut places) = (Vec::new(), Vec::new());
+        for (i, Product { right, .. }) in products.into_iter().enumerate() {
+            match right {
+                Right::Fresh(b) => out[i] = Some(self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&left[i], b))?),
+                Right::Cached { tensor, operand } => {
+                    let axis = operand.id().kind.axis();
+                    cached.push(CachedProduct { a: &left[i], b: tensor, axis, operand });
+                    places.push(i);
+                }
+            }
+        }
+        if !cached.is_empty() {
+            let products = self.abb.apply(CachedMatmul { width: MATMUL_WIDTH }, cached)?;
+            places.into_iter().zip(products).for_each(|(place, product)| out[place] = Some(product));
+        }
+        let products: Vec<B::Words> = out.into_iter().flatten().collect();
         if precision == Precision::Full {
             return Ok(self.rounded(products, MATMUL_ROUNDING)?);
         }
@@ -324,14 +309,6 @@ impl<B: Abb> Engine for FixedPoint<B> {
             self.abb.expect_below(product, SCORES_ROUNDING.width - 2)?;
         }
         Ok(self.rounded(products, SCORES_ROUNDING)?)
-    }
-
-    fn softmax_each(&mut self, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, EngineError> {
-        Ok(functions::softmax_each(&mut self.abb, parts)?)
-    }
-
-    fn soft_cap(&mut self, x: &B::Words, cap: f32) -> Result<B::Words, EngineError> {
-        Ok(functions::soft_cap(&mut self.abb, x, cap)?)
     }
 
     fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, EngineError> {
@@ -343,26 +320,6 @@ impl<B: Abb> Engine for FixedPoint<B> {
         });
         let shift = self.abb.input(Role::Client, &shape, shift.as_ref())?;
         Ok(x.plus(&shift))
-    }
-
-    fn gelu(&mut self, x: &B::Words, form: Gelu) -> Result<B::Words, EngineError> {
-        Ok(functions::gelu(&mut self.abb, x, form)?)
-    }
-
-    fn relu(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
-        Ok(functions::relu(&mut self.abb, x)?)
-    }
-
-    fn silu(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
-        Ok(functions::silu(&mut self.abb, x)?)
-    }
-
-    fn rms_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, EngineError> {
-        Ok(functions::rms_norm(&mut self.abb, x, eps)?)
-    }
-
-    fn rope(&mut self, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<B::Words, EngineError> {
-        Ok(functions::rope(&mut self.abb, x, cos, sin)?)
     }
 
     fn reveal(&mut self, x: &B::Words) -> Result<Option<ArrayD<f32>>, EngineError> {
@@ -401,7 +358,13 @@ impl<B: Abb> Engine for FixedPoint<B> {
 }
 
 impl<B: Abb> Select for FixedPoint<B> {
-    type Selection = Selection<B>;
+    type Selection = Selection<B::Words>;
+
+    functions! {
+        top_k(x: &B::Words, how: &Ranking) -> Self::Selection = selection::choose;
+        in_order(chosen: &Self::Selection) -> Self::Selection = selection::in_order;
+        scatter(chosen: &Self::Selection, x: &B::Words, magnitude: u32) -> B::Words = selection::scatter;
+    }
 
     fn sum_last(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
         Ok(x.sum_last())
@@ -435,26 +398,27 @@ impl<B: Abb> Select for FixedPoint<B> {
         Ok(ceiling(origin)?)
     }
 
-    fn top_k(&mut self, x: &B::Words, how: &Ranking) -> Result<Selection<B>, EngineError> {
-        Ok(selection::choose(&mut self.abb, x, how)?)
-    }
-
-    fn one_hot(&mut self, chosen: &Selection<B>) -> Result<Selection<B>, EngineError> {
+    fn one_hot(&mut self, chosen: &Self::Selection) -> Result<Self::Selection, EngineError> {
         Ok(Selection::OneHot(selection::one_hot(&mut self.abb, chosen)?))
     }
 
     fn compose(
         &mut self,
-        first: &Selection<B>,
+        first: &Self::Selection,
         fan_out: usize,
-        second: &Selection<B>,
-    ) -> Result<Selection<B>, EngineError> {
+        second: &Self::Selection,
+    ) -> Result<Self::Selection, EngineError> {
         let first = selection::one_hot(&mut self.abb, first)?;
         let second = selection::one_hot(&mut self.abb, second)?;
         Ok(Selection::OneHot(selection::compose(&mut self.abb, &first, fan_out, &second)?))
     }
 
-    fn gather(&mut self, chosen: &Selection<B>, from: Right<Self>, magnitude: u32) -> Result<B::Words, EngineError> {
+    fn gather(
+        &mut self,
+        chosen: &Self::Selection,
+        from: Right<Self>,
+        magnitude: u32,
+    ) -> Result<B::Words, EngineError> {
         Ok(match from {
             Right::Fresh(x) => selection::gather(&mut self.abb, chosen, x, magnitude)?,
             Right::Cached { tensor, operand } => {
@@ -463,29 +427,7 @@ impl<B: Abb> Select for FixedPoint<B> {
         })
     }
 
-    fn scatter(&mut self, chosen: &Selection<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, EngineError> {
-        Ok(selection::scatter(&mut self.abb, chosen, x, magnitude)?)
-    }
-
-    fn in_order(&mut self, chosen: &Selection<B>) -> Result<Selection<B>, EngineError> {
-        Ok(selection::in_order(&mut self.abb, chosen)?)
-    }
-
-    fn chosen(&self, chosen: &Selection<B>) -> Option<Vec<Vec<usize>>> {
+    fn chosen(&self, chosen: &Self::Selection) -> Option<Vec<Vec<usize>>> {
         selection::chosen(&self.abb, chosen)
-    }
-}
-
-impl CachedOperand for Operand {
-    fn new(id: OperandId) -> Self {
-        Operand::new(id)
-    }
-
-    fn roll_back(&mut self, tokens: usize) {
-        self.cut(tokens);
-    }
-
-    fn fork(&self) -> Option<Self> {
-        Operand::fork(self)
     }
 }

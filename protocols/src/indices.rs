@@ -3,8 +3,7 @@
 use std::cell::LazyCell;
 use std::fmt;
 
-/// Positions in a vector. Their number is known at once, and all that a plan asks for. The positions are made when a
-/// box with values asks for the first time.
+/// Positions in a vector, made when a box with values asks for the first time. A plan asks for their number alone.
 pub struct Indices<'a> {
     len: usize,
     list: LazyCell<Vec<usize>, Box<dyn FnOnce() -> Vec<usize> + 'a>>,

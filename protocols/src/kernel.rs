@@ -3,10 +3,9 @@
 //! Results are exact modulo 2^64, so every path agrees bit for bit; tests check it.
 //!
 //! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64 takes one
-//! product of 32 by 32 bits, signed, and the low half of another; processors have both for vectors, but few have
-//! products of 64 bits.
+//! product of 32 by 32 bits, signed, and the low half of another; few processors have vectors of products of 64 bits.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bits::cpu::{Cpu, Level};
 use engine::Order;
@@ -52,14 +51,35 @@ pub(crate) fn times_words(x: &[u64], y: &[u64], inputs: usize, outputs: usize) -
     times_words_on(family(), x, y, inputs, outputs)
 }
 
+/// `$body`, compiled for the vector registers of each level, at `$level`, which must be one of this processor's:
+/// [`family`] is, and tests ask for no other.
+macro_rules! at_level {
+    ($level:expr, |$($argument:ident: $type:ty),*| -> $result:ty $body:block) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx512f,avx512dq")]
+            fn avx512($($argument: $type),*) -> $result $body
+            #[target_feature(enable = "avx2")]
+            fn avx2($($argument: $type),*) -> $result $body
+            match $level {
+                // SAFETY: the processor has the instructions of the level.
+                Level::Avx512 | Level::Ifma => return unsafe { avx512($($argument),*) },
+                // SAFETY: the same.
+                Level::Avx2 => return unsafe { avx2($($argument),*) },
+                Level::Portable => {}
+            }
+        }
+        let _: Level = $level;
+        $body
+    }};
+}
+pub(crate) use at_level;
+
 /// The kernels to use.
-fn family() -> Level {
-    let cpu = Cpu::get();
-    match cpu.level() {
-        // What the kernels of IFMA would do, these do already.
-        Level::Ifma => Level::Avx512,
-        level => level,
-    }
+pub(crate) fn family() -> Level {
+    // What the kernels of IFMA would do, those of AVX-512 do already. Inner products ask for each word.
+    static FAMILY: LazyLock<Level> = LazyLock::new(|| Cpu::get().level().min(Level::Avx512));
+    *FAMILY
 }
 
 /// The halves of words: x = low + 2^32 high.
@@ -81,7 +101,7 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
     let rows = x.len().checked_div(inputs).unwrap_or(0);
     let halves = Halves::new(x);
     match w.order() {
-        Order::Rows => strips(rows, outputs, |start, columns, out| {
+        Order::Rows => strips(rows, outputs, strip(rows, outputs), |start, columns, out| {
             let mut lines = vec![0; DEPTH * columns];
             let mut high = vec![0u32; rows * columns];
             for first in (0..inputs).step_by(DEPTH) {
@@ -102,38 +122,26 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
             }
             out.iter_mut().zip(&high).for_each(|(out, &h)| *out = out.wrapping_add(u64::from(h) << 32));
         }),
-        Order::Columns => {
-            let mut out = vec![0; rows * outputs];
-            let tasks: Vec<Vec<u64>> = (0..outputs)
-                .into_par_iter()
-                .step_by(COLUMNS)
-                .map(|start| {
-                    let columns = COLUMNS.min(outputs - start);
-                    let mut sums = vec![0u64; rows * columns];
-                    let mut line = [0; PIECE];
-                    for (from, column) in (0..inputs).step_by(PIECE).flat_map(|i| (0..columns).map(move |c| (i, c))) {
-                        let line = &mut line[..PIECE.min(inputs - from)];
-                        w.read(start + column, from, line);
-                        for row in 0..rows {
-                            let part = row * inputs + from..row * inputs + from + line.len();
-                            let (low, high) = (&halves.low[part.clone()], &halves.high[part]);
-                            let sum = &mut sums[row * columns + column];
-                            *sum = sum.wrapping_add(inner(level, low, high, line));
-                        }
-                    }
-                    sums
-                })
-                .collect();
-            place(&tasks, COLUMNS, outputs, &mut out);
-            out
-        }
+        Order::Columns => strips(rows, outputs, COLUMNS, |start, columns, sums| {
+            let mut line = [0; PIECE];
+            for (from, column) in (0..inputs).step_by(PIECE).flat_map(|i| (0..columns).map(move |c| (i, c))) {
+                let line = &mut line[..PIECE.min(inputs - from)];
+                w.read(start + column, from, line);
+                for row in 0..rows {
+                    let part = row * inputs + from..row * inputs + from + line.len();
+                    let (low, high) = (&halves.low[part.clone()], &halves.high[part]);
+                    let sum = &mut sums[row * columns + column];
+                    *sum = sum.wrapping_add(inner(level, low, high, line));
+                }
+            }
+        }),
     }
 }
 
 fn times_words_on(level: Level, x: &[u64], y: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
     assert_eq!(y.len(), inputs * outputs, "entries of the right factor");
     let rows = x.len().checked_div(inputs).unwrap_or(0);
-    strips(rows, outputs, |start, columns, out| {
+    strips(rows, outputs, strip(rows, outputs), |start, columns, out| {
         // All rows of x use a block of the matrix while it is in the cache.
         for first in (0..inputs).step_by(64) {
             let block = first..inputs.min(first + 64);
@@ -144,38 +152,29 @@ fn times_words_on(level: Level, x: &[u64], y: &[u64], inputs: usize, outputs: us
     })
 }
 
-/// Rows of `outputs` sums from tasks that each fill a strip of columns: those from the first number on, as many as
-/// the second says.
-fn strips(rows: usize, outputs: usize, fill: impl Fn(usize, usize, &mut [u64]) + Sync) -> Vec<u64> {
-    // Long pieces of rows are read fastest, but every thread needs some.
+/// Columns of a task. Long pieces of rows are read fastest, but every thread needs some.
+fn strip(rows: usize, outputs: usize) -> usize {
     let (least, most) = STRIP;
-    let width = outputs
-        .div_ceil(rayon::current_num_threads())
-        .next_multiple_of(64)
-        .clamp(least, least.max(most / rows.max(1)));
-    let strips: Vec<Vec<u64>> = (0..outputs)
-        .into_par_iter()
-        .step_by(width)
-        .map(|start| {
-            let columns = width.min(outputs - start);
-            let mut out = vec![0; rows * columns];
-            fill(start, columns, &mut out);
-            out
-        })
-        .collect();
-    let mut out = vec![0; rows * outputs];
-    place(&strips, width, outputs, &mut out);
-    out
+    let width = outputs.div_ceil(rayon::current_num_threads()).next_multiple_of(64);
+    width.clamp(least, least.max(most / rows.max(1)))
 }
 
-/// Puts strips of `width` columns side by side.
-fn place(strips: &[Vec<u64>], width: usize, outputs: usize, out: &mut [u64]) {
+/// Rows of `outputs` sums from tasks of `width` columns each: `fill` gets the first, their number and the sums.
+fn strips(rows: usize, outputs: usize, width: usize, fill: impl Fn(usize, usize, &mut [u64]) + Sync) -> Vec<u64> {
+    let columns = |start: usize| width.min(outputs - start);
+    let filled = (0..outputs).into_par_iter().step_by(width).map(|start| {
+        let mut out = vec![0; rows * columns(start)];
+        fill(start, columns(start), &mut out);
+        out
+    });
+    let strips: Vec<Vec<u64>> = filled.collect();
+    let mut out = vec![0; rows * outputs];
     for (strip, start) in strips.iter().zip((0..outputs).step_by(width)) {
-        let columns = width.min(outputs - start);
-        for (out, strip) in out.chunks_exact_mut(outputs).zip(strip.chunks_exact(columns)) {
-            out[start..start + columns].copy_from_slice(strip);
+        for (out, strip) in out.chunks_exact_mut(outputs).zip(strip.chunks_exact(columns(start))) {
+            out[start..start + strip.len()].copy_from_slice(strip);
         }
     }
+    out
 }
 
 /// Adds `low[i] lines[i]` to `low_sums` and `high[i] lines[i]` to `high_sums`, modulo 2^32, for every line.
@@ -190,18 +189,14 @@ fn scale_lines(
     let columns = low_sums.len();
     let lines: [&[i32]; DEPTH] = std::array::from_fn(|i| &lines[i * columns..(i + 1) * columns]);
     let high_sums = &mut high_sums[..columns];
+    let (_, done): (Level, _) = (level, 0);
     #[cfg(target_arch = "x86_64")]
     let done = match level {
         // SAFETY: `family` is a level of this processor, and tests ask for no other.
         Level::Avx2 | Level::Avx512 | Level::Ifma => unsafe {
             x86_64::scale_lines_avx2(low, high, &lines, low_sums, high_sums)
         },
-        Level::Portable => 0,
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let done = {
-        let _: Level = level;
-        0
+        Level::Portable => done,
     };
     for c in done..columns {
         for (line, (low, high)) in lines.iter().zip(low.iter().zip(high)) {
@@ -214,19 +209,16 @@ fn scale_lines(
 
 /// The inner product of the words (low, high) and of `line`.
 fn inner(level: Level, low: &[i32], high: &[u32], line: &[i32]) -> u64 {
+    let (_, done): (Level, _) = (level, (0, (0u64, 0u32)));
     #[cfg(target_arch = "x86_64")]
-    let (done, (sum, top)) = match level {
+    let done = match level {
         // SAFETY: `family` is a level of this processor, and tests ask for no other.
         Level::Avx512 | Level::Ifma => (line.len() / 16 * 16, unsafe { x86_64::inner_avx512(low, high, line) }),
         // SAFETY: the same.
         Level::Avx2 => (line.len() / 8 * 8, unsafe { x86_64::inner_avx2(low, high, line) }),
-        Level::Portable => (0, (0, 0)),
+        Level::Portable => done,
     };
-    #[cfg(not(target_arch = "x86_64"))]
-    let (done, (sum, top)) = {
-        let _: Level = level;
-        (0, (0u64, 0u32))
-    };
+    let (done, (sum, top)) = done;
     let rest = low[done..].iter().zip(&high[done..]).zip(&line[done..]);
     let (sum, top) = rest.fold((sum, top), |(sum, top), ((low, high), w)| {
         let product = (i64::from(*low) * i64::from(*w)) as u64;
@@ -235,11 +227,9 @@ fn inner(level: Level, low: &[i32], high: &[u32], line: &[i32]) -> u64 {
     sum.wrapping_add(u64::from(top) << 32)
 }
 
-/// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`. The loop is the same for every level,
-/// compiled for its instructions: AVX-512 has products of 64 bits.
+/// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`. AVX-512 has products of 64 bits.
 fn scale_words(level: Level, x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
-    #[inline(always)]
-    fn run(x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
+    at_level!(level, |x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]| -> () {
         const ROWS: usize = 4;
         let columns = out.len();
         let row = |i: usize| &y[at + i * pitch..][..columns];
@@ -257,27 +247,13 @@ fn scale_words(level: Level, x: &[u64], y: &[u64], at: usize, pitch: usize, out:
             out.iter_mut().zip(row(i)).for_each(|(out, y)| *out = out.wrapping_add(x.wrapping_mul(*y)));
             i += 1;
         }
-    }
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2")]
-        fn avx2(x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
-            run(x, y, at, pitch, out);
-        }
-        #[target_feature(enable = "avx512f,avx512dq")]
-        fn avx512(x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
-            run(x, y, at, pitch, out);
-        }
-        match level {
-            // SAFETY: `family` is a level of this processor, and tests ask for no other.
-            Level::Avx512 | Level::Ifma => return unsafe { avx512(x, y, at, pitch, out) },
-            // SAFETY: the same.
-            Level::Avx2 => return unsafe { avx2(x, y, at, pitch, out) },
-            Level::Portable => {}
-        }
-    }
-    let _: Level = level;
-    run(x, y, at, pitch, out);
+    })
+}
+
+/// The levels of this processor.
+#[cfg(test)]
+pub(crate) fn levels() -> impl Iterator<Item = Level> {
+    Level::ALL.into_iter().filter(|level| *level <= family())
 }
 
 #[cfg(test)]
@@ -300,11 +276,6 @@ mod tests {
             }
         }
         out
-    }
-
-    /// The levels of this processor.
-    fn levels() -> impl Iterator<Item = Level> {
-        Level::ALL.into_iter().filter(|level| *level <= family())
     }
 
     proptest! {

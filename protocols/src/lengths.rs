@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use crate::indices::Indices;
 
-/// The lengths of rows that lie one after another in a vector. The rows of all heads of a layer have the same
-/// lengths, so they are kept as a pattern that repeats, beside the number of rows of each length, which is all that a
-/// cost depends on. Clones share them.
+/// The lengths of rows that lie one after another in a vector: a pattern that repeats, as the rows of all heads are
+/// alike, and the number of rows of each length, on which a cost depends. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Lengths {
     pattern: Arc<[usize]>,
@@ -122,11 +121,6 @@ impl Counts {
         self.0.last().map_or(0, |&(n, _)| n)
     }
 
-    /// The length of the shortest row; 0 if there are no rows.
-    pub fn shortest(&self) -> usize {
-        self.0.first().map_or(0, |&(n, _)| n)
-    }
-
     /// The counts of the lengths divided by `by`, rounded up.
     pub fn divided(&self, by: usize) -> Self {
         let mut counts = Vec::new();
@@ -167,7 +161,6 @@ mod tests {
             prop_assert_eq!(lengths.total(), list.iter().sum::<usize>());
             prop_assert_eq!(lengths.counts().clone(), Lengths::from(&list[..]).counts().clone());
             prop_assert_eq!(lengths.counts().longest(), list.iter().copied().max().unwrap_or(0));
-            prop_assert_eq!(lengths.counts().shortest(), list.iter().copied().min().unwrap_or(0));
             prop_assert_eq!(lengths.counts().sum(|n| n * n), list.iter().map(|n| n * n).sum::<usize>());
             let divided: Vec<usize> = list.iter().map(|n| n.div_ceil(by)).collect();
             prop_assert_eq!(lengths.counts().divided(by), Lengths::from(&divided[..]).counts().clone());
@@ -190,12 +183,5 @@ mod tests {
             prop_assert_eq!(lengths.padded(10).list().to_vec(), padded);
             prop_assert_eq!(lengths.spans().collect::<Vec<_>>(), spans);
         }
-    }
-
-    #[test]
-    fn equal_rows() {
-        let lengths = Lengths::equal(5, 3);
-        assert_eq!(lengths.iter().collect::<Vec<_>>(), [5, 5, 5]);
-        assert_eq!(lengths.counts().iter().collect::<Vec<_>>(), [(5, 3)]);
     }
 }

@@ -29,8 +29,7 @@ use net::{Channel, Ledger, NetError, Role, memory_pair};
 
 use crate::{Error, Options, Session, TwoParty};
 
-/// The time for which a party waits for a message of the other. Only a deadlock takes this long, because a party that
-/// fails hangs up.
+/// The time for which a party waits for a message. Only a deadlock takes this long: who fails hangs up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Two connected parties with a session each. Keys and pools are kept from one [`Pair::run`] to the next.
@@ -117,7 +116,7 @@ fn both<V: Send, T: Send>(
 mod tests {
     use super::*;
     use crate::Abb;
-    use crate::ops::compare::AtLeast;
+    use crate::ops::AtLeast;
     use crate::tests::DEALER;
 
     #[test]

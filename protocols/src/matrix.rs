@@ -1,8 +1,7 @@
 //! The server's matrices: integers that are made from a checkpoint's numbers when they are read.
 //!
 //! A model of 7 billion weights is 27 GB as integers of 32 bits and 13.5 GB as published. So a matrix stays where it
-//! is published, in the page cache, and the products that need it round a few thousand entries at a time
-//! (`kernel`, [`he::Entries`]).
+//! is published, in the page cache, and products round a few thousand entries at a time (`kernel`, [`he::Entries`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,8 +47,7 @@ impl FixedMatrix {
         Self::of(inputs, outputs, Entries::Rounded { numbers, frac })
     }
 
-    /// The integers `entries`, row by row. Panics unless there are `inputs * outputs`, all below 2^[`WEIGHT_BITS`] in
-    /// magnitude.
+    /// The integers `entries`, row by row. Panics unless their number fits, and all are below 2^[`WEIGHT_BITS`].
     pub fn integers(inputs: usize, outputs: usize, entries: Vec<i32>) -> Self {
         assert_eq!(entries.len(), inputs * outputs, "entries of a matrix");
         assert!(entries.iter().all(|w| w.unsigned_abs() >> WEIGHT_BITS == 0), "entries below 2^{WEIGHT_BITS}");
@@ -84,8 +82,7 @@ impl FixedMatrix {
         self.spread.as_ref().map(|(spread, number)| (spread, *number))
     }
 
-    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` names this matrix
-    /// alone.
+    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` is its own.
     pub fn keep_in(self, cache: Arc<WeightCache>, key: u64) -> Self {
         FixedMatrix { kept: Some((cache, key)), ..self }
     }

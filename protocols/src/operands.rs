@@ -1,5 +1,4 @@
-//! Sizes of products with cached operands. A cached operand is a matrix that grows from product to product; see
-//! [`cached`](crate::ops::cached).
+//! Sizes of products with cached operands. See [`cached`](crate::ops::cached).
 
 use std::fmt;
 
@@ -94,8 +93,7 @@ impl Events {
         (self.tokens() * self.form.row()) as u64 + products.sum::<u64>()
     }
 
-    /// Splits the products into runs that are prepared together. A run has up to `most` words, or is a single product
-    /// that has more.
+    /// Splits the products into runs that are prepared together, of up to `most` words or of a single product.
     pub fn batches(&self, most: u64) -> Vec<Events> {
         let mut batches: Vec<Events> = Vec::new();
         let mut words = 0;

@@ -13,8 +13,7 @@
 //!     Clear:    operation.twin(...)
 //! ```
 //!
-//! So `operands` and `correlations` decide whether an operation is prepared. A plan books what a session does because
-//! both follow the same steps.
+//! So `operands` and `correlations` decide whether an operation is prepared. A plan follows the same steps.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -47,7 +46,6 @@ pub trait Operation {
     /// The public sizes that cost and correlations depend on.
     type Size;
 
-    /// The cached operands of `input`, whose masks the box takes before all else. Without any, as in one phase, and
     /// The cached operands of `input`, whose masks the box takes before all else. Operations other than
     /// [`CachedMatmul`](crate::ops::cached::CachedMatmul) have none.
     fn operands<'i, F: Form>(&self, input: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {
@@ -152,6 +150,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
 /// Imports of the file of an operation.
 pub mod prelude {
     pub use ndarray::ArrayD;
+    pub use net::Role;
 
     pub(crate) use super::entrywise;
     pub use super::{Operation, appended, flat, shaped};
@@ -163,6 +162,7 @@ pub mod prelude {
     pub use crate::plans::Plans;
     pub use crate::session::Session;
     pub use crate::twin::Twin;
+    pub use crate::words::{mask, signed};
     pub use crate::work::Kernel;
-    pub use crate::{Error, Tensor};
+    pub use crate::{Error, Shape, Tensor};
 }

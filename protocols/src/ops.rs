@@ -32,6 +32,27 @@ pub mod truncate;
 use std::convert::Infallible;
 
 use crate::cost::Cost;
+pub use b2a::B2a;
+pub use cached::{CachedMatmul, CachedProduct, Operand};
+pub use compare::AtLeast;
+pub use embed::Embed;
+pub use evaluate::{Evaluate, Function};
+pub use extend::ExtendColumns;
+pub use fss::counts::CountAtLeast;
+pub use fss::tails::EvaluateNear;
+pub use fss::threshold::NonZero;
+pub use linear::Linear;
+pub use matmul::Matmul;
+pub use mul::{Mul, MulRows};
+pub use mux::{Choose, Mux, Select, Selector};
+pub use mux_columns::MuxColumns;
+pub use one_hot::OneHot;
+pub use quickselect::Quickselect;
+pub use reveal::{Open, Reveal, RevealRounded};
+pub use row_max::RowMax;
+pub use shuffle::{Permutations, Permute, Shuffle};
+pub use sum_squares::SumSquares;
+pub use truncate::Truncation;
 
 /// The most OTs in one batch of a chosen-OT protocol. Larger inputs go in several batches, each with its own flows,
 /// so that keys and pads stay below some 100 MB.

@@ -36,11 +36,6 @@ pub enum Masks {
 /// between forms of a protocol, so it need not be exact; both parties must have the same.
 const LEAF_NANOSECONDS: u64 = 5;
 
-/// Whether `flows` take longer than `leaves` over a link with this `round_trip`.
-pub(crate) fn flows_cost_more(round_trip: Duration, flows: u32, leaves: u64) -> bool {
-    u128::from(LEAF_NANOSECONDS.saturating_mul(leaves)) < u128::from(flows) * (round_trip / 2).as_nanos()
-}
-
 /// Public choices of a session. Both parties state the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -49,13 +44,11 @@ pub struct Options {
     /// Whether the session has two phases. Online operations then consume correlations, which do not depend on the
     /// data and are or could have been made before it is known, and send masked words only. See [`crate::stock`].
     pub preprocess: bool,
-    /// Rate and delay of the link. Operations use them to weigh messages and flows (maximal runs of messages in one
-    /// direction) against computation.
+    /// Rate and delay of the link, by which operations weigh messages and flows against computation.
     pub link: Shape,
     /// Whether matrix products pack their responses.
     pub packing: Packing,
-    /// Cores that each party is taken to have when products under encryption are planned: fewer send more and compute
-    /// less.
+    /// Cores that each party is taken to have in plans under encryption: fewer send more and compute less.
     pub cores: u32,
     /// Preparation of products with private matrices, if the session has two phases.
     pub masks: Masks,
@@ -66,18 +59,21 @@ pub const DEFAULT_LINK: Shape = Shape { bytes_per_second: 125_000_000, round_tri
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            ot: CotKind::default(),
-            preprocess: false,
-            link: DEFAULT_LINK,
-            packing: Packing::Auto,
-            cores: he::DEFAULT_CORES,
-            masks: Masks::Seeded,
-        }
+        Options::DEFAULT
     }
 }
 
 impl Options {
+    /// One phase over a link of which nothing is known.
+    pub const DEFAULT: Options = Options {
+        ot: CotKind::Silent,
+        preprocess: false,
+        link: DEFAULT_LINK,
+        packing: Packing::Auto,
+        cores: he::DEFAULT_CORES,
+        masks: Masks::Seeded,
+    };
+
     /// Evaluation of functions: in two phases by FSS keys, in one phase by look-up or keys.
     pub fn evaluation(&self) -> Evaluation {
         if self.preprocess { Evaluation::Masked } else { Evaluation::Activations }
@@ -92,7 +88,8 @@ impl Options {
 
     /// Whether a two-phase session evaluates so that it takes `flows` fewer and expands `leaves` leaves of keys more.
     pub fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
-        self.preprocess && flows_cost_more(self.link.round_trip, flows, leaves)
+        let flows_take = u128::from(flows) * (self.link.round_trip / 2).as_nanos();
+        self.preprocess && u128::from(LEAF_NANOSECONDS.saturating_mul(leaves)) < flows_take
     }
 
     /// Whether the link is slower than 1 Gbit/s. Flows and online bytes then outweigh other costs.

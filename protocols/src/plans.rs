@@ -1,6 +1,8 @@
 //! Plans of operations, which cost estimates and protocols share.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use he::{MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
@@ -8,8 +10,7 @@ use he::{MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, PlanOptions, See
 use crate::lengths::Counts;
 use crate::{Error, Options};
 
-/// Plans of HE operations and of tournaments, kept by shape: searching for them again in a loop over many tokens
-/// would be slow.
+/// Plans of HE operations and of tournaments, kept by shape, because a search for every token would be slow.
 #[derive(Debug)]
 pub struct Plans {
     options: Options,
@@ -83,16 +84,11 @@ impl Plans {
 
     /// The plan of a matrix product whose operand is random.
     pub fn seeded(&mut self, spec: MatmulSpec) -> Result<Arc<SeededPlan>, Error> {
-        if let Some(plan) = self.seeded.get(&spec) {
-            return Ok(plan.clone());
-        }
-        let plan = Arc::new(SeededPlan::with_options(spec, self.plan_options)?);
-        self.seeded.insert(spec, plan.clone());
-        Ok(plan)
+        let options = self.plan_options;
+        known(&mut self.seeded, spec, || Ok(SeededPlan::with_options(spec, options)?))
     }
 
-    /// The rounds of a tournament on rows of words of `width` bits, which `search` finds the first time by what
-    /// `prices` says of that width.
+    /// The rounds of a tournament on words of `width` bits, which `search` finds the first time by their `prices`.
     pub(crate) fn rounds(
         &mut self,
         rows: &Counts,
@@ -106,13 +102,20 @@ impl Plans {
 
     /// The plan of elementwise products.
     pub fn ole(&mut self, len: usize, width: u32, kind: OleKind) -> Result<Arc<OlePlan>, Error> {
-        if let Some(plan) = self.ole.get(&(len, width, kind)) {
-            return Ok(plan.clone());
-        }
-        let plan = Arc::new(OlePlan::new(len, width, kind)?);
-        self.ole.insert((len, width, kind), plan.clone());
-        Ok(plan)
+        known(&mut self.ole, (len, width, kind), || Ok(OlePlan::new(len, width, kind)?))
     }
+}
+
+/// The plan of `key`, made the first time.
+fn known<K: Eq + Hash, P>(
+    plans: &mut HashMap<K, Arc<P>>,
+    key: K,
+    make: impl FnOnce() -> Result<P, Error>,
+) -> Result<Arc<P>, Error> {
+    Ok(match plans.entry(key) {
+        Entry::Occupied(plan) => plan.get().clone(),
+        Entry::Vacant(place) => place.insert(Arc::new(make()?)).clone(),
+    })
 }
 
 /// From here on products of shared matrices are planned alike if their dimensions agree in the leading bits: a cache

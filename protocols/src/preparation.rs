@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use net::{Ledger, Phase, Role};
 
-use crate::Error;
-use crate::OperandId;
 use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
 use crate::operands::Events;
-use crate::ops::cached::{self, Operand};
+use crate::ops::{Operand, cached};
 use crate::plans::Plans;
-use crate::session::Session;
-use crate::stock::{MAX_COTS_AHEAD, Needs, Stock, Use};
+use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
+use crate::two_party::TwoParty;
 use crate::work::{Kernel, Rates, Work};
+use crate::{Error, OperandId};
 
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
@@ -81,8 +80,7 @@ impl Job<'_> {
     }
 }
 
-/// Each piece of the offline phase and its cost, in order. All costs are `offline`; they do not include refills of the
-/// OT pools.
+/// Each piece of the offline phase and its cost, `offline` and without refills of the OT pools, in order.
 pub fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Arc<Cost>)>, Error> {
     // The operands of all layers grow alike, and the cost of a long prompt's is large.
     let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
@@ -116,76 +114,78 @@ fn refill_seconds(rates: &Rates, count: usize) -> f64 {
     count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive))
 }
 
-/// Fills `stock` with everything in `needs`. On the server, `matrix` returns the values of a weight by its name.
-/// `progress` is called with what is done so far.
-pub(crate) fn prepare_all<'a>(
-    session: &mut Session,
-    stock: &mut Stock,
-    needs: &Needs,
-    matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
-    progress: &mut dyn FnMut(Made),
-) -> Result<(), Error> {
-    let costs = costs(needs, session.plans())?;
-    let rates = Rates::reference();
-    let seconds_of = |job: &Job, cost: &Cost| match job {
-        Job::Cots(_, count) => refill_seconds(&rates, *count),
-        Job::Units(..) | Job::Operand(..) => seconds(&rates, cost),
-    };
-    let all_bytes = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
-    let all_seconds: f64 = costs.iter().map(|(job, cost)| seconds_of(job, cost)).sum();
-    let mut tell = |bytes: u64, seconds: f64| {
-        let work = if all_seconds > 0.0 { (seconds / all_seconds).min(1.0) } else { 1.0 };
-        progress(Made { bytes, all_bytes, work });
-    };
-    let (mut done, mut worked) = (0, 0.0);
-    tell(done, worked);
-    session.channel().ledger_mut().enter(SCOPE);
-    for (job, cost) in costs {
-        session.channel().ledger_mut().enter(job.scope());
-        let job_seconds = seconds_of(&job, &cost);
-        match job {
-            Job::Units(kind, units) => {
-                let (mut made, mut units_made) = (done, 0);
-                for batch in kind.batches(units) {
-                    stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
-                    made += kind.cost(session.plans(), batch)?.total_bytes();
-                    units_made += batch;
-                    tell(made, worked + job_seconds * units_made as f64 / units.max(1) as f64);
-                }
-            }
-            Job::Operand(id, events) => {
-                let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
-                drop(stock.operands.insert(id, masks));
-            }
-            Job::Cots(sender, count) => session.reserve(sender, count)?,
-        }
-        job.end(needs, session.channel().ledger_mut());
-        done += cost.total_bytes();
-        worked += job_seconds;
+impl TwoParty {
+    /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
+    /// by its name. `progress` is called with what is done so far.
+    pub fn prepare<'a>(
+        &mut self,
+        needs: &Needs,
+        matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
+        progress: &mut dyn FnMut(Made),
+    ) -> Result<(), Error> {
+        let TwoParty { session, stock } = self;
+        let costs = costs(needs, session.plans())?;
+        let rates = Rates::reference();
+        let seconds_of = |job: &Job, cost: &Cost| match job {
+            Job::Cots(_, count) => refill_seconds(&rates, *count),
+            Job::Units(..) | Job::Operand(..) => seconds(&rates, cost),
+        };
+        let all_bytes = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
+        let all_seconds: f64 = costs.iter().map(|(job, cost)| seconds_of(job, cost)).sum();
+        let mut tell = |bytes: u64, seconds: f64| {
+            let work = if all_seconds > 0.0 { (seconds / all_seconds).min(1.0) } else { 1.0 };
+            progress(Made { bytes, all_bytes, work });
+        };
+        let (mut done, mut worked) = (0, 0.0);
         tell(done, worked);
+        session.channel().ledger_mut().enter(SCOPE);
+        for (job, cost) in costs {
+            session.channel().ledger_mut().enter(job.scope());
+            let job_seconds = seconds_of(&job, &cost);
+            match job {
+                Job::Units(kind, units) => {
+                    let (mut made, mut units_made) = (done, 0);
+                    for batch in kind.batches(units) {
+                        stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
+                        made += kind.cost(session.plans(), batch)?.total_bytes();
+                        units_made += batch;
+                        tell(made, worked + job_seconds * units_made as f64 / units.max(1) as f64);
+                    }
+                }
+                Job::Operand(id, events) => {
+                    let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
+                    drop(stock.operands.insert(id, masks));
+                }
+                Job::Cots(sender, count) => session.reserve(sender, count)?,
+            }
+            job.end(needs, session.channel().ledger_mut());
+            done += cost.total_bytes();
+            worked += job_seconds;
+            tell(done, worked);
+        }
+        session.channel().ledger_mut().leave();
+        Ok(())
     }
-    session.channel().ledger_mut().leave();
-    Ok(())
-}
 
-/// [`prepare_all`] of the products in `needs` with those of the `operands` that have had products already. They
-/// follow the order of their names, which is the same at both parties.
-pub(crate) fn prepare_more<'a>(
-    session: &mut Session,
-    stock: &mut Stock,
-    needs: &Needs,
-    operands: impl IntoIterator<Item = &'a mut Operand>,
-) -> Result<(), Error> {
-    let begun = operands.into_iter().filter(|operand| operand.has_begun());
-    let mut begun: BTreeMap<OperandId, &mut Operand> = begun.map(|operand| (operand.id(), operand)).collect();
-    session.channel().ledger_mut().enter(SCOPE);
-    for (id, events) in &needs.operands {
-        let Some(operand) = begun.get_mut(id) else { continue };
-        let job = Job::Operand(*id, events);
-        session.channel().ledger_mut().enter(job.scope());
-        session.offline(|s| operand.prepare(s, &mut stock.spill, events))?;
-        job.end(needs, session.channel().ledger_mut());
+    /// Makes the masks of the products in `needs` with those of the `operands` that have had products already. They
+    /// follow the order of their names, which is the same at both parties.
+    pub fn prepare_more<'a>(
+        &mut self,
+        needs: &Needs,
+        operands: impl IntoIterator<Item = &'a mut Operand>,
+    ) -> Result<(), Error> {
+        let TwoParty { session, stock } = self;
+        let begun = operands.into_iter().filter(|operand| operand.has_begun());
+        let mut begun: BTreeMap<OperandId, &mut Operand> = begun.map(|operand| (operand.id(), operand)).collect();
+        session.channel().ledger_mut().enter(SCOPE);
+        for (id, events) in &needs.operands {
+            let Some(operand) = begun.get_mut(id) else { continue };
+            let job = Job::Operand(*id, events);
+            session.channel().ledger_mut().enter(job.scope());
+            session.offline(|s| operand.prepare(s, &mut stock.spill, events))?;
+            job.end(needs, session.channel().ledger_mut());
+        }
+        session.channel().ledger_mut().leave();
+        Ok(())
     }
-    session.channel().ledger_mut().leave();
-    Ok(())
 }

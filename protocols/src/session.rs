@@ -63,8 +63,7 @@ impl Session {
         Ok(Session::with_pools(channel, options, sender, receiver, rng))
     }
 
-    /// A session on pools of OTs that exist already, which nothing is sent for: in tests those of the ideal dealer.
-    /// The peer holds the other ends of both.
+    /// A session on pools of OTs of which the peer holds the other ends. Nothing is sent for them.
     pub fn with_pools(
         channel: Channel,
         options: Options,
@@ -159,7 +158,11 @@ impl Session {
 
     /// Runs `steps`, which do not depend on the data, with their messages booked as `offline`.
     pub fn offline<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
-        let phase = self.channel.ledger_mut().set_phase(Phase::Offline);
+        self.booked(Phase::Offline, steps)
+    }
+
+    fn booked<T>(&mut self, phase: Phase, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        let phase = self.channel.ledger_mut().set_phase(phase);
         let done = steps(self);
         self.channel.ledger_mut().set_phase(phase);
         done
@@ -170,7 +173,7 @@ impl Session {
     pub fn own_key(&mut self, set: ParamSet, packed: bool) -> Result<Arc<SecretKey>, Error> {
         let secret = match self.own_keys.get(&set) {
             Some(secret) => secret.clone(),
-            None => self.setup(|s| {
+            None => self.booked(Phase::Setup, |s| {
                 let (secret, public) = SecretKey::generate(set, &mut s.rng);
                 s.channel.send(PUBLIC_KEY, &public.to_bytes())?;
                 let secret = Arc::new(secret);
@@ -179,7 +182,7 @@ impl Session {
             })?,
         };
         if packed && !self.own_galois.contains(&set) {
-            self.setup(|s| {
+            self.booked(Phase::Setup, |s| {
                 let message = GaloisKeys::message(&secret, &mut s.rng);
                 s.channel.send_owned(GALOIS_KEYS, message)?;
                 s.own_galois.insert(set);
@@ -193,13 +196,13 @@ impl Session {
     pub fn peer_keys(&mut self, set: ParamSet, packed: bool) -> Result<PeerKeys, Error> {
         let mut keys = match self.peer_keys.get(&set) {
             Some(keys) => keys.clone(),
-            None => self.setup(|s| {
+            None => self.booked(Phase::Setup, |s| {
                 let bytes = s.channel.recv(PUBLIC_KEY, PublicKey::bytes(set))?;
                 Ok(PeerKeys { public: Arc::new(PublicKey::from_bytes(set, &bytes)?), galois: None })
             })?,
         };
         if packed && keys.galois.is_none() {
-            keys.galois = self.setup(|s| {
+            keys.galois = self.booked(Phase::Setup, |s| {
                 let bytes = s.channel.recv(GALOIS_KEYS, GaloisKeys::bytes(set))?;
                 Ok(Some(Arc::new(GaloisKeys::from_bytes(set, &bytes)?)))
             })?;
@@ -215,13 +218,5 @@ impl Session {
             return Ok((self.own_key(set, packed)?, peer));
         }
         Ok((self.own_key(set, packed)?, self.peer_keys(set, packed)?))
-    }
-
-    /// Runs `steps` with their messages booked as `setup`.
-    fn setup<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
-        let phase = self.channel.ledger_mut().set_phase(Phase::Setup);
-        let done = steps(self);
-        self.channel.ledger_mut().set_phase(phase);
-        done
     }
 }

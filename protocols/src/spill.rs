@@ -10,10 +10,9 @@
 //! in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks. Nothing but
 //! what was written is ever taken back.
 //!
-//! The place of a chunk is written anew once the chunk is gone, so the file is as long as the most chunks that waited
-//! at a time. A chunk owns its place, and gives it back after its key is wiped: when it was read, or when its queue
-//! is dropped. No key of the old chunk is left then that would decrypt either ciphertext, and no other chunk can have
-//! the place. A chunk that could not be read stays in its queue and keeps its place.
+//! A chunk owns its place and gives it back after its key is wiped: when it was read, or when its queue is dropped.
+//! So the file is as long as the most chunks that waited at a time, and no key is left that would decrypt an
+//! overwritten chunk or its successor. A chunk that could not be read stays in its queue and keeps its place.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -30,12 +29,10 @@ use thiserror::Error;
 use zerocopy::IntoBytes;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Words of a chunk.
 pub(super) const CHUNK_WORDS: usize = 1 << 15;
 const CHUNK_BYTES: usize = 8 * CHUNK_WORDS;
 
-/// Chunks that are written or read together, encrypted or decrypted in parallel: enough for several cores, few enough
-/// to stay in a cache.
+/// Chunks that are written or read together and in parallel: enough for several cores, few enough for a cache.
 const GROUP: usize = 8;
 
 /// Why a stock cannot be kept.
@@ -86,7 +83,6 @@ fn free_bytes(dir: &Path) -> Option<u64> {
     Some(of.f_bavail.saturating_mul(of.f_frsize))
 }
 
-/// Not known here.
 #[cfg(not(unix))]
 fn free_bytes(_: &Path) -> Option<u64> {
     None
@@ -101,7 +97,6 @@ pub(crate) struct Spill {
     hidden: Vec<u64>,
 }
 
-/// Where chunks may be written.
 #[derive(Debug, Default)]
 struct Places {
     /// Bytes of the file that have been given out.
@@ -140,8 +135,7 @@ impl Drop for Place {
 
 /// A chunk in the file: [`CHUNK_WORDS`] words.
 struct Chunk {
-    /// Boxed: moving the chunk leaves no copy. Fields are dropped in this order, so it is wiped before the place is
-    /// free.
+    /// Boxed, so that moving leaves no copy. Fields are dropped in order: it is wiped before the place is free.
     key: Box<Zeroizing<[u8; 32]>>,
     /// Of the bytes in the file.
     hash: blake3::Hash,
@@ -220,12 +214,10 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Words left.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Appends `words`.
     pub(crate) fn push(&mut self, mut words: &[u64], spill: &mut Spill) -> Result<(), StockError> {
         while !words.is_empty() {
             let whole = words.len() - words.len() % CHUNK_WORDS;
@@ -329,7 +321,6 @@ mod tests {
 
     use super::*;
 
-    /// Word number `i` of queue `q`.
     fn word(q: usize, i: usize) -> u64 {
         ((q << 32 | i) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -349,7 +340,6 @@ mod tests {
         spill.file.as_mut().unwrap()
     }
 
-    /// Lengths around a chunk's and small ones.
     fn length() -> impl Strategy<Value = usize> {
         prop_oneof![0usize..100, CHUNK_WORDS - 2..CHUNK_WORDS + 3, 2 * CHUNK_WORDS - 1..3 * CHUNK_WORDS + 2]
     }
@@ -357,17 +347,27 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever is pushed and taken in whatever order, words come out as they went in, each queue's in its order.
+        /// Whatever is pushed, filled in, taken and dropped, words come out of each queue as they went in.
         #[test]
-        fn words_come_out_as_they_went_in(steps in prop::collection::vec((0usize..3, any::<bool>(), length()), 1..24)) {
+        fn words_come_out_as_they_went_in(steps in prop::collection::vec((0usize..3, 0..16, length()), 1..24)) {
             let mut spill = Spill::default();
             let mut queues: [Queue; 3] = Default::default();
             let mut ends = [(0, 0); 3];
-            for (q, put, count) in steps {
+            for (q, step, count) in steps {
                 let (first, last) = &mut ends[q];
-                if put {
+                if step < 5 {
                     queues[q].push(&words(q, *last..*last + count), &mut spill).unwrap();
                     *last += count;
+                } else if step < 9 {
+                    let end = *last + count;
+                    queues[q].fill(count, &mut spill, |piece| {
+                        piece.copy_from_slice(&words(q, *last..*last + piece.len()));
+                        *last += piece.len();
+                        Ok::<_, StockError>(())
+                    }).unwrap();
+                    prop_assert_eq!(*last, end, "every word is asked for once");
+                } else if step == 9 {
+                    (queues[q], *first) = (Queue::default(), *last);
                 } else {
                     let count = count.min(*last - *first);
                     prop_assert_eq!(&**queues[q].take(count, &mut spill).unwrap(), &*words(q, *first..*first + count));
@@ -389,43 +389,11 @@ mod tests {
     }
 
     #[test]
-    fn filling_asks_for_every_word_once() {
-        let mut spill = Spill::default();
-        for count in [0, 1, CHUNK_WORDS, 2 * CHUNK_WORDS + 5] {
-            let mut next = 0;
-            let mut queue = Queue::default();
-            let mut fill = |count: usize| {
-                queue.fill(count, &mut spill, |piece| {
-                    piece.copy_from_slice(&words(0, next..next + piece.len()));
-                    next += piece.len();
-                    Ok::<_, StockError>(())
-                })
-            };
-            // A second filling goes behind the first.
-            fill(count).and_then(|()| fill(7)).unwrap();
-            assert_eq!((next, queue.len()), (count + 7, count + 7));
-            assert_eq!(*queue.take(count + 7, &mut spill).unwrap(), words(0, 0..count + 7));
-        }
-    }
-
-    #[test]
     fn a_small_queue_needs_no_file() {
         let mut spill = Spill::default();
         let mut queue = queue(CHUNK_WORDS - 1, &mut spill);
         assert_eq!(*queue.take(3, &mut spill).unwrap(), words(0, 0..3));
         assert!(spill.file.is_none());
-    }
-
-    #[test]
-    fn a_queue_dropped_halfway_leaves_the_others_whole() {
-        let mut spill = Spill::default();
-        let (mut left, mut stays) = (queue(3 * CHUNK_WORDS, &mut spill), Queue::default());
-        stays.push(&words(1, 0..2 * CHUNK_WORDS + 1), &mut spill).unwrap();
-        assert_eq!(*left.take(CHUNK_WORDS + 1, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS + 1));
-        drop(left);
-        let mut fresh = queue(CHUNK_WORDS, &mut spill);
-        assert_eq!(*stays.take(2 * CHUNK_WORDS + 1, &mut spill).unwrap(), words(1, 0..2 * CHUNK_WORDS + 1));
-        assert_eq!(*fresh.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
     }
 
     /// The file is as long as the most that waited at a time, also where queues are dropped with chunks left.

@@ -1,9 +1,8 @@
 //! Products with a matrix of which several processes have some columns each.
 //!
 //! Only the products of integers are spread, those of [`FixedMatrix::times`](crate::FixedMatrix::times): the online
-//! phase takes no others, and neither does the run in the clear before a model is served. Columns are independent of
-//! each other and everything is exact modulo 2^64, so the words are those of one process. Products under encryption
-//! read the whole matrix in one process.
+//! phase takes no others, and neither does the run in the clear before a model is served. Columns are independent and
+//! exact modulo 2^64, so the words are those of one process. Products under encryption take place in one process.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -18,14 +17,12 @@ pub type OwnProduct = Arc<dyn Fn(&[u64]) -> Vec<u64> + Send + Sync>;
 
 /// Processes that multiply by the same matrices together. Each has a range of the columns of every matrix.
 ///
-/// A matrix is known by its number, which counts the weights in the order in which they are loaded. That order is
-/// the same in all processes.
+/// A matrix is known by its number, which counts the weights as they are loaded, in one order everywhere.
 pub trait Spread: Debug + Send + Sync {
     /// The columns of this process, for a matrix with `outputs` of them.
     fn columns(&self, outputs: usize) -> Range<usize>;
 
-    /// The largest of what all processes say of their columns of the next matrix. Every process calls this once a
-    /// matrix.
+    /// The largest of what all processes say of their columns of the next matrix. All call this once a matrix.
     ///
     /// # Errors
     /// [`Error::Spread`] if a process cannot answer.

@@ -1,25 +1,19 @@
 //! The arithmetic black box between two parties: words as additive shares modulo 2^64, bits as exclusive-or shares.
 
-use std::time::Duration;
-
 use ndarray::{ArrayD, Dimension, IxDyn};
 use net::Role;
 
 use crate::abb::Abb;
-use crate::cost::Cost;
 use crate::form::Values;
-use crate::matrix::FixedMatrix;
 use crate::operation::Operation;
-use crate::ops::cached::Operand;
-use crate::preparation::{self, Made};
 use crate::session::Session;
-use crate::stock::{Needs, Stock};
-use crate::{Error, Evaluation};
+use crate::stock::Stock;
+use crate::{Error, Options};
 
 /// Runs every operation as a protocol with the peer, who calls the same operations in the same order.
 pub struct TwoParty {
-    session: Session,
-    stock: Stock,
+    pub(crate) session: Session,
+    pub(crate) stock: Stock,
 }
 
 impl TwoParty {
@@ -36,30 +30,6 @@ impl TwoParty {
     /// The correlations made ahead.
     pub fn stock(&mut self) -> &mut Stock {
         &mut self.stock
-    }
-
-    /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
-    /// by its name. `progress` is called with what is done so far.
-    pub fn prepare<'a>(
-        &mut self,
-        needs: &Needs,
-        matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
-        progress: &mut dyn FnMut(Made),
-    ) -> Result<(), Error> {
-        preparation::prepare_all(&mut self.session, &mut self.stock, needs, matrix, progress)
-    }
-
-    /// Makes the masks of the products in `needs` with those of the `operands` that have had products already.
-    pub fn prepare_more<'a>(
-        &mut self,
-        needs: &Needs,
-        operands: impl IntoIterator<Item = &'a mut Operand>,
-    ) -> Result<(), Error> {
-        preparation::prepare_more(&mut self.session, &mut self.stock, needs, operands)
-    }
-
-    fn is_server(&self) -> bool {
-        self.session.is_server()
     }
 }
 
@@ -91,16 +61,16 @@ impl Abb for TwoParty {
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> ArrayD<u64> {
-        let server = self.is_server();
+        let server = self.session.is_server();
         ArrayD::from_shape_fn(IxDyn(shape), |at| if server { value(at.slice()) } else { 0 })
     }
 
     fn constant(&mut self, shape: &[usize], value: u64) -> ArrayD<u64> {
-        ArrayD::from_elem(IxDyn(shape), if self.is_server() { value } else { 0 })
+        ArrayD::from_elem(IxDyn(shape), if self.session.is_server() { value } else { 0 })
     }
 
     fn add_public(&mut self, x: &ArrayD<u64>, value: u64) -> ArrayD<u64> {
-        if self.is_server() { x.mapv(|x| x.wrapping_add(value)) } else { x.clone() }
+        if self.session.is_server() { x.mapv(|x| x.wrapping_add(value)) } else { x.clone() }
     }
 
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<ArrayD<u64>, Error> {
@@ -110,7 +80,7 @@ impl Abb for TwoParty {
     }
 
     fn not(&mut self, bits: &ArrayD<u8>) -> ArrayD<u8> {
-        if self.is_server() { bits.mapv(|b| b ^ 1) } else { bits.clone() }
+        if self.session.is_server() { bits.mapv(|b| b ^ 1) } else { bits.clone() }
     }
 
     fn xor(&mut self, a: &ArrayD<u8>, b: &ArrayD<u8>) -> ArrayD<u8> {
@@ -121,15 +91,7 @@ impl Abb for TwoParty {
         x.mapv(|x| (x & 1) as u8)
     }
 
-    fn evaluation(&self) -> Evaluation {
-        self.session.options().evaluation()
-    }
-
-    fn wire_time(&self, cost: &Cost) -> Duration {
-        self.session.options().wire_time(cost)
-    }
-
-    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
-        self.session.options().flows_cost_more(flows, leaves)
+    fn options(&self) -> &Options {
+        self.session.options()
     }
 }

@@ -91,8 +91,7 @@ fn quantise_over(spec: &WeightSpec, data: WeightData, spread: Option<&dyn Spread
     Ok(FixedWeight { spec: spec.clone(), frac, values: Some(FixedValues { matrix, bias }) })
 }
 
-/// Loads weights in fixed point. Where the values are known, they decide the number of fractional bits; where they
-/// are not, the other party announces it.
+/// Loads weights in fixed point. Known values decide the number of fractional bits, or the other party announces it.
 #[derive(Debug, Default)]
 pub struct FixedLoader {
     frac_bits: Vec<u32>,
@@ -114,14 +113,12 @@ impl FixedLoader {
         }
     }
 
-    /// A loader of weights whose transforms are kept in `cache`, see [`FixedMatrix::keep_in`]. No other loader uses
-    /// that cache.
+    /// A loader of weights whose transforms are kept in `cache` ([`FixedMatrix::keep_in`]), which is its own.
     pub fn keeping(cache: WeightCache) -> Self {
         FixedLoader { cache: Some(Arc::new(cache)), ..FixedLoader::default() }
     }
 
-    /// Has the largest entries of the weights found, and their products taken, by all processes of `spread`. All load
-    /// the same weights.
+    /// Has largest entries found and products taken by all processes of `spread`, which load the same weights.
     pub fn spread_over(self, spread: Arc<dyn Spread>) -> Self {
         FixedLoader { spread: Some(spread), ..self }
     }
@@ -131,9 +128,7 @@ impl FixedLoader {
     pub fn frac_bits(&self) -> &[u32] {
         &self.frac_bits
     }
-}
 
-impl FixedLoader {
     /// The weight, its matrix by its number in the cache and with other processes.
     fn numbered(&self, weight: FixedWeight) -> FixedWeight {
         let number = self.frac_bits.len();

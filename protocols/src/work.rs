@@ -1,8 +1,7 @@
 //! The work of an operation, known from shapes alone like its messages.
 //!
 //! The work of a [`Cost`](crate::cost::Cost) is counted by *kernel*: a loop whose time for one unit hardly depends on
-//! the shape around it. A machine's seconds for a unit of each ([`Rates`]) are measured once, and then predict every
-//! shape.
+//! the shape around it. A machine's seconds for a unit of each ([`Rates`]) predict every shape.
 
 use std::fmt;
 

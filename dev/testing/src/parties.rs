@@ -8,14 +8,7 @@ use rand::Rng;
 
 /// One phase over the ideal dealer of OTs, which sends nothing: for tests of all but the OTs.
 #[cfg(feature = "laws")]
-pub const DEALER: Options = Options {
-    ot: ot::CotKind::Dealer,
-    preprocess: false,
-    link: protocols::DEFAULT_LINK,
-    packing: protocols::Packing::Auto,
-    cores: protocols::DEFAULT_CORES,
-    masks: protocols::Masks::Seeded,
-};
+pub const DEALER: Options = Options { ot: ot::CotKind::Dealer, ..Options::DEFAULT };
 
 /// [`DEALER`] in two phases, over a link slow enough for all that can be prepared.
 #[cfg(feature = "laws")]

@@ -40,7 +40,7 @@ impl Operation for Again {
     }
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(opening::open_cost(shape.iter().product::<usize>() + usize::from(self.0 == Fault::Cost), WIDTH))
+        Ok(opening::open_cost(shape.iter().product::<usize>() + usize::from(self.0 == Fault::Cost), &[WIDTH]))
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
@@ -50,7 +50,7 @@ impl Operation for Again {
             Fault::Reuse => same.next_u64(),
             _ => s.rng().next_u64(),
         });
-        let opened = shaped(x.shape(), opening::masked(s, &flat(&x.plus(&mask)), mask.iter().copied(), WIDTH)?);
+        let opened = shaped(x.shape(), opening::masked(s, &flat(&x.plus(&mask)), mask.iter().copied(), &[WIDTH])?);
         let wrong = u64::from(self.0 == Fault::Twin);
         let unmasked = if s.is_server() { opened.minus(&mask) } else { mask.times(u64::MAX) };
         Ok(unmasked.mapv(|word| word.wrapping_add(wrong)))

@@ -13,13 +13,11 @@ const MOST_DRAWS: usize = u64::BITS as usize / 2;
 /// A mark costs more than some steps.
 const FIRST_MARK: u64 = 64;
 
-/// Steps that are played many times. What they send is the same each time, but for refills of the pools. Those also
-/// decide what begins a flow. So a passage counts how often which of its draws wait for a refill, and works the flows
-/// out once for each such pattern.
+/// Steps that are played many times. They send the same each time, but for refills, which also decide what begins a
+/// flow. So a passage counts which draws wait how often, and works the flows out once for each pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Passage {
     draws: Vec<Draw>,
-    /// The phase of the patterns.
     phase: Phase,
     patterns: Vec<Pattern>,
 }
@@ -27,8 +25,7 @@ pub(crate) struct Passage {
 /// One way to go through a passage.
 #[derive(Clone, Debug)]
 struct Pattern {
-    /// For every draw, the first in the highest bits, whether a refill sends something to the OT sender, and to the
-    /// OT receiver.
+    /// For every draw, the first highest, whether a refill sends something to the OT sender, and to the receiver.
     waits: u64,
     /// The direction of the last message before the steps.
     first: Option<Direction>,
@@ -36,7 +33,6 @@ struct Pattern {
     last: Option<Direction>,
     /// The traffic booked each time, without the bytes and messages of refills.
     once: Vec<(Phase, Traffic)>,
-    /// The number of times that this happens.
     times: u64,
 }
 
@@ -51,7 +47,6 @@ struct Place {
 /// Where a passage is to be taken from, and how often.
 #[derive(Debug)]
 struct Walk {
-    /// The direction of the last message.
     last: Option<Direction>,
     left: u64,
     /// Bytes and messages that refills have sent, by OT sender.
@@ -59,7 +54,6 @@ struct Walk {
 }
 
 impl Passage {
-    /// The passage `steps`.
     pub(super) fn new(steps: &[Step]) -> Self {
         let draws = steps.iter().filter_map(Draw::of).collect();
         Passage { draws, phase: Phase::Setup, patterns: Vec::new() }
@@ -128,7 +122,6 @@ impl Passage {
         })
     }
 
-    /// The place of a pattern.
     fn pattern(&mut self, steps: &[Step], first: Option<Direction>, waits: u64) -> usize {
         let known = self.patterns.iter().position(|pattern| (pattern.waits, pattern.first) == (waits, first));
         known.unwrap_or_else(|| {
@@ -137,7 +130,6 @@ impl Passage {
         })
     }
 
-    /// The number of times that each pattern happened.
     fn times(&self) -> Vec<u64> {
         self.patterns.iter().map(|pattern| pattern.times).collect()
     }
@@ -208,7 +200,6 @@ impl Pattern {
     }
 }
 
-/// `traffic` `times` times.
 fn repeated(traffic: &Traffic, times: u64) -> Traffic {
     Traffic {
         bytes_client_to_server: traffic.bytes_client_to_server * times,

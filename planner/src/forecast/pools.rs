@@ -12,7 +12,6 @@ pub(super) struct Pools {
     levels: [Level; 2],
 }
 
-/// The pool of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
     made: u64,
@@ -40,22 +39,18 @@ impl Draw {
 }
 
 impl Pools {
-    /// Empty pools of OTs made by `kind`.
     pub(super) fn new(kind: CotKind) -> Self {
         Pools { plan: PoolPlan { kind, min_batch: kind.default_batch() }, levels: Default::default() }
     }
 
-    /// The source of the OTs.
     pub(super) fn kind(&self) -> CotKind {
         self.plan.kind
     }
 
-    /// OTs made so far.
     pub(super) fn made(&self) -> [u64; 2] {
         self.levels.map(|level| level.made)
     }
 
-    /// OTs in the pools.
     pub(super) fn held(&self) -> [usize; 2] {
         self.levels.map(|level| level.held)
     }
@@ -96,7 +91,6 @@ pub(super) fn waiting(wire: &Wire) -> u64 {
     u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
 }
 
-/// Adds `wire` to `sum`, `times` times.
 pub(super) fn add(sum: &mut Wire, wire: &Wire, times: u64) {
     for (sum, run) in [(&mut sum.to_sender, wire.to_sender), (&mut sum.to_receiver, wire.to_receiver)] {
         sum.bytes += times * run.bytes;

@@ -25,14 +25,12 @@ use crate::cost::Cost;
 use crate::functions::fit::kept;
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
-use crate::ops::compare::{self, AtLeast};
-use crate::ops::evaluate::{Evaluate, Function};
-use crate::ops::extend::ExtendColumns;
 use crate::ops::fss::table::CurveSpec;
-use crate::ops::fss::tails::{EvaluateNear, TailedTable};
-use crate::ops::mux::{Choose, Select};
-use crate::ops::mux_columns::MuxColumns;
-use crate::ops::truncate::{self, Truncation};
+use crate::ops::fss::tails::TailedTable;
+use crate::ops::{
+    AtLeast, Choose, Evaluate, EvaluateNear, ExtendColumns, Function, MuxColumns, Select, Truncation, compare,
+    truncate,
+};
 use crate::words::Words;
 use crate::{Error, Evaluation, FRAC, Gelu, Tensor};
 
@@ -149,8 +147,7 @@ static SILU_TAILED: LazyLock<Tailed> =
     LazyLock::new(|| Tailed::fit(TailedShape { index_bits: 8, cell_bits: 7, ratio: 21 }, silu_exact));
 
 impl TailedShape {
-    /// The word of 0, a window above the middle of the cell that the table has: a word counts as one of up to two
-    /// windows below its own.
+    /// The word of 0, a window above the middle of the table's cell: a word may count two windows below its own.
     fn zero(self) -> u64 {
         let middle = (1u64 << (self.cell_bits + self.index_bits) >> 1) + (1u64 << self.index_bits >> 1);
         (middle + 1) << Tailed::LOW_BITS
@@ -288,7 +285,7 @@ pub(super) fn choose<B: Abb>(b: &B, entries: usize, fitted: impl Fn(Evaluation) 
     match b.evaluation() {
         Evaluation::Activations => {
             let [lookup, masked] = [Evaluation::Lookup, Evaluation::Masked].map(fitted);
-            let time = |(activation, function): &Fitted| b.wire_time(&activation.cost(function, entries));
+            let time = |(activation, function): &Fitted| b.options().wire_time(&activation.cost(function, entries));
             if time(&lookup) <= time(&masked) { lookup } else { masked }
         }
         only => fitted(only),
@@ -302,7 +299,8 @@ fn activation<B: Abb>(
     (forms, tailed): (&Forms, &LazyLock<Tailed>),
     f: impl Fn(f64) -> f64,
 ) -> Result<B::Words, Error> {
-    if b.evaluation() == Evaluation::Masked && b.flows_cost_more(TAILS_SAVE, x.len() as u64 * TAILS_LEAVES) {
+    if b.evaluation() == Evaluation::Masked && b.options().flows_cost_more(TAILS_SAVE, x.len() as u64 * TAILS_LEAVES)
+    {
         return tailed.apply(b, x);
     }
     let (activation, function) = choose(b, x.len(), |evaluation| forms.fitted(evaluation, name, &f));
@@ -343,58 +341,28 @@ fn silu_exact(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::functions::testing::{clear_map, worst};
+    use crate::Clear;
+    use crate::functions::testing::within;
+    use ndarray::ArrayD;
 
-    /// Errors over the whole range coarsely, and over the table and its borders at almost every word.
-    fn sweep(end: f64, form: Form, f: impl Fn(f64) -> f64) -> f64 {
-        let (activation, evaluation) = match form.grid.pieces {
-            Pieces::Powers { .. } => (form.activation(identity), Evaluation::Lookup),
-            Pieces::Lines | Pieces::Parabolas => (form.activation(identity), Evaluation::Masked),
-        };
-        let function = activation.fit(&f);
-        println!("{:?}: {} bits", form.grid, function.online_bits());
-        let apply = |x: &[f64]| clear_map(evaluation, x, |b, x| activation.apply(b, &function, x, Right::Input));
-        let far = worst(-1023.99, 1023.99, 200_001, apply, &f);
-        far.max(worst(-end, end, 1_000_001, apply, &f))
-    }
-
-    /// [`sweep`] for a table with tails.
-    fn sweep_tailed(end: f64, tailed: &Tailed, f: impl Fn(f64) -> f64) -> f64 {
-        let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, |b, x| tailed.apply(b, x));
-        let far = worst(-1023.99, 1023.99, 200_001, apply, &f);
-        far.max(worst(-end, end, 1_000_001, apply, &f))
-    }
-
+    /// Over the whole range coarsely, and over the table and its borders at almost every word.
     #[test]
-    fn errors_of_tables_with_tails_over_the_whole_range() {
-        for (name, tailed, f) in [
-            ("gelu tanh", &GELU_TANH, gelu_tanh as fn(f64) -> f64),
-            ("gelu erf", &GELU_ERF, gelu_erf),
-            ("silu", &SILU_TAILED, silu_exact),
-        ] {
-            let error = sweep_tailed(17.0, tailed, f);
-            println!("{name}: {error:.2e}");
-            assert!(error < MAX_GELU_ERROR.min(MAX_SILU_ERROR), "{error}");
-        }
-    }
-
-    #[test]
-    fn gelu_errors_over_the_whole_range() {
-        for (name, f) in [("tanh", gelu_tanh as fn(f64) -> f64), ("erf", gelu_erf)] {
-            for form in [GELU.lookup, GELU.masked] {
-                let error = sweep(5.0, form, f);
-                println!("gelu {name}: {error:.2e}");
-                assert!(error < MAX_GELU_ERROR, "{error}");
+    fn errors_over_the_whole_range() {
+        let all = [
+            (MAX_GELU_ERROR, 5.0, &GELU, &GELU_TANH, gelu_tanh as fn(f64) -> f64),
+            (MAX_GELU_ERROR, 5.0, &GELU, &GELU_ERF, gelu_erf),
+            (MAX_SILU_ERROR, 17.0, &SILU, &SILU_TAILED, silu_exact),
+        ];
+        for (bound, end, forms, tailed, f) in all {
+            let ranges = |end: f64| [(-1023.99, 1023.99, 200_001), (-end, end, 1_000_001)];
+            for (form, evaluation) in [(forms.lookup, Evaluation::Lookup), (forms.masked, Evaluation::Masked)] {
+                let activation = form.activation(identity);
+                let function = activation.fit(f);
+                println!("{:?}: {} bits", form.grid, function.online_bits());
+                let apply = |b: &mut Clear, x: &ArrayD<u64>| activation.apply(b, &function, x, Right::Input);
+                within(bound, &[evaluation], &ranges(end), apply, f);
             }
-        }
-    }
-
-    #[test]
-    fn silu_error_over_the_whole_range() {
-        for form in [SILU.lookup, SILU.masked] {
-            let error = sweep(17.0, form, silu_exact);
-            println!("silu: {error:.2e}");
-            assert!(error < MAX_SILU_ERROR, "{error}");
+            within(bound, &[Evaluation::Masked], &ranges(17.0), |b, x| tailed.apply(b, x), f);
         }
     }
 }

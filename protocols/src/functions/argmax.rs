@@ -1,13 +1,11 @@
 //! The position of the largest entry of each row, by a tournament that carries positions along.
 //!
-//! **Error.** None: comparisons are exact, so the result is a position of the maximum; ties go to
-//! either. **Range.** |x| < 2^11, n < 2^30. **Revealed.** Nothing. *Cost.* ceil(log2 n) rounds of one comparison and
-//! one multiplexer.
+//! **Error.** None: comparisons are exact; ties go to either. **Range.** |x| < 2^11, n < 2^30. **Revealed.** Nothing.
+//! *Cost.* ceil(log2 n) rounds of one comparison and one multiplexer.
 
 use super::tournament::{Round, pair};
 use crate::abb::Abb;
-use crate::ops::compare::AtLeast;
-use crate::ops::mux::Mux;
+use crate::ops::{AtLeast, Mux};
 use crate::words::Words;
 use crate::{Error, FRAC, Lengths, Tensor};
 

@@ -17,19 +17,15 @@
 //! **Range.** Masks modulo 2^ceil(log2 n) at least; any payload. **Error.** None.
 //!
 //! **What each party sees.** Masked messages and the shuffled destinations. These are the fixed permutation
-//! "destinations" after a uniformly random one, which neither party knows and which is used for nothing else. So they
-//! are a uniformly random permutation, whatever the mask. **Revealed.** Nothing: no index of the original order is
-//! ever opened.
+//! "destinations" after a uniformly random one, that neither party knows and that serves nothing else, so they are
+//! uniformly random, whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
 
 use ndarray::ArrayD;
 
 use crate::abb::Abb;
 use crate::functions::top_k::Shuffled;
-use crate::ops::mux::Mux;
-use crate::ops::reveal::Open;
-use crate::ops::shuffle::{Permutations, Permute, Shuffle};
-use crate::words::Words;
-use crate::words::index_bits;
+use crate::ops::{Mux, Open, Permutations, Permute, Shuffle};
+use crate::words::{Words, index_bits};
 use crate::{Error, Indices, Tensor};
 
 /// The `k` items of every row that `mask` keeps: (rows, n) and (rows, n, w) modulo 2^`width` -> (rows, k, w).
@@ -63,7 +59,7 @@ pub fn compact<B: Abb>(
 
 /// Fresh permutations, and where they put the `k` items that `mask` (rows, n) keeps, in their order. What is shuffled
 /// by these permutations is compacted by taking the positions. Nothing else may be opened under them.
-pub(crate) fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>, Error> {
+pub(crate) fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B::Words>, Error> {
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     b.scope("order", |b| {
         let (permutations, indices, opened) = opened(b, mask, k)?;
@@ -77,8 +73,7 @@ pub(crate) fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuf
     })
 }
 
-/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations of the shuffled items. A plan has
-/// no destinations.
+/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations; a plan has none.
 type Opened<B> = (Permutations, <B as Abb>::Words, Option<ArrayD<u64>>);
 
 /// Shuffles the destinations of the items and opens them.
@@ -105,8 +100,7 @@ pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u
     Ok(last.plus(&moved).drop_low(0, bits))
 }
 
-/// For each row the flat positions of the shuffled items that go to places 0..k. A plan opens nothing and takes the
-/// first k.
+/// The flat positions of the shuffled items that go to places 0..k of each row. A plan takes the first k.
 fn places(opened: Option<&ArrayD<u64>>, rows: usize, n: usize, k: usize) -> Result<Vec<usize>, Error> {
     let Some(opened) = opened else {
         return Ok((0..rows).flat_map(|row| row * n..row * n + k).collect());

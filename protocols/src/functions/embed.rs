@@ -4,7 +4,7 @@ use ndarray::ArrayD;
 use net::Role;
 
 use crate::abb::Abb;
-use crate::ops::embed::Embed;
+use crate::ops::Embed;
 use crate::weight::FixedWeight;
 use crate::{Error, FRAC, Tensor};
 

@@ -8,15 +8,13 @@
 //! other inputs give garbage below the same bound. **Revealed.** Nothing. *Cost.* One evaluation and one truncation.
 //!
 //! On masked inputs windows cost little, so there is a table of all differences of scores, too: `exp_to_zero` is 0
-//! where e^-t is next to nothing. It takes no comparison, and its ring leaves so many bits to spare that rounding
-//! sends nothing.
+//! where e^-t is next to nothing. It takes no comparison, and its ring has so many bits that rounding sends nothing.
 
 use crate::abb::Abb;
 use crate::functions::fit::kept;
-use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::fss::table::{FssTable, exp_minus};
-use crate::ops::lookup::Table;
-use crate::ops::truncate::Truncation;
+use crate::ops::lookup::{Table, TableShape};
+use crate::ops::{Evaluate, Function, Truncation};
 use crate::{Error, Evaluation, FRAC};
 
 /// The most by which the argument may lie below 0: 1/2. The maximum of a softmax is exact to less.
@@ -43,24 +41,9 @@ impl ExpTable {
 }
 
 impl Table for ExpTable {
-    fn index_bits(&self) -> u32 {
-        4
-    }
-
-    fn low_bits(&self) -> u32 {
-        FRAC
-    }
-
-    fn out_width(&self) -> u32 {
-        Self::OUT_FRAC + 3
-    }
-
-    fn has_constant(&self) -> bool {
-        false
-    }
-
-    fn factor_bits(&self) -> Vec<u32> {
-        vec![FACTOR_BITS]
+    fn shape(&self) -> TableShape {
+        let (out_width, factor_bits) = (Self::OUT_FRAC + 3, vec![FACTOR_BITS]);
+        TableShape { index_bits: 4, low_bits: FRAC, out_width, constant: false, factor_bits }
     }
 
     fn factors(&self, low: u64, out: &mut [u64]) {
@@ -86,8 +69,7 @@ pub const WHOLE_MARGIN: f64 = 1.0;
 /// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^10.
 pub const WHOLE_RANGE: f64 = 1022.0 - WHOLE_MARGIN;
 
-/// Largest absolute error of `exp_to_zero`: that of the coefficients, a unit of a power times e^3, and the last
-/// rounding.
+/// Largest absolute error of `exp_to_zero`: of the coefficients, a unit of a power times e^3, the last rounding.
 pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 
 const WHOLE_INDEX_BITS: u32 = 10;
@@ -125,9 +107,8 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
     })
 }
 
-/// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 where that is less than e^-16. It takes words
-/// modulo 2^28 at least and returns words modulo 2^[`WHOLE_WIDTH`]. Only boxes that evaluate on masked inputs have
-/// it.
+/// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 below e^-16: from words modulo 2^28 at least to
+/// words modulo 2^[`WHOLE_WIDTH`], on masked inputs alone.
 pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let x = b.add_public(t, (WHOLE_MARGIN * (1u64 << FRAC) as f64) as u64);
@@ -143,31 +124,27 @@ pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::functions::testing::{clear_map, worst};
+    use crate::functions::testing::{fixed, within};
 
     #[test]
     fn error_over_the_whole_range() {
-        let end = EXP_END - 1.0 / (1u64 << FRAC) as f64;
-        for evaluate in [Evaluation::Lookup, Evaluation::Masked] {
-            let apply = |x: &[f64]| clear_map(evaluate, x, |b, x| exp_negative(b, x, 30));
-            let error = worst(-EXP_MARGIN, end, 400_000, apply, |t| (-t).exp());
-            println!("exp, {evaluate:?}: {error:.2e}");
-            assert!(error < MAX_EXP_ERROR, "{error}");
-        }
+        let (range, both) =
+            ((-EXP_MARGIN, EXP_END - 1.0 / (1u64 << FRAC) as f64, 400_000), [Evaluation::Lookup, Evaluation::Masked]);
+        within(MAX_EXP_ERROR, &both, &[range], |b, x| exp_negative(b, x, 30), |t| (-t).exp());
     }
 
     #[test]
     fn error_over_all_differences_of_scores() {
-        let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, exp_to_zero);
-        let near = worst(-WHOLE_MARGIN, 20.0, 400_000, apply, |t| (-t).exp());
-        let far = worst(20.0, WHOLE_RANGE - 1e-5, 100_000, apply, |t| (-t).exp());
-        println!("exp to zero: {near:.2e}, {far:.2e}");
-        assert!(near < MAX_WHOLE_ERROR && far < 0.5 / (1u64 << FRAC) as f64, "{near} {far}");
+        let (near, far) = ((-WHOLE_MARGIN, 20.0, 400_000), (20.0, WHOLE_RANGE - 1e-5, 100_000));
+        let half_a_unit = 0.5 / (1u64 << FRAC) as f64;
+        for (bound, range) in [(MAX_WHOLE_ERROR, near), (half_a_unit, far)] {
+            within(bound, &[Evaluation::Masked], &[range], exp_to_zero, |t| (-t).exp());
+        }
     }
 
     #[test]
     fn a_difference_beyond_the_range_is_refused() {
-        let x = crate::functions::testing::fixed(&[WHOLE_RANGE]);
+        let x = fixed(&[WHOLE_RANGE]);
         let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &x);
         assert!(matches!(&refused, Err(Error::Engine(engine::Error::Range { .. }))), "{refused:?}");
     }

@@ -14,16 +14,14 @@
 //!
 //! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look
 //! at differences without their low [`DROPPED`] bits, by shares whose low halves may carry, so a winner may fall
-//! short by less than [`UNIT`] each round. A maximum is thus an entry of the row, at most ceil(log2 n) [`UNIT`] below
-//! the largest, and a minimum likewise above the smallest. `abs` returns x or -x, which may be -|x| where |x| <
-//! [`UNIT`].
+//! short by less than [`UNIT`] each round. A maximum is an entry at most ceil(log2 n) [`UNIT`] below the largest, and
+//! a minimum likewise. `abs` may be -|x| where |x| < [`UNIT`].
 //!
 //! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.
 
 use super::tournament::{Round, pair};
 use crate::abb::Abb;
-use crate::ops::compare::AtLeast;
-use crate::ops::mux::Mux;
+use crate::ops::{AtLeast, Mux};
 use crate::words::Words;
 use crate::{Error, FRAC, Lengths, Tensor};
 
@@ -71,7 +69,6 @@ pub fn abs<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     })
 }
 
-/// The larger of a and c, vectors.
 fn larger<B: Abb>(b: &mut B, a: &B::Words, c: &B::Words) -> Result<B::Words, Error> {
     Ok(c.plus(&larger_part(b, &a.minus(c))?))
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use crate::Evaluation;
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::spline::Spline;
-use crate::ops::evaluate::Function;
+use crate::ops::Function;
 use crate::ops::fss::table::FssTable;
 
 impl Grid {
@@ -27,7 +27,6 @@ impl Grid {
     }
 }
 
-/// The tables of a function for the two protocols.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grids {
     /// For look-up.

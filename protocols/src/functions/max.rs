@@ -25,11 +25,9 @@
 
 use crate::abb::Abb;
 use crate::functions::exp::EXP_MARGIN;
-use crate::ops::b2a::B2a;
-use crate::ops::fss::counts::{CountAtLeast, VALUE_BITS, VALUES};
-use crate::ops::fss::threshold::{self, NonZero};
-use crate::ops::mux_columns::MuxColumns;
-use crate::ops::row_max::RowMax;
+use crate::ops::fss::counts::{VALUE_BITS, VALUES};
+use crate::ops::fss::threshold;
+use crate::ops::{B2a, CountAtLeast, MuxColumns, NonZero, RowMax};
 use crate::words::Words;
 use crate::{Error, FRAC, Lengths, Tensor};
 
@@ -44,8 +42,7 @@ pub const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
 const _: () = assert!(2.0 * UNIT <= EXP_MARGIN, "the exponential takes what is cut off");
 
-/// (rows), modulo 2^[`MAX_WIDTH`]: the maxima of rows of different `lengths`, each at least 1, which lie one after
-/// another in the vector `x`.
+/// (rows) modulo 2^[`MAX_WIDTH`]: the maxima of the rows of `lengths`, each at least 1, of the vector `x`.
 pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
     assert_eq!(x.len(), lengths.total(), "entries of the rows");
     assert!(lengths.counts().iter().all(|(n, _)| n > 0), "lengths of the rows");

@@ -1,15 +1,13 @@
 //! Composite functions, written once over [`Abb`](crate::Abb).
 //!
 //! Words have [`FRAC`](crate::FRAC) fractional bits and are taken and returned modulo 2^64 unless a function says
-//! otherwise. Each module states the functionality, the source of the formula, the range of inputs and results, the
-//! error over the whole range (a test fails above it), what is revealed (nothing, throughout) and the operations
-//! spent.
+//! otherwise. Each module states functionality, source, range, the error over the whole range (a test fails above
+//! it), what is revealed (nothing, throughout) and the operations spent.
 
 pub mod activation;
 pub mod argmax;
 pub mod compact;
 pub mod embed;
-pub mod equal;
 pub mod exp;
 pub mod extrema;
 pub mod fit;
@@ -37,8 +35,7 @@ pub use rope::rope;
 pub use soft_cap::soft_cap;
 pub use softmax::{softmax, softmax_each};
 
-/// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, rounding errors of a
-/// few units included.
+/// The narrowest ring whose truncation takes `bound` at `frac` fractional bits, and a few units of rounding.
 pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
     let width = (bound * 1.001).log2() + f64::from(frac) + 2.0;
     debug_assert!(width <= 64.0, "{bound} at {frac} fractional bits needs a ring of {width} bits");
@@ -66,30 +63,25 @@ pub(crate) mod testing {
         word as i64 as f64 / (1u64 << FRAC) as f64
     }
 
-    /// A function in the clear on numbers.
-    pub(crate) fn clear_map(
-        evaluation: Evaluation,
-        x: &[f64],
-        f: impl FnOnce(&mut Clear, &ArrayD<u64>) -> Result<ArrayD<u64>, Error>,
-    ) -> Vec<f64> {
-        let y = f(&mut Clear::evaluating(evaluation), &fixed(x)).expect("inputs are in range");
-        y.iter().map(|&y| real(y)).collect()
-    }
-
-    /// Largest error of `f` against `truth` over `count` equally spaced numbers of [low, high], both ends included.
-    pub(crate) fn worst(
-        low: f64,
-        high: f64,
-        count: usize,
-        f: impl FnOnce(&[f64]) -> Vec<f64>,
+    /// Asserts that `f` in the clear, by each of `evaluations`, is off by less than `bound` from `truth` at equally
+    /// spaced numbers of each of `ranges`: the first, the last, how many.
+    pub(crate) fn within(
+        bound: f64,
+        evaluations: &[Evaluation],
+        ranges: &[(f64, f64, usize)],
+        f: impl Fn(&mut Clear, &ArrayD<u64>) -> Result<ArrayD<u64>, Error>,
         truth: impl Fn(f64) -> f64,
-    ) -> f64 {
+    ) {
         let unit = (1u64 << FRAC) as f64;
-        let x: Vec<f64> = (0..count)
-            .map(|i| ((low + (high - low) * i as f64 / (count - 1) as f64) * unit).round() / unit)
-            .collect();
-        let y = f(&x);
-        assert_eq!(y.len(), count);
-        x.iter().zip(y).map(|(&x, y)| (y - truth(x)).abs()).fold(0.0, f64::max)
+        let all = evaluations.iter().flat_map(|&evaluation| ranges.iter().map(move |range| (evaluation, *range)));
+        for (evaluation, (low, high, count)) in all {
+            let number = |i: usize| ((low + (high - low) * i as f64 / (count - 1) as f64) * unit).round() / unit;
+            let x: Vec<f64> = (0..count).map(number).collect();
+            let y = f(&mut Clear::evaluating(evaluation), &fixed(&x)).expect("inputs are in range");
+            assert_eq!(y.shape(), [count]);
+            let error = x.iter().zip(&y).map(|(&x, &y)| (real(y) - truth(x)).abs()).fold(0.0, f64::max);
+            println!("{evaluation:?} on [{low}, {high}]: {error:.2e} of {bound:.2e}");
+            assert!(error < bound, "{evaluation:?} on [{low}, {high}]: {error}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! Root-mean-square norm over the last axis: x sqrt(n) / sqrt(sum x^2 + n eps). The gain belongs to the next weight.
 //! A layer norm is this after the mean is folded into the matrix before it.
 //!
-//! **Range.** |x| < 2^11 and sum x^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). n eps below 2^-18 is raised to
-//! it.
+//! **Range.** |x| < 2^11 and sum x^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). n eps is 2^-18 at least.
 //!
 //! **Error.** At most [`MAX_NORM_ERROR`] sqrt(n).
 //!
@@ -12,9 +11,7 @@
 use crate::abb::Abb;
 use crate::functions::ring_for;
 use crate::functions::rsqrt::{RSQRT_FRAC, rsqrt, smallest_square};
-use crate::ops::mul::MulRows;
-use crate::ops::sum_squares::SumSquares;
-use crate::ops::truncate::Truncation;
+use crate::ops::{MulRows, SumSquares, Truncation};
 use crate::{Error, FRAC, Tensor};
 
 /// Largest error of an output relative to sqrt(n).

@@ -17,18 +17,14 @@
 //! the result. **Revealed.** Nothing. *Cost.* One comparison, two multiplexers, one evaluation and one truncation, on
 //! one word per row; or one evaluation.
 //!
-//! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39: 56 for n = 2^17. Nothing else depends on n,
-//! because the table sees C / 2^J alone.
+//! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39: 56 for n = 2^17. The table sees C / 2^J alone.
 
 use crate::abb::Abb;
 use crate::functions::fit::{Grids, kept};
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
-use crate::ops::compare::AtLeast;
-use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::fss::ladder::{Ladder, LadderSpec};
-use crate::ops::mux::{Choose, Select, Selector};
-use crate::ops::truncate::Truncation;
+use crate::ops::{AtLeast, Choose, Evaluate, Function, Select, Selector, Truncation};
 use crate::words::{Words, mask};
 use crate::{Error, Evaluation, FRAC, Tensor};
 
@@ -93,7 +89,7 @@ pub(crate) fn reciprocal<B: Abb>(
             let ladder = kept("reciprocal ladder", Evaluation::Masked, &[terms, width.into(), frac.into()], || {
                 ladder(terms, width, frac)
             });
-            if b.flows_cost_more(LADDER_SAVES, s.len() as u64 * ladder.leaves()) {
+            if b.options().flows_cost_more(LADDER_SAVES, s.len() as u64 * ladder.leaves()) {
                 return b.apply(Evaluate { function: &ladder }, s);
             }
         }

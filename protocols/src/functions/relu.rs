@@ -1,12 +1,10 @@
 //! ReLU: an entry where it is positive, and 0 elsewhere.
 //!
-//! **Range.** |x| < 2^10. **Error.** At most [`MAX_RELU_ERROR`], near 0 alone: the comparison looks at x without its
-//! low [`DROPPED`] bits, by shares whose low halves may carry. **Revealed.** Nothing. *Cost.* One comparison and one
-//! multiplexer.
+//! **Range.** |x| < 2^10. **Error.** At most [`MAX_RELU_ERROR`], near 0 alone: the comparison drops [`DROPPED`] bits,
+//! of shares whose low halves may carry. **Revealed.** Nothing. *Cost.* One comparison and one multiplexer.
 
 use crate::abb::Abb;
-use crate::ops::compare::AtLeast;
-use crate::ops::mux::Mux;
+use crate::ops::{AtLeast, Mux};
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
@@ -38,17 +36,11 @@ pub fn relu<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
 mod tests {
     use super::*;
     use crate::Evaluation;
-    use crate::functions::testing::{clear_map, worst};
+    use crate::functions::testing::within;
 
     #[test]
     fn error_over_the_whole_range() {
-        for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
-            let apply = |x: &[f64]| clear_map(evaluation, x, relu);
-            let truth = |x: f64| x.max(0.0);
-            let error =
-                worst(-1023.99, 1023.99, 100_001, apply, truth).max(worst(-0.01, 0.01, 100_001, apply, truth));
-            println!("relu: {error:.2e}");
-            assert!(error < MAX_RELU_ERROR, "{error}");
-        }
+        let ranges = [(-1023.99, 1023.99, 100_001), (-0.01, 0.01, 100_001)];
+        within(MAX_RELU_ERROR, &[Evaluation::Lookup, Evaluation::Masked], &ranges, relu, |x| x.max(0.0));
     }
 }

@@ -8,7 +8,7 @@
 use ndarray::Array2;
 
 use crate::abb::Abb;
-use crate::ops::truncate::Truncation;
+use crate::ops::Truncation;
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 

@@ -22,9 +22,8 @@ use crate::functions::fit::{Grids, kept};
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::reciprocal::Octaves;
 use crate::functions::ring_for;
-use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::fss::ladder::{Ladder, LadderSpec};
-use crate::ops::truncate::Truncation;
+use crate::ops::{Evaluate, Function, Truncation};
 use crate::words::{Words, mask};
 use crate::{Error, Evaluation, FRAC, Tensor};
 
@@ -97,7 +96,7 @@ pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, wi
             let ladder = kept("rsqrt ladder", Evaluation::Masked, &[n as u64, smallest, width.into()], || {
                 ladder(n, smallest, width)
             });
-            if b.flows_cost_more(LADDER_SAVES, q.len() as u64 * ladder.leaves()) {
+            if b.options().flows_cost_more(LADDER_SAVES, q.len() as u64 * ladder.leaves()) {
                 return b.apply(Evaluate { function: &ladder }, q);
             }
         }

@@ -12,26 +12,19 @@
 //! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
 //! stay. In a two-phase session `gather_cached` opens each row under its mask once, and after that only the one-hot
 //! words ([`cached`](crate::ops::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
-//! for the rows of two steps would show whether the choice changed. Products with gathered rows are therefore plain
-//! triples.
+//! for the rows of two steps would show whether the choice changed. So their products are plain triples.
 //!
-//! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` of a shuffled
-//! selection opens destinations as [`compact`] does: a uniformly random permutation. **Revealed.**
-//! Nothing.
+//! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` opens a uniformly random
+//! permutation, as [`compact`] does. **Revealed.** Nothing.
 
 use ndarray::ArrayD;
 
 use crate::abb::Abb;
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Selection, Shuffled};
-use crate::ops::b2a::B2a;
-use crate::ops::cached::{Axis, CachedMatmul, CachedProduct, Operand};
-use crate::ops::compare::AtLeast;
-use crate::ops::matmul::Matmul;
-use crate::ops::shuffle::Shuffle;
-use crate::ops::truncate::Truncation;
-use crate::words::Words;
-use crate::words::index_bits;
+use crate::ops::cached::Axis;
+use crate::ops::{AtLeast, B2a, CachedMatmul, CachedProduct, Matmul, Operand, Shuffle, Truncation};
+use crate::words::{Words, index_bits};
 use crate::{Error, FRAC, Indices, Tensor};
 
 /// Bits of the ring of one-hot words: the widest ring of what is gathered.
@@ -48,7 +41,7 @@ const GUARD: u32 = 8;
 const THRESHOLD_BATCH: usize = 32;
 
 /// The k largest entries of each row of (rows, n), by the method of `how`.
-pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B>, Error> {
+pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B::Words>, Error> {
     let scores = Scores::below(how.magnitude, how.frac).rounding(how.rounded);
     match how.method {
         engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
@@ -63,7 +56,7 @@ pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> 
 }
 
 /// `selection` as one-hot words (rows, k, n).
-pub fn one_hot<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<B::Words, Error> {
+pub fn one_hot<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<B::Words, Error> {
     match selection {
         Selection::OneHot(words) => Ok(words.clone()),
         Selection::Shuffled(shuffled) => top_k::one_hot_of_shuffled(b, shuffled, SELECTION_WIDTH),
@@ -72,7 +65,12 @@ pub fn one_hot<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<B::Words, 
 
 /// The chosen entries of (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The number of rows of the
 /// selection is a multiple of that of x; consecutive rows share a row of x.
-pub fn gather<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
+pub fn gather<B: Abb>(
+    b: &mut B,
+    selection: &Selection<B::Words>,
+    x: &B::Words,
+    magnitude: u32,
+) -> Result<B::Words, Error> {
     gather_from(b, selection, x, magnitude, None)
 }
 
@@ -80,7 +78,7 @@ pub fn gather<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnitu
 /// and the number of rows of x stay the same. Permutations move all entries in any case and do not use `operand`.
 pub fn gather_cached<B: Abb>(
     b: &mut B,
-    selection: &Selection<B>,
+    selection: &Selection<B::Words>,
     x: &B::Words,
     magnitude: u32,
     operand: &mut Operand,
@@ -90,7 +88,7 @@ pub fn gather_cached<B: Abb>(
 
 fn gather_from<B: Abb>(
     b: &mut B,
-    selection: &Selection<B>,
+    selection: &Selection<B::Words>,
     x: &B::Words,
     magnitude: u32,
     operand: Option<&mut Operand>,
@@ -128,9 +126,13 @@ fn gather_from<B: Abb>(
     })
 }
 
-/// (rows, k, w), |x| < 2^`magnitude` -> (rows, n, w) modulo 2^64: the entries put back where they were chosen, zeros
-/// elsewhere.
-pub fn scatter<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
+/// (rows, k, w), |x| < 2^`magnitude` -> (rows, n, w) modulo 2^64: the entries put back among zeros.
+pub fn scatter<B: Abb>(
+    b: &mut B,
+    selection: &Selection<B::Words>,
+    x: &B::Words,
+    magnitude: u32,
+) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
         b.expect_below(x, magnitude + FRAC)?;
         let rounding = payload_rounding(magnitude)?;
@@ -177,7 +179,7 @@ pub(crate) fn compose<B: Abb>(
 }
 
 /// `selection` in its own form, with the chosen entries in the order of their positions.
-pub(crate) fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection<B>, Error> {
+pub(crate) fn in_order<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<Selection<B::Words>, Error> {
     match selection {
         Selection::OneHot(words) => ordered(b, words).map(Selection::OneHot),
         Selection::Shuffled(shuffled) => {
@@ -222,7 +224,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
 }
 
 /// The chosen positions of each row, if the box sees its values.
-pub(crate) fn chosen<B: Abb>(b: &B, selection: &Selection<B>) -> Option<Vec<Vec<usize>>> {
+pub(crate) fn chosen<B: Abb>(b: &B, selection: &Selection<B::Words>) -> Option<Vec<Vec<usize>>> {
     let rows = |words: ArrayD<u64>, of: fn(&[u64]) -> Option<usize>| {
         let entries = words.lanes(ndarray::Axis(words.ndim() - 1)).into_iter().map(|lane| of(&lane.to_vec()));
         entries.collect::<Option<Vec<usize>>>()
@@ -252,7 +254,7 @@ pub(crate) fn payload_rounding(magnitude: u32) -> Result<Truncation, Error> {
 }
 
 /// Flat positions of the chosen items' words, in a shuffled order of w words per item.
-fn places<B: Abb>(shuffled: &Shuffled<B>, w: usize) -> Indices<'_> {
+fn places<W>(shuffled: &Shuffled<W>, w: usize) -> Indices<'_> {
     let Shuffled { positions, n, .. } = shuffled;
     let item = move |row: usize, position: usize| {
         let at = (row * n + position) * w;

@@ -28,10 +28,8 @@
 //! parties round each term at random, and right on average, so their errors grow as the root of n: about 7e-4 for
 //! 2^17. Both lose what lies beyond [`CUT`], at most 5.2e-7 n of the largest term.
 //!
-//! A probability itself is a multiple of 2^-18. In a flat row of 2^17 it is two units and off by up to one, so a
-//! bound in absolute terms says little of a single entry. What such a row is for is its product with the values.
-//! There the random roundings of two parties add up to a root again. Those of the clear box may all go one way: 3
-//! units for each of 98304 entries instead of 2 2/3.
+//! A probability is a multiple of 2^-18: two units in a flat row of 2^17, and off by up to one. In its product with
+//! the values the random roundings of two parties add up to a root again. Those of the clear box may all go one way.
 //!
 //! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
 //! truncation, one product with its row's word; in the first form also a coarse comparison, a truncation and a
@@ -48,12 +46,8 @@ use crate::functions::exp::{EXP_END, MOST_WHOLE, WHOLE_WIDTH, exp_negative, exp_
 use crate::functions::max::{MAX_WIDTH, max_counted, max_ragged};
 use crate::functions::reciprocal::reciprocal;
 use crate::functions::ring_for;
-use crate::ops::compare::AtLeast;
 use crate::ops::fss::counts;
-use crate::ops::mul::MulRows;
-use crate::ops::mux::Choose;
-use crate::ops::mux::Select;
-use crate::ops::truncate::Truncation;
+use crate::ops::{AtLeast, Choose, MulRows, Select, Truncation};
 use crate::words::Words;
 use crate::{Error, Evaluation, FRAC, Indices, Lengths, Tensor};
 
@@ -100,8 +94,7 @@ fn reciprocal_frac(longest: usize) -> u32 {
     RECIPROCAL_FRAC + longest.div_ceil(SHORT_ROW).next_power_of_two().trailing_zeros()
 }
 
-/// (..., rows, columns) -> the same shape modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at
-/// least 1.
+/// (..., rows, columns) modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at least 1.
 pub fn softmax<B: Abb>(b: &mut B, scores: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
     let seen: Vec<_> = visible.iter().map(|end| 0..*end).collect();
     Ok(softmax_each(b, &[Visible { scores, seen: &seen }])?.remove(0))
@@ -179,7 +172,6 @@ impl Place {
     }
 }
 
-/// Vectors one after another.
 fn joined<W: Tensor>(parts: &[W]) -> W {
     match parts {
         [one] => one.clone(),
@@ -196,7 +188,7 @@ fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, longest: usize) -> R
     // A tournament takes some 3 log2 n flows, and half of the time that the leaves take.
     let saved = (3 * longest.ilog2()).saturating_sub(COUNTED_FLOWS);
     let leaves = x.len() as u64 * counts::LEAVES / 2 + lengths.rows() as u64 * ROW_LEAVES;
-    let counted = whole && b.flows_cost_more(saved, leaves);
+    let counted = whole && b.options().flows_cost_more(saved, leaves);
 
     let max = if counted { max_counted(b, x, lengths)? } else { max_ragged(b, x, lengths)? };
     let t = max.pick(&lengths.owners()).minus(x);
@@ -277,8 +269,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Largest error, minus that of the terms, on (batch, rows, columns) with scores from `score`. Masked entries
-    /// must be exactly 0.
+    /// Largest error, minus that of the terms, with scores from `score`. Masked entries must be exactly 0.
     fn worst(batch: usize, visible: &[usize], columns: usize, score: impl FnMut(usize) -> f64) -> f64 {
         worst_by(Evaluation::Lookup, batch, visible, columns, score)
     }

@@ -1,16 +1,15 @@
 //! Piecewise polynomials as tables for look-up.
 //!
 //! A window of index n serves the inputs [n, n + 2) in units of windows, because the carry of the low parts is not
-//! computed (see [`Table`]). On each double window the function is interpolated at the Chebyshev nodes, which is
-//! within a small factor of the best polynomial. With low_0, low_1 in units of windows, the polynomial q of a window
-//! is expanded around low_0:
+//! computed (see [`Table`]). On each double window the function is interpolated at the Chebyshev nodes, near the best
+//! polynomial. With low_0, low_1 in units of windows, the polynomial q of a window is expanded around low_0:
 //!
 //! q(low_0 + low_1) = sum_k q^(k)(low_0) / k! low_1^k.
 //!
 //! The sender's coefficients are thus Taylor coefficients, and the receiver's factors are powers.
 
 use crate::functions::grid::{Grid, MAX_DEGREE, Scale};
-use crate::ops::lookup::Table;
+use crate::ops::lookup::{Table, TableShape};
 
 /// A spline over equal windows.
 #[derive(Clone, Debug)]
@@ -73,25 +72,11 @@ fn interpolate(degree: usize, f: impl Fn(f64) -> f64) -> [f64; MAX_DEGREE + 1] {
 }
 
 impl Table for Spline {
-    fn index_bits(&self) -> u32 {
-        self.grid.index_bits
-    }
-
-    fn low_bits(&self) -> u32 {
-        self.grid.low_bits
-    }
-
-    fn out_width(&self) -> u32 {
-        self.out_width
-    }
-
-    fn has_constant(&self) -> bool {
-        true
-    }
-
-    fn factor_bits(&self) -> Vec<u32> {
+    fn shape(&self) -> TableShape {
+        let Grid { index_bits, low_bits, .. } = self.grid;
         let powers = self.power_bits.iter().take(self.degree - 1);
-        std::iter::once(&self.grid.low_bits).chain(powers).copied().collect()
+        let factor_bits = std::iter::once(&low_bits).chain(powers).copied().collect();
+        TableShape { index_bits, low_bits, out_width: self.out_width, constant: true, factor_bits }
     }
 
     /// p_k = floor(z^k 2^bits) for z = low / 2^low_bits.
@@ -144,7 +129,7 @@ mod tests {
         let scale = Scale { base: -1.0, step: 1.0 / 1024.0, out_frac: 34, out_width: 44 };
         let spline = Spline::fit(grid, scale, 4, power_bits, f64::sin);
         let (mut p, mut c) = ([0; 4], [0; 5]);
-        assert_eq!(spline.factor_bits(), [8, 16, 16, 16]);
+        assert_eq!(spline.shape().factor_bits, [8, 16, 16, 16]);
         for window in -1..7 {
             for (low0, low1) in [(0, 0), (0, 255), (255, 0), (255, 255), (17, 200), (128, 128)] {
                 spline.factors(low1, &mut p);

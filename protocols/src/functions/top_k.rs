@@ -18,8 +18,7 @@
 //! **Error.** Each entry is compared as a multiple of 2^-frac that is at most x and more than x - 2^(1 - frac), since
 //! the shares' low halves may carry. Entries apart by at least twice that unit are ordered right. Closer ones may
 //! come in either order, but in the same order throughout a run. Equal multiples go by their index, the lower first.
-//! Where [`Scores::rounding`] asks for it the multiple is the nearest one, exactly: one more comparison, of the low
-//! bits, for each entry.
+//! [`Scores::rounding`] takes the nearest multiple, exactly, by one more comparison of the low bits an entry.
 //!
 //! **What each party sees.** `rank` and `sort`: only masked messages. `shuffle_reveal`: comparisons of shuffled keys,
 //! and the positions of the k largest among them.
@@ -33,14 +32,9 @@
 use std::ops::Range;
 
 use crate::abb::Abb;
-use crate::ops::b2a::B2a;
-use crate::ops::compare::AtLeast;
-use crate::ops::mux::Mux;
-use crate::ops::one_hot::{MOST_BITS, OneHot};
-use crate::ops::quickselect::Quickselect;
-use crate::ops::shuffle::{Permutations, Permute, Shuffle};
-use crate::words::Words;
-use crate::words::index_bits;
+use crate::ops::one_hot::MOST_BITS;
+use crate::ops::{AtLeast, B2a, Mux, OneHot, Permutations, Permute, Quickselect, Shuffle};
+use crate::words::{Words, index_bits};
 use crate::{Ceiling, Error, FRAC, Indices, Tensor};
 
 /// Most entries of a unit vector, see [`OneHot`].
@@ -76,8 +70,7 @@ impl Scores {
         Scores { rounded, ..self }
     }
 
-    /// Bits of a ring in which differences of keys are signed. A key is a value with `bits` bits of an index behind
-    /// it.
+    /// Bits of a ring in which differences of keys are signed. A key is a value and `bits` bits of an index.
     ///
     /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)]; the 1 is for the
     /// carry that shares lose, or of [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] where values are rounded. So
@@ -132,51 +125,34 @@ fn rounded<B: Abb>(b: &mut B, x: &B::Words, drop: u32, width: u32) -> Result<B::
 }
 
 /// Which entries are the k largest.
-pub enum Selection<B: Abb> {
+#[derive(Clone)]
+pub enum Selection<W> {
     /// (rows, k, n) words: row i of each matrix is the unit vector of the entry of rank i (modulo 2^width as asked).
-    OneHot(B::Words),
+    OneHot(W),
     /// Positions in an order that nobody knows.
-    Shuffled(Shuffled<B>),
+    Shuffled(Shuffled<W>),
 }
 
 /// The k largest as positions of a shuffled order.
-pub struct Shuffled<B: Abb> {
+#[derive(Clone)]
+pub struct Shuffled<W> {
     /// The permutations. Data shuffled by them has the chosen items at `positions`.
     pub permutations: Permutations,
     /// For every row the positions of the k largest in the shuffled order, ascending.
     pub positions: Vec<Vec<usize>>,
-    /// (rows, k): the secret indices of the items at `positions`, in the order before the shuffle, modulo 2^ceil(log2
-    /// n).
-    pub indices: B::Words,
+    /// (rows, k): the secret indices of the items at `positions` before the shuffle, modulo 2^ceil(log2 n).
+    pub indices: W,
     /// Items of a row.
     pub n: usize,
 }
 
-// Written by hand, because a derived `Clone` would ask for a box that is `Clone`.
-impl<B: Abb> Clone for Selection<B> {
-    fn clone(&self) -> Self {
-        match self {
-            Selection::OneHot(words) => Selection::OneHot(words.clone()),
-            Selection::Shuffled(shuffled) => Selection::Shuffled(shuffled.clone()),
-        }
-    }
-}
-
-impl<B: Abb> Clone for Shuffled<B> {
-    fn clone(&self) -> Self {
-        let Shuffled { permutations, positions, indices, n } = self;
-        Shuffled { permutations: permutations.clone(), positions: positions.clone(), indices: indices.clone(), n: *n }
-    }
-}
-
-impl<B: Abb> Shuffled<B> {
+impl<W> Shuffled<W> {
     /// Items chosen in each row.
     pub fn chosen(&self) -> usize {
         self.positions.first().map_or(0, Vec::len)
     }
 }
 
-/// Rows and columns.
 fn matrix(x: &impl Tensor) -> (usize, usize) {
     match x.shape()[..] {
         [rows, n] => (rows, n),
@@ -200,8 +176,7 @@ pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B
         // The entry of lower index comes first.
         let first = b.apply(AtLeast { thresholds: &[0], width }, &difference)?.reshape(&[difference.len()]);
         let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, total]);
-        // Before an entry are the earlier entries that win their pair with it, and the later ones that it does not
-        // beat.
+        // Before an entry are the earlier entries that win their pair with it, and the later ones it does not beat.
         let position = |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1;
         let columns: Vec<B::Words> = (0..n)
             .map(|entry| {
@@ -225,7 +200,13 @@ pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B
 }
 
 /// The k largest by secret ranks: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
-pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<Selection<B>, Error> {
+pub fn rank<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    k: usize,
+    scores: Scores,
+    width: u32,
+) -> Result<Selection<B::Words>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by rank", |b| {
         if k == 0 {
@@ -239,7 +220,13 @@ pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
 }
 
 /// The k largest by a sorting network: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
-pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<Selection<B>, Error> {
+pub fn sort<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    k: usize,
+    scores: Scores,
+    width: u32,
+) -> Result<Selection<B::Words>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by sorting", |b| {
         let (keys, ring) = scores.keys(b, x)?;
@@ -274,7 +261,12 @@ pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
 }
 
 /// The k largest by opened comparisons of shuffled keys: (rows, n) -> positions in the shuffled order.
-pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores) -> Result<Shuffled<B>, Error> {
+pub fn shuffle_reveal<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    k: usize,
+    scores: Scores,
+) -> Result<Shuffled<B::Words>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by shuffling", |b| {
         let (keys, ring) = scores.keys(b, x)?;
@@ -295,18 +287,16 @@ pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores)
 
 /// The unit vectors of the items at the opened positions: (rows, k, n) words modulo 2^`width`. It stays secret which
 /// position belongs to which item: each vector comes from the equality of a secret index with all of 0..n.
-pub fn one_hot_of_shuffled<B: Abb>(b: &mut B, shuffled: &Shuffled<B>, width: u32) -> Result<B::Words, Error> {
+pub fn one_hot_of_shuffled<B: Abb>(b: &mut B, shuffled: &Shuffled<B::Words>, width: u32) -> Result<B::Words, Error> {
     b.scope("unit vectors", |b| unit_vectors(b, &shuffled.indices, shuffled.n, width))
 }
 
-/// Rows and columns of a selection of `k`.
 fn chosen(x: &impl Tensor, k: usize) -> (usize, usize) {
     let (rows, n) = matrix(x);
     assert!(k <= n, "the {k} largest of {n} entries");
     (rows, n)
 }
 
-/// Refuses rows with more entries than unit vectors may have.
 fn check_entries(n: usize) -> Result<(), Error> {
     if n > MOST_ENTRIES {
         return Err(Error::TooMany { operation: "unit vectors", limit: MOST_ENTRIES, got: n });
@@ -328,11 +318,9 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
     b.apply(B2a { width }, &bits)
 }
 
-/// The layers of comparators (the larger goes to the first wire) that bring the `k` largest of `n` to the first k
-/// wires, in order.
+/// The layers of comparators (the larger goes to the first wire) that bring the `k` largest of `n` first, in order.
 fn network(n: usize, k: usize) -> Vec<Vec<(usize, usize)>> {
-    // Batcher's network for the next power of two. Wires from n on would hold values smaller than all others, and
-    // stay.
+    // Batcher's network for the next power of two. Wires from n on would hold smaller values, and stay.
     let size = n.next_power_of_two();
     let mut comparators = Vec::new();
     let mut p = 1;

@@ -4,9 +4,7 @@ use std::ops::Range;
 
 use crate::{Indices, Lengths};
 
-/// The pairs of a round.
 pub(super) struct Round {
-    /// Positions of the pairs.
     pub(super) left: Indices<'static>,
     pub(super) right: Indices<'static>,
     /// Positions of the entries that rest: the last of each row of odd length.

@@ -8,8 +8,7 @@ use super::DEPTH;
 const EIGHT: usize = 8;
 const SIXTEEN: usize = 16;
 
-/// The sums of `low[i] line[i]` modulo 2^64 and of `high[i] line[i]` modulo 2^32; up to seven entries at the end are
-/// left out.
+/// The sums of `low[i] line[i]` modulo 2^64 and of `high[i] line[i]` modulo 2^32, without up to seven at the end.
 #[target_feature(enable = "avx2")]
 pub(super) fn inner_avx2(low: &[i32], high: &[u32], line: &[i32]) -> (u64, u32) {
     let (mut even, mut odd, mut top) = (_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256());

@@ -1,6 +1,6 @@
 //! Products with a *cached operand*: a shared matrix that grows from product to product. Such are the keys and the
 //! values of a layer, the summaries of its clusters, and the clusters themselves, from which hidden choices are
-//! gathered. Its last tokens may be cut off again ([`Operand::cut`]), as those of a draft that was wrong are.
+//! gathered. Its last tokens may be cut off again ([`CachedOperand::roll_back`]), as those of a wrong draft are.
 //!
 //! **Functionality.** Shares of X and of a matrix M of T tokens -> shares of X M modulo 2^w, for a batch of heads. T
 //! grows between cuts. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
@@ -14,8 +14,7 @@
 //!           X M = (X - B)(M - A) + (X - B) A + B (M - A) + B A
 //! ```
 //!
-//! Products that do not wait for each other, as those of heads that hold different tokens, open in one exchange what
-//! they open.
+//! Products that do not wait for each other, as those of heads with different tokens, open in one exchange.
 //!
 //! Offline, the B of all products of a run are stacked, so that one encrypted product of matrices per layer and
 //! operand, or a few, makes all of them.
@@ -25,38 +24,33 @@
 //! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else. An [`Operand`]
 //! with masks cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
 //!
-//! **Cuts.** A row of A is a *slot*. A new token takes the next slot that none had, so the token that comes in the
-//! place of one that was cut off is opened under another mask. Otherwise the two openings would show how the two
-//! tokens differ. Which slots are dead is public, as the cut is.
-//!
-//! - Where masks were prepared, the shares of B A have a term for every slot up to the product's last one, because
-//!   nobody knew which would be dead. So the product goes over all slots: X has public zeros at dead ones (which
-//!   opens their part of B, and that masks nothing else), and columns of dead ones are dropped.
-//! - Where masks are made on the spot, the slots of dead tokens are forgotten first, with masks and opened rows. A
-//!   product then costs what it would if the tokens had never been.
-//!
-//! Masks are prepared by slots, not by tokens: a run whose passes have the sizes of the plan finds its masks however
-//! many tokens each pass keeps.
+//! **Cuts.** A row of A is a *slot*. A new token takes the next slot that none had, because two tokens opened under
+//! one mask would show how they differ. Which slots are dead is public, as the cut is. Where masks were prepared, the
+//! shares of B A have a term for every slot up to the product's last one, because nobody knew which would be dead. So
+//! X has public zeros at dead slots (which opens their part of B, and that masks nothing else), and columns of dead
+//! slots are dropped. Where masks are made on the spot, dead slots are forgotten first, and a product costs what it
+//! would if their tokens had never been. Masks are prepared by slots: a run whose passes have the sizes of the plan
+//! finds its masks however many tokens each pass keeps.
 //!
 //! **Which masks are whose.** Preparation and use name an operand by its [`OperandId`], never by order of use,
-//! because a run may make other products than the one that was prepared for: its prompt may be shorter. Masks found
-//! under the id must have the [`OperandForm`] of the operand, the ring included; otherwise nothing is sent and the
-//! product fails. If the next product of the masks has other sizes, the masks are discarded, and this and all later
-//! products of the operand make theirs on the spot. The first product moves the masks out of the stock into the
-//! operand, so no second operand can find them there.
+//! because a run may make other products than it was prepared for. Masks of another [`OperandForm`], the ring
+//! included, fail the product before a word is sent. If the next product of the masks has other sizes, they are
+//! discarded, and this and all later products of the operand make theirs on the spot. The first product moves the
+//! masks out of the stock, so no second operand can find them there.
 
+use engine::CachedOperand;
 pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
 use zeroize::Zeroizing;
 
-use crate::Shape;
 use crate::operands::{Event, Events, OperandForm, single};
 use crate::operation::prelude::*;
-use crate::ops::matmul::{self, Matmul, product_shape};
+use crate::ops::Matmul;
+use crate::ops::matmul::{self, product_shape};
 use crate::spill::{Queue, Spill};
 use crate::stock::Stock;
 use crate::stock::masks::{OperandMasks, Prepared};
-use crate::wire::beaver::{open_product, random};
+use crate::wire::beaver::{open_products, random};
 use crate::wire::opening;
 
 /// Products modulo 2^`width` by cached operands: matrices that only grow. Along its axis each has the tokens of the
@@ -85,8 +79,7 @@ pub struct CachedProduct<'a, W> {
     pub operand: &'a mut Operand,
 }
 
-/// A cached operand: what a session remembers of it between its products. When rows change, take another, of the next
-/// generation.
+/// What a session remembers of a cached operand between its products. New rows take one of the next generation.
 #[derive(Debug)]
 pub struct Operand {
     id: OperandId,
@@ -217,8 +210,7 @@ impl OperandUse<'_> {
 }
 
 impl Stock {
-    /// The masks of the products with `operands`, in order: `None` without operands. Those that are missing are made
-    /// on the spot.
+    /// The masks of the products with `operands`, in order, if there are any. What is missing is made on the spot.
     pub(crate) fn take_masks(
         &mut self,
         s: &mut Session,
@@ -252,30 +244,7 @@ impl Operand {
         self.id
     }
 
-    /// The matrix has lost its last tokens and has `tokens` or fewer. Free. What comes after them next is opened
-    /// under other masks.
-    pub fn cut(&mut self, tokens: usize) {
-        if let Some(begun) = &mut self.begun {
-            begun.live.truncate(tokens);
-        }
-    }
-
-    /// The operand of a plan once more; `None` if there are masks or opened rows.
-    pub(crate) fn fork(&self) -> Option<Operand> {
-        let begun = match &self.begun {
-            None => None,
-            Some(Begun { masks, slots, live, taken, new, opened }) if masks.words() == 0 && opened.is_empty() => {
-                let masks = OperandMasks { events: masks.events.clone(), ..OperandMasks::none(masks.form) };
-                let (slots, taken, new) = (*slots, *taken, *new);
-                Some(Begun { masks, slots, live: live.clone(), taken, new, opened: Vec::new() })
-            }
-            Some(_) => return None,
-        };
-        Some(Operand { id: self.id, begun })
-    }
-
-    /// The next tokens take the slots of those that were cut off, and so their masks: wrong, and what an audit must
-    /// notice.
+    /// The next tokens take the slots of those cut off, and so their masks: wrong, and what an audit must notice.
     #[cfg(any(test, feature = "audit"))]
     fn take_slots_back(&mut self) {
         if let Some(begun) = &mut self.begun {
@@ -311,6 +280,33 @@ impl Operand {
             extend(s, spill, &mut begun.masks, &batch.list)?;
         }
         Ok(())
+    }
+}
+
+impl CachedOperand for Operand {
+    fn new(id: OperandId) -> Self {
+        Operand::new(id)
+    }
+
+    /// Free. What comes after the tokens next is opened under other masks.
+    fn roll_back(&mut self, tokens: usize) {
+        if let Some(begun) = &mut self.begun {
+            begun.live.truncate(tokens);
+        }
+    }
+
+    /// The operand of a plan once more; `None` if there are masks or opened rows.
+    fn fork(&self) -> Option<Operand> {
+        let begun = match &self.begun {
+            None => None,
+            Some(Begun { masks, slots, live, taken, new, opened }) if masks.words() == 0 && opened.is_empty() => {
+                let masks = OperandMasks { events: masks.events.clone(), ..OperandMasks::none(masks.form) };
+                let (slots, taken, new) = (*slots, *taken, *new);
+                Some(Begun { masks, slots, live: live.clone(), taken, new, opened: Vec::new() })
+            }
+            Some(_) => return None,
+        };
+        Some(Operand { id: self.id, begun })
     }
 }
 
@@ -453,7 +449,7 @@ impl Operation for CachedMatmul {
             return products.iter().try_fold(Cost::free(), each);
         }
         let opened = |size: &CachedSize| size.by_slots.batch * size.by_slots.m * size.by_slots.k + size.rows;
-        let cost = opening::open_cost(products.iter().map(opened).sum(), self.width);
+        let cost = opening::open_cost(products.iter().map(opened).sum(), &[self.width]);
         Ok(products.iter().fold(cost, |cost, size| {
             let MatmulShape { batch, m, k, n } = size.by_slots;
             cost.work_at_both(Kernel::CachedWord, batch * k * n)
@@ -484,7 +480,7 @@ impl Operation for CachedMatmul {
             opening::spend(s, "/factors", product.b.iter().copied(), &[self.width])?;
             opening::spend(s, "/rows", product.fresh_masks().iter().copied(), &[self.width])?;
         }
-        let mut opened = &opening::open(s, &difference, self.width)?[..];
+        let mut opened = &opening::open(s, &difference, &[self.width])?[..];
         let mut out = Vec::new();
         for (shape, product) in masked {
             let (mine, rest) = opened.split_at(product.words());
@@ -529,8 +525,7 @@ struct Masked<'a> {
 }
 
 impl<'a> Masked<'a> {
-    /// Takes the next of `masks` for a product with `lines` rows of X, and appends X - B and the new rows of M - A to
-    /// `difference`.
+    /// Takes the next of `masks` for `lines` rows of X, and appends X - B and the new rows of M - A to `difference`.
     fn of(
         begun: &'a mut Begun,
         lines: usize,
@@ -570,7 +565,6 @@ impl<'a> Masked<'a> {
     fn finish(self, s: &mut Session, opened: &[u64]) -> Vec<u64> {
         let Masked { begun, shape, b, ba, .. } = self;
         let OperandForm { batch, d, axis, width } = begun.masks.form;
-        let MatmulShape { m: rows, k, n, .. } = shape;
         let slots = begun.slots;
         let (left, opened_rows) = opened.split_at(b.len());
         opening::note(s, "/factors", 0, left, &[width]);
@@ -579,17 +573,7 @@ impl<'a> Masked<'a> {
         begun.opened.extend_from_slice(opened_rows);
         let right = oriented(&begun.opened, batch, d, axis);
         let a = Zeroizing::new(oriented(&begun.masks.a[..slots * batch * d], batch, d, axis));
-        let server = s.is_server();
-        let mut out = Vec::with_capacity(ba.len());
-        for item in 0..batch {
-            let (l, r, y) = (
-                item * rows * k..(item + 1) * rows * k,
-                item * k * n..(item + 1) * k * n,
-                item * rows * n..(item + 1) * rows * n,
-            );
-            let factors = [&left[l.clone()], &b[l]];
-            out.extend(open_product([rows, k, n], server, factors, [&right[r.clone()], &a[r]], &ba[y]));
-        }
+        let out = open_products(shape, s.is_server(), [left, b], [&right, &a], ba);
         let all_live = begun.live.len() == slots;
         if axis == Axis::Columns && !all_live { gather(&out, &begun.live, slots) } else { out }
     }

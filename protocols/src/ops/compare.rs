@@ -26,15 +26,12 @@
 
 use std::sync::OnceLock;
 
-use net::Role;
-use ot::{Bits, ChosenKeys, Lookup, SenderKeys};
+use ot::{Bits, ChosenKeys, Lookup};
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::fss::threshold::{self, Comparison};
 use crate::ops::{batch_items, batched_cost};
-use crate::words::mask;
-use crate::words::signed;
 
 /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
 /// two phases over slow links, short words are compared by FSS keys ([`threshold`]).
@@ -96,11 +93,9 @@ const LEVEL: &str = "compare/level";
 /// Bits of the largest digit.
 const LARGEST_DIGIT: u32 = 5;
 
-/// The most thresholds of an operation.
 const MAX_THRESHOLDS: usize = 32;
 
-/// Results that are worked out once for each number of bits and of thresholds: a plan asks for them thousands of
-/// times.
+/// Results that are worked out once by bits and thresholds: a plan asks for them thousands of times.
 type ByShape<T> = [[OnceLock<T>; MAX_THRESHOLDS]; 65];
 
 /// The weight of an OT when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
@@ -118,7 +113,6 @@ pub(crate) fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u3
     Ok(out)
 }
 
-/// Values of one batch.
 fn batch(thresholds: usize, width: u32) -> usize {
     static KNOWN: ByShape<usize> = [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 65];
     *KNOWN[width as usize][thresholds - 1].get_or_init(|| {
@@ -148,8 +142,7 @@ fn compare(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result
     Ok(out)
 }
 
-/// Cost of `at_least` for `n` values.
-pub fn cost(n: usize, thresholds: usize, width: u32) -> Cost {
+pub(crate) fn cost(n: usize, thresholds: usize, width: u32) -> Cost {
     if thresholds == 0 {
         return Cost::free();
     }
@@ -213,7 +206,6 @@ struct Leaf {
 }
 
 impl Leaf {
-    /// Digit `digit` of a word.
     fn digit(&self, x: u64, digit: usize) -> u64 {
         x >> (self.start + self.bits * digit as u32) & mask(self.bits)
     }
@@ -252,9 +244,8 @@ fn levels(mut items: usize) -> Vec<Groups> {
     levels
 }
 
-/// Bits of the index and of the result of group `g`, which has `size` members. The index is (less, equal) of every
-/// member, least significant first. The "equal" of the least significant digit is left out, and so is the "equal" of
-/// the group that holds it.
+/// Bits of the index and of the result of group `g`. The index is (less, equal) of its `size` members, least
+/// significant first. The least group has no "equal", neither of its first member nor as a result.
 fn group_bits(g: usize, size: usize) -> (u32, u32) {
     let least = u32::from(g == 0);
     (2 * size as u32 - least, 2 - least)
@@ -307,8 +298,7 @@ impl Shape {
     }
 }
 
-/// Groups of at most three digits, or of all four at once. Tables have up to 2^7 entries in the least group and 2^6
-/// above.
+/// Groups of at most three digits, or of all four: tables have up to 2^7 entries in the least group and 2^6 above.
 fn groups(items: usize) -> Groups {
     if items <= 4 {
         return vec![items];
@@ -407,8 +397,7 @@ impl Unary {
         Unary { thresholds, ones }
     }
 
-    /// The table for the digits a_j, with both words of every entry masked. It shifts by secrets and never branches
-    /// on them.
+    /// The table for the digits a_j, with both words of every entry masked. It never branches on secrets.
     fn of(&self, digits: impl Iterator<Item = u64>, [less, equal]: [u64; 2]) -> u128 {
         let entry = 2 * self.thresholds;
         let masks = u128::from(less | equal << self.thresholds).wrapping_mul(self.ones);
@@ -445,8 +434,8 @@ fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &
             continue;
         }
         let lookup = shape.group(g, size);
-        let (this, rest) = split(keys, lookup.ots());
-        keys = rest;
+        let rest = keys.split_off(lookup.ots());
+        let this = std::mem::replace(&mut keys, rest);
         let mut output = vec![0; shape.comparisons()];
         s.rng().fill_bytes(&mut output);
         let keep = if g == 0 { 1 } else { 3 };
@@ -526,8 +515,7 @@ fn index(members: &[Vec<u8>], item: usize, least: bool) -> usize {
     if least { all & 1 | all >> 2 << 1 } else { all }
 }
 
-/// The table of a group: the joint (less, equal) for every index, as a string of up to 128 bits ([`group_bits`]). The
-/// least group has only "less".
+/// The table of a group, as a string of up to 128 bits: the joint (less, equal) of every index ([`group_bits`]).
 struct Truth {
     /// Bits of an entry.
     out: u32,
@@ -568,9 +556,4 @@ impl Truth {
         });
         turned ^ self.ones.wrapping_mul(u128::from(mask))
     }
-}
-
-fn split(mut keys: SenderKeys, at: usize) -> (SenderKeys, SenderKeys) {
-    let rest = keys.split_off(at);
-    (keys, rest)
 }

@@ -13,7 +13,7 @@ use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight};
 use crate::words::equal;
-use crate::{EMBED_FRAC, EMBED_WIDTH, Shape};
+use crate::{EMBED_FRAC, EMBED_WIDTH};
 
 /// `count` rows of the table: (count, outputs). Only the client knows which.
 #[derive(Clone, Copy, Debug)]

@@ -12,10 +12,9 @@
 use crate::operation::prelude::*;
 use crate::ops::fss::ladder::{self, Ladder};
 use crate::ops::fss::table::{FssShape, FssTable};
-use crate::ops::lookup::Table;
+use crate::ops::lookup::{Table, TableShape};
 use crate::ops::{fss, lookup};
 use crate::twin::mixed;
-use crate::words::{mask, signed};
 
 /// A function of one variable with the table by which it is evaluated.
 pub struct Function {
@@ -58,7 +57,7 @@ impl Function {
     /// Bits of the ring of the result.
     pub fn out_width(&self) -> u32 {
         match &self.method {
-            Method::Lookup(table) => table.out_width(),
+            Method::Lookup(table) => table.shape().out_width,
             Method::Masked(table) => table.shape().width,
             Method::Ladder(ladder) => ladder.shape().width,
         }
@@ -75,23 +74,25 @@ impl Function {
 
     /// The cost of `n` entries, their correlations included.
     pub fn cost(&self, n: usize) -> Cost {
+        let prepared = match &self.method {
+            Method::Lookup(_) => Cost::free(),
+            Method::Masked(table) => fss::prepare_cost(&table.shape(), n),
+            Method::Ladder(ladder) => ladder::prepare_cost(&ladder.shape(), n),
+        };
+        prepared.then(self.online_cost(n))
+    }
+
+    fn online_cost(&self, n: usize) -> Cost {
         match &self.method {
             Method::Lookup(table) => lookup::cost(&**table, n),
-            Method::Masked(table) => fss::prepare_cost(&table.shape(), n).then(fss::run_cost(table, n)),
-            Method::Ladder(ladder) => {
-                ladder::prepare_cost(&ladder.shape(), n).then(ladder::run_cost(&ladder.shape(), n))
-            }
+            Method::Masked(table) => fss::run_cost(table, n),
+            Method::Ladder(ladder) => ladder::run_cost(&ladder.shape(), n),
         }
     }
 
     /// Bits that both parties send online for one entry.
     pub fn online_bits(&self) -> u64 {
-        let cost = match &self.method {
-            Method::Lookup(table) => lookup::cost(&**table, 1 << 10),
-            Method::Masked(table) => fss::run_cost(table, 1 << 10),
-            Method::Ladder(ladder) => ladder::run_cost(&ladder.shape(), 1 << 10),
-        };
-        (8 * cost.total_bytes()) >> 10
+        (8 * self.online_cost(1 << 10).total_bytes()) >> 10
     }
 
     /// The value at the word `v`, which is entry `i`; `None` outside the range.
@@ -104,12 +105,10 @@ impl Function {
     }
 }
 
-/// The function of `table`. The word is split between the parties at a place mixed from `v` and `i`, so that every
-/// window and every split is exercised.
+/// The function of `table`. The word is split at a place mixed from `v` and `i`, so that all splits are exercised.
 fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
-    let (index_bits, low_bits) = (table.index_bits(), table.low_bits());
-    let constant = usize::from(table.has_constant());
-    let factor_bits = table.factor_bits();
+    let TableShape { index_bits, low_bits, constant, factor_bits, .. } = table.shape();
+    let constant = usize::from(constant);
     let mut factors = vec![0; factor_bits.len()];
     let mut coefficients = vec![0; factor_bits.len() + constant];
     let v = v & mask(index_bits + low_bits);
@@ -166,12 +165,7 @@ impl Operation for Evaluate<'_> {
     }
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        let n = shape.iter().product();
-        Ok(match &self.function.method {
-            Method::Lookup(table) => lookup::cost(&**table, n),
-            Method::Masked(table) => fss::run_cost(table, n),
-            Method::Ladder(ladder) => ladder::run_cost(&ladder.shape(), n),
-        })
+        Ok(self.function.online_cost(shape.iter().product()))
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
@@ -183,9 +177,8 @@ impl Operation for Evaluate<'_> {
         Ok(shaped(x.shape(), values))
     }
 
-    /// An input outside the table's range can only be garbage. It gives the largest value that a truncation of the
-    /// result still takes, which is wrong enough to be noticed where it is not muxed away. A table of all inputs that
-    /// there may be refuses it.
+    /// An input outside the range can only be garbage: the largest value that a truncation takes, which is noticed
+    /// where it is not muxed away. A table of all inputs that there may be refuses it.
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = self.function.out_width();
         let garbage = (1u64 << (width - 2)) - 1;

@@ -2,15 +2,12 @@
 //!
 //! **Functionality.** Rows of signed words, the word in column i modulo `2^widths[i]` -> the same words modulo 2^64.
 //!
-//! **Source.** As a [truncation](super::truncate) that drops nothing, in its prepared form: one exchange of a bit a
-//! word.
+//! **Source.** As a [truncation](super::truncate) that drops nothing, prepared: one exchange of a bit a word.
 //!
 //! **Range.** |x| < 2^(width - 2). **Error.** None. **Revealed.** Nothing.
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::truncate::{Wrap, prepared, prepared_cost};
-use crate::words::mask;
 
 /// Extension of (rows, columns) to words modulo 2^64.
 #[derive(Clone, Copy, Debug)]

@@ -1,17 +1,15 @@
 //! Linear layers: x W + b with the server's W and b.
 //!
 //! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^[`LINEAR_WIDTH`], with the
-//! fractional bits of x plus those of the weight. **Source.** [`private`], direct or prepared; the server adds b to
-//! its share.
+//! fractional bits of x plus those of the weight. **Source.** [`private`]; the server adds b.
 //!
-//! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** That of [`private`], a few units in the last
-//! place. **Revealed.** Nothing.
+//! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** That of [`private`]. **Revealed.** Nothing.
 
+use crate::LINEAR_WIDTH;
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
 use crate::twin::{integers, times_matrix};
 use crate::weight::FixedWeight;
-use crate::{LINEAR_WIDTH, Shape};
 
 /// x W + b: (..., inputs) -> (..., outputs).
 #[derive(Clone, Copy, Debug)]

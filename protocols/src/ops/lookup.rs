@@ -15,13 +15,11 @@
 //! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** That of the table: the
 //! products are exact modulo 2^out_width. **Revealed.** Nothing: the masks r_k of the rows are fresh and uniform.
 
-use net::Role;
 use ot::{Bits, Correlation, Lookup};
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
-use crate::words::mask;
 
 /// A function of one variable, tabulated for evaluation on shares by look-up.
 ///
@@ -36,16 +34,8 @@ use crate::words::mask;
 /// low_0 and can tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits +
 /// low_bits) - 2^low_bits). Other inputs give garbage, which the caller muxes away.
 pub trait Table: Sync {
-    /// log2 of the number of windows, 1..=8.
-    fn index_bits(&self) -> u32;
-    /// Bits of an input below the window index.
-    fn low_bits(&self) -> u32;
-    /// Bits of the ring of coefficients and result: the result is the sum modulo 2^out_width.
-    fn out_width(&self) -> u32;
-    /// Whether there is a constant term (k = 0).
-    fn has_constant(&self) -> bool;
-    /// Sizes in bits of the public-range factors p_k, k >= 1: p_k < 2^bits.
-    fn factor_bits(&self) -> Vec<u32>;
+    /// Its sizes.
+    fn shape(&self) -> TableShape;
     /// The factors p_k(low), k >= 1, for `low < 2^low_bits`.
     fn factors(&self, low: u64, out: &mut [u64]);
     /// The coefficients c_k for the window that begins at `window` 2^low_bits (`window` in [-1, 2^index_bits - 1))
@@ -53,11 +43,25 @@ pub trait Table: Sync {
     fn coefficients(&self, window: i64, low: u64, out: &mut [u64]);
 }
 
+/// The sizes of a [`Table`].
+#[derive(Clone, Debug)]
+pub struct TableShape {
+    /// log2 of the number of windows, 1..=8.
+    pub index_bits: u32,
+    /// Bits of an input below the window index.
+    pub low_bits: u32,
+    /// Bits of the ring of coefficients and result: the result is the sum modulo 2^out_width.
+    pub out_width: u32,
+    /// Whether there is a constant term (k = 0).
+    pub constant: bool,
+    /// Sizes in bits of the public-range factors p_k, k >= 1: p_k < 2^bits.
+    pub factor_bits: Vec<u32>,
+}
+
 const CHOICES: &str = "evaluate/choices";
 const ANSWER: &str = "evaluate/answer";
 
-/// Shares of the tabulated function of every entry of `x`, modulo 2^out_width.
-pub fn evaluate(s: &mut Session, table: &dyn Table, x: &[u64]) -> Result<Vec<u64>, Error> {
+pub(crate) fn evaluate(s: &mut Session, table: &dyn Table, x: &[u64]) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(x.len());
     for x in x.chunks(batch(table)) {
         let shape = Shape::new(table, x.len());
@@ -70,13 +74,11 @@ pub fn evaluate(s: &mut Session, table: &dyn Table, x: &[u64]) -> Result<Vec<u64
     Ok(out)
 }
 
-/// Entries of one batch.
 fn batch(table: &dyn Table) -> usize {
     batch_items(Shape::new(table, 1).ots())
 }
 
-/// Cost of [`evaluate`] on `n` words.
-pub fn cost(table: &dyn Table, n: usize) -> Cost {
+pub(crate) fn cost(table: &dyn Table, n: usize) -> Cost {
     batched_cost(n, batch(table), |n| {
         let shape = Shape::new(table, n);
         Cost::free()
@@ -94,21 +96,19 @@ struct Shape {
     lookup: Lookup,
     /// One OT per bit of a factor, factor by factor, entry by entry.
     products: Correlation,
-    factor_bits: Vec<u32>,
-    /// 1 if there is a constant term.
+    table: TableShape,
     constant: usize,
 }
 
 impl Shape {
     fn new(table: &dyn Table, n: usize) -> Self {
-        let width = table.out_width();
-        let factor_bits = table.factor_bits();
-        let constant = usize::from(table.has_constant());
-        let words = vec![width; constant + factor_bits.len()];
-        let widths: Vec<u32> = factor_bits.iter().flat_map(|&bits| (0..bits).map(move |j| width - j)).collect();
-        let lookup = Lookup::new(n, table.index_bits(), &words).expect("index bits 1..=8, words up to 64 bits");
+        let table = table.shape();
+        let (width, constant) = (table.out_width, usize::from(table.constant));
+        let words = vec![width; constant + table.factor_bits.len()];
+        let widths: Vec<u32> = table.factor_bits.iter().flat_map(|&bits| (0..bits).map(move |j| width - j)).collect();
+        let lookup = Lookup::new(n, table.index_bits, &words).expect("index bits 1..=8, words up to 64 bits");
         let products = Correlation::new(n * widths.len(), 1, &widths).expect("factors narrower than the ring");
-        Shape { lookup, products, factor_bits, constant }
+        Shape { lookup, products, table, constant }
     }
 
     fn ots(&self) -> usize {
@@ -119,22 +119,22 @@ impl Shape {
     fn gather(&self, shares: &[u64], out: &mut [u64]) {
         let per_entry = shares.len() / out.len();
         for (out, shares) in out.iter_mut().zip(shares.chunks_exact(per_entry)) {
-            let places = self.factor_bits.iter().flat_map(|&bits| 0..bits);
+            let places = self.table.factor_bits.iter().flat_map(|&bits| 0..bits);
             *out = shares.iter().zip(places).fold(*out, |sum, (share, j)| sum.wrapping_add(share << j));
         }
     }
 }
 
 fn client(s: &mut Session, shape: &Shape, table: &dyn Table, x: &[u64]) -> Result<Vec<u64>, Error> {
-    let low_bits = table.low_bits();
+    let TableShape { index_bits, low_bits, .. } = shape.table;
     let mut chosen = Vec::with_capacity(shape.ots());
-    let high = |x: u64| x >> low_bits & mask(table.index_bits());
-    x.iter().for_each(|&x| chosen.extend((0..table.index_bits()).map(|bit| high(x) >> bit & 1 == 1)));
-    let terms = shape.factor_bits.len();
+    let high = |x: u64| x >> low_bits & mask(index_bits);
+    x.iter().for_each(|&x| chosen.extend((0..index_bits).map(|bit| high(x) >> bit & 1 == 1)));
+    let terms = shape.table.factor_bits.len();
     let mut factors = vec![0; x.len() * terms];
     for (x, factors) in x.iter().zip(factors.chunks_exact_mut(terms)) {
         table.factors(x & mask(low_bits), factors);
-        for (&p, &bits) in factors.iter().zip(&shape.factor_bits) {
+        for (&p, &bits) in factors.iter().zip(&shape.table.factor_bits) {
             debug_assert!(p <= mask(bits), "factor {p} of {bits} bits");
             chosen.extend((0..bits).map(|bit| p >> bit & 1 == 1));
         }
@@ -160,8 +160,8 @@ fn client(s: &mut Session, shape: &Shape, table: &dyn Table, x: &[u64]) -> Resul
 }
 
 fn server(s: &mut Session, shape: &Shape, table: &dyn Table, x: &[u64]) -> Result<Vec<u64>, Error> {
-    let (low_bits, windows) = (table.low_bits(), 1i64 << table.index_bits());
-    let words = shape.constant + shape.factor_bits.len();
+    let (low_bits, windows) = (shape.table.low_bits, 1i64 << shape.table.index_bits);
+    let words = shape.constant + shape.table.factor_bits.len();
     let masks: Vec<u64> = (0..x.len() * words).map(|_| s.rng().next_u64()).collect();
     let message = s.channel().recv(CHOICES, shape.ots().div_ceil(8))?;
     let mut keys = s.sender().accept(shape.ots(), &message)?;
@@ -180,7 +180,7 @@ fn server(s: &mut Session, shape: &Shape, table: &dyn Table, x: &[u64]) -> Resul
     let corr: Vec<u64> = masks
         .chunks_exact(words)
         .flat_map(|own| {
-            let terms = own[shape.constant..].iter().zip(&shape.factor_bits);
+            let terms = own[shape.constant..].iter().zip(&shape.table.factor_bits);
             terms.flat_map(|(&r, &bits)| std::iter::repeat_n(r, bits as usize))
         })
         .collect();

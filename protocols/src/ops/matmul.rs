@@ -19,18 +19,14 @@ use std::sync::Arc;
 
 use he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 use ndarray::Ix3;
-use net::Role;
 use rayon::prelude::*;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::integers;
-use crate::wire::beaver::{minus, open_product, random};
+use crate::wire::beaver::{minus, open_products, random};
 use crate::wire::opening;
-use crate::words::mask;
 
-/// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`. Words are signed `width`-bit values. Error: a few
-/// units in the last place.
+/// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`. Error: a few units in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
     /// Bits of the ring.
@@ -192,32 +188,16 @@ fn prepared(
     let (b, ab) = rest.split_at(batch * k * n);
     let mut difference: Vec<u64> = minus(x, a.iter().copied()).collect();
     difference.extend(minus(y, b.iter().copied()));
-    let opened = opening::masked(s, &difference, a.iter().chain(b).copied(), width)?;
+    let opened = opening::masked(s, &difference, a.iter().chain(b).copied(), &[width])?;
     let (d, e) = opened.split_at(x.len());
-    let server = s.is_server();
-    let mut out = Vec::with_capacity(ab.len());
-    for item in 0..batch {
-        let left = item * m * k..(item + 1) * m * k;
-        let right = item * k * n..(item + 1) * k * n;
-        let result = item * m * n..(item + 1) * m * n;
-        out.extend(open_product(
-            [m, k, n],
-            server,
-            [&d[left.clone()], &a[left]],
-            [&e[right.clone()], &b[right]],
-            &ab[result],
-        ));
-    }
-    Ok(out)
+    Ok(open_products(shape, s.is_server(), [d, a], [e, b], ab))
 }
 
-/// Cost of [`prepared`].
 fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {
     let MatmulShape { batch, m, k, n } = shape;
-    opening::open_cost(batch * (m * k + k * n), width).work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
+    opening::open_cost(batch * (m * k + k * n), &[width]).work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
 }
 
-/// Cost of [`shared`].
 pub(crate) fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
     let (plan, _) = cheaper(plans, shape, width)?;
     let (up, down) = (plan.upload_bytes(), plan.download_bytes());

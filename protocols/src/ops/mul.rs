@@ -16,8 +16,7 @@
 //! y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
 //! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place of each
-//! product; by products of matrices twice [`he::MatmulPlan::lsb_error`]. A prepared product has the error of the a b
-//! that it takes.
+//! product; by products of matrices twice [`he::MatmulPlan::lsb_error`]. A prepared product has that of its a b.
 //!
 //! **Revealed.** Nothing: x - a and y - b are uniform, because every a and b is used once. By OLE this holds up to a
 //! statistical distance of 2^-60 per message, see [`he::OlePlan`].
@@ -26,15 +25,13 @@ use std::sync::Arc;
 
 use he::{MatmulShape, OleKind, OlePlan, Split};
 use ndarray::Zip;
-use net::{HEADER_BYTES, Role};
+use net::HEADER_BYTES;
 use ot::Bits;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost, matmul};
 use crate::wire::beaver::{minus, random};
 use crate::wire::{cross, opening};
-use crate::words::{mask, signed};
 
 /// x y modulo 2^`width`, entrywise; shapes equal. Error: at most 1 in the last place.
 #[derive(Clone, Copy, Debug)]
@@ -171,8 +168,7 @@ impl Correlation for RowProduct {
 const UPLOAD: &str = "mul/upload";
 const DOWNLOAD: &str = "mul/download";
 
-/// Shares of x y modulo 2^`width`, entry by entry.
-pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -184,8 +180,7 @@ pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>
     Ok(out)
 }
 
-/// Cost of [`mul`] of `n` words.
-pub(crate) fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
+fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
     }
@@ -195,7 +190,6 @@ pub(crate) fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, 
     })
 }
 
-/// The ways to multiply rows by words.
 enum RowProducts {
     /// Word by word, by [`mul`].
     Entries,
@@ -224,7 +218,7 @@ impl RowProducts {
 }
 
 /// Shares of row r of x (`n` words each, row-major) times y_r, modulo 2^`width`.
-pub fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
+fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
     match RowProducts::cheapest(s.plans(), y.len(), n, width)?.0 {
         RowProducts::Entries => {
             let spread: Vec<u64> = y.iter().flat_map(|&y| std::iter::repeat_n(y, n)).collect();
@@ -235,8 +229,7 @@ pub fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Resu
     }
 }
 
-/// Cost of [`rows`] on `rows` rows of `n` words.
-pub(crate) fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
+fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
     Ok(RowProducts::cheapest(plans, rows, n, width)?.1)
 }
 
@@ -269,7 +262,6 @@ fn rows_by_ot_batch(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32)
     Ok(out)
 }
 
-/// Cost of [`rows_by_ot`] on `rows` rows of `n` words.
 fn rows_by_ot_cost(rows: usize, n: usize, width: u32) -> Cost {
     if n == 0 {
         return Cost::free();
@@ -283,7 +275,7 @@ fn prepared(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: 
     let a = units.clone().flat_map(|unit| unit[..n].iter().copied());
     let b = units.clone().map(|unit| unit[n]);
     let difference: Vec<u64> = minus(x, a.clone()).chain(minus(y, b.clone())).collect();
-    let opened = opening::masked(s, &difference, a.chain(b), width)?;
+    let opened = opening::masked(s, &difference, a.chain(b), &[width])?;
     let (d, e) = opened.split_at(x.len());
     let server = s.is_server();
     let rows = d.chunks_exact(n).zip(e).zip(units);
@@ -297,9 +289,8 @@ fn prepared(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: 
         .collect())
 }
 
-/// Cost of [`prepared`] on `rows` rows.
 fn prepared_cost(rows: usize, n: usize, width: u32) -> Cost {
-    opening::open_cost(rows * (n + 1), width).work_at_both(Kernel::WordTerm, rows * n)
+    opening::open_cost(rows * (n + 1), &[width]).work_at_both(Kernel::WordTerm, rows * n)
 }
 
 /// Bytes of `cost` on the wire, with an estimate for refills of the pools, to compare strategies.
@@ -363,7 +354,6 @@ pub(super) fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Resul
     }
 }
 
-/// Cost of [`ole`].
 pub(super) fn ole_cost(plan: &OlePlan) -> Cost {
     let work = plan.work();
     Cost::free()

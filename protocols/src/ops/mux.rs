@@ -3,8 +3,7 @@
 //! **Functionality.** XOR shares of b and shares of x modulo 2^w -> shares of b x modulo 2^w.
 //!
 //! **Source.** b x = (b_0 + b_1 - 2 b_0 b_1)(x_0 + x_1). Party i keeps b_i x_i, and the parties share b_{1-i} (1 - 2
-//! b_i) x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, with correlated
-//! instead of chosen OT).
+//! b_i) x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, by correlated OT).
 //!
 //! The choices depend on the bits alone. Where the bits are known before the words, [`Choose`] sends the choices
 //! early, for several selections at once.
@@ -14,10 +13,8 @@
 use ndarray::Zip;
 use ot::{Bits, Correlation};
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::wire::cross::{self, Chosen};
-use crate::words::signed;
 
 /// b ? x : 0 modulo 2^`width`, entrywise; shapes equal.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +27,7 @@ impl Operation for Mux {
     entrywise!(Bits, Words -> Words);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(shape.iter().product(), self.width))
+        Ok(rows_cost(shape.iter().product(), 1, self.width))
     }
 
     fn run(
@@ -111,7 +108,8 @@ impl Operation for Select {
     }
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(select_cost(shape.iter().product(), self.width))
+        let n = shape.iter().product();
+        Ok(if n == 0 { Cost::free() } else { cross::answer_cost(&self::shape(n, 1, self.width)) })
     }
 
     fn run(
@@ -133,8 +131,7 @@ impl Operation for Select {
     }
 }
 
-/// Shares of b x modulo 2^`width` from this party's shares of words and of bits whose choices were sent. All bits
-/// select equally many words.
+/// Shares of b x modulo 2^`width`, equally many x for each b, whose choices were sent.
 fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -150,23 +147,13 @@ fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -
     Ok(out)
 }
 
-/// Cost of [`select`] of `n` words, one for each bit.
-fn select_cost(n: usize, width: u32) -> Cost {
-    if n == 0 { Cost::free() } else { cross::answer_cost(&shape(n, 1, width)) }
-}
-
 /// Shares of b x modulo 2^`width` from this party's bit and word shares. All bits select equally many words.
-pub fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+pub(crate) fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
     let chosen = cross::choose(s, &Bits::from_fn(bits.len(), |i| bits[i] == 1))?;
     select(s, bits, chosen, x, width)
-}
-
-/// Cost of [`mux`] of `n` words.
-pub fn cost(n: usize, width: u32) -> Cost {
-    rows_cost(n, 1, width)
 }
 
 /// Cost of [`mux`] of `n` bits with `slots` words each.

@@ -20,14 +20,12 @@
 //! **What each party sees.** Both see choices masked by random choice bits. The client also sees table entries: all
 //! but one of each item under pads that it does not know, and that one under r and rho. **Revealed.** Nothing.
 
-use net::Role;
 use ot::{Bits, Correlation, Lookup};
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::mux::{self, if_bit};
 use crate::ops::{batch_items, batched_cost};
-use crate::words::mask;
 
 const CHOICES: &str = "mux all/choices";
 const TABLES: &str = "mux all/tables and choices";
@@ -36,9 +34,8 @@ const ANSWER: &str = "mux all/answer";
 /// Most bits of a selection: a table has an entry for each of their values.
 pub const MOST_BITS: usize = 8;
 
-/// Shares of the words `x` where all bits of an item are 1, and of 0 elsewhere, modulo 2^`width`. Every word has
-/// equally many bits.
-pub fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+/// Shares modulo 2^`width` of the words `x` where all bits are 1, equally many for each, and of 0 elsewhere.
+pub(crate) fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -61,10 +58,9 @@ pub fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Ve
     Ok(out)
 }
 
-/// Cost of [`mux_all`] of `n` words by `k` bits each.
-pub fn cost(n: usize, k: usize, width: u32) -> Cost {
+pub(crate) fn cost(n: usize, k: usize, width: u32) -> Cost {
     if k == 1 {
-        return mux::cost(n, width);
+        return mux::rows_cost(n, 1, width);
     }
     batched_cost(n, batch(k, width), |n| {
         let Shape { lookup, products, .. } = Shape::new(n, k, width);

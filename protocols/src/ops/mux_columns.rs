@@ -14,23 +14,18 @@
 //! B (1, rho_s) is B_s (1, rho_s) + B_c (1 - 2 B_s) (1, rho_s): one random OT with the client's choice B_c. B rho_c
 //! takes one with the server's choice.
 //!
-//! **Range.** Any. **Error.** None. **Revealed.** Nothing: every bit and word is opened under a mask that is uniform
-//! and masks nothing else.
+//! **Range.** Any. **Error.** None. **Revealed.** Nothing: every mask is uniform and masks nothing else.
 
-use net::Role;
 use rand::Rng;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::ops::mux::if_bit;
 use crate::wire::opening;
-use crate::words::{mask, signed};
 
 const STEP: &str = "mux/selections";
 
-/// Selection of (items, bits) by bits of the same shape times words (items, bits * `words`): a bit's words stand
-/// together.
+/// Bits (items, bits) times words (items, bits * `words`): a bit's words stand together.
 #[derive(Clone, Copy, Debug)]
 pub struct MuxColumns<'w> {
     /// Bits of the ring of every bit's words, each 1..=64. There are at most 64.
@@ -66,7 +61,6 @@ impl Selection {
         1 + self.widths.len() * (1 + 2 * self.words)
     }
 
-    /// A party's words of an item by their meaning.
     fn unit<'u>(&self, words: &'u [u64]) -> Unit<'u> {
         let (numbers, products) = words[1..].split_at(self.widths.len());
         Unit { bits: words[0], numbers, products: products.as_chunks().0 }
@@ -79,11 +73,9 @@ impl Selection {
     }
 }
 
-/// A party's words of an item.
 #[derive(Clone, Copy)]
 struct Unit<'u> {
     bits: u64,
-    /// Shares of the bits.
     numbers: &'u [u64],
     /// For every word its share of rho, and a share of the bit times rho.
     products: &'u [[u64; 2]],
@@ -129,36 +121,34 @@ impl Correlation for Selection {
             s.reserve(Role::Client, count)?;
             let sender = s.sender().random(count)?;
             let (choices, receiver) = s.receiver().random(count)?;
-            // This party's words of a bit, of which the server's first is 1, for the bit itself.
-            let first = usize::from(s.is_server());
+            // This party's words of a bit. The server's first is 1, for the bit itself.
+            let ones = usize::from(s.is_server());
             let mut words = Vec::with_capacity(others.values());
             for &width in self.widths.iter().cycle().take(count) {
-                words.extend(std::iter::repeat_n(1, first));
+                words.extend(std::iter::repeat_n(1, ones));
                 words.extend((0..self.words).map(|_| s.rng().next_u64() & mask(width)));
             }
-            let choice = |bit: usize| choices.get(bit) as u8;
-            let place = |i: usize| i / (first + self.words);
-            let sign = |(i, word): (usize, &u64)| if_bit(choice(place(i)), word.wrapping_neg(), *word);
-            let supplied: Vec<u64> = words.iter().enumerate().map(sign).collect();
+            let size = ones + self.words;
+            let chosen = || words.chunks_exact(size).zip((0..count).map(|bit| choices.get(bit) as u8));
+            let supplied: Vec<u64> = chosen()
+                .flat_map(|(words, bit)| words.iter().map(move |x| if_bit(bit, x.wrapping_neg(), *x)))
+                .collect();
             let (message, given) = sender.correlate(&others, &supplied)?;
             let theirs = s.channel().exchange(STEP, &message, own.message_bytes())?;
             let taken = receiver.decorrelate(&own, &theirs)?;
-            // B_own times this party's words, and the OTs that it gave; then those that it took.
-            let keep =
-                |(i, (word, given)): (usize, (&u64, &u64))| if_bit(choice(place(i)), *word, 0).wrapping_add(*given);
-            let kept: Vec<u64> = words.iter().zip(&given).enumerate().map(keep).collect();
+            let mut all = chosen().zip(given.chunks_exact(size)).zip(taken.chunks_exact(1 - ones + self.words));
             let mut out = Vec::with_capacity(n * self.item_words());
             for item in 0..n {
-                let places = item * bits..(item + 1) * bits;
-                out.push(places.clone().rev().fold(0, |all, bit| all << 1 | choices.get(bit)));
+                out.push((0..bits).rev().fold(0, |all, bit| all << 1 | choices.get(item * bits + bit)));
                 let mut products = Vec::with_capacity(2 * bits * self.words);
-                for (bit, &width) in places.zip(&self.widths) {
+                for (&width, (((words, bit), given), taken)) in self.widths.iter().zip(all.by_ref()) {
+                    // B_own times this party's words, and the OTs that it gave and took.
+                    let kept: Vec<u64> =
+                        words.iter().zip(given).map(|(x, given)| if_bit(bit, *x, 0).wrapping_add(*given)).collect();
                     // The server's 1 stands in what it kept, and in what the client took.
-                    let (one, kept) = row(&kept, bit, first, self.words);
-                    let (other, taken) = row(&taken, bit, 1 - first, self.words);
-                    let (_, rho) = row(&words, bit, first, self.words);
+                    let ((one, kept), (other, taken)) = (kept.split_at(ones), taken.split_at(1 - ones));
                     out.extend(one.iter().chain(other).map(|one| one & mask(width)));
-                    let pairs = rho.iter().zip(kept.iter().zip(taken));
+                    let pairs = words[ones..].iter().zip(kept.iter().zip(taken));
                     products.extend(pairs.flat_map(|(rho, (a, b))| [*rho, a.wrapping_add(*b) & mask(width)]));
                 }
                 out.extend(products);
@@ -166,11 +156,6 @@ impl Correlation for Selection {
             Ok(out)
         })
     }
-}
-
-/// The words of a bit: `ones` that stand for the bit itself, and `words` others.
-fn row(all: &[u64], bit: usize, ones: usize, words: usize) -> (&[u64], &[u64]) {
-    all[bit * (ones + words)..][..ones + words].split_at(ones)
 }
 
 impl MuxColumns<'_> {
@@ -203,7 +188,7 @@ impl Operation for MuxColumns<'_> {
 
     fn cost(&self, n: &usize, _: bool, _: &mut Plans) -> Result<Cost, Error> {
         let widths = self.selection().opened_widths();
-        Ok(opening::open_each_cost(n * widths.len(), &widths))
+        Ok(opening::open_cost(n * widths.len(), &widths))
     }
 
     fn run(
@@ -226,7 +211,7 @@ impl Operation for MuxColumns<'_> {
             })
             .collect();
         let (widths, masks) = (selection.opened_widths(), units().flat_map(Unit::masks));
-        let opened = opening::masked_each(s, &masked, masks, &widths)?;
+        let opened = opening::masked(s, &masked, masks, &widths)?;
         let mut out = Vec::with_capacity(words.len());
         for (((_, words), unit), opened) in items().zip(opened.chunks_exact(widths.len())) {
             let (d, e) = opened.split_at(columns);

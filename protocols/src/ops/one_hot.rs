@@ -22,13 +22,10 @@
 //! **What each party sees.** The client sees choice bits masked by random choice bits. The server sees answers under
 //! pads, of which it knows one per OT. **Revealed.** Nothing.
 
-use net::Role;
 use ot::{Bits, Correlation};
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
-use crate::words::mask;
 
 /// Most bits of an index: one for each of 131072 tokens.
 pub const MOST_BITS: u32 = 17;
@@ -55,11 +52,30 @@ impl Operation for OneHot {
     }
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(shape.iter().product(), self.bits, self.count))
+        let OneHot { bits, count } = *self;
+        Ok(batched_cost(shape.iter().product(), batch(bits), |n| {
+            let ots = n * bits as usize;
+            let stages = stages(n, bits, count);
+            let answer = stages.iter().map(|stage| stage.transfers.message_bytes()).sum();
+            let cost = Cost::free().cots(Role::Client, ots).message(Role::Server, ots.div_ceil(8));
+            let cost = stages.iter().fold(cost, |cost, stage| cost.supplies(Role::Client, &stage.transfers));
+            let cost = cost.message(Role::Client, answer);
+            stages.iter().fold(cost, |cost, stage| cost.chooses(Role::Server, &stage.transfers))
+        }))
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u8>, Error> {
-        Ok(shaped(&appended(x.shape(), self.count), one_hot(s, &flat(x), self.bits, self.count)?))
+        let (OneHot { bits, count }, words) = (*self, flat(x));
+        let mut out = Vec::with_capacity(words.len() * count);
+        for words in words.chunks(batch(bits)) {
+            let stages = stages(words.len(), bits, count);
+            s.reserve(Role::Client, words.len() * bits as usize)?;
+            out.extend(match s.role() {
+                Role::Client => client(s, &stages, words, bits)?,
+                Role::Server => server(s, &stages, words, bits)?,
+            });
+        }
+        Ok(shaped(&appended(x.shape(), count), out))
     }
 
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
@@ -88,10 +104,6 @@ struct Stage {
 /// The stages for `n` items, the largest move first.
 fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
     let size = 1usize << bits;
-    assert!(
-        (1..=MOST_BITS).contains(&bits) && (1..=size).contains(&count),
-        "{count} of 2^{bits} unit vector entries"
-    );
     let stage = |i: u32| {
         let by = 1usize << i;
         // Moves still to come: by/2 + .. + 1.
@@ -105,33 +117,6 @@ fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
 /// Items of one batch. Vectors are held as a word per bit.
 fn batch(bits: u32) -> usize {
     batch_items(bits as usize * (1usize << bits).div_ceil(16))
-}
-
-/// Shares of [x = j] for j < `count`, one byte 0 or 1 each, item by item.
-pub fn one_hot(s: &mut Session, x: &[u64], bits: u32, count: usize) -> Result<Vec<u8>, Error> {
-    let mut out = Vec::with_capacity(x.len() * count);
-    for x in x.chunks(batch(bits)) {
-        let stages = stages(x.len(), bits, count);
-        s.reserve(Role::Client, x.len() * bits as usize)?;
-        out.extend(match s.role() {
-            Role::Client => client(s, &stages, x, bits)?,
-            Role::Server => server(s, &stages, x, bits)?,
-        });
-    }
-    Ok(out)
-}
-
-/// Cost of [`one_hot`] of `n` items.
-pub fn cost(n: usize, bits: u32, count: usize) -> Cost {
-    batched_cost(n, batch(bits), |n| {
-        let ots = n * bits as usize;
-        let stages = stages(n, bits, count);
-        let answer = stages.iter().map(|stage| stage.transfers.message_bytes()).sum();
-        let cost = Cost::free().cots(Role::Client, ots).message(Role::Server, ots.div_ceil(8));
-        let cost = stages.iter().fold(cost, |cost, stage| cost.supplies(Role::Client, &stage.transfers));
-        let cost = cost.message(Role::Client, answer);
-        stages.iter().fold(cost, |cost, stage| cost.chooses(Role::Server, &stage.transfers))
-    })
 }
 
 /// A party's share of the vectors. Entry t of an item is position t - `below` modulo 2^b.

@@ -1,5 +1,4 @@
-//! Products with a matrix that only the server knows: the protocol of linear layers and embeddings, direct and
-//! prepared.
+//! Products with a matrix that only the server knows: linear layers and embeddings.
 //!
 //! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
 //!
@@ -25,7 +24,6 @@
 //! module documentation of he's products.
 
 use he::{MatmulShape, MatmulSpec, Split, Weights};
-use net::Role;
 use rand::Rng;
 
 use crate::correlation::CorrelationKind;
@@ -34,7 +32,6 @@ use crate::operation::prelude::*;
 use crate::options::Masks;
 use crate::weight::FixedWeight;
 use crate::wire::opening;
-use crate::words::mask;
 
 const UPLOAD: &str = "matmul/upload";
 const DOWNLOAD: &str = "matmul/download";
@@ -56,7 +53,6 @@ pub struct MaskedRow {
 }
 
 impl MaskedRow {
-    /// Rows of products with `weight` modulo 2^`width`.
     pub(super) fn of(weight: &FixedWeight, width: u32) -> Self {
         let spec = &weight.spec;
         MaskedRow { weight: spec.name.clone(), inputs: spec.inputs, outputs: spec.outputs, width }
@@ -126,7 +122,6 @@ impl Correlation for MaskedRow {
     }
 }
 
-/// A party's inputs to a product.
 enum Side<'a> {
     /// The client's share of X.
     Client(&'a [u64]),
@@ -156,7 +151,6 @@ pub(super) fn product(
     }
 }
 
-/// Cost of [`product`].
 pub(super) fn cost(
     plans: &mut Plans,
     weight: &FixedWeight,
@@ -176,7 +170,6 @@ pub(super) fn cost(
     direct_cost(plans, spec(rows, inputs, outputs, width))
 }
 
-/// Shares of X W under RLWE.
 fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
     let plan = s.plans().matmul(spec)?;
     let reduced = |x: &[u64]| x.iter().map(|x| x & mask(spec.width)).collect::<Vec<_>>();
@@ -222,7 +215,6 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Resu
     Ok(share)
 }
 
-/// Cost of [`seeded_masks`] and [`seeded_share`].
 fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.seeded(spec)?;
     let work = plan.work();
@@ -235,7 +227,6 @@ fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
         .work(Role::Client, Kernel::Decrypt, work.opened as usize))
 }
 
-/// Cost of [`direct`].
 fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.matmul(spec)?;
     let work = plan.work();

@@ -22,20 +22,19 @@
 //! that is settled drops out.
 //!
 //! **Range.** k <= n. Keys are distinct within a row *before the shuffle* (a tie-break by the position after it would
-//! leak), and their differences are signed `width`-bit values, 2 <= width <= 64, whatever the parties'
-//! inputs. **Error.** None. A peer can bring about outcomes that are no ranking; if they choose another number of
-//! keys than k, they are refused.
+//! leak), and their differences are signed `width`-bit values, 2 <= width <= 64, whatever the parties' inputs.
+//! **Error.** None. A peer can bring about outcomes that are no ranking; unless they choose k keys, they are refused.
 //!
 //! **What each party sees.** The comparison's messages, and [key_i >= key_j] for the pairs compared. **Revealed.**
 //! The keys are distinct and in a uniformly random order, so the opened bits and the positions are those of a
 //! uniformly random ranking. Any keys give the same distribution, which depends on n and k alone, and so do rounds
-//! and bytes. This needs both preconditions: equal keys, a known order, or results opened twice under one permutation
-//! would leak.
+//! and bytes. This needs both preconditions: equal keys, a known order or two openings would leak.
 //!
-//! The traffic is random: [`expected`] is its mean, [`bound`] the worst case.
+//! The traffic is random. [`expected`] is its mean, which a plan books. No run takes more than the comparisons of all
+//! pairs and a round for each key beyond [`FINISH`], and one more round.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -43,7 +42,6 @@ use rand::{Rng, SeedableRng};
 use crate::operation::prelude::*;
 use crate::ops::compare;
 use crate::wire::opening;
-use crate::words::signed;
 
 /// (rows, n) keys -> the positions of the k largest of every row, ascending, to both parties. The keys must be
 /// distinct in every row and shuffled by permutations used for no other opening. A plan books the mean run and
@@ -71,13 +69,15 @@ impl Operation for Quickselect {
 
     /// Of the mean run.
     fn cost(&self, &[rows, n]: &[usize; 2], _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        let rounds = expected(rows, n, self.k, self.width).profile;
-        Ok(rounds.into_iter().fold(Cost::free(), |cost, count| cost.then(round_cost(count, self.width))))
+        let round = |count: usize| compare::cost(count, 1, self.width).then(opening::open_cost(count, &[1]));
+        let rounds = &expected(rows, n, self.k).profile;
+        Ok(rounds.iter().fold(Cost::free(), |cost, &count| cost.then(round(count))))
     }
 
     fn run(&self, s: &mut Session, keys: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Vec<Vec<usize>>, Error> {
         let [rows, n] = self.size::<Values>(&keys);
-        quickselect(s, &flat(keys), rows, n, self.k, self.width)
+        let keys = flat(keys);
+        select(rows, n, self.k, |pairs| opened(s, &keys, n, self.width, pairs))
     }
 
     fn twin(&self, twin: &mut Twin, keys: &ArrayD<u64>) -> Result<Vec<Vec<usize>>, Error> {
@@ -128,8 +128,7 @@ impl Open {
         (0..pivots).flat_map(others)
     }
 
-    /// Takes the outcomes of [`Open::pairs`] and adds to `winners` the keys that are now known to be among the k
-    /// largest.
+    /// Takes the outcomes of [`Open::pairs`], and adds to `winners` the keys now known to be among the k largest.
     fn settle(mut self, bits: &mut impl Iterator<Item = bool>, winners: &mut Vec<usize>) -> Option<Open> {
         if self.active.len() <= FINISH {
             let mut above = vec![0; self.active.len()];
@@ -203,18 +202,6 @@ pub(crate) fn select(
     Ok(winners)
 }
 
-/// The positions of the `k` largest keys of each of `rows` rows of `n`, which lie one after another.
-pub fn quickselect(
-    s: &mut Session,
-    keys: &[u64],
-    rows: usize,
-    n: usize,
-    k: usize,
-    width: u32,
-) -> Result<Vec<Vec<usize>>, Error> {
-    select(rows, n, k, |pairs| opened(s, keys, n, width, pairs))
-}
-
 /// Whether key i is the larger, for each (row, i, j), opened to both parties.
 pub(crate) fn opened(
     s: &mut Session,
@@ -226,54 +213,31 @@ pub(crate) fn opened(
     let difference: Vec<u64> =
         pairs.iter().map(|&(row, i, j)| keys[row * n + i].wrapping_sub(keys[row * n + j])).collect();
     let bits: Vec<u64> = compare::at_least(s, &difference, &[0], width)?.into_iter().map(u64::from).collect();
-    Ok(opening::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
+    Ok(opening::open(s, &bits, &[1])?.into_iter().map(|bit| bit == 1).collect())
 }
 
-/// Cost of one round of `comparisons`.
-pub(crate) fn round_cost(comparisons: usize, width: u32) -> Cost {
-    compare::cost(comparisons, 1, width).then(opening::open_cost(comparisons, 1))
-}
-
-/// Expected cost of a run.
+/// The mean of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     /// Mean number of comparisons.
     pub comparisons: f64,
     /// Mean number of rounds.
     pub rounds: f64,
-    /// Comparisons of each round of a run that stands for the mean: it has the mean numbers of rounds and
-    /// comparisons, rounded.
+    /// Comparisons of each round of a run that stands for the mean, in rounds and comparisons.
     pub profile: Vec<usize>,
-    /// Bytes of that run both ways, refills of the pools not included.
-    pub bytes: u64,
 }
 
-/// Permutations simulated for a mean.
 const TRIALS: usize = 256;
 
-/// The mean over keys in a uniformly random order. It comes from a simulation of `TRIALS` runs of the same
-/// algorithm with a fixed seed, made once per (rows, n, k). The standard error of its comparisons is some 2 % /
-/// sqrt(rows).
-pub fn expected(rows: usize, n: usize, k: usize, width: u32) -> Expected {
-    let (comparisons, rounds, ref profile) = *simulated(rows, n, k);
-    let profile = profile.clone();
-    let cost = profile.iter().fold(Cost::free(), |cost, &count| cost.then(round_cost(count, width)));
-    Expected { comparisons, rounds, profile, bytes: cost.total_bytes() }
+/// The mean over keys in a uniformly random order, of `TRIALS` simulated runs with a fixed seed, made once per (rows,
+/// n, k). The standard error of its comparisons is some 2 % / sqrt(rows).
+pub fn expected(rows: usize, n: usize, k: usize) -> Arc<Expected> {
+    static KNOWN: LazyLock<Mutex<HashMap<[usize; 3], Arc<Expected>>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry([rows, n, k]).or_insert_with(|| Arc::new(simulate(rows, n, k))).clone()
 }
 
-/// Means of comparisons and rounds, and the profile of [`Expected`].
-type Simulation = Arc<(f64, f64, Vec<usize>)>;
-
-/// Simulations by (rows, n, k).
-type Cache = Mutex<HashMap<[usize; 3], Simulation>>;
-
-fn simulated(rows: usize, n: usize, k: usize) -> Simulation {
-    static CACHE: OnceLock<Cache> = OnceLock::new();
-    let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    cache.entry([rows, n, k]).or_insert_with(|| Arc::new(simulate(rows, n, k))).clone()
-}
-
-fn simulate(rows: usize, n: usize, k: usize) -> (f64, f64, Vec<usize>) {
+fn simulate(rows: usize, n: usize, k: usize) -> Expected {
     let mut rng = StdRng::seed_from_u64(1);
     let mut totals: Vec<usize> = Vec::new();
     let mut rounds = 0;
@@ -298,11 +262,10 @@ fn simulate(rows: usize, n: usize, k: usize) -> (f64, f64, Vec<usize>) {
     if let Some(last) = profile.last_mut() {
         *last = (comparisons.round() as usize).saturating_sub(before);
     }
-    (comparisons, rounds, profile)
+    Expected { comparisons, rounds, profile }
 }
 
-/// Uniform and independent orders of 0..n, one for each of `rows` rows. Addresses depend on them, so the coins must
-/// be public or stay in one process.
+/// Uniform and independent orders of 0..n, one a row. Addresses depend on them, so the coins must be public.
 pub(crate) fn random_orders(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<usize>> {
     let order = |_| {
         let mut order: Vec<usize> = (0..n).collect();
@@ -323,18 +286,6 @@ fn below(rng: &mut impl Rng, bound: u64) -> u64 {
             return word % bound;
         }
     }
-}
-
-/// The most that any run can spend: the comparisons of all pairs, each at most once, a round for each key beyond
-/// [`FINISH`], and one more round. The bytes bound the run that spreads the comparisons evenly over all those rounds.
-pub fn bound(rows: usize, n: usize, k: usize, width: u32) -> Expected {
-    let (comparisons, rounds) =
-        if k == 0 || k == n { (0, 0) } else { (rows * (n * (n - 1) / 2), n.saturating_sub(FINISH) + 1) };
-    // A round rounds up its messages. Each byte count grows at most by what a round of one comparison costs.
-    let one = round_cost(1, width).total_bytes();
-    let all = round_cost(comparisons, width).total_bytes();
-    let profile = if rounds == 0 { vec![] } else { vec![comparisons.div_ceil(rounds); rounds] };
-    Expected { comparisons: comparisons as f64, rounds: rounds as f64, profile, bytes: all + rounds as u64 * one }
 }
 
 #[cfg(test)]
@@ -362,7 +313,7 @@ mod tests {
     #[test]
     fn quickselect_spends_what_theory_says() {
         // Without the finish about n (2 + 2 H(1/4)) = 3.1 n comparisons at k = n / 4. The finish adds up to 120.
-        let expected = expected(1, 512, 128, 30);
+        let expected = expected(1, 512, 128);
         assert!((1400.0..1700.0).contains(&expected.comparisons), "{expected:?}");
         assert_eq!(index_bits(512), 9);
         assert_eq!([1, 2, 3, 4, 5].map(index_bits), [1, 1, 2, 2, 3]);

@@ -5,8 +5,7 @@
 //! - [`Open`] opens x to both parties.
 //! - [`RevealRounded`] opens x to the party `to`, rounded at random to a multiple of 2^d on a random grid.
 //!
-//! **Range.** Any; for [`RevealRounded`] |x| < 2^(w - 2), and d < w - 1. **Error.** None; for [`RevealRounded`] below
-//! 2^d in magnitude, with mean 0.
+//! **Range.** Any; for [`RevealRounded`] |x| < 2^(w - 2), d < w - 1. **Error.** None; there below 2^d, with mean 0.
 //!
 //! **Revealed.** x modulo 2^w to `to`, or to both. Only the low w bits of a share are sent: higher bits may depend on
 //! more than x, and they never leave.
@@ -31,15 +30,12 @@
 //! of this result alone, so it can be simulated from the functionality. One result tells x to about d bits less than
 //! a plain opening. The average of many results for the same x tells more, as with any rounding of mean 0.
 
-use net::Role;
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::wire::opening::{self, STEP};
-use crate::words::mask;
 
-/// Opens words modulo 2^`width` to the party `to`, which gets `Some`, reduced modulo 2^`width`. A plan returns
-/// `None`.
+/// Opens words, reduced modulo 2^`width`, to the party `to`, which gets `Some`. A plan returns `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Reveal {
     /// Bits of the ring.
@@ -48,15 +44,21 @@ pub struct Reveal {
     pub to: Role,
 }
 
+impl Reveal {
+    fn unrounded(self) -> RevealRounded {
+        RevealRounded { width: self.width, drop: 0, to: self.to }
+    }
+}
+
 impl Operation for Reveal {
     entrywise!(Words -> opened);
 
-    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(shape.iter().product(), self.width, self.to))
+    fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        self.unrounded().cost(shape, prepared, plans)
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
-        Ok(reveal(s, &flat(x), self.width, 0, self.to)?.map(|values| shaped(x.shape(), values)))
+        self.unrounded().run(s, x, None)
     }
 
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
@@ -80,12 +82,25 @@ impl Operation for RevealRounded {
     entrywise!(Words -> opened);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(shape.iter().product(), self.width - self.drop, self.to))
+        let (n, sender) = (shape.iter().product(), self.to.peer());
+        let message = bits::packed_bytes(n, &[self.width - self.drop]);
+        let sent = Cost::free().work(sender, Kernel::OpenWord, n).message(sender, message);
+        Ok(sent.work(self.to, Kernel::OpenWord, n))
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
         let RevealRounded { width, drop, to } = *self;
-        Ok(reveal(s, &flat(x), width, drop, to)?.map(|values| shaped(x.shape(), values)))
+        let kept = width - drop;
+        if s.role() != to {
+            let noise = |s: &mut Session| if drop == 0 { 0 } else { s.rng().next_u64() & mask(drop) };
+            let high = x.iter().map(|x| x.wrapping_add(noise(s)) >> drop).collect::<Vec<_>>();
+            s.deliver(STEP, bits::pack(&high, &[kept]))?;
+            return Ok(None);
+        }
+        let message = s.channel().recv(STEP, bits::packed_bytes(x.len(), &[kept]))?;
+        let high = bits::unpack(STEP, &message, x.len(), &[kept])?;
+        let values = x.iter().zip(high).map(|(x, high)| x.wrapping_add(high << drop) & mask(width));
+        Ok(Some(shaped(x.shape(), values.collect())))
     }
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
@@ -106,35 +121,14 @@ impl Operation for Open {
     entrywise!(Words -> opened);
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(opening::open_cost(shape.iter().product(), self.width))
+        Ok(opening::open_cost(shape.iter().product(), &[self.width]))
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
-        Ok(Some(shaped(x.shape(), opening::open(s, &flat(x), self.width)?)))
+        Ok(Some(shaped(x.shape(), opening::open(s, &flat(x), &[self.width])?)))
     }
 
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(x.mapv(|v| v & mask(self.width))))
     }
-}
-
-/// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from the share of `to`: see the module. The
-/// values are reduced modulo 2^`width`; `drop` < `width`, and 0 is no rounding.
-fn reveal(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
-    let kept = width - drop;
-    if s.role() != to {
-        let noise = |s: &mut Session| if drop == 0 { 0 } else { s.rng().next_u64() & mask(drop) };
-        let high = x.iter().map(|x| x.wrapping_add(noise(s)) >> drop).collect::<Vec<_>>();
-        s.deliver(STEP, bits::pack(&high, &[kept]))?;
-        return Ok(None);
-    }
-    let message = s.channel().recv(STEP, bits::packed_bytes(x.len(), &[kept]))?;
-    let high = bits::unpack(STEP, &message, x.len(), &[kept])?;
-    Ok(Some(x.iter().zip(high).map(|(x, high)| x.wrapping_add(high << drop) & mask(width)).collect()))
-}
-
-/// Cost of [`reveal`] of `n` words.
-fn cost(n: usize, width: u32, to: Role) -> Cost {
-    let message = bits::packed_bytes(n, &[width]);
-    Cost::free().work(to.peer(), Kernel::OpenWord, n).message(to.peer(), message).work(to, Kernel::OpenWord, n)
 }

@@ -18,8 +18,7 @@
 //! ones. Neighbouring messages of one party are one flow, so a round takes four flows.
 //!
 //! Larger groups take fewer rounds and more comparisons of each entry. The parties choose the rounds that take least
-//! time, by the lengths and by the rate and the delay of the link, which both state. Groups are small on fast links
-//! and where there are many rows.
+//! time by the lengths and the link. Groups are small on fast links and for many rows.
 //!
 //! **Range.** Entries, and differences of entries of a row, are signed w-bit values. Every row has at least one
 //! entry. **Error.** None. **Revealed.** Nothing.
@@ -28,15 +27,13 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
+use crate::Lengths;
 use crate::lengths::Counts;
 use crate::operation::prelude::*;
 use crate::ops::{compare, mux_all};
 use crate::plans::RoundPrices;
-use crate::words::signed;
-use crate::{Lengths, Shape};
 
-/// The largest entry of every row, exactly: the vector x holds rows of `lengths` one after another -> (rows), modulo
-/// 2^`width`.
+/// The largest entry of every row of `lengths` in the vector x, exactly: (rows) modulo 2^`width`.
 #[derive(Clone, Copy, Debug)]
 pub struct RowMax<'l> {
     /// Entries of every row, each at least 1.
@@ -55,11 +52,22 @@ impl Operation for RowMax<'_> {
     }
 
     fn cost(&self, _: &(), _: bool, plans: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(self.lengths, self.width, plans))
+        let (mut rows, mut cost) = (self.lengths.counts().clone(), Cost::free());
+        for &arity in &*rounds(&rows, self.width, plans) {
+            let Round { pairs, items, bits } = Round::of(rows.iter(), arity);
+            cost = cost.then(compare::cost(pairs, 1, self.width)).then(mux_all::cost(items, bits, self.width));
+            rows = rows.divided(arity);
+        }
+        Ok(cost)
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
-        Ok(shaped(&[self.lengths.rows()], row_max(s, &flat(x), self.lengths, self.width)?))
+        let (mut x, mut lengths) = (flat(x), self.lengths.clone());
+        for &arity in &*rounds(lengths.counts(), self.width, s.plans()) {
+            x = round(s, &x, &lengths, arity, self.width)?;
+            lengths = lengths.map(|n| n.div_ceil(arity));
+        }
+        Ok(shaped(&[self.lengths.rows()], x))
     }
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
@@ -93,29 +101,6 @@ const ROUND_FLOWS: u64 = 4;
 const OT_PICOSECONDS: u128 = 90_000;
 const BYTE_PICOSECONDS: u128 = 12_000;
 
-/// Shares of the largest entry of every row; the rows, of `lengths`, lie one after another in `x`.
-pub fn row_max(s: &mut Session, x: &[u64], lengths: &Lengths, width: u32) -> Result<Vec<u64>, Error> {
-    assert_eq!(lengths.total(), x.len(), "entries of the rows");
-    let (mut x, mut lengths) = (x.to_vec(), lengths.clone());
-    for &arity in &*rounds(lengths.counts(), width, s.plans()) {
-        x = round(s, &x, &lengths, arity, width)?;
-        lengths = lengths.map(|n| n.div_ceil(arity));
-    }
-    Ok(x)
-}
-
-/// Cost of [`row_max`] in a session with `plans`.
-pub fn cost(lengths: &Lengths, width: u32, plans: &mut Plans) -> Cost {
-    let mut rows = lengths.counts().clone();
-    let mut cost = Cost::free();
-    for &arity in &*rounds(&rows, width, plans) {
-        let Round { pairs, items, bits } = Round::of(rows.iter(), arity);
-        cost = cost.then(compare::cost(pairs, 1, width)).then(mux_all::cost(items, bits, width));
-        rows = rows.divided(arity);
-    }
-    cost
-}
-
 /// The sizes of the groups of a row of `n`, as equal as possible: (larger size, how many), (smaller size, how many).
 fn groups(n: usize, arity: usize) -> [(usize, usize); 2] {
     let groups = n.div_ceil(arity);
@@ -128,7 +113,6 @@ fn sizes(lengths: &Lengths, arity: usize) -> impl Iterator<Item = usize> + '_ {
     lengths.iter().flat_map(move |n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }
 
-/// The work of a round.
 struct Round {
     pairs: usize,
     /// Entries to select: all but the last of every group.
@@ -138,7 +122,6 @@ struct Round {
 }
 
 impl Round {
-    /// The round with groups of up to `arity`.
     fn of(rows: impl IntoIterator<Item = (usize, usize)>, arity: usize) -> Self {
         let mut round = Round { pairs: 0, items: 0, bits: 0 };
         for (n, rows) in rows {

@@ -16,16 +16,13 @@
 
 use he::OleKind;
 use ndarray::Axis;
-use net::Role;
 use ot::Bits;
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, ole_if_cheaper, rows_shape};
 use crate::wire::beaver::{minus, random};
-use crate::wire::cross;
-use crate::wire::opening;
-use crate::words::{Words, signed};
+use crate::wire::{cross, opening};
+use crate::words::Words;
 
 /// (..., n) -> (...): sums of squares over the last axis modulo 2^`width`. Error: at most n in the last place.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +49,11 @@ impl Operation for SumSquares {
 
     fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
         let entries = shape.iter().product();
-        if prepared { Ok(opening::open_cost(entries, self.width)) } else { square_cost(plans, entries, self.width) }
+        if prepared {
+            Ok(opening::open_cost(entries, &[self.width]))
+        } else {
+            square_cost(plans, entries, self.width)
+        }
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
@@ -110,7 +111,6 @@ impl Correlation for Squares {
     }
 }
 
-/// Shares of x^2 modulo 2^`width`, entry by entry.
 fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -132,7 +132,6 @@ fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     Ok(cross_terms.iter().zip(x).map(|(cross, x)| cross.wrapping_add(x.wrapping_mul(*x))).collect())
 }
 
-/// Cost of [`square`] of `n` words.
 fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
@@ -147,7 +146,7 @@ fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
 fn prepared(s: &mut Session, x: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let a = masks.chunks_exact(n + 1).flat_map(|unit| unit[..n].iter().copied());
     let difference: Vec<u64> = minus(x, a.clone()).collect();
-    let d = opening::masked(s, &difference, a, width)?;
+    let d = opening::masked(s, &difference, a, &[width])?;
     let server = s.is_server();
     let rows = d.chunks_exact(n).zip(masks.chunks_exact(n + 1));
     // d^2 + 2 d a + a^2

@@ -1,7 +1,6 @@
 //! Truncation with change of ring, for values whose sign can be made known.
 //!
-//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o, for `Truncation { width: w, shift: s,
-//! out: o }`.
+//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o, with w, s, o of [`Truncation`].
 //!
 //! **Source.** One-bit-error truncation with known most significant bit (BumbleBee, eprint 2023/1678, section on
 //! truncation; Cheetah, eprint 2022/207, section 4.3).
@@ -33,15 +32,12 @@
 //!
 //! **Revealed.** Nothing. Opened bits are masked by bits that are uniform and mask nothing else.
 
-use net::Role;
 use ot::Bits;
 use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::BATCH_OTS;
-use crate::wire::cross;
-use crate::wire::opening;
-use crate::words::{mask, signed};
+use crate::wire::{cross, opening};
 
 /// A signed truncation with change of ring: from words modulo 2^`width` to words modulo 2^`out`.
 ///
@@ -182,14 +178,13 @@ pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64], bits: u32) -
         .collect())
 }
 
-/// Cost of [`prepared`] on `n` words.
 pub(super) fn prepared_cost(n: usize) -> Cost {
     let bytes = bits::packed_bytes(n, &[1]);
     Cost::free().exchange(bytes, bytes).work_at_both(Kernel::OpenWord, n)
 }
 
 /// Truncates the shares `x` in place; the result is modulo 2^`how.out`.
-pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
+pub(crate) fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
     let n = x.len();
     truncate_by(s, x, how, |s, tops| match shape(n, how) {
         None => Ok(Vec::new()),
@@ -197,8 +192,7 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     })
 }
 
-/// [`truncate`] with shares of a b, modulo 2^u at least, that `both` makes of this party's top bits. `both` is not
-/// called if there is no wrap to correct.
+/// [`truncate`] with shares of a b that `both` makes of this party's top bits, if there is a wrap to correct.
 fn truncate_by(
     s: &mut Session,
     x: &mut [u64],
@@ -243,8 +237,7 @@ pub fn ceiling(how: Truncation) -> u64 {
     3 << (width - shift - 2)
 }
 
-/// Cost of [`truncate`] on `n` words.
-pub fn cost(n: usize, how: Truncation) -> Cost {
+pub(crate) fn cost(n: usize, how: Truncation) -> Cost {
     shape(n, how).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
 }
 

@@ -21,8 +21,7 @@ use crate::preparation::{Job, jobs};
 use crate::stock::{Needs, Part};
 
 impl Needs {
-    /// The part `part` of what is needed. Together the parts need exactly the same, and every two parties that pass
-    /// equal needs get equal parts.
+    /// The part `part` of what is needed. Together the parts need the same, and equal needs have equal parts.
     ///
     /// # Errors
     /// If a kind cannot be made at all.

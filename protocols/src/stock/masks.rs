@@ -27,7 +27,6 @@ impl fmt::Debug for OperandMasks {
 }
 
 impl OperandMasks {
-    /// No masks.
     pub(crate) fn none(form: OperandForm) -> Self {
         OperandMasks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
     }
@@ -37,7 +36,6 @@ impl OperandMasks {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
 
-    /// Words left.
     pub(crate) fn words(&self) -> u64 {
         (self.a.len() + self.products.len()) as u64
     }
@@ -52,8 +50,7 @@ impl OperandMasks {
         self.products.drain(spill, sink)
     }
 
-    /// The masks for `events`, as [`cached::prepare`](crate::ops::cached) makes them, of words from `source` in the
-    /// order of [`OperandMasks::drain`].
+    /// The masks for `events` of words from `source`, in the order of [`OperandMasks::drain`].
     pub(crate) fn fill<E: From<StockError>>(
         events: &Events,
         spill: &mut Spill,

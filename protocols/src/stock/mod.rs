@@ -48,16 +48,13 @@ pub use uses::{Use, Uses};
 #[derive(Debug, Default)]
 pub struct Stock {
     queues: BTreeMap<CorrelationKind, Queue>,
-    /// Masks of cached operands by name.
     pub(crate) operands: Prepared,
-    /// The file of all queues.
     pub(crate) spill: Spill,
 }
 
 impl Stock {
     /// Hands all words to `sink`, in pieces, in the order that `needs` defines. Each piece is zeroized and freed
-    /// afterwards. The stock must have been prepared for exactly these needs and not been used; otherwise this
-    /// panics.
+    /// afterwards. Panics unless the stock was prepared for these needs and not used.
     ///
     /// # Errors
     /// Those of `sink`, and [`StockError`] if the temporary file fails.
@@ -129,7 +126,7 @@ impl Stock {
     }
 
     /// Forgets all cached operands, with masks that no product has asked for. Other operands may take their names.
-    pub(crate) fn forget_operands(&mut self) {
+    pub fn forget_operands(&mut self) {
         self.operands = Prepared::default();
     }
 
@@ -153,7 +150,6 @@ impl Stock {
         Ok(taken)
     }
 
-    /// Makes a batch of `kind` and puts it in.
     pub(crate) fn fill(
         &mut self,
         session: &mut Session,

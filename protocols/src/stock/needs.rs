@@ -11,12 +11,10 @@ use crate::correlation::CorrelationKind;
 use crate::operands::Events;
 use crate::stock::Uses;
 
-/// The most OTs that are made ahead in each direction, of 16 bytes each on either side. A run that needs more makes
-/// them when the pool runs dry.
+/// The most OTs that are made ahead in each direction, 16 bytes each on either side; more are made when they run out.
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
-/// Correlations that a run takes from the stock. A plan of the run lists them. The offline phase then fills the stock
-/// in large batches, which makes it cheap.
+/// Correlations that a run takes from the stock, as its plan lists them. In large batches they are cheap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
     /// Units of every kind of correlation.

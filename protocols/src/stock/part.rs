@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Most parts of one whole. Every part costs a session with its own base OTs, so many more would cost more than they
-/// save.
+/// Most parts of one whole. Every part costs base OTs, so many more would cost more than they save.
 pub const MAX_PARTS: u32 = 256;
 
 /// Part `number` of `of`, counted from 1. Text: `2/4`.

@@ -51,7 +51,6 @@ impl Uses {
         accounts.map(|(path, amount)| (&path[..], *amount)).collect()
     }
 
-    /// Adds what `other` has.
     pub(crate) fn add(&mut self, other: &Uses) {
         other.each(|what, path, amount| self.note(what.clone(), path, amount));
     }

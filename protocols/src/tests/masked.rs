@@ -1,5 +1,4 @@
-//! Evaluation by FSS keys, by both parties' messages: correlations and results against their definitions. The laws
-//! hold costs and openings.
+//! Evaluation by FSS keys, by both parties' messages: correlations and results against their definitions.
 
 use net::Role;
 use ot::dpf::Lane;
@@ -153,8 +152,7 @@ fn results_are_the_tables_over_the_whole_range() {
             let want = table.value(n, low, r.low);
             let got = client[i].wrapping_add(server[i]);
             let error = got.wrapping_sub(want) & mask(shape.width);
-            // A power is shared to a unit, and its coefficient, which is below e^3 at 20 fractional bits, multiplies
-            // that unit.
+            // A power is shared to a unit, and its coefficient, below e^3 at 20 fractional bits, multiplies it.
             let allowed = if matches!(shape.payload, Payload::Power { .. }) { 21 << 20 } else { 0 };
             assert!(error <= allowed, "{shape:?}: {x} gives {got}, off by {error}");
         }
@@ -163,8 +161,7 @@ fn results_are_the_tables_over_the_whole_range() {
     }
 }
 
-/// The lowest bits of what evaluations of one input open are uniform, as the highest are: a mask of the window index
-/// alone would leave the low part visible.
+/// The lowest bits of what is opened are uniform, too: a mask of the window index alone would show the low part.
 #[test]
 fn low_bits_of_what_is_opened_are_uniform() {
     let table = lines(4, 4, 20, 30);
@@ -178,7 +175,7 @@ fn low_bits_of_what_is_opened_are_uniform() {
                 let masks = correlations.chunks_exact(shape.correlation_words()).map(|entry| entry[0]);
                 let masked: Vec<u64> =
                     shares[s.role() as usize].iter().zip(masks).map(|(x, r)| x.wrapping_sub(r)).collect();
-                crate::wire::opening::open(s, &masked, shape.input_bits())
+                crate::wire::opening::open(s, &masked, &[shape.input_bits()])
             })
             .expect("protocol");
         assert_eq!(client, server, "both parties see the same");

@@ -15,25 +15,15 @@ use rand::{Rng, SeedableRng};
 
 use crate::audit::{Audit, Broken};
 use crate::local::Pair;
-use crate::{DEFAULT_LINK, Error, Masks, Options, Packing, Session, TwoParty};
+use crate::{Error, Options, Session, TwoParty};
 
-/// Options over the ideal dealer.
-pub(crate) const DEALER: Options = Options {
-    ot: CotKind::Dealer,
-    preprocess: false,
-    link: DEFAULT_LINK,
-    packing: Packing::Auto,
-    cores: crate::DEFAULT_CORES,
-    masks: Masks::Seeded,
-};
+pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, ..Options::DEFAULT };
 
-/// A link slower than the default.
 const WAN: net::Shape = net::Shape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
 
 /// [`DEALER`] in two phases, over a link slow enough that everything is prepared that can be.
 pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link: WAN, ..DEALER };
 
-/// One party's result, with its ledger.
 pub(crate) type Outcome<T> = (T, Vec<Entry>);
 
 /// Runs both parties of `protocol` in two threads, over the ideal dealer or over real OTs.
@@ -63,7 +53,6 @@ pub(crate) fn without_masks(s: &mut Session) {
     s.audit = Audit::breaking(Some(Broken::Units));
 }
 
-/// Random shares of `values`.
 pub(crate) fn share(values: &[u64], seed: u64) -> [Vec<u64>; 2] {
     let mut rng = StdRng::seed_from_u64(seed);
     let client: Vec<u64> = values.iter().map(|_| rng.next_u64()).collect();
@@ -71,7 +60,6 @@ pub(crate) fn share(values: &[u64], seed: u64) -> [Vec<u64>; 2] {
     [client, server]
 }
 
-/// This party's words of `shares`.
 pub(crate) fn own(abb: &mut TwoParty, shares: &[Vec<u64>; 2], shape: &[usize]) -> ArrayD<u64> {
     ArrayD::from_shape_vec(IxDyn(shape), shares[abb.session().role() as usize].clone()).expect("shape")
 }

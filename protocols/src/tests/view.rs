@@ -7,26 +7,21 @@ use std::collections::HashMap;
 use engine::Origin;
 
 use super::{DEALER, open, own, run, share};
-use crate::FRAC;
 use crate::abb::Abb;
 use crate::audit::{deviation, standardised};
 use crate::fixed_point::ceiling;
 use crate::functions::top_k::{Scores, Selection};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
-use crate::ops::quickselect;
-use crate::ops::reveal::Open;
-use crate::ops::shuffle::Permute;
-use crate::ops::shuffle::Shuffle;
+use crate::ops::{Open, Permute, Shuffle, quickselect};
 use crate::words::Words;
-use crate::{Error, Ranking, Tensor, TwoParty};
+use crate::{Error, FRAC, Ranking, Tensor, TwoParty};
 
 const SCORES: Scores = Scores::below(5, 10);
 
 /// A correct run exceeds it with probability below 1e-6 in each test (five standard deviations, one-sided).
 const LIMIT: f64 = 5.0;
 
-/// The rule that makes keys distinct.
 #[derive(Clone, Copy)]
 enum TieBreak {
     /// As the protocol does.
@@ -35,7 +30,6 @@ enum TieBreak {
     AfterTheShuffle,
 }
 
-/// Everything that one row of a selection opens.
 struct Opened {
     outcomes: Vec<bool>,
     positions: Vec<usize>,
@@ -82,7 +76,6 @@ fn ascending(n: usize) -> Vec<u64> {
     (0..n as u64).map(|i| i << FRAC).collect()
 }
 
-/// The count of each of `cells` values.
 fn counts<K: std::hash::Hash + Eq>(values: impl Iterator<Item = K>, cells: usize) -> Vec<usize> {
     let mut counts = HashMap::new();
     values.for_each(|value| *counts.entry(value).or_insert(0) += 1);
@@ -126,8 +119,7 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     }
 }
 
-/// The selection that policies call ranks scores out of range, too. It is told 2^9 and a bound that cannot be
-/// exceeded.
+/// The selection of policies ranks scores out of range, too: it is told 2^9 and a bound that cannot be exceeded.
 #[test]
 fn scores_out_of_range_are_ranked_all_the_same() {
     let (rows, n, k) = (40, 12, 3);

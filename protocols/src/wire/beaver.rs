@@ -8,6 +8,7 @@
 //!
 //! d and e are uniform, because every a and b is used once.
 
+use he::MatmulShape;
 use rand::Rng;
 
 use crate::kernel;
@@ -19,27 +20,30 @@ pub(crate) fn random(s: &mut Session, count: usize, width: u32) -> Vec<u64> {
     (0..count).map(|_| s.rng().next_u64() & mask(width)).collect()
 }
 
-/// x - a, entry by entry.
 pub(crate) fn minus(x: &[u64], a: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
     x.iter().zip(a).map(|(x, a)| x.wrapping_sub(a))
 }
 
-/// (x - a) (y - b) + (x - a) b + a (y - b) + a b for one product m x k x n. Each factor comes as its opened
+/// (x - a) (y - b) + (x - a) b + a (y - b) + a b for every product of `shape`. Each factor comes as its opened
 /// difference and its mask; `ab` is this party's share of a b.
-pub(crate) fn open_product(
-    [m, k, n]: [usize; 3],
+pub(crate) fn open_products(
+    MatmulShape { batch, m, k, n }: MatmulShape,
     server: bool,
     [d, a]: [&[u64]; 2],
     [e, b]: [&[u64]; 2],
     ab: &[u64],
 ) -> Vec<u64> {
-    debug_assert!(d.len() == m * k && e.len() == k * n && ab.len() == m * n);
-    let right: Vec<u64> =
-        if server { e.iter().zip(b).map(|(e, b)| e.wrapping_add(*b)).collect() } else { b.to_vec() };
-    let mut out = kernel::times_words(d, &right, k, n);
-    let other = kernel::times_words(a, e, k, n);
-    for ((out, other), ab) in out.iter_mut().zip(other).zip(ab) {
-        *out = out.wrapping_add(other).wrapping_add(*ab);
+    let mut out = ab.to_vec();
+    for item in 0..batch {
+        let (left, right) = (item * m * k..(item + 1) * m * k, item * k * n..(item + 1) * k * n);
+        let (e, b) = (&e[right.clone()], &b[right]);
+        let sum: Vec<u64> =
+            if server { e.iter().zip(b).map(|(e, b)| e.wrapping_add(*b)).collect() } else { b.to_vec() };
+        let terms = [kernel::times_words(&d[left.clone()], &sum, k, n), kernel::times_words(&a[left], e, k, n)];
+        for terms in terms {
+            let out = &mut out[item * m * n..(item + 1) * m * n];
+            out.iter_mut().zip(terms).for_each(|(out, term)| *out = out.wrapping_add(term));
+        }
     }
     out
 }

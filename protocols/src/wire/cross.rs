@@ -6,8 +6,7 @@
 //!
 //! **Source.** Correlated OT as in Asharov et al., eprint 2013/552, section 5, over Z_{2^w}.
 //!
-//! **Range.** Any bits and words; 1 <= w_i <= 64. **Error.** None. The naive twin is the product itself, in the tests
-//! of every operation built on this.
+//! **Range.** Any bits and words; 1 <= w_i <= 64. **Error.** None. The naive twin is the product.
 //!
 //! **Revealed.** Nothing: choices are masked by random choice bits, words by pads.
 
@@ -21,8 +20,7 @@ use crate::session::Session;
 const CHOICES: &str = "cross/choices";
 const ANSWER: &str = "cross/answer";
 
-/// Shares of b_i c_i with the client's `bits` b, one per OT, and the server's `words` c, OT by OT. Each party is asked
-/// for its own.
+/// Shares of b_i c_i for the client's `bits` b, one per OT, and the server's `words` c. Each is asked for its own.
 pub fn one_way(
     s: &mut Session,
     shape: &Correlation,
@@ -75,7 +73,6 @@ pub(crate) fn choose(s: &mut Session, bits: &Bits) -> Result<Chosen, Error> {
     Ok(Chosen { mine, theirs: s.sender().accept(n, &choices)? })
 }
 
-/// Cost of `choose` with `n` bits each.
 pub(crate) fn choose_cost(n: usize) -> Cost {
     Cost::free().cots(Role::Server, n).cots(Role::Client, n).exchange(n.div_ceil(8), n.div_ceil(8))
 }
@@ -96,7 +93,6 @@ impl Chosen {
     }
 }
 
-/// Cost of `Chosen::answer`.
 pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
     let both = [Role::Client, Role::Server];
     let supplied = both.into_iter().fold(Cost::free(), |cost, role| cost.supplies(role, shape));

@@ -9,59 +9,33 @@ use crate::work::Kernel;
 /// Step of every message that opens words.
 pub(crate) const STEP: &str = "reveal";
 
-/// Opens `x` to both parties, who get the values reduced modulo 2^`width`.
-pub fn open(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
-    open_each(s, x, &[width])
-}
-
 /// Opens `x` to both parties, who get the values reduced modulo 2^w for the w of `widths`, repeated.
-fn open_each(s: &mut Session, x: &[u64], widths: &[u32]) -> Result<Vec<u64>, Error> {
+pub fn open(s: &mut Session, x: &[u64], widths: &[u32]) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
     let message = s.channel().exchange(STEP, &bits::pack(x, widths), bits::packed_bytes(x.len(), widths))?;
-    added(x, widths, &message)
-}
-
-/// The sums of `x` and the words of the peer's message, whose widths are `widths`, repeated.
-pub(crate) fn added(x: &[u64], widths: &[u32], message: &[u8]) -> Result<Vec<u64>, Error> {
-    let theirs = bits::unpack(STEP, message, x.len(), widths)?;
+    let theirs = bits::unpack(STEP, &message, x.len(), widths)?;
     let words = x.iter().zip(theirs).zip(widths.iter().cycle());
     Ok(words.map(|((x, y), &width)| x.wrapping_add(y) & mask(width)).collect())
 }
 
 /// Cost of [`open`] of `n` words.
-pub fn open_cost(n: usize, width: u32) -> Cost {
-    open_each_cost(n, &[width])
-}
-
-/// Cost of [`masked_each`] of `n` words.
-pub(crate) fn open_each_cost(n: usize, widths: &[u32]) -> Cost {
+pub fn open_cost(n: usize, widths: &[u32]) -> Cost {
     let bytes = bits::packed_bytes(n, widths);
     if n == 0 { Cost::free() } else { Cost::free().work_at_both(Kernel::OpenWord, n).exchange(bytes, bytes) }
 }
 
-/// Opens `x` to both parties, modulo 2^`width`. Every word must be the difference of a secret and a mask that is
-/// uniform modulo 2^`width` and masks nothing else. `masks` are this party's parts of the masks: nothing but an audit
-/// looks at them.
+/// [`open`] of differences of secrets and masks that are uniform in their rings and mask nothing else. `masks` are
+/// this party's parts of the masks, for an audit alone.
 pub fn masked(
-    s: &mut Session,
-    x: &[u64],
-    masks: impl IntoIterator<Item = u64>,
-    width: u32,
-) -> Result<Vec<u64>, Error> {
-    masked_each(s, x, masks, &[width])
-}
-
-/// [`masked`] for words of different widths: those of `widths`, repeated.
-pub(crate) fn masked_each(
     s: &mut Session,
     x: &[u64],
     masks: impl IntoIterator<Item = u64>,
     widths: &[u32],
 ) -> Result<Vec<u64>, Error> {
     spend(s, "", masks, widths)?;
-    let opened = open_each(s, x, widths)?;
+    let opened = open(s, x, widths)?;
     note(s, "", 0, &opened, widths);
     Ok(opened)
 }

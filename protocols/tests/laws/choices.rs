@@ -7,10 +7,7 @@ use testing::{DEALER, open, own, pair, run, share, signed_values};
 use waggle_protocols::functions::selection::{gather, scatter};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
 use waggle_protocols::functions::{argmax, embed, gelu, silu};
-use waggle_protocols::ops::matmul::Matmul;
-use waggle_protocols::ops::mul::Mul;
-use waggle_protocols::ops::shuffle::Shuffle;
-use waggle_protocols::ops::truncate::Truncation;
+use waggle_protocols::ops::{Matmul, Mul, Shuffle, Truncation};
 use waggle_protocols::{Abb, Clear, Error, FRAC, Fixed, FixedWeight, Gelu, Options, Tensor, WeightSpec};
 
 const SCORES: Scores = Scores::below(5, 10);

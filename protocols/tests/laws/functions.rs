@@ -9,9 +9,8 @@ use waggle_protocols::functions::argmax::ARGMAX_WIDTH;
 use waggle_protocols::functions::compact::compact;
 use waggle_protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
-use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap};
-use waggle_protocols::functions::{softmax, softmax_each};
-use waggle_protocols::{Abb, Clear, Error, FRAC, Gelu, Tensor};
+use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
+use waggle_protocols::{Clear, Error, FRAC, Gelu, Tensor};
 
 /// Random numbers of [-`range`, `range`], and how far two parties may be from the box in the clear.
 fn close<F: Function + Clone>(within: f64, range: f64, shape: &[usize], function: F) {
@@ -132,7 +131,7 @@ const SIZES: [(usize, usize, usize); 10] = [
 ];
 
 /// The unit vectors of a selection that has them.
-fn vectors<B: Abb>(chosen: Selection<B>) -> B::Words {
+fn vectors<W>(chosen: Selection<W>) -> W {
     match chosen {
         Selection::OneHot(words) => words,
         Selection::Shuffled(_) => unreachable!("a method with unit vectors"),

@@ -1,14 +1,11 @@
 //! Evaluation by FSS keys.
 
 use testing::{Laws, TWO_PHASES, function, signed_values};
-use waggle_protocols::ops::b2a::B2a;
-use waggle_protocols::ops::evaluate::{Evaluate, Function as Tabulated};
-use waggle_protocols::ops::fss::counts::{CountAtLeast, VALUES};
+use waggle_protocols::ops::fss::counts::VALUES;
 use waggle_protocols::ops::fss::ladder::{Ladder, LadderSpec};
 use waggle_protocols::ops::fss::table::{CurveSpec, FssTable};
-use waggle_protocols::ops::fss::tails::{EvaluateNear, TailedTable, near};
-use waggle_protocols::ops::fss::threshold::NonZero;
-use waggle_protocols::ops::mux_columns::MuxColumns;
+use waggle_protocols::ops::fss::tails::{TailedTable, near};
+use waggle_protocols::ops::{B2a, CountAtLeast, Evaluate, EvaluateNear, Function as Tabulated, MuxColumns, NonZero};
 use waggle_protocols::words::mask;
 use waggle_protocols::{Lengths, Options, Tensor};
 

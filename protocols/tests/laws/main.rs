@@ -9,23 +9,11 @@ mod rounding;
 use he::{MatmulShape, MatmulSpec, PlanOptions};
 use net::Role;
 use testing::{DEALER, Laws, TWO_PHASES, function, signed_values};
-use waggle_protocols::ops::b2a::B2a;
-use waggle_protocols::ops::compare::AtLeast;
-use waggle_protocols::ops::embed::Embed;
-use waggle_protocols::ops::evaluate::{Evaluate, Function as Tabulated};
-use waggle_protocols::ops::extend::ExtendColumns;
-use waggle_protocols::ops::linear::Linear;
-use waggle_protocols::ops::lookup::Table;
-use waggle_protocols::ops::matmul::Matmul;
-use waggle_protocols::ops::mul::{Mul, MulRows};
-use waggle_protocols::ops::mux::{Choose, Mux, Select};
-use waggle_protocols::ops::mux_columns::MuxColumns;
-use waggle_protocols::ops::one_hot::OneHot;
-use waggle_protocols::ops::reveal::{Open, Reveal, RevealRounded};
-use waggle_protocols::ops::row_max::RowMax;
-use waggle_protocols::ops::shuffle::{Permute, Shuffle};
-use waggle_protocols::ops::sum_squares::SumSquares;
-use waggle_protocols::ops::truncate::Truncation;
+use waggle_protocols::ops::lookup::{Table, TableShape};
+use waggle_protocols::ops::{
+    AtLeast, B2a, Choose, Embed, Evaluate, ExtendColumns, Function as Tabulated, Linear, Matmul, Mul, MulRows, Mux,
+    MuxColumns, OneHot, Open, Permute, Reveal, RevealRounded, RowMax, Select, Shuffle, SumSquares, Truncation,
+};
 use waggle_protocols::{
     Axis, CachedMatmul, CachedProduct, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
     Masks, Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
@@ -48,8 +36,7 @@ fn factor_bits(width: u32) -> u32 {
     ((width - 1) / 2).max(1)
 }
 
-/// The error of the plans of products of `shape`, whose weights have `weight_bits` bits: the larger one of both
-/// usages.
+/// The larger error of the plans of products of `shape` in both usages, for weights of `weight_bits` bits.
 fn plan_error(shape: MatmulShape, width: u32, weight_bits: u32) -> u64 {
     let error = |options: Options| {
         let plan = Plans::new(options).matmul(MatmulSpec { shape, width, weight_bits });
@@ -315,20 +302,8 @@ fn embed() {
 struct Square;
 
 impl Table for Square {
-    fn index_bits(&self) -> u32 {
-        4
-    }
-    fn low_bits(&self) -> u32 {
-        6
-    }
-    fn out_width(&self) -> u32 {
-        31
-    }
-    fn has_constant(&self) -> bool {
-        true
-    }
-    fn factor_bits(&self) -> Vec<u32> {
-        vec![6, 12]
+    fn shape(&self) -> TableShape {
+        TableShape { index_bits: 4, low_bits: 6, out_width: 31, constant: true, factor_bits: vec![6, 12] }
     }
     fn factors(&self, low: u64, out: &mut [u64]) {
         out.copy_from_slice(&[low, low * low]);
@@ -408,60 +383,29 @@ fn open() {
     }
 }
 
-/// Products with a matrix of 20, 20, 30 and 40 tokens. They open more than the test of uniformity wants, as an
-/// operand begins once in a session.
-#[test]
-fn matmul_cached() {
-    let (batch, m, d, tokens, width) = (2, 8, 16, 40, 50);
-    for (kind, x, matrix) in [
-        (OperandKind::Keys, [batch, m, d], [batch, d, tokens]),
-        (OperandKind::Values, [batch, m, tokens], [batch, tokens, d]),
-    ] {
-        let [n, size] = [x, matrix].map(|shape| shape.iter().product());
-        let growing = function!(Words, [kind: OperandKind, width: u32], |b, words, _| {
-            let mut operand = Operand::new(OperandId { layer: 3, kind: *kind, generation: 1, part: 0 });
-            let axis = kind.axis();
-            let mut products = Vec::new();
-            for tokens in [20, 20, 30, 40] {
-                let (x, matrix) = match axis {
-                    Axis::Columns => (words[0].clone(), words[1].slice(2, 0..tokens)),
-                    Axis::Rows => (words[0].slice(2, 0..tokens), words[1].slice(1, 0..tokens)),
-                };
-                let product = CachedProduct { a: &x, b: &matrix, axis, operand: &mut operand };
-                let product = b.apply(CachedMatmul { width: *width }, vec![product])?.remove(0);
-                products.push(product.reshape(&[product.len()]));
-            }
-            Ok(Tensor::concat(0, &products.iter().collect::<Vec<_>>()))
-        });
-        Laws::of(growing)
-            .words(&x, signed_values(20, n, 1))
-            .words(&matrix, signed_values(20, size, 2))
-            .ring(width)
-            .error(largest_shared_error())
-            .refuses(&[vec![1 << 25; n], vec![1 << 25; size]])
-            .hold();
-    }
-}
+/// Cached operands, (batch, m, d) each, and by step the tokens of every one.
+type Growing = (&'static [(usize, usize, usize)], &'static [&'static [usize]]);
 
-/// Products of two operands at once, which have other numbers of heads, rows and tokens: of 10 and 30 tokens first,
-/// then of 25 and 40. The second pair has the name of one operand but for its part.
+/// Products with an operand that grows, and with two at once that have other numbers of heads, rows and tokens. They
+/// open more than the test of uniformity wants, as an operand begins once in a session.
 #[test]
-fn products_with_several_cached_operands() {
-    const TOKENS: [[usize; 2]; 2] = [[10, 30], [25, 40]];
-    for kind in [OperandKind::Keys, OperandKind::Values] {
-        let together = function!(Words, [kind: OperandKind], |b, words, _| {
-            let id = |part| OperandId { layer: 3, kind: *kind, generation: 0, part };
-            let mut operands = [0, 1].map(|part| Operand::new(id(part)));
-            let axis = kind.axis();
-            let mut out = Vec::new();
-            for tokens in TOKENS {
-                let factors = [0, 1].map(|part| {
-                    let (x, matrix) = (&words[2 * part], &words[2 * part + 1]);
-                    match axis {
-                        Axis::Columns => (x.clone(), matrix.slice(2, 0..tokens[part])),
-                        Axis::Rows => (x.slice(2, 0..tokens[part]), matrix.slice(1, 0..tokens[part])),
-                    }
-                });
+fn products_with_cached_operands() {
+    let growing: [Growing; 2] =
+        [(&[(2, 8, 16)], &[&[20], &[20], &[30], &[40]]), (&[(3, 8, 12), (1, 16, 12)], &[&[10, 30], &[25, 40]])];
+    for ((operands, steps), kind) in
+        growing.into_iter().flat_map(|case| [OperandKind::Keys, OperandKind::Values].map(|kind| (case, kind)))
+    {
+        let together = function!(Words, [kind: OperandKind, steps: &'static [&'static [usize]]], |b, words, _| {
+            // The second has the name of the first but for its part.
+            let id = |part| OperandId { layer: 3, kind: *kind, generation: 1, part };
+            let mut operands: Vec<_> = (0..).map(|part| Operand::new(id(part))).take(words.len() / 2).collect();
+            let (axis, mut out) = (kind.axis(), Vec::new());
+            for tokens in *steps {
+                let factor = |(pair, &tokens): (&[B::Words], &usize)| match axis {
+                    Axis::Columns => (pair[0].clone(), pair[1].slice(2, 0..tokens)),
+                    Axis::Rows => (pair[0].slice(2, 0..tokens), pair[1].slice(1, 0..tokens)),
+                };
+                let factors: Vec<_> = words.chunks(2).zip(*tokens).map(factor).collect();
                 let products = factors.iter().zip(&mut operands);
                 let products = products.map(|((a, b), operand)| CachedProduct { a, b, axis, operand }).collect();
                 let products = b.apply(CachedMatmul { width: 50 }, products)?;
@@ -471,16 +415,16 @@ fn products_with_several_cached_operands() {
         });
         let mut laws = Laws::of(together).ring(50).error(largest_shared_error());
         let mut beyond = Vec::new();
-        for (part, (batch, m)) in [(3, 8), (1, 16)].into_iter().enumerate() {
-            let (d, tokens) = (12, TOKENS[1][part]);
+        let last = steps[steps.len() - 1];
+        for (&(batch, m, d), &tokens) in operands.iter().zip(last) {
             let shapes = match kind.axis() {
                 Axis::Columns => [[batch, m, d], [batch, d, tokens]],
                 Axis::Rows => [[batch, m, tokens], [batch, tokens, d]],
             };
-            for (i, shape) in shapes.into_iter().enumerate() {
+            for shape in shapes {
                 let n = shape.iter().product();
-                laws = laws.words(&shape, signed_values(20, n, (2 * part + i) as u64 + 1));
                 beyond.push(vec![1 << 25; n]);
+                laws = laws.words(&shape, signed_values(20, n, beyond.len() as u64));
             }
         }
         laws.refuses(&beyond).hold();

@@ -5,8 +5,7 @@ use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testing::{DEALER, TWO_PHASES, open, own, run, share};
-use waggle_protocols::ops::reveal::{Reveal, RevealRounded};
-use waggle_protocols::ops::truncate::{self, Truncation};
+use waggle_protocols::ops::{Reveal, RevealRounded, Truncation, truncate};
 use waggle_protocols::words::{mask, signed};
 use waggle_protocols::{Abb, Options};
 
@@ -84,8 +83,7 @@ fn truncations_of_any_word_stay_below_their_ceiling() {
 const WIDTH: u32 = 56;
 const DROP: u32 = 20;
 
-/// The share of results that lie above the receiver's grid point below x. x stands at `quarter` quarters of the way
-/// to the next grid point.
+/// The share of results above the receiver's grid point below x, which is `quarter` quarters of the way up.
 fn rounded_up(quarter: u64, open: impl Fn(&[ArrayD<u64>; 2]) -> ArrayD<u64>) -> f64 {
     const COUNT: usize = 4000;
     let mut rng = StdRng::seed_from_u64(11 + quarter);

@@ -33,7 +33,7 @@ pub(super) fn ready(
     match stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_| ())?;
-            engine.set_stock(stock);
+            *engine.abb().stock() = stock;
         }
         None => prepare(engine, &needs, weights, observer)?,
     }
@@ -48,7 +48,7 @@ pub(super) fn make(
     observer: &mut dyn Observer,
 ) -> Result<Stock, Error> {
     prepare(engine, purpose.needs(), weights, observer)?;
-    Ok(engine.take_stock())
+    Ok(std::mem::take(engine.abb().stock()))
 }
 
 /// Makes all of `needs`, after telling how much room they take and checking that it is there.

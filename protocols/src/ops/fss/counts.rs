@@ -1,5 +1,4 @@
-//! The number of entries of a row that are at least each value, by FSS keys. After preparation one masked word an
-//! entry is opened, and the rest is local.
+//! The number of entries of a row that are at least each value, by FSS keys and one masked word an entry.
 //!
 //! **Functionality.** Shares of rows of words modulo 2^[`VALUE_BITS`], of different public lengths -> for every row
 //! and every value v, shares modulo 2^width of the number of its entries that are at least v.
@@ -23,10 +22,9 @@ use rayon::prelude::*;
 
 use super::open_inputs;
 use super::table::{FssShape, Payload};
+use crate::Lengths;
 use crate::operation::prelude::*;
 use crate::wire::opening;
-use crate::words::mask;
-use crate::{Lengths, Shape};
 
 /// Bits of the ring of the entries.
 pub const VALUE_BITS: u32 = 10;
@@ -69,7 +67,7 @@ impl Operation for CountAtLeast<'_> {
 
     fn cost(&self, (): &(), _: bool, _: &mut Plans) -> Result<Cost, Error> {
         let (shape, n) = (self.shape(), self.lengths.total());
-        Ok(opening::open_cost(n, shape.input_bits())
+        Ok(opening::open_cost(n, &[shape.input_bits()])
             .work_at_both(Kernel::TreeExpanded, n << shape.tree().depth())
             .work_at_both(Kernel::WindowTerm, n * VALUES))
     }

@@ -17,8 +17,7 @@
 //! ```
 //!
 //! The last step is linear in the prepared products, because the opened bits say which entry of e_B counts for which
-//! rung. A rung sees x modulo its windows, so what it makes of larger x means nothing. Such an x is beyond `first` of
-//! the next rung, which then decides.
+//! rung. What a rung makes of x beyond its windows means nothing, as the next rung then decides.
 //!
 //! **Range.** x from the first window of rung 0 to the end of the last rung ([`Ladder::contains`]); other inputs give
 //! garbage. **Error.** For x^-a, relative, 9/16 a (a + 1) / first^2 by the lines, and a 2^(-low_bits) / first by what
@@ -26,10 +25,8 @@
 //! [`Evaluate`](crate::ops::evaluate::Evaluate)'s, which looks at the rung that decides.
 //!
 //! **What each party sees.** Offline: as in the parent module, and multiplexers of random words. Online: masked words
-//! and masked bits. Every mask is uniform, serves one word, and follows from nothing else that a party sees.
-//! **Revealed.** Nothing.
+//! and masked bits. Every mask is uniform and serves one word alone. **Revealed.** Nothing.
 
-use net::Role;
 use ot::Bits;
 use rand::Rng;
 
@@ -38,7 +35,6 @@ use super::{placed, placed_cost};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
-use crate::words::mask;
 
 /// Fractional bits that the rungs' values have beyond those of the result, at least. Shares drop them.
 const SPARE: u32 = 8;
@@ -148,8 +144,7 @@ pub struct LadderSpec {
     pub index_bits: u32,
     /// Bits of a rung's input below the window index.
     pub low_bits: u32,
-    /// Octaves that a rung serves. A rung's relative error is that of windows 2^(octaves - index_bits) of their
-    /// distance from 0.
+    /// Octaves that a rung serves: its windows are up to 2^(octaves - index_bits) of their distance from 0 wide.
     pub octaves: u32,
     /// The smallest and the largest x, in units.
     pub range: [u64; 2],
@@ -179,12 +174,10 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// The ladder of `f`, a function of x in units, which computes alike on every machine (the basic operations, and
-    /// `libm`).
+    /// The ladder of `f`, a function of x in units, alike on every machine (basic operations, and `libm`).
     ///
     /// # Panics
-    /// If the range takes more rungs than there may be, or reaches beyond them, or a ring leaves no room for dropped
-    /// bits.
+    /// If the range takes more rungs than there may be, or reaches beyond, or a ring has no room for dropped bits.
     pub fn fit(spec: LadderSpec, f: impl Fn(f64) -> f64) -> Self {
         let LadderSpec { index_bits, low_bits, octaves, range: [start, end], in_width, out_frac, out_width } = spec;
         let windows = mask(index_bits) - 1;
@@ -303,7 +296,7 @@ pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u
     let masks = || keys.chunks_exact(shape.rung().correlation_words()).map(|rung| rung[0]);
     let seen = x.iter().flat_map(|x| ladder.shifts.iter().map(move |shift| (x & mask(ladder.in_width)) >> shift));
     let masked: Vec<u64> = seen.zip(masks()).map(|(seen, mask)| seen.wrapping_sub(mask)).collect();
-    let opened = opening::masked(s, &masked, masks(), shape.rung().input_bits())?;
+    let opened = opening::masked(s, &masked, masks(), &[shape.rung().input_bits()])?;
     // One party rounds up and one down, so that the sum is right on average.
     let up = if s.is_server() { mask(ladder.dropped) } else { 0 };
     let seen: Vec<(u64, u64)> = super::expand(s.role(), &shape.rung(), &keys, &opened, |i, high, low, values| {
@@ -324,7 +317,7 @@ pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u
     let widths = widths(&shape);
     let used =
         units().flat_map(|unit| unit.rho.iter().copied().chain((0..shape.bits()).map(move |k| unit.bits >> k)));
-    let opened = opening::masked_each(s, &difference, used, &widths)?;
+    let opened = opening::masked(s, &difference, used, &widths)?;
     let choose = |(unit, opened): (Unit<'_>, &[u64])| {
         let (words, bits) = opened.split_at(rungs);
         let bits = bits.iter().enumerate().fold(0, |bits, (k, bit)| bits | bit << k);
@@ -345,7 +338,6 @@ fn widths(shape: &LadderShape) -> Vec<u32> {
     widths
 }
 
-/// Cost of [`run`] on `n` words.
 pub(crate) fn run_cost(shape: &LadderShape, n: usize) -> Cost {
     let rungs = super::whole_cost(&shape.rung(), n * shape.rungs);
     if shape.rungs == 1 {
@@ -353,6 +345,6 @@ pub(crate) fn run_cost(shape: &LadderShape, n: usize) -> Cost {
     }
     let widths = widths(shape);
     rungs
-        .then(opening::open_each_cost(n * widths.len(), &widths))
+        .then(opening::open_cost(n * widths.len(), &widths))
         .work_at_both(Kernel::WordTerm, (n * shape.entry()) << shape.bits())
 }

@@ -1,13 +1,10 @@
-//! A tabulated function of one variable by FSS keys. After preparation one masked word is opened, and the rest is
-//! local.
+//! A tabulated function of one variable by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width. The table writes
-//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. `prepare` makes the correlations, without x, and `run`
-//! spends one for each word.
+//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. `run` spends a correlation for each word.
 //!
 //! **Source.** Function secret sharing (FSS) with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
-//! splines: eprint 2020/1392), without a dealer. As windows are few, a function is a vector with an entry for each
-//! window:
+//! splines: eprint 2020/1392), without a dealer. A function is a vector with an entry for each window:
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key that expands to shares
@@ -43,18 +40,14 @@ pub mod table;
 pub mod tails;
 pub mod threshold;
 
-use net::Role;
 use ot::dpf::{BLOCK_BITS, DpfShape, Expander, Generation, Lane, level_bytes};
 use ot::{Bits, ChosenKeys, SenderKeys};
 use rand::Rng;
 use rayon::prelude::*;
 
 use crate::operation::prelude::*;
-use crate::ops::truncate::{self, Truncation};
-use crate::ops::{batch_items, batched_cost, mux};
-use crate::wire::cross;
-use crate::wire::opening;
-use crate::words::mask;
+use crate::ops::{Truncation, batch_items, batched_cost, mux, truncate};
+use crate::wire::{cross, opening};
 pub(crate) use parabola::Square;
 use table::{FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
 
@@ -117,16 +110,6 @@ impl FssShape {
         1 + self.tree().key_words()
     }
 
-    /// Inputs prepared at once.
-    fn inputs_at_once(&self) -> usize {
-        let ots = match self.payload {
-            Payload::One | Payload::Line | Payload::Parabola => self.hidden_bits(),
-            Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
-        };
-        let batch = batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1));
-        if self.cell_bits > 0 { batch.min(BIT_LEAVES_AT_ONCE) } else { batch }
-    }
-
     /// The products of the leading bits of the client's rho with the server's.
     fn square_products(&self, n: usize) -> ot::Correlation {
         let choices = Square::new(self.low_bits).choices() as usize;
@@ -156,7 +139,12 @@ impl Correlation for FssShape {
     }
 
     fn batch(&self) -> usize {
-        self.inputs_at_once()
+        let ots = match self.payload {
+            Payload::One | Payload::Line | Payload::Parabola => self.hidden_bits(),
+            Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
+        };
+        let batch = batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1));
+        if self.cell_bits > 0 { batch.min(BIT_LEAVES_AT_ONCE) } else { batch }
     }
 
     fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
@@ -168,11 +156,10 @@ impl Correlation for FssShape {
     }
 }
 
-/// Correlations for `n` inputs to tables of `shape`, [`FssShape::correlation_words`] each, usable in any order. They
-/// are booked as `offline`.
+/// Correlations for `n` inputs, [`FssShape::correlation_words`] each, usable in any order; booked as `offline`.
 pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(n * shape.correlation_words());
-    let batch = shape.inputs_at_once();
+    let batch = shape.batch();
     s.offline(|s| {
         for start in (0..n).step_by(batch) {
             out.extend(prepare_batch(s, shape, batch.min(n - start))?);
@@ -181,9 +168,8 @@ pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, 
     })
 }
 
-/// Cost of `prepare`.
 pub(crate) fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
-    batched_cost(n, shape.inputs_at_once(), |n| prepare_batch_cost(shape, n)).offline()
+    batched_cost(n, shape.batch(), |n| prepare_batch_cost(shape, n)).offline()
 }
 
 fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
@@ -206,7 +192,8 @@ fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
         .then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits()))
         .then(grow_cost(n, tree))
         .work_at_both(Kernel::LeafWord, n * words);
-    let cost = cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, shape.width));
+    let cost =
+        cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, &[shape.width]));
     if shape.cell_bits > 0 { cost.then(bit_leaves_cost(n, tree, shape.cell_bits)) } else { cost }
 }
 
@@ -234,7 +221,7 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     let negated = mux::mux(s, &negative, &leaf, shape.width - 1)?;
     leaf.iter_mut().zip(negated).for_each(|(leaf, negated)| *leaf = leaf.wrapping_sub(negated << 1));
     let masks = sums.chunks_exact(all).flat_map(|sums| &sums[..used]).copied();
-    let opened = opening::masked(s, &leaf, masks, shape.width)?;
+    let opened = opening::masked(s, &leaf, masks, &[shape.width])?;
     let mut corrections = vec![0; n * all];
     for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
         correction[..used].copy_from_slice(opened);
@@ -256,8 +243,7 @@ fn entries(masks: impl Iterator<Item = u64>, keys: &[u64], tree: DpfShape) -> Ve
     out
 }
 
-/// The final corrections of the bits of leaves, which are the unit vector of the bits `places` of every index. They
-/// are masked by both parties' pads.
+/// The final corrections of the bits of leaves, the unit vector of the bits `places` of every index, under pads.
 fn bit_leaves(
     s: &mut Session,
     trees: &Generation,
@@ -270,23 +256,23 @@ fn bit_leaves(
     open_bits(s, unit, &trees.bit_leaves())
 }
 
-/// Cost of [`bit_leaves`] of `n` trees with 2^`cell_bits` bits a leaf.
 fn bit_leaves_cost(n: usize, tree: DpfShape, cell_bits: u32) -> Cost {
     let hashed = ((n << cell_bits) / BLOCK_BITS) << (tree.depth() - 1);
-    placed_cost(n, 1, 1, cell_bits).work_at_both(Kernel::TreeMade, hashed).then(opening::open_cost(n << cell_bits, 1))
+    placed_cost(n, 1, 1, cell_bits)
+        .work_at_both(Kernel::TreeMade, hashed)
+        .then(opening::open_cost(n << cell_bits, &[1]))
 }
 
 /// Opens bits, one in every word, masked by those of `pads`, which has 64 in every word. The result has 64, too.
 fn open_bits(s: &mut Session, mut bits: Vec<u64>, pads: &[u64]) -> Result<Vec<u64>, Error> {
     let pad = |i: usize| pads[i / 64] >> (i % 64);
     bits.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= pad(i));
-    let opened = opening::masked(s, &bits, (0..bits.len()).map(pad), 1)?;
+    let opened = opening::masked(s, &bits, (0..bits.len()).map(pad), &[1])?;
     let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
     Ok(opened.chunks_exact(64).map(word).collect())
 }
 
-/// The bits of an index in the order of the transfers: those that choose a window, then those above them. Each group
-/// begins with its highest bit.
+/// The bits of an index in the order of the transfers: of the window, then above; the highest of each group first.
 #[derive(Clone, Copy)]
 struct Index {
     high: u32,
@@ -310,7 +296,6 @@ fn index_products(index: Index, n: usize) -> ot::Correlation {
     ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
 }
 
-/// Cost of [`index_shares`] of `n` indices.
 fn index_cost(index: Index, n: usize) -> Cost {
     let products = index_products(index, n);
     Cost::free()
@@ -347,7 +332,6 @@ fn placed(
     Ok(words)
 }
 
-/// Cost of [`placed`] of `n` items of `words` words.
 fn placed_cost(n: usize, words: usize, width: u32, places: u32) -> Cost {
     (0..places).fold(Cost::free(), |cost, place| cost.then(mux::rows_cost(n, words << place, width)))
 }
@@ -375,7 +359,6 @@ fn plant(
     Ok(Generation::new(tree, s.role(), bits, ots, (sender, chosen))?)
 }
 
-/// Cost of [`plant`] of `n` trees.
 fn plant_cost(n: usize, tree: DpfShape) -> Cost {
     let ots = n * tree.top_ots();
     let choices = ots.div_ceil(8);
@@ -393,15 +376,13 @@ fn grow(s: &mut Session, trees: &mut Generation) -> Result<(), Error> {
     Ok(())
 }
 
-/// Cost of [`grow`] of `n` trees.
 fn grow_cost(n: usize, tree: DpfShape) -> Cost {
     (tree.top()..tree.depth()).fold(Cost::free(), |cost, level| {
         cost.exchange(level_bytes(n), level_bytes(n)).work_at_both(Kernel::TreeMade, n << level)
     })
 }
 
-/// Additive shares, modulo 2 to their bits, of the indices whose bits `index` are shared by the choices of the OTs.
-/// The OTs are spent.
+/// Additive shares of the indices whose bits `index` are shared by the choices of the OTs, which are spent.
 fn index_shares(
     s: &mut Session,
     how: Index,
@@ -488,24 +469,23 @@ fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bi
     assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
     let masks = correlations.chunks_exact(size).map(|entry| entry[0]);
     let masked: Vec<u64> = x.iter().zip(masks.clone()).map(|(x, mask)| x.wrapping_sub(mask)).collect();
-    opening::masked(s, &masked, masks, bits)
+    opening::masked(s, &masked, masks, &[bits])
 }
 
-/// Cost of `run` on `n` words.
 pub(crate) fn run_cost(table: &FssTable, n: usize) -> Cost {
     let shape = table.shape();
     let Windows::Decay(powers) = &table.windows else { return whole_cost(&shape, n) };
     // Two subtrees, and a node on every level above them.
     let leaves = shape.leaves_of(powers.windows());
     let hashed = 4 * leaves.next_power_of_two() + shape.tree().depth() as usize;
-    opening::open_cost(n, shape.input_bits())
+    opening::open_cost(n, &[shape.input_bits()])
         .work_at_both(Kernel::TreeExpanded, n * hashed)
         .work_at_both(Kernel::WindowTerm, n * powers.windows())
 }
 
 /// [`run_cost`] for tables whose keys are expanded whole.
 fn whole_cost(shape: &FssShape, n: usize) -> Cost {
-    opening::open_cost(n, shape.input_bits())
+    opening::open_cost(n, &[shape.input_bits()])
         .work_at_both(Kernel::TreeExpanded, n << shape.tree().depth())
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }

@@ -8,10 +8,10 @@
 //! So the parties share 1, rho and rho^2 at the window, and zeros at the others. Words of 32 bits have no room for
 //! rho^2 in full. They hold it in units of 2^shift ([`Square`]), and c_2 counts accordingly.
 
-#[cfg(target_arch = "x86_64")]
-use bits::cpu::{Cpu, Feature};
+use bits::cpu::Level;
 use net::Role;
 
+use crate::kernel::{at_level, family};
 use crate::words::mask;
 
 /// Bits of the square of a window's width in units of 2^shift. More bits make c_2 coarser, fewer make squares
@@ -21,9 +21,8 @@ const SQUARE_BITS: u32 = 10;
 /// Leading bits of the client's rho that the cross product looks at.
 const CHOSEN_BITS: u32 = 8;
 
-/// The sharing of rho^2. Each party squares its own part, and the leading bits of the client's part choose among
-/// multiples of the server's. Everything is rounded to units of 2^shift before it is added up, so the ring need not
-/// hold more.
+/// The sharing of rho^2. Each party squares its part, and leading bits of the client's choose multiples of the
+/// server's. Everything is rounded to units of 2^shift first, so the ring need not hold more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Square {
     low_bits: u32,
@@ -81,9 +80,8 @@ fn rounded(x: u64, shift: u32) -> u64 {
     (x + (1 << shift >> 1)) >> shift
 }
 
-/// Coefficients for every window n = 0, 1, .., twice in a row. A window has four lanes, as a leaf has: for the words
-/// 1, rho, rho^2 and nothing. The coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low
-/// 2^-shift.
+/// Coefficients for every window, twice in a row, in four lanes: for 1, rho, rho^2 and nothing. That of a lane is
+/// base + slope low + square (low^2 2^-shift) + 2 twist low 2^-shift.
 #[derive(Clone, Debug)]
 pub(super) struct Parabolas {
     shift: u32,
@@ -164,44 +162,24 @@ impl Parabolas {
 
     /// The share of the result from this party's shares of the payload at every window n - `high`.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u32]) -> u64 {
-        let low = self.low(low);
-        #[cfg(target_arch = "x86_64")]
-        {
-            let cpu = Cpu::get();
-            if cpu.has(Feature::Avx512) {
-                // SAFETY: the processor has AVX-512 F and DQ.
-                return unsafe { self.avx512(high, low, values) }.into();
-            }
-            if cpu.has(Feature::Avx2) {
-                // SAFETY: the processor has AVX2.
-                return unsafe { self.avx2(high, low, values) }.into();
-            }
-        }
-        self.portable(high, low, values).into()
+        self.apply_on(family(), high, self.low(low), values).into()
     }
 
-    /// The portable code, compiled for wider registers.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn avx512(&self, high: usize, low: Low, values: &[u32]) -> u32 {
-        self.portable(high, low, values)
-    }
-
-    /// The portable code, compiled for wider registers.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn avx2(&self, high: usize, low: Low, values: &[u32]) -> u32 {
-        self.portable(high, low, values)
-    }
-
-    #[inline(always)]
-    fn portable(&self, high: usize, low: Low, values: &[u32]) -> u32 {
+    fn apply_on(&self, level: Level, high: usize, low: Low, values: &[u32]) -> u32 {
         let lanes = 4 * high..4 * high + values.len();
         let (base, slope) = (&self.base[lanes.clone()], &self.slope[lanes.clone()]);
         let (square, twist) = (&self.square[lanes.clone()], &self.twist[lanes]);
-        let coefficients = base.iter().zip(slope).zip(square.iter().zip(twist));
-        coefficients.zip(values).fold(0u32, |sum, (((&base, &slope), (&square, &twist)), &value)| {
-            sum.wrapping_add(low.coefficient(base, slope, square, twist).wrapping_mul(value))
+        at_level!(level, |base: &[u32],
+                          slope: &[u32],
+                          square: &[u32],
+                          twist: &[i32],
+                          low: Low,
+                          values: &[u32]|
+         -> u32 {
+            let coefficients = base.iter().zip(slope).zip(square.iter().zip(twist));
+            coefficients.zip(values).fold(0u32, |sum, (((&base, &slope), (&square, &twist)), &value)| {
+                sum.wrapping_add(low.coefficient(base, slope, square, twist).wrapping_mul(value))
+            })
         })
     }
 }
@@ -217,6 +195,7 @@ impl Low {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::levels;
 
     #[test]
     fn squares_are_off_by_a_few_units() {
@@ -250,11 +229,8 @@ mod tests {
                 terms.fold(sum, |sum, (c, v)| sum.wrapping_add(c.wrapping_mul(*v)))
             });
             assert_eq!(parabolas.apply(high, low, &values), u64::from(want));
-            assert_eq!(parabolas.portable(high, parabolas.low(low), &values), want);
-            #[cfg(target_arch = "x86_64")]
-            if Cpu::get().has(Feature::Avx2) {
-                // SAFETY: the processor has AVX2.
-                assert_eq!(unsafe { parabolas.avx2(high, parabolas.low(low), &values) }, want);
+            for level in levels() {
+                assert_eq!(parabolas.apply_on(level, high, parabolas.low(low), &values), want, "{level:?}");
             }
         }
     }

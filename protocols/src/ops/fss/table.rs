@@ -7,16 +7,14 @@ use crate::ops::fss::dot::dot;
 use crate::ops::fss::parabola::Parabolas;
 use crate::words::mask;
 
-/// The words that the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a
-/// mask.
+/// The words that the parties share at the window index, of the low part rho = rho_0 + rho_1 of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Payload {
     /// The word 1, for unit vectors.
     One,
     /// The words 1 and rho, for functions that are linear in every window.
     Line,
-    /// The words 1, rho and rho^2, for functions that are quadratic in every window. rho^2 comes in units that leave
-    /// room in 32 bits.
+    /// The words 1, rho and rho^2 in units of its own, for functions that are quadratic in every window.
     Parabola,
     /// One word, the power e^-(rho 2^-unit), for exponentials.
     Power {
@@ -34,7 +32,6 @@ pub const FACTOR_FRAC: u32 = 21;
 pub(crate) const FACTOR_ONE: f64 = ((1u64 << FACTOR_FRAC) - 1) as f64;
 
 impl Payload {
-    /// Words.
     pub(crate) fn words(self) -> usize {
         match self {
             Payload::Line => 2,
@@ -55,8 +52,7 @@ pub struct FssShape {
     pub width: u32,
     /// The words that are shared.
     pub payload: Payload,
-    /// log2 of the number of times that the windows repeat, 7 or 8, of which the key also tells where an input is
-    /// ([`tails`](super::tails)); or 0.
+    /// log2 of how often the windows repeat, 7 or 8, where the key tells that too ([`tails`](super::tails)); or 0.
     pub cell_bits: u32,
 }
 
@@ -98,8 +94,7 @@ pub(super) enum Windows {
     Decay(Powers),
 }
 
-/// Coefficients for every window n = 0, 1, .., twice in a row: those of 1 and of rho at low part 0, and what every
-/// unit of the low part adds to them.
+/// Coefficients of 1 and of rho for every window, twice in a row: at low part 0, and for every unit of the low part.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     base: Vec<u64>,
@@ -162,9 +157,8 @@ impl FssTable {
         FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
     }
 
-    /// [`FssTable::power`] for x 2^-unit < `end`, and 0 from `end` + 2 on. Between these bounds it is one or the
-    /// other. Coefficients that are zero need no payload, so each party expands its key near the other coefficients
-    /// alone.
+    /// [`FssTable::power`] for x 2^-unit < `end`, 0 from `end` + 2 on, and one of both in between. Each party expands
+    /// its key near the coefficients that are not zero alone.
     pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
         let windows = Windows::Decay(Powers { unit, heights });
@@ -181,8 +175,7 @@ impl FssTable {
         self.shape
     }
 
-    /// The function by its definition, from the window `n` (modulo 2^index_bits), the low part, and the server's and
-    /// the client's rho.
+    /// The function by its definition, from the window `n` modulo 2^index_bits, the low part and both rho.
     pub(crate) fn value(&self, n: u64, low: u64, rho: [u64; 2]) -> u64 {
         let n = (n & mask(self.shape.index_bits)) as usize;
         let value = match &self.windows {

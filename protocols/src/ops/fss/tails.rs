@@ -1,5 +1,4 @@
-//! A tabulated function with two tails by FSS keys. After preparation one masked word is opened, and the rest is
-//! local.
+//! A tabulated function with two tails by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^(cell_bits + index_bits + low_bits) -> shares of f(x) modulo 2^width where
 //! x is near, and garbage elsewhere; XOR shares of two bits, which say whether x is near and whether it is beyond.
@@ -22,24 +21,22 @@
 //!
 //! **Range.** x from the first window of the table on to the last but two of 2^cell_bits cells; other inputs give
 //! garbage. A window serves three times its width, as in [`FssTable`](super::table::FssTable): an x in the first two
-//! windows of a cell may count as one of the cell before it. **Error.** That of the table; the bits have none but
-//! that.
+//! windows of a cell may count as one of the cell before it. **Error.** The table's.
 //!
 //! **What each party sees.** While preparing: as in the parent module, and bits masked by further pads of leaves.
 //! Online: y, which is used once and uniform. **Revealed.** Nothing.
 
 use ndarray::{Array2, Axis};
-use ot::dpf::{BLOCK_BITS, BitSum, Expander};
+use ot::dpf::{BLOCK_BITS, Expander};
 use rayon::prelude::*;
 
 use super::parabola::Parabolas;
 use super::table::{CurveSpec, FssShape, Payload, fitted};
+use super::threshold::parity_below;
 use super::{TASK, open_inputs};
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::mixed;
 use crate::wire::opening;
-use crate::words::{mask, signed};
 
 /// A piecewise quadratic function of the words of one cell, and where the others lie.
 #[derive(Clone, Debug)]
@@ -50,8 +47,7 @@ pub struct TailedTable {
 
 impl TailedTable {
     /// The piecewise quadratic interpolation of `f` on the middle one of 2^`cell_bits` cells, as
-    /// [`FssTable::parabolas`](super::table::FssTable::parabolas) has it. Arguments count from word 0 on, the first
-    /// of cell 0.
+    /// [`FssTable::parabolas`](super::table::FssTable::parabolas) has it. Arguments count from word 0 of cell 0.
     ///
     /// # Panics
     /// As there, and unless there are 7 or 8 cell bits.
@@ -73,8 +69,7 @@ impl TailedTable {
         x >> self.shape.low_bits < mask(self.shape.hidden_bits()) - 1
     }
 
-    /// The function by its definition, if it is near, and whether x is near and beyond: from the word `x`, and the
-    /// server's and the client's rho.
+    /// The function where it is near, and whether x is near and beyond: from the word `x` and both rho.
     fn value(&self, x: u64, rho: [u64; 2]) -> (Option<u64>, [bool; 2]) {
         let FssShape { index_bits, low_bits, width, .. } = self.shape;
         let rest = x.wrapping_sub(rho[0]).wrapping_sub(rho[1]);
@@ -129,35 +124,21 @@ pub(crate) fn run(
 }
 
 /// The sum modulo 2 of `count` bits from the bit `first` on, which count modulo `all`, a power of two.
-fn parity(bits: &BitSum, first: u64, count: u64, all: u64) -> u8 {
+fn parity(bits: &[u64], first: u64, count: u64, all: u64) -> u8 {
     let (first, count) = (first & (all - 1), count & (all - 1));
-    // Of the bits before bit `end`.
-    let before = |end: u64| {
-        let words = (0u64..).step_by(64).zip(bits);
-        words.fold(0, |sum, (from, word)| match end.saturating_sub(from) {
-            whole if whole >= 64 => sum ^ word,
-            some => sum ^ (word & mask(some as u32)),
-        })
-    };
-    let end = first + count;
-    let sum = match end <= all {
-        true => before(end) ^ before(first),
-        false => before(all) ^ before(first) ^ before(end - all),
-    };
-    (sum.count_ones() & 1) as u8
+    let (end, before) = (first + count, |end| parity_below(bits, end));
+    if end <= all { before(end) ^ before(first) } else { before(all) ^ before(first) ^ before(end - all) }
 }
 
-/// Cost of [`run`] on `n` words.
 pub(crate) fn run_cost(shape: &FssShape, n: usize) -> Cost {
     // Leaves are hashed again for each block of bits.
     let (depth, hashed) = (shape.tree().depth(), (n << shape.cell_bits) / BLOCK_BITS);
-    opening::open_cost(n, shape.input_bits())
+    opening::open_cost(n, &[shape.input_bits()])
         .work_at_both(Kernel::TreeExpanded, (n << depth) + (hashed << (depth - 1)))
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
-/// f(x) of every entry of a vector as (entries), where it is near; and as (entries, 2) whether it is near and whether
-/// it is beyond.
+/// f(x) of every entry of a vector, where it is near, and (entries, 2): whether it is near, and beyond.
 #[derive(Clone, Copy)]
 pub struct EvaluateNear<'t> {
     /// f.
@@ -192,8 +173,7 @@ impl Operation for EvaluateNear<'_> {
         Ok((shaped(&[words.len()], words), shaped(&[x.len(), 2], bits)))
     }
 
-    /// Where x is not near, the largest value that a truncation of the result still takes: wrong enough to be noticed
-    /// where it is not muxed away.
+    /// Where x is not near, the largest value that a truncation takes: it is noticed where it is not muxed away.
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
         let FssShape { low_bits, width, .. } = self.table.shape;
         let input = self.table.shape.input_bits();

@@ -1,10 +1,8 @@
-//! Comparison of short words with public thresholds by FSS keys. After preparation one masked word is opened, and the
-//! rest is local.
+//! Comparison of short words with public thresholds by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** As in the [parent module](super), with a payload of one bit, so that a leaf of the tree holds 128
-//! entries of the vector:
+//! **Source.** As in the [parent module](super), with a payload of one bit, 128 in a leaf of the tree:
 //!
 //! ```text
 //! prepare:  share a random mask R and a key that expands to XOR shares of the unit vector of R
@@ -19,7 +17,6 @@
 //! **What each party sees.** While preparing: as in the parent module. Online: y, which is used once and uniform
 //! modulo 2^w since R is. **Revealed.** Nothing.
 
-use net::Role;
 use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
@@ -30,7 +27,6 @@ use super::{
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
-use crate::words::mask;
 
 /// Bits of the index within a leaf.
 const LEAF_BITS: u32 = 7;
@@ -77,7 +73,7 @@ impl Correlation for Comparison {
             .then(placed_cost(n, 1, 1, LEAF_BITS))
             .then(grow_cost(n, tree))
             .work_at_both(Kernel::LeafWord, n << (LEAF_BITS - 6))
-            .then(opening::open_cost(n << LEAF_BITS, 1));
+            .then(opening::open_cost(n << LEAF_BITS, &[1]));
         Ok(if n == 0 { Cost::free() } else { cost.offline() })
     }
 
@@ -103,8 +99,7 @@ fn tree(width: u32) -> DpfShape {
     DpfShape::new(width - LEAF_BITS, 2, 64).expect("1..=8 levels")
 }
 
-/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Each word takes one of
-/// `correlations`.
+/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, by one of `correlations` a word.
 pub(crate) fn run(
     s: &mut Session,
     correlations: &[u64],
@@ -138,13 +133,12 @@ pub(crate) fn run(
     Ok(out)
 }
 
-/// Cost of [`run`] on `n` words.
 pub(crate) fn run_cost(width: u32, n: usize) -> Cost {
-    opening::open_cost(n, width).work_at_both(Kernel::TreeExpanded, n << tree(width).depth())
+    opening::open_cost(n, &[width]).work_at_both(Kernel::TreeExpanded, n << tree(width).depth())
 }
 
 /// The parity of the first `count` bits.
-fn parity_below(bits: &[u64], count: u64) -> u8 {
+pub(super) fn parity_below(bits: &[u64], count: u64) -> u8 {
     let (words, rest) = ((count / 64) as usize, (count % 64) as u32);
     let whole = bits[..words].iter().fold(0, |sum, word| sum ^ word);
     let part = bits.get(words).map_or(0, |word| word & mask(rest));

@@ -34,7 +34,6 @@
 mod waksman;
 
 use ndarray::s;
-use net::Role;
 use ot::{Bits, ChosenKeys, SenderKeys};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -43,8 +42,6 @@ use crate::operation::prelude::*;
 use crate::ops::quickselect::random_orders;
 use crate::ops::{batch_items, batched_cost};
 use crate::wire::opening;
-use crate::words::mask;
-use crate::words::signed;
 use waksman::{Network, same, select};
 
 /// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them:
@@ -116,8 +113,7 @@ pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<bool>
     (0..rows).map(row).collect()
 }
 
-/// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or, inverted, back in
-/// their original order.
+/// (rows, n, w): the n items of every row in the order of its permutation, or, inverted, back in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle<'w> {
     /// Column t of an item is a word modulo `2^widths[t]`; a single width stands for all columns.
@@ -307,8 +303,7 @@ fn shuffle(
     Ok(x)
 }
 
-/// Cost of `shuffle` of `rows` rows of `n` items.
-pub fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
+fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
     if n < 2 || rows == 0 || widths.is_empty() {
         return Cost::free();
     }

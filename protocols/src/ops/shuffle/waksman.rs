@@ -6,8 +6,7 @@ use crate::words::equal;
 /// The wiring of a network. It depends on the size alone.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// The two wires of every switch. No switch comes before one that feeds it. A switch that is set exchanges what
-    /// its wires carry.
+    /// The two wires of every switch, which it exchanges if it is set. No switch comes before one that feeds it.
     pub(super) switches: Vec<[usize; 2]>,
     /// The wire on which each input starts.
     pub(super) inputs: Vec<usize>,
@@ -15,13 +14,11 @@ pub(super) struct Network {
     pub(super) outputs: Vec<usize>,
 }
 
-/// Number of switches of a network of `n` items.
 pub(super) fn switches(n: usize) -> usize {
     if n < 2 { 0 } else { switches(n / 2) + switches(n - n / 2) + n - 1 }
 }
 
 impl Network {
-    /// The network of `n` items.
     pub(super) fn new(n: usize) -> Self {
         let mut switches = Vec::with_capacity(self::switches(n));
         let wires: Vec<usize> = (0..n).collect();

@@ -1,5 +1,6 @@
 //! Tokens are cut off and others come in their places.
 
+use engine::CachedOperand;
 use ndarray::ArrayD;
 use waggle_protocols::audit::{Audit, Broken, LIMIT};
 use waggle_protocols::ops::matmul;
@@ -69,7 +70,7 @@ impl Function for Cuts<'_> {
             let scores = cached(b, [&q, &kt], WIDTH, Axis::Columns, keys)?;
             let mixed = cached(b, [&weights, &k], WIDTH, Axis::Rows, values)?;
             out.extend([scores.reshape(&[scores.len()]), mixed.reshape(&[mixed.len()])]);
-            operands.iter_mut().for_each(|operand| operand.cut(seen.len() - self.0[s].1));
+            operands.iter_mut().for_each(|operand| operand.roll_back(seen.len() - self.0[s].1));
         }
         Ok(B::Words::concat(0, &out.iter().collect::<Vec<_>>()))
     }
@@ -150,8 +151,7 @@ fn dead_slots_cost_nothing_where_masks_are_made_on_the_spot() {
     assert_eq!(extra(&drafted), extra(&same));
 }
 
-/// The deviation from uniform of the words opened where tokens come in the places of others, and the mask that served
-/// twice, if one did.
+/// The deviation of the words opened where tokens come in the places of others, and a mask that served twice.
 fn seen(prepared: bool, broken: Option<Broken>) -> (f64, Option<String>) {
     const PROMPT: usize = 3;
     const DRAFT: usize = 200;
@@ -168,7 +168,7 @@ fn seen(prepared: bool, broken: Option<Broken>) -> (f64, Option<String>) {
         for s in 0..3 {
             let [q, kt, ..] = cuts.factors(s, &words);
             cached(abb, [&q, &kt], WIDTH, Axis::Columns, &mut operand)?;
-            operand.cut(if s == 1 { PROMPT } else { usize::MAX });
+            operand.roll_back(if s == 1 { PROMPT } else { usize::MAX });
         }
         let audit = abb.session().audit();
         Ok((audit.worst().1, audit.reused()))

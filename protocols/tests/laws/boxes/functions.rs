@@ -89,8 +89,7 @@ fn maxima_by_counts_of_equal_entries_and_at_the_ends_of_digits() {
     check_counted(&ends.map(|end| vec![-510.99, end, -510.99]));
 }
 
-/// One phase takes the form of an activation that is sent faster, however fast the link is and however many entries
-/// there are.
+/// One phase takes the form of an activation that is sent faster, on any link and for any number of entries.
 #[test]
 fn the_form_follows_link_and_volume() {
     let sent = |n: usize, over: net::Shape| {

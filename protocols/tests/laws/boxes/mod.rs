@@ -44,7 +44,6 @@ fn run<T: Send>(options: Options, protocol: impl Fn(&mut TwoParty) -> Result<T, 
     })
 }
 
-/// Random shares of `values`.
 fn share(values: &[u64], seed: u64) -> [Vec<u64>; 2] {
     let mut rng = StdRng::seed_from_u64(seed);
     let client: Vec<u64> = values.iter().map(|_| rng.next_u64()).collect();
@@ -52,7 +51,6 @@ fn share(values: &[u64], seed: u64) -> [Vec<u64>; 2] {
     [client, server]
 }
 
-/// This party's words of `shares`.
 fn own(abb: &mut TwoParty, shares: &[Vec<u64>; 2], shape: &[usize]) -> ArrayD<u64> {
     ArrayD::from_shape_vec(IxDyn(shape), testing::own(abb, shares).clone()).expect("shape")
 }
@@ -71,8 +69,7 @@ fn late(planner: &mut Planner) -> u64 {
     ledger.phase_total(Phase::Offline).bytes() - ahead
 }
 
-/// Runs a function of hidden words between two parties, and as a plan, whose ledger must be equal. Returns the sum of
-/// the parties' words.
+/// The sum of the words of a function between two parties, whose ledger must be that of its plan.
 fn secure(options: Options, inputs: &[(&[u64], &[usize])], function: impl Function) -> Vec<u64> {
     let shares: Vec<[Vec<u64>; 2]> = (0..).zip(inputs).map(|(seed, (values, _))| share(values, seed)).collect();
     let [(client, client_ledger), (server, server_ledger)] = run(options, |abb| {

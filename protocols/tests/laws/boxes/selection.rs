@@ -7,11 +7,7 @@ use rand::{Rng, SeedableRng};
 use waggle_protocols::audit::deviation;
 use waggle_protocols::functions::selection;
 use waggle_protocols::functions::top_k::Selection;
-use waggle_protocols::ops::one_hot::OneHot;
-use waggle_protocols::ops::quickselect;
-use waggle_protocols::ops::quickselect::Quickselect;
-use waggle_protocols::ops::shuffle::Permute;
-use waggle_protocols::ops::shuffle::Shuffle;
+use waggle_protocols::ops::{OneHot, Permute, Quickselect, Shuffle, quickselect};
 use waggle_protocols::words::mask;
 use waggle_protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 
@@ -235,9 +231,6 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
             waggle_protocols::Clear::new().apply(Quickselect { k, width: 12 }, &words).expect("range"),
             "{rows}, {n}, {k}"
         );
-        let bound = quickselect::bound(rows, n, k, 12);
-        let sent: u64 = client.1.iter().map(|entry| entry.traffic.bytes()).sum();
-        assert!(sent <= bound.bytes, "{sent} bytes, at most {}", bound.bytes);
     }
 }
 
@@ -260,8 +253,7 @@ fn a_plan_is_the_mean_of_many_runs() {
         planner.apply(Quickselect { k, width: 30 }, &Shape(vec![rows, n])).expect("plan");
         let (planned, mean) = (planner.ledger().total().bytes() as f64, sent as f64 / runs as f64);
         assert!((planned / mean - 1.0).abs() < 0.08, "{planned} planned, {mean} on average");
-        let expected = quickselect::expected(rows, n, k, 30);
-        assert_eq!(expected.bytes as f64, planned);
+        let expected = quickselect::expected(rows, n, k);
         let profile: usize = expected.profile.iter().sum();
         assert_eq!(
             (profile as f64, expected.profile.len() as f64),

@@ -2,9 +2,7 @@
 
 use net::Role;
 use planner::{Setting, Tallies};
-use waggle_protocols::ops::b2a::B2a;
-use waggle_protocols::ops::compare::AtLeast;
-use waggle_protocols::ops::mul::Mul;
+use waggle_protocols::ops::{AtLeast, B2a, Mul};
 use waggle_protocols::{Abb, Error, Kernel, Options, Shape};
 
 use super::{own, planner, run, share};

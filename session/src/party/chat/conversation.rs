@@ -82,7 +82,7 @@ impl Conversation {
     /// Drops the cache: another conversation begins.
     pub(super) fn reset(&mut self, setting: &Setting) {
         self.cache = setting.model.cache(&setting.terms.policy);
-        self.engine.forget_operands();
+        self.engine.abb().stock().forget_operands();
         self.rehearsal.iter_mut().for_each(Rehearsal::reset);
         self.ahead.clone_from(&self.first);
     }
