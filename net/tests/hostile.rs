@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::faulty::{Fault, Faulty};
 use crate::common::*;
-use waggle_net::testing::{Fault, Faulty};
 use waggle_net::{Channel, Link, NetError, Role};
 
 /// The peer's behaviour after its bytes.
@@ -60,7 +60,7 @@ fn lengths_are_checked_before_anything_is_allocated() {
             assert_eq!(outcome.unwrap(), vec![5; len as usize]);
         }
     }
-    for outcome in receive(&frame("step", u32::MAX, &[]), Then::Open, |c| c.exchange_up_to("step", b"mine", 100)) {
+    for outcome in receive(&frame("step", u32::MAX, &[]), Then::Open, |c| c.exchange("step", b"mine", 100)) {
         assert_eq!(kind(outcome), "length");
     }
 }

@@ -52,8 +52,8 @@ fn session(mut channel: Channel) -> Result<Vec<Entry>, NetError> {
     one_way(&mut channel, !client, 50)?;
     channel.exchange("both", &[2; 10], 10)?;
     channel.ledger_mut().leave();
-    let (mine, most) = if client { (20, 40) } else { (40, 20) };
-    channel.exchange_up_to("vary", &vec![3; mine], most)?;
+    let (mine, theirs) = if client { (20, 40) } else { (40, 20) };
+    channel.exchange("vary", &vec![3; mine], theirs)?;
     channel.ledger_mut().leave();
     channel.ledger_mut().set_phase(Phase::Decode);
     one_way(&mut channel, !client, 1)?;
