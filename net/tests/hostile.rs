@@ -1,10 +1,8 @@
 //! Peers that vanish, stall or send anything: the right error within the time-out, on memory and on TCP.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::faulty::{Fault, Faulty};
 use crate::common::*;
@@ -168,33 +166,4 @@ fn a_peer_that_dies_while_both_send() {
     let outcome = Channel::new(Role::Server, link).exchange("cross", &vec![0; 32 << 20], 1 << 20);
     assert_eq!(kind(outcome), "closed");
     peer.join().unwrap();
-}
-
-/// Where the process of [`a_killed_process`] finds its parent.
-const PARENT: &str = "WAGGLE_TEST_PARENT";
-
-#[test]
-#[ignore = "the peer in a_killed_process"]
-fn doomed_peer() {
-    let mut socket = TcpStream::connect(std::env::var(PARENT).unwrap()).unwrap();
-    socket.write_all(&frame("step", 1 << 20, &[0; 5000])).unwrap();
-    thread::sleep(PATIENCE);
-}
-
-#[test]
-fn a_killed_process() {
-    let listener = waggle_net::tcp::listen("127.0.0.1:0", PATIENCE).unwrap();
-    let mut peer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "hostile::doomed_peer", "--ignored"])
-        .env(PARENT, listener.local_addr().unwrap().to_string())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut channel = Channel::new(Role::Server, listener.accept(Some(PATIENCE)).unwrap());
-    let waiting = thread::spawn(move || channel.recv("step", 1 << 20));
-    thread::sleep(Duration::from_millis(100));
-    assert!(!waiting.is_finished(), "the peer still lives");
-    peer.kill().unwrap();
-    assert_eq!(kind(waiting.join().unwrap()), "closed");
-    peer.wait().unwrap();
 }

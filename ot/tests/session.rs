@@ -101,35 +101,6 @@ fn large_extensions_are_cut_into_messages() {
 }
 
 #[test]
-fn lookups_over_real_transfers() {
-    let shape = Lookup::new(2000, 4, &[5, 12]).unwrap();
-    let (mut sender, mut receiver, _) = pools(SoftSpoken::K4, shape.ots());
-    let index = |item: usize| item * 7 % 16;
-    let value = |item: usize, j: usize, word: usize| ((item * 31 + j * 5 + word * 3) as u64) & [31, 4095][word];
-    let choices = Bits::from_fn(shape.ots(), |i| index(i / 4) >> (i % 4) & 1 == 1);
-    let (corrections, chosen) = receiver.choose(&choices).unwrap();
-    let keys = sender.accept(shape.ots(), &corrections).unwrap();
-    let fill = |item: usize, row: &mut [u64]| (0..32).for_each(|v| row[v] = value(item, v / 2, v % 2));
-    let got = chosen.lookup(&shape, &keys.lookup(&shape, fill).unwrap()).unwrap();
-    for item in 0..shape.count() {
-        assert_eq!(got[2 * item..2 * item + 2], [0, 1].map(|word| value(item, index(item), word)));
-    }
-}
-
-#[test]
-fn random_choices_need_no_message() {
-    let (mut sender, mut receiver, _) = pools(SoftSpoken::K4, 10_000);
-    let shape = Correlation::new(10_000, 1, &[64]).unwrap();
-    let corr: Vec<u64> = (0..10_000).collect();
-    let (choices, chosen) = receiver.random(10_000).unwrap();
-    let ones: u64 = (0..10_000).map(|i| choices.get(i)).sum();
-    assert!((4500..5500).contains(&ones), "10 standard deviations around the mean: {ones}");
-    let (message, a) = sender.random(10_000).unwrap().correlate(&shape, &corr).unwrap();
-    let b = chosen.decorrelate(&shape, &message).unwrap();
-    assert!((0..10_000).all(|i| a[i].wrapping_add(b[i]) == choices.get(i) * corr[i]));
-}
-
-#[test]
 fn refills_follow_the_plan() {
     for kind in KINDS {
         let plan = PoolPlan { kind, min_batch: 5000 };

@@ -87,17 +87,20 @@ pub(super) fn double(pi: &Aes128Enc, mask: Block, nodes: &mut [Block]) -> Block 
 }
 
 /// [`half::grow`].
+#[inline]
 pub(super) fn grow(pi: &Aes128Enc, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]) {
     half::grow(root, delta, sums, nodes, |mask, nodes| double(pi, mask, nodes));
 }
 
 /// [`half::regrow`].
+#[inline]
 pub(super) fn regrow(pi: &Aes128Enc, away: u64, sums: &[Block], nodes: &mut [Block]) {
     let double = |mask, nodes: &mut [Block]| double(pi, mask, nodes);
     half::regrow(encrypt(pi, Block::ZERO), away, sums, nodes, double, half::add_at);
 }
 
 /// [`leaves::expand`].
+#[inline]
 pub(super) fn expand(
     pi: &Aes128Enc,
     nodes: [&mut [Block]; 2],
@@ -110,11 +113,13 @@ pub(super) fn expand(
 }
 
 /// [`leaves::sums`].
+#[inline]
 pub(super) fn sums(pi: &Aes128Enc, nodes: &[Block], lanes: usize) -> Sums {
     leaves::sums(nodes, lanes, |x, out| tree_hash(pi, x, out))
 }
 
 /// [`leaves::grow`].
+#[inline]
 pub(super) fn grow_level(pi: &Aes128Enc, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums {
     leaves::grow(nodes, size, correction, lanes, |x, out| tree_hash(pi, x, out))
 }
