@@ -113,7 +113,7 @@ impl Product {
         let weights = Weights::I32(&self.weights);
         let keys = EvaluationKeys { public: &self.keys.1, galois: self.galois.as_ref() };
         self.plan
-            .evaluate(keys, upload, Some(&self.shares[1]), weights, &mut rand::rng())
+            .evaluate(keys, upload, Some(&self.shares[1]), weights, None, &mut rand::rng())
             .expect("key and lengths are the plan's")
     }
 

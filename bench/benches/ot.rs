@@ -48,8 +48,8 @@ impl Direction {
         let count = self.receiver.1.available();
         assert_eq!(self.sender.1.available(), count);
         let (choices, chosen) = self.receiver.1.random(count).expect("filled");
-        let chosen = chosen.into_words(64).expect("a width that fits");
-        let pairs = self.sender.1.random(count).expect("filled").into_words(64).expect("a width that fits");
+        let chosen = chosen.into_rows(&[64]).expect("a width that fits");
+        let pairs = self.sender.1.random(count).expect("filled").into_rows(&[64]).expect("a width that fits");
         for (i, chosen) in chosen.into_iter().enumerate() {
             assert_eq!(chosen, pairs[choices.get(i) as usize][i]);
             assert_ne!(chosen, pairs[1 - choices.get(i) as usize][i]);

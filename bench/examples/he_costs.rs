@@ -94,12 +94,13 @@ fn timed(
             .collect();
     let (encrypt, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
-    let (evaluate, result) = best(|| plan.evaluate(keys, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));
+    let (evaluate, result) =
+        best(|| plan.evaluate(keys, &upload, Some(&x), Weights::U64(&w), None, &mut rand::rng()));
     let download = result?.message;
     let cache = WeightCache::new(usize::MAX);
     let from_cache = Some(CachedWeights { cache: &cache, key: 0 });
     let (cached, again) =
-        best(|| plan.evaluate_cached(keys, &upload, Some(&x), Weights::U64(&w), from_cache, &mut rand::rng()));
+        best(|| plan.evaluate(keys, &upload, Some(&x), Weights::U64(&w), from_cache, &mut rand::rng()));
     again?;
     let kept = cache.bytes();
     let (decrypt, opened) = best(|| plan.decrypt(&sk, &download));
@@ -156,7 +157,7 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let keyring = EvaluationKeys { public: &public, galois: galois.as_ref() };
     let (first, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
-    let (second, result) = best(|| plan.evaluate(keyring, &upload, None, weights, &mut rand::rng()));
+    let (second, result) = best(|| plan.evaluate(keyring, &upload, None, weights, None, &mut rand::rng()));
     let download = result?.message;
     let (third, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;

@@ -205,10 +205,6 @@ impl GaloisKeys {
         Ok(Self::assemble(set, &seed, &bodies.collect::<Result<Vec<_>, _>>()?))
     }
 
-    pub(crate) fn check(&self, needed: ParamSet) -> Result<(), HeError> {
-        needed.check(self.set).map(|_| ())
-    }
-
     /// `E + X^h O + tau(E - X^h O)`, see the module documentation; h is a power of two below N.
     pub(crate) fn merge(&self, h: usize, even: Ciphertext, odd: Ciphertext) -> Ciphertext {
         let (params, step) = (self.set.params(), &self.steps[h.trailing_zeros() as usize]);

@@ -2,7 +2,6 @@
 
 use crate::ciphertext::Ciphertext;
 use crate::error::HeError;
-use crate::params::Params;
 use crate::poly::{Poly, SMALL_BITS};
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed, split_seed};
 use crate::set::ParamSet;
@@ -59,10 +58,6 @@ impl SecretKey {
     /// The parameter set of this key.
     pub fn set(&self) -> ParamSet {
         self.set
-    }
-
-    pub(crate) fn check(&self, needed: ParamSet) -> Result<&'static Params, HeError> {
-        needed.check(self.set)
     }
 
     /// The secret, transformed.
@@ -126,10 +121,6 @@ impl PublicKey {
         let (seed, rest) = split_seed(bytes, MESSAGE)?;
         let b = params.unpack(rest, 1, MESSAGE)?;
         Ok(Self { set, seed, b, a: params.uniform(&seed, Label::PublicKey, 0) })
-    }
-
-    pub(crate) fn check(&self, needed: ParamSet) -> Result<&'static Params, HeError> {
-        needed.check(self.set)
     }
 
     /// Adds a fresh encryption of zero to a transformed ciphertext and returns it to coefficients:

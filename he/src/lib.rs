@@ -24,8 +24,8 @@ pub use error::HeError;
 pub use galois::{EvaluationKeys, GaloisKeys};
 pub use keys::{PublicKey, SecretKey};
 pub use matmul::{
-    CachedWeights, DEFAULT_CORES, Entries, MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, SeededPlan,
-    Tile, WeightCache, Weights,
+    CachedWeights, DEFAULT_CORES, Entries, MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, ProductPlan,
+    SeededPlan, Tile, WeightCache, Weights,
 };
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 pub use ntt::{NttBackend, Product, backends};

@@ -108,7 +108,7 @@ impl Product {
 
     fn evaluate(&self, upload: &[u8]) -> Result<Split, HeError> {
         let keys = EvaluationKeys { public: &self.public, galois: Some(&self.galois) };
-        self.plan.evaluate(keys, upload, Some(&self.x), Weights::I16(&self.weights), &mut rng(7))
+        self.plan.evaluate(keys, upload, Some(&self.x), Weights::I16(&self.weights), None, &mut rng(7))
     }
 }
 

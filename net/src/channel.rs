@@ -129,16 +129,8 @@ impl Channel {
         Ok(received)
     }
 
-    /// As [`Channel::exchange`], where the peer's message may have any length up to `max`.
-    pub fn exchange_up_to(&mut self, step: &'static str, payload: &[u8], max: usize) -> Result<Vec<u8>, NetError> {
-        self.frame(step, payload)?;
-        let received = self.unframe(step, 0, max)?;
-        self.book_exchange(payload.len(), received.len());
-        Ok(received)
-    }
-
-    /// [`Channel::exchange_up_to`] for the first message of a session, when the peer may be any program: a foreign
-    /// tag is [`NetError::NotWaggle`].
+    /// [`Channel::exchange`] for the first message of a session, of any length up to `max`, when the peer may be any
+    /// program: a foreign tag is [`NetError::NotWaggle`].
     pub(crate) fn exchange_first(
         &mut self,
         step: &'static str,

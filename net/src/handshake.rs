@@ -79,7 +79,7 @@ impl Handshake {
     /// Errors, on both sides alike and as soon as the peer's list is there: [`NetError::Disagreement`] with every
     /// differing field. Otherwise [`NetError::NotWaggle`] if the peer is another program,
     /// [`NetError::Malformed`] if its list (or ours) breaks the limits, and the errors of
-    /// [`Channel::exchange_up_to`].
+    /// [`Channel::exchange`].
     pub fn run(&self, channel: &mut Channel) -> Result<Vec<Field>, NetError> {
         let depth = channel.ledger().depth();
         channel.ledger_mut().enter(STEP);

@@ -99,15 +99,8 @@ impl Traffic {
 
     /// Everything added since the earlier state `before`.
     pub fn since(&self, before: &Traffic) -> Traffic {
-        Traffic {
-            bytes_client_to_server: self.bytes_client_to_server - before.bytes_client_to_server,
-            bytes_server_to_client: self.bytes_server_to_client - before.bytes_server_to_client,
-            messages: self.messages - before.messages,
-            flows: self.flows - before.flows,
-            time: self.time.saturating_sub(before.time),
-            cpu: self.cpu.saturating_sub(before.cpu),
-            peer_cpu: self.peer_cpu.saturating_sub(before.peer_cpu),
-        }
+        let (now, before) = (self.quantities(), before.quantities());
+        Traffic::of(std::array::from_fn(|quantity| now[quantity].saturating_sub(before[quantity])))
     }
 
     /// The quantities of an account, times in nanoseconds.
@@ -344,20 +337,9 @@ impl Ledger {
 
     /// All accounts, ordered by phase and path.
     pub fn entries(&self) -> Vec<Entry> {
-        self.by_path(|path| path)
-    }
-
-    /// All accounts summed to the first `depth` segments of their paths, ordered by phase and path: depth 0 gives the
-    /// phases, depth 1 the outermost scopes of each.
-    pub fn by_prefix(&self, depth: usize) -> Vec<Entry> {
-        self.by_path(|path| prefix(path, depth))
-    }
-
-    /// All accounts summed by what `of` makes of their paths, ordered by phase and that.
-    fn by_path(&self, of: impl Fn(&str) -> &str) -> Vec<Entry> {
         let mut sums: BTreeMap<(Phase, &str), Traffic> = BTreeMap::new();
         for (phase, path, traffic) in self.accounts() {
-            sums.entry((phase, of(path))).or_default().add(traffic);
+            sums.entry((phase, path)).or_default().add(traffic);
         }
         sums.into_iter().map(|((phase, path), traffic)| Entry { phase, path: path.into(), traffic }).collect()
     }
@@ -425,13 +407,4 @@ fn parts(whole: u64, weights: &[u64]) -> Vec<u64> {
     order.sort_by_key(|part| std::cmp::Reverse(exact[*part] % all));
     order.iter().take(left as usize).for_each(|part| parts[*part] += 1);
     parts
-}
-
-/// The first `depth` segments of `path`.
-fn prefix(path: &str, depth: usize) -> &str {
-    match (depth, path.match_indices('/').nth(depth.saturating_sub(1))) {
-        (0, _) => "",
-        (_, Some((end, _))) => &path[..end],
-        (_, None) => path,
-    }
 }

@@ -16,8 +16,6 @@ mod link;
 pub mod shaped;
 mod stream;
 pub mod tcp;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 pub mod tls;
 mod trust;
 mod usage;

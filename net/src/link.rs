@@ -78,31 +78,38 @@ pub trait SendHalf: Send {
     fn close(&mut self) -> io::Result<()>;
 }
 
+/// Methods of [`Link`] that a link around another one hands on to it: `forward_link!(self => self.inner; send recv)`.
+#[macro_export]
+macro_rules! forward_link {
+    ($this:ident => $inner:expr; $($method:ident)*) => { $($crate::forward_link! { @$method $this $inner })* };
+    (@send $this:ident $inner:expr) => {
+        fn send(&mut $this, bytes: Vec<u8>) -> std::io::Result<()> { $inner.send(bytes) }
+    };
+    (@recv $this:ident $inner:expr) => {
+        fn recv(&mut $this, buf: &mut [u8]) -> std::io::Result<()> { $inner.recv(buf) }
+    };
+    (@timeout $this:ident $inner:expr) => {
+        fn timeout(&$this) -> std::time::Duration { $inner.timeout() }
+    };
+    (@take_sender $this:ident $inner:expr) => {
+        fn take_sender(&mut $this) -> std::io::Result<Box<dyn $crate::SendHalf>> { $inner.take_sender() }
+    };
+    (@close $this:ident $inner:expr) => {
+        fn close(&mut $this) -> std::io::Result<()> { $inner.close() }
+    };
+    (@read_ahead $this:ident $inner:expr) => {
+        fn read_ahead(&mut $this, limit: std::time::Duration) -> std::io::Result<()> { $inner.read_ahead(limit) }
+    };
+    (@exporter $this:ident $inner:expr) => {
+        fn exporter(&$this) -> Option<[u8; 32]> { $inner.exporter() }
+    };
+    (@wire_bytes $this:ident $inner:expr) => {
+        fn wire_bytes(&$this) -> Option<$crate::WireBytes> { $inner.wire_bytes() }
+    };
+}
+
 impl Link for Box<dyn Link> {
-    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
-        (**self).send(bytes)
-    }
-    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        (**self).recv(buf)
-    }
-    fn timeout(&self) -> Duration {
-        (**self).timeout()
-    }
-    fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
-        (**self).take_sender()
-    }
-    fn close(&mut self) -> io::Result<()> {
-        (**self).close()
-    }
-    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
-        (**self).read_ahead(limit)
-    }
-    fn exporter(&self) -> Option<[u8; 32]> {
-        (**self).exporter()
-    }
-    fn wire_bytes(&self) -> Option<WireBytes> {
-        (**self).wire_bytes()
-    }
+    forward_link!(self => (**self); send recv timeout take_sender close read_ahead exporter wire_bytes);
 }
 
 /// One end of an in-memory link.

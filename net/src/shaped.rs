@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::Link;
-use crate::link::{SendHalf, WireBytes};
+use crate::link::SendHalf;
 use crate::stream::QUEUE_BYTES;
 
 /// A large buffer is delivered in pieces of this size, as a wire would.
@@ -151,11 +151,6 @@ impl Shaped {
         let (queue, thread) = (Some(queue), Some(thread));
         Ok(Shaped { inner: Box::new(inner), shape, queue, thread, wire_free: Instant::now(), failure, held })
     }
-
-    /// The shape.
-    pub fn shape(&self) -> Shape {
-        self.shape
-    }
 }
 
 /// Sends every piece when its last byte has left the wire and crossed it.
@@ -218,25 +213,7 @@ impl Link for Shaped {
         }
     }
 
-    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.recv(buf)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
-        self.inner.read_ahead(limit)
-    }
-
-    fn exporter(&self) -> Option<[u8; 32]> {
-        self.inner.exporter()
-    }
-
-    fn wire_bytes(&self) -> Option<WireBytes> {
-        self.inner.wire_bytes()
-    }
+    crate::forward_link!(self => self.inner; recv timeout read_ahead exporter wire_bytes);
 
     fn close(&mut self) -> io::Result<()> {
         self.queue = None;

@@ -26,7 +26,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use rustls::Connection;
 
+use crate::Link;
 use crate::link::{SendHalf, WireBytes};
 
 /// Most bytes that wait to be written to a peer, and most that are read ahead.
@@ -308,8 +309,12 @@ fn bad_record(error: rustls::Error) -> io::Error {
     }
 }
 
-/// A duplex stream over a socket: the whole of a TCP link, and all but the handshake of an encrypted one.
-pub(crate) struct Stream {
+/// A [`Link`] over a TCP connection (`TCP_NODELAY`), neither encrypted nor authenticated.
+///
+/// A failed write closes the connection. It surfaces at the next `send` or `recv`, after what the peer sent before.
+/// Dropping the link waits until the operating system has taken everything that was queued, for at most the read
+/// time-out without progress. At most 64 MiB wait for a peer that does not read; beyond that `send` waits.
+pub struct TcpLink {
     reader: Reader,
     /// `None` once taken.
     sender: Option<Sender>,
@@ -322,10 +327,15 @@ pub(crate) struct Stream {
     timeout: Duration,
 }
 
-impl Stream {
-    /// A stream over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is
-    /// what the handshake took.
-    pub(crate) fn new(
+impl TcpLink {
+    /// A link over a connected, blocking stream, without encryption.
+    pub fn new(stream: TcpStream, read_timeout: Duration) -> io::Result<Self> {
+        TcpLink::over(stream, None, WireBytes::default(), read_timeout)
+    }
+
+    /// A link over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is what
+    /// the handshake took.
+    pub(crate) fn over(
         socket: TcpStream,
         tls: Option<Connection>,
         before: WireBytes,
@@ -343,7 +353,7 @@ impl Stream {
             received: before.received.into(),
         });
         let sender = Sender::spawn(wire.clone(), timeout)?;
-        Ok(Stream {
+        Ok(TcpLink {
             reader: Reader { wire, records, next: 0, end: 0 },
             sender: Some(sender),
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -353,25 +363,19 @@ impl Stream {
             timeout,
         })
     }
+}
 
-    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.reader.wire.socket.peer_addr()
-    }
-
-    pub(crate) fn closer(&self) -> Closer {
-        Closer(self.reader.wire.clone())
-    }
-
-    pub(crate) fn timeout(&self) -> Duration {
+impl Link for TcpLink {
+    fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    pub(crate) fn wire_bytes(&self) -> WireBytes {
+    fn wire_bytes(&self) -> Option<WireBytes> {
         let Wire { sent, received, .. } = &*self.reader.wire;
-        WireBytes { sent: sent.load(Ordering::Relaxed), received: received.load(Ordering::Relaxed) }
+        Some(WireBytes { sent: sent.load(Ordering::Relaxed), received: received.load(Ordering::Relaxed) })
     }
 
-    pub(crate) fn send(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
+    fn send(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
         let mut patience = None;
         loop {
             let sender = self.sender.as_ref().ok_or(ErrorKind::BrokenPipe)?;
@@ -389,7 +393,7 @@ impl Stream {
         }
     }
 
-    pub(crate) fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
         let deadline = Instant::now() + self.timeout;
         let mut filled = 0;
         while filled < buf.len() {
@@ -415,7 +419,7 @@ impl Stream {
         Ok(())
     }
 
-    pub(crate) fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
+    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
         let deadline = Instant::now() + limit;
         // The inbox is empty where the buffer is not: `recv` fills the buffer only then.
         self.inbox.extend(&self.buffer[self.read..self.end]);
@@ -432,17 +436,17 @@ impl Stream {
         Ok(())
     }
 
-    pub(crate) fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
+    fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
         let sender = self.sender.take().ok_or(ErrorKind::BrokenPipe)?;
         Ok(Box::new(sender))
     }
 
-    pub(crate) fn close(&mut self) -> io::Result<()> {
+    fn close(&mut self) -> io::Result<()> {
         self.sender.as_mut().map_or(Ok(()), SendHalf::close)
     }
 }
 
-impl Drop for Stream {
+impl Drop for TcpLink {
     fn drop(&mut self) {
         self.sender = None;
         // Closing a socket with unread bytes resets the connection. The reset would overtake our last message.
@@ -566,24 +570,5 @@ impl Drop for Sender {
     fn drop(&mut self) {
         // A drop cannot report errors; `close` can.
         let _ = self.close();
-    }
-}
-
-/// Ends a link from another thread, at once. Both ends stop waiting and hear that the link is closed. For limits on
-/// whole sessions.
-#[derive(Clone)]
-pub struct Closer(Arc<Wire>);
-
-impl Closer {
-    /// Closes the connection; what is queued is lost.
-    pub fn close_now(&self) {
-        // It fails where the connection is closed already.
-        let _ = self.0.socket.shutdown(Shutdown::Both);
-    }
-}
-
-impl std::fmt::Debug for Closer {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str("Closer")
     }
 }

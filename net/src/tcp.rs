@@ -6,11 +6,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::link::{SendHalf, WireBytes};
-use crate::stream::Stream;
-use crate::{Link, NetError};
+use crate::NetError;
 
-pub use crate::stream::Closer;
+pub use crate::stream::TcpLink;
 
 /// Pause between two attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(25);
@@ -134,58 +132,4 @@ impl Listener {
 
 pub(crate) fn failed(step: &'static str) -> impl Fn(io::Error) -> NetError {
     move |source| NetError::Io { step, source }
-}
-
-/// A [`Link`] over a TCP connection (`TCP_NODELAY`), neither encrypted nor authenticated.
-///
-/// A failed write closes the connection. It surfaces at the next `send` or `recv`, after what the peer sent before.
-/// Dropping the link waits until the operating system has taken everything that was queued, for at most the read
-/// time-out without progress. At most 64 MiB wait for a peer that does not read; beyond that `send` waits.
-pub struct TcpLink(Stream);
-
-impl TcpLink {
-    /// A link over a connected, blocking stream.
-    pub fn new(stream: TcpStream, read_timeout: Duration) -> io::Result<Self> {
-        Ok(TcpLink(Stream::new(stream, None, WireBytes::default(), read_timeout)?))
-    }
-
-    /// The peer's address.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.0.peer_addr()
-    }
-
-    /// A handle that ends this link from another thread.
-    pub fn closer(&self) -> Closer {
-        self.0.closer()
-    }
-}
-
-impl Link for TcpLink {
-    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
-        self.0.send(bytes)
-    }
-
-    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        self.0.recv(buf)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.0.timeout()
-    }
-
-    fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
-        self.0.take_sender()
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        self.0.close()
-    }
-
-    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
-        self.0.read_ahead(limit)
-    }
-
-    fn wire_bytes(&self) -> Option<WireBytes> {
-        Some(self.0.wire_bytes())
-    }
 }

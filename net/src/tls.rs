@@ -7,7 +7,7 @@
 
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -25,9 +25,8 @@ use rustls::{
     PeerIncompatible, ServerConfig, ServerConnection, SignatureScheme,
 };
 
-use crate::link::{SendHalf, WireBytes};
-use crate::stream::{Closer, Stream};
-use crate::tcp::{ConnectOptions, dial, failed};
+use crate::link::WireBytes;
+use crate::tcp::{ConnectOptions, TcpLink, dial, failed};
 use crate::{Identity, Link, NetError, PublicKey};
 
 /// The step in errors of the handshake of TLS.
@@ -103,7 +102,7 @@ pub fn accept(
 /// decided by [`Channel::confirm_transcript`](crate::Channel::confirm_transcript). A changed byte ends the link with
 /// `InvalidData`.
 pub struct TlsLink {
-    stream: Stream,
+    link: TcpLink,
     peer: PublicKey,
     exporter: [u8; 32],
     protection: String,
@@ -129,8 +128,8 @@ impl TlsLink {
         let suite = connection.negotiated_cipher_suite().map(|suite| format!("{:?}", suite.suite()));
         let protection = format!("{} {}", group.unwrap_or_default(), suite.unwrap_or_default());
         connection.set_buffer_limit(None);
-        let stream = Stream::new(stream, Some(connection), wire, read_timeout).map_err(failed(STEP))?;
-        Ok(TlsLink { stream, peer, exporter, protection })
+        let link = TcpLink::over(stream, Some(connection), wire, read_timeout).map_err(failed(STEP))?;
+        Ok(TlsLink { link, peer, exporter, protection })
     }
 
     /// The key that the peer has proved.
@@ -142,16 +141,6 @@ impl TlsLink {
     pub fn protection(&self) -> &str {
         &self.protection
     }
-
-    /// The peer's address.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
-    }
-
-    /// A handle that ends this link from another thread.
-    pub fn closer(&self) -> Closer {
-        self.stream.closer()
-    }
 }
 
 impl fmt::Debug for TlsLink {
@@ -161,36 +150,10 @@ impl fmt::Debug for TlsLink {
 }
 
 impl Link for TlsLink {
-    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
-        self.stream.send(bytes)
-    }
-
-    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        self.stream.recv(buf)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.stream.timeout()
-    }
-
-    fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
-        self.stream.take_sender()
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        self.stream.close()
-    }
-
-    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
-        self.stream.read_ahead(limit)
-    }
+    crate::forward_link!(self => self.link; send recv timeout take_sender close read_ahead wire_bytes);
 
     fn exporter(&self) -> Option<[u8; 32]> {
         Some(self.exporter)
-    }
-
-    fn wire_bytes(&self) -> Option<WireBytes> {
-        Some(self.stream.wire_bytes())
     }
 }
 

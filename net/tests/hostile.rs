@@ -1,13 +1,11 @@
 //! Peers that vanish, stall or send anything: the right error within the time-out, on memory and on TCP.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::common::faulty::{Fault, Faulty};
 use crate::common::*;
-use waggle_net::testing::{Fault, Faulty};
 use waggle_net::{Channel, Link, NetError, Role};
 
 /// The peer's behaviour after its bytes.
@@ -60,7 +58,7 @@ fn lengths_are_checked_before_anything_is_allocated() {
             assert_eq!(outcome.unwrap(), vec![5; len as usize]);
         }
     }
-    for outcome in receive(&frame("step", u32::MAX, &[]), Then::Open, |c| c.exchange_up_to("step", b"mine", 100)) {
+    for outcome in receive(&frame("step", u32::MAX, &[]), Then::Open, |c| c.exchange("step", b"mine", 100)) {
         assert_eq!(kind(outcome), "length");
     }
 }
@@ -168,33 +166,4 @@ fn a_peer_that_dies_while_both_send() {
     let outcome = Channel::new(Role::Server, link).exchange("cross", &vec![0; 32 << 20], 1 << 20);
     assert_eq!(kind(outcome), "closed");
     peer.join().unwrap();
-}
-
-/// Where the process of [`a_killed_process`] finds its parent.
-const PARENT: &str = "WAGGLE_TEST_PARENT";
-
-#[test]
-#[ignore = "the peer in a_killed_process"]
-fn doomed_peer() {
-    let mut socket = TcpStream::connect(std::env::var(PARENT).unwrap()).unwrap();
-    socket.write_all(&frame("step", 1 << 20, &[0; 5000])).unwrap();
-    thread::sleep(PATIENCE);
-}
-
-#[test]
-fn a_killed_process() {
-    let listener = waggle_net::tcp::listen("127.0.0.1:0", PATIENCE).unwrap();
-    let mut peer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "hostile::doomed_peer", "--ignored"])
-        .env(PARENT, listener.local_addr().unwrap().to_string())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut channel = Channel::new(Role::Server, listener.accept(Some(PATIENCE)).unwrap());
-    let waiting = thread::spawn(move || channel.recv("step", 1 << 20));
-    thread::sleep(Duration::from_millis(100));
-    assert!(!waiting.is_finished(), "the peer still lives");
-    peer.kill().unwrap();
-    assert_eq!(kind(waiting.join().unwrap()), "closed");
-    peer.wait().unwrap();
 }

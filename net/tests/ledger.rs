@@ -22,29 +22,6 @@ fn example() -> Ledger {
 }
 
 #[test]
-fn prefixes_sum_what_lies_below() {
-    let ledger = example();
-    let view = |depth| -> Vec<(Phase, String, u64, u64)> {
-        let entries = ledger.by_prefix(depth).into_iter().filter(|e| e.traffic.messages > 0);
-        entries.map(|e| (e.phase, e.path, e.traffic.bytes(), e.traffic.messages)).collect()
-    };
-    use Phase::{Prefill, Setup};
-    assert_eq!(view(0), [(Setup, "".into(), 1, 1), (Prefill, "".into(), 2220, 4)]);
-    let layers =
-        [(Setup, "".into(), 1, 1), (Prefill, "layer 0".into(), 1020, 2), (Prefill, "layer 1".into(), 1200, 2)];
-    assert_eq!(view(1), layers);
-    assert_eq!(view(2)[1], (Prefill, "layer 0/attention".into(), 1020, 2));
-    assert_eq!(view(3)[2], (Prefill, "layer 0/attention/softmax".into(), 10, 1));
-    assert_eq!(ledger.by_prefix(3), ledger.entries());
-    assert_eq!(ledger.by_prefix(usize::MAX), ledger.entries());
-    for depth in 0..5 {
-        let mut sum = Traffic::default();
-        ledger.by_prefix(depth).iter().for_each(|entry| sum.add(&entry.traffic));
-        assert_eq!(sum, ledger.total(), "depth {depth}");
-    }
-}
-
-#[test]
 fn a_division_keeps_the_sum_and_says_what_it_divided() {
     let mut ledger = Ledger::default();
     ledger.set_phase(Phase::Offline);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use crate::common::faulty::{Fault, Faulty};
 use crate::common::*;
-use waggle_net::testing::{Fault, Faulty};
 use waggle_net::{
     AllowList, Channel, Identity, KeyError, KnownServer, KnownServers, Link, NetError, Phase, PublicKey, Role,
 };

@@ -122,11 +122,6 @@ macro_rules! pool_methods {
         pub fn plan(&self) -> PoolPlan {
             self.pool.plan
         }
-
-        /// Changes the least refill. Both parties must do this at the same point.
-        pub fn set_min_batch(&mut self, ots: usize) {
-            self.pool.plan.min_batch = ots;
-        }
     };
 }
 

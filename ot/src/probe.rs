@@ -20,34 +20,40 @@ use crate::{Bits, Block, ChosenKeys, Correlation, Kernels, Lookup, SenderKeys, S
 /// secret.
 pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
-/// One computation.
-pub struct Probe {
-    /// Name of the computation and of its kernels.
-    pub name: String,
-    /// Bytes of its secret.
-    pub secret_bytes: usize,
-    /// Makes it ready.
-    pub prepare: Prepare,
-}
+/// A computation: its name and that of its kernels, the bytes of its secret, and what makes it ready.
+pub type Probe = (String, usize, Prepare);
 
 /// Every computation with every set of kernels of this processor.
 pub fn probes() -> Vec<Probe> {
-    let mut probes = Vec::new();
+    let mut probes = Probes { kernels: String::new(), all: Vec::new() };
     for simd in all() {
-        let kernels = simd.map_or("portable", Simd::name);
-        let mut add = |name: &str, secret_bytes: usize, prepare: Prepare| {
-            probes.push(Probe { name: format!("ot: {name} ({kernels})"), secret_bytes, prepare });
-        };
-        hashes(simd, &mut add);
-        trees(simd, &mut add);
-        extension(simd, &mut add);
-        transfers(simd, &mut add);
+        probes.kernels = format!(" ({})", simd.map_or("portable", Simd::name));
+        hashes(simd, &mut probes);
+        trees(simd, &mut probes);
+        extension(simd, &mut probes);
+        transfers(simd, &mut probes);
     }
-    let mut add = |name: &str, secret_bytes: usize, prepare: Prepare| {
-        probes.push(Probe { name: format!("ot: {name}"), secret_bytes, prepare });
-    };
-    set_up(&mut add);
-    probes
+    probes.kernels.clear();
+    set_up(&mut probes);
+    probes.all
+}
+
+/// The computations so far.
+struct Probes {
+    kernels: String,
+    all: Vec<Probe>,
+}
+
+impl Probes {
+    fn add<F: FnMut() + 'static>(&mut self, name: &str, bytes: usize, prepare: impl Fn(&[u8]) -> F + 'static) {
+        let name = format!("ot: {name}{}", self.kernels);
+        self.all.push((name, bytes, Box::new(move |secret| Box::new(prepare(secret)))));
+    }
+}
+
+/// What computations share: the process ends with them.
+fn shared<T>(x: T) -> &'static T {
+    Box::leak(Box::new(x))
 }
 
 /// An inner loop, to be timed.
@@ -118,8 +124,6 @@ pub fn loops(kernels: Kernels) -> Vec<Loop> {
 /// Keys of a loop over point functions: as many as share a cipher key.
 const KEYS: usize = crate::dpf::GROUP;
 
-type Add<'a> = &'a mut dyn FnMut(&str, usize, Prepare);
-
 /// Whole blocks of a secret.
 fn blocks(secret: &[u8]) -> Vec<Block> {
     secret.as_chunks::<16>().0.iter().map(|&bytes| Block::from_bytes(bytes)).collect()
@@ -138,163 +142,113 @@ fn delta(block: Block) -> Block {
 /// Blocks that are hashed at once.
 const HASHED: usize = 64;
 
-fn hashes(simd: Option<Simd>, add: Add<'_>) {
-    let hash = CrHash::new(&[1; 32], b"probe", simd);
-    let own = hash.clone();
-    add("hash of 64 blocks", 16 * (HASHED + 1), {
-        Box::new(move |secret| {
-            let (x, own) = (blocks(secret), own.clone());
-            let mut out = vec![Block::ZERO; HASHED];
-            Box::new(move || {
-                own.expander(1).expand(0, &x[..HASHED], x[HASHED], 1, black_box(&mut out));
-            })
-        })
+fn hashes(simd: Option<Simd>, probes: &mut Probes) {
+    let hash = shared(CrHash::new(&[1; 32], b"probe", simd));
+    probes.add("hash of 64 blocks", 16 * (HASHED + 1), move |secret| {
+        let (x, mut out) = (blocks(secret), vec![Block::ZERO; HASHED]);
+        move || hash.expander(1).expand(0, &x[..HASHED], x[HASHED], 1, black_box(&mut out))
     });
-    add("hash with secret counters", 24 * HASHED, {
-        Box::new(move |secret| {
-            let (x, own) = (blocks(&secret[..16 * HASHED]), hash.clone());
-            let counters: Vec<u64> = words(&secret[16 * HASHED..]).iter().map(|word| word & 0xff).collect();
-            let mut out = vec![Block::ZERO; 2 * HASHED];
-            Box::new(move || {
-                own.expander(256).expand_from(0, &x, Block::ZERO, 2, |i| counters[i], black_box(&mut out));
-            })
-        })
+    probes.add("hash with secret counters", 24 * HASHED, move |secret| {
+        let x = blocks(&secret[..16 * HASHED]);
+        let counters: Vec<u64> = words(&secret[16 * HASHED..]).iter().map(|word| word & 0xff).collect();
+        let mut out = vec![Block::ZERO; 2 * HASHED];
+        move || hash.expander(256).expand_from(0, &x, Block::ZERO, 2, |i| counters[i], black_box(&mut out))
     });
-    add("hash of 64 nodes", 16 * HASHED, {
-        Box::new(move |secret| {
-            let (x, hash) = (blocks(secret), Permutation::new(simd, Block([3, 4])));
-            let mut out = vec![Block::ZERO; HASHED];
-            Box::new(move || hash.tree_hash(&x, black_box(&mut out)))
-        })
+    probes.add("hash of 64 nodes", 16 * HASHED, move |secret| {
+        let (x, hash) = (blocks(secret), Permutation::new(simd, Block([3, 4])));
+        let mut out = vec![Block::ZERO; HASHED];
+        move || hash.tree_hash(&x, black_box(&mut out))
     });
 }
 
 /// Levels of the trees of silent OT.
 const DEPTH: usize = 9;
 
-fn trees(simd: Option<Simd>, add: Add<'_>) {
-    add("GGM tree of the sender", 32, {
-        Box::new(move |secret| {
-            let x = blocks(secret);
-            let (mut sums, mut nodes) = ([Block::ZERO; DEPTH], vec![Block::ZERO; 1 << DEPTH]);
-            Box::new(move || {
-                let (sums, nodes) = black_box((&mut sums, &mut nodes));
-                Permutation::new(simd, Block([5, 6])).grow(x[0], x[1], sums, nodes);
-            })
-        })
+fn trees(simd: Option<Simd>, probes: &mut Probes) {
+    probes.add("GGM tree of the sender", 32, move |secret| {
+        let x = blocks(secret);
+        let (mut sums, mut nodes) = ([Block::ZERO; DEPTH], vec![Block::ZERO; 1 << DEPTH]);
+        move || {
+            let (sums, nodes) = black_box((&mut sums, &mut nodes));
+            Permutation::new(simd, Block([5, 6])).grow(x[0], x[1], sums, nodes);
+        }
     });
-    add("GGM tree of the receiver, secret path", 8 + 16 * DEPTH, {
-        Box::new(move |secret| {
-            let (away, sums) = (words(&secret[..8])[0] & ((1 << DEPTH) - 1), blocks(&secret[8..]));
-            let mut nodes = vec![Block::ZERO; 1 << DEPTH];
-            Box::new(move || {
-                Permutation::new(simd, Block([5, 6])).regrow(away, &sums, black_box(&mut nodes));
-            })
-        })
+    probes.add("GGM tree of the receiver, secret path", 8 + 16 * DEPTH, move |secret| {
+        let (away, sums) = (words(&secret[..8])[0] & ((1 << DEPTH) - 1), blocks(&secret[8..]));
+        let mut nodes = vec![Block::ZERO; 1 << DEPTH];
+        move || Permutation::new(simd, Block([5, 6])).regrow(away, &sums, black_box(&mut nodes))
     });
-    functions::<u64>(simd, 64, add);
-    functions::<u32>(simd, 32, add);
+    functions::<u64>(simd, 64, probes);
+    functions::<u32>(simd, 32, probes);
 }
 
 /// Point functions of 64 leaves.
-fn functions<L: Lane>(simd: Option<Simd>, width: u32, add: Add<'_>) {
+fn functions<L: Lane>(simd: Option<Simd>, width: u32, probes: &mut Probes) {
     let shape = DpfShape::new(6, L::WORDS, width).expect("a shape in range");
-    add(&format!("point function, {} words of {width} bits", L::WORDS), 8 * shape.key_words(), {
-        Box::new(move |secret| {
-            let mut key = words(secret);
-            // The key of the cipher is public.
-            key[..2].fill(7);
-            let mut expander = Expander::by(shape, Role::Client, simd, Block([7; 2]));
-            let mut out = vec![L::default(); shape.values()];
-            Box::new(move || expander.expand(&key, black_box(&mut out)))
-        })
+    let name = format!("point function, {} words of {width} bits", L::WORDS);
+    probes.add(&name, 8 * shape.key_words(), move |secret| {
+        let mut key = words(secret);
+        // The key of the cipher is public.
+        key[..2].fill(7);
+        let mut expander = Expander::by(shape, Role::Client, simd, Block([7; 2]));
+        let mut out = vec![L::default(); shape.values()];
+        move || expander.expand(&key, black_box(&mut out))
     });
 }
 
-fn extension(simd: Option<Simd>, add: Add<'_>) {
-    add("transposition", 16 * BATCH, {
-        Box::new(move |secret| {
-            let mut rows: Box<[Block; BATCH]> = blocks(secret).try_into().expect("as many blocks");
-            Box::new(move || match simd {
-                Some(simd) => simd.transpose(black_box(&mut rows)),
-                None => transpose(black_box(&mut rows)),
-            })
-        })
+fn extension(simd: Option<Simd>, probes: &mut Probes) {
+    probes.add("transposition", 16 * BATCH, move |secret| {
+        let mut rows: Box<[Block; BATCH]> = blocks(secret).try_into().expect("as many blocks");
+        move || match simd {
+            Some(simd) => simd.transpose(black_box(&mut rows)),
+            None => transpose(black_box(&mut rows)),
+        }
     });
     let kind = SoftSpoken::K4;
     let leaves = (COUNT / kind.k()) << kind.k();
-    add("SoftSpoken OT, receiver", 16 * leaves, {
-        Box::new(move |secret| {
-            let mut receiver = SoftSpokenReceiver::new(kind, &blocks(secret), simd);
-            let mut out = vec![Block::ZERO; BATCH];
-            Box::new(move || {
-                black_box(receiver.produce(black_box(&mut out)));
-            })
-        })
+    probes.add("SoftSpoken OT, receiver", 16 * leaves, move |secret| {
+        let mut receiver = SoftSpokenReceiver::new(kind, &blocks(secret), simd);
+        let mut out = vec![Block::ZERO; BATCH];
+        move || drop(black_box(receiver.produce(black_box(&mut out))))
     });
-    add("SoftSpoken OT, sender's Delta", 16 * (leaves + 1), {
-        Box::new(move |secret| {
-            let seeds = blocks(secret);
-            let mut sender = SoftSpokenSender::new(kind, &seeds[..leaves], delta(seeds[leaves]), simd);
-            let mut out = vec![Block::ZERO; BATCH];
-            let message = vec![0x5a; kind.extend_wire(BATCH).to_sender.bytes as usize - net::HEADER_BYTES];
-            Box::new(move || sender.consume(&message, black_box(&mut out)).expect("the length of a batch"))
-        })
+    probes.add("SoftSpoken OT, sender's Delta", 16 * (leaves + 1), move |secret| {
+        let seeds = blocks(secret);
+        let mut sender = SoftSpokenSender::new(kind, &seeds[..leaves], delta(seeds[leaves]), simd);
+        let mut out = vec![Block::ZERO; BATCH];
+        let message = vec![0x5a; kind.extend_wire(BATCH).to_sender.bytes as usize - net::HEADER_BYTES];
+        move || sender.consume(&message, black_box(&mut out)).expect("the length of a batch")
     });
 }
 
 /// OTs of a transfer.
 const OTS: usize = 64;
 
-fn transfers(simd: Option<Simd>, add: Add<'_>) {
-    let hash = CrHash::new(&[2; 32], b"probe", simd);
-    let sender = |hash: &CrHash, x: &[Block]| SenderKeys::new(x[1..=OTS].to_vec(), delta(x[0]), hash.clone(), 0);
-    let chosen = |hash: &CrHash, secret: &[u8]| {
+fn transfers(simd: Option<Simd>, probes: &mut Probes) {
+    let hash = shared(CrHash::new(&[2; 32], b"probe", simd));
+    let sender = move |x: &[Block]| SenderKeys::new(x[1..=OTS].to_vec(), delta(x[0]), hash.clone(), 0);
+    let chosen = move |secret: &[u8]| {
         let choices = Bits::from_words(words(&secret[..8]), OTS);
         ChosenKeys::new(blocks(&secret[8..8 + 16 * OTS]), choices, hash.clone(), 0)
     };
-    let shape = Correlation::new(OTS, 3, &[44]).expect("a shape in range");
-    let (own, of) = (hash.clone(), shape.clone());
-    add("correlated transfer, sender", 16 * (OTS + 1) + 8 * shape.values(), {
-        Box::new(move |secret| {
-            let (x, words) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));
-            let (own, of) = (own.clone(), of.clone());
-            Box::new(move || {
-                black_box(sender(&own, &x).correlate(&of, &words).expect("fitting lengths"));
-            })
-        })
+    let shape = shared(Correlation::new(OTS, 3, &[44]).expect("a shape in range"));
+    probes.add("correlated transfer, sender", 16 * (OTS + 1) + 8 * shape.values(), move |secret| {
+        let (x, words) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));
+        move || drop(black_box(sender(&x).correlate(shape, &words).expect("fitting lengths")))
     });
-    let (own, of) = (hash.clone(), shape.clone());
-    add("correlated transfer, receiver's choices", 8 + 16 * OTS, {
-        Box::new(move |secret| {
-            let (secret, message) = (secret.to_vec(), vec![0xa5; of.message_bytes()]);
-            let (own, of) = (own.clone(), of.clone());
-            Box::new(move || {
-                black_box(chosen(&own, &secret).decorrelate(&of, &message).expect("fitting lengths"));
-            })
-        })
+    probes.add("correlated transfer, receiver's choices", 8 + 16 * OTS, move |secret| {
+        let (secret, message) = (secret.to_vec(), vec![0xa5; shape.message_bytes()]);
+        move || drop(black_box(chosen(&secret).decorrelate(shape, &message).expect("fitting lengths")))
     });
-    let shape = Lookup::new(OTS / 4, 4, &[13, 44]).expect("a shape in range");
-    let (own, of) = (hash.clone(), shape.clone());
+    let shape = shared(Lookup::new(OTS / 4, 4, &[13, 44]).expect("a shape in range"));
     let entries = shape.entries() * shape.words();
-    add("1-of-16 transfer, sender's table", 16 * (OTS + 1) + 8 * entries, {
-        Box::new(move |secret| {
-            let (x, table) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));
-            let (own, of) = (own.clone(), of.clone());
-            Box::new(move || {
-                let keys = sender(&own, &x);
-                black_box(keys.lookup(&of, |_, row| row.copy_from_slice(&table)).expect("fitting lengths"));
-            })
-        })
+    probes.add("1-of-16 transfer, sender's table", 16 * (OTS + 1) + 8 * entries, move |secret| {
+        let (x, table) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));
+        let fill = move |_, row: &mut [u64]| row.copy_from_slice(&table);
+        move || drop(black_box(sender(&x).lookup(shape, &fill).expect("fitting lengths")))
     });
-    add("1-of-16 transfer, receiver's choices", 8 + 16 * OTS, {
-        Box::new(move |secret| {
-            let (secret, message) = (secret.to_vec(), vec![0xa5; shape.message_bytes()]);
-            let (own, of) = (hash.clone(), shape.clone());
-            Box::new(move || {
-                black_box(chosen(&own, &secret).lookup(&of, &message).expect("fitting lengths"));
-            })
-        })
+    probes.add("1-of-16 transfer, receiver's choices", 8 + 16 * OTS, move |secret| {
+        let (secret, message) = (secret.to_vec(), vec![0xa5; shape.message_bytes()]);
+        move || drop(black_box(chosen(&secret).lookup(shape, &message).expect("fitting lengths")))
     });
 }
 
@@ -303,38 +257,29 @@ fn choices(secret: &[u8]) -> [Choice; COUNT] {
     std::array::from_fn(|i| Choice::from(secret[i / 8] >> (i % 8) & 1))
 }
 
-fn set_up(add: Add<'_>) {
+fn set_up(probes: &mut Probes) {
     let rng = || StdRng::seed_from_u64(1);
-    add("base OT, receiver's choices", COUNT / 8, {
-        Box::new(move |secret| {
-            let (choices, domain) = (choices(secret), Domain::new(&[3; 32], b"probe"));
-            let message = BaseSender::new(&mut rng()).message();
-            Box::new(move || {
-                black_box(base::receive(&domain, "probe", &message, &choices, &mut rng()).expect("a point"));
-            })
-        })
+    let domain = shared(Domain::new(&[3; 32], b"probe"));
+    probes.add("base OT, receiver's choices", COUNT / 8, move |secret| {
+        let (choices, message) = (choices(secret), BaseSender::new(&mut rng()).message());
+        move || drop(black_box(base::receive(domain, "probe", &message, &choices, &mut rng()).expect("a point")))
     });
-    add("base OT, sender's scalar", 64, {
-        Box::new(move |secret| {
-            let secret: [u8; 64] = secret.try_into().expect("as many bytes");
-            let domain = Domain::new(&[3; 32], b"probe");
-            let message = BaseSender::new(&mut rng()).message();
-            let (points, _) = base::receive(&domain, "probe", &message, &[Choice::from(0); COUNT], &mut rng())
-                .expect("a point of ours");
-            Box::new(move || {
-                let sender = BaseSender::from_bytes(&secret);
-                black_box(sender.keys(&domain, "probe", &points).expect("points of ours"));
-            })
-        })
+    probes.add("base OT, sender's scalar", 64, move |secret| {
+        let secret: [u8; 64] = secret.try_into().expect("as many bytes");
+        let message = BaseSender::new(&mut rng()).message();
+        let none = [Choice::from(0); COUNT];
+        let (points, _) = base::receive(domain, "probe", &message, &none, &mut rng()).expect("a point of ours");
+        move || {
+            let sender = BaseSender::from_bytes(&secret);
+            black_box(sender.keys(domain, "probe", &points).expect("points of ours"));
+        }
     });
     let k = 4;
-    add("punctured PRF, Delta", COUNT / 8 + 16 * COUNT, {
-        Box::new(move |secret| {
-            let (delta, chosen) = (choices(&secret[..COUNT / 8]), blocks(&secret[COUNT / 8..]));
-            let corrections = vec![0x3c; full::correction_bytes(k)];
-            Box::new(move || {
-                black_box(full::open("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
-            })
-        })
+    probes.add("punctured PRF, Delta", COUNT / 8 + 16 * COUNT, move |secret| {
+        let (delta, chosen) = (choices(&secret[..COUNT / 8]), blocks(&secret[COUNT / 8..]));
+        let corrections = vec![0x3c; full::correction_bytes(k)];
+        move || {
+            black_box(full::open("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
+        }
     });
 }

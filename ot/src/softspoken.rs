@@ -44,16 +44,6 @@ pub enum SoftSpoken {
 }
 
 impl SoftSpoken {
-    /// The variant with this k. Errors: k is not 2, 4 or 8.
-    pub fn from_k(k: usize) -> Result<Self, OtError> {
-        match k {
-            2 => Ok(SoftSpoken::K2),
-            4 => Ok(SoftSpoken::K4),
-            8 => Ok(SoftSpoken::K8),
-            _ => Err(OtError::Parameter { what: "k of SoftSpoken OT", allowed: "2, 4, 8", got: k }),
-        }
-    }
-
     /// Bits of the small field.
     pub fn k(self) -> usize {
         match self {

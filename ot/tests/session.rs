@@ -92,41 +92,12 @@ fn both_directions_work_and_cost_what_is_predicted() {
 fn large_extensions_are_cut_into_messages() {
     let kind = CotKind::SoftSpoken(SoftSpoken::K8);
     let n = (1 << 20) + 5000;
-    let (sender, receiver, ledger) = pools(8, n);
+    let (sender, receiver, ledger) = pools(SoftSpoken::K8, n);
     assert_eq!((sender.available(), receiver.available()), (n.next_multiple_of(2048), n.next_multiple_of(2048)));
     let wire = kind.extend_wire(0, sender.available());
     assert_eq!((wire.to_sender.messages, wire.to_receiver), (2, Run::default()));
     assert_eq!(ledger.total().bytes_server_to_client, kind.setup_bytes() + wire.to_sender.bytes);
     assert_eq!(ledger.total().bytes_client_to_server, kind.setup_bytes());
-}
-
-#[test]
-fn lookups_over_real_transfers() {
-    let shape = Lookup::new(2000, 4, &[5, 12]).unwrap();
-    let (mut sender, mut receiver, _) = pools(4, shape.ots());
-    let index = |item: usize| item * 7 % 16;
-    let value = |item: usize, j: usize, word: usize| ((item * 31 + j * 5 + word * 3) as u64) & [31, 4095][word];
-    let choices = Bits::from_fn(shape.ots(), |i| index(i / 4) >> (i % 4) & 1 == 1);
-    let (corrections, chosen) = receiver.choose(&choices).unwrap();
-    let keys = sender.accept(shape.ots(), &corrections).unwrap();
-    let fill = |item: usize, row: &mut [u64]| (0..32).for_each(|v| row[v] = value(item, v / 2, v % 2));
-    let got = chosen.lookup(&shape, &keys.lookup(&shape, fill).unwrap()).unwrap();
-    for item in 0..shape.count() {
-        assert_eq!(got[2 * item..2 * item + 2], [0, 1].map(|word| value(item, index(item), word)));
-    }
-}
-
-#[test]
-fn random_choices_need_no_message() {
-    let (mut sender, mut receiver, _) = pools(4, 10_000);
-    let shape = Correlation::new(10_000, 1, &[64]).unwrap();
-    let corr: Vec<u64> = (0..10_000).collect();
-    let (choices, chosen) = receiver.random(10_000).unwrap();
-    let ones: u64 = (0..10_000).map(|i| choices.get(i)).sum();
-    assert!((4500..5500).contains(&ones), "10 standard deviations around the mean: {ones}");
-    let (message, a) = sender.random(10_000).unwrap().correlate(&shape, &corr).unwrap();
-    let b = chosen.decorrelate(&shape, &message).unwrap();
-    assert!((0..10_000).all(|i| a[i].wrapping_add(b[i]) == choices.get(i) * corr[i]));
 }
 
 #[test]
@@ -172,12 +143,12 @@ fn kernels_and_threads_do_not_change_a_bit() {
                     match ch.role() {
                         Role::Client => {
                             sender.ensure(ch, n).unwrap();
-                            sent.push(sender.random(n).unwrap().into_words(64).unwrap());
+                            sent.push(sender.random(n).unwrap().into_rows(&[64]).unwrap());
                         }
                         Role::Server => {
                             receiver.ensure(ch, n).unwrap();
                             let (choices, chosen) = receiver.random(n).unwrap();
-                            words.push((choices, chosen.into_words(64).unwrap()));
+                            words.push((choices, chosen.into_rows(&[64]).unwrap()));
                         }
                     }
                 }
@@ -209,7 +180,7 @@ fn silent_choices_are_balanced_and_no_pad_comes_twice() {
             let (_, mut receiver) = waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap();
             receiver.ensure(ch, n).unwrap();
             let (choices, keys) = receiver.random(n).unwrap();
-            (choices, keys.into_words(64).unwrap())
+            (choices, keys.into_rows(&[64]).unwrap())
         },
     );
     // Six standard deviations of a fair coin, for single choices and for neighbours; no tree is constant.
@@ -226,7 +197,7 @@ fn silent_choices_are_balanced_and_no_pad_comes_twice() {
 
 #[test]
 fn misuse_is_a_typed_error() {
-    let (mut sender, mut receiver, _) = pools(2, 100);
+    let (mut sender, mut receiver, _) = pools(SoftSpoken::K2, 100);
     let held = sender.available();
     let short = |e| matches!(e, OtError::Short { needed, available } if needed == held + 1 && available == held);
     assert!(short(receiver.choose(&Bits::zeros(held + 1)).unwrap_err()));
@@ -252,7 +223,6 @@ fn misuse_is_a_typed_error() {
         chosen.decorrelate(&shape, &vec![0; shape.message_bytes() + 1]).unwrap_err(),
         OtError::Length { unit: "bytes", expected: 175, got: 176, .. }
     ));
-    assert!(SoftSpoken::from_k(3).is_err() && SoftSpoken::from_k(4).is_ok());
     for widths in [&[][..], &[0], &[65], &[8, 0]] {
         assert!(Correlation::new(1, 1, widths).is_err() && Lookup::new(1, 1, widths).is_err());
     }
@@ -263,15 +233,13 @@ fn misuse_is_a_typed_error() {
 
 #[test]
 fn peers_of_another_kind_meet_an_error() {
-    let party = |ch: &mut net::Channel, kind| waggle_ot::setup(ch, kind, &mut rand::rng()).err();
-    let (a, b, _) = {
-        let (mut c, mut s) = channels();
-        std::thread::scope(|scope| {
-            let a = scope.spawn(move || party(&mut c, KINDS[0]));
-            let b = party(&mut s, KINDS[1]);
-            (a.join().unwrap(), b, ())
-        })
-    };
+    let party = |ch: &mut Channel, kind| waggle_ot::setup(ch, kind, &mut rand::rng()).err();
+    let (mut c, mut s) = channels();
+    let (a, b) = std::thread::scope(|scope| {
+        let a = scope.spawn(move || party(&mut c, KINDS[0]));
+        let b = party(&mut s, KINDS[1]);
+        (a.join().unwrap(), b)
+    });
     for error in [a, b] {
         assert!(matches!(error, Some(OtError::Net(NetError::Length { step: "ot/trees", .. }))), "{error:?}");
     }
@@ -320,13 +288,13 @@ fn correlated(left: Option<usize>, exporters: [Option<[u8; 32]>; 2]) -> usize {
             c.send("hello", b"policy=full").unwrap();
             let (mut sender, _) = waggle_ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
             sender.ensure(&mut c, N).unwrap();
-            sender.random(N).unwrap().into_words(64).unwrap()
+            sender.random(N).unwrap().into_rows(&[64]).unwrap()
         });
         s.recv("hello", 11).unwrap();
         let (_, mut receiver) = waggle_ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
         receiver.ensure(&mut s, N).unwrap();
         let (choices, chosen) = receiver.random(N).unwrap();
-        (client.join().unwrap(), (choices, chosen.into_words(64).unwrap()))
+        (client.join().unwrap(), (choices, chosen.into_rows(&[64]).unwrap()))
     });
     (0..N).filter(|&i| chosen[i] == pairs[choices.get(i) as usize][i]).count()
 }
@@ -341,54 +309,44 @@ fn transfers_are_bound_to_the_handshake_and_to_the_keys_of_the_link() {
     assert_eq!(correlated(None, [Some([1; 32]), None]), 0);
 }
 
+/// The client's error where the server sends `bad` as the message of `step`, after a set-up of `kind` or in its place.
+fn refused(kind: Option<CotKind>, step: &'static str, bad: &[u8], client: fn(&mut Channel) -> OtError) -> OtError {
+    let (mut c, mut s) = channels();
+    std::thread::scope(|scope| {
+        let honest = scope.spawn(|| client(&mut c));
+        if let Some(kind) = kind {
+            waggle_ot::setup(&mut s, kind, &mut rand::rng()).unwrap();
+        }
+        s.send(step, bad).unwrap();
+        s.flush(step).unwrap();
+        honest.join().unwrap()
+    })
+}
+
 #[test]
 fn malformed_set_up_is_refused() {
-    // A peer that follows the message lengths but sends the identity, then points off the group.
-    for (hello, points, step) in [(0_u8, 0_u8, "ot/hello"), (0xff, 0, "ot/hello")] {
-        let (mut c, mut s) = channels();
-        let error = std::thread::scope(|scope| {
-            let honest = scope.spawn(|| waggle_ot::setup(&mut c, KINDS[1], &mut rand::rng()).err());
-            s.send("ot/hello", &[hello; 64]).unwrap();
-            s.send("ot/points", &vec![points; 128 * 32]).unwrap();
-            s.flush("ot/points").unwrap();
-            honest.join().unwrap()
-        });
-        assert!(matches!(&error, Some(OtError::Net(NetError::Malformed { step: s, .. })) if *s == step), "{error:?}");
+    let honest = |ch: &mut Channel| waggle_ot::setup(ch, KINDS[1], &mut rand::rng()).err().unwrap();
+    // The identity, then bytes off the group.
+    for byte in [0, 0xff] {
+        let error = refused(None, "ot/hello", &[byte; 64], honest);
+        assert!(matches!(error, OtError::Net(NetError::Malformed { step: "ot/hello", .. })), "{error}");
     }
 }
 
 #[test]
-fn a_short_silent_message_is_refused() {
-    let (mut c, mut s) = channels();
-    let error = std::thread::scope(|scope| {
-        let honest = scope.spawn(|| {
-            let (_, mut receiver) = waggle_ot::setup(&mut c, CotKind::Silent, &mut rand::rng()).unwrap();
-            let error = receiver.ensure(&mut c, DIRECT + 1).unwrap_err();
-            assert_eq!((receiver.available(), receiver.made()), (0, 0));
-            error
-        });
-        waggle_ot::setup(&mut s, CotKind::Silent, &mut rand::rng()).unwrap();
-        s.send("ot/silent", &[0; 512 * 9 * 16 - 1]).unwrap();
-        s.flush("ot/silent").unwrap();
-        honest.join().unwrap()
+fn short_messages_of_extensions_are_refused() {
+    let error = refused(Some(CotKind::Silent), "ot/silent", &[0; 512 * 9 * 16 - 1], |ch| {
+        let (_, mut receiver) = waggle_ot::setup(ch, CotKind::Silent, &mut rand::rng()).unwrap();
+        let error = receiver.ensure(ch, DIRECT + 1).unwrap_err();
+        assert_eq!((receiver.available(), receiver.made()), (0, 0));
+        error
     });
     assert!(matches!(error, OtError::Net(NetError::Length { step: "ot/silent", got: 73_727, .. })), "{error}");
-}
-
-#[test]
-fn a_short_extension_message_is_refused() {
-    let (mut c, mut s) = channels();
-    let error = std::thread::scope(|scope| {
-        let honest = scope.spawn(|| {
-            let (mut sender, _) = waggle_ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
-            let error = sender.ensure(&mut c, 100).unwrap_err();
-            assert_eq!((sender.available(), sender.made()), (0, 0));
-            error
-        });
-        waggle_ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
-        s.send("ot/softspoken", &[0; 100]).unwrap();
-        s.flush("ot/softspoken").unwrap();
-        honest.join().unwrap()
+    let error = refused(Some(KINDS[1]), "ot/softspoken", &[0; 100], |ch| {
+        let (mut sender, _) = waggle_ot::setup(ch, KINDS[1], &mut rand::rng()).unwrap();
+        let error = sender.ensure(ch, 100).unwrap_err();
+        assert_eq!((sender.available(), sender.made()), (0, 0));
+        error
     });
     assert!(matches!(error, OtError::Net(NetError::Length { step: "ot/softspoken", got: 100, .. })), "{error}");
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::Step;
-use net::{Admission, Channel, Link, NetError, PublicKey, Role, SendHalf, WireBytes, await_client, send_admission};
+use net::{Admission, Channel, Link, NetError, PublicKey, Role, await_client, send_admission};
 use protocols::Made;
 use session::Error as SessionError;
 use session::party::{Caller, Observer, Outcome};
@@ -312,28 +312,5 @@ impl Drop for Tallied {
 }
 
 impl Link for Tallied {
-    fn send(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
-        self.link.send(bytes)
-    }
-    fn recv(&mut self, buf: &mut [u8]) -> std::io::Result<()> {
-        self.link.recv(buf)
-    }
-    fn timeout(&self) -> Duration {
-        self.link.timeout()
-    }
-    fn take_sender(&mut self) -> std::io::Result<Box<dyn SendHalf>> {
-        self.link.take_sender()
-    }
-    fn close(&mut self) -> std::io::Result<()> {
-        self.link.close()
-    }
-    fn read_ahead(&mut self, limit: Duration) -> std::io::Result<()> {
-        self.link.read_ahead(limit)
-    }
-    fn exporter(&self) -> Option<[u8; 32]> {
-        self.link.exporter()
-    }
-    fn wire_bytes(&self) -> Option<WireBytes> {
-        self.link.wire_bytes()
-    }
+    net::forward_link!(self => self.link; send recv timeout take_sender close read_ahead exporter wire_bytes);
 }

@@ -36,17 +36,9 @@ pub(crate) fn with_controls() -> Vec<(bool, Probe)> {
             })
         }),
     );
-    let ot = ot::probe::probes().into_iter().map(|ot::probe::Probe { name, secret_bytes, prepare }| Probe {
-        name,
-        secret_bytes,
-        prepare,
-    });
-    let he = he::probe::probes().into_iter().map(|he::probe::Probe { name, secret_bytes, prepare }| Probe {
-        name,
-        secret_bytes,
-        prepare,
-    });
-    let sound = std::iter::once(sum).chain(ot).chain(he).map(|probe| (false, probe));
+    let probe = |(name, secret_bytes, prepare)| Probe { name, secret_bytes, prepare };
+    let probes = ot::probe::probes().into_iter().chain(he::probe::probes()).map(probe);
+    let sound = std::iter::once(sum).chain(probes).map(|probe| (false, probe));
     std::iter::once((true, early_exit)).chain(sound).collect()
 }
 

@@ -12,7 +12,7 @@ pub(super) type Form = Vec<Zeroizing<Vec<u64>>>;
 pub(super) type Part = (usize, usize);
 
 /// Keeps transformed weights for later products with the same weights, up to a number of bytes: what comes first
-/// stays. For [`MatmulPlan::evaluate_cached`](super::MatmulPlan::evaluate_cached).
+/// stays. For [`MatmulPlan::evaluate`](super::MatmulPlan::evaluate).
 ///
 /// A weight takes 8 bytes a prime of the modulus where a product has one row, more where it has several: 16 for one
 /// row of shares of 56 bits, up to 96 for 128 rows with kernels in double precision.

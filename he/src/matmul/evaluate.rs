@@ -19,23 +19,12 @@ impl MatmulPlan {
     /// Multiplies the encrypted share by the weights and splits the product.
     ///
     /// `x_own` is this party's share of X (`batch * m * k`); given, it is added under encryption, so that the product
-    /// is that of the sum of both shares. The share is `batch * m * n` ring elements. `keys` must hold Galois keys if the plan is [`Self::packed`]. Every response
-    /// carries a fresh mask and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload
-    /// of another length, weights out of range, residues that are not reduced.
+    /// is that of the sum of both shares. The share is `batch * m * n` ring elements. Weights that may have been
+    /// transformed before are taken from `cached`, and put there while it has room; secret ones would stay in memory.
+    /// `keys` must hold Galois keys if the plan is [packed](super::ProductPlan::packed). Every response carries a
+    /// fresh mask and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload of another
+    /// length, weights out of range, residues that are not reduced.
     pub fn evaluate<'a>(
-        &self,
-        keys: impl Into<EvaluationKeys<'a>>,
-        upload: &[u8],
-        x_own: Option<&[u64]>,
-        weights: Weights<'_>,
-        rng: &mut (impl CryptoRng + ?Sized),
-    ) -> Result<Split, HeError> {
-        self.evaluate_cached(keys, upload, x_own, weights, None, rng)
-    }
-
-    /// [`Self::evaluate`] with weights that may have been transformed before: they are taken from `cached`, and put
-    /// there while it has room. Weights that were secret would stay in memory. Errors: those of [`Self::evaluate`].
-    pub fn evaluate_cached<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,
         upload: &[u8],
@@ -45,10 +34,10 @@ impl MatmulPlan {
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<Split, HeError> {
         let EvaluationKeys { public, galois } = keys.into();
-        let params = public.check(self.set())?;
+        let params = self.set().check(public.set())?;
         let galois = galois.filter(|_| self.packed());
         if self.packed() {
-            galois.ok_or(HeError::NoGaloisKeys { set: self.set() })?.check(self.set())?;
+            self.set().check(galois.ok_or(HeError::NoGaloisKeys { set: self.set() })?.set())?;
         }
         let MatmulShape { batch, k, n, .. } = self.spec.shape;
         HeError::check_entries("weights", batch * k * n, weights.len())?;

@@ -53,7 +53,7 @@
 //!
 //! # Error
 //! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:
-//! `round((m q/2^l + e + r) 2^l/q) - round(r 2^l/q) = m` up to `1 + |e| 2^l / q`. See [`MatmulPlan::lsb_error`].
+//! `round((m q/2^l + e + r) 2^l/q) - round(r 2^l/q) = m` up to `1 + |e| 2^l / q`. See [`ProductPlan::lsb_error`].
 
 mod cache;
 mod cells;
@@ -78,7 +78,7 @@ mod tiling;
 mod weights;
 
 pub use cache::{CachedWeights, WeightCache};
-pub use plan::MatmulPlan;
+pub use plan::{MatmulPlan, ProductPlan};
 pub use seeded::SeededPlan;
 pub use spec::{DEFAULT_CORES, MatmulShape, MatmulSpec, Packing, PlanOptions};
 pub use tiling::Tile;

@@ -1,4 +1,4 @@
-//! The bound on the error of a product; [`MatmulPlan::lsb_error`](super::MatmulPlan::lsb_error) states it.
+//! The bound on the error of a product; [`ProductPlan::lsb_error`](super::ProductPlan::lsb_error) states it.
 
 use super::cells::Cells;
 use super::layout::Layout;

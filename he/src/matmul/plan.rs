@@ -15,48 +15,22 @@ use crate::work::MatmulWork;
 use bits::{Reader, packed_bytes};
 use rand::CryptoRng;
 use rayon::prelude::*;
+use std::ops::Deref;
 use zeroize::Zeroizing;
 
 /// Name of the message in errors.
 const RESPONSE: &str = "matmul response";
 
-/// The division of one product into ciphertexts. Made from the shape alone; cheap to make and to ask for sizes.
+/// The division of one product into ciphertexts: the sizes that every plan has.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MatmulPlan {
+pub struct ProductPlan {
     pub(super) spec: MatmulSpec,
     options: PlanOptions,
     pub(super) layout: Layout,
     lsb_error: u64,
 }
 
-impl MatmulPlan {
-    /// Plans with the default [`PlanOptions`]. Errors: those of [`Self::with_options`].
-    pub fn new(spec: MatmulSpec) -> Result<Self, HeError> {
-        Self::with_options(spec, PlanOptions::default())
-    }
-
-    /// Chooses parameter set, tile and packing of least time: bytes both ways at the link's rate, and computation.
-    /// Keys are not counted, as they are sent once.
-    ///
-    /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the bound
-    /// asked for.
-    pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
-        let layout = search::search(&spec, &options, Some)?;
-        Ok(Self::of(layout, options))
-    }
-
-    /// A plan of `spec` cut into the same tiles as this one, of the same options, whose dimensions are no smaller;
-    /// the search is then spared. None if the error would be too large.
-    pub fn adapted(&self, spec: MatmulSpec) -> Option<Self> {
-        let layout = search::adapted(&spec, &self.options, &self.layout)?;
-        Some(Self::of(layout, self.options))
-    }
-
-    /// The plan of a given layout.
-    pub(super) fn of(layout: Layout, options: PlanOptions) -> Self {
-        Self { spec: layout.spec, options, layout, lsb_error: noise::bound(&layout).floor() as u64 }
-    }
-
+impl ProductPlan {
     /// The product that was planned.
     pub fn spec(&self) -> &MatmulSpec {
         &self.spec
@@ -97,12 +71,12 @@ impl MatmulPlan {
         cost::work(&self.layout)
     }
 
-    /// Exact length of [`Self::encrypt`]'s message.
+    /// Exact length of the key holder's message.
     pub fn upload_bytes(&self) -> usize {
         self.layout.upload_bytes()
     }
 
-    /// Exact length of [`Self::evaluate`]'s message.
+    /// Exact length of the evaluator's message.
     pub fn download_bytes(&self) -> usize {
         self.layout.download_bytes()
     }
@@ -114,9 +88,52 @@ impl MatmulPlan {
     /// `nnz` weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
     /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root,
     /// V being the variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be
-    /// uniform, as they are in a protocol.
+    /// uniform, as they are in a protocol. Of a [`SeededPlan`](super::SeededPlan) the dropped part of corrections
+    /// adds `4^k / 12 + 1 / 6` to the 11.5, and c0 is not rounded.
     pub fn lsb_error(&self) -> u64 {
         self.lsb_error
+    }
+}
+
+/// The plan of a product. Made from the shape alone; cheap to make and to ask for sizes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MatmulPlan(ProductPlan);
+
+impl Deref for MatmulPlan {
+    type Target = ProductPlan;
+
+    fn deref(&self) -> &ProductPlan {
+        &self.0
+    }
+}
+
+impl MatmulPlan {
+    /// Plans with the default [`PlanOptions`]. Errors: those of [`Self::with_options`].
+    pub fn new(spec: MatmulSpec) -> Result<Self, HeError> {
+        Self::with_options(spec, PlanOptions::default())
+    }
+
+    /// Chooses parameter set, tile and packing of least time: bytes both ways at the link's rate, and computation.
+    /// Keys are not counted, as they are sent once.
+    ///
+    /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the bound
+    /// asked for.
+    pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
+        let layout = search::search(&spec, &options, Some)?;
+        Ok(Self::of(layout, options))
+    }
+
+    /// A plan of `spec` cut into the same tiles as this one, of the same options, whose dimensions are no smaller;
+    /// the search is then spared. None if the error would be too large.
+    pub fn adapted(&self, spec: MatmulSpec) -> Option<Self> {
+        let layout = search::adapted(&spec, &self.options, &self.layout)?;
+        Some(Self::of(layout, self.options))
+    }
+
+    /// The plan of a given layout.
+    pub(super) fn of(layout: Layout, options: PlanOptions) -> Self {
+        let lsb_error = noise::bound(&layout).floor() as u64;
+        Self(ProductPlan { spec: layout.spec, options, layout, lsb_error })
     }
 
     /// Encrypts this party's share `x` (`batch * m * k` ring elements, row-major). Errors: a key of another set,
@@ -127,7 +144,7 @@ impl MatmulPlan {
         x: &[u64],
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<Vec<u8>, HeError> {
-        let params = sk.check(self.set())?;
+        let params = self.set().check(sk.set())?;
         self.check_x("encrypted operand", x)?;
         let lift = params.lift(self.spec.width);
         // One public seed for all uniform halves, one secret seed for all errors; both fresh, streams by index.
@@ -151,7 +168,7 @@ impl MatmulPlan {
     /// The key holder's share of the product (`batch * m * n` ring elements, row-major). Errors: a key of another
     /// set, a message of another length or with padding that is not zero.
     pub fn decrypt(&self, sk: &SecretKey, download: &[u8]) -> Result<Vec<u64>, HeError> {
-        let params = sk.check(self.set())?;
+        let params = self.set().check(sk.set())?;
         HeError::check_length(RESPONSE, self.download_bytes(), download.len())?;
         let layout = &self.layout;
         let (seed, mut rest) = match layout.seeded {

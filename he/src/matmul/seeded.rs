@@ -56,29 +56,27 @@
 //!
 //! # Error
 //! The part f that is dropped is uniform, independent of weights, and adds to the fresh errors: at most 1/4 LSB of
-//! output at the tail that [`MatmulPlan::lsb_error`] covers. Its standard deviation is below that of the rounding of
+//! output at the tail that [`ProductPlan::lsb_error`] covers. Its standard deviation is below that of the rounding of
 //! c0 in the direct form, which does not take place here.
 
-use super::MatmulPlan;
 use super::cache::CachedWeights;
 use super::cells::{Cell, Cells, Splitter};
 use super::opened::{Place, Places};
 use super::spec::{MatmulSpec, PlanOptions};
-use super::tiling::Tile;
 use super::weights::Weights;
+use super::{MatmulPlan, ProductPlan};
 use super::{noise, search};
-use crate::ciphertext::{Ciphertexts, Split};
+use crate::ciphertext::Split;
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
 use crate::keys::SecretKey;
 use crate::params::Params;
 use crate::poly::Poly;
 use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed};
-use crate::set::ParamSet;
-use crate::work::MatmulWork;
 use bits::Writer;
 use rand::CryptoRng;
 use rayon::prelude::*;
+use std::ops::Deref;
 use zeroize::Zeroizing;
 
 /// The plan of a product with a uniformly random operand, for the preparation of products to come: half the bytes of
@@ -88,6 +86,14 @@ use zeroize::Zeroizing;
 /// [`Self::finish`] reads it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeededPlan(MatmulPlan);
+
+impl Deref for SeededPlan {
+    type Target = ProductPlan;
+
+    fn deref(&self) -> &ProductPlan {
+        &self.0
+    }
+}
 
 impl SeededPlan {
     /// Plans with the default [`PlanOptions`]. Errors: those of [`Self::with_options`].
@@ -106,62 +112,6 @@ impl SeededPlan {
         super::noise::seeded(layout).map(|layout| Self(MatmulPlan::of(layout, PlanOptions::default())))
     }
 
-    /// The product that was planned.
-    pub fn spec(&self) -> &MatmulSpec {
-        self.0.spec()
-    }
-
-    /// The parameter set that both keys must have.
-    pub fn set(&self) -> ParamSet {
-        self.0.set()
-    }
-
-    /// The part of the product that one ciphertext covers.
-    pub fn tile(&self) -> Tile {
-        self.0.tile()
-    }
-
-    /// Whether evaluation takes [`GaloisKeys`](crate::GaloisKeys), to pack several products into one response.
-    pub fn packed(&self) -> bool {
-        self.0.packed()
-    }
-
-    /// Ciphertexts of both messages.
-    pub fn ciphertexts(&self) -> Ciphertexts {
-        self.0.ciphertexts()
-    }
-
-    /// Seconds that the planner reckons with: both messages on the link, and the computation of both parties.
-    pub fn seconds(&self) -> f64 {
-        self.0.seconds()
-    }
-
-    /// The work of both parties.
-    pub fn work(&self) -> MatmulWork {
-        self.0.work()
-    }
-
-    /// Exact length of [`Self::request`]'s message.
-    pub fn upload_bytes(&self) -> usize {
-        self.0.upload_bytes()
-    }
-
-    /// Exact length of [`Self::respond`]'s message.
-    pub fn download_bytes(&self) -> usize {
-        self.0.download_bytes()
-    }
-
-    /// Bound on the error of a sum of shares, as [`MatmulPlan::lsb_error`] states it, with three differences: the
-    /// dropped part of corrections adds `4^k / 12 + 1 / 6` to the 11.5, and c0 is not rounded.
-    pub fn lsb_error(&self) -> u64 {
-        self.0.lsb_error()
-    }
-
-    #[cfg(test)]
-    pub(super) fn plan(&self) -> &MatmulPlan {
-        &self.0
-    }
-
     /// The cells of the layout, which every constructor has made seeded.
     fn cells(&self) -> Result<&Cells, HeError> {
         let MatmulSpec { width, weight_bits, .. } = *self.spec();
@@ -172,7 +122,7 @@ impl SeededPlan {
     /// A uniformly random operand R (`batch * m * k` ring elements, row-major), and the message for the evaluator.
     /// Errors: a key of another set.
     pub fn request(&self, sk: &SecretKey, rng: &mut (impl CryptoRng + ?Sized)) -> Result<Split, HeError> {
-        let params = sk.check(self.set())?;
+        let params = self.set().check(sk.set())?;
         let (layout, cells) = (&self.0.layout, self.cells()?);
         let splitter = Splitter::new(params, layout.set, layout.spec.width, cells);
         // One secret seed for the public ones, one for all errors; both fresh, streams by index.
@@ -207,7 +157,7 @@ impl SeededPlan {
     }
 
     /// Multiplies the operand of a request by the weights, which may have been transformed before; the share is
-    /// `batch * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate_cached`], and corrections
+    /// `batch * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate`], and corrections
     /// out of range.
     pub fn respond<'a>(
         &self,
@@ -217,7 +167,7 @@ impl SeededPlan {
         cached: Option<CachedWeights<'_>>,
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<Split, HeError> {
-        self.0.evaluate_cached(keys, request, None, weights, cached, rng)
+        self.0.evaluate(keys, request, None, weights, cached, rng)
     }
 
     /// The key holder's share of the product (`batch * m * n` ring elements, row-major). Errors: a key of another

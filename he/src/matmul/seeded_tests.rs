@@ -1,16 +1,15 @@
 use super::cells::{Cell, Cells, Splitter};
 use super::layout::Layout;
 use super::search::candidates;
-use super::tests::{any_product, distance, naive, random_weights, spec};
+use super::tests::{any_product, distance, evaluation_keys, largest, naive, random_weights, spec};
 use super::tiling::Tile;
 use super::*;
 use crate::ciphertext::Split;
 use crate::error::HeError;
-use crate::galois::EvaluationKeys;
 use crate::params::round_torus;
 use crate::sampling::{Expander, Label, SEED_BYTES};
 use crate::set::ParamSet;
-use crate::test_keys::{galois_keys, keys};
+use crate::test_keys::keys;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -21,10 +20,6 @@ fn assert_uniform(counts: &[usize], what: &str) {
     let chi2: f64 = counts.iter().map(|&c| (c as f64 - mean).powi(2) / mean).sum();
     let limit = 6.0 * (2.0 * (cells - 1.0)).sqrt();
     assert!((chi2 - (cells - 1.0)).abs() < limit, "{what}: {chi2} for {cells} cells, {mean} expected in each");
-}
-
-fn evaluation_keys(plan: &SeededPlan) -> EvaluationKeys<'static> {
-    EvaluationKeys { public: &keys(plan.set()).1, galois: plan.packed().then(|| galois_keys(plan.set())) }
 }
 
 /// One run: the operand, both shares. Lengths, ranges and the documented bound are checked.
@@ -51,7 +46,7 @@ fn run(plan: &SeededPlan, w: &[u64], rng: &mut StdRng) -> (Vec<u64>, [Vec<u64>; 
 fn run_edges(plan: &SeededPlan, rng: &mut StdRng) {
     let spec = plan.spec();
     run(plan, &random_weights(spec, rng), rng);
-    let largest = if spec.weight_bits == spec.width { 1 << (spec.width - 1) } else { (1 << spec.weight_bits) - 1u64 };
+    let largest = largest(spec);
     let MatmulShape { batch, k, n, .. } = spec.shape;
     let alternating = |i: usize| if i.is_multiple_of(3) { largest.wrapping_neg() } else { largest };
     run(plan, &(0..batch * k * n).map(alternating).collect::<Vec<_>>(), rng);
@@ -216,7 +211,7 @@ fn refusing() -> SeededPlan {
     let spec = spec(1, 64, 32, 1, 34, 1);
     let tile = Tile { group: 1, rows: 64, inner: 32, cols: 1, run: 1 };
     let plan = SeededPlan::of(Layout::new(&spec, ParamSet::Narrow, tile)).unwrap();
-    let cells = plan.plan().layout.seeded.unwrap();
+    let cells = plan.layout.seeded.unwrap();
     assert_eq!(cells.dropped, 2, "{cells:?}");
     plan
 }
@@ -224,7 +219,7 @@ fn refusing() -> SeededPlan {
 /// Coefficients of one-column requests: the correction of each, which the evaluator sees, and the entry, which it
 /// must not see. Top bits of both in one table, and the parity of the entry against that of the correction.
 fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 2], Vec<(u64, u128)>) {
-    let cells = plan.plan().layout.seeded.unwrap();
+    let cells = plan.layout.seeded.unwrap();
     let width = plan.spec().width;
     let (mut high, mut low) = (vec![0; 256], vec![0; 16]);
     let mut pairs = Vec::new();
@@ -233,7 +228,7 @@ fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 
         let mut reader = bits::Reader::new(&request[SEED_BYTES..]);
         let corrections: Vec<u128> = (0..plan.set().degree()).map(|_| reader.take_wide(cells.bits())).collect();
         assert!(corrections.iter().all(|&cell| cell < cells.count));
-        for (position, entry) in plan.plan().layout.x_entries(0) {
+        for (position, entry) in plan.layout.x_entries(0) {
             let (r, cell) = (r[entry], corrections[position]);
             let top = (cell * 16 / cells.count) as usize;
             high[(r >> (width - 4)) as usize * 16 + top] += 1;
@@ -256,7 +251,7 @@ fn entries_are_uniform_given_what_the_evaluator_sees() {
         let ([high, low], pairs) = views(&plan, 40, &mut rng);
         assert_uniform(&high, "top bits");
         assert_uniform(&low, "low bits");
-        let cells = plan.plan().layout.seeded.unwrap();
+        let cells = plan.layout.seeded.unwrap();
         let scaled = |(r, cell): &(u64, u128)| {
             let r = *r as f64 / f64::from(plan.spec().width).exp2() - 0.5;
             (r, *cell as f64 / cells.count as f64 - 0.5)
@@ -271,7 +266,7 @@ fn entries_are_uniform_given_what_the_evaluator_sees() {
 #[test]
 fn ciphertexts_outside_all_cells_are_drawn_again() {
     let plan = refusing();
-    let (set, layout) = (plan.set(), &plan.plan().layout);
+    let (set, layout) = (plan.set(), &plan.layout);
     let cells = layout.seeded.unwrap();
     let splitter = Splitter::new(set.params(), set, layout.spec.width, &cells);
     let n = set.degree();
@@ -336,7 +331,7 @@ fn a_seeded_response_is_a_direct_one_for_another_mask() {
     let mut rng = StdRng::seed_from_u64(8);
     let spec = spec(1, 16, 64, 32, 44, 20);
     let plan = SeededPlan::new(spec).unwrap();
-    let layout = plan.plan().layout;
+    let layout = plan.layout;
     let direct = MatmulPlan::of(Layout { seeded: None, ..layout }, PlanOptions::default());
     let sk = &keys(plan.set()).0;
     let request = plan.request(sk, &mut rng).unwrap().message;
@@ -381,7 +376,7 @@ fn malformed_messages_are_refused() {
     assert!(matches!(respond(&[&request[..], &[0]].concat()), Err(HeError::Length { .. })));
     let mut large = request.clone();
     large[SEED_BYTES..][..32].fill(0xff);
-    let limit = plan.plan().layout.seeded.unwrap().count;
+    let limit = plan.layout.seeded.unwrap().count;
     assert!(matches!(respond(&large), Err(HeError::Correction { limit: l, got, .. }) if l == limit && got >= limit));
     // 60 entries: 4036 or 1988 open values of 37 bits end within a byte.
     let mut padded = request.clone();

@@ -46,7 +46,7 @@ pub enum Packing {
 /// The planner's trade-offs. All of them are public: both parties must plan alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlanOptions {
-    /// Largest tolerated [`MatmulPlan::lsb_error`](super::MatmulPlan::lsb_error); at least 1.
+    /// Largest tolerated [`ProductPlan::lsb_error`](super::ProductPlan::lsb_error); at least 1.
     pub max_lsb_error: u64,
     /// Rate of the link that bytes are weighed by against computation; 1 or more. The default is that of 1 Gbit/s.
     pub bytes_per_second: u64,

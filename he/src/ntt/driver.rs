@@ -465,8 +465,8 @@ pub(super) use methods;
 
 /// Implements [`NttBackend`] for `$name`, a type with `tables` that its `new` makes only where the processor has
 /// `$features`. `$with!(this, k => body)` evaluates the body with a kernel k, inside of a function that enables them.
-/// The type has methods `sum_of_products`, `interleave_tiles` and `matrix_product` that need them too, and takes
-/// `$weight_words` words per weight.
+/// The type has methods `sum_of_products`, `interleave_tiles` and `tiles` that need them too, and takes
+/// `$weight_words` words per weight. `tiles::<T, V>` adds the products with T columns of weights, V vectors at a time.
 macro_rules! backend {
     ($name:ident, $title:literal, $features:literal, $with:ident, $weight_words:expr) => {
         impl $crate::ntt::NttBackend for $name {
@@ -518,9 +518,22 @@ macro_rules! backend {
             }
 
             fn matmul(&self, a: &[u64], products: &mut [$crate::ntt::Product<'_>]) {
-                for product in products {
+                for $crate::ntt::Product { sums, weights } in products {
+                    let lanes = a.len() / (weights.len() / ($weight_words * $crate::ntt::TILES));
+                    // A few vectors share the reading of weights where tiles are few.
                     // SAFETY: `new` found the features.
-                    unsafe { self.matrix_product(product.sums, a, product.weights) }
+                    unsafe {
+                        match sums.len() / lanes {
+                            1 => self.tiles::<1, 2>(sums, a, weights),
+                            2 => self.tiles::<2, 2>(sums, a, weights),
+                            3 => self.tiles::<3, 2>(sums, a, weights),
+                            4 => self.tiles::<4, 2>(sums, a, weights),
+                            5 => self.tiles::<5, 1>(sums, a, weights),
+                            6 => self.tiles::<6, 1>(sums, a, weights),
+                            7 => self.tiles::<7, 1>(sums, a, weights),
+                            _ => self.tiles::<8, 1>(sums, a, weights),
+                        }
+                    }
                 }
             }
         }

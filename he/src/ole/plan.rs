@@ -147,7 +147,7 @@ impl OlePlan {
         operands: &[&[u64]],
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<Vec<u8>, HeError> {
-        let params = sk.check(self.set())?;
+        let params = self.set().check(sk.set())?;
         self.check_operands(operands)?;
         let (a_seed, error_seed) = (fresh_seed(rng), fresh_seed(rng));
         let encrypt = |piece: Piece| {
@@ -179,7 +179,7 @@ impl OlePlan {
         operands: &[&[u64]],
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<Split, HeError> {
-        let params = pk.check(self.set())?;
+        let params = self.set().check(pk.set())?;
         self.check_operands(operands)?;
         let (a_seed, bodies) = split_upload(upload, self.upload_bytes(), "OLE upload")?;
         let seed = fresh_seed(rng);
@@ -208,7 +208,7 @@ impl OlePlan {
     /// with padding that is not zero.
     pub fn decrypt(&self, sk: &SecretKey, download: &[u8]) -> Result<Vec<u64>, HeError> {
         const MESSAGE: &str = "OLE response";
-        let params = sk.check(self.set())?;
+        let params = self.set().check(sk.set())?;
         HeError::check_length(MESSAGE, self.download_bytes(), download.len())?;
         let (c0_bits, c1_bits) = (self.layout.c0_bits(), self.layout.c1_bits());
         let lift = params.lift(c1_bits);

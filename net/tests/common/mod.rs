@@ -1,6 +1,8 @@
 //! Pairs of links, and bytes as a peer that is not a `Channel` would send them.
 #![allow(dead_code, reason = "every test program uses a part")]
 
+pub(crate) mod faulty;
+
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;

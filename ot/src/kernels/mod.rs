@@ -5,6 +5,57 @@
 //! the choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable twin of each
 //! stands in the other files of this module, and tests hold the two together.
 
+/// Hands the signatures of the kernels of AES under one key to the macro `$implement`, which makes methods of them.
+macro_rules! keyed_kernels {
+    ($implement:ident) => {
+        $implement! {
+            /// AES of one block.
+            encrypt(pi: &Key, block: Block) -> Block;
+            /// `x = pi(x) ^ x` for every block.
+            davies_meyer(pi: &Key, blocks: &mut [Block]);
+            /// `out[i] = H(blocks[i] ^ offset, (first + i, 0))`, the hash of [`crate::hash`].
+            hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]);
+            /// `out[i] = H(nodes[i])`, the hash of [`crate::ggm::half`], for as many nodes.
+            tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]);
+            /// The words of all leaves of a point function. The first of the two buffers `nodes` holds the `size`
+            /// nodes to begin with; each of the `corrections`, two words, makes a level, and `last` corrects the
+            /// leaves. Both buffers have a place for every leaf.
+            expand(
+                pi: &Key, nodes: [&mut [Block]; 2], size: usize, corrections: &[u64], last: Block, out: Words<'_>
+            );
+            /// The sums over `nodes`, whose hashes have `lanes` words, 2 or 4.
+            sums(pi: &Key, nodes: &[Block], lanes: usize) -> Sums;
+            /// Grows the first `size` of `nodes`, a power of two, to the next level of a point function, in place if
+            /// there is room for it, and returns its sums.
+            grow_level(pi: &Key, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums;
+            /// [`crate::ggm::half::grow`] with the hash under this key.
+            grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
+            /// [`crate::ggm::half::regrow`] with the hash under this key.
+            regrow(pi: &Key, away: u64, sums: &[Block], nodes: &mut [Block]);
+            /// Adds to every block of `out` its entries of `table`; the stream of this PRG at `place` says which.
+            add_code_words(pi: &Key, place: u64, table: &[Block; TABLE], out: &mut [Block]);
+        }
+    };
+}
+
+/// The same for the other kernels.
+macro_rules! other_kernels {
+    ($implement:ident) => {
+        $implement! {
+            /// The key schedule of AES.
+            expand_key(key: Block) -> Key;
+            /// `transpose::transpose`.
+            transpose(rows: &mut [Block; BATCH]);
+            /// `planes::receive_batch` with the PRGs `keys` from the counter `first` on.
+            receive_batch(shape: &Shape, keys: &[Key], first: u64, rows: &mut [Block; BATCH], message: &mut [u8]);
+            /// `planes::send_batch` with the PRGs `keys` from the counter `first` on.
+            send_batch(
+                shape: &Shape, keys: &[Key], first: u64, delta: Block, rows: &mut [Block; BATCH], message: &[u8]
+            );
+        }
+    };
+}
+
 mod code;
 mod leaves;
 mod permutation;

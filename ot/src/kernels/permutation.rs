@@ -3,8 +3,8 @@
 use aes::Aes128Enc;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::code::{TABLE, add_code_words};
-use super::leaves::{self, Sums, Words};
+use super::code::TABLE;
+use super::leaves::{Sums, Words};
 use super::transpose::{BATCH, transpose};
 use super::{Key, Shape, Simd, planes, portable};
 use crate::Block;
@@ -18,11 +18,24 @@ pub(crate) enum Permutation {
     Simd(Simd, Key),
 }
 
+/// Methods by kernels, or by their portable twins.
+macro_rules! forward {
+    ($($(#[$doc:meta])* $name:ident(pi: &Key $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name(&self $(, $arg: $ty)*) $(-> $out)? {
+            match self {
+                Permutation::Portable(pi) => portable::$name(pi $(, $arg)*),
+                Permutation::Simd(simd, pi) => simd.$name(pi $(, $arg)*),
+            }
+        }
+    )*};
+}
+
 impl Permutation {
     /// AES under `key`, on the kernels given.
     pub(crate) fn new(simd: Option<Simd>, key: Block) -> Self {
         match simd {
-            Some(simd) => Permutation::Simd(simd, Key::new(simd, key)),
+            Some(simd) => Permutation::Simd(simd, simd.expand_key(key)),
             None => Permutation::Portable(portable::cipher(key)),
         }
     }
@@ -43,112 +56,13 @@ impl Permutation {
         }
     }
 
-    /// AES of one block.
-    pub(crate) fn encrypt(&self, block: Block) -> Block {
-        match self {
-            Permutation::Portable(pi) => portable::encrypt(pi, block),
-            Permutation::Simd(simd, pi) => simd.encrypt(pi, block),
-        }
-    }
-
-    /// `x = pi(x) ^ x` for every block.
-    pub(crate) fn davies_meyer(&self, blocks: &mut [Block]) {
-        match self {
-            Permutation::Portable(pi) => portable::davies_meyer(pi, blocks),
-            Permutation::Simd(simd, pi) => simd.davies_meyer(pi, blocks),
-        }
-    }
-
-    /// `out[i] = H(blocks[i] ^ offset, (first + i, 0))`, the hash of [`crate::hash`].
-    pub(crate) fn hash(&self, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
-        match self {
-            Permutation::Portable(pi) => portable::hash(pi, first, offset, blocks, out),
-            Permutation::Simd(simd, pi) => simd.hash(pi, first, offset, blocks, out),
-        }
-    }
-
-    /// `out[i] = H(nodes[i])`, the hash of [`crate::ggm::half`], for as many nodes.
-    pub(crate) fn tree_hash(&self, nodes: &[Block], out: &mut [Block]) {
-        debug_assert_eq!(nodes.len(), out.len());
-        match self {
-            Permutation::Portable(pi) => portable::tree_hash(pi, nodes, out),
-            Permutation::Simd(simd, pi) => simd.tree_hash(pi, nodes, out),
-        }
-    }
-
-    /// The words of all leaves of a point function. The first of the two buffers `nodes` holds the `size` nodes to
-    /// begin with; each of the `corrections`, two words, makes a level, and `last` corrects the leaves. Both buffers
-    /// have a place for every leaf.
-    pub(crate) fn expand(
-        &self,
-        nodes: [&mut [Block]; 2],
-        size: usize,
-        corrections: &[u64],
-        last: Block,
-        out: Words<'_>,
-    ) {
-        match self {
-            Permutation::Portable(pi) => {
-                leaves::expand(nodes, size, corrections, last, out, |x, out| portable::tree_hash(pi, x, out));
-            }
-            Permutation::Simd(simd, pi) => simd.expand(pi, nodes, size, corrections, last, out),
-        }
-    }
-
-    /// The sums over `nodes`, whose hashes have `lanes` words, 2 or 4.
-    pub(crate) fn sums(&self, nodes: &[Block], lanes: usize) -> Sums {
-        match self {
-            Permutation::Portable(pi) => leaves::sums(nodes, lanes, |x, out| portable::tree_hash(pi, x, out)),
-            Permutation::Simd(simd, pi) => simd.sums(pi, nodes, lanes),
-        }
-    }
+    keyed_kernels!(forward);
 
     /// The left or the right child of a node of a point function, if `right`.
     pub(crate) fn child(&self, node: Block, correction: Block, right: bool) -> Block {
         let mut hash = [Block::ZERO];
         self.tree_hash(&[node], &mut hash);
         half::children(node, hash[0] ^ correction.times(node.lsb()))[usize::from(right)]
-    }
-
-    /// Grows the first `size` of `nodes`, a power of two, to the next level of a point function, in place if there is
-    /// room for it, and returns its sums.
-    pub(crate) fn grow_level(&self, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums {
-        match self {
-            Permutation::Portable(pi) => {
-                leaves::grow(nodes, size, correction, lanes, |x, out| portable::tree_hash(pi, x, out))
-            }
-            Permutation::Simd(simd, pi) => simd.grow_level(pi, nodes, size, correction, lanes),
-        }
-    }
-
-    /// [`half::grow`] with the hash under this key.
-    pub(crate) fn grow(&self, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]) {
-        match self {
-            Permutation::Portable(pi) => {
-                half::grow(root, delta, sums, nodes, |mask, nodes| portable::double(pi, mask, nodes));
-            }
-            Permutation::Simd(simd, pi) => simd.grow(pi, root, delta, sums, nodes),
-        }
-    }
-
-    /// [`half::regrow`] with the hash under this key.
-    pub(crate) fn regrow(&self, away: u64, sums: &[Block], nodes: &mut [Block]) {
-        match self {
-            Permutation::Portable(pi) => {
-                let of_zero = portable::encrypt(pi, Block::ZERO);
-                let double = |mask, nodes: &mut [Block]| portable::double(pi, mask, nodes);
-                half::regrow(of_zero, away, sums, nodes, double, half::add_at);
-            }
-            Permutation::Simd(simd, pi) => simd.regrow(pi, away, sums, nodes),
-        }
-    }
-
-    /// Adds to every block of `out` its entries of `table`; the stream of this PRG at `place` says which.
-    pub(crate) fn add_code_words(&self, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
-        match self {
-            Permutation::Portable(prg) => add_code_words(prg, place, table, out),
-            Permutation::Simd(simd, prg) => simd.add_code_words(prg, place, table, out),
-        }
     }
 }
 
@@ -164,7 +78,7 @@ impl Prgs {
     /// One PRG per seed.
     pub(crate) fn new(simd: Option<Simd>, seeds: &[Block]) -> Self {
         match simd {
-            Some(simd) => Prgs::Simd(simd, Zeroizing::new(seeds.iter().map(|&seed| Key::new(simd, seed)).collect())),
+            Some(simd) => Prgs::Simd(simd, Zeroizing::new(seeds.iter().map(|&seed| simd.expand_key(seed)).collect())),
             None => Prgs::Portable(seeds.iter().map(|&seed| portable::cipher(seed)).collect()),
         }
     }

@@ -3,6 +3,8 @@
 use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 
+pub(super) use super::code::add_code_words;
+use super::leaves::{self, Sums, Words};
 use super::transpose::TILES;
 use crate::Block;
 use crate::ggm::half;
@@ -63,6 +65,7 @@ pub(super) fn hash(pi: &Aes128Enc, first: u64, offset: Block, blocks: &[Block], 
 /// `out[i] = H(nodes[i])` of [`crate::ggm::half`].
 #[inline]
 pub(super) fn tree_hash(pi: &Aes128Enc, nodes: &[Block], out: &mut [Block]) {
+    debug_assert_eq!(nodes.len(), out.len());
     out.iter_mut().zip(nodes).for_each(|(out, node)| *out = sigma(*node));
     davies_meyer(pi, out);
 }
@@ -81,6 +84,44 @@ pub(super) fn double(pi: &Aes128Enc, mask: Block, nodes: &mut [Block]) -> Block 
         sum ^= *left;
     }
     sum
+}
+
+/// [`half::grow`].
+#[inline]
+pub(super) fn grow(pi: &Aes128Enc, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]) {
+    half::grow(root, delta, sums, nodes, |mask, nodes| double(pi, mask, nodes));
+}
+
+/// [`half::regrow`].
+#[inline]
+pub(super) fn regrow(pi: &Aes128Enc, away: u64, sums: &[Block], nodes: &mut [Block]) {
+    let double = |mask, nodes: &mut [Block]| double(pi, mask, nodes);
+    half::regrow(encrypt(pi, Block::ZERO), away, sums, nodes, double, half::add_at);
+}
+
+/// [`leaves::expand`].
+#[inline]
+pub(super) fn expand(
+    pi: &Aes128Enc,
+    nodes: [&mut [Block]; 2],
+    size: usize,
+    corrections: &[u64],
+    last: Block,
+    out: Words<'_>,
+) {
+    leaves::expand(nodes, size, corrections, last, out, |x, out| tree_hash(pi, x, out));
+}
+
+/// [`leaves::sums`].
+#[inline]
+pub(super) fn sums(pi: &Aes128Enc, nodes: &[Block], lanes: usize) -> Sums {
+    leaves::sums(nodes, lanes, |x, out| tree_hash(pi, x, out))
+}
+
+/// [`leaves::grow`].
+#[inline]
+pub(super) fn grow_level(pi: &Aes128Enc, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums {
+    leaves::grow(nodes, size, correction, lanes, |x, out| tree_hash(pi, x, out))
 }
 
 /// The PRG of `pi` at the counters `first, first + 1, ..`.

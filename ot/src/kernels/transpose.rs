@@ -1,8 +1,5 @@
 //! Bit transposition of several 128 x 128 matrices at once.
 
-#[cfg(target_arch = "x86_64")]
-use bits::cpu::{Cpu, Feature};
-
 use crate::Block;
 
 /// Matrices transposed together; also the blocks that each leaf of the extension expands to at once, two rounds of
@@ -17,25 +14,6 @@ pub(crate) const BATCH: usize = 128 * TILES;
 /// Interleaving the tiles makes each step of the recursion (swap the off-diagonal quadrants of 2s x 2s submatrices,
 /// s = 1, 2, .., 64) the same shift-and-mask on long runs of words, which the compiler vectorises.
 pub(crate) fn transpose(rows: &mut [Block; BATCH]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if Cpu::get().has(Feature::Avx2) {
-            // SAFETY: the feature was detected.
-            return unsafe { transpose_avx2(rows) };
-        }
-    }
-    transpose_portable(rows);
-}
-
-/// The portable code, compiled for wider registers.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn transpose_avx2(rows: &mut [Block; BATCH]) {
-    transpose_portable(rows);
-}
-
-#[inline(always)]
-fn transpose_portable(rows: &mut [Block; BATCH]) {
     swap::<1>(rows, 0x5555_5555_5555_5555);
     swap::<2>(rows, 0x3333_3333_3333_3333);
     swap::<4>(rows, 0x0f0f_0f0f_0f0f_0f0f);
@@ -93,28 +71,14 @@ mod tests {
     }
 
     #[test]
-    fn the_dispatched_code_transposes() {
+    fn the_portable_code_transposes() {
         check(transpose);
     }
 
     #[test]
-    fn the_kernel_transposes() {
+    fn the_kernels_transpose() {
         for simd in crate::kernels::all().flatten() {
             check(|rows| simd.transpose(rows));
-        }
-    }
-
-    #[test]
-    fn the_portable_code_transposes() {
-        check(transpose_portable);
-    }
-
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn the_code_for_avx2_transposes() {
-        if Cpu::detected().has(Feature::Avx2) {
-            // SAFETY: the feature was detected.
-            check(|rows| unsafe { transpose_avx2(rows) });
         }
     }
 }

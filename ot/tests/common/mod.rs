@@ -32,9 +32,8 @@ pub(crate) fn run<A: Send, B: Send>(
 }
 
 /// Sets up both directions with pools of at least `n` OTs for the client as sender.
-#[allow(dead_code, reason = "not every test binary needs it")]
-pub(crate) fn pools(k: usize, n: usize) -> (OtSender, OtReceiver, Ledger) {
-    let kind = CotKind::SoftSpoken(SoftSpoken::from_k(k).unwrap());
+pub(crate) fn pools(kind: SoftSpoken, n: usize) -> (OtSender, OtReceiver, Ledger) {
+    let kind = CotKind::SoftSpoken(kind);
     run(
         |ch| {
             let (mut sender, _) = waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap();

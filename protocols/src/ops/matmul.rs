@@ -10,7 +10,7 @@
 //! *Prepared.* Offline, the same protocol makes random A, B and A B. Online, the parties open X - A and Y - B
 //! (Beaver, CRYPTO 1991).
 //!
-//! **Range.** Any, modulo 2^w. **Error.** Twice [`he::MatmulPlan::lsb_error`] in the last place.
+//! **Range.** Any, modulo 2^w. **Error.** Twice [`he::ProductPlan::lsb_error`] in the last place.
 //!
 //! **Revealed.** Nothing: X - A and Y - B are uniform, because every A and B is used once. For the direct form see
 //! the module documentation of he's products.
@@ -162,7 +162,7 @@ pub(crate) fn shared(
     let upload = plan.encrypt(&key, &mine, s.rng())?;
     let theirs = s.channel().exchange(UPLOAD, &upload, plan.upload_bytes())?;
     let Split { message: download, share: mut cross } =
-        plan.evaluate(peer.evaluation(), &theirs, None, Weights::U64(&other), s.rng())?;
+        plan.evaluate(peer.evaluation(), &theirs, None, Weights::U64(&other), None, s.rng())?;
     let response = s.channel().exchange(DOWNLOAD, &download, plan.download_bytes())?;
     let opened = plan.decrypt(&key, &response)?;
     cross.iter_mut().zip(opened).for_each(|(c, o)| *c = c.wrapping_add(o));

@@ -16,7 +16,8 @@
 //! y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
 //! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place of each
-//! product; by products of matrices twice [`he::MatmulPlan::lsb_error`]. A prepared product has that of its a b.
+//! product; by products of matrices twice [`he::ProductPlan::lsb_error`]. A prepared product has the error of the a b
+//! that it takes.
 //!
 //! **Revealed.** Nothing: x - a and y - b are uniform, because every a and b is used once. By OLE this holds up to a
 //! statistical distance of 2^-60 per message, see [`he::OlePlan`].

@@ -18,7 +18,7 @@
 //! server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^[`WEIGHT_BITS`] in magnitude. **Error.**
-//! [`he::MatmulPlan::lsb_error`] in the last place. The naive twin is the product itself.
+//! [`he::ProductPlan::lsb_error`] in the last place. The naive twin is the product itself.
 //!
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
 //! module documentation of he's products.
@@ -186,8 +186,7 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
             let x = x.map(reduced);
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
             let (keys, entries) = (keys.evaluation(), Weights::Entries(w));
-            let Split { message, share } =
-                plan.evaluate_cached(keys, &upload, x.as_deref(), entries, w.kept(), s.rng())?;
+            let Split { message, share } = plan.evaluate(keys, &upload, x.as_deref(), entries, w.kept(), s.rng())?;
             s.deliver(DOWNLOAD, message)?;
             Ok(share)
         }

@@ -59,24 +59,6 @@ impl FloatNtt {
         }
     }
 
-    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are
-    /// few.
-    #[target_feature(enable = "avx512f,avx512dq")]
-    pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
-        let terms = w.len() / (PARTS * TILES);
-        let vectors = a.len() / (terms * LANES);
-        match sums.len() / (vectors * LANES) {
-            1 => self.tiles::<1, 2>(sums, a, w),
-            2 => self.tiles::<2, 2>(sums, a, w),
-            3 => self.tiles::<3, 2>(sums, a, w),
-            4 => self.tiles::<4, 2>(sums, a, w),
-            5 => self.tiles::<5, 1>(sums, a, w),
-            6 => self.tiles::<6, 1>(sums, a, w),
-            7 => self.tiles::<7, 1>(sums, a, w),
-            _ => self.tiles::<8, 1>(sums, a, w),
-        }
-    }
-
     /// T tiles; V vectors at a time, of which there is an even number.
     ///
     /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`,
@@ -85,7 +67,7 @@ impl FloatNtt {
     /// h and l are below `2^51`, the middle below `2^52`, so the two products of [`mul_mod`] are below p, and all
     /// with the sum below p add up to less than `3 p + 2^51 < 2^53`.
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+    pub(super) fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let terms = w.len() / (PARTS * TILES);
         let vectors = a.len() / (terms * LANES);
         assert!(w.len() == terms * PARTS * TILES && a.len() == vectors * terms * LANES);

@@ -25,25 +25,9 @@ impl IfmaNtt {
         }
     }
 
-    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are
-    /// few.
-    #[target_feature(enable = "avx512f,avx512ifma")]
-    pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
-        match sums.len() / (a.len() / (w.len() / TILES)) {
-            1 => self.tiles::<1, 2>(sums, a, w),
-            2 => self.tiles::<2, 2>(sums, a, w),
-            3 => self.tiles::<3, 2>(sums, a, w),
-            4 => self.tiles::<4, 2>(sums, a, w),
-            5 => self.tiles::<5, 1>(sums, a, w),
-            6 => self.tiles::<6, 1>(sums, a, w),
-            7 => self.tiles::<7, 1>(sums, a, w),
-            _ => self.tiles::<8, 1>(sums, a, w),
-        }
-    }
-
     /// T tiles; V vectors at a time, of which there is an even number.
     #[target_feature(enable = "avx512f,avx512ifma")]
-    fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+    pub(super) fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let (a, w, sums) = (a.as_chunks::<LANES>().0, w.as_chunks::<TILES>().0, sums.as_chunks_mut::<LANES>().0);
         let (terms, vectors) = (w.len(), a.len() / w.len());
         assert!(a.len() == vectors * terms && vectors.is_multiple_of(V) && sums.len() == T * vectors);

@@ -23,7 +23,7 @@ pub(super) fn store(block: &mut Block, value: __m128i) {
 
 /// The key schedule of FIPS 197.
 #[target_feature(enable = "aes,avx2")]
-pub(super) fn expand(key: Block) -> Key {
+pub(super) fn expand_key(key: Block) -> Key {
     #[inline]
     #[target_feature(enable = "aes,avx2")]
     fn next<const RCON: i32>(k: __m128i) -> __m128i {

@@ -168,69 +168,55 @@ fn davies_meyer_run<'a, W: Wide, const N: usize>(w: W, pi: &Key, blocks: &'a mut
 /// The hash of [`crate::hash`] of `blocks[i] ^ offset` at OT `first + i`, counter 0.
 #[inline(always)]
 pub(super) fn hash<W: Wide>(w: W, pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
-    let offset = w.splat(&offset);
-    let tweak = w.tweaks(first);
-    let (blocks, out, tweak) = hash_run::<W, 8>(w, pi, tweak, offset, blocks, out);
-    let (blocks, out, mut tweak) = hash_run::<W, 2>(w, pi, tweak, offset, blocks, out);
-    for (some, out) in blocks.chunks(W::BLOCKS).zip(out.chunks_mut(W::BLOCKS)) {
-        let x = w.xor(w.sigma(w.xor(w.load_some(some), offset)), tweak);
-        tweak = w.add(tweak, w.high(W::BLOCKS as u64));
-        let [y] = feed_forward(w, pi, [x]);
-        w.store_some(out, y);
-    }
-}
-
-/// The whole runs of N vectors; returns the rest and its tweaks.
-#[inline(always)]
-fn hash_run<'a, W: Wide, const N: usize>(
-    w: W,
-    pi: &Key,
-    mut tweak: W::Vector,
-    offset: W::Vector,
-    blocks: &'a [Block],
-    out: &'a mut [Block],
-) -> (&'a [Block], &'a mut [Block], W::Vector) {
-    let step = w.high(W::BLOCKS as u64);
-    let whole = blocks.len() - blocks.len() % (N * W::BLOCKS);
-    let ((chunks, rest), (out_chunks, out_rest)) = (blocks.split_at(whole), out.split_at_mut(whole));
-    let out_chunks = out_chunks.chunks_exact_mut(N * W::BLOCKS);
-    for (chunk, out) in chunks.chunks_exact(N * W::BLOCKS).zip(out_chunks) {
-        let mut x = load::<W, N>(w, chunk);
-        for i in 0..N {
-            x[i] = w.xor(w.sigma(w.xor(x[i], offset)), tweak);
-            tweak = w.add(tweak, step);
-        }
-        store(w, out, feed_forward(w, pi, x));
-    }
-    (rest, out_rest, tweak)
+    let (offset, step, mut tweak) = (w.splat(&offset), w.high(W::BLOCKS as u64), w.tweaks(first));
+    let input = |x| {
+        let input = w.xor(w.sigma(w.xor(x, offset)), tweak);
+        tweak = w.add(tweak, step);
+        input
+    };
+    feed_forward_all(w, pi, input, blocks, out);
 }
 
 /// The hash of [`crate::ggm::half`] of every node.
 #[inline(always)]
 pub(super) fn tree_hash<W: Wide>(w: W, pi: &Key, nodes: &[Block], out: &mut [Block]) {
-    let (nodes, out) = tree_hash_run::<W, 8>(w, pi, nodes, out);
-    let (nodes, out) = tree_hash_run::<W, 2>(w, pi, nodes, out);
-    for (some, out) in nodes.chunks(W::BLOCKS).zip(out.chunks_mut(W::BLOCKS)) {
-        let [y] = feed_forward(w, pi, [w.sigma(w.load_some(some))]);
+    feed_forward_all(w, pi, |x| w.sigma(x), nodes, out);
+}
+
+/// `pi(y) ^ y` for `y = input(x)`, of all vectors x of `blocks` in their order.
+#[inline(always)]
+fn feed_forward_all<W: Wide>(
+    w: W,
+    pi: &Key,
+    mut input: impl FnMut(W::Vector) -> W::Vector,
+    blocks: &[Block],
+    out: &mut [Block],
+) {
+    debug_assert_eq!(blocks.len(), out.len());
+    let (blocks, out) = feed_forward_run::<W, 8>(w, pi, &mut input, blocks, out);
+    let (blocks, out) = feed_forward_run::<W, 2>(w, pi, &mut input, blocks, out);
+    for (some, out) in blocks.chunks(W::BLOCKS).zip(out.chunks_mut(W::BLOCKS)) {
+        let [y] = feed_forward(w, pi, [input(w.load_some(some))]);
         w.store_some(out, y);
     }
 }
 
 /// The whole runs of N vectors; returns the rest.
 #[inline(always)]
-fn tree_hash_run<'a, W: Wide, const N: usize>(
+fn feed_forward_run<'a, W: Wide, const N: usize>(
     w: W,
     pi: &Key,
-    nodes: &'a [Block],
+    input: &mut impl FnMut(W::Vector) -> W::Vector,
+    blocks: &'a [Block],
     out: &'a mut [Block],
 ) -> (&'a [Block], &'a mut [Block]) {
-    let whole = nodes.len() - nodes.len() % (N * W::BLOCKS);
-    let ((chunks, rest), (out_chunks, out_rest)) = (nodes.split_at(whole), out.split_at_mut(whole));
+    let whole = blocks.len() - blocks.len() % (N * W::BLOCKS);
+    let ((chunks, rest), (out_chunks, out_rest)) = (blocks.split_at(whole), out.split_at_mut(whole));
     let out_chunks = out_chunks.chunks_exact_mut(N * W::BLOCKS);
     for (chunk, out) in chunks.chunks_exact(N * W::BLOCKS).zip(out_chunks) {
         let mut x = load::<W, N>(w, chunk);
         for i in 0..N {
-            x[i] = w.sigma(x[i]);
+            x[i] = input(x[i]);
         }
         store(w, out, feed_forward(w, pi, x));
     }
@@ -359,7 +345,7 @@ macro_rules! kernels {
         }
 
         #[target_feature(enable = $features)]
-        pub(super) fn expand_tree(
+        pub(super) fn expand(
             pi: &Key,
             nodes: [&mut [Block]; 2],
             size: usize,
@@ -367,22 +353,31 @@ macro_rules! kernels {
             last: Block,
             out: Words<'_>,
         ) {
+            if size < points::LEAST {
+                return leaves::expand(nodes, size, corrections, last, out, |x, out| tree_hash(pi, x, out));
+            }
             points::expand($wide::new(), pi, nodes, size, corrections, last, out);
         }
 
         #[target_feature(enable = $features)]
-        pub(super) fn sums_of_level(pi: &Key, nodes: &[Block], lanes: usize) -> Sums {
+        pub(super) fn sums(pi: &Key, nodes: &[Block], lanes: usize) -> Sums {
+            if nodes.len() < points::LEAST {
+                return leaves::sums(nodes, lanes, |x, out| tree_hash(pi, x, out));
+            }
             points::sums($wide::new(), pi, nodes, lanes)
         }
 
         #[target_feature(enable = $features)]
-        pub(super) fn grow_large_level(
+        pub(super) fn grow_level(
             pi: &Key,
             nodes: &mut [Block],
             size: usize,
             correction: Block,
             lanes: usize,
         ) -> Sums {
+            if size < points::LEAST {
+                return leaves::grow(nodes, size, correction, lanes, |x, out| tree_hash(pi, x, out));
+            }
             points::grow($wide::new(), pi, nodes, size, correction, lanes)
         }
 

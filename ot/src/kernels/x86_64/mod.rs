@@ -11,12 +11,10 @@ use bits::cpu::{Cpu, Feature};
 use zeroize::Zeroize;
 
 use super::code::{CODE_WEIGHT, TABLE};
-use super::leaves::{self, Sums, Words};
+use super::leaves::{Sums, Words};
 use super::planes::Shape;
 use super::transpose::BATCH;
 use crate::Block;
-#[cfg(doc)]
-use crate::ggm::half;
 
 mod aesni;
 mod aesni512;
@@ -62,7 +60,7 @@ impl Set {
 pub(crate) struct Key([Block; 11]);
 
 /// Wraps kernels in methods that only the holder of a [`Simd`] can call.
-macro_rules! kernels {
+macro_rules! dispatch {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {
         $($(#[$doc])*
         #[allow(clippy::too_many_arguments, reason = "of the kernel")]
@@ -101,91 +99,8 @@ impl Simd {
         }
     }
 
-    /// AES of one block.
-    pub(crate) fn encrypt(self, key: &Key, block: Block) -> Block {
-        // SAFETY: every set needs AES-NI and AVX2, and a Simd exists only where the features of one were detected.
-        unsafe { avx2::encrypt(key, block) }
-    }
-
-    /// [`super::transpose::transpose`].
-    pub(crate) fn transpose(self, rows: &mut [Block; BATCH]) {
-        // SAFETY: a Simd exists only where all features of its set were detected.
-        unsafe {
-            match self.0 {
-                Set::AesNi | Set::Vaes => avx2::transpose(rows),
-                Set::AesNi512 | Set::Vaes512 => avx512::transpose(rows),
-            }
-        }
-    }
-
-    /// [`leaves::expand`] under the key `pi`.
-    pub(crate) fn expand(
-        self,
-        pi: &Key,
-        nodes: [&mut [Block]; 2],
-        size: usize,
-        corrections: &[u64],
-        last: Block,
-        out: Words<'_>,
-    ) {
-        if size < points::LEAST {
-            return leaves::expand(nodes, size, corrections, last, out, |x, out| self.tree_hash(pi, x, out));
-        }
-        self.expand_tree(pi, nodes, size, corrections, last, out);
-    }
-
-    /// [`leaves::sums`] under the key `pi`.
-    pub(crate) fn sums(self, pi: &Key, nodes: &[Block], lanes: usize) -> Sums {
-        if nodes.len() < points::LEAST {
-            return leaves::sums(nodes, lanes, |x, out| self.tree_hash(pi, x, out));
-        }
-        self.sums_of_level(pi, nodes, lanes)
-    }
-
-    /// [`leaves::grow`] under the key `pi`.
-    pub(crate) fn grow_level(self, pi: &Key, nodes: &mut [Block], size: usize, by: Block, lanes: usize) -> Sums {
-        if size < points::LEAST {
-            return leaves::grow(nodes, size, by, lanes, |x, out| self.tree_hash(pi, x, out));
-        }
-        self.grow_large_level(pi, nodes, size, by, lanes)
-    }
-
-    kernels! {
-        /// [`super::planes::receive_batch`] with the PRGs `keys` from the counter `first` on.
-        receive_batch(shape: &Shape, keys: &[Key], first: u64, rows: &mut [Block; BATCH], message: &mut [u8]);
-        /// [`super::planes::send_batch`] with the PRGs `keys` from the counter `first` on.
-        send_batch(
-            shape: &Shape, keys: &[Key], first: u64, delta: Block, rows: &mut [Block; BATCH], message: &[u8]
-        );
-        /// [`leaves::expand`] of at least [`points::LEAST`] nodes.
-        expand_tree(
-            pi: &Key, nodes: [&mut [Block]; 2], size: usize, corrections: &[u64], last: Block, out: Words<'_>
-        );
-        /// [`leaves::sums`] of at least [`points::LEAST`] nodes.
-        sums_of_level(pi: &Key, nodes: &[Block], lanes: usize) -> Sums;
-        /// [`leaves::grow`] of at least [`points::LEAST`] nodes.
-        grow_large_level(pi: &Key, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums;
-        /// `x = pi(x) ^ x` for every block.
-        davies_meyer(pi: &Key, blocks: &mut [Block]);
-        /// The hash of [`crate::ggm::half`] of every node.
-        tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]);
-        /// The hash of [`crate::hash`] of `blocks[i] ^ offset` at OT `first + i`, counter 0, in one epoch.
-        hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]);
-        /// [`half::grow`] with the key `pi`.
-        grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
-        /// [`half::regrow`] with the key `pi`.
-        regrow(pi: &Key, away: u64, sums: &[Block], nodes: &mut [Block]);
-        /// [`super::code::add_code_words`] with the PRG `prg`.
-        add_code_words(prg: &Key, place: u64, table: &[Block; TABLE], out: &mut [Block]);
-    }
-}
-
-impl Key {
-    /// Expands `key`.
-    pub(crate) fn new(_: Simd, key: Block) -> Self {
-        // SAFETY: every set needs AES-NI and AVX2, and a Simd exists only where the features of one were detected.
-        unsafe { avx2::expand(key) }
-    }
+    keyed_kernels!(dispatch);
+    other_kernels!(dispatch);
 }
 
 /// Bytes of the stream that spell the indices of one output.

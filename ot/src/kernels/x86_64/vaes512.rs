@@ -3,10 +3,12 @@
 use std::arch::x86_64::*;
 
 use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{Sums, Words};
+use super::super::leaves::{self, Sums, Words};
 use super::super::planes::{self, Shape};
 use super::super::transpose::{BATCH, TILES};
-use super::avx2::{encrypt, load, store};
+pub(super) use super::avx2::{encrypt, expand_key};
+use super::avx2::{load, store};
+pub(super) use super::avx512::transpose;
 use super::avx512::{add_at, add_code_word, load4, store4};
 use super::driver::{self, Wide};
 use super::{Key, points};

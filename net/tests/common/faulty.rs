@@ -1,13 +1,13 @@
-//! Links that misbehave on purpose, for the tests of upper layers (feature `testing`).
+//! Links that misbehave on purpose.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use crate::Link;
+use waggle_net::Link;
 
 /// A fault of a link. Offsets count the bytes sent on the link from its start, framing included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The connection closes after this many bytes.
     CutAfter(u64),
     /// Everything after this many bytes disappears while the connection stays open.
@@ -17,8 +17,8 @@ pub enum Fault {
 }
 
 /// A [`Link`] whose sending side suffers a [`Fault`]. It cannot be split: put it around a
-/// [`Shaped`](crate::Shaped) link, not inside.
-pub struct Faulty<L> {
+/// `Shaped` link, not inside.
+pub(crate) struct Faulty<L> {
     /// `None` once cut.
     inner: Option<L>,
     fault: Fault,
@@ -28,7 +28,7 @@ pub struct Faulty<L> {
 
 impl<L: Link> Faulty<L> {
     /// Lets `fault` happen to what is sent on `inner`.
-    pub fn new(inner: L, fault: Fault) -> Self {
+    pub(crate) fn new(inner: L, fault: Fault) -> Self {
         let timeout = inner.timeout();
         Faulty { inner: Some(inner), fault, sent: 0, timeout }
     }
