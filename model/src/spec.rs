@@ -73,13 +73,6 @@ macro_rules! specs {
                 Ok(self)
             }
 
-            /// Ids that end a text.
-            pub fn eos(&self) -> &[u32] {
-                match self {
-                    $(ModelSpec::$name(config) => config.eos(),)+
-                }
-            }
-
             /// Its sizes, its tensors, and how the decoder computes it.
             pub(crate) fn style(&self) -> Style {
                 match self {
@@ -123,6 +116,11 @@ impl ModelSpec {
             (None, None) => return Err(unsupported("model_type", "missing", known(""))),
         };
         Self::parse(kind, &keys)
+    }
+
+    /// Ids that end a text.
+    pub fn eos(&self) -> Vec<u32> {
+        self.style().eos
     }
 
     /// Heads of every attention layer.

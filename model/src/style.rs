@@ -53,6 +53,8 @@ pub(crate) struct Style {
     pub(crate) tied: bool,
     /// A factor of embeddings, if they have one.
     pub(crate) embedding_scale: Option<f32>,
+    /// Ids that end a text.
+    pub(crate) eos: Vec<u32>,
 }
 
 /// Where the norms of a layer stand.
@@ -249,6 +251,7 @@ impl Style {
             head_bias: false,
             tied: common.tie_word_embeddings,
             embedding_scale: None,
+            eos: common.eos_token_id.clone(),
         }
     }
 

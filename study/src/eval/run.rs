@@ -15,8 +15,7 @@ use ndarray::{Array2, Axis};
 use session::party::{Limits, ModelServer, Observer, Request, Silent, Terms, in_one_process};
 
 use super::interval::{Interval, intervals};
-use super::metrics::{Metrics, Totals};
-use super::trace::Trace;
+use super::metrics::{Metrics, Totals, Trace};
 use super::{EvalError, Observed, Sequence, Wanted};
 
 /// A policy at a budget.
