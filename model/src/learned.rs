@@ -14,7 +14,7 @@ use engine::{MatrixSource, Order};
 use mpcache::HEAD_MAGNITUDE;
 use ndarray::{Array2, ArrayView2};
 
-use crate::beside::{Beside, LEARNED_FILE};
+use crate::checkpoint::{Beside, LEARNED_FILE};
 use crate::store::{DType, write_safetensors};
 use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
 
@@ -134,14 +134,9 @@ impl Checkpoint {
         (0..spec.layers()).map(layer).collect()
     }
 
-    /// A hash of name, type and shape of every tensor and of some of its numbers: enough to tell one checkpoint from
-    /// another.
     fn hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-        self.sample(&mut |bytes| {
-            hasher.update(&(bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
-        });
+        self.sample(&mut hasher);
         hasher.finalize().into()
     }
 

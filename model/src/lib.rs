@@ -5,7 +5,6 @@
 #![deny(unsafe_code)]
 
 mod activation;
-mod beside;
 mod check;
 mod checkpoint;
 mod chunks;
@@ -36,9 +35,8 @@ mod weights;
 pub use activation::{
     Activation, ActivationFunction, Functions, RegisteredActivation, TakenActivation, UnknownActivation,
 };
-pub use beside::LEARNED_FILE;
 pub use check::{Check, check, compare};
-pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
+pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, TensorSpec};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, RopeConfig, RopeScaling, Windows};
 pub use draft::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, Schedule, SmallModel};

@@ -8,7 +8,7 @@ use crate::checkpoint::TensorSpec;
 use crate::config::{ConfigError, Keys, foreign, unsupported};
 use crate::families::{Family, families};
 use crate::hints;
-use crate::style::{Buffer, Norm, Style};
+use crate::style::{Norm, Style};
 
 /// Makes one type of the configurations of all families.
 macro_rules! specs {
@@ -181,11 +181,6 @@ impl ModelSpec {
     /// Names and shapes of the tensors that a checkpoint must hold.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         self.style().tensors()
-    }
-
-    /// Describes the tensor `name`, which the program does not read but knows to change nothing.
-    pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
-        self.style().buffer(name)
     }
 
     fn check_windows(&self) -> Result<(), ConfigError> {

@@ -15,7 +15,7 @@ use crate::learned::{Columns, Widened};
 use crate::mapping::Numbers;
 use crate::{Checkpoint, CheckpointError, Error};
 
-/// Columns whose sums are taken at a time.
+/// Places of a line whose sums are taken at a time.
 const STRIP: usize = 512;
 
 /// Builds the weights of a model one after another. Without a checkpoint (on the client, for a plan, to list the
@@ -176,37 +176,15 @@ impl Published {
     /// the matrix that averages n outputs. A layer norm takes the mean away from what it is given. Where nothing else
     /// reads the sum of such outputs, the norm therefore finds none to take away, and is a root-mean-square norm.
     pub(crate) fn centred(mut self) -> Self {
-        let (inputs, outputs) = self.matrix.shape();
-        let mean = |entries: &[f32]| {
-            let sum: f64 = entries.iter().map(|&w| f64::from(w)).sum();
-            (sum / entries.len().max(1) as f64) as f32
+        let outputs = self.matrix.shape().1;
+        let mean = |sum: f64| (sum / outputs.max(1) as f64) as f32;
+        let sums = match self.matrix.order {
+            Order::Rows => self.matrix.sums_of_lines(&Array1::ones(outputs)),
+            Order::Columns => self.matrix.sums_of_places(&Array1::ones(outputs)),
         };
-        self.matrix.means = Some(match self.matrix.order {
-            Order::Rows => {
-                let of_line = |line: usize| {
-                    let mut entries = vec![0f32; outputs];
-                    self.matrix.stored(line, 0, &mut entries);
-                    mean(&entries)
-                };
-                (0..inputs).into_par_iter().map(of_line).collect()
-            }
-            // The sums of all columns, by strips of inputs.
-            Order::Columns => {
-                let strip = |start: usize| {
-                    let mut sums = vec![0f64; STRIP.min(inputs - start)];
-                    let mut piece = vec![0f32; sums.len()];
-                    for line in 0..outputs {
-                        self.matrix.stored(line, start, &mut piece);
-                        sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += f64::from(*w));
-                    }
-                    sums
-                };
-                let sums: Vec<Vec<f64>> = (0..inputs).into_par_iter().step_by(STRIP).map(strip).collect();
-                sums.into_iter().flatten().map(|sum| (sum / outputs.max(1) as f64) as f32).collect()
-            }
-        });
+        self.matrix.means = Some(sums.into_iter().map(mean).collect());
         if let Some(bias) = &mut self.bias {
-            let mean = mean(bias.as_slice().expect("a vector is contiguous"));
+            let mean = mean(bias.iter().map(|b| f64::from(*b)).sum());
             bias.iter_mut().for_each(|b| *b -= mean);
         }
         self
@@ -303,33 +281,41 @@ impl PublishedMatrix {
         panic!("line {line} after the last of a matrix");
     }
 
-    /// `by` W for the published W. The sums are kept in f64, as this happens once.
+    /// `by` W for the published W.
     fn products_with(&self, by: &Array1<f32>) -> Array1<f32> {
-        let (inputs, outputs) = self.shape();
-        let term = |w: &f32, by: &f32| f64::from(*w) * f64::from(*by);
-        let sums: Vec<Vec<f64>> = match self.order {
-            Order::Rows => {
-                let strip = |start: usize| {
-                    let mut sums = vec![0f64; STRIP.min(outputs - start)];
-                    let mut piece = vec![0f32; sums.len()];
-                    for (line, by) in (0..inputs).zip(by) {
-                        self.stored(line, start, &mut piece);
-                        sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += term(w, by));
-                    }
-                    sums
-                };
-                (0..outputs).into_par_iter().step_by(STRIP).map(strip).collect()
-            }
-            Order::Columns => {
-                let column = |line: usize| {
-                    let mut column = vec![0f32; inputs];
-                    self.stored(line, 0, &mut column);
-                    vec![column.iter().zip(by).map(|(w, by)| term(w, by)).sum()]
-                };
-                (0..outputs).into_par_iter().map(column).collect()
-            }
+        let sums = match self.order {
+            Order::Rows => self.sums_of_places(by),
+            Order::Columns => self.sums_of_lines(by),
         };
-        sums.into_iter().flatten().map(|sum| sum as f32).collect()
+        sums.into_iter().map(|sum| sum as f32).collect()
+    }
+
+    /// For every published line the sum of its entries, each times its place's factor `by`. Sums are kept in f64, as
+    /// they are made once.
+    fn sums_of_lines(&self, by: &Array1<f32>) -> Vec<f64> {
+        let (lines, length) = self.lines();
+        let of_line = |line: usize| {
+            let mut entries = vec![0f32; length];
+            self.stored(line, 0, &mut entries);
+            entries.iter().zip(by).map(|(w, by)| f64::from(*w) * f64::from(*by)).sum()
+        };
+        (0..lines).into_par_iter().map(of_line).collect()
+    }
+
+    /// For every place in a line the sum of the entries there, each times its line's factor `by`: by strips of places.
+    fn sums_of_places(&self, by: &Array1<f32>) -> Vec<f64> {
+        let (lines, length) = self.lines();
+        let strip = |start: usize| {
+            let mut sums = vec![0f64; STRIP.min(length - start)];
+            let mut piece = vec![0f32; sums.len()];
+            for (line, by) in (0..lines).zip(by) {
+                self.stored(line, start, &mut piece);
+                sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += f64::from(*w) * f64::from(*by));
+            }
+            sums
+        };
+        let strips: Vec<Vec<f64>> = (0..length).into_par_iter().step_by(STRIP).map(strip).collect();
+        strips.concat()
     }
 }
 
