@@ -151,6 +151,28 @@ fn values_are_checked_and_idle_options_are_refused() {
 }
 
 #[test]
+fn settings_for_another_model_are_refused() {
+    let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
+    for (text, layers, message) in [
+        ("full", 3, None),
+        ("squeeze", 1, None),
+        ("squeeze:layers=1+4", 5, None),
+        ("squeeze:layers=1+4", 4, Some("`squeeze`: layers names layer 4, the model has 4, numbered from 0")),
+        ("duo:heads=3", 7, None),
+        ("razor:heads=3.1", 2, None),
+        ("razor:heads=4", 1, Some("`razor`: heads=4: expected heads below 2, as many as a layer of the model has")),
+        (
+            "duo:heads=3.1",
+            3,
+            Some("`duo`: heads=3.1: expected a number for each of the model's 3 layers, or one for all"),
+        ),
+    ] {
+        let got = text.parse::<PolicySpec>().unwrap().check(layers, shape).err().map(|error| error.to_string());
+        assert_eq!(got, message.map(|message| format!("cache policy {message}")), "{text}, {layers}");
+    }
+}
+
+#[test]
 fn the_readme_lists_every_policy_with_its_keys() {
     let readme = include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
     let code = |words: &[&str]| words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" ");

@@ -295,17 +295,6 @@ mod tests {
     use super::smooth;
 
     #[test]
-    fn layers_that_the_model_lacks_are_refused() {
-        let spec: crate::PolicySpec = "squeeze:layers=1+4".parse().unwrap();
-        let shape = crate::HeadShape { heads: 2, kv_heads: 1, head_dim: 4 };
-        assert_eq!(spec.check(5, shape), Ok(()));
-        let error = spec.check(4, shape).unwrap_err().to_string();
-        let expected = "cache policy `squeeze`: layers names layer 4, the model has 4, numbered from 0";
-        assert_eq!(error, expected);
-        assert_eq!("squeeze".parse::<crate::PolicySpec>().unwrap().check(1, shape), Ok(()));
-    }
-
-    #[test]
     fn smoothing_equals_a_sum_over_the_neighbours() {
         for (n, kernel) in [(1, 5), (2, 5), (3, 3), (9, 1), (9, 5), (9, 7)] {
             let x: Vec<f32> = (0..n).map(|i| ((i * i) % 7) as f32).collect();

@@ -287,22 +287,6 @@ impl<E: Select> ByScore<E> {
         let lift = engine.public(&Array2::from_shape_fn((scores.shape()[0], old), lift).into_dyn());
         engine.add(&scores, &lift)
     }
-
-    /// Adds what the queries of the newest tokens say, from their `logits` (kv_heads, group * rows, tokens).
-    fn receive(
-        &mut self,
-        engine: &mut E,
-        layer: usize,
-        noise: Noise,
-        logits: &E::Tensor,
-        store: &Store<E>,
-    ) -> Result<(), Error> {
-        let (shape, rows) = (store.heads(), logits.shape()[1] / store.heads().group());
-        let p = noise.softmax(engine, layer, logits, store)?;
-        let before = self.known[layer].take();
-        self.known[layer] = Some(eviction::accumulate(engine, before, &p, rows, PerKv, shape)?);
-        Ok(())
-    }
 }
 
 impl<E: Select> Policy<E> for ByScore<E> {
@@ -369,7 +353,9 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let p = engine.scope("softmax", |e| e.softmax(&logits, &seen))?;
         let mixed = store.mix(engine, &p)?;
         engine.scope("eviction", |engine| {
-            self.receive(engine, layer, noise, &logits, store)?;
+            let p = noise.softmax(engine, layer, &logits, store)?;
+            let before = self.known[layer].take();
+            self.known[layer] = Some(eviction::accumulate(engine, before, &p, q.shape()[1], PerKv, shape)?);
             if eviction.at == piece.end { self.evict(engine, layer, eviction.keep, store) } else { Ok(()) }
         })?;
         Ok(unfold_heads(&mixed, shape))
