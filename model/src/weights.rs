@@ -11,7 +11,7 @@ use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
 use ndarray::{Array1, Array2, Axis};
 use rayon::prelude::*;
 
-use crate::learned::{Columns, Widened};
+use crate::learned::Columns;
 use crate::mapping::Numbers;
 use crate::{Checkpoint, CheckpointError, Error};
 
@@ -219,32 +219,34 @@ impl Published {
     }
 
     fn data(self) -> WeightData {
-        let Published { matrix, bias, after, further } = self;
-        let Some(after) = after.map(|after| after.data()) else {
-            return widened(WeightData { matrix: Arc::new(matrix), bias }, further);
-        };
-        let zeros = |outputs: usize| Array1::zeros(outputs);
-        let (first, second) = (matrix.shape().1, after.matrix.shape().1);
-        let bias = (bias.is_some() || after.bias.is_some()).then(|| {
-            let biases = [bias.unwrap_or_else(|| zeros(first)), after.bias.unwrap_or_else(|| zeros(second))];
-            biases.into_iter().flatten().collect()
+        let further = self.further.map(|columns| -> Arc<dyn MatrixSource> {
+            match self.matrix.order {
+                Order::Rows => Arc::new(columns),
+                Order::Columns => Arc::new(ByColumns(columns)),
+            }
         });
-        widened(WeightData { matrix: Arc::new(Beside { first: matrix, second: after.matrix }), bias }, further)
+        let further = further.map(|matrix| WeightData { matrix, bias: None });
+        let own = WeightData { matrix: Arc::new(self.matrix), bias: self.bias };
+        self.after.map(|after| after.data()).into_iter().chain(further).fold(own, side_by_side)
     }
 }
 
-/// A weight with further columns, which have no bias.
-fn widened(weight: WeightData, further: Option<Array2<f32>>) -> WeightData {
-    let Some(columns) = further else { return weight };
-    let none = std::iter::repeat_n(0.0, columns.ncols());
-    let bias = weight.bias.map(|bias| bias.into_iter().chain(none).collect());
-    WeightData { matrix: Arc::new(Widened { matrix: weight.matrix, columns }), bias }
+/// The weight whose outputs are those of `first` and then those of `second`.
+fn side_by_side(first: WeightData, second: WeightData) -> WeightData {
+    let bias = (first.bias.is_some() || second.bias.is_some()).then(|| {
+        let biases = [&first, &second].map(|weight| {
+            let zeros = || Array1::zeros(weight.matrix.shape().1);
+            weight.bias.clone().unwrap_or_else(zeros)
+        });
+        biases.into_iter().flatten().collect()
+    });
+    WeightData { matrix: Arc::new(Beside { first: first.matrix, second: second.matrix }), bias }
 }
 
-/// The outputs of two matrices, one after another. Both are stored by columns.
+/// The outputs of two matrices that are stored in one order, one after another.
 #[derive(Debug)]
 struct Beside {
-    first: PublishedMatrix,
+    first: Arc<dyn MatrixSource>,
     second: Arc<dyn MatrixSource>,
 }
 
@@ -255,15 +257,46 @@ impl MatrixSource for Beside {
     }
 
     fn order(&self) -> Order {
-        assert!(self.first.order == Order::Columns && self.second.order() == Order::Columns, "matrices side by side");
+        assert_eq!(self.first.order(), self.second.order(), "matrices side by side");
+        self.first.order()
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        let outputs = self.first.shape().1;
+        match self.first.order() {
+            Order::Rows => {
+                let own = outputs.saturating_sub(from).min(out.len());
+                let (first, second) = out.split_at_mut(own);
+                if !first.is_empty() {
+                    self.first.read(line, from, first);
+                }
+                if !second.is_empty() {
+                    self.second.read(line, from.saturating_sub(outputs), second);
+                }
+            }
+            Order::Columns if line < outputs => self.first.read(line, from, out),
+            Order::Columns => self.second.read(line - outputs, from, out),
+        }
+    }
+}
+
+/// A matrix in memory, of which columns are read.
+#[derive(Debug)]
+struct ByColumns(Array2<f32>);
+
+impl MatrixSource for ByColumns {
+    fn shape(&self) -> (usize, usize) {
+        self.0.dim()
+    }
+
+    fn order(&self) -> Order {
         Order::Columns
     }
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        match line.checked_sub(self.first.shape().1) {
-            None => self.first.read(line, from, out),
-            Some(line) => self.second.read(line, from, out),
-        }
+        let column = self.0.column(line);
+        assert!(from + out.len() <= column.len(), "entries of a line");
+        out.iter_mut().zip(column.iter().skip(from)).for_each(|(out, x)| *out = *x);
     }
 }
 
@@ -367,4 +400,34 @@ impl MatrixSource for PublishedMatrix {
 /// (w - `mean`) `factor` in place of every number w.
 fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
     wide(|| numbers.iter_mut().for_each(|w| *w = (*w - mean) * factor));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_beside_a_matrix_of_either_order() {
+        let matrix = Array2::from_shape_fn((3, 4), |(i, j)| (10 * i + j) as f32);
+        let columns = Array2::from_shape_fn((3, 2), |(i, j)| (10 * i + j + 4) as f32);
+        let by_rows = Beside { first: Arc::new(matrix.clone()), second: Arc::new(columns.clone()) };
+        let by_columns = Beside { first: Arc::new(ByColumns(matrix)), second: Arc::new(ByColumns(columns)) };
+        for wide in [by_rows, by_columns] {
+            assert_eq!(wide.shape(), (3, 6));
+            let (lines, length) = wide.lines();
+            for line in 0..lines {
+                for from in 0..length {
+                    for len in 0..=length - from {
+                        let mut out = vec![0.0; len];
+                        wide.read(line, from, &mut out);
+                        let want = (from..from + len).map(|at| match wide.order() {
+                            Order::Rows => 10 * line + at,
+                            Order::Columns => 10 * at + line,
+                        });
+                        assert_eq!(out, want.map(|x| x as f32).collect::<Vec<_>>(), "{line}, {from}, {len}");
+                    }
+                }
+            }
+        }
+    }
 }
