@@ -31,7 +31,7 @@ use crate::attention;
 use crate::schedule::Later;
 use crate::{
     Facts, HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
-    Setting, Store,
+    Store,
 };
 
 /// Keeps every token in some heads, or in none, and the first tokens and the latest in the others.
@@ -75,13 +75,6 @@ impl PolicyFamily for Divided {
     ];
 
     const REQUIRED: &'static str = "heads=1";
-
-    fn settings(&self) -> Vec<Setting> {
-        let mut settings: Vec<_> = self.heads.iter().map(|heads| Setting::new("heads", heads)).collect();
-        settings.extend(self.schedule.settings(Later::Always));
-        settings.push(Setting::new("sinks", self.sinks));
-        settings
-    }
 
     fn facts(&self) -> Facts {
         let shows = match self.heads {

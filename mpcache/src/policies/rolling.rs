@@ -15,7 +15,7 @@ use crate::eviction::Scores;
 use crate::schedule::Later;
 use crate::{
     Facts, Granularity, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
-    Setting, Store, eviction,
+    Store, eviction,
 };
 
 /// The score by which tokens are evicted; the least goes first.
@@ -58,12 +58,6 @@ impl PolicyFamily for Rolling {
             read: |options| read(options, EvictionScore::Latest),
         },
     ];
-
-    fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Always);
-        settings.push(Setting::new("topk", self.top_k));
-        settings
-    }
 
     fn facts(&self) -> Facts {
         Facts::selecting("how many tokens are kept", self.top_k)

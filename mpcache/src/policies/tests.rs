@@ -56,7 +56,7 @@ fn options_and_settings() {
         (
             "mpcache",
             "budget=0.25 clusters=8/4 sinks=4 similarity=linear alpha=0.6 topk=rank gather=one-hot \
-                 select=per-head static=0.5 share=on dense=0 window=0.2, or 0.1 of long prompts",
+                 select=per-head static=0.5 window=0.2, or 0.1 of long prompts share=on dense=0",
         ),
         (
             "mpcache-scores",
@@ -88,7 +88,7 @@ fn options_and_settings() {
         (
             "mpcache:clusters=32/16,alpha=0.75,static=0.3,window=0.5,dense=2,share=off,gather=scores,topk=sort",
             "budget=0.25 clusters=32/16 sinks=16 similarity=linear alpha=0.75 topk=sort gather=scores \
-                 select=per-head static=0.3 share=off dense=2 window=0.5",
+                 select=per-head static=0.3 window=0.5 share=off dense=2",
         ),
         // What follows from the size of clusters.
         (

@@ -48,7 +48,7 @@ use crate::eviction::Scores;
 use crate::schedule::{Eviction, Later};
 use crate::{
     Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, ScoreSource,
-    Setting, Store, eviction, fold_heads, unfold_heads,
+    Store, eviction, fold_heads, unfold_heads,
 };
 
 /// Latest tokens that stay unless told otherwise.
@@ -141,19 +141,6 @@ impl PolicyFamily for Scored {
             },
         },
     ];
-
-    fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Tokens);
-        if let Source::Surprisal { sinks } = self.source {
-            settings.push(Setting::new("sinks", sinks));
-        }
-        settings.push(Setting::new("recent", self.recent));
-        if let Source::Noisy(Noise { rise, seed }) = self.source {
-            settings.extend([Setting::new("rise", rise), Setting::new("seed", seed)]);
-        }
-        settings.push(Setting::new("topk", self.top_k));
-        settings
-    }
 
     fn facts(&self) -> Facts {
         let shows = match self.source {
