@@ -50,8 +50,7 @@ impl<W> Builder<'_, W> {
         })
     }
 
-    /// A vector that activations are multiplied by, `width` long, whose values `read` finds: for
-    /// [`gain`](crate::layers::gain).
+    /// A vector that activations are multiplied by, `width` long, whose values `read` finds.
     pub(crate) fn gains(
         &mut self,
         name: &str,
