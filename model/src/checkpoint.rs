@@ -103,11 +103,8 @@ pub enum CheckpointError {
         what: &'static str,
     },
     /// No file with learned columns.
-    #[error("there is no {file}, which cache policies with learned scores need; `waggle fit kvzap` writes one")]
-    NoLearned {
-        /// Where it should be.
-        file: String,
-    },
+    #[error("there is no {0}, which cache policies with learned scores need; `waggle fit kvzap` writes one")]
+    NoLearned(String),
     /// Learned columns of another model.
     #[error("{LEARNED_FILE} was fitted to another checkpoint; `waggle fit kvzap` writes one for this")]
     OtherLearned,

@@ -108,7 +108,7 @@ impl Checkpoint {
                 Beside::File(path) => path.display().to_string(),
                 Beside::Nothing | Beside::Static(_) => LEARNED_FILE.to_owned(),
             };
-            return Err(CheckpointError::NoLearned { file });
+            return Err(CheckpointError::NoLearned(file));
         };
         let layout = layout(spec);
         file.check(&layout)?;

@@ -19,7 +19,7 @@ impl<'a> PolicyText<'a> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         let mut options = BTreeMap::new();
         for option in rest.split(',').filter(|o| !o.is_empty()) {
-            let malformed = || PolicyError::Option { option: option.into() };
+            let malformed = || PolicyError::Option(option.into());
             let (key, value) = option.split_once('=').ok_or_else(malformed)?;
             if value.is_empty() || options.insert(key.to_owned(), value.to_owned()).is_some() {
                 return Err(malformed());

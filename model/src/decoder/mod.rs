@@ -271,7 +271,7 @@ impl ModelSpec {
     pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
         let layers = self.attention();
         if !layers.take(policy) {
-            return Err(Error::WindowedPolicy { policy: policy.to_string() });
+            return Err(Error::WindowedPolicy(policy.to_string()));
         }
         Ok(policy.check(layers.pruned(), layers.heads)?)
     }

@@ -211,7 +211,7 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     assert_eq!((secret[0].attention_mass, secret[0].attended), (None, None));
 
     let oracle = evaluate(&secure, &sequences, &[candidate("oracle", 0.5)], &|| ());
-    assert!(matches!(oracle, Err(EvalError::Blind { policy: "oracle" })), "{oracle:?}");
+    assert!(matches!(oracle, Err(EvalError::Blind("oracle"))), "{oracle:?}");
 }
 
 #[test]

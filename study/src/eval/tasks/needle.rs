@@ -45,7 +45,7 @@ fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
     let lengths = input.lengths.unwrap_or(&default);
     let depths = input.depths.unwrap_or(&DEPTHS);
     if let Some(depth) = depths.iter().find(|depth| !(0.0..=1.0).contains(*depth)) {
-        return Err(EvalError::Depth { depth: *depth });
+        return Err(EvalError::Depth(*depth));
     }
     let mut sequences = Vec::new();
     for &length in lengths {
