@@ -17,9 +17,7 @@ use std::process::ExitCode;
 
 use engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
 use mpcache::Granularity::PerKv;
-use mpcache::{
-    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store, attention, budget, eviction,
-};
+use mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget, eviction};
 use waggle::{Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
 
 /// The settings, and what the program says of them.
@@ -40,10 +38,6 @@ impl PolicyFamily for ValueAware {
             Ok(ValueAware { budget: options.fraction("budget", 0.25)?, window: options.number("window", 1, 16)? })
         },
     }];
-
-    fn settings(&self) -> Vec<Setting> {
-        vec![Setting::new("budget", self.budget), Setting::new("window", self.window)]
-    }
 
     fn facts(&self) -> Facts {
         // Nothing that comes after the prompt is evicted or remembered.
@@ -220,10 +214,6 @@ mod tests {
     impl PolicyFamily for Taken {
         const POLICIES: &'static [NamedPolicy<Self>] =
             &[NamedPolicy { name: "h2o", keys: &[], about: "", read: |_| Ok(Taken) }];
-
-        fn settings(&self) -> Vec<Setting> {
-            Vec::new()
-        }
 
         fn facts(&self) -> Facts {
             Facts::default()

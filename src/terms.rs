@@ -127,9 +127,9 @@ pub(crate) fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
 
 /// Terms as a report has them: by name, and every setting of the policy, given or default.
 pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value)> {
-    let settings = terms.policy.settings().into_iter();
+    let settings = terms.policy.settings().iter();
     let settings: Map<String, Value> =
-        settings.map(|setting| (setting.key.to_owned(), setting.value.into())).collect();
+        settings.map(|setting| (setting.key.to_owned(), setting.value.clone().into())).collect();
     let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
     by_name.chain([("policy_settings".to_owned(), settings.into())])
 }

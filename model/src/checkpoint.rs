@@ -14,7 +14,6 @@ use safetensors::tensor::Metadata;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::beside::{Beside, LEARNED_FILE};
 use crate::hints;
 use crate::mapping::{Bytes, Number, Numbers};
 
@@ -104,11 +103,8 @@ pub enum CheckpointError {
         what: &'static str,
     },
     /// No file with learned columns.
-    #[error("there is no {file}, which cache policies with learned scores need; `waggle fit kvzap` writes one")]
-    NoLearned {
-        /// Where it should be.
-        file: String,
-    },
+    #[error("there is no {0}, which cache policies with learned scores need; `waggle fit kvzap` writes one")]
+    NoLearned(String),
     /// Learned columns of another model.
     #[error("{LEARNED_FILE} was fitted to another checkpoint; `waggle fit kvzap` writes one for this")]
     OtherLearned,
@@ -160,6 +156,22 @@ impl TensorSpec {
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         TensorSpec { name: name.into(), shape: shape.into() }
     }
+}
+
+/// The file with learned columns, in the directory of a model.
+pub const LEARNED_FILE: &str = "kvzap.safetensors";
+
+/// Where the file with learned columns is.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Beside {
+    /// There is none.
+    #[default]
+    Nothing,
+    /// Perhaps here.
+    File(PathBuf),
+    /// In this program.
+    #[cfg_attr(not(feature = "bundled"), expect(dead_code, reason = "bundled models have them"))]
+    Static(&'static [u8]),
 }
 
 /// Longest header that is read; the format's own limit.
@@ -360,9 +372,11 @@ impl Checkpoint {
         }
     }
 
-    /// Calls `take` with name, type and shape of every tensor, in order of the names, and with some of its bytes: all
-    /// of a vector, and of a larger tensor those at its beginning, in its middle and at its end.
-    pub(crate) fn sample(&self, take: &mut dyn FnMut(&[u8])) {
+    /// Hashes name, type and shape of every tensor, in order of the names, and some of its bytes: all of a vector, and
+    /// of a larger tensor those at its beginning, in its middle and at its end. Enough to tell one checkpoint from
+    /// another.
+    pub(crate) fn sample(&self, hasher: &mut blake3::Hasher) {
+        let mut take = |bytes: &[u8]| take(hasher, bytes);
         let mut tensors: Vec<_> = self.tensors.iter().collect();
         tensors.sort_by_key(|(name, _)| *name);
         for (name, entry) in tensors {
@@ -384,4 +398,10 @@ impl Checkpoint {
         let (Some(first), Some(second)) = (&a.numbers, &b.numbers) else { return Ok(false) };
         Ok((&a.dtype, &a.shape) == (&b.dtype, &b.shape) && first.stored() == second.stored())
     }
+}
+
+/// Hashes `bytes` and their number.
+pub(crate) fn take(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    hasher.update(&(bytes.len() as u64).to_le_bytes());
+    hasher.update(bytes);
 }

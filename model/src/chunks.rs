@@ -9,8 +9,8 @@ use std::ops::Range;
 use engine::{Engine, Tensor};
 use mpcache::KvCache;
 
-use crate::layers::{Input, Rows};
-use crate::{Model, ModelSpec};
+use crate::decoder::{Input, Model, Rows};
+use crate::spec::ModelSpec;
 
 /// Scores of a layer that are computed together, unless a chunk is asked for: a bound on memory. A score takes about
 /// 100 bytes in softmax.

@@ -1,5 +1,6 @@
 //! The facts that processes must have in common to multiply together.
 
+use crate::checkpoint::take;
 use crate::{ConfigError, Error, ModelFiles};
 
 /// The key of the hash, so that it is not that of the same bytes elsewhere.
@@ -17,15 +18,11 @@ impl ModelFiles {
     pub fn sampled_digest(&self) -> Result<String, Error> {
         let shape = serde_json::to_string(&self.spec).map_err(|e| ConfigError::Json(e.to_string()))?;
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-        let mut take = |bytes: &[u8]| {
-            hasher.update(&(bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
-        };
-        take(env!("CARGO_PKG_VERSION").as_bytes());
-        take(shape.as_bytes());
-        self.checkpoint.sample(&mut take);
+        take(&mut hasher, env!("CARGO_PKG_VERSION").as_bytes());
+        take(&mut hasher, shape.as_bytes());
+        self.checkpoint.sample(&mut hasher);
         if let Some(learned) = self.checkpoint.beside()? {
-            learned.sample(&mut take);
+            learned.sample(&mut hasher);
         }
         Ok(hasher.finalize().to_hex().to_string())
     }

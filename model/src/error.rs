@@ -48,11 +48,8 @@ pub enum Error {
         known: Vec<&'static str>,
     },
     /// A bundled model, and a program without its weights.
-    #[error("`{name}` is a bundled model, and this program was built without the feature `bundled`")]
-    Unbundled {
-        /// The name given.
-        name: String,
-    },
+    #[error("`{0}` is a bundled model, and this program was built without the feature `bundled`")]
+    Unbundled(String),
     /// More positions than the model has.
     #[error("{positions} positions would go through a model that has {limit}")]
     TooLong {
@@ -62,11 +59,8 @@ pub enum Error {
         limit: usize,
     },
     /// A prompt with padding, or a chat with padded answers, under a policy that does not see it.
-    #[error("padding needs cache policy `full`: `{policy}` would choose among tokens that stand for nothing")]
-    PaddedPolicy {
-        /// The policy.
-        policy: String,
-    },
+    #[error("padding needs cache policy `full`: `{0}` would choose among tokens that stand for nothing")]
+    PaddedPolicy(String),
     /// A cache policy that the model does not fit.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -83,12 +77,9 @@ pub enum Error {
     },
     /// A cache policy where no layer is left for it.
     #[error(
-        "every layer of the model sees a window of the latest tokens alone, which cache policy `{policy}` cannot prune"
+        "every layer of the model sees a window of the latest tokens alone, which cache policy `{0}` cannot prune"
     )]
-    WindowedPolicy {
-        /// The policy.
-        policy: String,
-    },
+    WindowedPolicy(String),
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {

@@ -122,7 +122,7 @@ pub fn bundled(name: &str) -> Result<ModelFiles, Error> {
 #[cfg(feature = "bundled")]
 fn opened(name: &str) -> Result<ModelFiles, Error> {
     let Some(model) = BUNDLED.iter().find(|m| m.name == name) else {
-        return Err(Error::Unbundled { name: name.into() });
+        return Err(Error::Unbundled(name.into()));
     };
     let checkpoint = Checkpoint::from_bytes(name, model.weights)?;
     Ok(ModelFiles {
@@ -138,7 +138,7 @@ fn opened(name: &str) -> Result<ModelFiles, Error> {
 
 #[cfg(not(feature = "bundled"))]
 fn opened(name: &str) -> Result<ModelFiles, Error> {
-    Err(Error::Unbundled { name: name.into() })
+    Err(Error::Unbundled(name.into()))
 }
 
 /// Names of the bundled models that this program holds, the default first: none without the feature `bundled`.

@@ -186,7 +186,7 @@ pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
 /// Refuses padding, of a prompt or of the answers of a conversation, under a policy that would choose among it.
 pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     if padded && *policy != PolicySpec::default() {
-        return Err(Error::PaddedPolicy { policy: policy.to_string() });
+        return Err(Error::PaddedPolicy(policy.to_string()));
     }
     Ok(())
 }

@@ -8,13 +8,11 @@
 //! they were fitted to.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use engine::{MatrixSource, Order};
 use mpcache::HEAD_MAGNITUDE;
 use ndarray::{Array2, ArrayView2};
 
-use crate::beside::{Beside, LEARNED_FILE};
+use crate::checkpoint::{Beside, LEARNED_FILE};
 use crate::store::{DType, write_safetensors};
 use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
 
@@ -110,7 +108,7 @@ impl Checkpoint {
                 Beside::File(path) => path.display().to_string(),
                 Beside::Nothing | Beside::Static(_) => LEARNED_FILE.to_owned(),
             };
-            return Err(CheckpointError::NoLearned { file });
+            return Err(CheckpointError::NoLearned(file));
         };
         let layout = layout(spec);
         file.check(&layout)?;
@@ -134,14 +132,9 @@ impl Checkpoint {
         (0..spec.layers()).map(layer).collect()
     }
 
-    /// A hash of name, type and shape of every tensor and of some of its numbers: enough to tell one checkpoint from
-    /// another.
     fn hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-        self.sample(&mut |bytes| {
-            hasher.update(&(bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
-        });
+        self.sample(&mut hasher);
         hasher.finalize().into()
     }
 
@@ -161,89 +154,9 @@ impl Checkpoint {
     }
 }
 
-/// A matrix with further columns beside it, which are in memory.
-#[derive(Debug)]
-pub(crate) struct Widened {
-    pub(crate) matrix: Arc<dyn MatrixSource>,
-    /// (inputs, further outputs).
-    pub(crate) columns: Array2<f32>,
-}
-
-impl MatrixSource for Widened {
-    fn shape(&self) -> (usize, usize) {
-        let (inputs, outputs) = self.matrix.shape();
-        (inputs, outputs + self.columns.ncols())
-    }
-
-    fn order(&self) -> Order {
-        self.matrix.order()
-    }
-
-    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        let (lines, length) = self.matrix.lines();
-        match self.matrix.order() {
-            Order::Rows => {
-                let stored = length.saturating_sub(from).min(out.len());
-                let (first, rest) = out.split_at_mut(stored);
-                if !first.is_empty() {
-                    self.matrix.read(line, from, first);
-                }
-                let skipped = from.saturating_sub(length);
-                let row = self.columns.row(line);
-                assert!(skipped + rest.len() <= row.len(), "entries of a line");
-                rest.iter_mut().zip(row.iter().skip(skipped)).for_each(|(out, x)| *out = *x);
-            }
-            Order::Columns if line < lines => self.matrix.read(line, from, out),
-            Order::Columns => {
-                let column = self.columns.column(line - lines);
-                assert!(from + out.len() <= column.len(), "entries of a line");
-                out.iter_mut().zip(column.iter().skip(from)).for_each(|(out, x)| *out = *x);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_stand_beside_a_matrix_of_either_order() {
-        #[derive(Debug)]
-        struct ByColumns(Array2<f32>);
-        impl MatrixSource for ByColumns {
-            fn shape(&self) -> (usize, usize) {
-                self.0.dim()
-            }
-            fn order(&self) -> Order {
-                Order::Columns
-            }
-            fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-                out.iter_mut().enumerate().for_each(|(i, out)| *out = self.0[[from + i, line]]);
-            }
-        }
-        let matrix = Array2::from_shape_fn((3, 4), |(i, j)| (10 * i + j) as f32);
-        let columns = Array2::from_shape_fn((3, 2), |(i, j)| (10 * i + j + 4) as f32);
-        let sources: [Arc<dyn MatrixSource>; 2] = [Arc::new(matrix.clone()), Arc::new(ByColumns(matrix))];
-        for matrix in sources {
-            let wide = Widened { matrix, columns: columns.clone() };
-            assert_eq!(wide.shape(), (3, 6));
-            let (lines, length) = wide.lines();
-            for line in 0..lines {
-                for from in 0..length {
-                    for len in 0..=length - from {
-                        let mut out = vec![0.0; len];
-                        wide.read(line, from, &mut out);
-                        let want = (from..from + len).map(|at| match wide.order() {
-                            Order::Rows => 10 * line + at,
-                            Order::Columns => 10 * at + line,
-                        });
-                        assert_eq!(out, want.map(|x| x as f32).collect::<Vec<_>>(), "{line}, {from}, {len}");
-                    }
-                }
-            }
-        }
-    }
 
     #[test]
     fn no_hidden_state_has_a_larger_score() {

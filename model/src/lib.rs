@@ -5,7 +5,6 @@
 #![deny(unsafe_code)]
 
 mod activation;
-mod beside;
 mod check;
 mod checkpoint;
 mod chunks;
@@ -18,7 +17,6 @@ mod families;
 mod files;
 mod generate;
 pub mod hints;
-mod layers;
 mod learned;
 mod lengths;
 mod mapping;
@@ -29,18 +27,17 @@ mod store;
 mod style;
 mod surprisal;
 mod synth;
-mod transformer;
 mod unread;
 mod weights;
 
 pub use activation::{
     Activation, ActivationFunction, Functions, RegisteredActivation, TakenActivation, UnknownActivation,
 };
-pub use beside::LEARNED_FILE;
 pub use check::{Check, check, compare};
-pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
+pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, TensorSpec};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, RopeConfig, RopeScaling, Windows};
+pub use decoder::{Input, Model, Rows};
 pub use draft::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, Schedule, SmallModel};
 pub use error::Error;
 pub use families::gemma2::Gemma;
@@ -52,7 +49,6 @@ pub use generate::{
     GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_lengths, check_padding,
     generate, generate_with,
 };
-pub use layers::{Input, Rows};
 pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};
 pub use mpcache::Padding;
@@ -60,4 +56,3 @@ pub use sampling::{Sampler, argmax};
 pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};
 pub use synth::synthesize;
-pub use transformer::*;

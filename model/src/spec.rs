@@ -8,7 +8,7 @@ use crate::checkpoint::TensorSpec;
 use crate::config::{ConfigError, Keys, foreign, unsupported};
 use crate::families::{Family, families};
 use crate::hints;
-use crate::style::{Buffer, Norm, Style};
+use crate::style::{Norm, Style};
 
 /// Makes one type of the configurations of all families.
 macro_rules! specs {
@@ -73,13 +73,6 @@ macro_rules! specs {
                 Ok(self)
             }
 
-            /// Ids that end a text.
-            pub fn eos(&self) -> &[u32] {
-                match self {
-                    $(ModelSpec::$name(config) => config.eos(),)+
-                }
-            }
-
             /// Its sizes, its tensors, and how the decoder computes it.
             pub(crate) fn style(&self) -> Style {
                 match self {
@@ -123,6 +116,11 @@ impl ModelSpec {
             (None, None) => return Err(unsupported("model_type", "missing", known(""))),
         };
         Self::parse(kind, &keys)
+    }
+
+    /// Ids that end a text.
+    pub fn eos(&self) -> Vec<u32> {
+        self.style().eos
     }
 
     /// Heads of every attention layer.
@@ -183,11 +181,6 @@ impl ModelSpec {
     /// Names and shapes of the tensors that a checkpoint must hold.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         self.style().tensors()
-    }
-
-    /// Describes the tensor `name`, which the program does not read but knows to change nothing.
-    pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
-        self.style().buffer(name)
     }
 
     fn check_windows(&self) -> Result<(), ConfigError> {

@@ -4,7 +4,6 @@ use mpcache::HeadShape;
 
 use crate::checkpoint::TensorSpec;
 use crate::config::{Activation, Common, RopeConfig};
-use crate::rope;
 
 /// A decoder: its sizes, its names and its choices.
 #[derive(Clone, Debug)]
@@ -53,6 +52,8 @@ pub(crate) struct Style {
     pub(crate) tied: bool,
     /// A factor of embeddings, if they have one.
     pub(crate) embedding_scale: Option<f32>,
+    /// Ids that end a text.
+    pub(crate) eos: Vec<u32>,
 }
 
 /// Where the norms of a layer stand.
@@ -135,21 +136,14 @@ pub(crate) enum Role {
 /// Something stored beside the weights that changes nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stored {
-    CausalMask,
-    MaskedBias,
-    Frequencies,
-}
-
-/// A tensor that is known to change nothing.
-pub(crate) enum Buffer {
     /// Ones on and below the diagonal.
     CausalMask,
     /// A masked score.
     MaskedBias,
-    /// Frequencies of a rotary embedding: one of these lists.
-    Frequencies(Vec<Vec<f32>>),
-    /// A head that is tied to the embedding of this name.
-    TiedHead(String),
+    /// Frequencies of the first rotary embedding.
+    Frequencies,
+    /// A head that is tied to the embedding.
+    TiedHead,
 }
 
 /// Published names, without `.weight` and `.bias`.
@@ -249,6 +243,7 @@ impl Style {
             head_bias: false,
             tied: common.tie_word_embeddings,
             embedding_scale: None,
+            eos: common.eos_token_id.clone(),
         }
     }
 
@@ -343,10 +338,10 @@ impl Style {
     }
 
     /// Describes the tensor `name`, which the program does not read but knows to change nothing.
-    pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
-        let Names { root, embedding, head, buffers, .. } = self.names;
+    pub(crate) fn buffer(&self, name: &str) -> Option<Stored> {
+        let Names { root, head, buffers, .. } = self.names;
         if self.tied && name.strip_suffix(".weight") == Some(head) {
-            return Some(Buffer::TiedHead(format!("{embedding}.weight")));
+            return Some(Stored::TiedHead);
         }
         let bare = name.strip_prefix(root).unwrap_or(name);
         let is = |pattern: &str| match pattern.split_once("{}") {
@@ -356,14 +351,7 @@ impl Style {
             }
             None => bare == pattern,
         };
-        match (buffers.iter().find(|(pattern, _)| is(pattern))?.1, &self.positions) {
-            (Stored::CausalMask, _) => Some(Buffer::CausalMask),
-            (Stored::MaskedBias, _) => Some(Buffer::MaskedBias),
-            (Stored::Frequencies, Positions::Rotary(ropes)) => {
-                Some(Buffer::Frequencies(rope::stored(ropes.first()?, self.heads.head_dim)))
-            }
-            (Stored::Frequencies, Positions::Learned { .. }) => None,
-        }
+        buffers.iter().find(|(pattern, _)| is(pattern)).map(|(_, stored)| *stored)
     }
 }
 

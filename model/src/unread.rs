@@ -15,11 +15,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::rope;
 use crate::spec::ModelSpec;
-use crate::style::Buffer;
+use crate::style::{Positions, Stored, Style};
 use crate::{Checkpoint, CheckpointError};
 
-/// The largest masked score that [`Buffer::MaskedBias`] may stand for.
+/// The largest masked score that [`Stored::MaskedBias`] may stand for.
 const MASKED_SCORE: f32 = -1000.0;
 
 /// The largest relative difference of a stored frequency: bfloat16 keeps eight bits.
@@ -32,25 +33,26 @@ impl Checkpoint {
     /// [`CheckpointError::Missing`] and [`CheckpointError::Shape`]; [`CheckpointError::Unread`] by name;
     /// [`CheckpointError::Buffer`] for one that is not what its name says.
     pub fn check_all(&self, spec: &ModelSpec) -> Result<(), CheckpointError> {
-        let layout = spec.tensors();
+        let style = spec.style();
+        let layout = style.tensors();
         self.check(&layout)?;
         let read = layout.iter().filter_map(|tensor| self.stored_name(&tensor.name)).collect::<BTreeSet<_>>();
         let rest: BTreeSet<String> =
             self.tensors().map(|(name, _)| name).filter(|name| !read.contains(name)).map(str::to_owned).collect();
         let mut unread = Vec::new();
         for name in rest {
-            match spec.buffer(&name) {
-                Some(buffer) => self.check_buffer(&name, &buffer)?,
+            match style.buffer(&name) {
+                Some(stored) => self.check_buffer(&style, &name, stored)?,
                 None => unread.push(name),
             }
         }
         if unread.is_empty() { Ok(()) } else { Err(CheckpointError::Unread { tensors: unread }) }
     }
 
-    fn check_buffer(&self, name: &str, buffer: &Buffer) -> Result<(), CheckpointError> {
+    fn check_buffer(&self, style: &Style, name: &str, stored: Stored) -> Result<(), CheckpointError> {
         let wrong = |what| Err(CheckpointError::Buffer { tensor: name.into(), what });
-        match buffer {
-            Buffer::CausalMask => {
+        match stored {
+            Stored::CausalMask => {
                 let (shape, values) = self.values(name)?;
                 let [.., rows, columns] = shape[..] else {
                     return wrong("a causal mask: it has fewer than two axes");
@@ -61,25 +63,24 @@ impl Checkpoint {
                 let is_mask = |(i, &v): (usize, &f32)| v == if i % columns <= i / columns { 1.0 } else { 0.0 };
                 if values.iter().enumerate().all(is_mask) { Ok(()) } else { wrong("a causal mask") }
             }
-            Buffer::MaskedBias => match self.values(name)?.1[..] {
+            Stored::MaskedBias => match self.values(name)?.1[..] {
                 [score] if score <= MASKED_SCORE => Ok(()),
                 _ => wrong("one number of at most -1000"),
             },
-            Buffer::Frequencies(wanted) => {
+            Stored::Frequencies => {
                 let values = self.values(name)?.1;
+                let wanted = match &style.positions {
+                    Positions::Rotary(ropes) => rope::stored(&ropes[0], style.heads.head_dim),
+                    Positions::Learned { .. } => Vec::new(),
+                };
                 let close = |wanted: &Vec<f32>| {
                     values.len() == wanted.len()
                         && values.iter().zip(wanted).all(|(v, w)| (v - w).abs() <= FREQUENCY_ERROR * w.abs())
                 };
                 if wanted.iter().any(close) { Ok(()) } else { wrong("the frequencies that follow from config.json") }
             }
-            Buffer::TiedHead(embedding) => {
-                if self.equal(name, embedding)? {
-                    Ok(())
-                } else {
-                    wrong("the embedding, to which config.json ties it")
-                }
-            }
+            Stored::TiedHead if self.equal(name, &format!("{}.weight", style.names.embedding))? => Ok(()),
+            Stored::TiedHead => wrong("the embedding, to which config.json ties it"),
         }
     }
 }

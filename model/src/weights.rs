@@ -11,11 +11,11 @@ use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
 use ndarray::{Array1, Array2, Axis};
 use rayon::prelude::*;
 
-use crate::learned::{Columns, Widened};
+use crate::learned::Columns;
 use crate::mapping::Numbers;
 use crate::{Checkpoint, CheckpointError, Error};
 
-/// Columns whose sums are taken at a time.
+/// Places of a line whose sums are taken at a time.
 const STRIP: usize = 512;
 
 /// Builds the weights of a model one after another. Without a checkpoint (on the client, for a plan, to list the
@@ -50,8 +50,7 @@ impl<W> Builder<'_, W> {
         })
     }
 
-    /// A vector that activations are multiplied by, `width` long, whose values `read` finds: for
-    /// [`gain`](crate::layers::gain).
+    /// A vector that activations are multiplied by, `width` long, whose values `read` finds.
     pub(crate) fn gains(
         &mut self,
         name: &str,
@@ -176,37 +175,15 @@ impl Published {
     /// the matrix that averages n outputs. A layer norm takes the mean away from what it is given. Where nothing else
     /// reads the sum of such outputs, the norm therefore finds none to take away, and is a root-mean-square norm.
     pub(crate) fn centred(mut self) -> Self {
-        let (inputs, outputs) = self.matrix.shape();
-        let mean = |entries: &[f32]| {
-            let sum: f64 = entries.iter().map(|&w| f64::from(w)).sum();
-            (sum / entries.len().max(1) as f64) as f32
+        let outputs = self.matrix.shape().1;
+        let mean = |sum: f64| (sum / outputs.max(1) as f64) as f32;
+        let sums = match self.matrix.order {
+            Order::Rows => self.matrix.sums_of_lines(&Array1::ones(outputs)),
+            Order::Columns => self.matrix.sums_of_places(&Array1::ones(outputs)),
         };
-        self.matrix.means = Some(match self.matrix.order {
-            Order::Rows => {
-                let of_line = |line: usize| {
-                    let mut entries = vec![0f32; outputs];
-                    self.matrix.stored(line, 0, &mut entries);
-                    mean(&entries)
-                };
-                (0..inputs).into_par_iter().map(of_line).collect()
-            }
-            // The sums of all columns, by strips of inputs.
-            Order::Columns => {
-                let strip = |start: usize| {
-                    let mut sums = vec![0f64; STRIP.min(inputs - start)];
-                    let mut piece = vec![0f32; sums.len()];
-                    for line in 0..outputs {
-                        self.matrix.stored(line, start, &mut piece);
-                        sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += f64::from(*w));
-                    }
-                    sums
-                };
-                let sums: Vec<Vec<f64>> = (0..inputs).into_par_iter().step_by(STRIP).map(strip).collect();
-                sums.into_iter().flatten().map(|sum| (sum / outputs.max(1) as f64) as f32).collect()
-            }
-        });
+        self.matrix.means = Some(sums.into_iter().map(mean).collect());
         if let Some(bias) = &mut self.bias {
-            let mean = mean(bias.as_slice().expect("a vector is contiguous"));
+            let mean = mean(bias.iter().map(|b| f64::from(*b)).sum());
             bias.iter_mut().for_each(|b| *b -= mean);
         }
         self
@@ -241,32 +218,34 @@ impl Published {
     }
 
     fn data(self) -> WeightData {
-        let Published { matrix, bias, after, further } = self;
-        let Some(after) = after.map(|after| after.data()) else {
-            return widened(WeightData { matrix: Arc::new(matrix), bias }, further);
-        };
-        let zeros = |outputs: usize| Array1::zeros(outputs);
-        let (first, second) = (matrix.shape().1, after.matrix.shape().1);
-        let bias = (bias.is_some() || after.bias.is_some()).then(|| {
-            let biases = [bias.unwrap_or_else(|| zeros(first)), after.bias.unwrap_or_else(|| zeros(second))];
-            biases.into_iter().flatten().collect()
+        let further = self.further.map(|columns| -> Arc<dyn MatrixSource> {
+            match self.matrix.order {
+                Order::Rows => Arc::new(columns),
+                Order::Columns => Arc::new(ByColumns(columns)),
+            }
         });
-        widened(WeightData { matrix: Arc::new(Beside { first: matrix, second: after.matrix }), bias }, further)
+        let further = further.map(|matrix| WeightData { matrix, bias: None });
+        let own = WeightData { matrix: Arc::new(self.matrix), bias: self.bias };
+        self.after.map(|after| after.data()).into_iter().chain(further).fold(own, side_by_side)
     }
 }
 
-/// A weight with further columns, which have no bias.
-fn widened(weight: WeightData, further: Option<Array2<f32>>) -> WeightData {
-    let Some(columns) = further else { return weight };
-    let none = std::iter::repeat_n(0.0, columns.ncols());
-    let bias = weight.bias.map(|bias| bias.into_iter().chain(none).collect());
-    WeightData { matrix: Arc::new(Widened { matrix: weight.matrix, columns }), bias }
+/// The weight whose outputs are those of `first` and then those of `second`.
+fn side_by_side(first: WeightData, second: WeightData) -> WeightData {
+    let bias = (first.bias.is_some() || second.bias.is_some()).then(|| {
+        let biases = [&first, &second].map(|weight| {
+            let zeros = || Array1::zeros(weight.matrix.shape().1);
+            weight.bias.clone().unwrap_or_else(zeros)
+        });
+        biases.into_iter().flatten().collect()
+    });
+    WeightData { matrix: Arc::new(Beside { first: first.matrix, second: second.matrix }), bias }
 }
 
-/// The outputs of two matrices, one after another. Both are stored by columns.
+/// The outputs of two matrices that are stored in one order, one after another.
 #[derive(Debug)]
 struct Beside {
-    first: PublishedMatrix,
+    first: Arc<dyn MatrixSource>,
     second: Arc<dyn MatrixSource>,
 }
 
@@ -277,15 +256,46 @@ impl MatrixSource for Beside {
     }
 
     fn order(&self) -> Order {
-        assert!(self.first.order == Order::Columns && self.second.order() == Order::Columns, "matrices side by side");
+        assert_eq!(self.first.order(), self.second.order(), "matrices side by side");
+        self.first.order()
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        let outputs = self.first.shape().1;
+        match self.first.order() {
+            Order::Rows => {
+                let own = outputs.saturating_sub(from).min(out.len());
+                let (first, second) = out.split_at_mut(own);
+                if !first.is_empty() {
+                    self.first.read(line, from, first);
+                }
+                if !second.is_empty() {
+                    self.second.read(line, from.saturating_sub(outputs), second);
+                }
+            }
+            Order::Columns if line < outputs => self.first.read(line, from, out),
+            Order::Columns => self.second.read(line - outputs, from, out),
+        }
+    }
+}
+
+/// A matrix in memory, of which columns are read.
+#[derive(Debug)]
+struct ByColumns(Array2<f32>);
+
+impl MatrixSource for ByColumns {
+    fn shape(&self) -> (usize, usize) {
+        self.0.dim()
+    }
+
+    fn order(&self) -> Order {
         Order::Columns
     }
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        match line.checked_sub(self.first.shape().1) {
-            None => self.first.read(line, from, out),
-            Some(line) => self.second.read(line, from, out),
-        }
+        let column = self.0.column(line);
+        assert!(from + out.len() <= column.len(), "entries of a line");
+        out.iter_mut().zip(column.iter().skip(from)).for_each(|(out, x)| *out = *x);
     }
 }
 
@@ -303,33 +313,41 @@ impl PublishedMatrix {
         panic!("line {line} after the last of a matrix");
     }
 
-    /// `by` W for the published W. The sums are kept in f64, as this happens once.
+    /// `by` W for the published W.
     fn products_with(&self, by: &Array1<f32>) -> Array1<f32> {
-        let (inputs, outputs) = self.shape();
-        let term = |w: &f32, by: &f32| f64::from(*w) * f64::from(*by);
-        let sums: Vec<Vec<f64>> = match self.order {
-            Order::Rows => {
-                let strip = |start: usize| {
-                    let mut sums = vec![0f64; STRIP.min(outputs - start)];
-                    let mut piece = vec![0f32; sums.len()];
-                    for (line, by) in (0..inputs).zip(by) {
-                        self.stored(line, start, &mut piece);
-                        sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += term(w, by));
-                    }
-                    sums
-                };
-                (0..outputs).into_par_iter().step_by(STRIP).map(strip).collect()
-            }
-            Order::Columns => {
-                let column = |line: usize| {
-                    let mut column = vec![0f32; inputs];
-                    self.stored(line, 0, &mut column);
-                    vec![column.iter().zip(by).map(|(w, by)| term(w, by)).sum()]
-                };
-                (0..outputs).into_par_iter().map(column).collect()
-            }
+        let sums = match self.order {
+            Order::Rows => self.sums_of_places(by),
+            Order::Columns => self.sums_of_lines(by),
         };
-        sums.into_iter().flatten().map(|sum| sum as f32).collect()
+        sums.into_iter().map(|sum| sum as f32).collect()
+    }
+
+    /// For every published line the sum of its entries, each times its place's factor `by`. Sums are kept in f64, as
+    /// they are made once.
+    fn sums_of_lines(&self, by: &Array1<f32>) -> Vec<f64> {
+        let (lines, length) = self.lines();
+        let of_line = |line: usize| {
+            let mut entries = vec![0f32; length];
+            self.stored(line, 0, &mut entries);
+            entries.iter().zip(by).map(|(w, by)| f64::from(*w) * f64::from(*by)).sum()
+        };
+        (0..lines).into_par_iter().map(of_line).collect()
+    }
+
+    /// For every place in a line the sum of the entries there, each times its line's factor `by`: by strips of places.
+    fn sums_of_places(&self, by: &Array1<f32>) -> Vec<f64> {
+        let (lines, length) = self.lines();
+        let strip = |start: usize| {
+            let mut sums = vec![0f64; STRIP.min(length - start)];
+            let mut piece = vec![0f32; sums.len()];
+            for (line, by) in (0..lines).zip(by) {
+                self.stored(line, start, &mut piece);
+                sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += f64::from(*w) * f64::from(*by));
+            }
+            sums
+        };
+        let strips: Vec<Vec<f64>> = (0..length).into_par_iter().step_by(STRIP).map(strip).collect();
+        strips.concat()
     }
 }
 
@@ -381,4 +399,34 @@ impl MatrixSource for PublishedMatrix {
 /// (w - `mean`) `factor` in place of every number w.
 fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
     wide(|| numbers.iter_mut().for_each(|w| *w = (*w - mean) * factor));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_beside_a_matrix_of_either_order() {
+        let matrix = Array2::from_shape_fn((3, 4), |(i, j)| (10 * i + j) as f32);
+        let columns = Array2::from_shape_fn((3, 2), |(i, j)| (10 * i + j + 4) as f32);
+        let by_rows = Beside { first: Arc::new(matrix.clone()), second: Arc::new(columns.clone()) };
+        let by_columns = Beside { first: Arc::new(ByColumns(matrix)), second: Arc::new(ByColumns(columns)) };
+        for wide in [by_rows, by_columns] {
+            assert_eq!(wide.shape(), (3, 6));
+            let (lines, length) = wide.lines();
+            for line in 0..lines {
+                for from in 0..length {
+                    for len in 0..=length - from {
+                        let mut out = vec![0.0; len];
+                        wide.read(line, from, &mut out);
+                        let want = (from..from + len).map(|at| match wide.order() {
+                            Order::Rows => 10 * line + at,
+                            Order::Columns => 10 * at + line,
+                        });
+                        assert_eq!(out, want.map(|x| x as f32).collect::<Vec<_>>(), "{line}, {from}, {len}");
+                    }
+                }
+            }
+        }
+    }
 }

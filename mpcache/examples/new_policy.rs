@@ -15,9 +15,7 @@ use engine::{Error, Float, Select, Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
 use planner::{Plan, Planner};
 use protocols::Options;
-use waggle_mpcache::{
-    Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention,
-};
+use waggle_mpcache::{Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Store, attention};
 
 /// Attends to the `recent` latest tokens and to every `stride`-th token before them. Public: the pattern depends on
 /// the number of tokens alone, so nothing is revealed.
@@ -38,10 +36,6 @@ impl PolicyFamily for Strided {
         },
     }];
     // ANCHOR_END: family
-
-    fn settings(&self) -> Vec<Setting> {
-        vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]
-    }
 
     fn facts(&self) -> Facts {
         Facts::shows("the whole pattern, which follows from lengths")

@@ -33,10 +33,20 @@ impl<T> Attended<T> {
 /// all tokens that the store keeps, each query over those of its head. In two phases a store that is divided takes
 /// the flows of one that is not, because all parts go through every step together.
 pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
-    let shape = store.heads();
-    let rows = q.shape()[1];
     store.record_all_attended();
-    let seen: Vec<_> = store.parts().iter().map(|part| causal_spans(shape, rows, part.len())).collect();
+    let (shape, rows) = (store.heads(), q.shape()[1]);
+    over(engine, q, store, |tokens| causal_spans(shape, rows, tokens))
+}
+
+/// [`causal`] attention, with `spans` of what each row sees of so many tokens of a part. Records nothing.
+pub(crate) fn over<E: Engine>(
+    engine: &mut E,
+    q: &E::Tensor,
+    store: &mut Store<E>,
+    spans: impl Fn(usize) -> Vec<Range<usize>>,
+) -> Result<Attended<E::Tensor>, Error> {
+    let shape = store.heads();
+    let seen: Vec<_> = store.parts().iter().map(|part| spans(part.len())).collect();
     let q = fold_heads(q, shape);
     let queries: Vec<E::Tensor> = store.parts().iter().map(|part| part.own(&q, 0)).collect();
     let scores = store.scores_each(engine, &queries)?;

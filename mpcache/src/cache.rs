@@ -67,12 +67,7 @@ impl<E: Engine> KvCache<E> {
                 Attention::Policy(index) => policy.parts(index, layers.heads),
                 Attention::Window(_) => vec![(0..layers.heads.kv_heads).collect()],
             };
-            let mut store = Store::divided(layer, layers.heads, parts);
-            store.cap_scores(layers.soft_cap);
-            if E::CLEAR {
-                store.track();
-            }
-            store
+            Store::divided(layer, layers.heads, parts, layers.soft_cap)
         };
         KvCache {
             stores: (0..layers.windows.len()).map(store).collect(),

@@ -25,11 +25,8 @@ pub enum PolicyError {
         known: &'static [&'static str],
     },
     /// An option is not `key=value`, or was given twice.
-    #[error("cache policy option `{option}` is not one `key=value`")]
-    Option {
-        /// The text.
-        option: String,
-    },
+    #[error("cache policy option `{0}` is not one `key=value`")]
+    Option(String),
     /// An option has a value that it does not take.
     #[error("cache policy `{policy}`: {key}={value}: expected {expected}")]
     Value {

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
+use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use crate::attention::{self, Received};
 use crate::store::KV_MAGNITUDE;
@@ -24,11 +24,8 @@ pub fn choose<E: Select>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> R
 }
 
 /// Keeps the tokens from row `first` of the store on, and no others.
-pub fn keep_latest<E: Select>(store: &mut Store<E>, first: usize) {
-    let tokens = store.len();
-    let pairs = store.pairs_by_head(first..tokens);
-    store.replace_by_head(&pairs);
-    store.record_kept(|_| (first..tokens).collect());
+pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
+    store.keep_rows(0, &(first..store.len()).collect::<Vec<_>>());
 }
 
 /// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per

@@ -21,9 +21,6 @@ pub trait PolicyFamily: Sized + 'static {
     /// Options that have no default, with values that fit every model: for [examples](crate::PolicySpec::examples).
     const REQUIRED: &'static str = "";
 
-    /// Every option with the value in force, given or default.
-    fn settings(&self) -> Vec<Setting>;
-
     /// Further facts that follow from the settings.
     fn facts(&self) -> Facts;
 
@@ -97,7 +94,6 @@ impl Facts {
 /// [`PolicyFamily`] of any type.
 pub(crate) trait Settings: Any {
     fn as_any(&self) -> &dyn Any;
-    fn settings(&self) -> Vec<Setting>;
     fn facts(&self) -> Facts;
     fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError>;
 }
@@ -105,10 +101,6 @@ pub(crate) trait Settings: Any {
 impl<F: PolicyFamily> Settings for F {
     fn as_any(&self) -> &dyn Any {
         self
-    }
-
-    fn settings(&self) -> Vec<Setting> {
-        PolicyFamily::settings(self)
     }
 
     fn facts(&self) -> Facts {
@@ -163,6 +155,8 @@ pub(crate) struct Parsed<F> {
     pub(crate) policy: PolicyHelp,
     /// The options as they were given.
     pub(crate) options: BTreeMap<&'static str, String>,
+    /// The options with the values in force.
+    pub(crate) stated: Vec<Setting>,
     pub(crate) settings: F,
 }
 
@@ -175,13 +169,15 @@ impl<F> NamedPolicy<F> {
     pub(crate) fn parse(&self, given: BTreeMap<String, String>) -> Result<Parsed<F>, PolicyError> {
         let mut options = PolicyOptions::new(self.help(), given)?;
         let settings = (self.read)(&mut options)?;
-        Ok(Parsed { policy: self.help(), options: options.finish()?, settings })
+        let (options, stated) = options.finish()?;
+        Ok(Parsed { policy: self.help(), options, stated, settings })
     }
 }
 
 impl<F> Parsed<F> {
     pub(crate) fn map<G>(self, settings: impl FnOnce(F) -> G) -> Parsed<G> {
-        Parsed { policy: self.policy, options: self.options, settings: settings(self.settings) }
+        let Parsed { policy, options, stated, settings: family } = self;
+        Parsed { policy, options, stated, settings: settings(family) }
     }
 }
 
@@ -192,11 +188,4 @@ pub struct Setting {
     pub key: &'static str,
     /// Its value, as a policy text would give it.
     pub value: String,
-}
-
-impl Setting {
-    /// The option `key` has the value `value`.
-    pub fn new(key: &'static str, value: impl ToString) -> Self {
-        Setting { key, value: value.to_string() }
-    }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use engine::TopK;
 
-use crate::{PolicyError, PolicyHelp, UnknownValue};
+use crate::{PolicyError, PolicyHelp, Setting, UnknownValue};
 
 /// A policy text `NAME:key=value,key=value` in its parts; neither the name nor the keys are checked yet.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl<'a> PolicyText<'a> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         let mut options = BTreeMap::new();
         for option in rest.split(',').filter(|o| !o.is_empty()) {
-            let malformed = || PolicyError::Option { option: option.into() };
+            let malformed = || PolicyError::Option(option.into());
             let (key, value) = option.split_once('=').ok_or_else(malformed)?;
             if value.is_empty() || options.insert(key.to_owned(), value.to_owned()).is_some() {
                 return Err(malformed());
@@ -38,6 +38,8 @@ pub struct PolicyOptions {
     policy: PolicyHelp,
     given: BTreeMap<&'static str, String>,
     read: BTreeSet<&'static str>,
+    /// The values in force, given or default, as policy texts would give them.
+    stated: BTreeMap<&'static str, String>,
 }
 
 impl PolicyOptions {
@@ -48,15 +50,18 @@ impl PolicyOptions {
             None => Err(PolicyError::Key { policy: policy.name, key, known: policy.keys }),
         };
         let given = given.into_iter().map(check).collect::<Result<_, _>>()?;
-        Ok(PolicyOptions { policy, given, read: BTreeSet::new() })
+        Ok(PolicyOptions { policy, given, read: BTreeSet::new(), stated: BTreeMap::new() })
     }
 
-    /// The options given, once all of them have been read.
-    pub(crate) fn finish(self) -> Result<BTreeMap<&'static str, String>, PolicyError> {
-        match self.given.keys().find(|key| !self.read.contains(*key)) {
-            Some(key) => Err(self.no_effect(key, "its other options")),
-            None => Ok(self.given),
+    /// The options given, once all of them have been read, and all options with the values in force.
+    pub(crate) fn finish(mut self) -> Result<(BTreeMap<&'static str, String>, Vec<Setting>), PolicyError> {
+        if let Some(key) = self.given.keys().find(|key| !self.read.contains(*key)) {
+            return Err(self.no_effect(key, "its other options"));
         }
+        let stated =
+            self.policy.keys.iter().filter_map(|&key| Some(Setting { key, value: self.stated.remove(key)? }));
+        let stated = stated.collect();
+        Ok((self.given, stated))
     }
 
     /// Whether the policy has the option `key`.
@@ -70,11 +75,11 @@ impl PolicyOptions {
     }
 
     /// The value of `key` as `parse` understands it, or `None` if the option was not given. Where `parse` returns
-    /// `None` the value is refused, and the message says what was `expected`.
+    /// `None` the value is refused, and the message says what was `expected`. Reports state the value.
     ///
     /// # Panics
     /// If the policy does not list `key`.
-    pub fn read<T>(
+    pub fn read<T: ToString>(
         &mut self,
         key: &'static str,
         expected: &str,
@@ -82,50 +87,74 @@ impl PolicyOptions {
     ) -> Result<Option<T>, PolicyError> {
         assert!(self.lists(key), "cache policy `{}` reads `{key}`, which it does not list", self.policy.name);
         self.read.insert(key);
-        let Some(value) = self.given.get(key) else { return Ok(None) };
-        parse(value).map(Some).ok_or_else(|| self.refused(key, value, expected))
+        let Some(text) = self.given.get(key) else { return Ok(None) };
+        let value = parse(text).ok_or_else(|| self.refused(key, text, expected))?;
+        self.state(key, &value);
+        Ok(Some(value))
+    }
+
+    /// [`read`](Self::read) of an option that has the value `default` unless it is given.
+    pub fn read_or<T: ToString>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        default: T,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, PolicyError> {
+        let value = self.read(key, expected, parse)?.unwrap_or(default);
+        self.state(key, &value);
+        Ok(value)
+    }
+
+    /// Reports state `value` for `key`, where it follows from more than the option.
+    pub fn state(&mut self, key: &'static str, value: &impl ToString) {
+        self.stated.insert(key, value.to_string());
     }
 
     /// The value of `key`, or `default`, of a type that knows its own texts.
-    pub fn value<T: FromStr<Err = UnknownValue>>(&mut self, key: &'static str, default: T) -> Result<T, PolicyError> {
-        Ok(self.given_value(key)?.unwrap_or(default))
+    pub fn value<T: FromStr<Err = UnknownValue> + ToString>(
+        &mut self,
+        key: &'static str,
+        default: T,
+    ) -> Result<T, PolicyError> {
+        let value = self.given_value(key)?.unwrap_or(default);
+        self.state(key, &value);
+        Ok(value)
     }
 
     /// The value of `key`, if it was given, of a type that knows its own texts.
-    pub fn given_value<T: FromStr<Err = UnknownValue>>(
+    pub fn given_value<T: FromStr<Err = UnknownValue> + ToString>(
         &mut self,
         key: &'static str,
     ) -> Result<Option<T>, PolicyError> {
         let Some(text) = self.read(key, "", |text| Some(text.to_owned()))? else { return Ok(None) };
-        text.parse().map(Some).map_err(|UnknownValue { expected }| self.refused(key, &text, &expected))
+        let value: T = text.parse().map_err(|UnknownValue { expected }| self.refused(key, &text, &expected))?;
+        self.state(key, &value);
+        Ok(Some(value))
     }
 
     /// A fraction above 0, up to 1.
     pub fn fraction(&mut self, key: &'static str, default: f64) -> Result<f64, PolicyError> {
         let parse = |text: &str| text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
-        Ok(self.read(key, "a share above 0, up to 1", parse)?.unwrap_or(default))
+        self.read_or(key, "a share above 0, up to 1", default, parse)
     }
 
     /// A whole number from `least` on, below 2^20.
     pub fn number(&mut self, key: &'static str, least: usize, default: usize) -> Result<usize, PolicyError> {
         let parse = |text: &str| text.parse().ok().filter(|n| (least..1 << 20).contains(n));
-        Ok(self.read(key, &format!("a number from {least}"), parse)?.unwrap_or(default))
+        self.read_or(key, &format!("a number from {least}"), default, parse)
     }
 
     /// `on` or `off`.
     pub fn switch(&mut self, key: &'static str, default: bool) -> Result<bool, PolicyError> {
-        let parse = |text: &str| match text {
-            "on" => Some(true),
-            "off" => Some(false),
-            _ => None,
-        };
-        Ok(self.read(key, "on or off", parse)?.unwrap_or(default))
+        let parse = |text: &str| ["on", "off"].into_iter().find(|known| *known == text);
+        Ok(self.read_or(key, "on or off", if default { "on" } else { "off" }, parse)? == "on")
     }
 
     /// A method of top-k selection, under the key `topk`.
     pub fn top_k(&mut self, default: TopK) -> Result<TopK, PolicyError> {
         let names = TopK::ALL.map(|method| method.to_string()).join(", ");
-        Ok(self.read("topk", &format!("one of {names}"), |text| text.parse().ok())?.unwrap_or(default))
+        self.read_or("topk", &format!("one of {names}"), default, |text| text.parse().ok())
     }
 
     /// The error for `value` of the option `key`.

@@ -4,7 +4,7 @@
 //! needs fresh masks, and a hidden choice costs many exchanges on top. A store that is full therefore lets a whole
 //! block go at once, and is left alone until it is full again.
 
-use crate::{Budget, Piece, PolicyError, PolicyOptions, Setting};
+use crate::{Budget, Piece, PolicyError, PolicyOptions};
 
 /// The share of tokens that a policy keeps unless told otherwise.
 pub const DEFAULT_BUDGET: Budget = Budget::Share(0.25);
@@ -57,29 +57,21 @@ impl Schedule {
             return Err(options.no_effect("block", "a budget that is a share of the prompt"));
         }
         let default = budget.tokens().map_or(1, |tokens| (tokens / BLOCKS).max(1));
-        let block = options.number("block", 1, default)?;
+        // A share of the prompt has no blocks.
+        let has_blocks = later == Later::Always || budget.tokens().is_some();
+        let block = if has_blocks { options.number("block", 1, default)? } else { default };
         if let Some(most) = budget.tokens().map(|tokens| tokens / 2).filter(|most| block > *most) {
             return Err(options.refused("block", &block.to_string(), &format!("at most half of the budget, {most}")));
         }
         let chunk = |text: &str| match text {
-            "off" => Some(None),
-            number => number.parse().ok().filter(|n| (1..1 << 20).contains(n)).map(Some),
+            "off" => Some(text.to_owned()),
+            number => number.parse().ok().filter(|n| (1..1 << 20).contains(n)).map(|n: usize| n.to_string()),
         };
         let prefill = match options.lists("prefill") {
-            true => options.read("prefill", "a number of tokens, or off", chunk)?.flatten(),
+            true => options.read_or("prefill", "a number of tokens, or off", "off".into(), chunk)?.parse().ok(),
             false => None,
         };
         Ok(Schedule { budget, block, prefill })
-    }
-
-    /// The settings that [`read`](Schedule::read) reads, `prefill` also for policies without that option.
-    pub fn settings(&self, later: Later) -> Vec<Setting> {
-        let mut settings = vec![Setting::new("budget", self.budget)];
-        if later == Later::Always || self.budget.tokens().is_some() {
-            settings.push(Setting::new("block", self.block));
-        }
-        settings.push(Setting::new("prefill", self.prefill.map_or_else(|| "off".into(), |n| n.to_string())));
-        settings
     }
 
     /// Tokens left of `held` where `most` may stay: a block less than that, and one more because a token that came in

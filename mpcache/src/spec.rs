@@ -19,6 +19,7 @@ use crate::{HeadShape, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting};
 pub struct PolicySpec {
     policy: PolicyHelp,
     options: BTreeMap<&'static str, String>,
+    stated: Vec<Setting>,
     settings: Known,
 }
 
@@ -47,7 +48,8 @@ impl Default for PolicySpec {
     /// The policy `full`.
     fn default() -> Self {
         const FULL: PolicyHelp = Full::POLICIES[0].help();
-        PolicySpec { policy: FULL, options: BTreeMap::new(), settings: Known::BuiltIn(BuiltIn::Full(Full)) }
+        let settings = Known::BuiltIn(BuiltIn::Full(Full));
+        PolicySpec { policy: FULL, options: BTreeMap::new(), stated: Vec::new(), settings }
     }
 }
 
@@ -135,9 +137,8 @@ impl PolicySpec {
     }
 
     /// Every option with the value in force, given or default: the policy as a report states it.
-    pub fn settings(&self) -> Vec<Setting> {
-        // Policies that share their settings with others do not take all of them.
-        self.settings.settings().settings().into_iter().filter(|setting| self.takes(setting.key)).collect()
+    pub fn settings(&self) -> &[Setting] {
+        &self.stated
     }
 
     /// The facts that both parties learn under these settings, besides the lengths of prompt and text: a line for
@@ -165,8 +166,8 @@ impl PolicySpec {
         let built_in = BuiltIn::parse(name, &options).map(|parsed| parsed.map(|parsed| parsed.map(Known::BuiltIn)));
         let registered = || Some(registry::parse(name, &options)?.map(|parsed| parsed.map(Known::Registered)));
         let unknown = || Err(PolicyError::Name { name: name.into(), known: Self::known().collect() });
-        let Parsed { policy, options, settings } = built_in.or_else(registered).unwrap_or_else(unknown)?;
-        Ok(PolicySpec { policy, options, settings })
+        let Parsed { policy, options, stated, settings } = built_in.or_else(registered).unwrap_or_else(unknown)?;
+        Ok(PolicySpec { policy, options, stated, settings })
     }
 }
 
@@ -234,10 +235,10 @@ mod tests {
     fn settings_written_out_give_the_same_policy() {
         for (PolicyHelp { name, keys, .. }, spec) in PolicySpec::help().zip(PolicySpec::examples()) {
             for Setting { key, value } in spec.settings() {
-                assert!(keys.contains(&key), "{name}: {key}");
+                assert!(keys.contains(key), "{name}: {key}");
                 // The default window depends on the prompt and has no value of its own.
                 if !value.contains("long prompts") {
-                    assert_eq!(spec.with(key, &value).unwrap().settings, spec.settings, "{name}: {key}={value}");
+                    assert_eq!(spec.with(key, value).unwrap().settings, spec.settings, "{name}: {key}={value}");
                 }
             }
         }

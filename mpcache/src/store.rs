@@ -38,11 +38,12 @@ pub struct Store<E: Engine> {
 impl<E: Engine> Store<E> {
     /// An empty store, of layer `layer` of the model.
     pub fn new(layer: usize, shape: HeadShape) -> Self {
-        Store::divided(layer, shape, vec![(0..shape.kv_heads).collect()])
+        Store::divided(layer, shape, vec![(0..shape.kv_heads).collect()], None)
     }
 
-    /// An empty store of parts with these key/value heads, in which every head stands once.
-    pub(crate) fn divided(layer: usize, shape: HeadShape, parts: Vec<Vec<usize>>) -> Self {
+    /// An empty store of parts with these key/value heads, in which every head stands once. Scores are capped at
+    /// `soft_cap` before a softmax. Positions are recorded where values are seen.
+    pub(crate) fn divided(layer: usize, shape: HeadShape, parts: Vec<Vec<usize>>, soft_cap: Option<f32>) -> Self {
         assert!(parts.iter().all(|heads| heads.is_sorted() && !heads.is_empty()), "parts {parts:?}");
         let mut all = parts.concat();
         all.sort_unstable();
@@ -56,8 +57,8 @@ impl<E: Engine> Store<E> {
             shape,
             padding: None,
             hidden: None,
-            soft_cap: None,
-            positions: None,
+            soft_cap,
+            positions: E::CLEAR.then(|| Positions::new(shape.kv_heads)),
         }
     }
 
@@ -66,16 +67,6 @@ impl<E: Engine> Store<E> {
         let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
         let (hidden, positions) = (self.hidden.clone(), self.positions.clone());
         Some(Store { parts, hidden, positions, ..*self })
-    }
-
-    /// Starts to record the positions of tokens, before the first one.
-    pub(crate) fn track(&mut self) {
-        self.positions = Some(Positions::new(self.shape.kv_heads));
-    }
-
-    /// Says that scores are capped before a softmax.
-    pub(crate) fn cap_scores(&mut self, cap: Option<f32>) {
-        self.soft_cap = cap;
     }
 
     /// The bound that scores are capped at before a softmax, if they are. Scores by which tokens are ranked are not
@@ -215,11 +206,6 @@ impl<E: Engine> Store<E> {
         let mut places: Vec<usize> = (0..heads.len()).collect();
         places.sort_unstable_by_key(|place| heads[*place]);
         take(&E::Tensor::concat(axis, &parts.iter().collect::<Vec<_>>()), axis, &places)
-    }
-
-    /// Keys by head and transposed, (kv_heads, head_dim, tokens): the right operand of the scores.
-    pub fn keys_by_head(&self) -> E::Tensor {
-        self.whole().keys_by_head()
     }
 
     /// Values by head, (kv_heads, tokens, head_dim): the right operand of the mix.

@@ -157,5 +157,5 @@ fn replaced_rows_keep_the_count_of_seen_tokens() {
     store.replace(Shape(vec![2, 3]), Shape(vec![2, 3]));
     store.append(&Shape(vec![1, 3]), &Shape(vec![1, 3]));
     assert_eq!((store.len(), store.seen()), (3, 6));
-    assert_eq!(store.keys_by_head(), Shape(vec![1, 3, 3]));
+    assert_eq!(store.values_by_head(), Shape(vec![1, 3, 3]));
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::{Error, Select};
 use mpcache::attention::{Attended, causal};
-use mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
+use mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
 use ndarray::{ArrayD, Axis};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -75,10 +75,6 @@ impl PolicyFamily for Function {
     }];
 
     const REQUIRED: &'static str = "function=NAME";
-
-    fn settings(&self) -> Vec<Setting> {
-        vec![Setting::new("function", &self.name), Setting::new("budget", self.budget)]
-    }
 
     fn facts(&self) -> Facts {
         // The function sees scores.

@@ -74,7 +74,7 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
 /// Ids at equal distances, an end of text first: many models have their largest activations there.
 fn spread(spec: &ModelSpec) -> Vec<u32> {
     let vocabulary = spec.vocabulary();
-    let first = spec.eos().iter().copied().filter(|id| (*id as usize) < vocabulary).take(1);
+    let first = spec.eos().into_iter().filter(|id| (*id as usize) < vocabulary).take(1);
     let steps = RANGE_CHECK_TOKENS.min(vocabulary);
     first.chain((0..steps).map(|i| (i * vocabulary / steps) as u32)).collect()
 }

@@ -7,26 +7,17 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum SpreadError {
     /// A job of several ranks, in a program that cannot talk to them.
-    #[error("mpirun started {ranks} ranks, but this program was built without MPI: cargo build --features mpi")]
-    NotBuilt {
-        /// Ranks of the job.
-        ranks: usize,
-    },
+    #[error("mpirun started {0} ranks, but this program was built without MPI: cargo build --features mpi")]
+    NotBuilt(usize),
     /// The MPI library cannot be used along with threads that leave it alone.
-    #[error("the MPI library gives threads at the level `{got}`, `Funneled` is needed")]
-    Threads {
-        /// Its level.
-        got: String,
-    },
+    #[error("the MPI library gives threads at the level `{0}`, `Funneled` is needed")]
+    Threads(String),
     /// MPI was initialised before.
     #[error("MPI is in use already in this process")]
     Twice,
     /// No thread for the messages between ranks.
-    #[error("cannot start a thread for messages between ranks: {what}")]
-    NoThread {
-        /// The cause.
-        what: String,
-    },
+    #[error("cannot start a thread for messages between ranks: {0}")]
+    NoThread(String),
     /// Another rank cannot go on.
     #[error("rank {rank} on {host}: {what}")]
     Rank {

@@ -40,5 +40,5 @@ fn join(_: usize) -> Result<Ranks, SpreadError> {
 
 #[cfg(not(feature = "mpi"))]
 fn join(ranks: usize) -> Result<Ranks, SpreadError> {
-    Err(SpreadError::NotBuilt { ranks })
+    Err(SpreadError::NotBuilt(ranks))
 }

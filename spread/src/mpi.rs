@@ -30,7 +30,7 @@ impl World {
     pub(crate) fn join() -> Result<Self, SpreadError> {
         let (universe, got) = mpi::initialize_with_threading(Threading::Funneled).ok_or(SpreadError::Twice)?;
         if got < Threading::Funneled {
-            return Err(SpreadError::Threads { got: format!("{got:?}") });
+            return Err(SpreadError::Threads(format!("{got:?}")));
         }
         Ok(World { world: universe.world(), _universe: universe })
     }

@@ -37,7 +37,7 @@ impl Owner {
             work_off(&comm, &queue);
         };
         let thread = thread::Builder::new().name("waggle-ranks".into()).spawn(run);
-        let thread = thread.map_err(|error| SpreadError::NoThread { what: error.to_string() })?;
+        let thread = thread.map_err(|error| SpreadError::NoThread(error.to_string()))?;
         answer.recv().unwrap_or(Err(SpreadError::Ended))?;
         Ok(Owner { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) })
     }

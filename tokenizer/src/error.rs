@@ -3,8 +3,6 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::text::printable;
-
 /// Longest piece of a file, in bytes, that an error quotes.
 const MAX_QUOTE_BYTES: usize = 240;
 
@@ -122,4 +120,16 @@ pub(super) fn at_most(what: &str, got: usize, limit: usize) -> Result<(), Tokeni
 
 fn quoted(text: impl ToString) -> String {
     printable(&text.to_string(), MAX_QUOTE_BYTES)
+}
+
+/// `text` without control characters, cut to `max` bytes: it may end up on the peer's terminal.
+pub fn printable(text: &str, max: usize) -> String {
+    let mut out = String::new();
+    for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+        if out.len() + c.len_utf8() > max {
+            break;
+        }
+        out.push(c);
+    }
+    out
 }

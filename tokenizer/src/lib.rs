@@ -5,13 +5,11 @@
 mod error;
 mod regex;
 mod template;
-mod text;
 mod vet;
 mod worker;
 
-pub use error::TokenizerError;
+pub use error::{TokenizerError, printable};
 pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message};
-pub use text::printable;
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 
@@ -49,10 +47,7 @@ impl Tokenizer {
     /// Those of the library. From a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or
     /// [`MAX_TEXT_IDS`], and those of a process that dies or takes too long.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        match &self.0 {
-            Place::Here(local) => local.encode(text, true),
-            Place::Worker(worker) => worker.encode(text),
-        }
+        self.ids(text, true)
     }
 
     /// Ids of a text that follows another one: without the special tokens that begin a text.
@@ -60,9 +55,13 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.ids(text, false)
+    }
+
+    fn ids(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         match &self.0 {
-            Place::Here(local) => local.encode(text, false),
-            Place::Worker(worker) => worker.encode_more(text),
+            Place::Here(local) => local.encode(text, begins),
+            Place::Worker(worker) => worker.encode(text, begins),
         }
     }
 
@@ -103,7 +102,7 @@ impl Tokenizer {
     pub fn vocabulary(&self) -> usize {
         match &self.0 {
             Place::Here(local) => local.vocabulary(),
-            Place::Worker(worker) => worker.vocabulary(),
+            Place::Worker(worker) => worker.vocabulary,
         }
     }
 

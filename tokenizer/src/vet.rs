@@ -85,21 +85,20 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     let pre_tokenizer = Chain::<PreTokenizer>::read("pre_tokenizer", "pretokenizers", file.pre_tokenizer)?;
     let post_processor = Chain::<PostProcessor>::read("post_processor", "processors", file.post_processor)?;
     let decoder = Chain::<Decoder>::read("decoder", "decoders", file.decoder)?;
-    let before = product(normalizer.stages().map(Normalizer::growth))?;
-    let between = product(pre_tokenizer.stages().map(PreTokenizer::growth))?;
-    let growth = bounded_growth("normalizer", before.saturating_mul(between))?;
-    bounded_growth("decoder", product(decoder.stages().map(Decoder::growth))?)?;
-    vet_templates(&post_processor, &ids)?;
+    let before = normalizer.stages.iter().map(Normalizer::growth);
+    let growth = bounded_growth("normalizer", before.chain(pre_tokenizer.stages.iter().map(PreTokenizer::growth)))?;
+    bounded_growth("decoder", decoder.stages.iter().map(Decoder::growth))?;
+    vet_templates(&post_processor.stages, &ids)?;
 
     let out = Out {
         version: "1.0",
         truncation: None,
         padding: None,
         added_tokens: &added,
-        normalizer: normalizer.written("normalizers")?,
-        pre_tokenizer: pre_tokenizer.written("pretokenizers")?,
-        post_processor: post_processor.written("processors")?,
-        decoder: decoder.written("decoders")?,
+        normalizer: normalizer.written()?,
+        pre_tokenizer: pre_tokenizer.written()?,
+        post_processor: post_processor.written()?,
+        decoder: decoder.written()?,
         model: &model,
     };
     Ok(Vetted { json: serde_json::to_vec(&out).map_err(TokenizerError::format)?, growth })
@@ -284,53 +283,51 @@ impl Model {
 
 /// Stages one after another; none if the file has no such part.
 struct Chain<T> {
-    /// Whether the file calls it a Sequence. An empty Sequence of decoders is not the same as no decoder.
-    sequence: bool,
+    /// The key of the list if the file calls it a Sequence. An empty Sequence of decoders is not the same as no
+    /// decoder.
+    sequence: Option<&'static str>,
     stages: Vec<T>,
 }
 
 impl<T: DeserializeOwned + Serialize> Chain<T> {
-    fn read(part: &str, key: &str, value: Value) -> Result<Self, TokenizerError> {
+    fn read(part: &str, key: &'static str, value: Value) -> Result<Self, TokenizerError> {
         let refused = |e: serde_json::Error| TokenizerError::refused(part, e);
         let mut object = match value {
-            Value::Null => return Ok(Chain { sequence: false, stages: Vec::new() }),
+            Value::Null => return Ok(Chain { sequence: None, stages: Vec::new() }),
             Value::Object(object) => object,
             _ => return Err(TokenizerError::refused(part, "it must be an object or null")),
         };
         if object.get("type").and_then(Value::as_str) != Some("Sequence") {
             let stage = serde_json::from_value(Value::Object(object)).map_err(refused)?;
-            return Ok(Chain { sequence: false, stages: vec![stage] });
+            return Ok(Chain { sequence: None, stages: vec![stage] });
         }
         let Some(Value::Array(stages)) = object.remove(key).filter(|_| object.len() == 1) else {
             return Err(TokenizerError::refused(part, format!("a Sequence has a list `{key}` and nothing else")));
         };
         at_most(&format!("stages of the {part}"), stages.len(), MAX_STAGES)?;
         let stages = stages.into_iter().map(|stage| serde_json::from_value(stage).map_err(refused));
-        Ok(Chain { sequence: true, stages: stages.collect::<Result<_, _>>()? })
+        Ok(Chain { sequence: Some(key), stages: stages.collect::<Result<_, _>>()? })
     }
 
-    fn written(&self, key: &str) -> Result<Value, TokenizerError> {
+    fn written(&self) -> Result<Value, TokenizerError> {
         let stages = serde_json::to_value(&self.stages).map_err(TokenizerError::format)?;
         Ok(match (self.sequence, stages) {
-            (true, stages) => json!({"type": "Sequence", key: stages}),
-            (false, Value::Array(mut stages)) => stages.pop().unwrap_or_default(),
-            (false, _) => Value::Null,
+            (Some(key), stages) => json!({"type": "Sequence", key: stages}),
+            (None, Value::Array(mut stages)) => stages.pop().unwrap_or_default(),
+            (None, _) => Value::Null,
         })
     }
 }
 
-impl<T> Chain<T> {
-    fn stages(&self) -> impl Iterator<Item = &T> {
-        self.stages.iter()
+/// By how much stages may lengthen a text, the product of their factors. Refuses more than [`MAX_GROWTH`].
+fn bounded_growth(
+    part: &str,
+    factors: impl Iterator<Item = Result<usize, TokenizerError>>,
+) -> Result<usize, TokenizerError> {
+    let mut growth = 1usize;
+    for factor in factors {
+        growth = growth.saturating_mul(factor?);
     }
-}
-
-/// The product of what stages do to the length of a text.
-fn product(factors: impl Iterator<Item = Result<usize, TokenizerError>>) -> Result<usize, TokenizerError> {
-    factors.into_iter().try_fold(1, |product: usize, factor| Ok(product.saturating_mul(factor?)))
-}
-
-fn bounded_growth(part: &str, growth: usize) -> Result<usize, TokenizerError> {
     if growth > MAX_GROWTH {
         let why = format!("its stages may lengthen a text {growth} times, more than {MAX_GROWTH} times");
         return Err(TokenizerError::refused(part, why));
@@ -546,13 +543,13 @@ struct SpecialToken {
 }
 
 /// A text stands in a template once, and every token of it is known; `ids` are those of the tokenizer.
-fn vet_templates(chain: &Chain<PostProcessor>, ids: &HashSet<u32>) -> Result<(), TokenizerError> {
+fn vet_templates(stages: &[PostProcessor], ids: &HashSet<u32>) -> Result<(), TokenizerError> {
     let refused = |why: String| Err(TokenizerError::refused("post_processor", why));
-    let templates = chain.stages().filter(|stage| matches!(stage, PostProcessor::TemplateProcessing { .. })).count();
+    let templates = stages.iter().filter(|stage| matches!(stage, PostProcessor::TemplateProcessing { .. })).count();
     if templates > 1 {
         return refused(format!("{templates} templates; there may be one"));
     }
-    for stage in chain.stages() {
+    for stage in stages {
         let PostProcessor::TemplateProcessing { single, pair, special_tokens } = stage else { continue };
         at_most("tokens of a template", special_tokens.len(), MAX_PIECES)?;
         for (name, token) in special_tokens {
@@ -567,11 +564,10 @@ fn vet_templates(chain: &Chain<PostProcessor>, ids: &HashSet<u32>) -> Result<(),
         for template in [single, pair] {
             at_most("pieces of a template", template.len(), MAX_PIECES)?;
             for piece in template {
-                match piece {
-                    Piece::SpecialToken { id, .. } if !special_tokens.contains_key(id) => {
-                        return refused(format!("its template has the unknown token `{id}`"));
-                    }
-                    _ => {}
+                if let Piece::SpecialToken { id, .. } = piece
+                    && !special_tokens.contains_key(id)
+                {
+                    return refused(format!("its template has the unknown token `{id}`"));
                 }
             }
         }

@@ -22,7 +22,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ impl Request {
 /// The parent's side.
 pub(super) struct Worker {
     process: Mutex<Process>,
-    vocabulary: usize,
+    pub(super) vocabulary: usize,
 }
 
 struct Process {
@@ -130,14 +130,6 @@ impl Worker {
         }
     }
 
-    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_by(Request::Encode, text)
-    }
-
-    pub(super) fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_by(Request::EncodeMore, text)
-    }
-
     pub(super) fn render(
         &self,
         template: &ChatTemplate,
@@ -152,10 +144,11 @@ impl Worker {
         })
     }
 
-    fn encode_by(&self, request: fn(String) -> Request, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    /// `begins` is that of [`Local::encode`].
+    pub(super) fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
-        let request = request(text.to_owned());
-        self.ask(&request, |response| match response {
+        let request = if begins { Request::Encode } else { Request::EncodeMore };
+        self.ask(&request(text.to_owned()), |response| match response {
             Response::Ids(ids) if ids.len() <= MAX_TEXT_IDS => Some(ids),
             _ => None,
         })
@@ -168,10 +161,6 @@ impl Worker {
             Response::Text(text) => Some(text),
             _ => None,
         })
-    }
-
-    pub(super) fn vocabulary(&self) -> usize {
-        self.vocabulary
     }
 
     fn ask<T>(&self, request: &Request, wanted: impl Fn(Response) -> Option<T>) -> Result<T, TokenizerError> {
@@ -264,7 +253,8 @@ impl Process {
     /// Waits a moment for the process to end by itself, then kills it.
     fn end(&mut self) -> Option<ExitStatus> {
         let start = Instant::now();
-        while self.lines_ended() && start.elapsed() < DEATH {
+        let ended = || matches!(self.lines.try_recv(), Err(TryRecvError::Disconnected));
+        while ended() && start.elapsed() < DEATH {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
@@ -273,10 +263,6 @@ impl Process {
         // Both fail only if it has ended.
         let _ = self.child.kill();
         self.child.wait().ok()
-    }
-
-    fn lines_ended(&self) -> bool {
-        matches!(self.lines.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected))
     }
 }
 
@@ -323,7 +309,7 @@ fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
             Ok(Request::Render(Rendering { template, messages, generate })) => {
                 template.render(&messages, generate).and_then(text)
             }
-            Ok(Request::Decode(ids)) => loaded(&tokenizer).and_then(|local| decode(local, &ids)),
+            Ok(Request::Decode(ids)) => loaded(&tokenizer).and_then(|local| local.decode(&ids)).and_then(text),
             Err(error) => Err(error),
         };
         let response = response.unwrap_or_else(Response::Failed);
@@ -343,10 +329,6 @@ fn encode(local: &Local, text: &str, begins: bool) -> Result<Response, Tokenizer
     let ids = local.encode(text, begins)?;
     at_most("ids of a text", ids.len(), MAX_TEXT_IDS)?;
     Ok(Response::Ids(ids))
-}
-
-fn decode(local: &Local, ids: &[u32]) -> Result<Response, TokenizerError> {
-    text(local.decode(ids)?)
 }
 
 fn text(text: String) -> Result<Response, TokenizerError> {
@@ -438,8 +420,8 @@ mod tests {
     fn a_process_that_is_gone_stays_gone() {
         let script = "read line; echo '{\"loaded\":{\"vocabulary\":7}}'; read line; echo bye; exec sleep 100";
         let worker = shell(script, WorkerCommand::TIME_OUT).unwrap();
-        assert_eq!(worker.vocabulary(), 7);
-        let first = worker.encode("a").unwrap_err();
+        assert_eq!(worker.vocabulary, 7);
+        let first = worker.encode("a", true).unwrap_err();
         assert!(matches!(first, TokenizerError::Nonsense { .. }), "{first}");
         assert_eq!(worker.decode(&[1]).unwrap_err(), first);
     }

@@ -1,10 +1,10 @@
 //! A layer of the program.
 
-use engine::{Engine, Tensor};
+use engine::{Engine, Gelu, Tensor};
 use mpcache::{HeadShape, KvCache};
 
 use super::layer::Layer;
-use crate::layers::{activate, attend, gain, last};
+use crate::config::Activation;
 use crate::rope::{Angles, turn};
 use crate::style::{Mlp, Norms, QkNorm, Style};
 
@@ -151,4 +151,51 @@ impl<W> Block<'_, W> {
             gain(s, &normed, gains)
         })
     }
+}
+
+fn activate<E: Engine>(engine: &mut E, function: Activation, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+    match function {
+        Activation::GeluTanh => engine.gelu(x, Gelu::Tanh),
+        Activation::GeluErf => engine.gelu(x, Gelu::Erf),
+        Activation::Silu => engine.silu(x),
+        Activation::Relu => engine.relu(x),
+        Activation::Registered(function) => function.apply(engine, x),
+    }
+}
+
+/// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
+/// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
+fn attend<E: Engine>(
+    engine: &mut E,
+    cache: &mut KvCache<E>,
+    layer: usize,
+    q: &E::Tensor,
+    k: &E::Tensor,
+    v: &E::Tensor,
+    wanted: usize,
+) -> Result<Option<E::Tensor>, engine::Error> {
+    let n = q.shape()[0];
+    let window = cache.observation_window(layer, n).max(wanted);
+    if window == 0 {
+        cache.append(engine, layer, k, v)?;
+        return Ok(None);
+    }
+    let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);
+    let mixed = cache.attend(engine, layer, &q, k, v)?;
+    Ok((wanted > 0).then(|| mixed.slice(0, window - wanted..window)))
+}
+
+/// x (n, width) times the gains (1, width) of a norm that no matrix follows, or none at once: entry by entry.
+fn gain<E: Engine>(engine: &mut E, x: &E::Tensor, gains: &E::Weight) -> Result<E::Tensor, engine::Error> {
+    engine.scope("gain", |e| {
+        let row = e.rows(gains, 0, 1)?;
+        let rows = E::Tensor::concat(0, &vec![&row; x.shape()[0]]);
+        e.mul(x, &rows)
+    })
+}
+
+/// The last `wanted` rows of x.
+fn last<T: Tensor>(x: &T, wanted: usize) -> T {
+    let n = x.shape()[0];
+    if wanted == n { x.clone() } else { x.slice(0, n - wanted..n) }
 }

@@ -138,10 +138,6 @@ impl Family for Gemma2Config {
         self.gemma.check(self.common.num_hidden_layers)
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         self.gemma.style(&self.common)
     }

@@ -66,10 +66,6 @@ impl Family for Gemma3Config {
         self.gemma.check(self.common.num_hidden_layers)
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         let global = &self.common.rope;
         let local = RopeConfig {

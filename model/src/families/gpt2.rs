@@ -88,10 +88,6 @@ impl Family for Gpt2Config {
         epsilon("layer_norm_epsilon", self.layer_norm_epsilon)
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.eos_token_id
-    }
-
     fn style(&self) -> Style {
         let head_dim = self.n_embd / self.n_head;
         let root = if self.scale_attn_weights { 1.0 / (head_dim as f32).sqrt() } else { 1.0 };
@@ -121,6 +117,7 @@ impl Family for Gpt2Config {
             head_bias: false,
             tied: self.tie_word_embeddings,
             embedding_scale: None,
+            eos: self.eos_token_id.clone(),
         }
     }
 }

@@ -79,10 +79,6 @@ impl Family for GptNeoXConfig {
         Ok(())
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         Style { names: NAMES, norms: Norms::Parallel, ..Style::llama(&self.common).with_layer_norms() }
     }

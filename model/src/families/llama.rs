@@ -96,10 +96,6 @@ impl Family for LlamaConfig {
         epsilon("rms_norm_eps", self.rms_norm_eps)
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.eos_token_id
-    }
-
     fn style(&self) -> Style {
         Style {
             qkv_bias: self.attention_bias,

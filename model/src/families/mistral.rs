@@ -37,10 +37,6 @@ impl Family for MistralConfig {
         self.common.check()
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     // ANCHOR: style
     fn style(&self) -> Style {
         let windows = vec![self.sliding_window; self.common.num_hidden_layers];

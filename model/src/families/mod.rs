@@ -53,9 +53,6 @@ pub(crate) trait Family: Sized {
     /// Refuses sizes that are not safe to multiply, and numbers that make no model. A peer may have sent them.
     fn check(&self) -> Result<(), ConfigError>;
 
-    /// Ids that end a text.
-    fn eos(&self) -> &[u32];
-
     /// The sizes of a configuration that was [checked](Family::check), its tensors, and how the decoder computes it.
     fn style(&self) -> Style;
 }

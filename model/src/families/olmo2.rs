@@ -43,10 +43,6 @@ impl Family for Olmo2Config {
         self.common.check()
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         Style {
             names: NAMES,

@@ -103,10 +103,6 @@ impl Family for OptConfig {
         Ok(())
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.eos_token_id
-    }
-
     fn style(&self) -> Style {
         let gpt2 = Gpt2Config {
             vocab_size: self.vocab_size,
@@ -120,7 +116,7 @@ impl Family for OptConfig {
             scale_attn_weights: true,
             scale_attn_by_inverse_layer_idx: false,
             tie_word_embeddings: self.tie_word_embeddings,
-            eos_token_id: Vec::new(),
+            eos_token_id: self.eos_token_id.clone(),
         };
         Style { names: NAMES, positions: Positions::Learned { offset: OFFSET }, ..gpt2.style() }
     }

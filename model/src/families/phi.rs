@@ -58,10 +58,6 @@ impl Family for PhiConfig {
         self.common.check()
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         let style = Style::llama(&self.common);
         Style { names: NAMES, norms: Norms::Parallel, head_bias: true, ..style.with_layer_norms() }

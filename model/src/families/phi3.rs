@@ -56,10 +56,6 @@ impl Family for Phi3Config {
         self.common.check()
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         let windows = vec![self.sliding_window; self.common.num_hidden_layers];
         Style { names: NAMES, windows, ..Style::llama(&self.common) }

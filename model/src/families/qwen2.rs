@@ -44,10 +44,6 @@ impl Family for Qwen2Config {
         self.windows.check(self.common.num_hidden_layers)
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         Style { windows: self.windows.each(), qkv_bias: true, ..Style::llama(&self.common) }
     }

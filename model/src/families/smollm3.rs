@@ -69,10 +69,6 @@ impl Family for SmolLm3Config {
         check_length("no_rope_layers", self.no_rope_layers.len(), self.common.num_hidden_layers)
     }
 
-    fn eos(&self) -> &[u32] {
-        &self.common.eos_token_id
-    }
-
     fn style(&self) -> Style {
         Style {
             windows: self.windows.each(),

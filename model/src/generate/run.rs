@@ -19,6 +19,8 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     options: &'a GenerateOptions,
     hooks: &'a mut dyn Hooks<E>,
     spec: ModelSpec,
+    /// Ids at which the text may stop.
+    ends: Vec<u32>,
     text: Text<'n>,
     feed: Feed,
     /// Tokens of the next pass that go through the model together.
@@ -92,6 +94,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             chunk: chunk_size(&spec, cache.tokens() + prompt.count, options.prefill_chunk),
             text: Text { words: ids.len(), ids, next },
             feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
+            ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
             steady: options.draft.and_then(Drafts::schedule),
             surprisal: Surprisal::default(),
             over: false,
@@ -132,7 +135,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             self.out.tokens.extend(token);
             self.hooks.token(self.engine, step, token);
         }
-        let ended = self.out.tokens.last().is_some_and(|token| self.ends(*token));
+        let ended = self.out.tokens.last().is_some_and(|token| self.ends.contains(token));
         self.over |= self.options.pad_answer && ended;
         let left = self.options.tokens - self.out.count;
         if left == 0 || self.agree_to_stop(picked.is_some().then_some(ended))? {
@@ -156,11 +159,6 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         self.out
     }
 
-    /// Whether `token` ends a text.
-    fn ends(&self, token: u32) -> bool {
-        self.options.stop_at_eos && self.spec.eos().contains(&token)
-    }
-
     /// The last hidden states of the pass: all that somebody looks at.
     fn read(&mut self) -> Result<E::Tensor, Error> {
         let Feed { ids, count, drafted } = &self.feed;
@@ -175,8 +173,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 
     /// Opens what the client learns of `hidden`, and picks the tokens after the row `first`.
     fn reveal(&mut self, hidden: &E::Tensor, first: usize) -> Result<Revealed, Error> {
-        let Run { engine, model, cache, options, spec, text, feed, surprisal, out, .. } = self;
-        let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
+        let Run { engine, model, cache, options, ends, text, feed, surprisal, out, .. } = self;
+        let ends = |token: u32| ends.contains(&token);
         let (index, guesses) = (out.count, feed.guesses());
         match options.reveal {
             Reveal::Logits => {

@@ -1,6 +1,5 @@
 //! Checkpoints as they should be, in every supported form, and checkpoints that lie.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -11,37 +10,28 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
 use crate::support::naive::{Published, Weights};
-use crate::support::{load, logits, write_checkpoint};
+use crate::support::{load, logits, patterned, spec, write_checkpoint, write_dir};
 
 fn gpt2() -> (ModelSpec, Value) {
     let config =
         json!({"model_type": "gpt2", "vocab_size": 7, "n_positions": 8, "n_embd": 6, "n_layer": 2, "n_head": 2});
-    (ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap(), config)
+    (spec(&config), config)
 }
 
-/// Values that every 16-bit format holds exactly.
-fn weights(spec: &ModelSpec) -> Weights {
-    let tensor = |t: model::TensorSpec| {
-        let len = t.shape.iter().product::<usize>();
-        let salt = t.name.len();
-        let data = (0..len).map(|i| ((i * 7 + salt) % 13) as f32 / 8.0 - 0.75).collect();
-        (t.name, Published { shape: t.shape, data })
-    };
-    spec.tensors().into_iter().map(tensor).collect()
-}
-
-fn write_as(path: &Path, weights: &Weights, dtype: Dtype) {
-    let encode = |v: f32| match dtype {
+/// Writes `weights` by the format's own library, each in the type that `dtype` says of its name.
+pub(crate) fn write_as(path: &Path, weights: &Weights, dtype: impl Fn(&str) -> Dtype) {
+    let encode = |name: &str, v: f32| match dtype(name) {
         Dtype::F16 => f16::from_f32(v).to_le_bytes().to_vec(),
         Dtype::BF16 => bf16::from_f32(v).to_le_bytes().to_vec(),
         Dtype::F64 => f64::from(v).to_le_bytes().to_vec(),
+        Dtype::U8 | Dtype::BOOL => vec![v as u8],
         _ => v.to_le_bytes().to_vec(),
     };
-    let bytes: HashMap<&String, Vec<u8>> =
-        weights.iter().map(|(name, t)| (name, t.data.iter().flat_map(|v| encode(*v)).collect())).collect();
-    let views = bytes
-        .iter()
-        .map(|(name, data)| (name.as_str(), TensorView::new(dtype, weights[*name].shape.clone(), data).unwrap()));
+    let bytes: Vec<(&String, Vec<u8>)> =
+        weights.iter().map(|(name, t)| (name, t.data.iter().flat_map(|v| encode(name, *v)).collect())).collect();
+    let views = bytes.iter().map(|(name, data)| {
+        (name.as_str(), TensorView::new(dtype(name), weights[*name].shape.clone(), data).unwrap())
+    });
     safetensors::serialize_to_file(views, None, path).unwrap();
 }
 
@@ -53,15 +43,14 @@ fn rows(dir: &Path) -> Vec<f32> {
 #[test]
 fn types_prefixes_and_shards_give_the_same_model() {
     let (spec, config) = gpt2();
-    let weights = weights(&spec);
+    let weights = patterned(&spec);
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    write_dir(dir, &config, &weights);
     let file = dir.join("model.safetensors");
-    write_checkpoint(&file, &weights);
     let want = rows(dir);
     for dtype in [Dtype::F16, Dtype::BF16] {
-        write_as(&file, &weights, dtype);
+        write_as(&file, &weights, |_| dtype);
         assert_eq!(rows(dir), want, "{dtype:?}");
     }
     // The base model's names, and buffers that are no weights.
@@ -99,14 +88,16 @@ fn types_prefixes_and_shards_give_the_same_model() {
 #[test]
 fn lies_are_refused_by_tensor_name() {
     let (spec, config) = gpt2();
-    let honest = weights(&spec);
+    let honest = patterned(&spec);
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    let refuse = |weights: &Weights| -> Error {
-        write_checkpoint(&dir.join("model.safetensors"), weights);
+    let opened = || {
         let files = ModelFiles::open(dir).unwrap();
         Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).err().unwrap()
+    };
+    let refuse = |weights: &Weights| -> Error {
+        write_dir(dir, &config, weights);
+        opened()
     };
     for name in spec.tensors().into_iter().map(|t| t.name) {
         let mut missing = honest.clone();
@@ -139,9 +130,8 @@ fn lies_are_refused_by_tensor_name() {
             assert_eq!((tensor, *position), (&name, honest[&name].data.len() - 1));
         }
     }
-    write_as(&dir.join("model.safetensors"), &honest, Dtype::F64);
-    let files = ModelFiles::open(dir).unwrap();
-    let error = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).err().unwrap();
+    write_as(&dir.join("model.safetensors"), &honest, |_| Dtype::F64);
+    let error = opened();
     assert!(error.to_string().contains("type F64"), "{error}");
 }
 
@@ -195,8 +185,7 @@ fn broken_files_are_refused_without_a_panic_or_an_allocation() {
     }
     // Cutting an honest file at any place is noticed.
     let (spec, config) = gpt2();
-    fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    write_checkpoint(&path, &weights(&spec));
+    write_dir(dir, &config, &patterned(&spec));
     let whole = fs::read(&path).unwrap();
     for cut in (0..whole.len()).step_by(97) {
         fs::write(&path, &whole[..cut]).unwrap();

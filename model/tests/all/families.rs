@@ -14,7 +14,7 @@ use ndarray::Array2;
 use protocols::{Evaluation, Fixed, FixedLoader};
 use serde_json::Value;
 
-use crate::support::{load, logits};
+use crate::support::{load, logits, sampled};
 
 /// Largest difference to a reference logit, as a share of the largest one.
 const MAX_LOGIT_ERROR: f32 = 1e-4;
@@ -141,12 +141,7 @@ fn policies_act_on_layers_without_windows() {
         let model = load(files);
         let ids = &references(&dir)[0].ids;
         let options = GenerateOptions { tokens: 8, policy, ..crate::support::fine() };
-        let input = Input { ids: Some(ids), count: ids.len() };
-        let run = |options: &GenerateOptions| {
-            let mut sampler = Sampler::greedy();
-            generate(&mut Float::default(), &model, input, options, Next::Pick(&mut sampler), &mut NoHooks)
-        };
-        match run(&options) {
+        match sampled(&model, ids, &options, &mut Sampler::greedy()) {
             Ok(pruned) => {
                 assert!(windows.pruned() > 0, "{name}");
                 let compared =

@@ -4,19 +4,18 @@ use std::collections::HashSet;
 
 use engine::Float;
 use model::{
-    Activation, DType, Error, GenerateOptions, Hooks, Input, ModelFiles, ModelSpec, Next, NoHooks, Reveal, Sampler,
-    Step, bundled, check, generate, synthesize,
+    Activation, DType, Error, GenerateOptions, Hooks, Input, ModelFiles, ModelSpec, Next, Reveal, Sampler, Step,
+    bundled, check, generate, synthesize,
 };
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use testing::asset;
 use tokenizer::{Tokenizer, TokenizerError};
 
-use crate::support::{FloatModel, greedy, load, logits};
+use crate::support::{FloatModel, greedy, load, logits, sampled};
 
 fn run(model: &FloatModel, prompt: &[u32], options: &GenerateOptions, sampler: &mut Sampler) -> model::Generation {
-    let input = Input { ids: Some(prompt), count: prompt.len() };
-    generate(&mut Float::default(), model, input, options, Next::Pick(sampler), &mut NoHooks).unwrap()
+    sampled(model, prompt, options, sampler).unwrap()
 }
 
 #[test]
@@ -99,15 +98,17 @@ fn hooks_see_every_step_and_can_end_it() {
     let mut sampler = Sampler::greedy();
     let mut diary = Diary { stop_after: 3, ..Diary::default() };
     let options = GenerateOptions { tokens: 5, ..Default::default() };
-    let all = generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut diary).unwrap();
+    let mut run = |options: &GenerateOptions, diary: &mut Diary| {
+        generate(&mut Float::default(), &model, input, options, Next::Pick(&mut sampler), diary).unwrap()
+    };
+    let all = run(&options, &mut diary);
     assert_eq!(diary.steps[0], Step::Prefill);
     assert_eq!(diary.steps[1..], [1, 2, 3, 4].map(|index| Step::Decode { index, drafted: 0 }));
     assert_eq!((diary.layers, diary.asked, all.count), (20, 0, 5));
     assert_eq!(diary.tokens, all.tokens.iter().map(|t| Some(*t)).collect::<Vec<_>>());
     let options = GenerateOptions { stop_at_eos: true, ..options };
     let mut diary = Diary { stop_after: 3, ..Diary::default() };
-    let short =
-        generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut diary).unwrap();
+    let short = run(&options, &mut diary);
     assert_eq!((short.count, &short.tokens[..]), (3, &all.tokens[..3]));
 }
 
@@ -120,10 +121,7 @@ fn generation_ends_at_an_eos_token() {
     let long = greedy(&model, &prompt, 60).tokens;
     let first = long.iter().position(|t| *t == 0).unwrap();
     let options = GenerateOptions { tokens: 60, stop_at_eos: true, ..Default::default() };
-    let input = Input { ids: Some(&prompt), count: 7 };
-    let mut sampler = Sampler::greedy();
-    let out =
-        generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks).unwrap();
+    let out = run(&model, &prompt, &options, &mut Sampler::greedy());
     assert_eq!(out.tokens, long[..=first]);
 }
 
@@ -155,9 +153,7 @@ fn impossible_generations_are_refused_before_they_start() {
     let model = load(bundled("shakespeare-gpt2").unwrap());
     let attempt = |prompt: &[u32], tokens| {
         let options = GenerateOptions { tokens, ..Default::default() };
-        let input = Input { ids: Some(prompt), count: prompt.len() };
-        let mut sampler = Sampler::greedy();
-        generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks)
+        sampled(&model, prompt, &options, &mut Sampler::greedy())
     };
     assert!(matches!(attempt(&[], 1), Err(Error::Nothing)));
     assert!(matches!(attempt(&[1], 0), Err(Error::Nothing)));

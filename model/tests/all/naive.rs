@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
-use engine::Float;
-use model::{GenerateOptions, Input, ModelFiles, ModelSpec, Next, NoHooks, Sampler, generate};
+use model::{GenerateOptions, ModelFiles, ModelSpec, Sampler};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use testing::asset;
 
 use crate::support::naive::{self, Published, Weights};
-use crate::support::{greedy, load, logits, write_checkpoint};
+use crate::support::{FloatModel, greedy, load, logits, sampled, spec, write_dir};
 
 /// f32 against f64 on random weights whose logits are a few units large.
 const MAX_LOGIT_ERROR: f64 = 2e-4;
@@ -31,18 +30,17 @@ fn random_weights(spec: &ModelSpec, rng: &mut StdRng) -> Weights {
     spec.tensors().into_iter().map(tensor).collect()
 }
 
-fn open(dir: &Path, config: &Value, weights: &Weights) -> crate::support::FloatModel {
-    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    write_checkpoint(&dir.join("model.safetensors"), weights);
+fn open(dir: &Path, config: &Value, weights: &Weights) -> FloatModel {
+    write_dir(dir, config, weights);
     load(ModelFiles::open(dir).unwrap())
 }
 
-fn compare(model: &crate::support::FloatModel, config: &Value, weights: &Weights, ids: &[u32]) {
+fn compare(model: &FloatModel, config: &Value, weights: &Weights, ids: &[u32], within: f64) {
     let got = logits(model, ids);
     for (position, want) in naive::logits(config, weights, ids).iter().enumerate() {
         for (token, (g, w)) in got.row(position).iter().zip(want).enumerate() {
             let error = (f64::from(*g) - w).abs();
-            assert!(error <= MAX_LOGIT_ERROR, "{config}, position {position}, token {token}: {g} against {w}");
+            assert!(error <= within, "{config}, position {position}, token {token}: {g} against {w}");
         }
     }
 }
@@ -99,13 +97,13 @@ fn merge(mut base: Value, extra: Value) -> Value {
 fn every_shape_equals_its_naive_twin() {
     let mut rng = StdRng::seed_from_u64(11);
     for config in configs() {
-        let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
+        let spec = spec(&config);
         let weights = random_weights(&spec, &mut rng);
         let ids: Vec<u32> = (0..20).map(|_| rng.random_range(0..spec.vocabulary() as u32)).collect();
         let dir = tempfile::tempdir().unwrap();
         let model = open(dir.path(), &config, &weights);
         assert_eq!(model.spec(), spec);
-        compare(&model, &config, &weights, &ids);
+        compare(&model, &config, &weights, &ids, MAX_LOGIT_ERROR);
     }
 }
 
@@ -113,7 +111,7 @@ fn every_shape_equals_its_naive_twin() {
 fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
     let mut rng = StdRng::seed_from_u64(12);
     for config in configs() {
-        let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
+        let spec = spec(&config);
         let dir = tempfile::tempdir().unwrap();
         let model = open(dir.path(), &config, &random_weights(&spec, &mut rng));
         let prompt: Vec<u32> = (0..5).map(|_| rng.random_range(0..spec.vocabulary() as u32)).collect();
@@ -127,10 +125,7 @@ fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
         }
         // With the last position's logits only, the same tokens and the same logits.
         let options = GenerateOptions { tokens: 12, ..Default::default() };
-        let input = Input { ids: Some(&prompt), count: prompt.len() };
-        let mut sampler = Sampler::greedy();
-        let short =
-            generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks).unwrap();
+        let short = sampled(&model, &prompt, &options, &mut Sampler::greedy()).unwrap();
         assert_eq!(short.tokens, stepwise.tokens);
         let short = short.logits.unwrap();
         assert_eq!(short.nrows(), 12);
@@ -161,10 +156,5 @@ fn far_positions_of_the_recall_model_equal_the_twin() {
     let entry: Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
     let ids: Vec<u32> = entry["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
     let model = load(files);
-    let got = logits(&model, &ids);
-    for (position, want) in naive::logits(&config, &weights, &ids).iter().enumerate() {
-        for (g, w) in got.row(position).iter().zip(want) {
-            assert!((f64::from(*g) - w).abs() < 1e-3, "position {position}: {g} against {w}");
-        }
-    }
+    compare(&model, &config, &weights, &ids, 1e-3);
 }

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use engine::FloatLoader;
-use model::{CheckpointError, Error, Model, ModelFiles, ModelSpec};
-use safetensors::tensor::{Dtype, TensorView};
+use model::{CheckpointError, Error, Model, ModelFiles};
+use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
+use crate::checkpoint::write_as;
 use crate::support::naive::{Published, Weights};
-use crate::support::write_checkpoint;
+use crate::support::{patterned, spec, write_checkpoint, write_dir};
 
 fn gpt2() -> Value {
     json!({"model_type": "gpt2", "vocab_size": 7, "n_positions": 4, "n_embd": 6, "n_layer": 2, "n_head": 2})
@@ -20,27 +21,16 @@ fn llama() -> Value {
            "num_attention_heads": 2, "num_key_value_heads": 1})
 }
 
-fn published(spec: &ModelSpec) -> Weights {
-    let tensor = |t: model::TensorSpec| {
-        let len = t.shape.iter().product::<usize>();
-        let data = (0..len).map(|i| ((i * 7 + t.name.len()) % 13) as f32 / 8.0 - 0.75).collect();
-        (t.name, Published { shape: t.shape, data })
-    };
-    spec.tensors().into_iter().map(tensor).collect()
-}
-
 fn tensor(shape: &[usize], data: Vec<f32>) -> Published {
     Published { shape: shape.to_vec(), data }
 }
 
 /// Loads the tensors of `config` and `extra`.
 fn load(config: &Value, extra: &[(&str, Published)]) -> Result<(), CheckpointError> {
-    let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
-    let mut weights = published(&spec);
+    let mut weights = patterned(&spec(config));
     weights.extend(extra.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())));
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    write_checkpoint(&dir.path().join("model.safetensors"), &weights);
+    write_dir(dir.path(), config, &weights);
     open(dir.path())
 }
 
@@ -117,9 +107,7 @@ fn known_buffers_are_checked_for_what_they_are() {
     wrong(load(&scaled(4.0), &[(name, tensor(&[2], vec![0.5, 0.005]))]), name);
 
     let tied = "lm_head.weight";
-    let embedding = |config: &Value, name: &str| {
-        published(&ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap())[name].clone()
-    };
+    let embedding = |config: &Value, name: &str| patterned(&spec(config))[name].clone();
     let mut tied_llama = llama();
     tied_llama["tie_word_embeddings"] = json!(true);
     for (config, name) in [(gpt2(), "transformer.wte.weight"), (tied_llama, "model.embed_tokens.weight")] {
@@ -133,38 +121,28 @@ fn known_buffers_are_checked_for_what_they_are() {
 #[test]
 fn a_mask_may_have_bytes_and_a_weight_may_not() {
     let config = gpt2();
-    let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
-    let weights = published(&spec);
+    let mut weights = patterned(&spec(&config));
+    let mask = (0..16).map(|i| if i % 4 <= i / 4 { 1.0 } else { 0.0 }).collect();
+    weights.insert("h.0.attn.bias".into(), tensor(&[1, 1, 4, 4], mask));
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    let write = |as_bytes: &str| {
-        let mask: Vec<u8> = (0..16).map(|i| u8::from(i % 4 <= i / 4)).collect();
-        let data = |(name, t): (&String, &Published)| match name == as_bytes {
-            true => (name.clone(), Dtype::U8, t.shape.clone(), vec![1; t.data.len()]),
-            false => {
-                (name.clone(), Dtype::F32, t.shape.clone(), t.data.iter().flat_map(|v| v.to_le_bytes()).collect())
-            }
-        };
-        let mut tensors: Vec<_> = weights.iter().map(data).collect();
-        tensors.push(("h.0.attn.bias".into(), Dtype::BOOL, vec![1, 1, 4, 4], mask));
-        let views = tensors
-            .iter()
-            .map(|(name, dtype, shape, data)| (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap()));
-        safetensors::serialize_to_file(views, None, &dir.path().join("model.safetensors")).unwrap();
+    write_dir(dir.path(), &config, &weights);
+    let load = |as_bytes: &str| {
+        write_as(&dir.path().join("model.safetensors"), &weights, |name| match name {
+            "h.0.attn.bias" => Dtype::BOOL,
+            name if name == as_bytes => Dtype::U8,
+            _ => Dtype::F32,
+        });
+        open(dir.path())
     };
-    write("");
-    open(dir.path()).unwrap();
-    write("transformer.ln_f.bias");
-    let error = open(dir.path()).unwrap_err();
+    load("").unwrap();
+    let error = load("transformer.ln_f.bias").unwrap_err();
     assert!(matches!(&error, CheckpointError::Type { tensor, .. } if tensor == "transformer.ln_f.bias"), "{error}");
 }
 
 #[test]
 fn a_tensor_in_two_files_is_refused() {
-    let config = gpt2();
-    let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let all = published(&spec);
+    let all = patterned(&spec(&gpt2()));
     let twice: Weights = all.iter().take(1).map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
     let (first, second) = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors");
     write_checkpoint(&dir.path().join(first), &all);

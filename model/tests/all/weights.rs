@@ -7,6 +7,8 @@ use ndarray::{Array1, Array2, Axis, concatenate, s};
 use protocols::{FRAC, FixedLoader, FixedWeight};
 use serde_json::json;
 
+use crate::support::pattern;
+
 fn fixed(spec: &ModelSpec, checkpoint: &Checkpoint) -> Model<FixedWeight> {
     Model::load(&mut FixedLoader::default(), spec, Some(checkpoint)).expect("a model")
 }
@@ -111,15 +113,14 @@ fn gpt2_is_folded_as_in_memory() {
 fn shards_of_every_type_are_read_as_they_were_written() {
     let config =
         json!({"model_type": "gpt2", "vocab_size": 7, "n_positions": 8, "n_embd": 6, "n_layer": 2, "n_head": 2});
-    let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).expect("a configuration");
-    let value = |name: &str, i: usize| ((i * 7 + name.len()) % 13) as f32 / 8.0 - 0.75;
+    let spec = crate::support::spec(&config);
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for shard_bytes in [None, Some(400), Some(1)] {
             let dir = tempfile::tempdir().expect("a directory");
             let dir = dir.path();
             let write = |shard_bytes| {
                 write_shards(dir, &spec.tensors(), dtype, shard_bytes, |tensor, values| {
-                    values.extend((0..tensor.shape.iter().product()).map(|i| value(&tensor.name, i)));
+                    values.extend((0..tensor.shape.iter().product()).map(|i| pattern(&tensor.name, i)));
                     Ok(())
                 })
             };
@@ -130,7 +131,7 @@ fn shards_of_every_type_are_read_as_they_were_written() {
             checkpoint.check(&spec.tensors()).expect("all tensors");
             for tensor in spec.tensors().into_iter().filter(|tensor| tensor.shape.len() == 2) {
                 let read = checkpoint.matrix(&tensor.name).expect("a matrix");
-                assert!(read.iter().enumerate().all(|(i, x)| *x == value(&tensor.name, i)), "{}", tensor.name);
+                assert!(read.iter().enumerate().all(|(i, x)| *x == pattern(&tensor.name, i)), "{}", tensor.name);
             }
             // A model in the other form would hide this one, or be hidden by it.
             let other = if shard_bytes.is_some() { None } else { Some(1) };

@@ -27,12 +27,11 @@
 use engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
-use super::stream::{Left, Stream};
 use crate::attention;
 use crate::schedule::Later;
 use crate::{
     Facts, HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
-    Setting, Store,
+    Store,
 };
 
 /// Keeps every token in some heads, or in none, and the first tokens and the latest in the others.
@@ -77,13 +76,6 @@ impl PolicyFamily for Divided {
 
     const REQUIRED: &'static str = "heads=1";
 
-    fn settings(&self) -> Vec<Setting> {
-        let mut settings: Vec<_> = self.heads.iter().map(|heads| Setting::new("heads", heads)).collect();
-        settings.extend(self.schedule.settings(Later::Always));
-        settings.push(Setting::new("sinks", self.sinks));
-        settings
-    }
-
     fn facts(&self) -> Facts {
         let shows = match self.heads {
             Some(_) => "which heads keep every token, which follows from the weights",
@@ -123,6 +115,28 @@ fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, Polic
     })
 }
 
+/// The rows of `held` that an eviction leaves: the first ones, and the latest.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    held: usize,
+    first: usize,
+    latest: usize,
+}
+
+impl Left {
+    fn first(self) -> Vec<usize> {
+        (0..self.first).collect()
+    }
+
+    fn gone(self) -> Vec<usize> {
+        (self.first..self.held - self.latest).collect()
+    }
+
+    fn latest(self) -> Vec<usize> {
+        (self.held - self.latest..self.held).collect()
+    }
+}
+
 impl Divided {
     /// The heads of `layer`, of so many, that keep every token, and those that stream.
     fn split(&self, layer: usize, heads: usize) -> [Vec<usize>; 2] {
@@ -130,6 +144,44 @@ impl Divided {
             Some(pattern) => pattern.split(layer, heads),
             None => [Vec::new(), (0..heads).collect()],
         }
+    }
+
+    /// The rows left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt
+    /// and all stay. `None` if nothing goes.
+    fn left_before<E: Select>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {
+        if store.piece().in_prompt() { None } else { self.left_over(store, part, new) }
+    }
+
+    /// The rows left after a chunk of the prompt, or all of it, has seen itself whole. `None` if nothing goes.
+    fn left_after<E: Select>(&self, store: &Store<E>, part: usize) -> Option<Left> {
+        let piece = store.piece();
+        if self.schedule.ends_chunk(piece) {
+            self.left(store, part, self.schedule.budget_of(piece.prompt), 1)
+        } else if piece.ends_prompt() {
+            self.left_over(store, part, 1)
+        } else {
+            None
+        }
+    }
+
+    /// The rows left when those go that do not fit into the budget, but none of the last `least` tokens.
+    fn left_over<E: Select>(&self, store: &Store<E>, part: usize, least: usize) -> Option<Left> {
+        let most = self.schedule.budget_of(store.seen());
+        self.left(store, part, self.schedule.left(most, store.parts()[part].len())?, least)
+    }
+
+    /// `keep` rows are left, at least the last `least` tokens, and the row of a compensation token.
+    fn left<E: Select>(&self, store: &Store<E>, part: usize, keep: usize, least: usize) -> Option<Left> {
+        let part = &store.parts()[part];
+        let (held, merged) = (part.len(), usize::from(self.compensates));
+        let keep = keep.max(least + merged);
+        if keep >= held {
+            return None;
+        }
+        let keep = keep - merged;
+        // A row that stands for others is none of the first tokens.
+        let first = self.sinks.min(keep - least).min(part.merged().map_or(usize::MAX, |merged| merged.row));
+        Some(Left { held, first, latest: keep - first })
     }
 }
 
@@ -150,11 +202,6 @@ struct Gone<T> {
 }
 
 impl<E: Select> Parts<E> {
-    fn stream(&self) -> Stream {
-        let Divided { schedule, sinks, compensates, .. } = self.settings;
-        Stream { schedule, sinks, merges: compensates }
-    }
-
     /// The part of `layer` whose heads stream, if some do.
     fn streaming(&self, layer: usize) -> Option<usize> {
         let [keep, stream] = self.settings.split(layer, self.shape.kv_heads);
@@ -171,7 +218,7 @@ impl<E: Select> Parts<E> {
         left: Left,
     ) -> Result<(), Error> {
         if !self.settings.compensates {
-            store.keep_rows(part, &left.rows());
+            store.keep_rows(part, &[left.first(), left.latest()].concat());
             return Ok(());
         }
         let of = &store.parts()[part];
@@ -206,7 +253,7 @@ impl<E: Select> Parts<E> {
 
     fn evict_prompt(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let Some(part) = self.streaming(layer) else { return Ok(()) };
-        let Some(left) = self.stream().after(store, part) else { return Ok(()) };
+        let Some(left) = self.settings.left_after(store, part) else { return Ok(()) };
         self.evict(engine, layer, store, part, left)
     }
 }
@@ -264,7 +311,7 @@ impl<E: Select> Policy<E> for Parts<E> {
     ) -> Result<E::Tensor, Error> {
         // The prompt, or a chunk of it, sees itself whole and is cut afterwards; later tokens see what is kept.
         if let Some(part) = self.streaming(layer)
-            && let Some(left) = self.stream().before(store, part, q.shape()[1])
+            && let Some(left) = self.settings.left_before(store, part, q.shape()[1])
         {
             self.evict(engine, layer, store, part, left)?;
         }
@@ -275,26 +322,5 @@ impl<E: Select> Policy<E> for Parts<E> {
 
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         self.evict_prompt(engine, layer, store)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{HeadShape, PolicySpec};
-
-    #[test]
-    fn patterns_fit_their_model() {
-        let check = |text: &str, layers| {
-            let spec: PolicySpec = text.parse().unwrap();
-            spec.check(layers, HeadShape { heads: 4, kv_heads: 2, head_dim: 8 }).map_err(|e| e.to_string())
-        };
-        assert_eq!(check("duo:heads=3", 7), Ok(()));
-        assert_eq!(check("razor:heads=3.1", 2), Ok(()));
-        let beyond = "cache policy `razor`: heads=4: expected heads below 2, as many as a layer of the model has";
-        assert_eq!(check("razor:heads=4", 1), Err(beyond.into()));
-        let layers =
-            "cache policy `duo`: heads=3.1: expected a number for each of the model's 3 layers, or one for all";
-        assert_eq!(check("duo:heads=3.1", 3), Err(layers.into()));
-        assert_eq!(check("full", 3), Ok(()));
     }
 }

@@ -16,7 +16,7 @@ use engine::{Error, Select, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention::{self, Attended};
-use crate::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
+use crate::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
 
 /// The authors' share of the attention that is to be recovered.
 const DEFAULT_RECOVERY: f64 = 0.95;
@@ -46,14 +46,6 @@ impl PolicyFamily for FastGen {
             })
         },
     }];
-
-    fn settings(&self) -> Vec<Setting> {
-        vec![
-            Setting::new("budget", self.budget),
-            Setting::new("recovery", self.recovery),
-            Setting::new("sinks", self.sinks),
-        ]
-    }
 
     fn facts(&self) -> Facts {
         Facts::in_the_clear()

@@ -3,7 +3,7 @@
 use engine::{Error, Select};
 
 use crate::attention;
-use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Store};
 
 /// Exact attention over the whole cache. Nothing is revealed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,10 +16,6 @@ impl PolicyFamily for Full {
         about: "every token looks at every token before it",
         read: |_| Ok(Full),
     }];
-
-    fn settings(&self) -> Vec<Setting> {
-        Vec::new()
-    }
 
     fn facts(&self) -> Facts {
         Facts { can_roll_back: true, ..Facts::shows("nothing") }

@@ -8,7 +8,6 @@ mod full;
 mod random;
 mod rolling;
 mod scored;
-mod stream;
 mod voting;
 
 pub use clustered::{Gather, Similarity, Sizes};

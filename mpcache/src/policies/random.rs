@@ -7,7 +7,7 @@ use rand::seq::index::sample;
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention;
-use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Store, budget};
 
 /// Attends to the first tokens, the newest, and a random choice of the others, a fresh one on every layer and step.
 /// Nothing is evicted.
@@ -32,14 +32,10 @@ impl PolicyFamily for Random {
             Ok(Random {
                 budget: options.fraction("budget", DEFAULT_BUDGET)?,
                 sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
-                seed: options.read("seed", "a number", |text| text.parse().ok())?.unwrap_or(0),
+                seed: options.read_or("seed", "a number", 0, |text| text.parse().ok())?,
             })
         },
     }];
-
-    fn settings(&self) -> Vec<Setting> {
-        vec![Setting::new("budget", self.budget), Setting::new("sinks", self.sinks), Setting::new("seed", self.seed)]
-    }
 
     fn facts(&self) -> Facts {
         Facts::shows("the whole pattern, by a public seed")

@@ -8,14 +8,14 @@
 //! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
 //! that method's documentation says.
 
-use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
+use engine::{Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use crate::attention::{self, Received};
 use crate::eviction::Scores;
 use crate::schedule::Later;
 use crate::{
     Facts, Granularity, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
-    Setting, Store, eviction,
+    Store, eviction,
 };
 
 /// The score by which tokens are evicted; the least goes first.
@@ -59,12 +59,6 @@ impl PolicyFamily for Rolling {
         },
     ];
 
-    fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Always);
-        settings.push(Setting::new("topk", self.top_k));
-        settings
-    }
-
     fn facts(&self) -> Facts {
         Facts::selecting("how many tokens are kept", self.top_k)
     }
@@ -86,21 +80,6 @@ struct Evicting<E: Select> {
     settings: Rolling,
     /// By layer the attention that every kept token received so far; only with [`EvictionScore::Accumulated`].
     layers: Vec<Option<Scores<E::Tensor>>>,
-}
-
-/// The scoring of tokens, and the method that compares scores.
-#[derive(Clone, Copy)]
-struct How {
-    score: EvictionScore,
-    method: TopK,
-    /// Of the attention received.
-    size: Received,
-}
-
-impl How {
-    fn ranking(self, k: usize, ceiling: Ceiling) -> Ranking {
-        eviction::by_attention(k, self.method, Received { ceiling, ..self.size })
-    }
 }
 
 impl EvictionScore {
@@ -144,7 +123,7 @@ impl<E: Select> Policy<E> for Evicting<E> {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let known = &mut self.layers[layer];
-        let Rolling { schedule, score, top_k } = self.settings;
+        let Rolling { schedule, score, .. } = self.settings;
         let shape = store.heads();
         let attended = attention::causal(engine, q, store)?;
         let piece = store.piece();
@@ -162,12 +141,11 @@ impl<E: Select> Policy<E> for Evicting<E> {
         let most = schedule.stay(schedule.budget_of(store.seen()));
         let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
         let size = Received::new(engine, queries, score.select(), shape)?;
-        let how = How { score, method: top_k, size };
         engine.scope("eviction", |engine| {
             let held = store.len();
             match schedule.left(most, held) {
-                Some(left) if left + 1 == held => scores = evict(engine, how, &scores, store)?,
-                Some(left) => scores = shrink(engine, how, left, &scores, store)?,
+                Some(left) if left + 1 == held => scores = self.settings.evict(engine, size, &scores, store)?,
+                Some(left) => scores = self.settings.shrink(engine, size, left, &scores, store)?,
                 None => {}
             }
             Ok(())
@@ -179,56 +157,65 @@ impl<E: Select> Policy<E> for Evicting<E> {
     }
 }
 
-/// Keeps `keep` tokens at once: the protected ones and the best of the others.
-fn shrink<E: Select>(
-    engine: &mut E,
-    how: How,
-    keep: usize,
-    known: &Scores<E::Tensor>,
-    store: &mut Store<E>,
-) -> Result<Scores<E::Tensor>, Error> {
-    let protected = how.score.protected(keep);
-    let old = store.len() - protected;
-    if keep == protected {
-        eviction::keep_latest(store, old);
-        return Ok(known.from(old));
+impl Rolling {
+    /// Ranking that finds the `k` largest of the `known` scores, which are sums of attention of this size.
+    fn ranking<T>(&self, k: usize, size: Received, known: &Scores<T>) -> Ranking {
+        eviction::by_attention(k, self.top_k, Received { ceiling: known.ceiling, ..size })
     }
-    let best = engine.top_k(&known.scores.slice(1, 0..old), &how.ranking(keep - protected, known.ceiling))?;
-    eviction::keep_scored(engine, store, &best, old, known, how.size.magnitude, how.score.select())
-}
 
-/// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
-fn evict<E: Select>(
-    engine: &mut E,
-    how: How,
-    known: &Scores<E::Tensor>,
-    store: &mut Store<E>,
-) -> Result<Scores<E::Tensor>, Error> {
-    let (tokens, kv_heads) = (store.len(), store.heads().kv_heads);
-    let old = tokens - how.score.protected(tokens - 1).min(tokens - 1);
-    let magnitude = eviction::scored_magnitude(how.size.magnitude);
-    let payload = |store: &Store<E>, range| eviction::scored_payload(store, known, how.score.select(), range);
-    let negative = engine.negate(&known.scores.slice(1, 0..old))?;
-    let least = engine.top_k(&negative, &how.ranking(1, known.ceiling))?;
-    let candidates = payload(store, 0..old);
-    let leaving = engine.gather(&least, Right::Fresh(&candidates), magnitude)?;
-    let leaving = engine.negate(&leaving)?;
-    let change = engine.add(&leaving, &payload(store, old..old + 1))?;
-    let change = engine.scatter(&least, &change, magnitude + 1)?;
-    let mut all = engine.add(&candidates, &change)?;
-    if let Some(rows) = engine.chosen(&least) {
-        store.record_kept(|head| {
-            let slot = rows[head.min(rows.len() - 1)][0];
-            (0..old).map(|i| if i == slot { old } else { i }).chain(old + 1..tokens).collect()
-        });
+    /// Keeps `keep` tokens at once: the protected ones and the best of the others.
+    fn shrink<E: Select>(
+        &self,
+        engine: &mut E,
+        size: Received,
+        keep: usize,
+        known: &Scores<E::Tensor>,
+        store: &mut Store<E>,
+    ) -> Result<Scores<E::Tensor>, Error> {
+        let protected = self.score.protected(keep);
+        let old = store.len() - protected;
+        if keep == protected {
+            eviction::keep_latest(store, old);
+            return Ok(known.from(old));
+        }
+        let best = engine.top_k(&known.scores.slice(1, 0..old), &self.ranking(keep - protected, size, known))?;
+        eviction::keep_scored(engine, store, &best, old, known, size.magnitude, self.score.select())
     }
-    if old + 1 < tokens {
-        all = E::Tensor::concat(1, &[&all, &payload(store, old + 1..tokens)]);
+
+    /// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
+    fn evict<E: Select>(
+        &self,
+        engine: &mut E,
+        size: Received,
+        known: &Scores<E::Tensor>,
+        store: &mut Store<E>,
+    ) -> Result<Scores<E::Tensor>, Error> {
+        let (tokens, kv_heads) = (store.len(), store.heads().kv_heads);
+        let old = tokens - self.score.protected(tokens - 1).min(tokens - 1);
+        let magnitude = eviction::scored_magnitude(size.magnitude);
+        let payload = |store: &Store<E>, range| eviction::scored_payload(store, known, self.score.select(), range);
+        let negative = engine.negate(&known.scores.slice(1, 0..old))?;
+        let least = engine.top_k(&negative, &self.ranking(1, size, known))?;
+        let candidates = payload(store, 0..old);
+        let leaving = engine.gather(&least, Right::Fresh(&candidates), magnitude)?;
+        let leaving = engine.negate(&leaving)?;
+        let change = engine.add(&leaving, &payload(store, old..old + 1))?;
+        let change = engine.scatter(&least, &change, magnitude + 1)?;
+        let mut all = engine.add(&candidates, &change)?;
+        if let Some(rows) = engine.chosen(&least) {
+            store.record_kept(|head| {
+                let slot = rows[head.min(rows.len() - 1)][0];
+                (0..old).map(|i| if i == slot { old } else { i }).chain(old + 1..tokens).collect()
+            });
+        }
+        if old + 1 < tokens {
+            all = E::Tensor::concat(1, &[&all, &payload(store, old + 1..tokens)]);
+        }
+        let w = all.shape()[2];
+        store.replace_by_head(&Granularity::unpack(&all.slice(2, 0..w - 1), kv_heads));
+        // A score is what was in the slot plus what the scatter added.
+        let added = engine.ceiling(Origin::Moved { magnitude: magnitude + 1 })?;
+        let scores = all.slice(2, w - 1..w).reshape(&[all.shape()[0], tokens - 1]);
+        Ok(Scores { scores, ceiling: known.ceiling.plus(added) })
     }
-    let w = all.shape()[2];
-    store.replace_by_head(&Granularity::unpack(&all.slice(2, 0..w - 1), kv_heads));
-    // A score is what was in the slot plus what the scatter added.
-    let added = engine.ceiling(Origin::Moved { magnitude: magnitude + 1 })?;
-    let scores = all.slice(2, w - 1..w).reshape(&[all.shape()[0], tokens - 1]);
-    Ok(Scores { scores, ceiling: known.ceiling.plus(added) })
 }

@@ -56,7 +56,7 @@ fn options_and_settings() {
         (
             "mpcache",
             "budget=0.25 clusters=8/4 sinks=4 similarity=linear alpha=0.6 topk=rank gather=one-hot \
-                 select=per-head static=0.5 share=on dense=0 window=0.2, or 0.1 of long prompts",
+                 select=per-head static=0.5 window=0.2, or 0.1 of long prompts share=on dense=0",
         ),
         (
             "mpcache-scores",
@@ -88,7 +88,7 @@ fn options_and_settings() {
         (
             "mpcache:clusters=32/16,alpha=0.75,static=0.3,window=0.5,dense=2,share=off,gather=scores,topk=sort",
             "budget=0.25 clusters=32/16 sinks=16 similarity=linear alpha=0.75 topk=sort gather=scores \
-                 select=per-head static=0.3 share=off dense=2 window=0.5",
+                 select=per-head static=0.3 window=0.5 share=off dense=2",
         ),
         // What follows from the size of clusters.
         (
@@ -147,6 +147,28 @@ fn values_are_checked_and_idle_options_are_refused() {
         let (name, _) = text.split_once(':').unwrap_or((text, ""));
         let space = if message.starts_with(':') { "" } else { " " };
         assert_eq!(shown(text), format!("cache policy `{name}`{space}{message}"), "{text}");
+    }
+}
+
+#[test]
+fn settings_for_another_model_are_refused() {
+    let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
+    for (text, layers, message) in [
+        ("full", 3, None),
+        ("squeeze", 1, None),
+        ("squeeze:layers=1+4", 5, None),
+        ("squeeze:layers=1+4", 4, Some("`squeeze`: layers names layer 4, the model has 4, numbered from 0")),
+        ("duo:heads=3", 7, None),
+        ("razor:heads=3.1", 2, None),
+        ("razor:heads=4", 1, Some("`razor`: heads=4: expected heads below 2, as many as a layer of the model has")),
+        (
+            "duo:heads=3.1",
+            3,
+            Some("`duo`: heads=3.1: expected a number for each of the model's 3 layers, or one for all"),
+        ),
+    ] {
+        let got = text.parse::<PolicySpec>().unwrap().check(layers, shape).err().map(|error| error.to_string());
+        assert_eq!(got, message.map(|message| format!("cache policy {message}")), "{text}, {layers}");
     }
 }
 

@@ -41,58 +41,10 @@ pub struct AttentionMeans {
 }
 
 impl AttentionMeans {
-    /// Adds what another sequence gave.
-    pub(super) fn merge(&mut self, other: AttentionMeans) {
-        let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens } = other;
-        self.mass.merge(mass);
-        self.output_error.merge(output_error);
-        self.top_k_recall.merge(top_k_recall);
-        self.layer_overlap.merge(layer_overlap);
-        self.attended.merge(attended);
-        self.attended_tokens.merge(attended_tokens);
-    }
-
-    /// The means without `other`, which was merged into them.
-    pub(super) fn without(self, other: AttentionMeans) -> AttentionMeans {
-        let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens } = other;
-        AttentionMeans {
-            mass: self.mass.without(mass),
-            output_error: self.output_error.without(output_error),
-            top_k_recall: self.top_k_recall.without(top_k_recall),
-            layer_overlap: self.layer_overlap.without(layer_overlap),
-            attended: self.attended.without(attended),
-            attended_tokens: self.attended_tokens.without(attended_tokens),
-        }
-    }
-
-    /// Attention mass kept.
-    pub fn mass(&self) -> Option<f64> {
-        self.mass.get()
-    }
-
-    /// Relative error of the attention's output.
-    pub fn output_error(&self) -> Option<f64> {
-        self.output_error.get()
-    }
-
-    /// Recall of the tokens with the largest scores.
-    pub fn top_k_recall(&self) -> Option<f64> {
-        self.top_k_recall.get()
-    }
-
-    /// Overlap of adjacent layers; `None` for a single layer.
-    pub fn layer_overlap(&self) -> Option<f64> {
-        self.layer_overlap.get()
-    }
-
-    /// Share of the tokens that was looked at.
-    pub fn attended(&self) -> Option<f64> {
-        self.attended.get()
-    }
-
-    /// Number of tokens that were looked at.
-    pub fn attended_tokens(&self) -> Option<f64> {
-        self.attended_tokens.get()
+    /// All of them, in one order.
+    pub(super) fn each(&mut self) -> [&mut Mean; 6] {
+        let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens } = self;
+        [mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens]
     }
 }
 
@@ -197,21 +149,21 @@ mod tests {
         let second = TokenSet::new(&[1, 1], 2);
         measure(&mut means, &[1.0], rows(&keys, 1), rows(&values, 0), &second, [-2.0].into_iter());
         let close = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-6, "{got:?} for {want}");
-        close(means.mass(), 0.25);
-        close(means.output_error(), 3.0);
-        close(means.top_k_recall(), 0.0);
-        close(means.attended(), 0.5);
-        assert_eq!(means.attended_tokens(), Some(1.0));
-        assert_eq!(means.layer_overlap(), None);
+        close(means.mass.get(), 0.25);
+        close(means.output_error.get(), 3.0);
+        close(means.top_k_recall.get(), 0.0);
+        close(means.attended.get(), 0.5);
+        assert_eq!(means.attended_tokens.get(), Some(1.0));
+        assert_eq!(means.layer_overlap.get(), None);
         let both = TokenSet::new(&[0, 1], 2);
         assert_eq!((second.overlap(&both), both.overlap(&second)), (1.0, 0.5));
         let mut whole = AttentionMeans::default();
         measure(&mut whole, &[1.0], rows(&keys, 1), rows(&values, 0), &both, [1.0].into_iter());
-        assert_eq!((whole.mass(), whole.top_k_recall(), whole.attended()), (Some(1.0), Some(1.0), Some(1.0)));
-        close(whole.output_error(), 0.0);
-        whole.merge(means);
-        close(whole.mass(), 0.625);
-        assert_eq!(whole.without(means).mass(), Some(1.0));
+        assert_eq!([whole.mass, whole.top_k_recall, whole.attended].map(Mean::get), [Some(1.0); 3]);
+        close(whole.output_error.get(), 0.0);
+        whole.mass.merge(means.mass);
+        close(whole.mass.get(), 0.625);
+        assert_eq!(whole.mass.without(means.mass).get(), Some(1.0));
     }
 
     #[test]
@@ -220,6 +172,6 @@ mod tests {
         let mut means = AttentionMeans::default();
         let set = TokenSet::new(&[1, 2], 3);
         measure(&mut means, &[1.0], rows(&keys, 1), rows(&keys, 1), &set, [5.5].into_iter());
-        assert_eq!(means.top_k_recall(), Some(1.0));
+        assert_eq!(means.top_k_recall.get(), Some(1.0));
     }
 }

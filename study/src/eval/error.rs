@@ -17,11 +17,8 @@ pub enum EvalError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// Neither a share of the cache nor a number of tokens.
-    #[error("a budget of {budget} is neither a share in (0, 1] nor a whole number of tokens from 2 on")]
-    Budget {
-        /// The value given.
-        budget: f64,
-    },
+    #[error("a budget of {0} is neither a share in (0, 1] nor a whole number of tokens from 2 on")]
+    Budget(f64),
     /// No position would be scored.
     #[error("a prompt of {prompt} tokens in sequences of {context}: {}", prompts_of(*context))]
     Prompt {
@@ -47,11 +44,8 @@ pub enum EvalError {
         least: usize,
     },
     /// No share of heads.
-    #[error("a share of {share} of the heads is not between 0 and 1")]
-    Share {
-        /// The value given.
-        share: f64,
-    },
+    #[error("a share of {0} of the heads is not between 0 and 1")]
+    Share(f64),
     /// A model with more heads than a pattern can name.
     #[error("a pattern names up to 128 key/value heads of a layer")]
     Heads,
@@ -100,29 +94,17 @@ pub enum EvalError {
         least: usize,
     },
     /// No depth of a text.
-    #[error("a depth of {depth} is not between 0 and 1")]
-    Depth {
-        /// The value given.
-        depth: f64,
-    },
+    #[error("a depth of {0} is not between 0 and 1")]
+    Depth(f64),
     /// A file of prompts that cannot be used.
-    #[error("the prompts are not an object of texts: {what}")]
-    Prompts {
-        /// The fault.
-        what: String,
-    },
+    #[error("the prompts are not an object of texts: {0}")]
+    Prompts(String),
     /// A text that the tokenizer does not take.
-    #[error("tokenizer: {what}")]
-    Tokenizer {
-        /// The tokenizer's words.
-        what: String,
-    },
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
     /// A policy that needs to see values on an engine that does not.
-    #[error("policy `{policy}` looks at the true scores: it needs an engine that sees its values")]
-    Blind {
-        /// The policy.
-        policy: &'static str,
-    },
+    #[error("policy `{0}` looks at the true scores: it needs an engine that sees its values")]
+    Blind(&'static str),
     /// Threads cannot be started.
     #[error("cannot start threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),

@@ -103,7 +103,7 @@ impl HeadScores {
     /// pattern can name.
     pub fn pattern(&self, share: f64) -> Result<HeadPattern, EvalError> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(EvalError::Share { share });
+            return Err(EvalError::Share(share));
         }
         let mut keeps: Vec<Vec<bool>> = self.scores.iter().map(|heads| vec![false; heads.len()]).collect();
         let all: usize = keeps.iter().map(Vec::len).sum();
@@ -395,8 +395,8 @@ mod tests {
         let scores = HeadScores { scores: vec![layer(0), layer(8)], echoes: Some(echoes) };
         let pattern = |share: f64| scores.pattern(share).unwrap().to_string();
         assert_eq!([0.0, 0.25, 0.5, 1.0].map(pattern), ["0.0", "f.0", "7f.80", "ff.ff"]);
-        assert!(matches!(scores.pattern(1.5), Err(EvalError::Share { .. })));
-        assert!(matches!(scores.pattern(f64::NAN), Err(EvalError::Share { .. })));
+        assert!(matches!(scores.pattern(1.5), Err(EvalError::Share(_))));
+        assert!(matches!(scores.pattern(f64::NAN), Err(EvalError::Share(_))));
     }
 
     #[test]

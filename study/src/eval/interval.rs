@@ -47,7 +47,7 @@ pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, 
     let (all, all_of_full) = (Totals::sum(policy), Totals::sum(full));
     let whole = all.metrics(&all_of_full);
     let without: Vec<Metrics> =
-        policy.iter().zip(full).map(|(p, f)| all.without(p).metrics(&all_of_full.without(f))).collect();
+        policy.iter().zip(full).map(|(p, f)| all.without(*p).metrics(&all_of_full.without(*f))).collect();
     let of = |metric: &Metric| {
         let scale = |m: &Metrics| (metric.of)(m).map(|value| if metric.geometric() { value.ln() } else { value });
         let centre = scale(&whole)?;

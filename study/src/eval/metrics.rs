@@ -7,10 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::EvalError;
 use super::attention::{AttentionMeans, Mean};
 use super::sequence::Sequence;
-use super::trace::Trace;
 
 /// Accuracy of one policy; the [module](super) defines each number.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Perplexity of the scored tokens.
     pub perplexity: f64,
@@ -125,6 +124,17 @@ pub const METRICS: [Metric; 13] = [
     metric!(score, "score", "Mean score of generated answers", share, |m| m.score),
 ];
 
+/// The results of a run over one sequence, to be scored.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Logits (scored positions, vocabulary).
+    pub logits: Array2<f32>,
+    /// Means of attention, where values are seen.
+    pub attention: Option<AttentionMeans>,
+    /// The tokens that were generated after the prompt, for a sequence that asks for some.
+    pub generated: Option<Vec<u32>>,
+}
+
 /// Sums over sequences.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
@@ -161,36 +171,25 @@ impl Totals {
         Ok(totals)
     }
 
-    pub(super) fn merge(&mut self, other: &Totals) {
-        let Totals { nll, accuracy, agreement, kl, exact, score, attention } = *other;
-        self.nll.merge(nll);
-        self.accuracy.merge(accuracy);
-        self.agreement.merge(agreement);
-        self.kl.merge(kl);
-        self.exact.merge(exact);
-        self.score.merge(score);
-        self.attention.merge(attention);
+    /// All sums, in one order.
+    fn each(&mut self) -> impl Iterator<Item = &mut Mean> {
+        let Totals { nll, accuracy, agreement, kl, exact, score, attention } = self;
+        [nll, accuracy, agreement, kl, exact, score].into_iter().chain(attention.each())
     }
 
     /// The sum of several.
     pub(super) fn sum(all: &[Totals]) -> Totals {
         let mut sum = Totals::default();
-        all.iter().for_each(|totals| sum.merge(totals));
+        for mut totals in all.iter().copied() {
+            sum.each().zip(totals.each()).for_each(|(sum, mean)| sum.merge(*mean));
+        }
         sum
     }
 
     /// The sums without `other`, which was merged into them.
-    pub(super) fn without(&self, other: &Totals) -> Totals {
-        let Totals { nll, accuracy, agreement, kl, exact, score, attention } = *other;
-        Totals {
-            nll: self.nll.without(nll),
-            accuracy: self.accuracy.without(accuracy),
-            agreement: self.agreement.without(agreement),
-            kl: self.kl.without(kl),
-            exact: self.exact.without(exact),
-            score: self.score.without(score),
-            attention: self.attention.without(attention),
-        }
+    pub(super) fn without(mut self, mut other: Totals) -> Totals {
+        self.each().zip(other.each()).for_each(|(sum, mean)| *sum = sum.without(*mean));
+        self
     }
 
     /// The metrics, beside those sums of the full cache. Sequences have a scored position each.
@@ -204,12 +203,12 @@ impl Totals {
             agreement: mean(self.agreement),
             // Rounding may put a divergence of zero slightly below zero.
             kl: mean(self.kl).max(0.0),
-            attention_mass: self.attention.mass(),
-            output_error: self.attention.output_error(),
-            top_k_recall: self.attention.top_k_recall(),
-            layer_overlap: self.attention.layer_overlap(),
-            attended: self.attention.attended(),
-            attended_tokens: self.attention.attended_tokens(),
+            attention_mass: self.attention.mass.get(),
+            output_error: self.attention.output_error.get(),
+            top_k_recall: self.attention.top_k_recall.get(),
+            layer_overlap: self.attention.layer_overlap.get(),
+            attended: self.attention.attended.get(),
+            attended_tokens: self.attention.attended_tokens.get(),
             exact_match: self.exact.get(),
             score: self.score.get(),
         }

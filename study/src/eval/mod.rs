@@ -43,16 +43,14 @@ mod report;
 mod run;
 mod sequence;
 mod tasks;
-mod trace;
 
 pub use attention::AttentionMeans;
 pub use error::EvalError;
 pub use heads::{HeadMeasure, HeadScores, InSight, judge_heads, repetitions};
 pub use interval::{CONFIDENCE, Interval};
-pub use metrics::{METRICS, Metric, Metrics};
+pub use metrics::{METRICS, Metric, Metrics, Trace};
 pub use observed::Observed;
 pub use report::{EVALUATION_VERSION, Evaluation, Row, SequenceInfo, TokenCost};
 pub use run::{Candidate, InClear, Runner, Scores, TwoParties, evaluate};
 pub use sequence::{Grader, Sequence, Wanted};
 pub use tasks::{TASKS, Task, TaskInput};
-pub use trace::Trace;

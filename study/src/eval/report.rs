@@ -250,14 +250,7 @@ mod tests {
             accuracy: 0.25,
             agreement: 0.5,
             kl: 0.125,
-            attention_mass: None,
-            output_error: None,
-            top_k_recall: None,
-            layer_overlap: None,
-            attended: None,
-            attended_tokens: None,
-            exact_match: None,
-            score: None,
+            ..Metrics::default()
         };
         let interval = Interval { low: 0.2, high: 0.37, standard_error: 0.03 };
         let scores = Scores {

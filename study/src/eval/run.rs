@@ -15,8 +15,7 @@ use ndarray::{Array2, Axis};
 use session::party::{Limits, ModelServer, Observer, Request, Silent, Terms, in_one_process};
 
 use super::interval::{Interval, intervals};
-use super::metrics::{Metrics, Totals};
-use super::trace::Trace;
+use super::metrics::{Metrics, Totals, Trace};
 use super::{EvalError, Observed, Sequence, Wanted};
 
 /// A policy at a budget.
@@ -40,7 +39,7 @@ impl Candidate {
     /// `policy` at `budget`, a share in (0, 1] or, if the policy takes it, a whole number of tokens from 2 on.
     pub fn new(policy: &PolicySpec, budget: f64) -> Result<Self, EvalError> {
         if budget.to_string().parse::<Budget>().is_err() {
-            return Err(EvalError::Budget { budget });
+            return Err(EvalError::Budget(budget));
         }
         let with = policy.with("budget", &budget.to_string())?;
         Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
@@ -283,7 +282,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
     }
     candidates.iter().try_for_each(|c| spec.check_policy(&c.policy))?;
     match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
-        Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),
+        Some(candidate) => Err(EvalError::Blind(candidate.policy.name())),
         None => Ok(()),
     }
 }
@@ -337,15 +336,15 @@ mod tests {
         let squares = parallel(50, usize::MAX, |i| Ok(i * i)).unwrap();
         assert_eq!(squares, (0..50).map(|i| i * i).collect::<Vec<_>>());
         assert!(parallel(0, 1, Ok).unwrap().is_empty());
-        let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Budget { budget: 7.0 }) } else { Ok(i) });
-        assert!(matches!(failed, Err(EvalError::Budget { .. })));
+        let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Budget(7.0)) } else { Ok(i) });
+        assert!(matches!(failed, Err(EvalError::Budget(_))));
     }
 
     #[test]
     fn budgets_are_shares_or_tokens() {
         let of = |policy: &str, budget| Candidate::new(&policy.parse().unwrap(), budget);
         for budget in [0.0, -0.5, 1.5, f64::NAN] {
-            assert!(matches!(of("streaming", budget), Err(EvalError::Budget { .. })), "{budget}");
+            assert!(matches!(of("streaming", budget), Err(EvalError::Budget(_))), "{budget}");
         }
         assert_eq!(of("streaming:sinks=1", 64.0).unwrap().policy.to_string(), "streaming:budget=64,sinks=1");
         // Not every policy has a budget in tokens.

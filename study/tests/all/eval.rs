@@ -1,7 +1,7 @@
 //! Accuracy studies: against a naive recomputation, at full budget, between two parties.
 
 use engine::{Float, FloatLoader};
-use model::{Model, ModelFiles, ModelSpec, bundled};
+use model::{Model, ModelFiles, bundled};
 use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader, FixedWeight};
 use rand::rngs::StdRng;
@@ -11,7 +11,7 @@ use session::party::ModelServer;
 use waggle_study::eval::{Candidate, EvalError, InClear, Metrics, Runner, Scores, Sequence, TwoParties, evaluate};
 
 use crate::support::naive::{self, Published, Query, Weights};
-use crate::support::write_checkpoint;
+use crate::support::write_dir;
 
 fn candidate(policy: &str, budget: f64) -> Candidate {
     Candidate::new(&policy.parse().unwrap(), budget).unwrap()
@@ -87,7 +87,7 @@ fn streaming_equals_a_naive_recomputation() {
         "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
     });
     let (layers, heads, group, d) = (3, 4, 2, 6);
-    let spec = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
+    let spec = crate::support::spec(&config);
     let mut rng = StdRng::seed_from_u64(3);
     let tensor = |t: model::TensorSpec| {
         let spread = if t.shape.len() == 1 { 0.5 } else { 1.7 / (t.shape[1] as f32).sqrt() };
@@ -97,8 +97,7 @@ fn streaming_equals_a_naive_recomputation() {
     };
     let weights: Weights = spec.tensors().into_iter().map(tensor).collect();
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    write_checkpoint(&dir.path().join("model.safetensors"), &weights);
+    write_dir(dir.path(), &config, &weights);
     let model = crate::support::load(ModelFiles::open(dir.path()).unwrap());
 
     let (n, prompt, budget, sinks) = (24, 9, 0.4, 2);
@@ -212,7 +211,7 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     assert_eq!((secret[0].attention_mass, secret[0].attended), (None, None));
 
     let oracle = evaluate(&secure, &sequences, &[candidate("oracle", 0.5)], &|| ());
-    assert!(matches!(oracle, Err(EvalError::Blind { policy: "oracle" })), "{oracle:?}");
+    assert!(matches!(oracle, Err(EvalError::Blind("oracle"))), "{oracle:?}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn a_needle_of_words_lies_where_it_is_asked_to() {
     let short = TaskInput { lengths: Some(&[40]), ..input(&files) };
     assert!(matches!(sequences("needle", &short), Err(EvalError::TaskLength { length: 40, .. })));
     let deep = TaskInput { depths: Some(&[1.5]), ..input(&files) };
-    assert!(matches!(sequences("needle", &deep), Err(EvalError::Depth { .. })));
+    assert!(matches!(sequences("needle", &deep), Err(EvalError::Depth(_))));
 }
 
 #[test]

@@ -35,7 +35,7 @@ use engine::{Select, TopK};
 pub use layout::Sizes;
 pub use summary::Similarity;
 
-use crate::{Facts, Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, UnknownValue, budget};
+use crate::{Facts, Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, UnknownValue, budget};
 
 /// Longer prompts vote with a smaller window.
 const LONG_PROMPT: usize = 24_000;
@@ -135,33 +135,6 @@ impl Clusters {
 
 impl PolicyFamily for Clusters {
     const POLICIES: &'static [NamedPolicy<Self>] = presets::POLICIES;
-
-    fn settings(&self) -> Vec<Setting> {
-        let mut settings = vec![
-            Setting::new("budget", self.budget),
-            Setting::new("clusters", self.sizes),
-            Setting::new("sinks", self.sinks),
-            Setting::new("similarity", self.similarity),
-        ];
-        match self.similarity {
-            Similarity::Linear { alpha } => settings.push(Setting::new("alpha", alpha)),
-            Similarity::Representatives { count } => settings.push(Setting::new("count", count)),
-            Similarity::Box | Similarity::CuboidMean | Similarity::Centroid | Similarity::Token => {}
-        }
-        settings.extend([
-            Setting::new("topk", self.top_k),
-            Setting::new("gather", self.gather),
-            Setting::new("select", self.select),
-            Setting::new("static", self.kept_share()),
-            Setting::new("share", if self.sharing { "on" } else { "off" }),
-            Setting::new("dense", self.dense),
-        ]);
-        if self.kept_share() < 1.0 {
-            let default = || "0.2, or 0.1 of long prompts".to_owned();
-            settings.push(Setting::new("window", self.window.map_or_else(default, |share| share.to_string())));
-        }
-        settings
-    }
 
     fn facts(&self) -> Facts {
         if self.clear_only {

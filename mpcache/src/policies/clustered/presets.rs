@@ -125,7 +125,8 @@ const TOKENS: Clusters =
 fn read(options: &mut PolicyOptions, default: Clusters) -> Result<Clusters, PolicyError> {
     let mut c = default;
     c.budget = options.fraction("budget", c.budget)?;
-    if let Some(sizes) = options.given_value("clusters")? {
+    let sizes = options.value("clusters", c.sizes)?;
+    if options.given("clusters") {
         c = resized(c, sizes);
     }
     c.sinks = options.number("sinks", 0, c.sinks)?;
@@ -134,11 +135,14 @@ fn read(options: &mut PolicyOptions, default: Clusters) -> Result<Clusters, Poli
     c.gather = options.value("gather", c.gather)?;
     c.select = options.value("select", c.select)?;
     c.static_share = options.fraction("static", c.static_share)?;
+    options.state("static", &c.kept_share());
     if options.given("window") {
         if c.kept_share() == 1.0 {
             return Err(options.no_effect("window", "static=1: nothing is evicted"));
         }
         c.window = Some(options.fraction("window", 0.2)?);
+    } else if c.kept_share() < 1.0 {
+        options.state("window", &"0.2, or 0.1 of long prompts");
     }
     c.sharing = options.switch("share", c.sharing)?;
     c.dense = options.number("dense", 0, c.dense)?;
@@ -172,7 +176,7 @@ fn similarity(options: &mut PolicyOptions, c: &Clusters) -> Result<Similarity, P
     match &mut similarity {
         Similarity::Linear { alpha } => {
             let parse = |text: &str| text.parse().ok().filter(|a| (0.0..=1.0).contains(a));
-            *alpha = options.read("alpha", "a number from 0 to 1", parse)?.unwrap_or(*alpha);
+            *alpha = options.read_or("alpha", "a number from 0 to 1", *alpha, parse)?;
         }
         Similarity::Representatives { count } => *count = options.number("count", 1, *count)?,
         Similarity::Token if c.sizes != Sizes::TOKENS => {

@@ -48,7 +48,7 @@ use crate::eviction::Scores;
 use crate::schedule::{Eviction, Later};
 use crate::{
     Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, ScoreSource,
-    Setting, Store, eviction, fold_heads, unfold_heads,
+    Store, eviction, fold_heads, unfold_heads,
 };
 
 /// Latest tokens that stay unless told otherwise.
@@ -141,19 +141,6 @@ impl PolicyFamily for Scored {
             },
         },
     ];
-
-    fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Tokens);
-        if let Source::Surprisal { sinks } = self.source {
-            settings.push(Setting::new("sinks", sinks));
-        }
-        settings.push(Setting::new("recent", self.recent));
-        if let Source::Noisy(Noise { rise, seed }) = self.source {
-            settings.extend([Setting::new("rise", rise), Setting::new("seed", seed)]);
-        }
-        settings.push(Setting::new("topk", self.top_k));
-        settings
-    }
 
     fn facts(&self) -> Facts {
         let shows = match self.source {
@@ -287,22 +274,6 @@ impl<E: Select> ByScore<E> {
         let lift = engine.public(&Array2::from_shape_fn((scores.shape()[0], old), lift).into_dyn());
         engine.add(&scores, &lift)
     }
-
-    /// Adds what the queries of the newest tokens say, from their `logits` (kv_heads, group * rows, tokens).
-    fn receive(
-        &mut self,
-        engine: &mut E,
-        layer: usize,
-        noise: Noise,
-        logits: &E::Tensor,
-        store: &Store<E>,
-    ) -> Result<(), Error> {
-        let (shape, rows) = (store.heads(), logits.shape()[1] / store.heads().group());
-        let p = noise.softmax(engine, layer, logits, store)?;
-        let before = self.known[layer].take();
-        self.known[layer] = Some(eviction::accumulate(engine, before, &p, rows, PerKv, shape)?);
-        Ok(())
-    }
 }
 
 impl<E: Select> Policy<E> for ByScore<E> {
@@ -369,7 +340,9 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let p = engine.scope("softmax", |e| e.softmax(&logits, &seen))?;
         let mixed = store.mix(engine, &p)?;
         engine.scope("eviction", |engine| {
-            self.receive(engine, layer, noise, &logits, store)?;
+            let p = noise.softmax(engine, layer, &logits, store)?;
+            let before = self.known[layer].take();
+            self.known[layer] = Some(eviction::accumulate(engine, before, &p, q.shape()[1], PerKv, shape)?);
             if eviction.at == piece.end { self.evict(engine, layer, eviction.keep, store) } else { Ok(()) }
         })?;
         Ok(unfold_heads(&mixed, shape))

@@ -43,7 +43,7 @@ impl Noise {
     pub(super) fn read(options: &mut PolicyOptions) -> Result<Self, PolicyError> {
         Ok(Noise {
             rise: options.number("rise", 1, DEFAULT_RISE)?,
-            seed: options.read("seed", "a number", |text| text.parse().ok())?.unwrap_or(0),
+            seed: options.read_or("seed", "a number", 0, |text| text.parse().ok())?,
         })
     }
 

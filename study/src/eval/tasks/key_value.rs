@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokenizer::Tokenizer;
 
-use super::words::{BEGIN, KNOWN, Pairs, words};
+use super::words::{BEGIN, KNOWN, pairs, words};
 use super::{Task, TaskInput, common, encode};
 use crate::eval::{EvalError, Sequence};
 
@@ -67,7 +67,7 @@ fn of_pairs(input: &TaskInput, length: usize, rng: &mut StdRng) -> Result<Sequen
     if most < 2 {
         return Err(EvalError::TaskLength { task: TASK.name, length, least: 7 });
     }
-    let pairs = Pairs::draw(input, TASK.name, rng, most.min(PAIRS))?.pairs;
+    let pairs = pairs(input, TASK.name, rng, most.min(PAIRS))?;
     let asked = rng.random_range(0..pairs.len());
     let mut ids = vec![BEGIN];
     ids.extend(pairs.iter().flatten());

@@ -69,7 +69,7 @@ fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
     let data = input.data.ok_or(EvalError::TaskNeeds { task: TASK.name, what: "--data" })?;
     let prompts: BTreeMap<String, String> = input
         .prompts
-        .map(|text| serde_json::from_str(text).map_err(|e| EvalError::Prompts { what: e.to_string() }))
+        .map(|text| serde_json::from_str(text).map_err(|e| EvalError::Prompts(e.to_string())))
         .transpose()?
         .unwrap_or_default();
     let lines = data.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -168,7 +168,7 @@ impl Grader for Graded {
     }
 
     fn text(&self, ids: &[u32]) -> Result<String, EvalError> {
-        self.tokenizer.decode(ids).map_err(|error| EvalError::Tokenizer { what: error.to_string() })
+        self.tokenizer.decode(ids).map_err(|error| EvalError::Tokenizer(error.to_string()))
     }
 }
 

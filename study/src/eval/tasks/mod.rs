@@ -90,5 +90,5 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 }
 
 fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, EvalError> {
-    tokenizer.encode(text).map_err(|error| EvalError::Tokenizer { what: error.to_string() })
+    tokenizer.encode(text).map_err(|error| EvalError::Tokenizer(error.to_string()))
 }

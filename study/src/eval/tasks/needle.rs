@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokenizer::Tokenizer;
 
-use super::words::{BEGIN, Pairs, words};
+use super::words::{BEGIN, pairs, words};
 use super::{Task, TaskInput, common, encode};
 use crate::eval::{EvalError, Sequence};
 
@@ -45,7 +45,7 @@ fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
     let lengths = input.lengths.unwrap_or(&default);
     let depths = input.depths.unwrap_or(&DEPTHS);
     if let Some(depth) = depths.iter().find(|depth| !(0.0..=1.0).contains(*depth)) {
-        return Err(EvalError::Depth { depth: *depth });
+        return Err(EvalError::Depth(*depth));
     }
     let mut sequences = Vec::new();
     for &length in lengths {
@@ -121,7 +121,7 @@ fn of_pairs(input: &TaskInput, length: usize, depth: f64, rng: &mut StdRng) -> R
     if slots < 2 {
         return Err(EvalError::TaskLength { task: TASK.name, length, least: 7 });
     }
-    let drawn = Pairs::draw(input, TASK.name, rng, 1 + PAIRS.min(slots - 1))?.pairs;
+    let drawn = pairs(input, TASK.name, rng, 1 + PAIRS.min(slots - 1))?;
     let (needle, others) = (drawn[0], &drawn[1..]);
     let at = (depth * (slots - 1) as f64).round() as usize;
     // Each of the others stands there once before any of them comes again.

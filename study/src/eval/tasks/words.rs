@@ -28,32 +28,23 @@ pub(super) fn words(rng: &mut StdRng, count: usize) -> Vec<&'static str> {
 /// The number of words.
 pub(super) const KNOWN: usize = WORDS.len();
 
-/// Keys and values as single tokens, for a model without a tokenizer: it is taken to be trained for recall, with
-/// token 0 before a text, then so many keys, and as many values after them.
-pub(super) struct Pairs {
-    /// Keys and their values, in random order.
-    pub(super) pairs: Vec<[u32; 2]>,
-}
-
 /// The token before a text of pairs.
 pub(super) const BEGIN: u32 = 0;
 
-impl Pairs {
-    /// Up to `most` different keys with random values.
-    pub(super) fn draw(
-        input: &TaskInput,
-        task: &'static str,
-        rng: &mut StdRng,
-        most: usize,
-    ) -> Result<Self, EvalError> {
-        let keys = (input.spec.vocabulary().saturating_sub(1) / 2) as u32;
-        if keys < 2 {
-            return Err(EvalError::TaskNeeds { task, what: "a tokenizer, or a vocabulary of keys and values" });
-        }
-        let mut all: Vec<u32> = (1..=keys).collect();
-        all.shuffle(rng);
-        all.truncate(most);
-        let pairs = all.into_iter().map(|key| [key, rng.random_range(keys + 1..=2 * keys)]).collect();
-        Ok(Pairs { pairs })
+/// Up to `most` different keys and their random values, as single tokens, in random order. A model without a tokenizer
+/// is taken to be trained for recall, with token 0 before a text, then so many keys, and as many values after them.
+pub(super) fn pairs(
+    input: &TaskInput,
+    task: &'static str,
+    rng: &mut StdRng,
+    most: usize,
+) -> Result<Vec<[u32; 2]>, EvalError> {
+    let keys = (input.spec.vocabulary().saturating_sub(1) / 2) as u32;
+    if keys < 2 {
+        return Err(EvalError::TaskNeeds { task, what: "a tokenizer, or a vocabulary of keys and values" });
     }
+    let mut all: Vec<u32> = (1..=keys).collect();
+    all.shuffle(rng);
+    all.truncate(most);
+    Ok(all.into_iter().map(|key| [key, rng.random_range(keys + 1..=2 * keys)]).collect())
 }
