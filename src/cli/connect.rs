@@ -91,7 +91,6 @@ impl ConnectArgs {
     }
 }
 
-/// Tells a user that the server is busy.
 pub(super) fn note_place(place: u32) {
     out::note(format_args!("the server is busy: you are number {place}"));
 }

@@ -12,9 +12,9 @@ use study::fit::{fit_columns, fit_layers};
 use super::eval::{EvalError, text_ids};
 use super::progress::passes;
 use super::{Error, out};
+use crate::DEFAULT_MODEL;
 use crate::disk::{check_writable, read};
-use crate::models::open_model;
-use crate::{DEFAULT_MODEL, PromptError};
+use crate::models::{open_model, utf8};
 
 /// Finds what a cache policy needs to know of a model, on a text in the clear. The text should be like those to come,
 /// and it should not be one on which the policy is measured.
@@ -68,14 +68,11 @@ struct TextArgs {
 }
 
 impl TextArgs {
-    /// The sequences.
     fn read(&self, files: &ModelFiles) -> Result<Vec<Vec<u32>>, Error> {
         let wanted = self.skip.saturating_add(self.sequences);
         let sequences: Vec<Vec<u32>> = match (&self.data, &self.text) {
             (Some(path), _) => {
-                let lines =
-                    String::from_utf8(read(path)?).map_err(|_| PromptError::NotUtf8 { path: path.clone() })?;
-                let sequences = Sequence::of_queries(&lines, None, None)?;
+                let sequences = Sequence::of_queries(&utf8(path, read(path)?)?, None, None)?;
                 let ids: Vec<Vec<u32>> =
                     sequences.iter().take(wanted).map(|sequence| sequence.ids().to_vec()).collect();
                 // Every sequence counts as much as its tokens, and the fit wants one length.

@@ -66,7 +66,6 @@ enum Named {
     Razor,
 }
 
-/// The file of `--json`.
 #[derive(Serialize)]
 struct HeadsReport {
     provenance: Option<Provenance>,
@@ -117,7 +116,6 @@ impl HeadsArgs {
         self.budget.map_or((self.context / 4).max(2), |budget| budget as usize)
     }
 
-    /// The policy with the pattern `heads`.
     fn policy(&self, heads: &str) -> Result<PolicySpec, Error> {
         let name = if self.policy == Named::Duo { "duo" } else { "razor" };
         let spec: PolicySpec = format!("{name}:heads={heads},budget={}", self.budget()).parse()?;

@@ -84,7 +84,6 @@ impl PolicyArgs {
     }
 }
 
-/// The help text of `--policy`.
 fn policies() -> String {
     let mut text = String::from(
         "Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
@@ -153,7 +152,6 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The rule by which tokens are picked.
     pub(super) fn sampling(&self) -> Sampling {
         Sampling::default().temperature(self.temperature).top_p(self.top_p).seed(self.seed)
     }
@@ -184,7 +182,6 @@ pub(super) struct DraftArgs {
 }
 
 impl DraftArgs {
-    /// The guesses, if there are any.
     pub(super) fn draft(&self) -> Option<Draft> {
         self.draft.clone().map(|draft| draft.rate(self.draft_rate).steady(self.draft_steady))
     }
@@ -214,7 +211,6 @@ impl OperationsArgs {
     }
 }
 
-/// A number of rows, or `all`.
 fn row_count(text: &str) -> Result<usize, String> {
     let number = || text.parse().map_err(|_| "a number of rows, or `all`, is expected".to_owned());
     if text == "all" { Ok(usize::MAX) } else { number() }

@@ -1,5 +1,7 @@
 //! `waggle plan`: what a session would send, without one.
 
+mod against;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -7,8 +9,8 @@ use clap::Args;
 use super::machine::CalibrationArgs;
 use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, TermsArgs};
 use super::progress::Progress;
-use super::report::planned;
-use super::{Error, against, out};
+use super::report_tables::planned;
+use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::{DEFAULT_MODEL, Network, Plan};
 
@@ -64,7 +66,7 @@ pub(super) struct PlanArgs {
 
 pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     if !args.against.is_empty() {
-        let calibrated = args.calibration.open()?.map_err(|what| Error::NotCalibrated { what })?;
+        let calibrated = args.calibration.open()?.map_err(Error::NotCalibrated)?;
         out::line(&calibrated.line)?;
         return against::run(&args.against, &calibrated);
     }

@@ -56,7 +56,6 @@ struct RemoveArgs {
     stale: bool,
 }
 
-/// An id, for clap.
 fn id(text: &str) -> Result<PoolId, String> {
     PoolId::try_from(text.to_owned())
 }
@@ -96,7 +95,6 @@ fn list(args: &ListArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// A line of the table.
 fn row(found: &Found) -> [String; 9] {
     let dash = || "-".to_owned();
     let note = match (found.problem(), found.is_stale(), found.in_use()) {
@@ -118,7 +116,6 @@ fn row(found: &Found) -> [String; 9] {
     ]
 }
 
-/// A pool as JSON, for programs.
 fn entry(found: &Found) -> Value {
     json!({
         "path": found.path().display().to_string(),

@@ -7,7 +7,7 @@ use report::table::Format;
 
 use super::options::OperationsArgs;
 use super::record::{self, Record, RecordError};
-use super::report::{tables, verdict};
+use super::report_tables::{tables, verdict};
 use super::{Error, html, out};
 use crate::disk::{check_writable, write_private};
 
@@ -49,7 +49,7 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
     let page = match record {
         Record::Session(report) => html::of_session(&name, &report, &json)?,
         Record::Study(study) => html::of_study(&name, &study, &json)?,
-        Record::Sweep(_) => return Err(RecordError::SweepAlone { path: args.file }.into()),
+        Record::Sweep(_) => return Err(RecordError::SweepAlone(args.file).into()),
     };
     match to_file {
         Some(path) => Ok(write_private(path, page.as_bytes())?),

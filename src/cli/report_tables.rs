@@ -39,7 +39,7 @@ fn costs(report: &Report, operations: &OperationsArgs) -> Vec<(&'static str, Tab
 
 /// The lines before the tables of a report.
 fn about(report: &Report) -> String {
-    memory(report) + &guessed(report)
+    format!("{}{}flows: one-way messages; two flows = one round trip\n", memory(report), guessed(report))
 }
 
 /// A plan in `format` for standard output; `notes` stand before its tables.
@@ -53,7 +53,6 @@ pub(super) fn planned(report: &Report, operations: &OperationsArgs, notes: &[Str
     document.render(format, out::width())
 }
 
-/// One line on what guesses did in `passes`.
 pub(super) fn guesses(passes: &[usize]) -> String {
     let kept: usize = passes.iter().sum();
     let mean = kept as f64 / passes.len().max(1) as f64;
@@ -88,7 +87,6 @@ pub(super) fn verdict(report: &Report) -> Option<String> {
     Some(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// A line on `check`.
 pub(super) fn compared(with: &str, check: &Check) -> String {
     let mut line = format!("{with}: {:.1} % of the tokens agree", check.token_agreement * 100.0);
     if let Some(error) = check.max_abs_logit_error {

@@ -27,7 +27,6 @@ pub(in crate::cli) enum Level {
     Trace,
 }
 
-/// The format of a line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum Format {
     Text,
@@ -108,7 +107,6 @@ mod tests {
 
     use super::*;
 
-    /// A disk that is full.
     struct Full;
 
     impl Write for Full {

@@ -151,12 +151,7 @@ fn positions(text: &str) -> Result<u64, String> {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
     /// Clients may come, to a server with this key.
-    Listening {
-        /// Where to.
-        address: SocketAddr,
-        /// The server's key.
-        key: Option<PublicKey>,
-    },
+    Listening { address: SocketAddr, key: Option<PublicKey> },
     /// The session is over.
     Ended(Used),
 }
@@ -164,7 +159,6 @@ pub(super) enum Line {
 /// The cost of a session to this process.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Used {
-    /// Its largest memory.
     pub(super) peak_memory_bytes: Option<u64>,
     /// All accounts, for their CPU times.
     pub(super) entries: Vec<Entry>,
@@ -176,12 +170,11 @@ pub(super) struct Used {
 
 impl Line {
     fn print(&self) -> Result<(), Error> {
-        out::line(serde_json::to_string(self).map_err(|e| Error::Child { what: e.to_string() })?)
+        out::line(serde_json::to_string(self).map_err(Error::child)?)
     }
 }
 
 impl ServeArgs {
-    /// The server that is asked for.
     fn config(&self) -> Result<ServerConfig, Error> {
         let allow = match (self.machine, &self.allow) {
             (Some(client), _) => Allow::One(client),
@@ -226,7 +219,7 @@ impl ServeArgs {
 
 /// Serves until a signal, without a job.
 pub(super) fn run_as(config: ServerConfig, level: &str) -> Result<(), Error> {
-    let level = log::Level::from_str(level, true).map_err(|_| OptionsError::Level { level: level.into() })?;
+    let level = log::Level::from_str(level, true).map_err(|_| OptionsError::Level(level.into()))?;
     let _flush = log::start(level, log::Format::Text);
     Ok(announced(config, &Job::alone())?.run()?)
 }
