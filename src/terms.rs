@@ -169,9 +169,6 @@ impl fmt::Display for Network {
 
 impl Network {
     /// This network, unless it is within one process.
-    ///
-    /// # Errors
-    /// [`OptionsError::NoMemory`].
     pub(crate) fn between_processes(self) -> Result<Self, OptionsError> {
         if self == Network::Memory { Err(OptionsError::NoMemory) } else { Ok(self) }
     }

@@ -2,9 +2,8 @@
 
 use std::process::Command;
 
-use crate::support::{fails, json, play, read_json, succeed, waggle};
+use crate::support::{fail, fails, json, play, read_json, succeed, waggle};
 use serde_json::Value;
-use testing::asset;
 
 fn eval(line: &str) -> Command {
     waggle(&format!("eval {line}"))
@@ -160,25 +159,6 @@ fn assert_well_formed(xml: &str) {
 }
 
 #[test]
-fn recall_tells_who_looks_far_back() {
-    let Some(dir) = asset("models/recall") else { return };
-    let data = dir.join("queries.jsonl").display().to_string();
-    let line = format!("--model {} --task recall --data {data}", dir.display());
-    let report = |rest: &str| json(&mut eval(&format!("{line} {rest}")));
-    let study = report("--sequences 4 --policies streaming,oracle --budgets 0.1");
-    let right = |study: &Value, label: &str, budget| row(study, label, budget)["accuracy"].as_f64().unwrap();
-    assert!(right(&study, "full", None) > 0.98, "{study}");
-    assert!(right(&study, "oracle", Some(0.1)) > 0.98, "{study}");
-    assert!(right(&study, "streaming", Some(0.1)) < 0.1, "{study}");
-    assert_eq!((&study["options"]["prompt"], &study["options"]["context"]), (&409.into(), &512.into()));
-    // In fixed point the same answers are right, where the model is sure at all.
-    let fixed = report("--sequences 2 --prompt 400 --engine fixed");
-    let float = report("--sequences 2 --prompt 400");
-    assert_eq!(fixed["scored"], float["scored"]);
-    assert!((right(&fixed, "full", None) - right(&float, "full", None)).abs() < 0.05, "{fixed}");
-}
-
-#[test]
 fn two_parties_are_asked_for_predictions_alone() {
     let dir = tempfile::tempdir().unwrap();
     let line =
@@ -214,11 +194,8 @@ fn what_cannot_be_studied_is_refused() {
     refuse(1, "--prompt 39", "a prompt of 39 tokens in sequences of 40: give 1 to 38");
     refuse(1, "--prompt 0", "give 1 to 38");
     refuse(2, "--sequences 0", "0 is not in 1..");
-    fails(
-        &mut eval(&format!("--text {file} --context 0")),
-        1,
-        ["a prompt of 0 tokens in sequences of 0: a sequence needs 3 or more"],
-    );
+    let error = fail(&mut eval(&format!("--text {file} --context 0")), 1);
+    assert!(error.contains("a prompt of 0 tokens in sequences of 0: a sequence needs 3 or more"), "{error}");
     refuse(1, "--sequences 1000", "1000 sequences of 40 need 40000");
     refuse(1, "--policies oracle --engine secure", "needs an engine that sees its values");
     refuse(2, "--task recall --data x", "cannot be used with");
@@ -228,11 +205,8 @@ fn what_cannot_be_studied_is_refused() {
         "--text is no option of --task key-value, which takes --context, --sequences, --seed",
     );
     refuse(1, "--depths 0.5", "--depths is no option of --task text");
-    fails(
-        &mut eval(&format!("--model shakespeare-gpt2 --text {file} --context 300 --sequences 1")),
-        1,
-        ["sequences of 300 tokens for a model of 256 positions"],
-    );
+    let error = fail(&mut eval(&format!("--model shakespeare-gpt2 --text {file} --context 300 --sequences 1")), 1);
+    assert!(error.contains("sequences of 300 tokens for a model of 256 positions"), "{error}");
     fails(&mut eval("--policies full"), 2, ["--text"]);
     fails(&mut eval("--task recall"), 2, ["--data"]);
     let list = dir.path().join("list.json");

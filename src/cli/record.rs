@@ -36,9 +36,6 @@ pub(super) enum Record {
 
 /// The document in `path`, and the same as bare JSON, both without control characters: it may be anybody's, and it is
 /// shown.
-///
-/// # Errors
-/// [`RecordError::NotReport`] for a file that holds none.
 pub(super) fn open(path: &Path) -> Result<(Record, Value), Error> {
     read_as(path, &read(path)?)
 }

@@ -48,9 +48,6 @@ type Found<'a> = (&'a Arg, Vec<OsString>, String);
 
 /// Adds to `arguments`, whose first is the program, what `variable` and the file say to its command. This is not left
 /// to clap's own variables: there, one that contradicts the command line is an error.
-///
-/// # Errors
-/// If the file cannot be read or says what no option takes.
 pub(super) fn complete(
     root: &Command,
     arguments: Vec<OsString>,

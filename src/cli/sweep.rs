@@ -15,7 +15,7 @@ use serde_json::Value;
 use session::party::{PublicModel, Terms};
 
 use super::error::make_dir;
-use super::machine::{CalibrationArgs, provenance};
+use super::machine::{self, CalibrationArgs, provenance};
 use super::mean_token::{Cost, MeanToken, Operation, Sessions};
 use super::options::FormatArgs;
 use super::policies::{self, Policies};
@@ -339,7 +339,7 @@ fn with_positions(config: &[u8], positions: usize) -> Result<ModelSpec, Error> {
 
 /// A digest of values, by how they are written for debugging.
 fn digest(values: &impl std::fmt::Debug) -> String {
-    blake3::hash(format!("{values:?}").as_bytes()).to_hex()[..16].to_owned()
+    machine::digest(format!("{values:?}").as_bytes())
 }
 
 /// Bytes and flows of a cell.

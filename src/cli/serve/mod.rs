@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use net::{Entry, Identity, PublicKey};
 use report::Cost;
 use serde::{Deserialize, Serialize};
 use session::party::{Limits, Outcome};
 
 use super::connect::IdentityArgs;
-use super::options::{LINKS, TermsArgs, link_between_processes, seconds};
+use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds};
 use super::{Error, out};
 use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
 
@@ -112,8 +112,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Log events of this importance and above, on standard error.
-    #[arg(long, value_enum, value_name = "LEVEL", default_value = "info")]
-    log: log::Level,
+    #[arg(long, value_parser = named(&log::LEVELS), value_name = "LEVEL", default_value = "info")]
+    log: log::LevelFilter,
     /// Log lines of text, or JSON objects.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     log_format: log::Format,
@@ -219,8 +219,9 @@ impl ServeArgs {
 
 /// Serves until a signal, without a job.
 pub(super) fn run_as(config: ServerConfig, level: &str) -> Result<(), Error> {
-    let level = log::Level::from_str(level, true).map_err(|_| OptionsError::Level(level.into()))?;
-    let _flush = log::start(level, log::Format::Text);
+    let known = log::LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(level));
+    let (_, level) = known.ok_or_else(|| OptionsError::Level(level.into()))?;
+    let _flush = log::start(*level, log::Format::Text);
     Ok(announced(config, &Job::alone())?.run()?)
 }
 
@@ -233,7 +234,7 @@ fn announced(config: ServerConfig, job: &Job) -> Result<Server, Error> {
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
-    let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format);
+    let _flush = log::start(if args.machine.is_some() { log::LevelFilter::ERROR } else { args.log }, args.log_format);
     // The server of a demo belongs to the process that started it, not to a job.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
     let config = args.config()?;

@@ -8,6 +8,7 @@ use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::cli::machine::digest;
 use crate::disk::at;
 
 /// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say
@@ -32,12 +33,12 @@ impl Store {
     }
 
     fn file(&self, command: &str) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command))))
+        self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command.as_bytes()))))
     }
 
     pub(super) fn filled(&self, command: &str, name: &str) -> PathBuf {
         let folder = self.folder.clone().unwrap_or_else(|| self.dir.join("changed"));
-        folder.join(digest(command)).join(name)
+        folder.join(digest(command.as_bytes())).join(name)
     }
 
     /// Output and seconds of `command`. A file that was cut off counts as none.
@@ -61,10 +62,6 @@ impl Store {
         };
         write().map_err(at(&path))
     }
-}
-
-fn digest(command: &str) -> String {
-    blake3::hash(command.as_bytes()).to_hex()[..16].to_owned()
 }
 
 /// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can
