@@ -18,6 +18,17 @@ use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 use super::Error;
 use crate::{Draft, Network, Sampling, Terms};
 
+/// Options of the library, with those of a command that have the same names.
+macro_rules! set {
+    ($options:expr, $args:expr => $($name:ident),+) => {{
+        #[allow(clippy::clone_on_copy, reason = "some are copied, and some are not")]
+        let options = $options$(.$name($args.$name.clone()))+;
+        options
+    }};
+}
+
+pub(super) use set;
+
 /// Terms that both parties must state alike.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TermsArgs {
@@ -119,17 +130,8 @@ pub(super) fn named<T: Copy + Send + Sync + 'static>(
 impl TermsArgs {
     /// The terms chosen.
     pub(super) fn terms(&self) -> Result<Terms, Error> {
-        Ok(Terms::default()
-            .reveal(self.reveal)
-            .logit_bits(self.logit_bits)
-            .policy(self.policy.spec()?)
-            .ot(self.ot)
-            .preprocess(self.preprocess)
-            .packing(self.packing)
-            .cores(self.cores)
-            .plan_for(self.plan_for)
-            .masks(self.masks)
-            .prefill_chunk(self.prefill_chunk))
+        let terms = Terms::default().policy(self.policy.spec()?);
+        Ok(set!(terms, self => reveal, logit_bits, ot, preprocess, packing, cores, plan_for, masks, prefill_chunk))
     }
 }
 

@@ -22,7 +22,7 @@ use tokenizer::ChatTemplate;
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
 use super::connect::{ConnectArgs, note_place, note_template};
-use super::options::{SamplingArgs, TermsArgs};
+use super::options::{SamplingArgs, TermsArgs, set};
 use super::report_tables::compared;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
@@ -115,17 +115,9 @@ impl ChatArgs {
             (_, true) => Some(false),
             _ => None,
         };
-        Ok(ChatOptions::default()
-            .tokens(self.tokens)
-            .turn_tokens(self.turn_tokens)
-            .system(self.system.clone())
-            .template(template)
-            .stop_at_eos(!self.no_stop_at_eos)
-            .pad_answer(pad_answer)
-            .transcript(self.transcript.clone())
-            .check(self.check.clone())
-            .tokenizer(self.tokenizer.clone())
-            .sampling(self.sampling.sampling()))
+        let options = ChatOptions::default().template(template).stop_at_eos(!self.no_stop_at_eos);
+        let options = options.pad_answer(pad_answer).sampling(self.sampling.sampling());
+        Ok(set!(options, self => tokens, turn_tokens, system, transcript, check, tokenizer))
     }
 }
 

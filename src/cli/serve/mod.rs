@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use session::party::{Limits, Outcome};
 
 use super::connect::IdentityArgs;
-use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds};
+use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::{Error, out};
 use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
 
@@ -186,34 +186,20 @@ impl ServeArgs {
             Some(_) if !self.insecure_plaintext => Proof::Own(Arc::new(Identity::generate()?)),
             _ => self.identity.proof(self.insecure_plaintext),
         };
-        Ok(ServerConfig::default()
-            .model(&*self.model)
-            .listen(&*self.listen)
+        let config = ServerConfig::default()
             .terms(self.terms.terms()?)
             .network(self.link)
-            .max_prompt(self.max_prompt)
-            .max_tokens(self.max_tokens)
             .conversations(!self.no_chat)
-            .max_positions(self.max_positions)
-            .max_draft(self.max_draft)
-            .weight_cache(self.weight_cache)
-            .pools(self.pools.clone())
-            .max_pools(self.max_pools)
-            .max_pools_total(self.max_pools_total)
             .max_reveals(Some(self.max_reveals).filter(|_| self.machine.is_none()))
             .sessions(if self.once { Some(1) } else { self.sessions })
-            .queue(self.queue)
-            .max_sessions_per_key(self.max_sessions_per_key)
             .range_check(!self.skip_range_check)
-            .timeout(self.timeout)
-            .session_limit(self.session_limit)
-            .handshake_timeout(self.handshake_timeout)
-            .max_idle(self.max_idle)
-            .max_idle_per_address(self.max_idle_per_address)
             .report(self.json.clone())
-            .metrics(self.metrics.clone())
             .allow(allow)
-            .proof(proof))
+            .proof(proof);
+        let config =
+            set!(config, self => model, listen, max_prompt, max_tokens, max_positions, max_draft, weight_cache);
+        let config = set!(config, self => pools, max_pools, max_pools_total, queue, max_sessions_per_key, metrics);
+        Ok(set!(config, self => timeout, session_limit, handshake_timeout, max_idle, max_idle_per_address))
     }
 }
 
