@@ -14,6 +14,7 @@ use session::Expectation;
 use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
 use session::pool::{Draft, Found, PoolId, PoolSet, State, find, part_path};
 
+use crate::disk::at;
 use crate::error::TrustError;
 use crate::generate::{Generate, Generated, Heard, Listener};
 use crate::keys::{Proof, ServerTrust};
@@ -194,7 +195,7 @@ impl Client {
         let connected = tls::connect(address, &identity, move |key| keys.contains(key), options);
         let mut link = connected.map_err(|error| match (error, &trust) {
             (NetError::Untrusted { key }, Some(trust)) => trust.refusal(key).into(),
-            (source @ NetError::Closed { .. }, Some(_)) => TrustError::NoAnswer { source }.into(),
+            (source @ NetError::Closed { .. }, Some(_)) => TrustError::NoAnswer(source).into(),
             (error, _) => Error::from(error),
         })?;
         trust.as_mut().map_or(Ok(()), ServerTrust::proved)?;
@@ -246,7 +247,7 @@ fn own_pools(paths: &[PathBuf]) -> Result<Vec<PoolId>, Error> {
 
 /// The pools at `path`, a directory or a file.
 pub(crate) fn pools_at(path: &Path) -> Result<Vec<Found>, Error> {
-    find(path).map_err(|source| Error::File { path: path.into(), source })
+    find(path).map_err(at(path))
 }
 
 #[cfg(test)]

@@ -10,16 +10,20 @@ use crate::Error;
 /// Longest report, text or file of settings that is read.
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The bytes of `path`.
+/// The error of the file or folder at `path`.
+pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::File { path: path.into(), source }
+}
+
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    files::read(path, MAX_FILE_BYTES).map_err(|source| Error::File { path: path.into(), source })
+    files::read(path, MAX_FILE_BYTES).map_err(at(path))
 }
 
 /// Makes sure that `path`, if given, can be written, before long work is done for it. An older file stays as it is
 /// until [`write()`] or [`write_json`] replaces it, so a command that fails leaves it and no empty one.
 pub(crate) fn check_writable(path: Option<&Path>) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
-    Replacement::check(path).map_err(|source| Error::File { path: path.into(), source })
+    Replacement::check(path).map_err(at(path))
 }
 
 /// Replaces `path` by `bytes` that hold nobody's words.
@@ -51,5 +55,5 @@ fn replace(
         fill(&mut out)?;
         out.commit()
     });
-    replaced.map_err(|source| Error::File { path: path.into(), source })
+    replaced.map_err(at(path))
 }

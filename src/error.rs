@@ -103,11 +103,8 @@ pub enum TrustError {
     #[error("no place for keys: set WAGGLE_HOME or HOME, or give --identity")]
     NoHome,
     /// A server that ended the connection before it proved a key.
-    #[error("{source}; perhaps the server runs in plaintext, or has too many connections from this address")]
-    NoAnswer {
-        /// The step.
-        source: net::NetError,
-    },
+    #[error("{0}; perhaps the server runs in plaintext, or has too many connections from this address")]
+    NoAnswer(#[source] net::NetError),
     /// A server that nobody has vouched for.
     #[error(
         "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"
@@ -152,29 +149,21 @@ pub enum TrustError {
 pub enum NameError {
     /// No such model.
     #[error(
-        "`{name}` is neither a directory nor a bundled model ({}) nor a published shape ({}){}",
+        "`{}` is neither a directory nor a bundled model ({}) nor a published shape ({}){}",
+        .0,
         model::bundled_names().collect::<Vec<_>>().join(", "),
         model::shape_names().collect::<Vec<_>>().join(", "),
-        model::hints::of_name(.name)
+        model::hints::of_name(.0)
     )]
-    NoModel {
-        /// The name given.
-        name: String,
-    },
+    NoModel(String),
     /// A shape where weights are needed.
     #[error(
-        "`{name}` is a shape without weights, for `plan` and `sweep`: `waggle synth --config {name} --out DIR` makes random ones"
+        "`{0}` is a shape without weights, for `plan` and `sweep`: `waggle synth --config {0} --out DIR` makes random ones"
     )]
-    NoWeights {
-        /// The shape.
-        name: String,
-    },
+    NoWeights(String),
     /// A plaintext model that is not the server's.
-    #[error("`{name}` has another shape than the server's model, so --check would compare different models")]
-    CheckShape {
-        /// The name given.
-        name: String,
-    },
+    #[error("`{0}` has another shape than the server's model, so --check would compare different models")]
+    CheckShape(String),
 }
 
 /// Options that contradict each other.
@@ -182,11 +171,8 @@ pub enum NameError {
 #[non_exhaustive]
 pub enum OptionsError {
     /// A policy that needs to see values, between two parties.
-    #[error("cache policy `{policy}` works only in the clear, not between two parties")]
-    ClearOnly {
-        /// The policy.
-        policy: String,
-    },
+    #[error("cache policy `{0}` works only in the clear, not between two parties")]
+    ClearOnly(String),
     /// Sampling where the client learns one token.
     #[error(
         "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
@@ -205,17 +191,11 @@ pub enum OptionsError {
     #[error("two processes have no memory in common; only `demo` offers it")]
     NoMemory,
     /// No level of a log.
-    #[error("there is no log level `{level}`: give off, error, warn, info, debug or trace")]
-    Level {
-        /// The level given.
-        level: String,
-    },
-    /// A report whose session cannot be planned again.
-    #[error("its options cannot be planned: {what}")]
-    Unplannable {
-        /// Which option.
-        what: &'static str,
-    },
+    #[error("there is no log level `{0}`: give off, error, warn, info, debug or trace")]
+    Level(String),
+    /// A report whose session cannot be planned again, because of this option.
+    #[error("its options cannot be planned: {0}")]
+    Unplannable(&'static str),
 }
 
 /// Words that make no prompt.
@@ -237,11 +217,8 @@ pub enum PromptError {
         longest: usize,
     },
     /// A file that is no text.
-    #[error("{}: not UTF-8", path.display())]
-    NotUtf8 {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: not UTF-8", .0.display())]
+    NotUtf8(PathBuf),
     /// A JSON file that is no list of texts.
     #[error("{}: not a list of texts: {what}", path.display())]
     NotTexts {
@@ -332,12 +309,9 @@ pub enum ServeError {
     /// A client that waited and left.
     #[error("the client left the queue")]
     Left,
-    /// A session that took too long.
-    #[error("the session took longer than {seconds} s (--session-limit)")]
-    TooLong {
-        /// The limit.
-        seconds: f64,
-    },
+    /// A session that took longer than so many seconds.
+    #[error("the session took longer than {0} s (--session-limit)")]
+    TooLong(f64),
     /// A session failed.
     #[error("session with {peer}")]
     Session {
@@ -373,18 +347,12 @@ pub enum ServeError {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Full {
-    /// Everybody serves, and the queue is full.
-    #[error("this server is busy: {waiting} clients wait already")]
-    Queue {
-        /// Clients that wait.
-        waiting: usize,
-    },
+    /// The queue is full, with so many clients.
+    #[error("this server is busy: {0} clients wait already")]
+    Queue(usize),
     /// The key has as many sessions as it may, those that wait included.
-    #[error("this key has {limit} sessions here already")]
-    Key {
-        /// The most at once.
-        limit: usize,
-    },
+    #[error("this key has {0} sessions here already")]
+    Key(usize),
     /// The server finishes what runs and then ends.
     #[error("this server is ending")]
     Ending,

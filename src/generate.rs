@@ -287,7 +287,6 @@ pub(crate) struct Heard<'a> {
 }
 
 impl<'a> Heard<'a> {
-    /// The text after the tokens `before`.
     pub(crate) fn new(tokenizer: Option<&'a Tokenizer>, before: &[u32], listener: &'a mut dyn Listener) -> Self {
         Heard { stream: tokenizer.map(|tokenizer| tokenizer.stream(before)), count: 0, listener, transcript: None }
     }
@@ -297,7 +296,6 @@ impl<'a> Heard<'a> {
         Heard { transcript: Some(transcript.clone()), ..self }
     }
 
-    /// Tells the rest.
     pub(crate) fn finish(mut self) {
         let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
         self.tell(&rest);
@@ -393,7 +391,6 @@ pub(crate) struct Ready<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// Makes ids of the words.
     pub(crate) fn ids(self, spec: &ModelSpec, tokenizer: Option<&Tokenizer>) -> Result<Ready<'a>, Error> {
         let Asked { options, terms, words, sampler, drafts } = self;
         let ids = words.ids(tokenizer)?;
@@ -430,7 +427,6 @@ impl Ready<'_> {
         Ok(spec.check_ids(&self.ids)?)
     }
 
-    /// Generates, in a session that is open.
     pub(crate) fn run(
         &mut self,
         session: ClientSession,

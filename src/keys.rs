@@ -13,6 +13,7 @@ use net::{Identity, KeyError, KnownServers, PublicKey};
 use session::Fingerprint;
 
 use crate::Error;
+use crate::disk::at;
 use crate::error::TrustError;
 
 /// By which key pair a party proves who it is. A server and a client of one user trust each other.
@@ -93,7 +94,7 @@ pub(crate) fn make_home(path: &Path) -> Result<(), Error> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir).map_err(|source| Error::File { path: dir.into(), source })
+    builder.create(dir).map_err(at(dir))
 }
 
 /// The client's knowledge of the server at one address.

@@ -18,10 +18,10 @@ pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
         return Ok(bundled(name)?);
     }
     if !path.exists() && shape(name).is_some() {
-        return Err(NameError::NoWeights { name: name.into() }.into());
+        return Err(NameError::NoWeights(name.into()).into());
     }
     if !path.is_dir() {
-        return Err(NameError::NoModel { name: name.into() }.into());
+        return Err(NameError::NoModel(name.into()).into());
     }
     Ok(ModelFiles::open(path)?)
 }
@@ -111,7 +111,6 @@ pub(crate) enum Words {
 }
 
 impl Words {
-    /// The prompt as ids.
     pub(crate) fn ids(self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
         match self {
             Words::Ids(ids) => Ok(ids),
@@ -133,7 +132,6 @@ pub(crate) fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: us
     if ids.is_empty() { Err(PromptError::Empty.into()) } else { Ok(ids) }
 }
 
-/// The texts of a file.
 pub(crate) fn texts(path: &Path) -> Result<Vec<String>, Error> {
     let text = read_text(path)?;
     if path.extension().is_some_and(|end| end == "json") {
@@ -149,7 +147,12 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
         Some(text) if !path.exists() => text.to_vec(),
         _ => read(path)?,
     };
-    String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8 { path: path.into() }.into())
+    utf8(path, bytes)
+}
+
+/// The text of the file at `path`.
+pub(crate) fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
+    String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8(path.into()).into())
 }
 
 /// Text without control characters except line ends and tabs, because the tokenizer may be the server's and the

@@ -43,7 +43,6 @@ options! {
     }
 }
 
-/// A local network.
 const LAN: Network = Network::Imitated(Shape::PRESETS[0].1);
 
 /// Measurements of the parties' machines.
@@ -128,7 +127,6 @@ impl Plan {
         Ok(report)
     }
 
-    /// The choices that the report names.
     fn chosen(&self, tokens: usize) -> impl Iterator<Item = Chosen> {
         let chosen = [
             ("link", self.network.to_string().into()),
@@ -145,15 +143,10 @@ impl Plan {
 /// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
 /// every flow.
 fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
-    let time = |to_server: u64, to_client: u64, flows: u64| {
-        shape.map_or(0.0, |shape| shape.predict([to_server, to_client], flows).as_secs_f64())
-    };
     report.seconds_are = Some(Seconds::Network);
-    for cost in report.phases.costs_mut() {
-        cost.seconds = time(cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows);
-    }
-    for op in report.operations_mut() {
-        op.seconds = time(op.bytes_client_to_server, op.bytes_server_to_client, op.flows);
+    for cost in report.costs_mut() {
+        let bytes = [cost.bytes_client_to_server, cost.bytes_server_to_client];
+        cost.seconds = shape.map_or(0.0, |shape| shape.predict(bytes, cost.flows).as_secs_f64());
     }
 }
 
@@ -166,11 +159,8 @@ fn set_estimates(report: &mut Report, footprint: Footprint, machines: &Machines,
         }
     }
     report.seconds_are = Some(Seconds::Predicted);
-    for cost in report.phases.costs_mut() {
+    for cost in report.costs_mut() {
         cost.peer_cpu_seconds.get_or_insert(0.0);
-    }
-    for operation in report.operations_mut() {
-        operation.peer_cpu_seconds.get_or_insert(0.0);
     }
     // Before they have a model, processes take what was measured of each party's.
     report.peak_memory_bytes = PeakMemory {

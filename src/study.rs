@@ -1,5 +1,6 @@
 //! Studies of cache policies.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,8 +9,10 @@ use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader};
 use report::ModelInfo;
+use serde_json::Value;
+use session::names::name;
 use session::party::ModelServer;
-use study::eval::{Candidate, Evaluation, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
+use study::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
 
 use crate::Error;
 use crate::models::{Prompt, open_model, tokenizer};
@@ -35,12 +38,7 @@ impl StudyEngine {
 
 impl fmt::Display for StudyEngine {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let [(float, _), (fixed, _), (secure, _)] = StudyEngine::NAMES;
-        f.write_str(match self {
-            StudyEngine::Float => float,
-            StudyEngine::Fixed => fixed,
-            StudyEngine::Secure => secure,
-        })
+        f.write_str(name(&StudyEngine::NAMES, self))
     }
 }
 
@@ -85,9 +83,6 @@ impl Study {
         let ids = self.text.clone().read()?.ids(tokenizer(&files)?.as_ref())?;
         let sequences = Sequence::cut(&ids, self.context, self.prompt, self.sequences)?;
         let candidates = candidates(&self.policies, &self.budgets)?;
-        let info = ModelInfo::new(&files.name, &files.spec);
-        let all = passes(&sequences, &candidates);
-        let scores = scores(&self.model, files, self.engine, &sequences, &candidates, &|| tick(all))?;
         let policies: Vec<String> = self.policies.iter().map(PolicySpec::to_string).collect();
         let options = [
             ("task", "text".into()),
@@ -98,9 +93,8 @@ impl Study {
             ("prompt", self.prompt.into()),
         ];
         let options = options.map(|(name, value)| (name.to_owned(), value)).into();
-        let mut study = Evaluation::new(info, options, &sequences, &candidates, scores);
-        study.provenance = provenance();
-        Ok(study)
+        let all = passes(&sequences, &candidates);
+        evaluation(&self.model, files, self.engine, options, &sequences, &candidates, &|| tick(all))
     }
 }
 
@@ -124,21 +118,22 @@ pub(crate) fn candidates<'a>(
     Ok(candidates)
 }
 
-/// Passes through the model that a study takes.
 pub(crate) fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize {
     (1 + candidates.len()) * sequences.iter().map(Sequence::passes).sum::<usize>()
 }
 
-/// Runs a study of the model called `name`, whose files are `files`: the scores of the full cache and of the
-/// candidates. `tick` is called after each pass, from any thread.
-pub(crate) fn scores(
+/// Runs a study of the model called `name`, whose files are `files`, with the full cache and the candidates; `options`
+/// are what its report names. `tick` is called after each pass, from any thread.
+pub(crate) fn evaluation(
     name: &str,
     files: ModelFiles,
     engine: StudyEngine,
+    options: BTreeMap<String, Value>,
     sequences: &[Sequence],
     candidates: &[Candidate],
     tick: &(dyn Fn() + Sync),
-) -> Result<(Scores, Vec<Scores>), Error> {
+) -> Result<Evaluation, Error> {
+    let info = ModelInfo::new(&files.name, &files.spec);
     // One model serves all: columns that a policy has no use for change nothing in the clear.
     let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_scoring_head());
     let widest = widest.cloned().unwrap_or_default();
@@ -162,7 +157,9 @@ pub(crate) fn scores(
             run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
         }
     };
-    Ok(scores?)
+    let mut study = Evaluation::new(info, options, sequences, candidates, scores?);
+    study.provenance = provenance();
+    Ok(study)
 }
 
 /// A runner on engines that see their values.

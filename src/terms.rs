@@ -60,7 +60,7 @@ impl Terms {
         let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks };
         let policy = self.policy.clone();
         if policy.clear_only() {
-            return Err(OptionsError::ClearOnly { policy: policy.to_string() }.into());
+            return Err(OptionsError::ClearOnly(policy.to_string()).into());
         }
         Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk })
     }
@@ -84,7 +84,7 @@ impl Terms {
             of: impl FnOnce(&str) -> Option<T>,
         ) -> Result<Option<T>, Error> {
             let Some(text) = report.options.get(name).and_then(Value::as_str) else { return Ok(None) };
-            of(text).map(Some).ok_or_else(|| OptionsError::Unplannable { what: name }.into())
+            of(text).map(Some).ok_or_else(|| OptionsError::Unplannable(name).into())
         }
         fn of<T: Copy, const N: usize>(table: [(&'static str, T); N]) -> impl FnOnce(&str) -> Option<T> {
             move |text| table.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value)
@@ -169,9 +169,6 @@ impl fmt::Display for Network {
 
 impl Network {
     /// This network, unless it is within one process.
-    ///
-    /// # Errors
-    /// [`OptionsError::NoMemory`].
     pub(crate) fn between_processes(self) -> Result<Self, OptionsError> {
         if self == Network::Memory { Err(OptionsError::NoMemory) } else { Ok(self) }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{fail, json, succeed, text, waggle};
+use crate::support::{fail, fails, json, of, succeed, text, waggle};
 use planner::{PROFILE_VERSION, Profile};
 use protocols::Rates;
 use serde_json::Value;
@@ -35,9 +35,7 @@ fn write(path: &Path, profile: &Profile) {
 
 /// A plan, in a home where nobody has measured anything.
 fn plan(home: &Path, arguments: &str) -> Command {
-    let mut command = waggle(&format!("plan --model shakespeare-gpt2 --prompt-len 8 --tokens 4 {arguments}"));
-    command.env("WAGGLE_HOME", home);
-    command
+    of(waggle(&format!("plan --model shakespeare-gpt2 --prompt-len 8 --tokens 4 {arguments}")), home)
 }
 
 #[test]
@@ -48,8 +46,7 @@ fn without_measurements_there_is_no_column_of_zeros() {
     assert!(!said.contains("cpu seconds") && !said.contains("memory at the most"), "{said}");
     let report = json(&mut plan(home.path(), ""));
     assert_eq!(report["peak_memory_bytes"]["client"], Value::Null);
-    let failed = fail(&mut plan(home.path(), "--against report.json"), 1);
-    assert!(failed.contains("waggle calibrate"), "{failed}");
+    fails(&mut plan(home.path(), "--against report.json"), 1, ["waggle calibrate"]);
 }
 
 #[test]
@@ -86,9 +83,7 @@ fn a_sweep_predicts_as_a_plan_does() {
     let file = home.path().join("other.json");
     write(&file, &profile());
     let sweep = |rest: &str| {
-        let mut command = waggle("sweep --models shakespeare-gpt2 --contexts 8 --tokens 3");
-        command.args(rest.split_whitespace()).env("WAGGLE_HOME", home.path());
-        command
+        of(waggle(&format!("sweep --models shakespeare-gpt2 --contexts 8 --tokens 3 {rest}")), home.path())
     };
     let calibrated = format!("--calibration {}", file.display());
     let cells = home.path().join("cells");
@@ -121,7 +116,7 @@ fn a_sweep_predicts_as_a_plan_does() {
     std::fs::write(&page, "<!-- waggle: sweep --models shakespeare-gpt2 --contexts 8 --tokens 3 -->\n<!-- end -->\n")
         .unwrap();
     let pages = home.path().display();
-    succeed(waggle(&format!("tables run page --pages {pages} --keep {pages}/keep")).env("WAGGLE_HOME", home.path()));
+    succeed(&mut of(waggle(&format!("tables run page --pages {pages} --keep {pages}/keep")), home.path()));
     let made = std::fs::read_to_string(page).unwrap();
     assert!(made.contains("online, network s") && !made.contains("predicted"), "{made}");
 }
@@ -181,6 +176,5 @@ fn a_run_is_held_against_its_prediction() {
         assert!(table.contains(row), "{table}");
     }
     std::fs::write(&run, b"{}").unwrap();
-    let failed = fail(&mut plan(home.path(), &against), 1);
-    assert!(failed.contains("no report of a run"), "{failed}");
+    fails(&mut plan(home.path(), &against), 1, ["no report of a run"]);
 }

@@ -1,11 +1,11 @@
-//! Conversations between two processes.
+//! Conversations between two processes. What the parties compute in a conversation is held by the tests of `session`.
 
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::support::{Log, Server, ended, ids, join, json, succeed, text, until, waggle};
+use crate::support::{Log, Server, bytes, copy_model, ended, ids, read_json, signal, succeed, text, until, waggle};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -20,7 +20,7 @@ fn chat(server: &Server, arguments: &str, input: &str) -> (std::process::Output,
     let mut child = start(server, &format!("{arguments} --json {}", report.display()), dir.path());
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = ended(child, LIMIT);
-    (output, std::fs::read(report).ok().map(|bytes| serde_json::from_slice(&bytes).unwrap()))
+    (output, report.is_file().then(|| read_json(&report)))
 }
 
 fn start(server: &Server, arguments: &str, dir: &Path) -> Child {
@@ -32,94 +32,27 @@ fn lines(turns: &[&str]) -> String {
     turns.iter().map(|turn| format!("{turn}\n")).collect()
 }
 
-/// Bytes of a turn, all of its phases together.
-fn bytes(turn: &Value, phases: &[&str]) -> u64 {
-    let of = |phase: &str| {
-        let phase = &turn["phases"][phase];
-        phase["bytes_client_to_server"].as_u64().unwrap() + phase["bytes_server_to_client"].as_u64().unwrap()
-    };
-    phases.iter().map(|phase| of(phase)).sum()
-}
-
-const ALL: [&str; 4] = ["setup", "offline", "prefill", "decode"];
-
-/// The clear model's answers, each to the whole conversation up to it, read anew.
-fn whole(model: &str, turns: &[Value], words: &[Vec<u32>]) -> Vec<Vec<u32>> {
-    let mut read: Vec<u32> = Vec::new();
-    let answers = turns.iter().zip(words).map(|(turn, words)| {
-        read.extend(words);
-        let tokens = ids(&turn["tokens"]);
-        let report = json(&mut waggle(&format!(
-            "float --model {model} --prompt-ids {} --tokens {}",
-            join(&read),
-            tokens.len()
-        )));
-        read.extend(tokens);
-        ids(&report["tokens"])
-    });
-    answers.collect()
-}
-
-/// The ids of the new words of each turn of a raw conversation.
-fn words(model: &str, turns: &[Value], said: &[&str]) -> Vec<Vec<u32>> {
-    let files = model::bundled(model).unwrap();
-    let tokenizer = tokenizer::Tokenizer::from_bytes(&files.tokenizer.unwrap()).unwrap();
-    let mut before = String::new();
-    let all = turns.iter().zip(said).map(|(turn, said)| {
-        let start = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
-        before = turn["text"].as_str().unwrap().to_owned();
-        tokenizer.encode(&format!("{start}{said}\n")).unwrap()
-    });
-    all.collect()
+/// The answers of a report as they are printed.
+fn shown(report: &Value) -> String {
+    let answers = report["turns"].as_array().unwrap().iter().map(|turn| turn["text"].as_str().unwrap());
+    answers.map(|text| format!("{}\n", text.strip_suffix('\n').unwrap_or(text))).collect()
 }
 
 #[test]
-fn five_turns_are_those_of_the_clear_model_on_the_whole_transcript() {
+fn five_turns_are_those_of_the_clear_model() {
     let model = "shakespeare-llama";
     let server = Server::start(&format!("--model {model}"));
-    for (preprocess, turn_five) in [(false, None), (true, Some(()))] {
+    for preprocess in [false, true] {
         let arguments = format!("--tokens 8 --turn-tokens 24 --check {model} --preprocess {preprocess}");
         let (output, report) = chat(&server, &arguments, &lines(&TURNS));
         assert!(output.status.success(), "{}", text(&output.stderr));
         let report = report.unwrap();
         let turns = report["turns"].as_array().unwrap();
-        assert_eq!(turns.len(), 5);
-        assert_eq!(report["token_agreement"], 1.0);
-        let words = words(model, turns, &TURNS);
-        // The last token of an answer is read with the next turn.
-        for (i, (turn, words)) in turns.iter().zip(&words).enumerate() {
-            assert_eq!(turn["prompt_tokens"], words.len() + usize::from(i > 0));
-            assert_eq!(turn["conversation"], 0);
-        }
-        let answers: Vec<Vec<u32>> = turns.iter().map(|turn| ids(&turn["tokens"])).collect();
-        assert_eq!(whole(model, turns, &words), answers);
+        assert_eq!((turns.len(), &report["token_agreement"]), (5, &1.0.into()));
+        assert!(turns.iter().all(|turn| turn["conversation"] == 0), "{report}");
         // Standard output has the answers and nothing else.
-        let printed: String = turns
-            .iter()
-            .map(|turn| turn["text"].as_str().unwrap().to_owned())
-            .map(|text| if text.ends_with('\n') { text } else { text + "\n" })
-            .collect();
-        assert_eq!(text(&output.stdout), printed);
-
-        // The last turn beside a generation that reads the whole transcript.
-        let read: Vec<u32> =
-            words[..4].iter().zip(&answers).flat_map(|(words, answer)| [&words[..], &answer[..]].concat()).collect();
-        let read = [&read[..], &words[4]].concat();
-        let again = json(&mut server.client(&format!(
-            "--prompt-ids {} --tokens {} --preprocess {preprocess}",
-            join(&read),
-            answers[4].len()
-        )));
-        assert_eq!(ids(&again["tokens"]), answers[4]);
-        let again = serde_json::json!({ "phases": again["phases"] });
-        let [five, one_shot] = [&turns[4], &again].map(|turn| bytes(turn, &["offline", "prefill", "decode"]));
-        println!(
-            "preprocess {preprocess}: turn five reads {} tokens, {five} bytes; one shot reads {}, {one_shot} bytes",
-            turns[4]["prompt_tokens"],
-            read.len()
-        );
-        assert!(five * 2 < one_shot, "{five} bytes of turn five, {one_shot} of a generation on all");
-        assert!(turn_five.is_none() || bytes(&turns[4], &["offline"]) > 0);
+        assert_eq!(text(&output.stdout), shown(&report));
+        assert!(!preprocess || bytes(&turns[4]["phases"]["offline"]) > 0);
     }
 }
 
@@ -135,9 +68,10 @@ fn the_last_turn_does_not_read_the_first_one_again() {
     };
     let (short, long) = (last("a"), last(&"Now is the winter of our discontent ".repeat(3)));
     assert_eq!(short["prompt_tokens"], long["prompt_tokens"]);
-    let [short, long] = [&short, &long].map(|turn| bytes(turn, &ALL));
+    let [short, long] = [&short, &long].map(|turn| {
+        ["setup", "offline", "prefill", "decode"].map(|phase| bytes(&turn["phases"][phase])).into_iter().sum::<u64>()
+    });
     // A hundred more cached tokens: the attention of three tokens to them, and not a hundred tokens' passes.
-    println!("turn five after a turn of 2 tokens: {short} bytes; of 109 tokens: {long} bytes");
     assert!(long < 2 * short, "{short} and {long} bytes");
 }
 
@@ -173,75 +107,59 @@ fn commands_are_carried_out() {
 }
 
 #[test]
-fn a_full_model_offers_another_conversation() {
-    let server = Server::start("--model shakespeare-gpt2");
-    let long = "a".repeat(60);
-    let input = lines(&[&long, &long, &long, &long, "/reset", &long]);
-    let (output, report) = chat(&server, "--tokens 20 --turn-tokens 62 --no-stop-at-eos", &input);
-    let notes = text(&output.stderr);
-    assert!(output.status.success(), "{notes}");
-    assert!(notes.contains("of 256 positions") && notes.contains("/reset"), "{notes}");
-    assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 4);
-    // One that is too long for a turn.
-    let (output, report) = chat(&server, "--tokens 2 --turn-tokens 9", &lines(&["a long turn indeed", "short"]));
-    assert!(text(&output.stderr).contains("--turn-tokens 9"), "{}", text(&output.stderr));
-    assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 1);
-}
-
-#[test]
-fn a_link_that_breaks_keeps_the_transcript() {
-    let mut server = Server::start("--model shakespeare-llama");
-    let dir = tempfile::tempdir().unwrap();
-    let mut child = start(&server, "--tokens 100 --no-stop-at-eos --timeout 20", dir.path());
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(b"ROMEO:\n").unwrap();
-    // The server dies in the middle of the answer.
-    server.log().wait_for("session begins");
-    std::thread::sleep(Duration::from_secs(4));
-    server.child.kill().unwrap();
-    let output = ended(child, LIMIT);
-    assert_eq!(output.status.code(), Some(1));
+fn a_full_conversation_offers_another() {
+    for (serve, arguments, length, full, taken) in [
+        ("", "--tokens 20 --turn-tokens 62", 60, "of 256 positions", 4),
+        ("--max-prompt 31 --max-tokens 9", "--tokens 4 --turn-tokens 30", 25, "has taken 29 of 40 positions", 2),
+    ] {
+        let server = Server::start(&format!("--model shakespeare-gpt2 {serve}"));
+        let long = "a".repeat(length);
+        let input = lines(&[&long, &long, &long, &long, "/reset", &long]);
+        let (output, report) = chat(&server, &format!("{arguments} --no-stop-at-eos"), &input);
+        let notes = text(&output.stderr);
+        assert!(output.status.success() && notes.contains(full) && notes.contains("/reset"), "{notes}");
+        assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), taken);
+        // One that is too long for a turn.
+        let (output, report) = chat(&server, "--tokens 2 --turn-tokens 9", &lines(&["a long turn indeed", "short"]));
+        assert!(text(&output.stderr).contains("--turn-tokens 9"), "{}", text(&output.stderr));
+        assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 1);
+    }
+    let server = Server::start("--model shakespeare-gpt2 --no-chat");
+    let (output, _) = chat(&server, "--tokens 4", "a\n");
     let errors = text(&output.stderr);
-    let told: Vec<&str> = errors.lines().filter(|line| line.starts_with("error: ")).collect();
-    assert_eq!(told.len(), 1, "{errors}");
-    assert!(told[0].contains("the conversation so far is in waggle-chat-"), "{errors}");
-    let kept = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
-    let kept = std::fs::read_to_string(kept).unwrap();
-    let first: Value = serde_json::from_str(kept.lines().next().unwrap()).unwrap();
-    assert_eq!((&first["role"], &first["text"]), (&"user".into(), &"ROMEO:".into()));
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("this server allows no conversations (--no-chat)"), "{errors}");
 }
 
 #[test]
-fn a_server_that_dies_while_nobody_talks_is_noticed() {
-    let mut server = Server::start("--model shakespeare-llama");
-    let dir = tempfile::tempdir().unwrap();
-    let mut child = start(&server, "--tokens 2 --no-stop-at-eos", dir.path());
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(b"ROMEO:\n").unwrap();
-    server.log().wait_for("session begins");
-    std::thread::sleep(Duration::from_secs(5));
-    server.child.kill().unwrap();
-    let output = ended(child, LIMIT);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("error: "), "{}", text(&output.stderr));
-    drop(input);
+fn a_server_that_dies_is_noticed_and_the_transcript_kept() {
+    // In the middle of an answer, and while nobody talks.
+    for (arguments, seconds) in [("--tokens 100 --timeout 20", 4), ("--tokens 2", 5)] {
+        let mut server = Server::start("--model shakespeare-llama");
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = start(&server, &format!("{arguments} --no-stop-at-eos"), dir.path());
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"ROMEO:\n").unwrap();
+        server.log().wait_for("session begins");
+        std::thread::sleep(Duration::from_secs(seconds));
+        server.child.kill().unwrap();
+        let output = ended(child, LIMIT);
+        drop(input);
+        assert_eq!(output.status.code(), Some(1));
+        let errors = text(&output.stderr);
+        let told: Vec<&str> = errors.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(told.len(), 1, "{errors}");
+        assert!(told[0].contains("the conversation so far is in waggle-chat-"), "{errors}");
+        let first = &kept(dir.path())[0];
+        assert_eq!((&first["role"], &first["text"]), (&"user".into(), &"ROMEO:".into()));
+    }
 }
 
-#[test]
-fn a_budget_holds_and_a_share_of_the_first_turn_is_refused() {
-    let server = Server::start("--model shakespeare-llama --policy streaming:budget=32,block=8");
-    let arguments = "--policy streaming:budget=32,block=8 --tokens 6 --check shakespeare-llama --preprocess";
-    let (output, report) = chat(&server, arguments, &lines(&TURNS));
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let report = report.unwrap();
-    assert_eq!(report["token_agreement"], 1.0);
-    assert_eq!(report["turns"].as_array().unwrap().len(), 5);
-    drop(server);
-    let server = Server::start("--model shakespeare-llama --policy snapkv");
-    let (output, report) = chat(&server, "--policy snapkv", "ROMEO:\n");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("budget in tokens"), "{}", text(&output.stderr));
-    assert!(report.is_none());
+/// The conversation in the only file of `dir`.
+fn kept(dir: &Path) -> Vec<Value> {
+    let file = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// While the user types, the next turn is prepared. A server serves a generation besides.
@@ -251,39 +169,25 @@ fn correlations_are_made_while_nobody_talks() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     let arguments = format!("--preprocess --tokens 4 --turn-tokens 12 --no-stop-at-eos --json {}", report.display());
-    let child = start(&server, &arguments, dir.path());
-    std::thread::scope(|scope| {
-        let mut child = child;
-        let mut input = child.stdin.take().unwrap();
-        scope.spawn(move || {
-            for turn in ["ROMEO:", "JULIET:"] {
-                std::thread::sleep(Duration::from_secs(20));
-                input.write_all(format!("{turn}\n").as_bytes()).unwrap();
-            }
-        });
-        let generated = succeed(&mut server.client("--prompt ROMEO: --tokens 2"));
-        assert!(!generated.is_empty());
-        let output = ended(child, LIMIT);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        assert!(text(&output.stderr).contains("prepared: 16 of 16 tokens"), "{}", text(&output.stderr));
-    });
-    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-    for turn in report["turns"].as_array().unwrap() {
-        let ahead = &turn["before"]["offline"];
-        let ahead =
-            ahead["bytes_client_to_server"].as_u64().unwrap() + ahead["bytes_server_to_client"].as_u64().unwrap();
-        println!("ahead {ahead} bytes, at the turn {} bytes", bytes(turn, &["offline"]));
-        assert!(ahead > bytes(turn, &["offline"]), "{turn}");
+    let mut child = start(&server, &arguments, dir.path());
+    let log = Log::of(child.stderr.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    assert!(!succeed(&mut server.client("--prompt ROMEO: --tokens 2")).is_empty());
+    for (i, turn) in ["ROMEO:", "JULIET:"].into_iter().enumerate() {
+        until(|| (log.so_far().matches("prepared: 16 of 16 tokens").count() > i).then_some(()));
+        input.write_all(format!("{turn}\n").as_bytes()).unwrap();
+    }
+    drop(input);
+    assert!(ended(child, LIMIT).status.success(), "{}", log.into_text());
+    for turn in read_json(&report)["turns"].as_array().unwrap() {
+        assert!(bytes(&turn["before"]["offline"]) > bytes(&turn["phases"]["offline"]), "{turn}");
     }
 }
 
 /// A model directory with this chat template.
 fn templated(template: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-llama");
-    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        std::fs::copy(assets.join(file), dir.path().join(file)).unwrap();
-    }
+    copy_model("shakespeare-llama", dir.path());
     std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
     dir
 }
@@ -314,13 +218,10 @@ fn a_template_of_the_server_writes_the_conversation() {
 #[test]
 fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     let dir = tempfile::tempdir().unwrap();
-    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-llama");
-    for file in ["model.safetensors", "tokenizer.json"] {
-        std::fs::copy(assets.join(file), dir.path().join(file)).unwrap();
-    }
-    let config = std::fs::read_to_string(assets.join("config.json")).unwrap();
-    let config = config.replace("\"eos_token_id\": null", "\"eos_token_id\": 1");
-    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    copy_model("shakespeare-llama", dir.path());
+    let config = dir.path().join("config.json");
+    let ends = std::fs::read_to_string(&config).unwrap().replace("\"eos_token_id\": null", "\"eos_token_id\": 1");
+    std::fs::write(config, ends).unwrap();
     let model = dir.path().display();
     let server = Server::start(&format!("--model {model} --skip-range-check"));
     let said = ["ROMEO:", "My lord", "What is"];
@@ -331,9 +232,7 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     };
     let (printed, report) = talk("");
     assert_eq!((&report["token_agreement"], &report["options"]["pad_answer"]), (&1.0.into(), &true.into()));
-    let answers = report["turns"].as_array().unwrap().iter().map(|turn| turn["text"].as_str().unwrap());
-    let shown: String = answers.map(|text| format!("{}\n", text.strip_suffix('\n').unwrap_or(text))).collect();
-    assert_eq!(printed, shown);
+    assert_eq!(printed, shown(&report));
     let lengths = |report: &Value| -> Vec<(usize, usize)> {
         let of = |turn: &Value| {
             let tokens = ids(&turn["tokens"]);
@@ -370,24 +269,6 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     let (output, report) = chat(&server, &format!("{policy} --tokens 4"), "ROMEO:\n");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(report.unwrap()["options"]["pad_answer"], false);
-}
-
-#[test]
-fn a_server_bounds_conversations_or_allows_none() {
-    let server = Server::start("--model shakespeare-gpt2 --max-prompt 31 --max-tokens 9");
-    let long = "a".repeat(25);
-    let input = lines(&[&long, &long, "/reset", &long]);
-    let (output, report) = chat(&server, "--tokens 4 --turn-tokens 30 --no-stop-at-eos", &input);
-    let notes = text(&output.stderr);
-    assert!(output.status.success(), "{notes}");
-    assert!(notes.contains("has taken 29 of 40 positions") && notes.contains("/reset"), "{notes}");
-    assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 2);
-    drop(server);
-    let server = Server::start("--model shakespeare-gpt2 --no-chat");
-    let (output, _) = chat(&server, "--tokens 4", "a\n");
-    let errors = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("this server allows no conversations (--no-chat)"), "{errors}");
 }
 
 /// Signs of life come while nobody talks and while all lines are refused.
@@ -486,12 +367,6 @@ fn answering(
     (child, input, log, rest)
 }
 
-#[cfg(unix)]
-fn interrupt(child: &Child) {
-    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-}
-
 #[test]
 #[cfg(unix)]
 fn an_interrupt_stops_the_answer_and_keeps_the_talk() {
@@ -504,14 +379,14 @@ fn an_interrupt_stops_the_answer_and_keeps_the_talk() {
         let report = dir.path().join(format!("{i}.json"));
         let arguments = format!("{arguments} --json {}", report.display());
         let (child, mut input, log, answers) = answering(&server, &arguments, dir.path());
-        interrupt(&child);
+        signal(&child, "INT");
         log.wait_for("the answer stops");
         input.write_all(b"/cost\n/quit\n").unwrap();
         let output = ended(child, LIMIT);
         let (notes, answers) = (log.into_text(), answers.join().unwrap());
         assert!(output.status.success(), "{notes}");
         assert!(notes.contains("opening and a turn: "), "{notes}");
-        let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let report = read_json(&report);
         let (got, said) = (ids(&report["turns"][0]["tokens"]).len(), report["turns"][0]["text"].as_str().unwrap());
         match tokens {
             None => assert!((1..300).contains(&got), "{got} tokens"),
@@ -527,17 +402,15 @@ fn a_second_interrupt_ends_the_session_and_keeps_what_was_said() {
     let server = Server::start("--model shakespeare-llama");
     let dir = tempfile::tempdir().unwrap();
     let (child, input, log, answers) = answering(&server, "--tokens 300 --no-stop-at-eos", dir.path());
-    interrupt(&child);
+    signal(&child, "INT");
     log.wait_for("the answer stops");
-    interrupt(&child);
+    signal(&child, "INT");
     let output = ended(child, LIMIT);
     drop(input);
     let notes = log.into_text();
     assert_eq!(output.status.code(), Some(130), "{notes}");
     assert!(notes.contains("error: interrupted; the conversation so far is in waggle-chat-"), "{notes}");
-    let kept = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
-    let kept: Vec<Value> =
-        std::fs::read_to_string(kept).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kept = kept(dir.path());
     assert_eq!((&kept[0]["role"], &kept[0]["text"]), (&"user".into(), &"ROMEO:".into()));
     assert!(kept[1]["text"].as_str().unwrap().starts_with(answers.join().unwrap().trim_end_matches('\n')));
 }

@@ -1,20 +1,9 @@
 //! `waggle eval`: what it writes, what it finds, what it refuses.
 
-use std::path::Path;
 use std::process::Command;
 
-use crate::support::{fail, succeed, waggle};
+use crate::support::{fail, fails, json, play, read_json, succeed, waggle};
 use serde_json::Value;
-use testing::asset;
-
-/// Words of the bundled models' characters.
-const TEXT: &str = "ROMEO:\nWhat say you to the king? My lord, I come to speak of love and of the night.\n";
-
-fn text(dir: &Path) -> String {
-    let file = dir.join("text.txt");
-    std::fs::write(&file, TEXT.repeat(4)).unwrap();
-    file.display().to_string()
-}
 
 fn eval(line: &str) -> Command {
     waggle(&format!("eval {line}"))
@@ -30,7 +19,7 @@ fn row<'a>(report: &'a Value, label: &str, budget: Option<f64>) -> &'a Value {
 #[test]
 fn a_study_leaves_a_table_a_report_and_plots() {
     let dir = tempfile::tempdir().unwrap();
-    let (text, out) = (text(dir.path()), dir.path().join("out"));
+    let (text, out) = (play(dir.path(), 4), dir.path().join("out"));
     let line = format!("--model shakespeare-llama --text {text} --context 64 --sequences 2 --budgets 0.25,1");
     let mut command = eval(&format!("{line} --policies streaming,quest;mpcache:topk=sort --policies full --out"));
     let shown = succeed(command.arg(&out));
@@ -39,7 +28,7 @@ fn a_study_leaves_a_table_a_report_and_plots() {
         assert!(shown.contains(name) && table.contains(name), "{name}: {shown}{table}");
     }
     assert_eq!(table.lines().count(), 2 + 7, "{table}");
-    let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    let report = read_json(&out.join("report.json"));
     assert_eq!((&report["version"], &report["sequences"], &report["scored"]), (&2.into(), &2.into(), &62.into()));
     assert_eq!((&report["options"]["prompt"], &report["options"]["text"]), (&32.into(), &"text.txt".into()));
     assert_eq!(report["rows"].as_array().unwrap().len(), 7);
@@ -101,22 +90,20 @@ fn a_study_leaves_a_table_a_report_and_plots() {
 #[test]
 fn costs_and_foreign_forms_come_with_a_study() {
     let dir = tempfile::tempdir().unwrap();
-    let (text, out) = (text(dir.path()), dir.path().join("out"));
+    let (text, out) = (play(dir.path(), 4), dir.path().join("out"));
     let line = format!("--model shakespeare-gpt2 --text {text} --context 40 --sequences 2 --budgets 0.5 --costs wan");
     let foreign = dir.path().join("lm.json");
     let mut command = eval(&format!("{line} --policies streaming,oracle --lm-eval"));
     let shown = succeed(command.arg(&foreign).arg("--out").arg(&out));
     assert!(shown.contains("prepared") && shown.contains("flows"), "{shown}");
-    let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    let report: Value = read_json(&out.join("report.json"));
     let cost = |label, budget| row(&report, label, budget)["cost"].clone();
     // It is the session that is scored: 20 tokens, and 19 more that are read one by one. A sweep of these lengths and
     // the plan of the session say the same.
-    let sweep = crate::support::json(&mut waggle(
+    let sweep = json(&mut waggle(
         "sweep --models shakespeare-gpt2 --contexts 20 --tokens 19 --links wan --policies full;streaming:budget=0.5",
     ));
-    let plan = crate::support::json(&mut waggle(
-        "plan --model shakespeare-gpt2 --prompt-len 20 --tokens 20 --preprocess --link wan",
-    ));
+    let plan = json(&mut waggle("plan --model shakespeare-gpt2 --prompt-len 20 --tokens 20 --preprocess --link wan"));
     let both = |cost: &Value| {
         cost["bytes_client_to_server"].as_f64().unwrap() + cost["bytes_server_to_client"].as_f64().unwrap()
     };
@@ -134,7 +121,7 @@ fn costs_and_foreign_forms_come_with_a_study() {
     assert!(cost("oracle", Some(0.5)).is_null(), "two parties cannot run it");
     assert!(out.join("accuracy-online-bytes.svg").exists() && out.join("perplexity_ratio-bytes.pdf").exists());
 
-    let foreign: Value = serde_json::from_slice(&std::fs::read(foreign).unwrap()).unwrap();
+    let foreign = read_json(&foreign);
     let results = &foreign["results"]["text@streaming:budget=0.5"];
     let streaming = row(&report, "streaming", Some(0.5));
     assert_eq!(results["perplexity,none"], streaming["perplexity"]);
@@ -148,7 +135,7 @@ fn costs_and_foreign_forms_come_with_a_study() {
 fn needles_are_asked_for_at_every_length_and_depth() {
     let line =
         "--model shakespeare-llama --task needle --lengths 100,200 --depths 0,1 --policies streaming --budgets 0.2";
-    let report = crate::support::json(&mut eval(line));
+    let report = json(&mut eval(line));
     assert_eq!(report["sequences"], 4);
     assert_eq!(report["of_sequences"][3]["tags"], serde_json::json!({ "length": 200, "depth": 1.0 }));
     assert!(row(&report, "streaming", Some(0.2))["exact_match"].is_number());
@@ -172,28 +159,10 @@ fn assert_well_formed(xml: &str) {
 }
 
 #[test]
-fn recall_tells_who_looks_far_back() {
-    let Some(dir) = asset("models/recall") else { return };
-    let data = dir.join("queries.jsonl").display().to_string();
-    let line = format!("--model {} --task recall --data {data}", dir.display());
-    let report = |rest: &str| crate::support::json(&mut eval(&format!("{line} {rest}")));
-    let study = report("--sequences 4 --policies streaming,oracle --budgets 0.1");
-    let right = |study: &Value, label: &str, budget| row(study, label, budget)["accuracy"].as_f64().unwrap();
-    assert!(right(&study, "full", None) > 0.98, "{study}");
-    assert!(right(&study, "oracle", Some(0.1)) > 0.98, "{study}");
-    assert!(right(&study, "streaming", Some(0.1)) < 0.1, "{study}");
-    assert_eq!((&study["options"]["prompt"], &study["options"]["context"]), (&409.into(), &512.into()));
-    // In fixed point the same answers are right, where the model is sure at all.
-    let fixed = report("--sequences 2 --prompt 400 --engine fixed");
-    let float = report("--sequences 2 --prompt 400");
-    assert_eq!(fixed["scored"], float["scored"]);
-    assert!((right(&fixed, "full", None) - right(&float, "full", None)).abs() < 0.05, "{fixed}");
-}
-
-#[test]
 fn two_parties_are_asked_for_predictions_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let line = format!("--text {} --context 10 --sequences 1 --policies streaming --budgets 0.5", text(dir.path()));
+    let line =
+        format!("--text {} --context 10 --sequences 1 --policies streaming --budgets 0.5", play(dir.path(), 4));
     let shown = succeed(&mut eval(&format!("{line} --engine secure")));
     let cells: Vec<&str> = shown.lines().find(|l| l.contains("streaming")).unwrap().split_whitespace().collect();
     assert_eq!(cells[8..14], ["-"; 6], "{shown}");
@@ -203,10 +172,9 @@ fn two_parties_are_asked_for_predictions_alone() {
 #[test]
 fn what_cannot_be_studied_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let file = text(dir.path());
+    let file = play(dir.path(), 4);
     let refuse = |code, rest: &str, words: &str| {
-        let errors = fail(&mut eval(&format!("--text {file} --context 40 {rest}")), code);
-        assert!(errors.contains(words), "{rest}: {errors}");
+        fails(&mut eval(&format!("--text {file} --context 40 {rest}")), code, [words]);
     };
     refuse(2, "--policies fll", "unknown cache policy `fll`; known are: full, ");
     refuse(2, "--policies streaming,mpcache:topk=rank", "put a `;` between `streaming` and `mpcache`");
@@ -226,8 +194,8 @@ fn what_cannot_be_studied_is_refused() {
     refuse(1, "--prompt 39", "a prompt of 39 tokens in sequences of 40: give 1 to 38");
     refuse(1, "--prompt 0", "give 1 to 38");
     refuse(2, "--sequences 0", "0 is not in 1..");
-    let empty = fail(&mut eval(&format!("--text {file} --context 0")), 1);
-    assert!(empty.contains("a prompt of 0 tokens in sequences of 0: a sequence needs 3 or more"), "{empty}");
+    let error = fail(&mut eval(&format!("--text {file} --context 0")), 1);
+    assert!(error.contains("a prompt of 0 tokens in sequences of 0: a sequence needs 3 or more"), "{error}");
     refuse(1, "--sequences 1000", "1000 sequences of 40 need 40000");
     refuse(1, "--policies oracle --engine secure", "needs an engine that sees its values");
     refuse(2, "--task recall --data x", "cannot be used with");
@@ -237,14 +205,11 @@ fn what_cannot_be_studied_is_refused() {
         "--text is no option of --task key-value, which takes --context, --sequences, --seed",
     );
     refuse(1, "--depths 0.5", "--depths is no option of --task text");
-    let long = fail(&mut eval(&format!("--model shakespeare-gpt2 --text {file} --context 300 --sequences 1")), 1);
-    assert!(long.contains("sequences of 300 tokens for a model of 256 positions"), "{long}");
-    let none = fail(&mut eval("--policies full"), 2);
-    assert!(none.contains("--text"), "{none}");
-    let data = fail(&mut eval("--task recall"), 2);
-    assert!(data.contains("--data"), "{data}");
+    let error = fail(&mut eval(&format!("--model shakespeare-gpt2 --text {file} --context 300 --sequences 1")), 1);
+    assert!(error.contains("sequences of 300 tokens for a model of 256 positions"), "{error}");
+    fails(&mut eval("--policies full"), 2, ["--text"]);
+    fails(&mut eval("--task recall"), 2, ["--data"]);
     let list = dir.path().join("list.json");
     std::fs::write(&list, "{\"a\": 1}").unwrap();
-    let list = fail(&mut eval(&format!("--text {}", list.display())), 1);
-    assert!(list.contains("not a list of texts"), "{list}");
+    fails(&mut eval(&format!("--text {}", list.display())), 1, ["not a list of texts"]);
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, ended, fail, succeed, text, waggle};
+use crate::support::{Server, ended, fail, fails, signal, succeed, synthesise, text, waggle};
 
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;
@@ -72,9 +72,7 @@ fn a_server_ends_when_its_client_dies() {
 fn a_silent_peer_is_given_up() {
     let (server, client) = parties();
     std::thread::sleep(Duration::from_millis(800));
-    let stopped =
-        std::process::Command::new("kill").args(["-STOP", &server.child.id().to_string()]).status().unwrap();
-    assert!(stopped.success());
+    signal(&server.child, "STOP");
     let start = Instant::now();
     let output = ended(client, LIMIT);
     assert!(start.elapsed() > Duration::from_secs_f64(TIMEOUT - 1.0), "a stopped process closes nothing");
@@ -171,10 +169,10 @@ fn a_server_outlives_clients_that_misbehave() {
     server.log().wait_for("within 1.0 s during `tls`");
     drop(silent);
 
-    let refused = fail(&mut server.client("--prompt-ids 30,27,25 --tokens 5"), 1);
-    assert!(refused.contains("the server refuses: 5 tokens to generate are more than the 4"), "{refused}");
-    let refused = fail(&mut server.client("--prompt-ids 1,1,1,1,1,1,1,1,1 --tokens 1"), 1);
-    assert!(refused.contains("9 tokens of a prompt are more than the 8"), "{refused}");
+    let error = fail(&mut server.client("--prompt-ids 30,27,25 --tokens 5"), 1);
+    assert!(error.contains("the server refuses: 5 tokens to generate are more than the 4"), "{error}");
+    let error = fail(&mut server.client("--prompt-ids 1,1,1,1,1,1,1,1,1 --tokens 1"), 1);
+    assert!(error.contains("9 tokens of a prompt are more than the 8"), "{error}");
     let mut killed = server.client("--prompt-ids 30,27,25 --tokens 4").spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     killed.kill().unwrap();
@@ -193,8 +191,8 @@ fn parties_that_differ_both_say_where() {
     let server = Server::start("--model shakespeare-gpt2 --reveal token");
     let lines = ["ot: client says softspoken8, server says silent", "reveal: client says logits, server says token"];
     let client = fail(&mut server.client("--ot softspoken8 --prompt-ids 1 --tokens 1"), 1);
-    let other = fail(&mut server.client("--reveal token --expect shakespeare-llama --prompt-ids 1 --tokens 1"), 1);
-    assert!(other.contains("model: client says {\"model_type\":\"llama\""), "{other}");
+    let error = fail(&mut server.client("--reveal token --expect shakespeare-llama --prompt-ids 1 --tokens 1"), 1);
+    assert!(error.contains("model: client says {\"model_type\":\"llama\""), "{error}");
     succeed(&mut server.client("--reveal token --expect shakespeare-gpt2 --prompt-ids 1 --tokens 1"));
     let server = server.log().wait_for("model: client says");
     for line in lines {
@@ -256,20 +254,13 @@ fn arguments_that_make_no_sense_are_refused() {
 #[test]
 fn a_model_without_a_tokenizer_takes_ids() {
     let dir = tempfile::tempdir().unwrap();
-    let (config, out) = (dir.path().join("config.json"), dir.path().join("model"));
-    std::fs::write(
-        &config,
-        r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 8}"#,
-    )
-    .unwrap();
-    succeed(&mut waggle(&format!("synth --config {} --out {}", config.display(), out.display())));
-    let model = out.display();
-    let errors = fail(&mut waggle(&format!("demo --model {model} --prompt bee --tokens 2")), 1);
-    assert!(errors.contains("--prompt-ids"), "{errors}");
+    let config =
+        r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 8}"#;
+    let model = synthesise(dir.path(), "model", config);
+    fails(&mut waggle(&format!("demo --model {model} --prompt bee --tokens 2")), 1, ["--prompt-ids"]);
     let ids = succeed(&mut waggle(&format!("demo --model {model} --prompt-ids 1,2 --tokens 2")));
     assert_eq!(ids.trim().split(',').map(|id| id.parse::<u32>().unwrap()).filter(|id| *id < 11).count(), 2, "{ids}");
     let server = Server::start(&format!("--model {model}"));
-    let errors = fail(&mut server.client("--prompt bee --tokens 2"), 1);
-    assert!(errors.contains("--prompt-ids"), "{errors}");
+    fails(&mut server.client("--prompt bee --tokens 2"), 1, ["--prompt-ids"]);
     assert_eq!(succeed(&mut server.client("--prompt-ids 1,2 --tokens 2")), ids);
 }

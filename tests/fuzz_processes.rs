@@ -12,7 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::hostile::{Damage, Numbers, Proxy, Spoil, Wire, end, serve, waggle};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::hostile::{Damage, Proxy, Spoil, Wire, serve, waggle};
+use crate::support::{ended_or_killed, text};
 
 /// Seconds that a party waits for the other.
 const TIMEOUT: f64 = 2.0;
@@ -31,7 +35,6 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-/// The end of a client.
 struct Ended {
     code: Option<i32>,
     text: String,
@@ -41,22 +44,20 @@ struct Ended {
 
 fn client(home: &Path, address: SocketAddr, arguments: &str, wire: Wire, timeout: f64, limit: Duration) -> Ended {
     let line = format!("generate --connect {address} {PROMPT} {arguments} --timeout {timeout} --connect-timeout 30");
-    let mut child = waggle(home, &line, wire).spawn().expect("the program starts");
-    let hung = end(&mut child, limit);
-    let output = child.wait_with_output().expect("its output");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (output, hung) = ended_or_killed(waggle(home, &line, wire).spawn().expect("the program starts"), limit);
     Ended { code: output.status.code(), text: text(&output.stdout), errors: text(&output.stderr), hung }
 }
 
 /// Damage at a place that the numbers choose, of a session whose parties send so many bytes.
-fn damage(numbers: &mut Numbers, sizes: [usize; 2]) -> Spoil {
-    let upwards = numbers.below(2) == 0;
+fn damage(rng: &mut StdRng, sizes: [usize; 2]) -> Spoil {
+    let upwards: bool = rng.random();
     let size = sizes[usize::from(!upwards)];
     // Half of all places lie where sessions begin: key exchange, admission, handshake, base OTs.
-    let offset = if numbers.below(2) == 0 { numbers.below(size.min(12_000)) } else { numbers.below(size) };
-    let n = 1 + numbers.below(1400);
-    let damage = match numbers.below(5) {
-        0 => Damage::Flip(numbers.below(8) as u8),
+    let end = if rng.random() { size.min(12_000) } else { size };
+    let offset = rng.random_range(0..end);
+    let n = rng.random_range(1..=1400);
+    let damage = match rng.random_range(0..5) {
+        0 => Damage::Flip(rng.random_range(0..8)),
         1 => Damage::Drop(n),
         2 => Damage::Duplicate(n),
         3 => Damage::Reorder(n),
@@ -79,7 +80,7 @@ fn spoiled_sessions(wire: Wire, count: usize) {
     let (next, address) = (AtomicUsize::new(0), host.socket());
     let one = |index: usize| -> Result<&'static str, String> {
         let (mode, honest, sizes) = &modes[index % modes.len()];
-        let spoil = damage(&mut Numbers(index as u64), *sizes);
+        let spoil = damage(&mut StdRng::seed_from_u64(index as u64), *sizes);
         let proxy = Proxy::start(address, Some(spoil));
         let ended = client(path, proxy.address, mode, wire, TIMEOUT, HANG);
         let context = format!("session {index}, {wire:?} {mode} {spoil:?}: {:?} {}", ended.code, ended.errors.trim());
@@ -126,7 +127,6 @@ fn five_hundred_spoiled_sessions() {
     spoiled_sessions(Wire::Tls, 250);
 }
 
-/// Hostile clients.
 #[derive(Clone, Copy, Debug)]
 enum Hostile {
     /// Connects and says nothing.
@@ -156,7 +156,7 @@ impl Hostile {
             visits += 1;
             let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
             let _ = stream.set_write_timeout(Some(Duration::from_millis(500)));
-            let mut numbers = Numbers(visits as u64);
+            let mut rng = StdRng::seed_from_u64(visits as u64);
             let alive = |stream: &mut TcpStream| {
                 let ended = |kind: std::io::ErrorKind| {
                     !matches!(kind, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
@@ -187,7 +187,7 @@ impl Hostile {
                 Hostile::Garbage => {
                     let mut garbage = [0; 1000];
                     while !done.load(Ordering::Relaxed) {
-                        garbage.iter_mut().for_each(|byte| *byte = numbers.below(256) as u8);
+                        rng.fill(&mut garbage);
                         if stream.write_all(&garbage).is_err() || !alive(&mut stream) {
                             break;
                         }

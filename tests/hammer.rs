@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use serde_json::Value;
 
-use crate::support::{text, waggle};
+use crate::support::{read_json, text, waggle};
 
 /// The largest logit error of a session with a bundled model that README states.
 const LOGIT_ERROR: f64 = 0.05;
@@ -25,7 +24,6 @@ const TEXT: &str =
 /// Ids of the model `recall`.
 const IDS: u32 = 60;
 
-/// The end of a run.
 enum Ended {
     /// As the plaintext engine.
     Alike,
@@ -70,7 +68,6 @@ fn shell(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs `waggle demo` with `words`.
 fn ended(words: &[String]) -> Ended {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
@@ -84,7 +81,7 @@ fn ended(words: &[String]) -> Ended {
             _ => Ended::Failed(error),
         };
     }
-    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let report = read_json(&report);
     let numbers = ["max_abs_logit_error", "largest_margin_missed", "token_agreement", "close_choices"];
     let [error, margin, agreement, close] = numbers.map(|name| report[name].as_f64());
     let Some(agreement) = agreement else { return Ended::Failed("no comparison".into()) };
@@ -102,7 +99,6 @@ fn ended(words: &[String]) -> Ended {
     }
 }
 
-/// Options of a run.
 fn draw(rng: &mut StdRng) -> Vec<String> {
     let mut words: Vec<String> = ["--check", "--link", "memory"].map(String::from).to_vec();
     let mut say = |option: &str, value: String| words.extend([format!("--{option}"), value]);

@@ -1,19 +1,7 @@
 //! `waggle heads`: the pattern that it finds, what it prints, what it refuses.
 
-use std::path::Path;
-
-use crate::support::{fail, json, succeed, waggle};
-use serde_json::Value;
+use crate::support::{fail, fails, json, play, read_json, succeed, waggle};
 use testing::asset;
-
-/// Words of the bundled models' characters.
-const TEXT: &str = "ROMEO:\nWhat say you to the king? My lord, I come to speak of love and of the night.\n";
-
-fn text(dir: &Path) -> String {
-    let file = dir.join("text.txt");
-    std::fs::write(&file, TEXT.repeat(6)).unwrap();
-    file.display().to_string()
-}
 
 /// Set bits of the pattern of a policy text.
 fn heads(policy: &str) -> u32 {
@@ -25,12 +13,12 @@ fn heads(policy: &str) -> u32 {
 #[test]
 fn a_pattern_is_a_policy_for_every_command() {
     let dir = tempfile::tempdir().unwrap();
-    let (text, report) = (text(dir.path()), dir.path().join("heads.json"));
+    let (text, report) = (play(dir.path(), 6), dir.path().join("heads.json"));
     let find = |rest: &str| {
         let line = format!("heads --model shakespeare-gpt2 --text {text} --context 96 --sequences 2 {rest}");
         succeed(waggle(&line).arg("--json").arg(&report)).trim().to_owned()
     };
-    let read = || -> Value { serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap() };
+    let read = || read_json(&report);
     // Four layers of four heads.
     let half = find("");
     assert_eq!((heads(&half), find("") == half), (8, true), "{half}");
@@ -64,7 +52,7 @@ fn a_pattern_is_a_policy_for_every_command() {
 #[test]
 fn what_fits_no_model_is_refused_before_any_work() {
     let dir = tempfile::tempdir().unwrap();
-    let text = text(dir.path());
+    let text = play(dir.path(), 6);
     let layers = "cache policy `duo`: heads=1.2: expected a number for each of the model's 5 layers, or one for all";
     for line in [
         "plan --policy duo:heads=1.2",
@@ -72,11 +60,10 @@ fn what_fits_no_model_is_refused_before_any_work() {
         "float --prompt-ids 1,2 --tokens 2 --policy duo:heads=1.2",
         &format!("eval --text {text} --context 20 --sequences 1 --policies duo:heads=1.2,budget=0.5"),
     ] {
-        let errors = fail(&mut waggle(line), 1);
-        assert!(errors.contains(layers), "{line}: {errors}");
+        fails(&mut waggle(line), 1, [layers]);
     }
-    let beyond = fail(&mut waggle("plan --model shakespeare-gpt2 --policy razor:heads=10"), 1);
-    assert!(beyond.contains("heads=10: expected heads below 4"), "{beyond}");
+    let error = fail(&mut waggle("plan --model shakespeare-gpt2 --policy razor:heads=10"), 1);
+    assert!(error.contains("heads=10: expected heads below 4"), "{error}");
     let missing = fail(&mut waggle("plan --policy duo"), 2);
     assert!(missing.contains("needs heads=") && missing.contains("waggle heads"), "{missing}");
     for (rest, words) in [
@@ -89,8 +76,7 @@ fn what_fits_no_model_is_refused_before_any_work() {
         ("--by loudness", "one of output, mass, echo"),
     ] {
         let code = if rest.is_empty() || rest.contains("loudness") { 2 } else { 1 };
-        let errors = fail(&mut waggle(&format!("heads --sequences 1 {rest}")), code);
-        assert!(errors.contains(words), "{rest}: {errors}");
+        fails(&mut waggle(&format!("heads --sequences 1 {rest}")), code, [words]);
     }
 }
 
@@ -112,5 +98,6 @@ fn the_heads_that_recall_are_found() {
         of["accuracy"].as_f64().unwrap()
     };
     assert!(right("full") > 0.98 && right("streaming") < 0.1, "{study}");
+    assert_eq!((&study["options"]["prompt"], &study["options"]["context"]), (&409.into(), &512.into()));
     assert!(right("duo") > 0.9, "{found}: {study}");
 }

@@ -12,7 +12,9 @@ use std::process::{Child, Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, ended, succeed, text, until, waggle};
+use crate::support::{Server, ended, json, succeed, synthesise, text, until, waggle};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
 /// Read time-out of both parties, in seconds.
@@ -66,19 +68,6 @@ impl Mode {
     }
 }
 
-/// Splitmix64.
-struct Coins(u64);
-
-impl Coins {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % n
-    }
-}
-
 fn signal(child: &Child, name: &str) {
     // It fails if the process has just ended.
     let _ = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
@@ -96,9 +85,7 @@ struct Stage {
 
 impl Stage {
     fn new(dir: &Path) -> Self {
-        let (config, model) = (dir.join("config.json"), dir.join("model").display().to_string());
-        fs::write(&config, CONFIG).unwrap();
-        succeed(&mut waggle(&format!("synth --config {} --out {model}", config.display())));
+        let model = synthesise(dir, "model", CONFIG);
         let (mine, kept) = (dir.join("mine"), dir.join("kept"));
         fs::create_dir(&mine).unwrap();
         let servers = [false, true].map(|pools| serve(&model, &kept, pools));
@@ -144,7 +131,7 @@ impl Stage {
 
     /// Ids of the files in `dir` whose state is one of `states`.
     fn ids(dir: &Path, states: &[&str]) -> BTreeSet<String> {
-        let list = crate::support::json(&mut waggle(&format!("pools list {}", dir.display())));
+        let list = json(&mut waggle(&format!("pools list {}", dir.display())));
         let wanted = |file: &&Value| states.contains(&file["state"].as_str().unwrap());
         list.as_array().unwrap().iter().filter(wanted).map(|file| file["id"].as_str().unwrap_or("-").into()).collect()
     }
@@ -271,7 +258,7 @@ fn parties_may_die_at_any_moment() {
     let rounds = number("WAGGLE_KILLS").unwrap_or(10);
     let seed = number("WAGGLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("WAGGLE_KILLS={rounds} WAGGLE_SEED={seed}");
-    let mut coins = Coins(seed);
+    let mut coins = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().unwrap();
     let mut stage = Stage::new(dir.path());
     // How long a session of each mode takes if nobody disturbs it.
@@ -301,9 +288,9 @@ fn parties_may_die_at_any_moment() {
         let harm = if round < 10 {
             Harm::Kill
         } else {
-            [Harm::Kill, Harm::Kill, Harm::Stop, Harm::Pause][coins.below(4) as usize]
+            [Harm::Kill, Harm::Kill, Harm::Stop, Harm::Pause][coins.random_range(0..4)]
         };
-        let moment = lengths[at].mul_f64(coins.below(1100) as f64 / 1000.0);
+        let moment = lengths[at].mul_f64(coins.random_range(0.0..1.1));
         let took = disturb(&mut stage, mode, victim, harm, moment);
         let usual = lengths[usize::from(mode != Mode::Plain)];
         extra.push(took.saturating_sub(usual));

@@ -1,11 +1,10 @@
 //! A server under mpirun: the same sessions as one process has, to the byte, and one end for all ranks.
 
 use std::io::ErrorKind;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{Server, ended, home, json, text};
+use crate::support::{Server, copy_model, ended, home, json, text};
 use serde_json::Value;
 
 /// The longest time that a job may take to end, on a busy machine.
@@ -142,17 +141,17 @@ fn a_rank_with_another_model_or_none_is_named() {
     if !there_is_mpirun() {
         return;
     }
+    let model = "shakespeare-llama";
     let dir = tempfile::tempdir().unwrap();
     let broken = dir.path().join("broken");
-    copy_llama(&broken);
+    copy_model(model, &broken);
     std::fs::write(broken.join("model.safetensors"), b"short").unwrap();
     let retrained = dir.path().join("retrained");
-    copy_llama(&retrained);
+    copy_model(model, &retrained);
     let weights = retrained.join("model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&weights, bytes).unwrap();
-    let model = "shakespeare-llama";
     let (broken, retrained) = (broken.to_str().unwrap(), retrained.to_str().unwrap());
     for (models, words) in [
         ([model, model, broken], ["rank 2 on ", "broken/model.safetensors: 5 bytes are no safetensors file"]),
@@ -166,14 +165,5 @@ fn a_rank_with_another_model_or_none_is_named() {
         assert!(!output.status.success() && output.stdout.is_empty(), "{log}");
         let named = |line: &str| line.starts_with("error: ") && words.iter().all(|words| line.contains(words));
         assert!(log.lines().any(named), "{words:?} in\n{log}");
-    }
-}
-
-/// The bundled LLaMA as a directory.
-fn copy_llama(to: &Path) {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-llama");
-    std::fs::create_dir(to).unwrap();
-    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        std::fs::copy(from.join(file), to.join(file)).unwrap();
     }
 }

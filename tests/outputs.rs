@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{Server, fail, succeed, text, waggle};
+use crate::support::{Server, fail, fails, of, play, succeed, synthesise, text, until, waggle};
 
 const IDS: &str = "--prompt-ids 30,27,25 --tokens 2";
 const CONFIG: &str =
@@ -53,9 +53,8 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_an_end() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.json");
     fs::write(&config, CONFIG).unwrap();
-    let story = dir.path().join("text");
-    fs::write(&story, "What say you to the king? My lord.\n".repeat(3)).unwrap();
-    let (config, story, out) = (config.display(), story.display(), dir.path().join("out").display().to_string());
+    let (story, out) = (play(dir.path(), 2), dir.path().join("out"));
+    let (config, out) = (config.display(), out.display());
     for line in [
         format!("float {IDS}"),
         format!("plan --model {config} --prompt-len 2 --tokens 2"),
@@ -157,8 +156,7 @@ fn a_file_that_cannot_be_written_whole_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     fs::write(&report, "old").unwrap();
-    let error = fail(&mut limited(1, &format!("float {IDS} --json {}", report.display())), 1);
-    assert!(error.contains("report.json: File too large"), "{error}");
+    fails(&mut limited(1, &format!("float {IDS} --json {}", report.display())), 1, ["report.json: File too large"]);
     assert_eq!((fs::read_to_string(&report).unwrap(), names(dir.path()).len()), ("old".into(), 1));
 
     let (config, out) = (dir.path().join("config.json"), dir.path().join("model"));
@@ -174,17 +172,14 @@ fn a_client_without_room_leaves_nothing_at_its_server() {
     let (kept, mine) = (dir.path().join("kept"), dir.path().join("mine"));
     fs::create_dir(&mine).unwrap();
     // So small a model that all fits into memory but the pool.
-    let (config, model) = (dir.path().join("config.json"), dir.path().join("model"));
-    fs::write(&config, CONFIG).unwrap();
-    succeed(&mut waggle(&format!("synth --config {} --out {}", config.display(), model.display())));
-    let serve = format!("--model {} --once --pools {}", model.display(), kept.display());
-    let mut server = Server::start(&serve);
+    let model = synthesise(dir.path(), "model", CONFIG);
+    let mut server = Server::start(&format!("--model {model} --once --pools {}", kept.display()));
     let preprocess =
         format!("preprocess --connect {} --prompt-len 1 --tokens 1 --pool {}/a.pool", server.address, mine.display());
     let error = fail(&mut limited(2, &preprocess), 1);
     assert!(error.contains("a.pool: pool: File too large") && error.lines().count() == 1, "{error}");
     assert!(names(&mine).is_empty());
-    crate::support::until(|| server.child.try_wait().unwrap());
+    until(|| server.child.try_wait().unwrap());
     assert!(names(&kept).is_empty(), "{:?}", names(&kept));
     let error = server.stop();
     assert!(error.contains("the client gives up: its pool: file too large"), "{error}");
@@ -194,8 +189,7 @@ fn a_client_without_room_leaves_nothing_at_its_server() {
 fn a_place_for_the_pool_is_tried_before_anybody_is_asked() {
     let dir = tempfile::tempdir().unwrap();
     let lost = "preprocess --connect 127.0.0.1:1 --connect-timeout 0.1 --prompt-len 1 --pool";
-    let error = fail(waggle(lost).arg(dir.path().join("none/a.pool")), 1);
-    assert!(error.contains("none/a.pool: pool: No such file or directory"), "{error}");
+    fails(waggle(lost).arg(dir.path().join("none/a.pool")), 1, ["none/a.pool: pool: No such file or directory"]);
     let error = fail(waggle(lost).arg(dir.path().join("a.pool")), 1);
     assert!(error.contains("127.0.0.1:1") && error.lines().count() == 1, "the address is named: {error}");
     assert!(names(dir.path()).is_empty());
@@ -208,8 +202,8 @@ fn what_holds_words_is_for_its_owner_alone() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     let of = |line: &str| {
-        let mut command = waggle(line);
-        command.env("WAGGLE_HOME", &home).current_dir(dir.path());
+        let mut command = of(waggle(line), &home);
+        command.current_dir(dir.path());
         command
     };
     for name in ["talk.jsonl", "demo.json"] {

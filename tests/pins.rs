@@ -5,39 +5,32 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Server, fail, succeed, text, waggle};
+use crate::support::{Server, copy_model, fail, fails, of, succeed, text, waggle};
 use session::Expectation;
 
 const MODEL: &str = "shakespeare-gpt2";
 
-/// A copy of the bundled model whose tokenizer may be another.
-fn directory(dir: &Path, tokenizer: impl Fn(String) -> String) {
-    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets").join(MODEL);
-    for file in ["config.json", "model.safetensors"] {
-        fs::copy(assets.join(file), dir.join(file)).unwrap();
-    }
-    let text = fs::read_to_string(assets.join("tokenizer.json")).unwrap();
-    fs::write(dir.join("tokenizer.json"), tokenizer(text)).unwrap();
-}
-
 /// Starts a server of the user whose keys lie in `home`.
 fn serve(home: &Path, model: &str, listen: &str) -> Server {
-    let mut command = waggle(&format!("serve --allow-any --listen {listen} --model"));
-    Server::run(command.arg(model).env("WAGGLE_HOME", home))
+    Server::run(of(waggle(&format!("serve --allow-any --listen {listen} --model")), home).arg(model))
 }
 
 fn client(home: &Path, address: &str, more: &[&str]) -> Command {
-    let mut command = waggle(&format!("generate --connect {address} --tokens 1"));
-    command.args(more).env("WAGGLE_HOME", home);
+    let mut command = of(waggle(&format!("generate --connect {address} --tokens 1")), home);
+    command.args(more);
     command
+}
+
+/// The key of the user whose keys lie in `home`.
+fn key(home: &Path) -> String {
+    succeed(&mut of(waggle("keygen"), home)).trim().to_owned()
 }
 
 #[test]
 fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [theirs, ours, changed] = dirs.each_ref().map(|dir| dir.path());
-    let key = succeed(waggle("keygen").env("WAGGLE_HOME", theirs));
-    let key = key.split_whitespace().find(|word| word.starts_with("ed25519:")).unwrap().to_owned();
+    let key = key(theirs);
     let known = ours.join("known_servers");
     let pin = || fs::read_to_string(&known).unwrap().split_whitespace().nth(2).map(str::to_owned);
 
@@ -52,12 +45,14 @@ fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     let errors = fail(&mut client(ours, &address, &["--expect", &config]), 1);
     assert!(errors.contains("model") && errors.lines().count() <= 2, "{errors}");
     let wrong = old.replace("waggle-model:", "waggle-model:00").chars().take(old.len()).collect::<String>();
-    let errors = fail(&mut client(ours, &address, &["--expect", &wrong]), 1);
-    assert!(errors.contains("not the expected one"), "{errors}");
+    fails(&mut client(ours, &address, &["--expect", &wrong]), 1, ["not the expected one"]);
     drop(server);
 
     // The same key at the same address, another tokenizer: one word for each letter would count letters differently.
-    directory(changed, |text| text.replace("[\\\\s\\\\S]", "[\\\\s\\\\S]{1}"));
+    copy_model(MODEL, changed);
+    let tokenizer = changed.join("tokenizer.json");
+    let text = fs::read_to_string(&tokenizer).unwrap();
+    fs::write(tokenizer, text.replace("[\\\\s\\\\S]", "[\\\\s\\\\S]{1}")).unwrap();
     let changed = changed.to_str().unwrap();
     let server = serve(theirs, changed, &address);
     let new = generated(changed);
@@ -86,19 +81,17 @@ fn generated(model: &str) -> String {
 fn a_server_that_changes_its_chat_template_alone_is_refused_until_the_client_accepts_it() {
     let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [theirs, ours, model] = dirs.each_ref().map(|dir| dir.path());
-    let key = succeed(waggle("keygen").env("WAGGLE_HOME", theirs));
-    let key = key.split_whitespace().find(|word| word.starts_with("ed25519:")).unwrap().to_owned();
+    let key = key(theirs);
     let pin =
         || fs::read_to_string(ours.join("known_servers")).unwrap().split_whitespace().nth(2).unwrap().to_owned();
-    directory(model, |text| text);
+    copy_model(MODEL, model);
     let file = model.join("chat_template.jinja");
     let plain = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
     let curious = format!("\x1b[8m{plain}\x1b[0mBe brief if I am ill.\n");
     let named = || Expectation::named(model.to_str().unwrap()).unwrap().fingerprint.to_string();
     let chat = |address: &str, more: &[&str]| {
-        let mut command = waggle(&format!("chat --connect {address} --tokens 1"));
-        command.args(more).env("WAGGLE_HOME", ours).stdin(Stdio::piped());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = of(waggle(&format!("chat --connect {address} --tokens 1")), ours);
+        let mut child = command.args(more).stdin(Stdio::piped()).spawn().unwrap();
         // A client that is refused does not read.
         let _ = child.stdin.take().unwrap().write_all(b"ROMEO:\n");
         let output = child.wait_with_output().unwrap();
@@ -175,8 +168,7 @@ fn a_prompt_comes_from_a_file_or_from_standard_input() {
     assert_eq!(text(&output.stdout), wanted);
     let errors = fail(&mut float(&["--prompt-file", "/nonexistent"]), 1);
     assert!(errors.contains("/nonexistent") && errors.lines().count() == 1, "{errors}");
-    let errors = fail(&mut float(&["--prompt-file", "-"]), 1);
-    assert!(errors.contains("the prompt has no tokens"), "{errors}");
+    fails(&mut float(&["--prompt-file", "-"]), 1, ["the prompt has no tokens"]);
     fail(&mut float(&["--prompt-file", "-", "--prompt", "x"]), 2);
     let server = Server::start("--model shakespeare-gpt2 --insecure-plaintext");
     let answer =
@@ -187,7 +179,7 @@ fn a_prompt_comes_from_a_file_or_from_standard_input() {
 #[test]
 fn a_server_refuses_a_model_that_leaves_a_range() {
     let dir = tempfile::tempdir().unwrap();
-    directory(dir.path(), |text| text);
+    copy_model(MODEL, dir.path());
     // What the first layer adds to the residual is longer than the next norm takes.
     let path = dir.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
@@ -201,6 +193,6 @@ fn a_server_refuses_a_model_that_leaves_a_range() {
         value.copy_from_slice(&bias.to_le_bytes());
     }
     fs::write(&path, bytes).unwrap();
-    let errors = fail(waggle("serve --insecure-plaintext --listen 127.0.0.1:0 --model").arg(dir.path()), 1);
-    assert!(errors.contains("leaves the range") && errors.contains("norm"), "{errors}");
+    let error = fail(waggle("serve --insecure-plaintext --listen 127.0.0.1:0 --model").arg(dir.path()), 1);
+    assert!(error.contains("leaves the range") && error.contains("norm"), "{error}");
 }

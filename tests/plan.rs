@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::support::{json, succeed, waggle};
+use crate::support::{join, json, succeed, synthesise, waggle};
 use serde_json::{Value, json as value};
 
 /// Bytes each way and flows by phase and path, of what was sent at all.
@@ -29,7 +29,7 @@ fn costs(list: &Value) -> BTreeMap<(String, String), [u64; 3]> {
 /// what products pack.
 fn compare(model: &str, prompt: &[u32], tokens: usize, arguments: &str) {
     let arguments = &if arguments.contains("--link") { arguments.into() } else { format!("{arguments} --link lan") };
-    let (ids, count) = (crate::support::join(prompt), prompt.len());
+    let (ids, count) = (join(prompt), prompt.len());
     let run = json(&mut waggle(&format!("demo --model {model} --prompt-ids {ids} --tokens {tokens} {arguments}")));
     let plan = json(&mut waggle(&format!("plan --model {model} --prompt-len {count} --tokens {tokens} {arguments}")));
     assert_eq!((&run["predicted"], &plan["predicted"]), (&Value::from(false), &Value::from(true)));
@@ -141,13 +141,6 @@ fn families() {
         let model = format!("{}/model/tests/data/families/{name}", env!("CARGO_MANIFEST_DIR"));
         compare(&model, &prompt, 4, "--prefill-chunk 5");
     }
-}
-
-fn synthesise(dir: &Path, name: &str, config: &str) -> String {
-    let (file, out) = (dir.join(format!("{name}.json")), dir.join(name));
-    std::fs::write(&file, config).unwrap();
-    succeed(&mut waggle(&format!("synth --config {} --out {}", file.display(), out.display())));
-    out.display().to_string()
 }
 
 /// A model that drafts for itself is right, so that the plan knows how many tokens each pass keeps.

@@ -5,17 +5,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::support::{Server, fail, json, succeed, until, waggle};
+use crate::support::{Server, bytes, fail, fails, json, succeed, until, waggle};
 use serde_json::Value;
 
 const PROMPT: &str = "--prompt-ids 30,27,25,17,27,10,0 --tokens 4";
-
-fn bytes(report: &Value, phase: &str) -> u64 {
-    ["bytes_client_to_server", "bytes_server_to_client"]
-        .iter()
-        .map(|way| report["phases"][phase][way].as_u64().unwrap())
-        .sum()
-}
 
 fn files(dir: &Path) -> usize {
     std::fs::read_dir(dir).unwrap().count()
@@ -33,15 +26,15 @@ fn a_pool_serves_one_generation() {
 
     let made = json(&mut preprocess(&pool, "--prompt-len 7 --tokens 4"));
     assert_eq!((files(&kept), pool.is_file()), (1, true));
-    let error = fail(&mut preprocess(&pool, "--prompt-len 7 --tokens 4"), 1);
-    assert!(error.contains("no pool is overwritten"), "{error}");
+    fails(&mut preprocess(&pool, "--prompt-len 7 --tokens 4"), 1, ["no pool is overwritten"]);
     std::fs::copy(&pool, &copy).unwrap();
 
     let report = json(&mut generate(&pool, PROMPT));
     let truth = json(&mut waggle(&format!("float --model shakespeare-gpt2 {PROMPT}")));
     assert_eq!(report["tokens"], truth["tokens"]);
     // The OTs alone are left, which no file holds.
-    let (before, left) = (bytes(&made, "offline"), bytes(&report, "offline"));
+    let offline = |report: &Value| bytes(&report["phases"]["offline"]);
+    let (before, left) = (offline(&made), offline(&report));
     assert!(2 * left < before, "{left} bytes are left of {before}");
     let kinds = report["preparation_kinds"].as_array().unwrap();
     assert!(kinds.len() == 1 && kinds[0]["path"] == "OTs", "{kinds:?}");
@@ -49,8 +42,7 @@ fn a_pool_serves_one_generation() {
     assert_eq!(&kinds[0]["flows"], flows, "nothing is made on the spot");
     assert_eq!(files(&kept) + usize::from(pool.exists()), 0, "both files are gone");
 
-    let error = fail(&mut generate(&pool, PROMPT), 1);
-    assert!(error.contains("a.pool: there is no pool here: it was used already"), "{error}");
+    fails(&mut generate(&pool, PROMPT), 1, ["a.pool: there is no pool here: it was used already"]);
     let error = fail(&mut generate(&copy, PROMPT), 1);
     assert!(error.contains("the server refuses: there is no pool ") && !error.contains("kept"), "{error}");
 
@@ -59,10 +51,8 @@ fn a_pool_serves_one_generation() {
     let theirs = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
     let error = fail(&mut generate(&theirs, "--prompt-ids 1 --tokens 1"), 1);
     assert!(error.contains("a pool of the server, expected one of the client"), "{error}");
-    let error = fail(&mut generate(&pool, "--prompt-ids 1,2,3 --tokens 1"), 1);
-    assert!(error.contains("3 tokens of a prompt are more than the 2"), "{error}");
-    let error = fail(&mut generate(&pool, "--preprocess false --prompt-ids 1 --tokens 1"), 1);
-    assert!(error.contains("--preprocess"), "{error}");
+    fails(&mut generate(&pool, "--prompt-ids 1,2,3 --tokens 1"), 1, ["3 tokens of a prompt are more than the 2"]);
+    fails(&mut generate(&pool, "--preprocess false --prompt-ids 1 --tokens 1"), 1, ["--preprocess"]);
     let bytes = std::fs::read(&pool).unwrap();
     std::fs::write(&pool, &bytes[..bytes.len() - 1]).unwrap();
     let error = fail(&mut generate(&pool, "--prompt-ids 1 --tokens 1"), 1);
@@ -82,22 +72,18 @@ fn a_pool_in_parts_serves_one_generation() {
     };
     let generate = |what: &str| servers[1].client(&format!("--pool {} {what}", pool.display()));
     for part in ["0/3", "4/3", "1", "1/257"] {
-        let error = fail(&mut preprocess(0, part), 2);
-        assert!(error.contains("expected I/N"), "{error}");
+        fails(&mut preprocess(0, part), 2, ["expected I/N"]);
     }
     succeed(&mut preprocess(0, "1/3"));
     assert!(succeed(&mut preprocess(1, "3/3")).ends_with(" filled (part 3/3)\n"));
-    let error = fail(&mut preprocess(1, "3/3"), 1);
-    assert!(error.contains("a.pool.3-of-3: a file exists already, and no pool is overwritten"), "{error}");
-    let error = fail(&mut generate(PROMPT), 1);
-    assert!(error.contains("a.pool: part 2/3 of the pool is missing"), "{error}");
+    fails(&mut preprocess(1, "3/3"), 1, ["a.pool.3-of-3: a file exists already, and no pool is overwritten"]);
+    fails(&mut generate(PROMPT), 1, ["a.pool: part 2/3 of the pool is missing"]);
     assert_eq!(files(&kept), 2, "nothing was used");
 
     let report = json(&mut preprocess(0, "2/3"));
     assert_eq!(report["options"]["part"], "2/3");
     // Three thirds are the one pool that a key may have.
-    let error = fail(&mut preprocess(0, "1/1"), 1);
-    assert!(error.contains("this server keeps 1 pool for this client already"), "{error}");
+    fails(&mut preprocess(0, "1/1"), 1, ["this server keeps 1 pool for this client already"]);
     let listed = json(&mut waggle(&format!("pools list {} {}", dir.path().display(), kept.display())));
     let parts = |role: &str| {
         let of = listed.as_array().unwrap().iter().filter(|file| file["role"] == role);
@@ -199,8 +185,7 @@ fn a_pool_that_was_lost_makes_room_for_another() {
     // A damaged header: the client cannot know which pool it was, so it says which ones it has.
     succeed(&mut fill("b", ""));
     damage(&at("b"), 0);
-    let error = fail(&mut spend("b"), 1);
-    assert!(error.contains("the checksum of its header"), "{error}");
+    fails(&mut spend("b"), 1, ["the checksum of its header"]);
     let error = fail(&mut fill("c", ""), 1);
     assert!(error.contains("this server keeps 1 pool for this client already; spend some"), "{error}");
     succeed(&mut fill("c", &only_mine));
@@ -210,13 +195,11 @@ fn a_pool_that_was_lost_makes_room_for_another() {
     std::fs::remove_file(at("c")).unwrap();
     let theirs = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
     std::fs::rename(&theirs, theirs.with_extension("pending")).unwrap();
-    let error = fail(&mut fill("d", ""), 1);
-    assert!(error.contains("1 pool of this client's may wait for its word"), "{error}");
+    fails(&mut fill("d", ""), 1, ["1 pool of this client's may wait for its word"]);
     succeed(&mut fill("d", &only_mine));
 
     // What the client has is not forgotten, and counts.
-    let error = fail(&mut fill("e", &only_mine), 1);
-    assert!(error.contains("this server keeps 1 pool for this client already"), "{error}");
+    fails(&mut fill("e", &only_mine), 1, ["this server keeps 1 pool for this client already"]);
     succeed(&mut spend("d"));
     assert_eq!(files(&kept), 0);
 }
@@ -235,8 +218,7 @@ fn a_pool_that_others_may_read_is_refused() {
     let theirs = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
     for (file, open) in [(&pool, 0o640), (&pool, 0o602), (&theirs, 0o604)] {
         mode(file, open);
-        let error = fail(&mut spend(), 1);
-        assert!(error.contains("others may read or write the pool"), "{error}");
+        fails(&mut spend(), 1, ["others may read or write the pool"]);
         mode(file, 0o600);
     }
     succeed(&mut spend());

@@ -4,16 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::support::{fail, json, succeed, waggle};
+use crate::support::{copy_model, fail, fails, json, play, read_json as read, succeed, waggle};
 use serde_json::Value;
 
 /// A session small enough for a test.
 const DEMO: &str = "demo --prompt-ids 30,27,25 --tokens 3 --link";
-
-/// The document in `file`.
-fn read(file: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
-}
 
 /// The plan of a step after `cached` tokens under `policy`, in a file.
 fn plan(dir: &Path, policy: &str, cached: usize) -> PathBuf {
@@ -49,9 +44,7 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
 /// Records of every kind.
 fn records() -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
-    let text = dir.path().join("text.txt");
-    std::fs::write(&text, "ROMEO:\nWhat say you to the king? My lord, I come to speak of love.\n".repeat(4)).unwrap();
-    let text = text.display();
+    let text = play(dir.path(), 4);
     let me = env!("CARGO_BIN_EXE_waggle");
     let compared = dir.path().join("compared.json");
     let mut compare = waggle(&format!("compare --binaries {me} {me} --repeat 2 --warm-up 0 --json"));
@@ -69,10 +62,10 @@ fn records() -> Vec<Value> {
 }
 
 #[test]
-fn the_schema_names_every_field() {
+fn records_say_what_made_them_and_no_more_and_the_schema_names_every_field() {
+    let (records, mut found) = (records(), BTreeSet::new());
+    records.iter().for_each(|record| fields(record, &mut found));
     let schema = include_str!("../bench/SCHEMA.md");
-    let mut found = BTreeSet::new();
-    records().iter().for_each(|record| fields(record, &mut found));
     let missing: Vec<&String> = found.iter().filter(|name| !schema.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "bench/SCHEMA.md does not name {missing:?}");
     // The test would see nothing if records were empty.
@@ -81,15 +74,11 @@ fn the_schema_names_every_field() {
     {
         assert!(found.contains(name), "no record has {name}");
     }
-}
-
-#[test]
-fn records_say_what_made_them_and_no_more() {
     let user = ["USER", "LOGNAME"].map(|name| std::env::var(name).ok());
     let host = std::fs::read_to_string("/etc/hostname").ok();
     let names: Vec<String> = user.into_iter().chain([host]).flatten().map(|name| name.trim().to_owned()).collect();
     let folders = [std::env::temp_dir(), Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()];
-    for record in records() {
+    for record in records {
         let made = record.get("provenance").unwrap_or_else(|| panic!("{record}"));
         assert!(made["command"].as_str().unwrap().starts_with("waggle "), "{made}");
         assert_eq!(made["version"], env!("CARGO_PKG_VERSION"));
@@ -193,12 +182,8 @@ fn words_of_a_file_are_neither_commands_nor_markup() {
 #[test]
 fn tokens_send_nothing_to_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
-    let model = dir.path().join("model");
-    std::fs::create_dir(&model).unwrap();
-    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-gpt2").join(file);
-        std::fs::copy(from, model.join(file)).unwrap();
-    }
+    let model = dir.path();
+    copy_model("shakespeare-gpt2", model);
     // A space is more than a space.
     let tokenizer = std::fs::read_to_string(model.join("tokenizer.json")).unwrap();
     let hostile = tokenizer.replacen("\" \": 1", "\" \\u001b[2J\": 1", 1).replacen(
@@ -208,7 +193,7 @@ fn tokens_send_nothing_to_the_terminal() {
     );
     assert_ne!(hostile, tokenizer);
     std::fs::write(model.join("tokenizer.json"), hostile).unwrap();
-    let said = succeed(waggle("float --prompt-ids 30,27,25 --tokens 40 --model").arg(&model));
+    let said = succeed(waggle("float --prompt-ids 30,27,25 --tokens 40 --model").arg(model));
     assert!(said.contains("[2J") && !said.contains('\u{1b}'), "{said:?}");
 }
 
@@ -270,8 +255,7 @@ fn other_files_are_refused() {
     let file = dir.path().join("other.json");
     for content in ["", "[]", "{\"rows\": 3}", "{\"version\": 1}"] {
         std::fs::write(&file, content).unwrap();
-        let error = fail(waggle("report").arg(&file), 1);
-        assert!(error.contains("other.json"), "{error}");
+        fails(waggle("report").arg(&file), 1, ["other.json"]);
         fail(waggle("plot").arg(&file).arg("--out").arg(dir.path()), 1);
     }
     fail(&mut waggle("report missing.json"), 1);
@@ -282,8 +266,8 @@ fn other_files_are_refused() {
     for line in
         ["plot --out plots".to_owned(), "report --html page.html".into(), format!("compare {}", good.display())]
     {
-        let told = fail(waggle(&line).arg(&sweep).current_dir(dir.path()), 1);
-        assert!(told.contains("sweep.json: a sweep is a table, which `waggle report` shows"), "{told}");
+        let error = fail(waggle(&line).arg(&sweep).current_dir(dir.path()), 1);
+        assert!(error.contains("sweep.json: a sweep is a table, which `waggle report` shows"), "{error}");
     }
 }
 

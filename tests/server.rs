@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::support::{Log, Server, ended, fail, json, succeed, text, waggle};
+use crate::support::{Log, Server, ended, fail, fails, json, of, signal, succeed, text, waggle};
 use serde_json::Value;
 
 const MODEL: &str = "--model shakespeare-gpt2";
@@ -84,22 +84,12 @@ fn clients_wait_their_turn_and_leave_the_queue_at_once() {
 }
 
 #[test]
-fn two_sessions_run_at_once() {
-    let server = Server::start(&format!("{MODEL} --sessions 2 --queue 0"));
-    let long = Client::of(&server, LONG);
-    server.log().wait_for("session begins");
-    succeed(&mut server.client(SHORT));
-    long.kill();
-}
-
-#[test]
 fn a_session_has_a_limit_and_so_has_a_key() {
     let server =
         Server::start(&format!("{MODEL} --link wan --session-limit 20 --sessions 2 --max-sessions-per-key 1"));
     let long = Client::of(&server, &format!("{LONG} --link wan"));
     server.log().wait_for("session begins");
-    let refused = fail(&mut server.client(&format!("{SHORT} --link wan")), 1);
-    assert!(refused.contains("this key has 1 sessions here already"), "{refused}");
+    fails(&mut server.client(&format!("{SHORT} --link wan")), 1, ["this key has 1 sessions here already"]);
     let output = ended(long.child, LIMIT);
     assert_eq!(output.status.code(), Some(1));
     server.log().wait_for("the session took longer than 20 s (--session-limit)");
@@ -150,13 +140,12 @@ fn sigterm_finishes_what_runs() {
     server.log().wait_for("session begins");
     let waiting = Client::of(&server, SHORT);
     waiting.log.wait_for("you are number 1");
-    server.signal("TERM");
+    signal(&server.child, "TERM");
     server.log().wait_for("SIGTERM: what runs is finished");
     let sent_away = ended(waiting.child, LIMIT);
     assert_eq!(sent_away.status.code(), Some(1));
     assert!(waiting.log.into_text().contains("this server is ending"));
-    let refused = fail(&mut server.client(SHORT), 1);
-    assert!(refused.contains("this server is ending"), "{refused}");
+    fails(&mut server.client(SHORT), 1, ["this server is ending"]);
     let finished = ended(running.child, LIMIT);
     assert!(finished.status.success());
     assert_eq!(text(&finished.stdout).trim_end_matches('\n').chars().count(), 30);
@@ -171,9 +160,9 @@ fn a_second_signal_ends_at_once() {
     let server = Server::start(MODEL);
     let running = Client::of(&server, LONG);
     server.log().wait_for("session begins");
-    server.signal("INT");
+    signal(&server.child, "INT");
     server.log().wait_for("SIGINT: what runs is finished");
-    server.signal("TERM");
+    signal(&server.child, "TERM");
     let (code, _) = server.end(LIMIT);
     assert_eq!(code, Some(128 + 15));
     assert_eq!(ended(running.child, LIMIT).status.code(), Some(1));
@@ -203,14 +192,22 @@ fn the_log_is_json_on_request() {
     assert!(events.iter().any(|event| event["level"] == "DEBUG"));
 }
 
+/// Bytes that a session sent this way.
+fn sent(report: &Value, way: &str) -> u64 {
+    let of = |phase| report["phases"][phase][format!("bytes_{way}")].as_u64().unwrap();
+    ["setup", "offline", "prefill", "decode"].map(of).into_iter().sum()
+}
+
 #[test]
 fn the_metrics_count_sessions_and_bytes() {
     let server = Server::start(&format!("{MODEL} --metrics 127.0.0.1:0 --max-tokens 2"));
     let log = server.log().wait_for("metrics at http://");
     let address = log.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let connect = || TcpStream::connect(&address).unwrap();
     let page = || {
-        let mut stream = TcpStream::connect(&address).unwrap();
+        let mut stream = connect();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bees\r\n\r\n").unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();
         page
@@ -219,6 +216,10 @@ fn the_metrics_count_sessions_and_bytes() {
         let line = page.lines().find_map(|line| line.strip_prefix(name)).expect(page);
         line.trim().parse().unwrap()
     };
+    // Silent readers, more than there are places, hold up no others.
+    let silent: Vec<_> = (0..100).map(|_| connect()).collect();
+    assert_eq!(number(&page(), "waggle_sessions_running"), 0.0);
+    drop(silent);
     let report = json(&mut server.client(SHORT));
     fail(&mut server.client("--prompt-ids 1 --tokens 3"), 1);
     server.log().wait_for("more than the 2");
@@ -227,10 +228,7 @@ fn the_metrics_count_sessions_and_bytes() {
     assert_eq!(number(&page, "waggle_tokens_total"), 2.0);
     assert_eq!(number(&page, "waggle_clients_waiting"), 0.0);
     for way in ["client_to_server", "server_to_client"] {
-        let sum: u64 = ["setup", "offline", "prefill", "decode"]
-            .iter()
-            .map(|phase| report["phases"][phase][format!("bytes_{way}")].as_u64().unwrap())
-            .sum();
+        let sum = sent(&report, way);
         let booked = number(&page, &format!("waggle_protocol_bytes_total{{direction=\"{way}\"}}"));
         assert_eq!(booked, sum as f64, "{way}");
         let wire = number(&page, &format!("waggle_wire_bytes_total{{direction=\"{way}\"}}"));
@@ -240,41 +238,17 @@ fn the_metrics_count_sessions_and_bytes() {
 }
 
 #[test]
-fn silent_readers_of_the_metrics_hold_up_no_others() {
-    let server = Server::start(&format!("{MODEL} --metrics 127.0.0.1:0"));
-    let log = server.log().wait_for("metrics at http://");
-    let address = log.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-    // More than there are places.
-    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    let mut stream = TcpStream::connect(&address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bees\r\n\r\n").unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    assert!(page.contains("waggle_sessions_running 0"), "{page}");
-    drop(silent);
-}
-
-/// A user with keys of its own.
-fn other_user(command: &mut Command, home: &Path) -> Command {
-    let mut other = Command::new(command.get_program());
-    other.args(command.get_args()).env("WAGGLE_HOME", home);
-    other.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    other
-}
-
-#[test]
 fn strangers_are_told_how_to_be_trusted() {
     let dir = tempfile::tempdir().unwrap();
     let (home, allow) = (dir.path().join("home"), dir.path().join("allowed"));
     let server = Server::start(&format!("{MODEL} --allow {}", allow.display()));
-    let client = |arguments: &str| other_user(&mut server.client(arguments), &home);
+    let client = |arguments: &str| of(server.client(arguments), &home);
 
     let unknown = fail(&mut client(SHORT), 1);
     let key = unknown.split("--server-key ").nth(1).expect(&unknown).trim().to_owned();
     let trusting = format!("{SHORT} --server-key {key}");
     let stranger = fail(&mut client(&trusting), 1);
-    let own = succeed(&mut other_user(&mut waggle("keygen"), &home));
+    let own = succeed(&mut of(waggle("keygen"), &home));
     assert!(stranger.contains(&format!("adds the line: {}", own.trim())), "{stranger}");
     let log = server.log().wait_for("client with unknown key refused");
     let advice = format!("add the line {} to {}", own.trim(), allow.display());
@@ -306,8 +280,8 @@ fn pools_belong_to_a_key_and_are_counted_by_it() {
     assert!(full.contains("the server refuses") && !at("b").exists(), "{full}");
     // Another key has room of its own, and cannot use what is not its own.
     let home = at("home");
-    succeed(&mut other_user(&mut fill(&at("c")), &home));
-    let refused = fail(&mut other_user(&mut spend(&at("a")), &home), 1);
+    succeed(&mut of(fill(&at("c")), &home));
+    let refused = fail(&mut of(spend(&at("a")), &home), 1);
     assert!(refused.contains("refuse") || refused.contains("made for another session"), "{refused}");
     let plain = succeed(&mut server.client(&format!("{SHORT} --server-key {key}")));
     assert_eq!(succeed(&mut spend(&at("a"))), plain, "its owner still can");
@@ -318,13 +292,10 @@ fn pools_belong_to_a_key_and_are_counted_by_it() {
 fn a_key_learns_logits_up_to_its_limit() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
-    let start = || {
-        let mut command = waggle(&format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 5"));
-        Server::run(&mut other_user(&mut command, &home))
-    };
+    let start =
+        || Server::run(&mut of(waggle(&format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 5")), &home));
     let client = |server: &Server, tokens: usize| {
-        let mut command = server.client(&format!("--prompt-ids 30,27,25 --tokens {tokens}"));
-        other_user(&mut command, &home)
+        of(server.client(&format!("--prompt-ids 30,27,25 --tokens {tokens}")), &home)
     };
     let server = start();
     succeed(&mut client(&server, 3));
@@ -345,7 +316,7 @@ fn a_key_learns_a_million_positions_unless_the_server_says_otherwise() {
     std::fs::write(home.path().join("accounts.json"), r#"{"plaintext": {"revealed": 999999}}"#).unwrap();
     for (option, words) in [("", Some("would exceed the 1000000")), ("--max-reveals unlimited", None)] {
         let serve = format!("serve --listen 127.0.0.1:0 {MODEL} --insecure-plaintext {option}");
-        let server = Server::run(&mut other_user(&mut waggle(&serve), home.path()));
+        let server = Server::run(&mut of(waggle(&serve), home.path()));
         let mut client = server.client(&format!("{SHORT} --insecure-plaintext"));
         match words {
             Some(words) => assert!(fail(&mut client, 1).contains(words)),
@@ -358,10 +329,7 @@ fn a_key_learns_a_million_positions_unless_the_server_says_otherwise() {
 fn a_report_says_what_the_link_sent() {
     for (option, encrypted) in [("", true), (" --insecure-plaintext", false)] {
         let report = json(&mut waggle(&format!("demo {SHORT}{option}")));
-        let sent: u64 = ["setup", "offline", "prefill", "decode"]
-            .iter()
-            .map(|phase| report["phases"][phase]["bytes_client_to_server"].as_u64().unwrap())
-            .sum();
+        let sent = sent(&report, "client_to_server");
         let wire = &report["wire"];
         assert_eq!(wire["encrypted"], encrypted);
         let on_the_wire = wire["bytes_sent"].as_u64().unwrap();

@@ -1,57 +1,20 @@
 //! Messages that each party receives, read off the wire.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread::{self, JoinHandle};
 
+use crate::hostile::Proxy;
 use crate::support::{Server, succeed};
 
 /// The prompt of these tests, distinct from anything that the parties say in the open.
 const PROMPT: &str = "summer's day\n";
 
-/// Everything that went each way.
-struct Transcript {
-    to_server: Vec<u8>,
-    to_client: Vec<u8>,
-}
-
-fn copy(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
-    to.set_nodelay(true).unwrap();
-    let mut all = Vec::new();
-    let mut buffer = vec![0; 1 << 16];
-    while let Ok(n @ 1..) = from.read(&mut buffer) {
-        all.extend_from_slice(&buffer[..n]);
-        if to.write_all(&buffer[..n]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(std::net::Shutdown::Write);
-    all
-}
-
-/// Listens for one client and passes everything on to `server`.
-fn record(server: String) -> (String, JoinHandle<Transcript>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let recording = thread::spawn(move || {
-        let client = listener.accept().unwrap().0;
-        let server = TcpStream::connect(server).unwrap();
-        let (client_again, server_again) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-        let there = thread::spawn(move || copy(client, server));
-        let to_client = copy(server_again, client_again);
-        Transcript { to_server: there.join().unwrap(), to_client }
-    });
-    (address, recording)
-}
-
-/// A session of two tokens after [`PROMPT`].
-fn session(model: &str) -> (String, Transcript) {
-    let mut server = Server::start(&format!("--model {model}"));
-    let (address, recording) = record(server.address.clone());
-    server.address = address;
+/// The text of a session of two tokens after [`PROMPT`], and all that went to the server and to the client.
+fn session() -> (String, [Vec<u8>; 2]) {
+    let mut server = Server::start("--model shakespeare-gpt2");
+    let proxy = Proxy::start(server.socket(), None);
+    server.address = proxy.address.to_string();
     let text = succeed(server.client("--tokens 2 --prompt").arg(PROMPT));
-    (text, recording.join().unwrap())
+    (text, proxy.passed(|passed| passed.streams.clone()))
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
@@ -84,7 +47,7 @@ fn the_server_never_sees_the_prompt() {
     let files = model::bundled("shakespeare-gpt2").unwrap();
     let tokenizer = tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
     let ids = tokenizer.encode(PROMPT).unwrap();
-    let (text, Transcript { to_server, .. }) = session("shakespeare-gpt2");
+    let (text, [to_server, _]) = session();
     assert!(to_server.len() > 1 << 20);
     assert!(!contains(&to_server, b"summer"));
     assert!(text.len() == 3, "{text:?}");
@@ -144,7 +107,7 @@ fn the_client_never_sees_a_weight() {
     assert!(patterns.len() > 100_000, "{}", patterns.len());
     assert!(stored.windows(16).any(|window| patterns.contains(window)), "the search works");
 
-    let (_, Transcript { to_client, .. }) = session("shakespeare-gpt2");
+    let (_, [_, to_client]) = session();
     assert!(to_client.len() > 1 << 20);
     assert!(!to_client.windows(16).any(|window| patterns.contains(window)), "weights in the clear");
     assert_looks_random(&to_client[OPENING..]);
@@ -152,9 +115,9 @@ fn the_client_never_sees_a_weight() {
 
 #[test]
 fn the_same_session_twice_has_nothing_in_common() {
-    let (one, two) = (session("shakespeare-gpt2"), session("shakespeare-gpt2"));
+    let (one, two) = (session(), session());
     assert_eq!(one.0, two.0, "the text is the same");
-    for (a, b) in [(one.1.to_server, two.1.to_server), (one.1.to_client, two.1.to_client)] {
+    for (a, b) in one.1.into_iter().zip(two.1) {
         assert_eq!(a.len(), b.len());
         let seen: HashSet<&[u8]> = a[OPENING..].chunks_exact(24).collect();
         // Frame headers repeat, ciphertexts and corrections do not.

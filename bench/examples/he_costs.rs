@@ -8,20 +8,9 @@ use he::{
     CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind,
     OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, SeededPlan, Tile, WeightCache, Weights,
 };
+use net::process_cpu_time;
 use rand::RngExt;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-/// Processor time of all threads of this process, from the kernel's accounts; else the time since the first call.
-fn processor_time() -> Duration {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let nanoseconds = |task: std::fs::DirEntry| -> Option<u64> {
-        std::fs::read_to_string(task.path().join("schedstat")).ok()?.split(' ').next()?.parse().ok()
-    };
-    let total: u64 = tasks.filter_map(nanoseconds).sum();
-    static START: OnceLock<Instant> = OnceLock::new();
-    if total > 0 { Duration::from_nanos(total) } else { START.get_or_init(Instant::now).elapsed() }
-}
 
 /// Least time of several runs; other work on the machine only adds.
 fn shortest(runs: usize, mut f: impl FnMut()) -> Duration {
@@ -33,18 +22,19 @@ fn shortest(runs: usize, mut f: impl FnMut()) -> Duration {
     (0..runs).map(timed).min().unwrap_or_default()
 }
 
-/// Processor time of one run, the mean over enough of them for the kernel's accounts to be exact; least of three
+/// Processor time of one run, the mean over enough of them for the clock to be exact; least of three
 /// means.
 fn best<T>(f: impl Fn() -> T) -> (Duration, T) {
     let mut least = Duration::MAX;
     let mut value = f();
     for _ in 0..3 {
-        let (wall, start, mut runs) = (Instant::now(), processor_time(), 0);
+        let (wall, start, mut runs) = (Instant::now(), process_cpu_time(), 0);
         while wall.elapsed() < Duration::from_millis(60) {
             value = f();
             runs += 1;
         }
-        least = least.min((processor_time() - start) / runs);
+        let spent = process_cpu_time().zip(start).map_or(wall.elapsed(), |(now, start)| now - start);
+        least = least.min(spent / runs);
     }
     (least, value)
 }

@@ -17,7 +17,8 @@ pub struct Cost {
     pub flows: u64,
     /// Wall-clock time.
     pub seconds: f64,
-    /// CPU time of this party's process.
+    /// CPU time of this party's process; 0 in operations of reports older than the field.
+    #[serde(default)]
     pub cpu_seconds: f64,
     /// CPU time of the other party's process, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,19 +58,6 @@ impl AddAssign for Cost {
     }
 }
 
-impl From<&Operation> for Cost {
-    fn from(op: &Operation) -> Self {
-        Cost {
-            bytes_client_to_server: op.bytes_client_to_server,
-            bytes_server_to_client: op.bytes_server_to_client,
-            flows: op.flows,
-            seconds: op.seconds,
-            cpu_seconds: op.cpu_seconds,
-            peer_cpu_seconds: op.peer_cpu_seconds,
-        }
-    }
-}
-
 impl From<Traffic> for Cost {
     fn from(t: Traffic) -> Self {
         Cost {
@@ -78,14 +66,10 @@ impl From<Traffic> for Cost {
             flows: t.flows,
             seconds: t.time.as_secs_f64(),
             cpu_seconds: t.cpu.as_secs_f64(),
-            peer_cpu_seconds: peer_cpu(&t),
+            // The other party's processor time, which only plans know.
+            peer_cpu_seconds: (!t.peer_cpu.is_zero()).then_some(t.peer_cpu.as_secs_f64()),
         }
     }
-}
-
-/// The other party's processor time, which only plans know.
-fn peer_cpu(traffic: &Traffic) -> Option<f64> {
-    (!traffic.peer_cpu.is_zero()).then_some(traffic.peer_cpu.as_secs_f64())
 }
 
 /// Cost by phase.
@@ -134,6 +118,16 @@ impl Phases {
         [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)]
     }
 
+    /// The cost of one of them.
+    pub fn of(&self, phase: Phase) -> &Cost {
+        match phase {
+            Phase::Setup => &self.setup,
+            Phase::Offline => &self.offline,
+            Phase::Prefill => &self.prefill,
+            Phase::Decode => &self.decode.total,
+        }
+    }
+
     /// All phases together.
     pub fn total(&self) -> Cost {
         let mut total = Cost::default();
@@ -147,7 +141,7 @@ impl Phases {
     }
 
     /// All costs, to be changed.
-    pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
+    pub(crate) fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
         let Phases { setup, offline, prefill, decode } = self;
         [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)
     }
@@ -160,35 +154,14 @@ pub struct Operation {
     pub phase: Phase,
     /// Path of scopes, for example `layer 3/attention/softmax`.
     pub path: String,
-    /// Bytes from client to server, framing included.
-    pub bytes_client_to_server: u64,
-    /// Bytes from server to client, framing included.
-    pub bytes_server_to_client: u64,
-    /// Changes of direction.
-    pub flows: u64,
-    /// Wall-clock time in this scope, inner scopes excluded.
-    pub seconds: f64,
-    /// CPU time of this party's process in this scope, inner scopes excluded; those of a phase add up to the phase's.
-    /// 0 in reports older than the field.
-    #[serde(default)]
-    pub cpu_seconds: f64,
-    /// CPU time of the other party's process, counted alike, where it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer_cpu_seconds: Option<f64>,
+    /// Its cost, inner scopes excluded; the costs of a phase's operations add up to the phase's.
+    #[serde(flatten)]
+    pub cost: Cost,
 }
 
 impl From<Entry> for Operation {
     fn from(Entry { phase, path, traffic }: Entry) -> Self {
-        Operation {
-            phase,
-            path,
-            bytes_client_to_server: traffic.bytes_client_to_server,
-            bytes_server_to_client: traffic.bytes_server_to_client,
-            flows: traffic.flows,
-            seconds: traffic.time.as_secs_f64(),
-            cpu_seconds: traffic.cpu.as_secs_f64(),
-            peer_cpu_seconds: peer_cpu(&traffic),
-        }
+        Operation { phase, path, cost: traffic.into() }
     }
 }
 
@@ -196,7 +169,7 @@ impl From<Entry> for Operation {
 pub fn by_operation(operations: &[Operation]) -> BTreeMap<(Phase, String), Cost> {
     let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
     for op in operations {
-        *sums.entry((op.phase, any_layer(&op.path))).or_default() += op.into();
+        *sums.entry((op.phase, any_layer(&op.path))).or_default() += op.cost;
     }
     sums
 }
@@ -206,11 +179,12 @@ pub(crate) fn add_peer_cpu(operations: &mut Vec<Operation>, entries: &[Entry]) {
     let mut times: BTreeMap<(Phase, String), f64> =
         entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
     for op in &mut *operations {
-        op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
+        op.cost.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
     }
-    operations.extend(times.into_iter().map(|((phase, path), seconds)| {
-        let entry = Entry { phase, path, traffic: Traffic::default() };
-        Operation { peer_cpu_seconds: Some(seconds), ..entry.into() }
+    operations.extend(times.into_iter().map(|((phase, path), seconds)| Operation {
+        phase,
+        path,
+        cost: Cost { peer_cpu_seconds: Some(seconds), ..Cost::default() },
     }));
     operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
 }

@@ -195,9 +195,10 @@ impl Report {
             [entries, kinds].map(|entries| entries.into_iter().map(Operation::from).collect());
     }
 
-    /// All operations and kinds, to be changed.
-    pub fn operations_mut(&mut self) -> impl Iterator<Item = &mut Operation> {
-        self.operations.iter_mut().chain(&mut self.preparation_kinds)
+    /// The costs of phases, tokens, operations and kinds, to be changed.
+    pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
+        let operations = self.operations.iter_mut().chain(&mut self.preparation_kinds);
+        self.phases.costs_mut().chain(operations.map(|operation| &mut operation.cost))
     }
 
     /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the
@@ -213,7 +214,7 @@ impl Report {
 
     /// Bytes of all phases, both ways.
     pub fn bytes(&self) -> u64 {
-        self.phases.costs().map(|cost| cost.bytes_client_to_server + cost.bytes_server_to_client).sum()
+        self.phases.total().bytes()
     }
 
     /// The cost by phase.
@@ -396,7 +397,7 @@ mod tests {
             entry(Decode, "layer 1/reshape", 0, 2000),
         ];
         report.set_peer_cpu(&theirs, &[], &costs([100, 2900]));
-        let times = |op: &Operation| (op.path.clone(), op.cpu_seconds, op.peer_cpu_seconds);
+        let times = |op: &Operation| (op.path.clone(), op.cost.cpu_seconds, op.cost.peer_cpu_seconds);
         let expected = [
             ("keys", 0.003, 0.005),
             ("layer 0/softmax", 0.04, 1.0),
@@ -443,7 +444,7 @@ mod tests {
         for op in json["operations"].as_array_mut().unwrap() {
             op.as_object_mut().unwrap().remove("cpu_seconds").expect("a report of today has it");
         }
-        report.operations.iter_mut().for_each(|op| op.cpu_seconds = 0.0);
+        report.operations.iter_mut().for_each(|op| op.cost.cpu_seconds = 0.0);
         assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
     }
 

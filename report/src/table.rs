@@ -5,10 +5,8 @@
 //! bytes has one unit, which its head names.
 
 use std::fmt::{self, Write};
-use std::str::FromStr;
 
 use serde_json::{Map, Value};
-use thiserror::Error;
 
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,20 +33,6 @@ impl Format {
         ("latex", Format::Latex),
         ("json", Format::Json),
     ];
-}
-
-/// A name that is no [`Format`].
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is not one of terminal, markdown, csv, latex, json")]
-pub struct ParseFormatError(String);
-
-impl FromStr for Format {
-    type Err = ParseFormatError;
-
-    fn from_str(text: &str) -> Result<Self, ParseFormatError> {
-        let named = Format::NAMES.iter().find(|(name, _)| *name == text);
-        named.map(|(_, format)| *format).ok_or_else(|| ParseFormatError(text.into()))
-    }
 }
 
 /// An entry of a table.
@@ -517,7 +501,6 @@ mod tests {
         assert_eq!(json["operations"][1]["faster"], 2.5);
         assert!(document.render(Format::Markdown, None).starts_with("exact\n\n**phases**\n\n| policy"));
         assert!(document.render(Format::Latex, None).starts_with("% exact\n% phases\n\\begin"));
-        assert!("html".parse::<Format>().is_err() && "latex".parse() == Ok(Format::Latex));
     }
 
     #[test]

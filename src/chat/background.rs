@@ -198,7 +198,6 @@ fn next(talk: &mut Chat, commands: &Receiver<Command>, state: &Mutex<State>) -> 
     }
 }
 
-/// Shows what a command has changed.
 fn publish(talk: &Chat, state: &Mutex<State>) {
     let mut state = lock(state);
     state.transcript = talk.transcript().said();

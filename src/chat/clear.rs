@@ -23,7 +23,7 @@ impl Clear {
     pub(crate) fn open(name: &str, spec: &ModelSpec, terms: &Terms, pad_answer: bool) -> Result<Self, Error> {
         let files = open_model(name)?;
         if files.spec != *spec {
-            return Err(NameError::CheckShape { name: name.into() }.into());
+            return Err(NameError::CheckShape(name.into()).into());
         }
         let model = Model::load_for(&terms.policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let options = GenerateOptions {
@@ -36,7 +36,6 @@ impl Clear {
         Ok(Clear { cache: model.cache(&terms.policy), model, options, checks: Vec::new() })
     }
 
-    /// Begins another conversation.
     pub(crate) fn reset(&mut self) {
         self.cache = self.model.cache(&self.options.policy);
     }

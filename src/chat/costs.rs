@@ -48,12 +48,10 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// A session that was opened at this cost.
     pub(crate) fn new(opening: &Phases) -> Self {
         Costs { opening: opening.clone(), turns: Vec::new(), conversation: 0 }
     }
 
-    /// Another conversation begins.
     pub(crate) fn reset(&mut self) {
         self.conversation += 1;
     }

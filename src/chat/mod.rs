@@ -86,7 +86,6 @@ pub struct Chat {
     options: ChatOptions,
     network: String,
     terms: Terms,
-    /// Whether answers are padded.
     pads: bool,
     longest: Lengths,
     session: ChatSession,
@@ -296,7 +295,6 @@ impl Chat {
         Ok(self.costs.turn(turn, text, check))
     }
 
-    /// The new ids of a turn.
     fn ids(&self, step: &Step) -> Result<Vec<u32>, Error> {
         let mut ids =
             if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };

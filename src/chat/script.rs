@@ -16,7 +16,6 @@ use crate::Error;
 /// A turn's input to the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// The text.
     pub(crate) text: String,
     /// Whether the tokens that begin a text belong before it: raw text at its beginning. A template writes them.
     pub(crate) begins: bool,
@@ -43,7 +42,6 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Writes by `template`, or raw.
     pub(crate) fn new(template: Option<ChatTemplate>, system: Option<String>) -> Self {
         let mark = format!("{:032x}", rand::random::<u128>());
         let mut script =
@@ -52,7 +50,6 @@ impl Script {
         script
     }
 
-    /// Forgets what was said.
     pub(crate) fn reset(&mut self) {
         self.said = self.system.iter().map(|system| ("system", system.trim().to_owned())).collect();
         self.rendered.clear();

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::Error;
-use crate::disk::{check_writable, write_private};
+use crate::disk::{at, check_writable, write_private};
 use crate::error::{ChatError, describe};
 use crate::models::harmless;
 
@@ -63,7 +63,6 @@ impl Transcript {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The user says `words`.
     pub(crate) fn begin(&self, words: &str) {
         self.inner().turn = Some((words.to_owned(), String::new()));
     }
@@ -119,8 +118,7 @@ impl Transcript {
     /// If the file is there, or cannot be written.
     pub fn save(&self, file: &Path) -> Result<(), Error> {
         if file.symlink_metadata().is_ok() {
-            let source = std::io::ErrorKind::AlreadyExists.into();
-            return Err(Error::File { path: file.into(), source });
+            return Err(at(file)(std::io::ErrorKind::AlreadyExists.into()));
         }
         let readable = file.extension().is_some_and(|end| end == "txt" || end == "md");
         let said = &self.inner().said;

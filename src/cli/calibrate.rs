@@ -18,7 +18,7 @@ use session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Si
 use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::progress::Progress;
 use super::{Error, out};
-use crate::disk::{check_writable, read, write_json};
+use crate::disk::{at, check_writable, read, write_json};
 use crate::keys::make_home;
 use crate::models::mapped_bytes;
 use crate::{Machines, Network, worker};
@@ -40,7 +40,6 @@ pub(super) struct CalibrateArgs {
     json: Option<PathBuf>,
 }
 
-/// A model with random weights.
 struct Shape {
     name: &'static str,
     config: &'static str,
@@ -65,7 +64,6 @@ const SHAPES: [Shape; 3] = [
     },
 ];
 
-/// A session that is measured.
 struct Trial {
     shape: usize,
     link: &'static str,
@@ -106,7 +104,6 @@ struct Measured<'a> {
     link: Network,
     request: Request,
     report: Report,
-    /// Bytes of the weights.
     mapped: u64,
 }
 
@@ -132,8 +129,7 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     check_writable(Some(&path))?;
     check_writable(args.json.as_deref())?;
     let cores = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32));
-    let temporary = |source| Error::File { path: std::env::temp_dir(), source };
-    let dir = tempfile::tempdir().map_err(temporary)?;
+    let dir = tempfile::tempdir().map_err(at(&std::env::temp_dir()))?;
     let progress = Progress::bars(TRIALS.len());
     progress.spin("making models");
     for shape in &SHAPES {
@@ -195,8 +191,9 @@ fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, E
             let rest = |peak: Option<u64>, held: u64| peak.unwrap_or(0).saturating_sub(held);
             bases[0].push(rest(client, footprint.client));
             bases[1].push(rest(server, footprint.server + trial.mapped));
-            for ((phase, seconds), flows) in predicted.into_iter().zip(trial.flows()) {
-                phases.push((trial.seconds(phase), seconds, flows as f64));
+            for (phase, seconds) in predicted {
+                let cost = trial.report.phases.of(phase);
+                phases.push((cost.seconds, seconds, cost.flows as f64));
             }
         }
         phases.retain(|(measured, _, _)| *measured > 0.0);
@@ -218,7 +215,6 @@ fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, E
 const SPEEDUPS: [f64; 5] = [1.0, 0.85, 0.7, 0.5, 0.3];
 const WAKES: [f64; 9] = [0.0, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 1e-4, 1.5e-4, 2e-4];
 
-/// The middle one.
 fn median(mut bytes: Vec<u64>) -> u64 {
     bytes.sort_unstable();
     bytes.get(bytes.len() / 2).copied().unwrap_or(0)
@@ -227,7 +223,6 @@ fn median(mut bytes: Vec<u64>) -> u64 {
 impl<'a> Measured<'a> {
     /// Runs a trial in two processes of this program, each with `cores` threads.
     fn take(trial: &'a Trial, dir: &Path, cores: u32) -> Result<Self, Error> {
-        let failed = |source| Error::Spawn { source };
         let model = dir.join(SHAPES[trial.shape].name);
         let json = dir.join("report.json");
         let mut command = worker::command()?;
@@ -236,16 +231,18 @@ impl<'a> Measured<'a> {
         command.args(["--tokens", &trial.tokens.to_string(), "--link", trial.link]);
         command.arg(format!("--preprocess={}", trial.preprocess)).arg("--json").arg(&json);
         command.env("RAYON_NUM_THREADS", cores.to_string());
-        let output =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output().map_err(failed)?;
+        let output = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()
+            .map_err(Error::Spawn)?;
         if !output.status.success() {
             let what = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-            return Err(Error::Child { what });
+            return Err(Error::Child(what));
         }
-        let report: Report =
-            serde_json::from_slice(&read(&json)?).map_err(|e| Error::Child { what: e.to_string() })?;
-        let link: Network =
-            trial.link.parse().map_err(|e: net::shaped::ParseShapeError| Error::Child { what: e.to_string() })?;
+        let report: Report = serde_json::from_slice(&read(&json)?).map_err(Error::child)?;
+        let link = trial.link.parse::<Network>().map_err(Error::child)?;
         let terms = crate::Terms::default().preprocess(trial.preprocess).over(link)?;
         let mapped = mapped_bytes(&model.to_string_lossy()).unwrap_or(0);
         let public = ModelServer::builder().load(ModelFiles::open(&model)?)?.public().clone();
@@ -253,26 +250,8 @@ impl<'a> Measured<'a> {
         Ok(Measured { trial, model: public, terms, link, request: Request::from(lengths), report, mapped })
     }
 
-    /// The plan of the trial's session in `setting`.
     fn plan(&self, setting: Setting) -> SessionPlan<'_> {
         SessionPlan::new(&self.model, &self.terms).request(self.request).timed(setting)
-    }
-
-    /// Measured seconds of a phase.
-    fn seconds(&self, phase: Phase) -> f64 {
-        let phases = &self.report.phases;
-        match phase {
-            Phase::Setup => phases.setup.seconds,
-            Phase::Offline => phases.offline.seconds,
-            Phase::Prefill => phases.prefill.seconds,
-            Phase::Decode => phases.decode.total.seconds,
-        }
-    }
-
-    /// Flows of the phases of [`TIMED`].
-    fn flows(&self) -> [u64; TIMED.len()] {
-        let phases = &self.report.phases;
-        [phases.offline.flows, phases.prefill.flows, phases.decode.total.flows]
     }
 
     /// Seconds of the phases that `profile` predicts, and the memory.
@@ -310,8 +289,8 @@ impl<'a> Measured<'a> {
         let kinds = kinds.iter().map(|op| (op, format!("{}/{}", preparation::SCOPE, op.path)));
         for (operation, path) in operations.chain(kinds) {
             let (seconds, _) = sums.entry(place(operation.phase, &path)).or_insert_with(none);
-            seconds[0] += operation.cpu_seconds;
-            seconds[1] += operation.peer_cpu_seconds.unwrap_or(0.0);
+            seconds[0] += operation.cost.cpu_seconds;
+            seconds[1] += operation.cost.peer_cpu_seconds.unwrap_or(0.0);
         }
         let mut accounts = Vec::new();
         for ((phase, path), (seconds, units)) in sums {

@@ -58,7 +58,6 @@ fn ratio(first: f64, second: f64) -> Cell {
     if first > 0.0 && second.is_finite() { Cell::times(second / first) } else { Cell::absent() }
 }
 
-/// A table of what differs, by name.
 fn differences(names: [String; 2], rows: impl IntoIterator<Item = (String, [Option<String>; 2])>) -> Table {
     let [first, second] = names;
     let mut table = Table::new(1, [("what", ""), (first.as_str(), ""), (second.as_str(), "")]);

@@ -7,7 +7,7 @@ use clap::Args;
 use net::PublicKey;
 use tokenizer::ChatTemplate;
 
-use super::options::{LINKS, link_between_processes, seconds};
+use super::options::{LINKS, link_between_processes, seconds, set};
 use super::out;
 use crate::client::with_port;
 use crate::models::harmless;
@@ -80,18 +80,12 @@ impl ConnectArgs {
     /// The client under `terms`. A user is told if nothing is encrypted.
     pub(super) fn client(&self, terms: Terms) -> Client {
         warn_of_plaintext(self.insecure_plaintext);
-        Client::new(&*self.connect)
-            .terms(terms)
-            .network(self.link)
-            .expect(self.expect.clone())
-            .server_key(self.server_key)
-            .timeout(self.timeout)
-            .connect_timeout(self.connect_timeout)
-            .proof(self.identity.proof(self.insecure_plaintext))
+        let client = Client::new(&*self.connect).terms(terms).network(self.link);
+        let client = client.proof(self.identity.proof(self.insecure_plaintext));
+        set!(client, self => expect, server_key, timeout, connect_timeout)
     }
 }
 
-/// Tells a user that the server is busy.
 pub(super) fn note_place(place: u32) {
     out::note(format_args!("the server is busy: you are number {place}"));
 }

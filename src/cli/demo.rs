@@ -17,7 +17,7 @@ use super::connect::warn_of_plaintext;
 use super::generate::TextArgs;
 use super::options::{LINKS, OperationsArgs, TermsArgs, seconds};
 use super::progress::Progress;
-use super::report::{tables, verdict};
+use super::report_tables::{tables, verdict};
 use super::serve::{Line, Used};
 use super::settings::forget_variables;
 use super::{Error, out};
@@ -106,7 +106,6 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
 }
 
-/// Generates with the server in a child process.
 fn with_child(
     args: &DemoArgs,
     terms: &Terms,
@@ -119,7 +118,7 @@ fn with_child(
     let mut server = Server::spawn(args, terms, &asked, lengths, identity.public())?;
     let (address, key) = match server.line()? {
         Line::Listening { address, key } => (address, key),
-        Line::Ended(_) => return Err(Error::Child { what: "it ended before a client came".into() }),
+        Line::Ended(_) => return Err(Error::child("it ended before a client came")),
     };
     let proof = if key.is_some() { Proof::Own(Arc::new(identity)) } else { Proof::Plaintext };
     let client = client(args, terms, address).proof(proof).server_key(key);
@@ -131,7 +130,7 @@ fn with_child(
         Err(error) => return Err(server.blame(error)),
     };
     let Line::Ended(used) = server.line()? else {
-        return Err(Error::Child { what: "it did not say what it took".into() });
+        return Err(Error::child("it did not say what it took"));
     };
     server.end()?;
     let Used { peak_memory_bytes, entries, kinds, per_token } = used;
@@ -184,23 +183,20 @@ impl Server {
         }
         // Variables that stand for options are meant for this process.
         forget_variables(&mut command, &super::Cli::command());
-        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.map_err(|source| Error::Spawn { source })?;
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Error::Spawn)?;
         match child.stdout.take() {
             Some(out) => Ok(Server { child, out: BufReader::new(out) }),
-            None => Err(Error::Child { what: "it has no output".into() }),
+            None => Err(Error::child("it has no output")),
         }
     }
 
-    /// The next line of the server.
     fn line(&mut self) -> Result<Line, Error> {
         let mut text = String::new();
-        self.out.read_line(&mut text).map_err(|e| Error::Child { what: e.to_string() })?;
+        self.out.read_line(&mut text).map_err(Error::child)?;
         if text.is_empty() {
-            let status = self.child.wait().map_err(|e| Error::Child { what: e.to_string() })?;
-            return Err(Error::Child { what: status.to_string() });
+            return Err(Error::child(self.child.wait().map_err(Error::child)?));
         }
-        serde_json::from_str(&text).map_err(|e| Error::Child { what: format!("{e} in {}", text.trim_end()) })
+        serde_json::from_str(&text).map_err(|e| Error::child(format_args!("{e} in {}", text.trim_end())))
     }
 
     /// The client's error, with the server's exit if that came with it.
@@ -208,14 +204,14 @@ impl Server {
         // A process that dies takes a moment to be seen dead.
         thread::sleep(Duration::from_millis(50));
         match self.child.try_wait() {
-            Ok(Some(status)) => Error::Child { what: format!("{status}; the client says: {}", describe(&error)) },
+            Ok(Some(status)) => Error::child(format_args!("{status}; the client says: {}", describe(&error))),
             _ => error.into(),
         }
     }
 
     fn end(mut self) -> Result<(), Error> {
-        let status = self.child.wait().map_err(|e| Error::Child { what: e.to_string() })?;
-        if status.success() { Ok(()) } else { Err(Error::Child { what: status.to_string() }) }
+        let status = self.child.wait().map_err(Error::child)?;
+        if status.success() { Ok(()) } else { Err(Error::child(status)) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Errors that end a command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use session::pool::PoolId;
 use thiserror::Error;
@@ -12,125 +12,69 @@ use super::settings::SettingsError;
 /// The reason for a non-zero exit code.
 #[derive(Debug, Error)]
 pub(super) enum Error {
-    /// An error of the library.
     #[error(transparent)]
     Library(crate::Error),
-    /// Options of a file.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Pages of results.
     #[error(transparent)]
     Tables(#[from] super::tables::TablesError),
-    /// Options of a study.
     #[error(transparent)]
     Study(#[from] EvalError),
-    /// Documents of other commands.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A page of HTML.
     #[error("the page cannot be made: {0}")]
     Page(#[from] minijinja::Error),
-    /// A plot.
     #[cfg(feature = "plots")]
     #[error("a plot: {0}")]
     Drawing(#[from] super::plot::DrawError),
-    /// A file cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
     /// Standard output takes no more.
-    #[error("standard output: {source}")]
-    Output {
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// A pool that is not there.
+    #[error("standard output: {0}")]
+    Output(#[source] std::io::Error),
     #[error("no pool {id} in {}", paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
-    NoSuchPool {
-        /// The id given.
-        id: PoolId,
-        /// Where it was looked for.
-        paths: Vec<PathBuf>,
-    },
-    /// Answers that end and do not end.
+    NoSuchPool { id: PoolId, paths: Vec<PathBuf> },
     #[error("--stop-at-eos and --no-stop-at-eos exclude each other")]
     StopAndNot,
     /// A conversation without a turn.
     #[error("no turn was taken; refused: {refused}")]
-    AllRefused {
-        /// Turns that were refused.
-        refused: usize,
-    },
-    /// A prompt that no model takes.
+    AllRefused { refused: usize },
     #[error("{}: a prompt has at most {limit} bytes", path.display())]
-    LongPrompt {
-        /// The file.
-        path: PathBuf,
-        /// The most bytes.
-        limit: u64,
-    },
+    LongPrompt { path: PathBuf, limit: u64 },
     /// Measurements of a machine that cannot be used.
     #[error("{}: {source}", path.display())]
-    Calibration {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: planner::ProfileError,
-    },
-    /// Nothing to predict times with.
-    #[error("predictions need a calibration: {what}")]
-    NotCalibrated {
-        /// The fault of the calibration.
-        what: String,
-    },
+    Calibration { path: PathBuf, source: planner::ProfileError },
+    #[error("predictions need a calibration: {0}")]
+    NotCalibrated(String),
     /// The figures of other systems.
-    #[error("src/cli/published.json: {source}")]
-    Published {
-        /// The cause.
-        source: serde_json::Error,
-    },
+    #[error("src/cli/published.json: {0}")]
+    Published(#[source] serde_json::Error),
     /// A cell of a sweep.
     #[error("{cell}")]
-    Cell {
-        /// Which.
-        cell: String,
-        /// The cell's error.
-        source: Box<Error>,
-    },
-    /// Positions for a model that has weights for them.
-    #[error("--positions raises those of shapes and of `config.json` files; {name} is neither")]
-    PositionsOfWeights {
-        /// The model.
-        name: String,
-    },
+    Cell { cell: String, source: Box<Error> },
+    #[error("--positions raises those of shapes and of `config.json` files; {0} is neither")]
+    PositionsOfWeights(String),
     /// A run of a comparison failed.
     #[error("{program}: {what}")]
-    Compared {
-        /// The program.
-        program: String,
-        /// The program's exit status, and the end of its output.
-        what: String,
-    },
-    /// The server of a demo cannot be started.
+    Compared { program: String, what: String },
     #[error("cannot start the server's process")]
-    Spawn {
-        /// The cause.
-        source: std::io::Error,
-    },
+    Spawn(#[source] std::io::Error),
     /// The server of a demo ended or said something unexpected.
-    #[error("the server's process failed: {what}")]
-    Child {
-        /// The failure.
-        what: String,
-    },
+    #[error("the server's process failed: {0}")]
+    Child(String),
+}
+
+impl Error {
+    pub(super) fn child(what: impl ToString) -> Self {
+        Error::Child(what.to_string())
+    }
 }
 
 impl<E: Into<crate::Error>> From<E> for Error {
     fn from(error: E) -> Self {
         Error::Library(error.into())
     }
+}
+
+/// Makes `dir`, with all folders above it.
+pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
+    Ok(std::fs::create_dir_all(dir).map_err(crate::disk::at(dir))?)
 }

@@ -10,10 +10,10 @@ use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use model::ModelFiles;
 use mpcache::PolicySpec;
 use rayon::prelude::*;
-use report::ModelInfo;
 use serde_json::Value;
 use session::party::Terms;
 
+use super::error::make_dir;
 use super::mean_token::{MeanToken, Sessions};
 use super::options::{FormatArgs, LINKS, named};
 #[cfg(feature = "plots")]
@@ -21,9 +21,8 @@ use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
 use super::{Error, html, out};
-use crate::disk::{check_writable, write, write_json};
+use crate::disk::{at, check_writable, write, write_json};
 use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
-use crate::summary::provenance;
 use crate::terms::LOOPBACK;
 use crate::{DEFAULT_MODEL, Network, PromptError, StudyEngine, study};
 
@@ -109,28 +108,16 @@ pub(super) struct EvalArgs {
 /// Options of a study that do not go together.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EvalError {
-    /// An option that a task does not read.
     #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
-    NotOfTask {
-        /// The option.
-        option: &'static str,
-        /// The task.
-        task: &'static str,
-        /// The options that it reads.
-        takes: &'static [&'static str],
-    },
-    /// Options about pruning where nothing is pruned.
+    NotOfTask { option: &'static str, task: &'static str, takes: &'static [&'static str] },
     #[error("--budgets and --plots need a policy beside `full`, and --budgets one without a budget of its own")]
     NothingPruned,
-    /// A text task without text.
     #[error("--text is missing")]
     NoText,
-    /// A text for a measure that takes random words.
     #[error("--by echo judges heads on random words and takes no --text")]
     TextBesideEcho,
 }
 
-/// Budgets where none are given.
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
 /// The tasks, for clap.
@@ -139,23 +126,20 @@ fn task_names() -> PossibleValuesParser {
 }
 
 pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
-    let outputs = Outputs::new(&args)?;
+    args.check_outputs()?;
     let files = open_model(&args.model)?;
     let task = Task::named(&args.task).ok_or(EvalError::NoText)?;
     let sequences = args.sequences(task, &files)?;
     let candidates = args.candidates()?;
-    let info = ModelInfo::new(&files.name, &files.spec);
     let bar = passes(study::passes(&sequences, &candidates));
-    let tick = || bar.inc(1);
-    let scores = study::scores(&args.model, files, args.engine, &sequences, &candidates, &tick)?;
+    let (chosen, tick) = (args.chosen(&sequences), || bar.inc(1));
+    let mut study = study::evaluation(&args.model, files, args.engine, chosen, &sequences, &candidates, &tick)?;
     bar.finish_and_clear();
-    let mut study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, scores);
-    study.provenance = provenance();
     if let Some(link) = args.costs {
         plan_costs(&mut study, &args.model, &sequences, link)?;
     }
     // The files first: who reads the table may leave early.
-    outputs.write(&study, task)?;
+    args.write(&study, task)?;
     out::line(study.table().render(args.format.format, out::width()))
 }
 
@@ -297,64 +281,41 @@ pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result
     Ok(ids_of(&texts(path)?, tokenizer(files)?.as_ref(), enough)?)
 }
 
-/// Where the report goes; made before any work.
-struct Outputs {
-    json: Vec<PathBuf>,
-    /// Directories.
-    plots: Vec<PathBuf>,
-    table: Option<PathBuf>,
-    page: Option<PathBuf>,
-    lm_eval: Option<PathBuf>,
-}
+impl EvalArgs {
+    /// The file `name` in the directory of everything.
+    fn inside(&self, name: &str) -> Option<PathBuf> {
+        self.out.as_ref().map(|dir| dir.join(name))
+    }
 
-impl Outputs {
-    fn new(args: &EvalArgs) -> Result<Self, Error> {
-        let inside = |name: &str| args.out.as_ref().map(|dir| dir.join(name));
-        let outputs = Outputs {
-            json: args.json.iter().cloned().chain(inside("report.json")).collect(),
-            plots: args.plots().into_iter().chain(&args.out).cloned().collect(),
-            table: inside("table.md"),
-            page: inside("report.html"),
-            lm_eval: args.lm_eval.clone(),
-        };
-        for dir in &outputs.plots {
-            std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
-        }
-        let plots = outputs.plots.iter().map(|dir| dir.join("plot.svg"));
-        for file in outputs
-            .json
-            .iter()
-            .chain(&outputs.table)
-            .chain(&outputs.page)
-            .chain(&outputs.lm_eval)
-            .cloned()
-            .chain(plots)
-        {
-            check_writable(Some(&file))?;
-        }
-        Ok(outputs)
+    /// Directories for plots.
+    fn plot_dirs(&self) -> impl Iterator<Item = &PathBuf> {
+        self.plots().into_iter().chain(&self.out)
+    }
+
+    /// Makes directories, and makes sure that all files can be written, before any work.
+    fn check_outputs(&self) -> Result<(), Error> {
+        self.plot_dirs().try_for_each(|dir| make_dir(dir))?;
+        let inside = ["report.json", "table.md", "report.html"].into_iter().filter_map(|name| self.inside(name));
+        let plots = self.plot_dirs().map(|dir| dir.join("plot.svg"));
+        let files = self.json.iter().chain(&self.lm_eval).cloned().chain(inside).chain(plots);
+        files.into_iter().try_for_each(|file| Ok(check_writable(Some(&file))?))
     }
 
     fn write(&self, study: &Evaluation, task: &Task) -> Result<(), Error> {
-        for path in &self.json {
-            write_json(path, study)?;
+        for path in self.json.iter().cloned().chain(self.inside("report.json")) {
+            write_json(&path, study)?;
         }
         if let Some(path) = &self.lm_eval {
             write_json(path, &study.lm_eval(task))?;
         }
         #[cfg(feature = "plots")]
-        for dir in &self.plots {
+        for dir in self.plot_dirs() {
             plot::save(&plot::of_study(study)?, dir)?;
         }
-        if let Some(path) = &self.table {
-            write(path, format!("{}\n", study.markdown()).as_bytes())?;
-        }
-        if let Some(path) = &self.page {
-            let name = self.table.iter().find_map(|path| path.parent()?.file_name()).unwrap_or_default();
-            let json =
-                serde_json::to_value(study).map_err(|e| Error::File { path: path.clone(), source: e.into() })?;
-            write(path, html::of_study(&name.to_string_lossy(), study, &json)?.as_bytes())?;
-        }
-        Ok(())
+        let Some(dir) = &self.out else { return Ok(()) };
+        write(&dir.join("table.md"), format!("{}\n", study.markdown()).as_bytes())?;
+        let (path, name) = (dir.join("report.html"), dir.file_name().unwrap_or_default());
+        let json = serde_json::to_value(study).map_err(|e| at(&path)(e.into()))?;
+        Ok(write(&path, html::of_study(&name.to_string_lossy(), study, &json)?.as_bytes())?)
     }
 }

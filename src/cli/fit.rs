@@ -12,9 +12,9 @@ use study::fit::{fit_columns, fit_layers};
 use super::eval::{EvalError, text_ids};
 use super::progress::passes;
 use super::{Error, out};
+use crate::DEFAULT_MODEL;
 use crate::disk::{check_writable, read};
-use crate::models::open_model;
-use crate::{DEFAULT_MODEL, PromptError};
+use crate::models::{open_model, utf8};
 
 /// Finds what a cache policy needs to know of a model, on a text in the clear. The text should be like those to come,
 /// and it should not be one on which the policy is measured.
@@ -68,14 +68,11 @@ struct TextArgs {
 }
 
 impl TextArgs {
-    /// The sequences.
     fn read(&self, files: &ModelFiles) -> Result<Vec<Vec<u32>>, Error> {
         let wanted = self.skip.saturating_add(self.sequences);
         let sequences: Vec<Vec<u32>> = match (&self.data, &self.text) {
             (Some(path), _) => {
-                let lines =
-                    String::from_utf8(read(path)?).map_err(|_| PromptError::NotUtf8 { path: path.clone() })?;
-                let sequences = Sequence::of_queries(&lines, None, None)?;
+                let sequences = Sequence::of_queries(&utf8(path, read(path)?)?, None, None)?;
                 let ids: Vec<Vec<u32>> =
                     sequences.iter().take(wanted).map(|sequence| sequence.ids().to_vec()).collect();
                 // Every sequence counts as much as its tokens, and the fit wants one length.
@@ -93,24 +90,6 @@ impl TextArgs {
         sequences.iter().try_for_each(|ids| files.spec.check_ids(ids))?;
         Ok(sequences.into_iter().skip(self.skip).collect())
     }
-
-    fn open(&self) -> Result<Opened, Error> {
-        let files = open_model(&self.model)?;
-        let sequences = self.read(&files)?;
-        Ok(Opened { files, sequences })
-    }
-}
-
-/// A model, and what it learns from.
-struct Opened {
-    files: ModelFiles,
-    sequences: Vec<Vec<u32>>,
-}
-
-impl Opened {
-    fn sequences(&self) -> Vec<&[u32]> {
-        self.sequences.iter().map(Vec::as_slice).collect()
-    }
 }
 
 pub(super) fn run(args: FitArgs) -> Result<(), Error> {
@@ -124,10 +103,10 @@ fn kvzap(text: &TextArgs, after: usize, path: Option<PathBuf>) -> Result<(), Err
     let beside = PathBuf::from(&text.model).join(LEARNED_FILE);
     let path = path.unwrap_or(beside);
     check_writable(Some(&path))?;
-    let opened = text.open()?;
-    let files = &opened.files;
+    let files = open_model(&text.model)?;
+    let sequences = text.read(&files)?;
+    let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
     let model = Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint)?;
-    let sequences = opened.sequences();
     let bar = passes(sequences.len());
     let fitted = fit_columns(&model, &files.checkpoint, &sequences, after, &mut || bar.inc(1));
     bar.finish_and_clear();
@@ -140,10 +119,12 @@ fn kvzap(text: &TextArgs, after: usize, path: Option<PathBuf>) -> Result<(), Err
 }
 
 fn squeeze(text: &TextArgs) -> Result<(), Error> {
-    let opened = text.open()?;
-    let model = Model::load(&mut FloatLoader, &opened.files.spec, Some(&opened.files.checkpoint))?;
-    let bar = passes(opened.sequences.len());
-    let change = fit_layers(&model, &opened.sequences(), &mut || bar.inc(1));
+    let files = open_model(&text.model)?;
+    let sequences = text.read(&files)?;
+    let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
+    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+    let bar = passes(sequences.len());
+    let change = fit_layers(&model, &sequences, &mut || bar.inc(1));
     bar.finish_and_clear();
     let change = change?;
     for (layer, cosine) in change.similarity.iter().enumerate() {

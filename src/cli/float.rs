@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::Error;
 use super::options::{DraftArgs, PolicyArgs};
 use super::prompt::{PromptArgs, join};
-use super::report::guesses;
+use super::report_tables::guesses;
 use crate::DEFAULT_MODEL;
 use crate::disk::{check_writable, write_json};
 use crate::models::{harmless, open_model, tokenizer};

@@ -9,7 +9,7 @@ use super::options::{DraftArgs, SamplingArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
-use super::report::cost_line;
+use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::{Generate, Pads, TokenizerOf};

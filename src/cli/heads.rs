@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use engine::FloatLoader;
 use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
@@ -37,8 +37,8 @@ pub(super) struct HeadsArgs {
     #[arg(long, value_name = "output|mass|echo")]
     by: Option<HeadMeasure>,
     /// The policy that is printed.
-    #[arg(long, value_enum, default_value = "duo")]
-    policy: Named,
+    #[arg(long, value_parser = ["duo", "razor"], default_value = "duo")]
+    policy: String,
     /// Share of the heads that keep every token.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     share: f64,
@@ -59,14 +59,6 @@ pub(super) struct HeadsArgs {
     json: Option<PathBuf>,
 }
 
-/// A policy that takes a pattern of heads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Named {
-    Duo,
-    Razor,
-}
-
-/// The file of `--json`.
 #[derive(Serialize)]
 struct HeadsReport {
     provenance: Option<Provenance>,
@@ -117,10 +109,8 @@ impl HeadsArgs {
         self.budget.map_or((self.context / 4).max(2), |budget| budget as usize)
     }
 
-    /// The policy with the pattern `heads`.
     fn policy(&self, heads: &str) -> Result<PolicySpec, Error> {
-        let name = if self.policy == Named::Duo { "duo" } else { "razor" };
-        let spec: PolicySpec = format!("{name}:heads={heads},budget={}", self.budget()).parse()?;
+        let spec: PolicySpec = format!("{}:heads={heads},budget={}", self.policy, self.budget()).parse()?;
         Ok(match self.sinks {
             Some(sinks) => spec.with("sinks", &sinks.to_string())?,
             None => spec,

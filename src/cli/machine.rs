@@ -18,6 +18,11 @@ const FILE: &str = "calibration.json";
 /// Version and, where git knew it, revision of this program.
 pub(super) const PROGRAM: &str = env!("WAGGLE_PROGRAM");
 
+/// A digest of `bytes` that is long enough for names.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..16].to_owned()
+}
+
 /// The family of kernels in use.
 pub(super) fn kernels() -> String {
     Cpu::get().to_string()
@@ -54,9 +59,6 @@ pub(super) struct Calibrated {
 impl CalibrationArgs {
     /// The measurements to use. None, with a line that says why, if no file was named and the default one is not
     /// there or does not fit.
-    ///
-    /// # Errors
-    /// Those of a file that was named.
     pub(super) fn open(&self) -> Result<Result<Calibrated, String>, Error> {
         let (path, own) = match &self.calibration {
             Some(path) => (path.clone(), Some(named(path)?)),

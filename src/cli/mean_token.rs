@@ -31,7 +31,6 @@ impl Cost {
         self.bytes_client_to_server + self.bytes_server_to_client
     }
 
-    /// This and `factor` times `other`.
     pub(super) fn plus(self, factor: f64, other: Cost) -> Self {
         let times = |ours: f64, theirs: f64| ours + factor * theirs;
         Cost {
@@ -63,7 +62,6 @@ pub(super) struct MeanToken {
 }
 
 impl MeanToken {
-    /// A token and its preparation.
     pub(super) fn total(&self) -> Cost {
         self.online.plus(1.0, self.prepared_token)
     }

@@ -1,6 +1,5 @@
 //! Commands and their arguments.
 
-mod against;
 mod calibrate;
 mod chat;
 mod compare;
@@ -29,10 +28,10 @@ mod prompt;
 mod published;
 mod record;
 mod report;
+mod report_tables;
 mod serve;
 mod settings;
 mod shell;
-mod shown;
 mod sweep;
 mod synth;
 mod tables;
@@ -66,37 +65,54 @@ const SETTINGS: &str = "Every option of a command can also be given as a variabl
      in a file (--config, or WAGGLE_CONFIG). The command line comes first, then variables, then the file. There a \
      switch is true or false, 1 or 0.";
 
-#[derive(Subcommand, Debug)]
-enum Command {
-    Demo(demo::DemoArgs),
-    Serve(serve::ServeArgs),
-    Generate(generate::GenerateArgs),
-    Chat(chat::ChatArgs),
-    Preprocess(preprocess::PreprocessArgs),
-    Pools(pools::PoolsArgs),
-    Float(float::FloatArgs),
-    Plan(plan::PlanArgs),
-    Policies(policies::PoliciesArgs),
-    Calibrate(calibrate::CalibrateArgs),
-    Sweep(sweep::SweepArgs),
-    Compare(compare::CompareArgs),
-    Eval(eval::EvalArgs),
-    Tables(tables::TablesArgs),
+/// The commands: the name of each, its arguments, and the function that runs them.
+macro_rules! commands {
+    ($($(#[$on:meta])? $name:ident($args:ty) = $run:path,)*) => {
+        #[derive(Subcommand, Debug)]
+        enum Command {
+            $($(#[$on])? $name($args),)*
+        }
+
+        impl Command {
+            fn run(self) -> Result<(), Error> {
+                match self {
+                    $($(#[$on])? Command::$name(args) => $run(args),)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    Demo(demo::DemoArgs) = demo::run,
+    Serve(serve::ServeArgs) = serve::run,
+    Generate(generate::GenerateArgs) = generate::run,
+    Chat(chat::ChatArgs) = chat::run,
+    Preprocess(preprocess::PreprocessArgs) = preprocess::run,
+    Pools(pools::PoolsArgs) = pools::run,
+    Float(float::FloatArgs) = float::run,
+    Plan(plan::PlanArgs) = plan::run,
+    Policies(policies::PoliciesArgs) = policies::run,
+    Calibrate(calibrate::CalibrateArgs) = calibrate::run,
+    Sweep(sweep::SweepArgs) = sweep::run,
+    Compare(compare::CompareArgs) = compare::run,
+    Eval(eval::EvalArgs) = eval::run,
+    Tables(tables::TablesArgs) = tables::run,
     #[cfg(feature = "plots")]
-    Plot(plot::PlotArgs),
-    Report(shown::ReportArgs),
-    Fit(fit::FitArgs),
-    Heads(heads::HeadsArgs),
-    Synth(synth::SynthArgs),
-    Keygen(keygen::KeygenArgs),
-    Completions(shell::CompletionsArgs),
-    Man(shell::ManArgs),
+    Plot(plot::PlotArgs) = plot::run,
+    Report(report::ReportArgs) = report::run,
+    Fit(fit::FitArgs) = fit::run,
+    Heads(heads::HeadsArgs) = heads::run,
+    Synth(synth::SynthArgs) = synth::run,
+    Keygen(keygen::KeygenArgs) = keygen::run,
+    Completions(shell::CompletionsArgs) = shell::completions,
+    Man(shell::ManArgs) = shell::man,
 }
 
 /// The command line, with what the environment and a file add to it.
 fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let completed = settings::complete(&Cli::command(), words, |name| std::env::var_os(name))
-        .map_err(|error| out::fail(&error.into()))?;
+        .map_err(|error| out::fail(&error))?;
     Cli::try_parse_from(completed.arguments).map_err(|error| {
         // Help and version are no errors.
         if error.use_stderr() && !completed.added.is_empty() {
@@ -122,32 +138,7 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(error) = bits::cpu::Cpu::choose() {
         return out::fail(&error.into());
     }
-    let outcome = match command {
-        Command::Demo(args) => demo::run(args),
-        Command::Serve(args) => serve::run(args),
-        Command::Generate(args) => generate::run(args),
-        Command::Chat(args) => chat::run(args),
-        Command::Preprocess(args) => preprocess::run(args),
-        Command::Pools(args) => pools::run(args),
-        Command::Float(args) => float::run(args),
-        Command::Plan(args) => plan::run(args),
-        Command::Policies(args) => policies::run(args),
-        Command::Calibrate(args) => calibrate::run(args),
-        Command::Sweep(args) => sweep::run(args),
-        Command::Compare(args) => compare::run(args),
-        Command::Eval(args) => eval::run(args),
-        Command::Tables(args) => tables::run(args),
-        #[cfg(feature = "plots")]
-        Command::Plot(args) => plot::run(args),
-        Command::Report(args) => shown::run(args),
-        Command::Fit(args) => fit::run(args),
-        Command::Heads(args) => heads::run(args),
-        Command::Synth(args) => synth::run(args),
-        Command::Keygen(args) => keygen::run(args),
-        Command::Completions(args) => shell::completions(&args),
-        Command::Man(args) => shell::man(&args),
-    };
-    match outcome {
+    match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => out::fail(&error),
     }
@@ -161,7 +152,7 @@ pub fn page(name: &str, json: &[u8]) -> Result<String, Box<dyn std::error::Error
     Ok(match record::read_as(name.as_ref(), json)? {
         (Record::Session(report), json) => html::of_session(name, &report, &json)?,
         (Record::Study(study), json) => html::of_study(name, &study, &json)?,
-        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone { path: name.into() }.into()),
+        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone(name.into()).into()),
     })
 }
 

@@ -18,6 +18,17 @@ use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 use super::Error;
 use crate::{Draft, Network, Sampling, Terms};
 
+/// Options of the library, with those of a command that have the same names.
+macro_rules! set {
+    ($options:expr, $args:expr => $($name:ident),+) => {{
+        #[allow(clippy::clone_on_copy, reason = "some are copied, and some are not")]
+        let options = $options$(.$name($args.$name.clone()))+;
+        options
+    }};
+}
+
+pub(super) use set;
+
 /// Terms that both parties must state alike.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TermsArgs {
@@ -84,7 +95,6 @@ impl PolicyArgs {
     }
 }
 
-/// The help text of `--policy`.
 fn policies() -> String {
     let mut text = String::from(
         "Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
@@ -120,17 +130,8 @@ pub(super) fn named<T: Copy + Send + Sync + 'static>(
 impl TermsArgs {
     /// The terms chosen.
     pub(super) fn terms(&self) -> Result<Terms, Error> {
-        Ok(Terms::default()
-            .reveal(self.reveal)
-            .logit_bits(self.logit_bits)
-            .policy(self.policy.spec()?)
-            .ot(self.ot)
-            .preprocess(self.preprocess)
-            .packing(self.packing)
-            .cores(self.cores)
-            .plan_for(self.plan_for)
-            .masks(self.masks)
-            .prefill_chunk(self.prefill_chunk))
+        let terms = Terms::default().policy(self.policy.spec()?);
+        Ok(set!(terms, self => reveal, logit_bits, ot, preprocess, packing, cores, plan_for, masks, prefill_chunk))
     }
 }
 
@@ -153,7 +154,6 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The rule by which tokens are picked.
     pub(super) fn sampling(&self) -> Sampling {
         Sampling::default().temperature(self.temperature).top_p(self.top_p).seed(self.seed)
     }
@@ -184,7 +184,6 @@ pub(super) struct DraftArgs {
 }
 
 impl DraftArgs {
-    /// The guesses, if there are any.
     pub(super) fn draft(&self) -> Option<Draft> {
         self.draft.clone().map(|draft| draft.rate(self.draft_rate).steady(self.draft_steady))
     }
@@ -214,7 +213,6 @@ impl OperationsArgs {
     }
 }
 
-/// A number of rows, or `all`.
 fn row_count(text: &str) -> Result<usize, String> {
     let number = || text.parse().map_err(|_| "a number of rows, or `all`, is expected".to_owned());
     if text == "all" { Ok(usize::MAX) } else { number() }

@@ -7,18 +7,12 @@ use std::process::ExitCode;
 use super::Error;
 
 /// Writes `text` to standard output and flushes it.
-///
-/// # Errors
-/// [`Error::Output`] if nobody reads it any more or it has no room.
 pub(super) fn print(text: impl Display) -> Result<(), Error> {
     let mut out = io::stdout().lock();
-    write!(out, "{text}").and_then(|()| out.flush()).map_err(|source| Error::Output { source })
+    write!(out, "{text}").and_then(|()| out.flush()).map_err(Error::Output)
 }
 
 /// Writes `text` and the end of a line to standard output.
-///
-/// # Errors
-/// As [`print()`].
 pub(super) fn line(text: impl Display) -> Result<(), Error> {
     print(format_args!("{text}\n"))
 }
@@ -53,7 +47,7 @@ pub(super) fn note(text: impl Display) {
 /// with the code of a program that SIGPIPE ends, as other programs do.
 pub(super) fn fail(error: &Error) -> ExitCode {
     match error {
-        Error::Output { source } if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),
+        Error::Output(source) if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),
         _ => {
             note(format_args!("error: {}", crate::describe(error)));
             ExitCode::FAILURE

@@ -1,14 +1,16 @@
 //! `waggle plan`: what a session would send, without one.
 
+mod against;
+
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::machine::CalibrationArgs;
-use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, TermsArgs};
+use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, TermsArgs, set};
 use super::progress::Progress;
-use super::report::planned;
-use super::{Error, against, out};
+use super::report_tables::planned;
+use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::{DEFAULT_MODEL, Network, Plan};
 
@@ -64,7 +66,7 @@ pub(super) struct PlanArgs {
 
 pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     if !args.against.is_empty() {
-        let calibrated = args.calibration.open()?.map_err(|what| Error::NotCalibrated { what })?;
+        let calibrated = args.calibration.open()?.map_err(Error::NotCalibrated)?;
         out::line(&calibrated.line)?;
         return against::run(&args.against, &calibrated);
     }
@@ -72,17 +74,9 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
-    let plan = Plan::of(&*args.model)
-        .prompt(args.prompt_len)
-        .tokens(args.tokens)
-        .cached(args.cached)
-        .stop_at_eos(args.stop_at_eos)
-        .pad_answer(args.pad_answer)
-        .pad_prompt(args.pad_prompt)
-        .draft(args.draft.draft())
-        .terms(args.terms.terms()?)
-        .network(args.link)
-        .machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
+    let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(args.terms.terms()?).network(args.link);
+    let plan = set!(plan, args => tokens, cached, stop_at_eos, pad_answer, pad_prompt).draft(args.draft.draft());
+    let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
     let report = plan.run(&mut progress)?;
     drop(progress);
     let mut notes = Vec::new();

@@ -18,7 +18,6 @@ pub(super) struct PoliciesArgs {
     json: Option<PathBuf>,
 }
 
-/// One value of `--policies`.
 #[derive(Clone, Debug)]
 pub(super) struct Policies(pub(super) Vec<PolicySpec>);
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use net::Role;
 use protocols::Part;
+use report::bytes;
 use serde_json::{Value, json};
 use session::pool::{Found, PoolId, writable_by_others};
 
@@ -56,7 +57,6 @@ struct RemoveArgs {
     stale: bool,
 }
 
-/// An id, for clap.
 fn id(text: &str) -> Result<PoolId, String> {
     PoolId::try_from(text.to_owned())
 }
@@ -96,7 +96,6 @@ fn list(args: &ListArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// A line of the table.
 fn row(found: &Found) -> [String; 9] {
     let dash = || "-".to_owned();
     let note = match (found.problem(), found.is_stale(), found.in_use()) {
@@ -111,14 +110,13 @@ fn row(found: &Found) -> [String; 9] {
         state(found),
         found.bound().map_or_else(dash, |bound| format!("{}+{}", bound.prompt, bound.tokens)),
         found.part().map_or_else(dash, |part| part.to_string()),
-        size(found.bytes()),
+        bytes(found.bytes()),
         age(found.age()),
         found.peer().map_or_else(dash, str::to_owned),
         format!("{}{note}", found.path().display()),
     ]
 }
 
-/// A pool as JSON, for programs.
 fn entry(found: &Found) -> Value {
     json!({
         "path": found.path().display().to_string(),
@@ -146,14 +144,6 @@ fn name(role: Role) -> &'static str {
     match role {
         Role::Client => "client",
         Role::Server => "server",
-    }
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
     }
 }
 

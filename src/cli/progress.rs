@@ -34,14 +34,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Progress of a generation of `tokens` tokens.
     pub(super) fn of_text(tokens: usize) -> Self {
         let mut progress = Progress::bars(tokens);
         progress.text = true;
         progress
     }
 
-    /// Progress without text.
     pub(super) fn bars(tokens: usize) -> Self {
         Progress { bar: bar(), tokens, text: false, line: String::new(), printed: 0, failed: None }
     }

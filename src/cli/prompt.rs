@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Error;
-use crate::{Prompt, PromptError};
+use crate::Prompt;
+use crate::disk::at;
+use crate::models::utf8;
 
 /// A prompt as text or as token ids.
 #[derive(Args, Clone, Debug)]
@@ -23,7 +25,6 @@ pub(super) struct PromptArgs {
     prompt_ids: Option<Vec<u32>>,
 }
 
-/// The prompt where none is given.
 const DEFAULT_PROMPT: &str = "Once upon a time";
 
 /// Longest prompt that is read from a file, in bytes; far above what any model takes.
@@ -43,22 +44,20 @@ impl PromptArgs {
     }
 }
 
-/// The text of `path`, or of standard input.
 fn read_text(path: &Path) -> Result<String, Error> {
-    let failed = |source| Error::File { path: path.into(), source };
     let mut bytes = Vec::new();
     // A longer one is noticed by its one byte too many.
     let limit = MAX_PROMPT_BYTES + 1;
     if path == Path::new("-") {
-        std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(failed)?;
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(at(path))?;
     } else {
-        let file = files::open(path).map_err(failed)?;
-        file.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+        let file = files::open(path).map_err(at(path))?;
+        file.take(limit).read_to_end(&mut bytes).map_err(at(path))?;
     }
     if bytes.len() as u64 > MAX_PROMPT_BYTES {
         return Err(Error::LongPrompt { path: path.into(), limit: MAX_PROMPT_BYTES });
     }
-    String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8 { path: path.into() }.into())
+    Ok(utf8(path, bytes)?)
 }
 
 /// Ids as they are given on a command line.
@@ -69,17 +68,18 @@ pub(super) fn join(ids: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PromptError;
 
     #[test]
     fn a_prompt_may_stand_in_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("prompt");
         let args = PromptArgs { prompt: None, prompt_file: Some(file.clone()), prompt_ids: None };
-        assert!(matches!(args.read(), Err(Error::File { .. })));
+        assert!(matches!(args.read(), Err(Error::Library(crate::Error::File { .. }))));
         std::fs::write(&file, "two\nlines\n").unwrap();
         assert!(matches!(args.read(), Ok(Prompt::Text(text)) if text == "two\nlines\n"));
         std::fs::write(&file, [0xff]).unwrap();
-        assert!(matches!(args.read(), Err(Error::Library(crate::Error::Prompt(PromptError::NotUtf8 { .. })))));
+        assert!(matches!(args.read(), Err(Error::Library(crate::Error::Prompt(PromptError::NotUtf8(_))))));
         std::fs::File::options().write(true).open(&file).unwrap().set_len(MAX_PROMPT_BYTES + 1).unwrap();
         assert!(matches!(args.read(), Err(Error::LongPrompt { .. })));
     }

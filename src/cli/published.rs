@@ -9,7 +9,6 @@ use super::Error;
 /// The file, which is a part of the program.
 const FILE: &str = include_str!("published.json");
 
-/// The whole file.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Published {
     /// A remark on what the figures are, and on what they are not.
@@ -17,14 +16,12 @@ pub(super) struct Published {
     pub(super) figures: Vec<Figure>,
 }
 
-/// One published figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Figure {
     system: String,
     /// The shape that it is of, by the name that `--models` knows it by.
     model: String,
-    /// The computation.
     what: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     measured_seconds: Option<f64>,
@@ -41,15 +38,13 @@ pub(super) struct Figure {
 }
 
 impl Published {
-    /// The figures of `models`.
     pub(super) fn of(models: &[String]) -> Result<Self, Error> {
-        let mut all: Published = serde_json::from_str(FILE).map_err(|source| Error::Published { source })?;
+        let mut all: Published = serde_json::from_str(FILE).map_err(Error::Published)?;
         all.figures.retain(|figure| models.contains(&figure.model));
         Ok(all)
     }
 }
 
-/// The figures side by side.
 pub(super) fn table(figures: &[Figure]) -> Table {
     let columns = [
         ("system", ""),

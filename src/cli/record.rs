@@ -15,52 +15,27 @@ use crate::models::harmless;
 /// A document that is of no use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordError {
-    /// A file that is no report.
     #[error("{}: no report of a run: {what}", path.display())]
-    NotReport {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        what: String,
-    },
-    /// Plots of a study and of something else.
-    #[error("{}: a study is plotted alone", path.display())]
-    StudyBesideOthers {
-        /// The study.
-        path: PathBuf,
-    },
-    /// A sweep where it is of no use.
-    #[error("{}: a sweep is a table, which `waggle report` shows; it has no plot and no page, and is not compared", path.display())]
-    SweepAlone {
-        /// The sweep.
-        path: PathBuf,
-    },
-    /// A document without anything to draw.
+    NotReport { path: PathBuf, what: String },
+    #[error("{}: a study is plotted alone", .0.display())]
+    StudyBesideOthers(PathBuf),
+    #[error("{}: a sweep is a table, which `waggle report` shows; it has no plot and no page, and is not compared", .0.display())]
+    SweepAlone(PathBuf),
     #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
     NothingToPlot,
-    /// Two files that cannot be compared.
-    #[error("{} and {}: one is the report of a run, the other a study", paths[0].display(), paths[1].display())]
-    Incomparable {
-        /// Both.
-        paths: [PathBuf; 2],
-    },
+    #[error("{} and {}: one is the report of a run, the other a study", .0[0].display(), .0[1].display())]
+    Incomparable([PathBuf; 2]),
 }
 
-/// The document of a file.
 pub(super) enum Record {
     /// The report of a session, or of the plan of one.
     Session(Box<Report>),
-    /// A study of cache policies.
     Study(Box<Evaluation>),
-    /// Planned cells.
     Sweep(Box<Sweep>),
 }
 
 /// The document in `path`, and the same as bare JSON, both without control characters: it may be anybody's, and it is
 /// shown.
-///
-/// # Errors
-/// [`RecordError::NotReport`] for a file that holds none.
 pub(super) fn open(path: &Path) -> Result<(Record, Value), Error> {
     read_as(path, &read(path)?)
 }

@@ -1,104 +1,58 @@
-//! Tables and lines of a report.
+//! `waggle report`: a document of another command, in the terminal or as a page.
 
-use model::Check;
-use report::table::{Document, Format, Table};
-use report::{Cost, PeakMemory, Report, bytes};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use report::table::Format;
 
 use super::options::OperationsArgs;
-use super::out;
-use crate::Generated;
+use super::record::{self, Record, RecordError};
+use super::report_tables::{tables, verdict};
+use super::{Error, html, out};
+use crate::disk::{check_writable, write_private};
 
-/// The cost of a session, in one line.
-pub(super) fn cost_line(generated: &Generated) -> String {
-    let phases = &generated.report.phases;
-    let Cost { bytes_client_to_server, bytes_server_to_client, flows, seconds, .. } = phases.total();
-    let [up, down] = [bytes_client_to_server, bytes_server_to_client].map(bytes);
-    let online = phases.prefill.seconds + phases.decode.total.seconds;
-    let tokens = generated.count();
-    let rate = tokens as f64 / online.max(1e-9);
-    format!(
-        "{up} to the server, {down} back, {flows} flows, {seconds:.1} s; {tokens} tokens in {online:.1} s online, \
-         {rate:.2} tokens/s"
-    )
+/// Shows a document that another command wrote with --json: the report of a session or of a plan, a study of `eval`,
+/// or a sweep.
+#[derive(Args, Debug)]
+pub(super) struct ReportArgs {
+    /// The document.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Write a page of HTML here instead (`-` for standard output), with tables, plots and the timeline of the
+    /// session. It is one file and loads nothing. Sweeps have none.
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    operations: OperationsArgs,
 }
 
-/// Phases and the costliest `operations`, as text.
-pub(super) fn tables(report: &Report, operations: &OperationsArgs) -> String {
-    let tables = costs(report, operations).into_iter();
-    let tables: Vec<_> = tables.map(|(_, table)| table.render(Format::Terminal, out::error_width())).collect();
-    about(report) + &tables.join("\n")
-}
-
-/// The tables of a report by name. Whoever asks for all operations also sees what was prepared, by kind.
-fn costs(report: &Report, operations: &OperationsArgs) -> Vec<(&'static str, Table)> {
-    let kinds = report.preparation_table().filter(|_| operations.all());
-    let mut tables = vec![("phases", report.phase_table()), ("operations", report.operation_table(operations.rows))];
-    tables.extend(kinds.map(|table| ("preparation by kind", table)));
-    tables
-}
-
-/// The lines before the tables of a report.
-fn about(report: &Report) -> String {
-    memory(report) + &guessed(report)
-}
-
-/// A plan in `format` for standard output; `notes` stand before its tables.
-pub(super) fn planned(report: &Report, operations: &OperationsArgs, notes: &[String], format: Format) -> String {
-    let mut document = Document::default();
-    for note in notes {
-        document.note(note);
+pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
+    let to_file = args.html.as_deref().filter(|path| *path != Path::new("-"));
+    check_writable(to_file)?;
+    let (record, json) = record::open(&args.file)?;
+    let name = record::name(&args.file);
+    if args.html.is_none() {
+        return match record {
+            Record::Session(report) => {
+                let what = if report.predicted { "planned" } else { "session" };
+                out::line(format_args!(
+                    "{name}: {what} of {}, prompt of {} tokens",
+                    report.model.name, report.prompt_tokens
+                ))?;
+                out::line(tables(&report, &args.operations))?;
+                verdict(&report).map_or(Ok(()), out::line)
+            }
+            Record::Study(study) => out::line(study.table()),
+            Record::Sweep(sweep) => out::line(sweep.document().render(Format::Terminal, out::width())),
+        };
     }
-    about(report).lines().for_each(|line| document.note(line));
-    costs(report, operations).into_iter().for_each(|(name, table)| document.table(name, table));
-    document.render(format, out::width())
-}
-
-/// One line on what guesses did in `passes`.
-pub(super) fn guesses(passes: &[usize]) -> String {
-    let kept: usize = passes.iter().sum();
-    let mean = kept as f64 / passes.len().max(1) as f64;
-    format!("with guesses: {kept} tokens in {} passes, {mean:.2} a pass", passes.len())
-}
-
-/// The line on the guesses of a run, if there were some.
-fn guessed(report: &Report) -> String {
-    let run = report.draft.as_ref().filter(|_| !report.predicted);
-    run.map_or_else(String::new, |draft| guesses(&draft.passes) + "\n")
-}
-
-/// One line on the memory that a plan expects.
-fn memory(report: &Report) -> String {
-    match report.peak_memory_bytes {
-        PeakMemory { client: Some(client), server: Some(server), mapped: Some(mapped) } => {
-            let own = server.saturating_sub(mapped);
-            let [client, own, mapped] = [client, own, mapped].map(bytes);
-            format!("memory at the most: client {client}, server {own} and {mapped} of mapped weights\n")
-        }
-        _ => String::new(),
-    }
-}
-
-/// A line on each comparison with the plaintext engine, if there was one.
-pub(super) fn verdict(report: &Report) -> Option<String> {
-    let Some(full) = &report.against_full_cache else {
-        return report.check.as_ref().map(|check| compared("plaintext engine", check));
+    let page = match record {
+        Record::Session(report) => html::of_session(&name, &report, &json)?,
+        Record::Study(study) => html::of_study(&name, &study, &json)?,
+        Record::Sweep(_) => return Err(RecordError::SweepAlone(args.file).into()),
     };
-    let same = report.check.as_ref().map(|check| compared("plaintext engine, same policy", check));
-    let lines = same.into_iter().chain([compared("plaintext engine, full cache", full)]);
-    Some(lines.collect::<Vec<_>>().join("\n"))
-}
-
-/// A line on `check`.
-pub(super) fn compared(with: &str, check: &Check) -> String {
-    let mut line = format!("{with}: {:.1} % of the tokens agree", check.token_agreement * 100.0);
-    if let Some(error) = check.max_abs_logit_error {
-        line += &format!(", largest logit error {error:.5}");
+    match to_file {
+        Some(path) => Ok(write_private(path, page.as_bytes())?),
+        None => out::line(page.trim_end()),
     }
-    if let Some(margin) = check.largest_margin_missed {
-        line += &format!(", clearest disagreement at a margin of {margin:.5}");
-    }
-    if check.close_choices > 0 {
-        line += &format!("; choices of the policy within rounding noise: {}", check.close_choices);
-    }
-    line
 }

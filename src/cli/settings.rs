@@ -15,66 +15,29 @@ use clap::{Arg, ArgAction, Command, Id};
 use thiserror::Error;
 use toml::{Table, Value};
 
+use crate::disk::at;
+
 /// The option that names the file. It stands before the command, because `synth` has a `--config` of its own.
 const FILE_OPTION: &str = "--config";
 
-/// Longest file of options.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A setting of a file or a variable that cannot be an option.
 #[derive(Debug, Error)]
 pub(super) enum SettingsError {
-    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The file is not TOML.
-    #[error("{}: {source}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        source: Box<toml::de::Error>,
-    },
-    /// No command has the option.
+    Syntax { path: PathBuf, source: Box<toml::de::Error> },
+    /// `command` says whose table it is: "`generate` has no", or "no command has an".
     #[error("{}: {command} option `{key}`", path.display())]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-        /// Whose table it is: "`generate` has no", or "no command has an".
-        command: String,
-        /// The key.
-        key: String,
-    },
-    /// A switch that a variable neither turns on nor off.
+    Unknown { path: PathBuf, command: String, key: String },
     #[error("{name} wants {SWITCH}, and the variable says {value:?}")]
-    Switch {
-        /// The variable.
-        name: String,
-        /// The variable's value.
-        value: OsString,
-    },
-    /// A value that an option cannot have.
+    Switch { name: String, value: OsString },
     #[error("{}: `{key}` wants {expected}, and the file says {got}", path.display())]
-    Kind {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: String,
-        /// The values that the option takes.
-        expected: &'static str,
-        /// The value that the file has.
-        got: &'static str,
-    },
+    Kind { path: PathBuf, key: String, expected: &'static str, got: &'static str },
 }
 
 /// A command line with the options that the environment and a file add.
 pub(super) struct Completed {
-    /// The whole command line.
     pub(super) arguments: Vec<OsString>,
     /// The options that were added, each with its origin, for messages.
     pub(super) added: Vec<String>,
@@ -85,14 +48,11 @@ type Found<'a> = (&'a Arg, Vec<OsString>, String);
 
 /// Adds to `arguments`, whose first is the program, what `variable` and the file say to its command. This is not left
 /// to clap's own variables: there, one that contradicts the command line is an error.
-///
-/// # Errors
-/// [`SettingsError`] if the file cannot be read or says what no option takes.
 pub(super) fn complete(
     root: &Command,
     arguments: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<Completed, SettingsError> {
+) -> Result<Completed, super::Error> {
     let mut root = root.clone();
     root.build();
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -149,7 +109,6 @@ fn variable_name(option: &str) -> String {
     format!("WAGGLE_{}", option.replace('-', "_").to_uppercase())
 }
 
-/// `--help` and `--version`.
 fn built_in(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
 }
@@ -203,21 +162,17 @@ fn add<'a>(
 
 /// Whether `option` cannot stand beside one that is `given`.
 fn contradicted(command: &Command, option: &Arg, given: &BTreeSet<Id>) -> bool {
-    let conflict = |a: &Arg, b: &Id| command.get_arg_conflicts_with(a).iter().any(|other| other.get_id() == b);
-    let one_of = |id: &Id| {
-        let mut groups = command.get_groups().filter(|group| !(*group).clone().is_multiple());
-        groups.any(|group| {
+    let conflict = |a: &Arg, b: &Arg| command.get_arg_conflicts_with(a).iter().any(|c| c.get_id() == b.get_id());
+    let one_of = |other: &Arg| {
+        command.get_groups().filter(|group| !(*group).clone().is_multiple()).any(|group| {
             let members: Vec<&Id> = group.get_args().collect();
-            members.contains(&id) && members.contains(&option.get_id())
+            [option, other].iter().all(|arg| members.contains(&arg.get_id()))
         })
     };
-    command
-        .get_arguments()
-        .filter(|other| given.contains(other.get_id()))
-        .any(|other| conflict(option, other.get_id()) || conflict(other, option.get_id()) || one_of(other.get_id()))
+    let mut others = command.get_arguments().filter(|other| given.contains(other.get_id()));
+    others.any(|other| conflict(option, other) || conflict(other, option) || one_of(other))
 }
 
-/// Whether `option` is a switch without a value.
 fn switch(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::SetTrue)
 }
@@ -225,7 +180,7 @@ fn switch(option: &Arg) -> bool {
 /// The values that turn a switch on or off.
 const SWITCH: &str = "true or false, 1 or 0";
 
-/// The words of a switch that is told `text`, by a variable and by a file alike; `None` for any other word.
+/// The words of a switch that a variable or a file tells `text`; `None` for any other word.
 fn switched(option: &Arg, text: &str) -> Option<Vec<OsString>> {
     match &*text.to_ascii_lowercase() {
         "true" | "1" => Some(vec![long(option, None)]),
@@ -234,7 +189,7 @@ fn switched(option: &Arg, text: &str) -> Option<Vec<OsString>> {
     }
 }
 
-/// An option with the value of the variable `name`.
+/// The words of an option with the value of the variable `name`.
 fn of_text(option: &Arg, name: &str, value: OsString) -> Result<Vec<OsString>, SettingsError> {
     if !switch(option) {
         return Ok(vec![long(option, Some(&value))]);
@@ -264,12 +219,10 @@ struct File {
 }
 
 impl File {
-    fn open(path: &Path, root: &Command) -> Result<Self, SettingsError> {
-        let text = files::read_text(path, MAX_FILE_BYTES)
-            .map_err(|source| SettingsError::Read { path: path.into(), source })?;
-        let table =
-            text.parse().map_err(|source| SettingsError::Syntax { path: path.into(), source: Box::new(source) })?;
-        let file = File { path: path.into(), table };
+    fn open(path: &Path, root: &Command) -> Result<Self, super::Error> {
+        let text = files::read_text(path, MAX_FILE_BYTES).map_err(at(path))?;
+        let syntax = |source| SettingsError::Syntax { path: path.into(), source: Box::new(source) };
+        let file = File { path: path.into(), table: text.parse().map_err(syntax)? };
         file.check(root, &file.table, true)?;
         Ok(file)
     }
@@ -283,15 +236,11 @@ impl File {
                 command: if top { "no command has an".into() } else { format!("`{}` has no", command.get_name()) },
                 key: key.clone(),
             };
-            match value {
-                Value::Table(_) if command.find_subcommand(key).is_none() && has(command, key, top) => {
-                    return Err(self.kind(key, ONE_VALUE, value));
-                }
-                Value::Table(inner) => {
-                    self.check(command.find_subcommand(key).ok_or_else(unknown)?, inner, false)?;
-                }
-                _ if has(command, key, top) => (),
-                _ => return Err(unknown()),
+            match (value, command.find_subcommand(key)) {
+                (Value::Table(inner), Some(command)) => self.check(command, inner, false)?,
+                _ if !has(command, key, top) => return Err(unknown()),
+                (Value::Table(_), None) => return Err(self.kind(key, ONE_VALUE, value)),
+                _ => (),
             }
         }
         Ok(())
@@ -338,6 +287,7 @@ fn has(command: &Command, key: &str, below: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Error;
 
     fn root() -> Command {
         let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
@@ -354,7 +304,7 @@ mod tests {
     }
 
     /// The completed line of `line` with variables and the text of a file.
-    fn completed(line: &str, variables: &[(&str, &str)], file: Option<&str>) -> Result<String, SettingsError> {
+    fn completed(line: &str, variables: &[(&str, &str)], file: Option<&str>) -> Result<String, Error> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("waggle.toml");
         let mut words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -414,7 +364,10 @@ mod tests {
 
     #[test]
     fn a_file_that_says_what_no_option_takes_is_refused() {
-        let refused = |text: &str| completed("waggle write", &[], Some(text)).unwrap_err();
+        let refused = |text: &str| match completed("waggle write", &[], Some(text)) {
+            Err(Error::Settings(error)) => error,
+            other => panic!("{text}: {other:?}"),
+        };
         assert!(matches!(refused("tokns = 1"), SettingsError::Unknown { key, .. } if key == "tokns"));
         assert!(matches!(refused("[write]\nid = 'a'"), SettingsError::Unknown { key, .. } if key == "id"));
         assert!(matches!(refused("[wrte]\n"), SettingsError::Unknown { key, .. } if key == "wrte"));
@@ -423,6 +376,6 @@ mod tests {
         assert!(matches!(refused("tokens ="), SettingsError::Syntax { .. }));
         let missing =
             complete(&root(), ["waggle", "--config=/nowhere", "write"].map(OsString::from).into(), |_| None);
-        assert!(matches!(missing, Err(SettingsError::Read { .. })));
+        assert!(matches!(missing, Err(Error::Library(crate::Error::File { .. }))));
     }
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
+use super::error::make_dir;
 use super::{Cli, Error, out};
+use crate::disk::at;
 
 /// Prints completions of commands and options for a shell.
 ///
@@ -16,7 +18,7 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-pub(super) fn completions(args: &CompletionsArgs) -> Result<(), Error> {
+pub(super) fn completions(args: CompletionsArgs) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "waggle", &mut script);
     out::print(String::from_utf8_lossy(&script))
@@ -32,8 +34,7 @@ pub(super) struct ManArgs {
     dir: PathBuf,
 }
 
-pub(super) fn man(args: &ManArgs) -> Result<(), Error> {
-    let failed = |source| Error::File { path: args.dir.clone(), source };
-    std::fs::create_dir_all(&args.dir).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), &args.dir).map_err(failed)
+pub(super) fn man(args: ManArgs) -> Result<(), Error> {
+    make_dir(&args.dir)?;
+    Ok(clap_mangen::generate_to(Cli::command(), &args.dir).map_err(at(&args.dir))?)
 }

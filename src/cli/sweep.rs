@@ -1,6 +1,5 @@
 //! `waggle sweep`: what a decoded token costs, planned over models, contexts, policies, links and phases.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -15,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use session::party::{PublicModel, Terms};
 
-use super::machine::{CalibrationArgs, provenance};
+use super::error::make_dir;
+use super::machine::{self, CalibrationArgs, provenance};
 use super::mean_token::{Cost, MeanToken, Operation, Sessions};
 use super::options::FormatArgs;
 use super::policies::{self, Policies};
@@ -150,7 +150,6 @@ impl Choice {
     }
 }
 
-/// A planned cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Planned {
     #[serde(flatten)]
@@ -172,7 +171,6 @@ struct Kept {
     cell: Planned,
 }
 
-/// The record of a sweep.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Sweep {
     version: u32,
@@ -181,7 +179,6 @@ pub(super) struct Sweep {
     published: Vec<Figure>,
 }
 
-/// A cell to be planned.
 struct Task {
     choice: Choice,
     model: PublicModel,
@@ -199,7 +196,7 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
         return out::line(document.render(args.format.format, out::width()));
     }
     if let Some(dir) = &args.out {
-        fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
+        make_dir(dir)?;
     }
     let tasks = args.tasks()?;
     let bar = passes(tasks.len());
@@ -264,7 +261,7 @@ impl SweepArgs {
     fn tasks(&self) -> Result<Vec<Task>, Error> {
         let policies: Vec<&PolicySpec> = self.policies.iter().flat_map(|list| &list.0).collect();
         if let Some(policy) = policies.iter().find(|policy| policy.clear_only()) {
-            return Err(OptionsError::ClearOnly { policy: policy.to_string() }.into());
+            return Err(OptionsError::ClearOnly(policy.to_string()).into());
         }
         let calibrated = self.calibration.open()?.ok();
         let mut tasks = Vec::new();
@@ -296,14 +293,13 @@ impl SweepArgs {
         Ok(tasks)
     }
 
-    /// The public part of the model `name`.
     fn model(&self, name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
         let Some(positions) = self.positions else { return Ok(public_model(name, policy)?) };
         let path = Path::new(name);
         let config = match shape(name) {
             Some(config) if !path.exists() => config.to_vec(),
             _ if path.is_file() => read(path)?,
-            _ => return Err(Error::PositionsOfWeights { name: name.into() }),
+            _ => return Err(Error::PositionsOfWeights(name.into())),
         };
         let spec = with_positions(&config, positions)?;
         let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
@@ -330,7 +326,6 @@ impl SweepArgs {
     }
 }
 
-/// The shape of a configuration with `positions` positions.
 fn with_positions(config: &[u8], positions: usize) -> Result<ModelSpec, Error> {
     let spec = ModelSpec::from_config_json(config).map_err(model::Error::from)?;
     let Ok(Value::Object(mut object)) = serde_json::from_slice(config) else { return Ok(spec) };
@@ -344,7 +339,7 @@ fn with_positions(config: &[u8], positions: usize) -> Result<ModelSpec, Error> {
 
 /// A digest of values, by how they are written for debugging.
 fn digest(values: &impl std::fmt::Debug) -> String {
-    blake3::hash(format!("{values:?}").as_bytes()).to_hex()[..16].to_owned()
+    machine::digest(format!("{values:?}").as_bytes())
 }
 
 /// Bytes and flows of a cell.
@@ -354,7 +349,6 @@ fn exact(cell: &Planned) -> [Option<[f64; 3]>; 3] {
         .map(|cost| cost.map(|cost| [cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows]))
 }
 
-/// The file of a cell in its folder.
 fn file_name(choice: &Choice) -> String {
     let name = format!("{} {}", choice.name(), choice.tokens);
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
@@ -387,7 +381,6 @@ impl Row {
         self.0.push((title.into(), unit, cell));
     }
 
-    /// A row that begins with `choice`.
     fn of(choice: &Choice) -> Self {
         let mut row = Row::default();
         row.add("model", "", Cell::text(choice.model.clone()));

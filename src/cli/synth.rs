@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use model::{DType, shape, synthesize};
 
+use super::options::named;
 use super::{Error, out};
 use crate::disk::read;
 
@@ -24,31 +25,21 @@ pub(super) struct SynthArgs {
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
     /// Type of the stored weights.
-    #[arg(long, value_enum, default_value = "f16")]
-    dtype: StoredAs,
+    #[arg(long, value_parser = named(&DTYPES), default_value = "f16")]
+    dtype: DType,
     /// Split weights of more gigabytes into files of at most so many, with an index, as large models are published.
     #[arg(long, value_name = "GB", default_value_t = 5.0)]
     shard: f64,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StoredAs {
-    F32,
-    F16,
-    Bf16,
-}
+const DTYPES: [(&str, DType); 3] = [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::Bf16)];
 
 pub(super) fn run(args: SynthArgs) -> Result<(), Error> {
     let config = match args.config.to_str().and_then(shape) {
         Some(config) if !args.config.exists() => config.to_vec(),
         _ => read(&args.config)?,
     };
-    let dtype = match args.dtype {
-        StoredAs::F32 => DType::F32,
-        StoredAs::F16 => DType::F16,
-        StoredAs::Bf16 => DType::Bf16,
-    };
     let shard = (args.shard.max(0.0) * 1e9) as u64;
-    let spec = synthesize(&config, &args.out, args.layers, dtype, Some(shard), args.seed)?;
+    let spec = synthesize(&config, &args.out, args.layers, args.dtype, Some(shard), args.seed)?;
     out::line(format_args!("{}: {} layers, {} parameters", args.out.display(), spec.layers(), spec.parameters()))
 }

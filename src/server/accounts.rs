@@ -14,13 +14,12 @@ use serde::{Deserialize, Serialize};
 use session::Error as SessionError;
 
 use crate::Error;
-use crate::disk::MAX_FILE_BYTES;
+use crate::disk::{MAX_FILE_BYTES, at};
 use crate::keys::make_home;
 
 /// The account of clients on plaintext links.
 const NOBODY: &str = "plaintext";
 
-/// The account of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Account {
     /// Positions whose logits were revealed to it.
@@ -29,7 +28,6 @@ struct Account {
 
 type Accounts = BTreeMap<String, Account>;
 
-/// The file of all accounts.
 pub(super) struct Book {
     path: PathBuf,
     /// Positions that a key may learn the logits of, in all.
@@ -90,10 +88,6 @@ impl Book {
         }
         Ok(result)
     }
-}
-
-fn at(path: &Path) -> impl Fn(io::Error) -> Error {
-    move |source| Error::File { path: path.into(), source }
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {

@@ -12,9 +12,7 @@ use crate::error::Full;
 /// Limits on the clients that are served and that wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
-    /// Sessions at once.
     pub(super) sessions: usize,
-    /// Clients that may wait.
     pub(super) queue: usize,
     /// Sessions of one key at once, those that wait included.
     pub(super) per_key: Option<usize>,
@@ -30,7 +28,6 @@ struct State {
     by_key: HashMap<String, usize>,
 }
 
-/// All places of a server.
 pub(super) struct Desk {
     places: Places,
     state: Mutex<State>,
@@ -64,12 +61,12 @@ impl Desk {
         if let (Some(limit), Some(key)) = (self.places.per_key, key)
             && state.by_key.get(key).is_some_and(|&count| count >= limit)
         {
-            return Err(Full::Key { limit });
+            return Err(Full::Key(limit));
         }
         // A client that comes when nobody waits and a place is free does not count as waiting.
         let free = state.running < self.places.sessions && state.waiting.is_empty();
         if !free && state.waiting.len() >= self.places.queue {
-            return Err(Full::Queue { waiting: state.waiting.len() });
+            return Err(Full::Queue(state.waiting.len()));
         }
         let ticket = state.next;
         state.next += 1;
@@ -92,7 +89,6 @@ impl Desk {
         drop(self.changed.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Sessions that run and clients that wait.
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state();
         (state.running, state.waiting.len())
@@ -184,7 +180,7 @@ mod tests {
         let mut second = desk.enter(None).unwrap();
         let mut third = desk.enter(None).unwrap();
         assert_eq!((look(&mut second), look(&mut third)), (Some(1), Some(2)));
-        assert_eq!(desk.enter(None).err(), Some(Full::Queue { waiting: 2 }));
+        assert_eq!(desk.enter(None).err(), Some(Full::Queue(2)));
         // A client that leaves the queue makes room in it.
         drop(second);
         assert_eq!(look(&mut third), Some(1));
@@ -202,14 +198,14 @@ mod tests {
         assert_eq!(look(&mut seats[0]), None);
         let mut other = desk.enter(None).unwrap();
         assert_eq!(look(&mut other), None);
-        assert_eq!(desk.enter(None).err(), Some(Full::Queue { waiting: 0 }));
+        assert_eq!(desk.enter(None).err(), Some(Full::Queue(0)));
     }
 
     #[test]
     fn a_key_has_its_own_limit() {
         let desk = desk(4, 4, Some(1));
         let seat = desk.enter(Some("a")).unwrap();
-        assert_eq!(desk.enter(Some("a")).err(), Some(Full::Key { limit: 1 }));
+        assert_eq!(desk.enter(Some("a")).err(), Some(Full::Key(1)));
         let _other = desk.enter(Some("b")).unwrap();
         drop(seat);
         let _again = desk.enter(Some("a")).unwrap();

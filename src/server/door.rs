@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Limits on idle connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Idle {
-    /// In all.
     pub(super) all: usize,
-    /// From one address.
     pub(super) per_address: usize,
 }
 

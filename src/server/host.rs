@@ -34,14 +34,12 @@ pub(super) struct Host {
 
 /// A connection whose client has proved its key.
 pub(super) struct Accepted {
-    /// The link.
     pub(super) link: Box<dyn Link>,
     /// The client's key; `None` without encryption.
     pub(super) key: Option<PublicKey>,
 }
 
 impl Host {
-    /// Reads or makes the identity.
     pub(super) fn open(proof: &Proof, allow: Allow) -> Result<Self, Error> {
         let allow = match allow {
             Allow::Known if !matches!(proof, Proof::Plaintext) => Allow::List(file("allowed_clients")?),

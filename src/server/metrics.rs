@@ -22,7 +22,6 @@ const REQUEST_BYTES: usize = 8 << 10;
 /// Readers at once. One more takes the place of the one that came first.
 const READERS: usize = 64;
 
-/// One label with its value.
 type Label = [(&'static str, &'static str); 1];
 type Counts = Family<Label, Counter>;
 type Seconds = Family<Label, Counter<f64, AtomicU64>>;
@@ -126,7 +125,6 @@ impl Metrics {
         self.sessions.get_or_create(&[("outcome", end.name())]).inc();
     }
 
-    /// A connection was one too many.
     pub(super) fn dropped(&self) {
         self.dropped.inc();
     }

@@ -210,7 +210,6 @@ impl ServerConfig {
         Ok(Server { service, listener, address, happened })
     }
 
-    /// The most that is done for one client.
     fn limits(&self) -> Limits {
         let both = self.max_prompt.saturating_add(self.max_tokens);
         Limits {
@@ -242,11 +241,8 @@ fn template(name: &str) -> Option<ChatTemplate> {
 
 /// An event that a server waits for.
 enum Event {
-    /// A session began.
     Begun,
-    /// A session ended.
     Ended(Box<Result<Outcome, Error>>),
-    /// The server must end.
     Stop(&'static str),
 }
 

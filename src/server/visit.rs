@@ -69,7 +69,6 @@ enum Stage {
     Unproved,
     /// It is not served yet.
     Waiting,
-    /// It had a session.
     Served,
 }
 
@@ -77,7 +76,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
     match error {
         Error::Serve(ServeError::Stranger { .. } | ServeError::Full(_)) => End::Refused,
         Error::Serve(ServeError::Left) | Error::Session(SessionError::Model(model::Error::Abandoned)) => End::Left,
-        Error::Serve(ServeError::TooLong { .. }) => End::Expired,
+        Error::Serve(ServeError::TooLong(_)) => End::Expired,
         Error::Session(
             SessionError::Limit { .. }
             | SessionError::Phases { .. }
@@ -97,7 +96,6 @@ fn end_of(error: &Error, stage: Stage) -> End {
     }
 }
 
-/// The session itself.
 fn attend(
     server: &Arc<Service>,
     stream: &TcpStream,
@@ -157,9 +155,7 @@ fn attend(
         .map_err(|source| NetError::Io { step: "accept", source })?;
     let served = serve(server, stream, link, &caller);
     match served {
-        Err(_) if limit.expired() => {
-            Err(ServeError::TooLong { seconds: server.config.session_limit.as_secs_f64() }.into())
-        }
+        Err(_) if limit.expired() => Err(ServeError::TooLong(server.config.session_limit.as_secs_f64()).into()),
         served => served,
     }
 }

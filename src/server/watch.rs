@@ -69,7 +69,6 @@ impl Watch {
         }
     }
 
-    /// Shuts `stream` down after `limit`.
     pub(super) fn limit(self: &Arc<Self>, stream: &TcpStream, limit: Duration) -> io::Result<Limit> {
         let stream = stream.try_clone()?;
         let expired = Arc::new(AtomicBool::new(false));

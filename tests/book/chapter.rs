@@ -33,7 +33,6 @@ pub(crate) enum Kind {
     Shown,
 }
 
-/// A block of code.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) kind: Kind,

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use self::chapter::Chapter;
 
-/// The repository.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

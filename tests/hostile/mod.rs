@@ -3,12 +3,11 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
-use crate::support::Server;
+use crate::support::{self, Server, of};
 
 /// The link between both parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +27,8 @@ impl Wire {
 
 /// The program with its keys in `home`, and arguments split at spaces.
 pub(crate) fn waggle(home: &Path, line: &str, wire: Wire) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waggle"));
-    command.args(line.split_whitespace()).args(wire.argument()).env("WAGGLE_HOME", home);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = of(support::waggle(line), home);
+    command.args(wire.argument());
     command
 }
 
@@ -41,7 +39,6 @@ pub(crate) fn serve(home: &Path, arguments: &str, wire: Wire) -> Server {
 }
 
 impl Server {
-    /// Where it listens.
     pub(crate) fn socket(&self) -> SocketAddr {
         self.address.parse().expect("an address")
     }
@@ -187,30 +184,4 @@ fn pump(mut from: TcpStream, mut to: TcpStream, spoil: Option<Spoil>, passed: &M
     let _ = to.write_all(&held[..if spoil.is_some_and(|spoil| at < spoil.end()) { held.len() } else { 0 }]);
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);
-}
-
-/// Reproducible numbers (splitmix64).
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    /// A number below `n`.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) as usize % n.max(1)
-    }
-}
-
-/// Kills a process that does not end by itself within `limit`; returns whether it was killed.
-pub(crate) fn end(child: &mut Child, limit: Duration) -> bool {
-    let start = std::time::Instant::now();
-    while child.try_wait().expect("its state").is_none() {
-        if start.elapsed() > limit {
-            let _ = child.kill();
-            return true;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    false
 }

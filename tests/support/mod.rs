@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -38,6 +38,18 @@ pub(crate) fn fail(command: &mut Command, code: i32) -> String {
     text(&output.stderr)
 }
 
+/// Runs a command that must fail with code `code` and say these words on standard error.
+pub(crate) fn fails<const N: usize>(command: &mut Command, code: i32, words: [&str; N]) {
+    let errors = fail(command, code);
+    assert!(words.iter().all(|words| errors.contains(words)), "{command:?}: {errors}");
+}
+
+/// The command of the user whose keys lie in `home`.
+pub(crate) fn of(mut command: Command, home: &Path) -> Command {
+    command.env("WAGGLE_HOME", home);
+    command
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -47,10 +59,50 @@ pub(crate) fn json(command: &mut Command) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("report.json");
     succeed(command.arg("--json").arg(&file));
+    read_json(&file)
+}
+
+/// The JSON document in `file`.
+pub(crate) fn read_json(file: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
-/// A list of ids.
+/// Bytes both ways of a cost in a report.
+pub(crate) fn bytes(cost: &Value) -> u64 {
+    cost["bytes_client_to_server"].as_u64().unwrap() + cost["bytes_server_to_client"].as_u64().unwrap()
+}
+
+/// Copies the bundled model `name` into the directory `to`, which is made.
+pub(crate) fn copy_model(name: &str, to: &Path) {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets").join(name);
+    std::fs::create_dir_all(to).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(assets.join(file), to.join(file)).unwrap();
+    }
+}
+
+/// A model in `dir` with random weights and the shape `config`.
+pub(crate) fn synthesise(dir: &Path, name: &str, config: &str) -> String {
+    let (file, out) = (dir.join(format!("{name}.json")), dir.join(name));
+    std::fs::write(&file, config).unwrap();
+    succeed(&mut waggle(&format!("synth --config {} --out {}", file.display(), out.display())));
+    out.display().to_string()
+}
+
+/// A file in `dir` with words of the bundled models' characters, so often.
+pub(crate) fn play(dir: &Path, times: usize) -> String {
+    let words = "ROMEO:\nWhat say you to the king? My lord, I come to speak of love and of the night.\n";
+    let file = dir.join("text.txt");
+    std::fs::write(&file, words.repeat(times)).unwrap();
+    file.display().to_string()
+}
+
+/// Sends a process a signal.
+pub(crate) fn signal(process: &Child, name: &str) {
+    let id = process.id().to_string();
+    assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+}
+
 pub(crate) fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
 }
@@ -101,7 +153,6 @@ impl Log {
         Log { text: Arc::default(), reading: std::thread::spawn(|| ()) }
     }
 
-    /// The text so far.
     pub(crate) fn so_far(&self) -> String {
         self.text.lock().unwrap().clone()
     }
@@ -141,7 +192,6 @@ impl Server {
         Server { child, address, log: Log::none() }
     }
 
-    /// Its standard error.
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }
@@ -159,14 +209,6 @@ impl Server {
         (status.code(), self.stop())
     }
 
-    /// Sends it a signal.
-    #[cfg(unix)]
-    pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
-
-    /// A client of this server.
     pub(crate) fn client(&self, arguments: &str) -> Command {
         waggle(&format!("generate --connect {} {arguments}", self.address))
     }
@@ -187,18 +229,26 @@ impl Drop for Server {
     }
 }
 
-/// Waits for a process to end by itself; one that does not within `limit` is killed, and the test fails.
-pub(crate) fn ended(mut child: Child, limit: Duration) -> Output {
+/// Waits for a process to end by itself; one that does not within `limit` is killed. Its output, and whether it was
+/// killed.
+pub(crate) fn ended_or_killed(mut child: Child, limit: Duration) -> (Output, bool) {
     let start = Instant::now();
+    let mut killed = false;
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > limit {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            panic!("still running after {limit:?}; it wrote: {}", text(&output.stderr));
+        if !killed && start.elapsed() > limit {
+            let _ = child.kill();
+            killed = true;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(5));
     }
-    child.wait_with_output().unwrap()
+    (child.wait_with_output().unwrap(), killed)
+}
+
+/// The output of a process that must end by itself within `limit`.
+pub(crate) fn ended(child: Child, limit: Duration) -> Output {
+    let (output, killed) = ended_or_killed(child, limit);
+    assert!(!killed, "still running after {limit:?}; it wrote: {}", text(&output.stderr));
+    output
 }
 
 /// Repeats `look` until it finds something, which must happen within some seconds.

@@ -73,6 +73,16 @@ fn processor() -> String {
     }
 }
 
+/// The remark on a computation whose secret shows, or not, as is expected or not.
+fn word(shows: bool, expected: bool) -> &'static str {
+    match (shows, expected) {
+        (false, false) => "",
+        (true, true) => "shows, as it must",
+        (true, false) => "SHOWS",
+        (false, true) => "NOT FOUND",
+    }
+}
+
 /// Compares times; whether nothing but what must show shows.
 fn times(args: &Args) -> bool {
     let mut table = Table::new();
@@ -87,12 +97,6 @@ fn times(args: &Args) -> bool {
         let shows = comparison.t.abs() >= THRESHOLD;
         sound &= shows == expected;
         let Comparison { count, median, difference, t } = comparison;
-        let word = match (shows, expected) {
-            (false, false) => "",
-            (true, true) => "shows, as it must",
-            (true, false) => "SHOWS",
-            (false, true) => "NOT FOUND",
-        };
         eprintln!("{}: t = {t:.1} of {count}", probe.name);
         table.add_row([
             Cell::new(&probe.name),
@@ -100,7 +104,7 @@ fn times(args: &Args) -> bool {
             Cell::new(format!("{median:.2}")),
             Cell::new(format!("{:+.3}", 100.0 * difference)),
             Cell::new(format!("{:.1}", t.abs())),
-            Cell::new(word),
+            Cell::new(word(shows, expected)),
         ]);
     }
     println!("\nTimes on fixed and changing secrets; from |t| = {THRESHOLD} on they differ.\n\n{table}");
@@ -129,13 +133,7 @@ fn addresses(args: &Args) -> bool {
     for Verdict { name, errors, expected } in &report.verdicts {
         let shows = *errors > 0;
         sound &= shows == *expected;
-        let word = match (shows, expected) {
-            (false, false) => "",
-            (true, true) => "shows, as it must",
-            (true, false) => "SHOWS",
-            (false, true) => "NOT FOUND",
-        };
-        table.add_row([Cell::new(name), Cell::new(errors), Cell::new(word)]);
+        table.add_row([Cell::new(name), Cell::new(errors), Cell::new(word(shows, *expected))]);
     }
     println!("\nUnder {}, secrets undefined, {}.\n\n{table}", report.version, report.kernels);
     if !sound {

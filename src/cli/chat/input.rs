@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cli::{Error, out};
+use crate::disk::at;
 use crate::models::harmless;
 
 /// Longest line, in bytes; far above what any model takes.
@@ -15,11 +16,9 @@ const MAX_LINE_BYTES: u64 = 4 << 20;
 /// Lines that are read ahead.
 const AHEAD: usize = 16;
 
-/// An input of the chat.
 pub(super) enum Input {
     /// A line, perhaps with its end.
     Line(String),
-    /// A line that is no text.
     Bad,
     /// Ctrl-C, where a person types.
     Interrupted,
@@ -37,26 +36,22 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Reads `file`, or standard input.
     pub(super) fn read(file: Option<&Path>) -> Result<Self, Error> {
         let terminal = file.is_none() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let (send, lines) = sync_channel(AHEAD);
         let sender = send.clone();
         let path = file.map_or_else(|| PathBuf::from("standard input"), Path::to_owned);
         let from: Box<dyn Read + Send> = match file {
-            Some(file) => {
-                Box::new(std::fs::File::open(file).map_err(|source| Error::File { path: file.into(), source })?)
-            }
+            Some(file) => Box::new(std::fs::File::open(file).map_err(at(file))?),
             None => Box::new(std::io::stdin()),
         };
-        let named = move |source| crate::Error::File { path: path.clone(), source }.into();
         let reader = thread::Builder::new().name("waggle-lines".into());
         // It ends with the program: nothing interrupts the reading of a terminal.
         reader
             .spawn(move || {
                 let mut from = BufReader::new(from);
                 loop {
-                    let input = next(&mut from).unwrap_or_else(|source| Input::Failed(named(source)));
+                    let input = next(&mut from).unwrap_or_else(|source| Input::Failed(at(&path)(source).into()));
                     let last = !matches!(input, Input::Line(_) | Input::Bad);
                     if send.send(input).is_err() || last {
                         return;
@@ -105,12 +100,10 @@ impl Lines {
 }
 
 impl Lines {
-    /// The next input, if it is there.
     pub(super) fn look(&self) -> Option<Input> {
         self.wait(Duration::ZERO)
     }
 
-    /// The next input, if it comes within `limit`.
     pub(super) fn wait(&self, limit: Duration) -> Option<Input> {
         match self.lines.recv_timeout(limit) {
             Ok(input) => Some(input),

@@ -15,9 +15,7 @@ enum Stage {
     /// Nothing is under way. A person who types is told how to end, anybody else wants the end.
     #[default]
     Waits,
-    /// The person was told.
     Told,
-    /// An answer comes.
     Answers,
     /// It is to stop.
     Stops,
@@ -32,7 +30,6 @@ struct State {
     terminal: Option<rustix::termios::Termios>,
 }
 
-/// The signals of a conversation.
 #[derive(Clone, Default)]
 pub(super) struct Interrupts {
     state: Arc<Mutex<State>>,
@@ -99,13 +96,11 @@ impl Interrupts {
         Answering { interrupts: self }
     }
 
-    /// Whether the answer is to stop.
     pub(super) fn stops(&self) -> bool {
         self.state().stage == Stage::Stops
     }
 }
 
-/// An answer comes.
 pub(super) struct Answering<'a> {
     interrupts: &'a Interrupts,
 }

@@ -22,8 +22,8 @@ use tokenizer::ChatTemplate;
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
 use super::connect::{ConnectArgs, note_place, note_template};
-use super::options::{SamplingArgs, TermsArgs};
-use super::report::compared;
+use super::options::{SamplingArgs, TermsArgs, set};
+use super::report_tables::compared;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::models::harmless;
@@ -101,7 +101,6 @@ pub(super) struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// The options of the conversation.
     fn options(&self) -> Result<ChatOptions, Error> {
         if self.sampling.stop_at_eos && self.no_stop_at_eos {
             return Err(Error::StopAndNot);
@@ -116,17 +115,9 @@ impl ChatArgs {
             (_, true) => Some(false),
             _ => None,
         };
-        Ok(ChatOptions::default()
-            .tokens(self.tokens)
-            .turn_tokens(self.turn_tokens)
-            .system(self.system.clone())
-            .template(template)
-            .stop_at_eos(!self.no_stop_at_eos)
-            .pad_answer(pad_answer)
-            .transcript(self.transcript.clone())
-            .check(self.check.clone())
-            .tokenizer(self.tokenizer.clone())
-            .sampling(self.sampling.sampling()))
+        let options = ChatOptions::default().template(template).stop_at_eos(!self.no_stop_at_eos);
+        let options = options.pad_answer(pad_answer).sampling(self.sampling.sampling());
+        Ok(set!(options, self => tokens, turn_tokens, system, transcript, check, tokenizer))
     }
 }
 
@@ -167,7 +158,6 @@ pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
     if refused > 0 && taken == 0 { Err(Error::AllRefused { refused }) } else { Ok(()) }
 }
 
-/// A conversation with lines.
 struct Talk {
     chat: Chat,
     lines: Lines,
@@ -177,14 +167,12 @@ struct Talk {
     refused: usize,
 }
 
-/// Whether the conversation goes on.
 enum After {
     Goes,
     Ends,
 }
 
 impl Talk {
-    /// Takes turns until the input ends.
     fn take_turns(&mut self) -> Result<(), Error> {
         loop {
             let after = match self.wait()? {
@@ -301,11 +289,9 @@ impl Talk {
     }
 }
 
-/// Prints an answer as it comes.
 struct Printed {
     /// Whether it stands in the middle of a line.
     within: bool,
-    /// Why standard output took no more.
     failed: Option<Error>,
     interrupts: Interrupts,
 }

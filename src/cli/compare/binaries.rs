@@ -12,7 +12,7 @@ use super::{CompareArgs, differences};
 use crate::cli::machine::provenance;
 use crate::cli::progress::passes;
 use crate::cli::{Error, out};
-use crate::disk::{read, write_json};
+use crate::disk::{at, read, write_json};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
 const COMPARISON_VERSION: u32 = 1;
@@ -20,7 +20,6 @@ const COMPARISON_VERSION: u32 = 1;
 /// Times below this many seconds are chance, and have no ratio.
 const LEAST_SECONDS: f64 = 0.001;
 
-/// The record of a comparison.
 #[derive(Serialize)]
 struct Comparison {
     version: u32,
@@ -76,8 +75,7 @@ fn side(program: &Path) -> Result<Side, Error> {
 
 /// The costs that a run of `program` reports, by phase.
 fn sample(program: &Path, command: &[String]) -> Result<Phases, Error> {
-    let failed = |source| Error::File { path: std::env::temp_dir(), source };
-    let dir = tempfile::tempdir().map_err(failed)?;
+    let dir = tempfile::tempdir().map_err(at(&std::env::temp_dir()))?;
     let path = dir.path().join("report.json");
     output(Command::new(program).args(command).arg("--json").arg(&path), program)?;
     let sample = serde_json::from_slice(&read(&path)?);
@@ -107,7 +105,6 @@ fn median(mut values: Vec<f64>) -> [f64; 3] {
     [middle, values[0], values[n - 1]]
 }
 
-/// A number of a run, by name.
 type Quantity = (&'static str, fn(&Phases) -> f64);
 
 /// Times that are compared.

@@ -13,16 +13,15 @@ use super::{differences, ratio};
 use crate::cli::record::{self, Record, RecordError};
 use crate::cli::{Error, out};
 
-/// Shows the records in `paths` side by side.
 pub(super) fn run(paths: [&Path; 2], operations: usize, format: Format) -> Result<(), Error> {
     let names = names(paths);
     let [first, second] = paths;
     let document = match (record::open(first)?.0, record::open(second)?.0) {
         (Record::Session(first), Record::Session(second)) => of_runs(names, [&first, &second], operations),
         (Record::Study(first), Record::Study(second)) => of_studies(names, [&first, &second]),
-        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone { path: first.into() }.into()),
-        (_, Record::Sweep(_)) => return Err(RecordError::SweepAlone { path: second.into() }.into()),
-        _ => return Err(RecordError::Incomparable { paths: paths.map(Path::to_owned) }.into()),
+        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone(first.into()).into()),
+        (_, Record::Sweep(_)) => return Err(RecordError::SweepAlone(second.into()).into()),
+        _ => return Err(RecordError::Incomparable(paths.map(Path::to_owned)).into()),
     };
     out::line(document.render(format, out::width()))
 }
@@ -37,7 +36,6 @@ fn names(paths: [&Path; 2]) -> [String; 2] {
 /// The choices of a run, its program and its machine, by name.
 type Facts = BTreeMap<String, String>;
 
-/// The facts of a run or a study.
 fn facts(provenance: Option<&Provenance>, model: &ModelInfo, options: &BTreeMap<String, Value>) -> Facts {
     let mut facts = Facts::new();
     facts.insert("model".into(), format!("{}, {} parameters", model.name, model.parameters));
@@ -61,7 +59,6 @@ fn facts(provenance: Option<&Provenance>, model: &ModelInfo, options: &BTreeMap<
     facts
 }
 
-/// The facts in which two records differ.
 fn differing(names: [String; 2], [first, second]: [Facts; 2]) -> Table {
     let all: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
     let pair = |name: &String| (name.clone(), [first.get(name).cloned(), second.get(name).cloned()]);
@@ -108,7 +105,6 @@ fn begin(names: [String; 2], facts: [Facts; 2]) -> Document {
     document
 }
 
-/// Costs by name, in order.
 type Costs = Vec<(String, Cost)>;
 
 /// Two lists of costs by name; what one lacks costs nothing.
@@ -126,7 +122,6 @@ fn aligned([first, second]: [Costs; 2]) -> Vec<(String, [Cost; 2])> {
     rows
 }
 
-/// A table of pairs of costs.
 fn costs(title: &str, [first, second]: [(&str, Seconds); 2], rows: Vec<(String, [Cost; 2])>) -> Table {
     let of = |what: &str, (name, _): (&str, Seconds)| format!("{what}, {name}");
     let clock = |(name, seconds): (&str, Seconds)| format!("{name}, {}", seconds.name());

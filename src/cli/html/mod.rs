@@ -46,7 +46,6 @@ fn drawings(plots: plot::Plots) -> Value {
     plots.into_iter().map(|(name, drawing)| Value::from(vec![name, drawing.svg])).collect()
 }
 
-/// The head and the rows of a table.
 fn cells(table: &Table) -> Value {
     context! { head => table.heads().collect::<Vec<_>>(), rows => table.texts().collect::<Vec<_>>() }
 }
@@ -70,7 +69,6 @@ fn render(page: Value) -> Result<String, Error> {
     Ok(environment.get_template("page.html")?.render(page)?)
 }
 
-/// A time with three digits.
 fn time(seconds: f64) -> String {
     match seconds {
         s if s < 0.9995e-3 => format!("{:.0} µs", s * 1e6),

@@ -6,8 +6,9 @@ use plotters::coord::ranged1d::{BoldPoints, DefaultFormatting, KeyPointHint, Ran
 use plotters::coord::types::RangedCoordf64;
 
 /// The scale of an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Scale {
+    #[default]
     Linear,
     /// Of values above zero.
     Log,
@@ -35,8 +36,9 @@ impl Scale {
 }
 
 /// The unit with which numbers are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Unit {
+    #[default]
     Number,
     Bytes,
     /// A share of 1: the axis ends there.

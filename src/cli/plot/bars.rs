@@ -14,7 +14,6 @@ const BAR: i32 = 24;
 const GAP: i32 = 16;
 const LENGTH: i32 = 470;
 
-/// Bars before they are drawn.
 #[derive(Clone, Debug)]
 pub(super) struct Bars {
     pub(super) title: String,
@@ -22,7 +21,6 @@ pub(super) struct Bars {
     /// The quantity that the length of a bar shows, if not all bars have the same length.
     pub(super) axis: Option<String>,
     pub(super) unit: Unit,
-    /// The parts of every bar, in order.
     pub(super) parts: Vec<String>,
     /// Name and a value for each part. Without an axis every bar is its own whole, told at its end.
     pub(super) rows: Vec<(String, Vec<f64>)>,

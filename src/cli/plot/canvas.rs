@@ -10,7 +10,6 @@ use plotters_backend::{BackendCoord, BackendStyle, BackendTextStyle, DrawingErro
 use super::pdf::{self, Page};
 
 pub(super) type Area<'a> = DrawingArea<Canvas<'a>, Shift>;
-/// A drawing that failed.
 pub(crate) type DrawError = DrawingAreaErrorKind<io::Error>;
 pub(super) type Point = (i32, i32);
 
@@ -25,10 +24,8 @@ pub(super) const LIGHT: RGBColor = RGBColor(0xfe, 0xfe, 0xfe);
 const FONT: &str = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
 /// Sizes in an SVG of plotters are smaller by this factor.
 const SHRINK: f64 = 1.24;
-/// The size of most words.
 pub(super) const SIZE: i32 = 11;
 const TITLE: i32 = 15;
-/// The height of a line of words.
 pub(super) const LINE: i32 = 15;
 /// Where the picture begins below the title and the note.
 pub(super) const TOP: i32 = 56;
@@ -38,6 +35,12 @@ pub(super) const EDGE: i32 = 14;
 /// A picture that can be drawn; nothing, if there is nothing to see.
 pub(super) trait Picture {
     fn draw(&self) -> Result<Option<Drawing>, DrawError>;
+}
+
+impl<P: Picture> Picture for Option<P> {
+    fn draw(&self) -> Result<Option<Drawing>, DrawError> {
+        self.as_ref().map_or(Ok(None), Picture::draw)
+    }
 }
 
 /// A drawing in both of its forms.
@@ -107,7 +110,6 @@ pub(super) fn width(text: &str, size: i32) -> i32 {
     pdf::width(text, size.into()).ceil() as i32
 }
 
-/// The largest width of `texts`.
 pub(super) fn widest<'a>(texts: impl IntoIterator<Item = &'a String>) -> i32 {
     texts.into_iter().map(|text| width(text, SIZE)).max().unwrap_or(0)
 }

@@ -18,7 +18,7 @@ const SMALL: i32 = 10;
 const BELOW: i32 = 50;
 
 /// The quantity along an axis.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Quantity {
     pub(super) label: String,
     pub(super) scale: Scale,
@@ -26,7 +26,7 @@ pub(super) struct Quantity {
 }
 
 /// A value, and its confidence interval if there is one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     pub(super) x: f64,
     pub(super) y: f64,
@@ -58,7 +58,7 @@ impl Series {
 }
 
 /// A chart before it is drawn.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Chart {
     pub(super) title: String,
     /// A line below the title.
@@ -250,7 +250,6 @@ impl Chart {
     }
 }
 
-/// The rectangle of the data.
 struct Frame {
     left: i32,
     top: i32,
@@ -280,14 +279,12 @@ mod tests {
         let quantity = |label: &str, scale, unit| Quantity { label: label.into(), scale, unit };
         Chart {
             title: "Perplexity".into(),
-            note: String::new(),
             x: quantity("budget", Scale::Log, Unit::Number),
             y: quantity("perplexity", Scale::Log, Unit::Number),
             x_ticks: vec![0.05, 0.1, 0.25, 0.5, 1.0],
             series,
-            full: Some((None, Mark { x: 0.0, y: 4.0, interval: None, label: None })),
-            floor: None,
-            plain: false,
+            full: Some((None, Mark { y: 4.0, ..Mark::default() })),
+            ..Chart::default()
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{of_session, of_sessions, of_study, save};
+use crate::cli::error::make_dir;
 use crate::cli::record::{self, Record, RecordError};
 use crate::cli::{Error, out};
 use crate::disk::check_writable;
@@ -32,10 +33,10 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
         match record::open(path)?.0 {
             Record::Session(report) => sessions.push((record::name(path), *report)),
             Record::Study(_) if args.files.len() > 1 => {
-                return Err(RecordError::StudyBesideOthers { path: path.clone() }.into());
+                return Err(RecordError::StudyBesideOthers(path.clone()).into());
             }
             Record::Study(study) => plots = of_study(&study)?,
-            Record::Sweep(_) => return Err(RecordError::SweepAlone { path: path.clone() }.into()),
+            Record::Sweep(_) => return Err(RecordError::SweepAlone(path.clone()).into()),
         }
     }
     match sessions.as_slice() {
@@ -46,7 +47,7 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     if plots.is_empty() {
         return Err(RecordError::NothingToPlot.into());
     }
-    std::fs::create_dir_all(&args.out).map_err(|source| Error::File { path: args.out.clone(), source })?;
+    make_dir(&args.out)?;
     check_writable(Some(&args.out.join("plot.svg")))?;
     for file in save(&plots, &args.out)? {
         out::line(file.display())?;

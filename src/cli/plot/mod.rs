@@ -17,41 +17,30 @@ mod style;
 use std::path::{Path, PathBuf};
 
 use ::study::eval::Evaluation;
-use report::Report;
 
 pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};
+pub(super) use session::{of_session, of_sessions};
 
 use super::Error;
 use crate::disk::write;
 use canvas::Picture;
 
-/// Drawings by name.
 pub(super) type Plots = Vec<(String, Drawing)>;
 
-/// Pictures to be drawn, by name.
-type Pictures<'a> = Vec<(String, Box<dyn Picture + 'a>)>;
-
-/// The plots of a study.
 pub(super) fn of_study(study: &Evaluation) -> Result<Plots, Error> {
-    let mut all: Pictures = vec![("grid".into(), Box::new(grid::Grid(study)))];
-    all.extend(study::charts(study).map(|(name, chart)| (name, Box::new(chart) as _)));
-    drawn(all)
+    let mut plots = Plots::new();
+    add(&mut plots, "grid", &grid::Grid(study))?;
+    for (name, chart) in study::charts(study) {
+        add(&mut plots, name, &chart)?;
+    }
+    Ok(plots)
 }
 
-/// The plots of a session.
-pub(super) fn of_session(report: &Report) -> Result<Plots, Error> {
-    drawn(session::pictures(report))
-}
-
-/// The plots of several sessions beside each other; each session has a name.
-pub(super) fn of_sessions(reports: &[(String, Report)]) -> Result<Plots, Error> {
-    drawn(session::compared(reports))
-}
-
-fn drawn(all: Pictures) -> Result<Plots, Error> {
-    let drawn = all.into_iter().map(|(name, picture)| Ok(picture.draw()?.map(|drawing| (name, drawing))));
-    drawn.filter_map(Result::transpose).collect()
+/// Draws `picture` and adds it, if there is something to see.
+fn add(plots: &mut Plots, name: impl Into<String>, picture: &impl Picture) -> Result<(), Error> {
+    plots.extend(picture.draw()?.map(|drawing| (name.into(), drawing)));
+    Ok(())
 }
 
 /// Writes `NAME.svg` and `NAME.pdf` into `dir` for each of `plots`, and returns the files.

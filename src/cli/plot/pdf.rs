@@ -27,7 +27,6 @@ fn glyph(c: char) -> (GlyphId, f32) {
     (id, f32::from(FACE.glyph_hor_advance(id).unwrap_or(0)))
 }
 
-/// The width of `text` at `size`.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     let advance: f32 = text.chars().map(|c| glyph(c).1).sum();
     f64::from(advance) * size / f64::from(FACE.units_per_em())

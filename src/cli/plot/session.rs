@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use net::Phase;
-use report::{Cost, Operation, Report, any_layer};
+use report::{Cost, Operation, Report, any_layer, phase_name};
 
-use super::Pictures;
 use super::axis::{Scale, Unit};
 use super::bars::Bars;
 use super::chart::{Chart, Mark, Quantity, Series};
 use super::grid::distinct;
+use super::{Plots, add};
+use crate::cli::Error;
 
 /// Operations with a part of their own; the others are one part.
 const PARTS: usize = 8;
@@ -19,32 +20,13 @@ struct Kind {
     key: &'static str,
     title: &'static str,
     unit: Unit,
-    of_operation: fn(&Operation) -> f64,
-    of_cost: fn(&Cost) -> f64,
+    of: fn(&Cost) -> f64,
 }
 
 const KINDS: [Kind; 3] = [
-    Kind {
-        key: "bytes",
-        title: "Bytes both ways",
-        unit: Unit::Bytes,
-        of_operation: |op| (op.bytes_client_to_server + op.bytes_server_to_client) as f64,
-        of_cost: |cost| (cost.bytes_client_to_server + cost.bytes_server_to_client) as f64,
-    },
-    Kind {
-        key: "flows",
-        title: "Flows",
-        unit: Unit::Number,
-        of_operation: |op| op.flows as f64,
-        of_cost: |cost| cost.flows as f64,
-    },
-    Kind {
-        key: "seconds",
-        title: "Seconds",
-        unit: Unit::Number,
-        of_operation: |op| op.seconds,
-        of_cost: |cost| cost.seconds,
-    },
+    Kind { key: "bytes", title: "Bytes both ways", unit: Unit::Bytes, of: |cost| cost.bytes() as f64 },
+    Kind { key: "flows", title: "Flows", unit: Unit::Number, of: |cost| cost.flows as f64 },
+    Kind { key: "seconds", title: "Seconds", unit: Unit::Number, of: |cost| cost.seconds },
 ];
 
 impl Kind {
@@ -55,15 +37,16 @@ impl Kind {
 }
 
 /// The plots of one session.
-pub(super) fn pictures(report: &Report) -> Pictures<'_> {
-    let mut all: Pictures = vec![("timeline".into(), Box::new(timeline(report)))];
+pub(in crate::cli) fn of_session(report: &Report) -> Result<Plots, Error> {
+    let mut plots = Plots::new();
+    add(&mut plots, "timeline", &timeline(report))?;
     for kind in &KINDS {
-        all.push((format!("operations-{}", kind.key), Box::new(operations(report, kind))));
+        add(&mut plots, format!("operations-{}", kind.key), &operations(report, kind))?;
     }
     for kind in &KINDS {
-        all.extend(tokens(report, kind).map(|chart| (format!("tokens-{}", kind.key), Box::new(chart) as _)));
+        add(&mut plots, format!("tokens-{}", kind.key), &tokens(report, kind))?;
     }
-    all
+    Ok(plots)
 }
 
 /// A short name of an operation: the first two scopes of its path below the layer.
@@ -77,20 +60,15 @@ fn part(op: &Operation) -> String {
 fn sums(report: &Report, phase: Phase, kind: &Kind) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for op in report.operations.iter().filter(|op| op.phase == phase) {
-        *sums.entry(part(op)).or_default() += (kind.of_operation)(op);
+        *sums.entry(part(op)).or_default() += (kind.of)(&op.cost);
     }
     sums
 }
 
 /// Each phase as a bar, in parts by operation.
 fn operations(report: &Report, kind: &Kind) -> Bars {
-    let phases = [
-        ("setup", Phase::Setup),
-        ("offline", Phase::Offline),
-        ("prefill", Phase::Prefill),
-        ("decode", Phase::Decode),
-    ];
-    let rows = phases.map(|(name, phase)| (name.to_owned(), sums(report, phase, kind)));
+    let phases = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
+    let rows = phases.map(|phase| (phase_name(phase).to_owned(), sums(report, phase, kind)));
     stacked(rows.to_vec(), kind, format!("{} by operation and phase", kind.title(report)), describe(report), None)
 }
 
@@ -134,7 +112,7 @@ fn stacked(
 /// The decoded tokens one by one.
 fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
     let costs = report.phases.decode.per_token.iter().zip(2u32..);
-    let mark = |(cost, i)| Mark { x: f64::from(i), y: (kind.of_cost)(cost), interval: None, label: None };
+    let mark = |(cost, i)| Mark { x: f64::from(i), y: (kind.of)(cost), ..Mark::default() };
     let marks: Vec<Mark> = costs.map(mark).collect();
     if marks.len() < 2 || marks.iter().all(|mark| mark.y == 0.0) {
         return None;
@@ -145,11 +123,9 @@ fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
         note: describe(report),
         x: Quantity { label: "generated token".into(), scale: Scale::Linear, unit: Unit::Number },
         y: Quantity { label: label.clone(), scale: Scale::Linear, unit: kind.unit },
-        x_ticks: Vec::new(),
         series: vec![Series { label, marks }],
-        full: None,
-        floor: None,
         plain: true,
+        ..Chart::default()
     })
 }
 
@@ -186,18 +162,17 @@ fn describe(report: &Report) -> String {
     parts.join(" · ")
 }
 
-/// The plots of several sessions: what a decoded token costs against the length of the cache, a line for each policy,
-/// and bars of each session by operation.
-pub(super) fn compared(reports: &[(String, Report)]) -> Pictures<'_> {
-    let mut all: Pictures = Vec::new();
-    let Some((_, first)) = reports.first() else { return all };
+/// The plots of several sessions, by name, beside each other: what a decoded token costs against the length of the
+/// cache, a line for each policy, and bars of each session by operation.
+pub(in crate::cli) fn of_sessions(reports: &[(String, Report)]) -> Result<Plots, Error> {
+    let mut plots = Plots::new();
+    let Some((_, first)) = reports.first() else { return Ok(plots) };
     // Seconds of two kinds are not drawn beside each other.
     let same = reports.iter().all(|(_, report)| report.seconds() == first.seconds());
     for kind in KINDS.iter().filter(|kind| same || kind.key != "seconds") {
         let title = kind.title(first);
         for (online, end) in [(true, ""), (false, "-prepared")] {
-            let chart = against_context(reports, kind, online);
-            all.extend(chart.map(|chart| (format!("{}-context{end}", kind.key), Box::new(chart) as _)));
+            add(&mut plots, format!("{}-context{end}", kind.key), &against_context(reports, kind, online))?;
         }
         let rows = reports.iter().map(|(name, report)| {
             let mut sums = sums(report, Phase::Decode, kind);
@@ -208,9 +183,9 @@ pub(super) fn compared(reports: &[(String, Report)]) -> Pictures<'_> {
         let axis = Some(title.to_lowercase());
         let title = format!("{title} of a decoded token by operation, online");
         let bars = stacked(rows.collect(), kind, title, String::new(), axis);
-        all.push((format!("operations-{}", kind.key), Box::new(bars)));
+        add(&mut plots, format!("operations-{}", kind.key), &bars)?;
     }
-    all
+    Ok(plots)
 }
 
 /// The number of cached tokens at which a session's decoded tokens stand, on average.
@@ -235,7 +210,7 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
     let marks = reports.iter().filter_map(|(_, report)| {
         let decoded = report.phases.decode.per_token.len() as f64;
         let cost = if online { &report.phases.decode.total } else { &report.phases.offline };
-        let mark = Mark { x: context(report)?, y: (kind.of_cost)(cost) / decoded, interval: None, label: None };
+        let mark = Mark { x: context(report)?, y: (kind.of)(cost) / decoded, ..Mark::default() };
         let mut label = vec![option(report, "policy")];
         label.extend((!same_model).then(|| model(report)));
         label.extend((!same_link).then(|| link(report)));
@@ -257,8 +232,6 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
         y: Quantity { label: kind.title(first).to_lowercase(), scale: Scale::Log, unit: kind.unit },
         x_ticks,
         series,
-        full: None,
-        floor: None,
-        plain: false,
+        ..Chart::default()
     })
 }

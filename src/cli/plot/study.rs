@@ -88,19 +88,17 @@ fn chart(study: &Evaluation, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, p
     Chart {
         title: metric.title.into(),
         note: note(study),
-        x: Quantity { label: String::new(), scale: Scale::Log, unit: Unit::Number },
         y,
-        x_ticks: Vec::new(),
         series,
         full: full.map(|mark| (place, Mark { x: place.unwrap_or(1.0), ..mark })),
         floor: (!metric.share && !count).then_some(FLOOR),
-        plain: false,
+        ..Chart::default()
     }
 }
 
 fn mark(row: &Row, metric: &Metric) -> Option<Mark> {
     let interval = row.interval(metric).map(|interval| (interval.low, interval.high));
-    (metric.of)(&row.metrics).map(|y| Mark { x: 0.0, y, interval, label: None })
+    (metric.of)(&row.metrics).map(|y| Mark { y, interval, ..Mark::default() })
 }
 
 /// The policy without its budget: points of one policy are one line, whether they brought their budget or not.
@@ -133,7 +131,6 @@ fn note(study: &Evaluation) -> String {
     parts.join(" · ")
 }
 
-/// The budgets of the study, each once.
 fn budgets(study: &Evaluation) -> Vec<f64> {
     distinct(study.rows.iter().filter_map(|row| row.budget))
 }

@@ -6,7 +6,6 @@ use plotters::prelude::*;
 
 use super::canvas::{Area, DrawError, PAPER, Point, TEXT};
 
-/// The look of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Style {
     pub(super) ink: RGBColor,
@@ -16,7 +15,6 @@ pub(super) struct Style {
     pub(super) dash: Dash,
 }
 
-/// The sign of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marker {
     Circle,
@@ -125,13 +123,11 @@ pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
     styles.into_iter().flatten().collect()
 }
 
-/// The policy's name in a label.
 pub(super) fn name_of(label: &str) -> &str {
     label.split_once(':').map_or(label, |(name, _)| name)
 }
 
 impl Style {
-    /// Draws the line through `points`.
     pub(super) fn line(&self, area: &Area, points: Vec<Point>) -> Result<(), DrawError> {
         let (style, (dash, gap)) = (self.ink.stroke_width(2), self.dash);
         match gap {
@@ -140,7 +136,6 @@ impl Style {
         }
     }
 
-    /// Draws the marker at `(x, y)`.
     pub(super) fn mark(&self, area: &Area, (x, y): Point) -> Result<(), DrawError> {
         let edge = self.ink.stroke_width(if matches!(self.marker, Plus | Cross) { 2 } else { 1 });
         let fill = if self.hollow { PAPER } else { self.ink };

@@ -10,24 +10,22 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use clap::ValueEnum;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::LevelFilter;
+pub(super) use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait for standard error.
 const QUEUED_LINES: usize = 1024;
 
-/// The least important events that are logged.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(in crate::cli) enum Level {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
+/// The least important events that are logged, by name.
+pub(super) const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
 
-/// The format of a line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum Format {
     Text,
@@ -69,16 +67,8 @@ impl MakeWriter<'_> for Log {
 }
 
 /// Starts the log; once a process. The guard waits a moment for the last lines when dropped.
-pub(super) fn start(level: Level, format: Format) -> WorkerGuard {
+pub(super) fn start(level: LevelFilter, format: Format) -> WorkerGuard {
     let (log, guard) = Log::new(io::stderr(), QUEUED_LINES);
-    let level = match level {
-        Level::Off => LevelFilter::OFF,
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
-    };
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_ansi(false)
@@ -108,7 +98,6 @@ mod tests {
 
     use super::*;
 
-    /// A disk that is full.
     struct Full;
 
     impl Write for Full {

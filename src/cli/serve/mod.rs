@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use net::{Entry, Identity, PublicKey};
 use report::Cost;
 use serde::{Deserialize, Serialize};
 use session::party::{Limits, Outcome};
 
 use super::connect::IdentityArgs;
-use super::options::{LINKS, TermsArgs, link_between_processes, seconds};
+use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::{Error, out};
 use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
 
@@ -112,8 +112,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Log events of this importance and above, on standard error.
-    #[arg(long, value_enum, value_name = "LEVEL", default_value = "info")]
-    log: log::Level,
+    #[arg(long, value_parser = named(&log::LEVELS), value_name = "LEVEL", default_value = "info")]
+    log: log::LevelFilter,
     /// Log lines of text, or JSON objects.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     log_format: log::Format,
@@ -151,12 +151,7 @@ fn positions(text: &str) -> Result<u64, String> {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
     /// Clients may come, to a server with this key.
-    Listening {
-        /// Where to.
-        address: SocketAddr,
-        /// The server's key.
-        key: Option<PublicKey>,
-    },
+    Listening { address: SocketAddr, key: Option<PublicKey> },
     /// The session is over.
     Ended(Used),
 }
@@ -164,7 +159,6 @@ pub(super) enum Line {
 /// The cost of a session to this process.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Used {
-    /// Its largest memory.
     pub(super) peak_memory_bytes: Option<u64>,
     /// All accounts, for their CPU times.
     pub(super) entries: Vec<Entry>,
@@ -176,12 +170,11 @@ pub(super) struct Used {
 
 impl Line {
     fn print(&self) -> Result<(), Error> {
-        out::line(serde_json::to_string(self).map_err(|e| Error::Child { what: e.to_string() })?)
+        out::line(serde_json::to_string(self).map_err(Error::child)?)
     }
 }
 
 impl ServeArgs {
-    /// The server that is asked for.
     fn config(&self) -> Result<ServerConfig, Error> {
         let allow = match (self.machine, &self.allow) {
             (Some(client), _) => Allow::One(client),
@@ -193,41 +186,28 @@ impl ServeArgs {
             Some(_) if !self.insecure_plaintext => Proof::Own(Arc::new(Identity::generate()?)),
             _ => self.identity.proof(self.insecure_plaintext),
         };
-        Ok(ServerConfig::default()
-            .model(&*self.model)
-            .listen(&*self.listen)
+        let config = ServerConfig::default()
             .terms(self.terms.terms()?)
             .network(self.link)
-            .max_prompt(self.max_prompt)
-            .max_tokens(self.max_tokens)
             .conversations(!self.no_chat)
-            .max_positions(self.max_positions)
-            .max_draft(self.max_draft)
-            .weight_cache(self.weight_cache)
-            .pools(self.pools.clone())
-            .max_pools(self.max_pools)
-            .max_pools_total(self.max_pools_total)
             .max_reveals(Some(self.max_reveals).filter(|_| self.machine.is_none()))
             .sessions(if self.once { Some(1) } else { self.sessions })
-            .queue(self.queue)
-            .max_sessions_per_key(self.max_sessions_per_key)
             .range_check(!self.skip_range_check)
-            .timeout(self.timeout)
-            .session_limit(self.session_limit)
-            .handshake_timeout(self.handshake_timeout)
-            .max_idle(self.max_idle)
-            .max_idle_per_address(self.max_idle_per_address)
             .report(self.json.clone())
-            .metrics(self.metrics.clone())
             .allow(allow)
-            .proof(proof))
+            .proof(proof);
+        let config =
+            set!(config, self => model, listen, max_prompt, max_tokens, max_positions, max_draft, weight_cache);
+        let config = set!(config, self => pools, max_pools, max_pools_total, queue, max_sessions_per_key, metrics);
+        Ok(set!(config, self => timeout, session_limit, handshake_timeout, max_idle, max_idle_per_address))
     }
 }
 
 /// Serves until a signal, without a job.
 pub(super) fn run_as(config: ServerConfig, level: &str) -> Result<(), Error> {
-    let level = log::Level::from_str(level, true).map_err(|_| OptionsError::Level { level: level.into() })?;
-    let _flush = log::start(level, log::Format::Text);
+    let known = log::LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(level));
+    let (_, level) = known.ok_or_else(|| OptionsError::Level(level.into()))?;
+    let _flush = log::start(*level, log::Format::Text);
     Ok(announced(config, &Job::alone())?.run()?)
 }
 
@@ -240,7 +220,7 @@ fn announced(config: ServerConfig, job: &Job) -> Result<Server, Error> {
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
-    let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format);
+    let _flush = log::start(if args.machine.is_some() { log::LevelFilter::ERROR } else { args.log }, args.log_format);
     // The server of a demo belongs to the process that started it, not to a job.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
     let config = args.config()?;

@@ -39,43 +39,21 @@ enum Pages {
 /// An error that ends a command on pages.
 #[derive(Debug, Error)]
 pub(super) enum TablesError {
-    /// A page that cannot be read or written, or what was made and cannot be kept.
-    #[error("{}: {source}", path.display())]
-    File { path: PathBuf, source: std::io::Error },
-    /// A block without an end.
-    #[error("{}:{line}: the block has no `<!-- end -->`", path.display())]
-    NoEnd { path: PathBuf, line: usize },
-    /// A command that no shell would split.
-    #[error("{}:{line}: a quote in the command has no end", path.display())]
-    Quote { path: PathBuf, line: usize },
-    /// A command that pages do not run.
-    #[error("{}:{line}: a page does not run `waggle {command}` for {kind} numbers", path.display())]
-    Command { path: PathBuf, line: usize, command: String, kind: &'static str },
-    /// No folder of pages.
+    /// A block that cannot be made, or whose command failed.
+    #[error("{}:{line}: {what}", path.display())]
+    Block { path: PathBuf, line: usize, what: String },
     #[error("{}: {source}; run this in a checkout of the repository, or name the folder with --pages", dir.display())]
     NoPages { dir: PathBuf, source: std::io::Error },
-    /// No such page.
     #[error("there is no page {name} in {}; `waggle tables list` names them", dir.display())]
     NoPage { name: String, dir: PathBuf },
-    /// Neither pages nor --all.
     #[error("name the pages to make, or give --all; `waggle tables list` names them")]
     NothingNamed,
-    /// A command of a page failed; `what` are its last words.
-    #[error("{}:{line}: waggle {command}: {what}", path.display())]
-    Failed { path: PathBuf, line: usize, command: String, what: String },
     /// Numbers that the program does not plan any more. Where, with the old line and the new one, is told on standard
     /// error.
     #[error(
         "{stale} of {blocks} planned blocks are out of date; `waggle tables run --planned PAGE` makes them again"
     )]
     Stale { stale: usize, blocks: usize },
-}
-
-impl TablesError {
-    /// The error of the file at `path`.
-    fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        |source| TablesError::File { path: path.to_owned(), source }
-    }
 }
 
 pub(super) fn run(args: TablesArgs) -> Result<(), Error> {
@@ -136,7 +114,7 @@ struct CheckArgs {
 
 impl PagesArgs {
     /// The pages called `names`, in that order, or all of the folder by name.
-    fn open(&self, names: &[String]) -> Result<Vec<Page>, TablesError> {
+    fn open(&self, names: &[String]) -> Result<Vec<Page>, Error> {
         let dir = &self.pages;
         let unread = |source| TablesError::NoPages { dir: dir.clone(), source };
         let mut paths = Vec::new();
@@ -158,8 +136,7 @@ impl PagesArgs {
     }
 }
 
-/// The pages as a table.
-fn list(args: &ListArgs) -> Result<String, TablesError> {
+fn list(args: &ListArgs) -> Result<String, Error> {
     let mut table =
         Table::new(1, [("page", ""), ("planned blocks", ""), ("measured blocks", ""), ("time", "seconds")]);
     for page in args.pages.open(&[])? {
@@ -174,9 +151,9 @@ fn list(args: &ListArgs) -> Result<String, TablesError> {
 }
 
 /// Makes pages again; returns what was made.
-fn make(args: &RunArgs) -> Result<String, TablesError> {
+fn make(args: &RunArgs) -> Result<String, Error> {
     if args.names.is_empty() && !args.all {
-        return Err(TablesError::NothingNamed);
+        return Err(TablesError::NothingNamed.into());
     }
     let mut pages = args.pages.open(&args.names)?;
     let provenance = Provenance::current(machine::built());
@@ -235,14 +212,14 @@ fn made_by(kind: Kind, provenance: &Provenance) -> String {
 }
 
 /// Holds the planned numbers of pages to what the program plans now.
-fn check(args: &CheckArgs) -> Result<String, TablesError> {
+fn check(args: &CheckArgs) -> Result<String, Error> {
     let pages = args.pages.open(&args.names)?;
     let planned =
         |page: &Page| page.blocks().filter(|block| block.kind == Kind::Planned).cloned().collect::<Vec<_>>();
     let blocks: Vec<(&Page, Block)> =
         pages.iter().flat_map(|page| planned(page).into_iter().map(move |block| (page, block))).collect();
     let bar = bar(blocks.iter().map(|(_, block)| block));
-    let differing: Result<Vec<Option<String>>, TablesError> = blocks
+    let differing: Result<Vec<Option<String>>, Error> = blocks
         .par_iter()
         .map(|(page, block)| {
             let mut new = block.clone();
@@ -260,7 +237,7 @@ fn check(args: &CheckArgs) -> Result<String, TablesError> {
     for place in &stale {
         out::note(place);
     }
-    Err(TablesError::Stale { stale: stale.len(), blocks })
+    Err(TablesError::Stale { stale: stale.len(), blocks }.into())
 }
 
 /// The first line in which the numbers of a block differ.
@@ -275,12 +252,10 @@ fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
 }
 
 /// The output of the command of `block`. A command that fills a folder fills `folder`.
-fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, TablesError> {
-    let failed = |what: String| TablesError::Failed {
-        path: path.to_owned(),
-        line: block.line,
-        command: block.command.clone(),
-        what,
+fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, Error> {
+    let failed = |what: String| {
+        let what = format!("waggle {}: {what}", block.command);
+        TablesError::Block { path: path.to_owned(), line: block.line, what }
     };
     let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
     let mut command = Command::new(program);
@@ -300,10 +275,10 @@ fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, T
     }
     let output = command.output().map_err(|e| failed(e.to_string()))?;
     if output.status.success() {
-        return String::from_utf8(output.stdout).map_err(|e| failed(e.to_string()));
+        return Ok(String::from_utf8(output.stdout).map_err(|e| failed(e.to_string()))?);
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed(format!("{}: {}", output.status, said.lines().last().unwrap_or_default())))
+    Err(failed(format!("{}: {}", output.status, said.lines().last().unwrap_or_default())).into())
 }
 
 /// Whether a variable stands for an option of a command: all that are ours but for the folder of keys and the

@@ -13,9 +13,9 @@
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-use files::Replacement;
-
 use super::TablesError;
+use crate::cli::Error;
+use crate::disk::{at, write};
 
 const PLANNED: &str = "<!-- waggle: ";
 const MEASURED: &str = "<!-- waggle measured: ";
@@ -34,7 +34,6 @@ pub(super) enum Kind {
     Measured,
 }
 
-/// A block of a page.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Block {
     /// The line in which it begins, from one.
@@ -42,7 +41,6 @@ pub(super) struct Block {
     pub(super) kind: Kind,
     /// The command as the page has it, without `waggle`.
     pub(super) command: String,
-    /// Its arguments.
     pub(super) arguments: Vec<String>,
     /// The lines between the marks.
     pub(super) text: Vec<String>,
@@ -50,14 +48,12 @@ pub(super) struct Block {
     pub(super) seconds: Option<f64>,
 }
 
-/// A part of a page.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
     Prose(String),
     Block(Block),
 }
 
-/// A page with its blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Page {
     pub(super) path: PathBuf,
@@ -65,12 +61,12 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Reads the page at `path`.
-    pub(super) fn open(path: &Path) -> Result<Self, TablesError> {
-        Page::parse(path, &std::fs::read_to_string(path).map_err(TablesError::file(path))?)
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Page::parse(path, &std::fs::read_to_string(path).map_err(at(path))?)?)
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, TablesError> {
+        let wrong = |line, what: &str| TablesError::Block { path: path.to_owned(), line, what: what.to_owned() };
         let mut parts = Vec::new();
         let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
         while let Some((at, line)) = lines.next() {
@@ -78,16 +74,16 @@ impl Page {
                 parts.push(Part::Prose(line.to_owned()));
                 continue;
             };
-            let arguments = shlex::split(command).ok_or(TablesError::Quote { path: path.to_owned(), line: at })?;
+            let arguments = shlex::split(command).ok_or_else(|| wrong(at, "a quote in the command has no end"))?;
             if !allowed(kind, &arguments) {
                 let kind = if kind == Kind::Planned { "planned" } else { "measured" };
-                return Err(TablesError::Command { path: path.to_owned(), line: at, command: command.into(), kind });
+                return Err(wrong(at, &format!("a page does not run `waggle {command}` for {kind} numbers")));
             }
             let mut block =
                 Block { line: at, kind, command: command.into(), arguments, text: Vec::new(), seconds: None };
             loop {
                 match lines.next() {
-                    None => return Err(TablesError::NoEnd { path: path.to_owned(), line: at }),
+                    None => return Err(wrong(at, "the block has no `<!-- end -->`")),
                     Some((_, line)) if line.starts_with(END) => {
                         block.seconds = seconds(line);
                         break;
@@ -100,7 +96,6 @@ impl Page {
         Ok(Page { path: path.to_owned(), parts })
     }
 
-    /// Its blocks in order.
     pub(super) fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.parts.iter().filter_map(|part| match part {
             Part::Block(block) => Some(block),
@@ -116,19 +111,12 @@ impl Page {
         })
     }
 
-    /// The name of its file.
     pub(super) fn name(&self) -> String {
         self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// Replaces its file.
-    pub(super) fn write(&self) -> Result<(), TablesError> {
-        let write = || {
-            let mut file = Replacement::create(&self.path)?;
-            std::io::Write::write_all(&mut file, self.render().as_bytes())?;
-            file.commit()
-        };
-        write().map_err(TablesError::file(&self.path))
+    pub(super) fn write(&self) -> Result<(), Error> {
+        Ok(write(&self.path, self.render().as_bytes())?)
     }
 
     fn render(&self) -> String {
@@ -190,7 +178,6 @@ fn opening(line: &str) -> Option<(Kind, &str)> {
     kinds.into_iter().find_map(|(kind, open)| Some((kind, line.strip_prefix(open)?.strip_suffix(CLOSE)?)))
 }
 
-/// The seconds of an end mark.
 fn seconds(line: &str) -> Option<f64> {
     line.strip_prefix(END)?.strip_prefix(": ")?.strip_suffix(CLOSE)?.strip_suffix(" s")?.parse().ok()
 }
@@ -198,7 +185,6 @@ fn seconds(line: &str) -> Option<f64> {
 /// The option for a folder. Its value is joined to it, so that one word says all.
 const OUT: &str = "--out=";
 
-/// Where `arguments` name the folder to fill.
 fn folder_at(arguments: &[String]) -> Option<usize> {
     arguments.iter().position(|word| word.starts_with(OUT))
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 
-use super::TablesError;
+use crate::Error;
+use crate::cli::machine::digest;
+use crate::disk::at;
 
 /// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say
 /// what it does.
@@ -16,7 +18,6 @@ pub(super) struct Store {
     dir: PathBuf,
 }
 
-/// The output of a command.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     command: String,
@@ -32,46 +33,40 @@ impl Store {
     }
 
     fn file(&self, command: &str) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command))))
+        self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command.as_bytes()))))
     }
 
-    /// Where `command` fills the folder called `name`.
     pub(super) fn filled(&self, command: &str, name: &str) -> PathBuf {
         let folder = self.folder.clone().unwrap_or_else(|| self.dir.join("changed"));
-        folder.join(digest(command)).join(name)
+        folder.join(digest(command.as_bytes())).join(name)
     }
 
     /// Output and seconds of `command`. A file that was cut off counts as none.
-    pub(super) fn find(&self, command: &str) -> Result<Option<(String, f64)>, TablesError> {
+    pub(super) fn find(&self, command: &str) -> Result<Option<(String, f64)>, Error> {
         let Some(path) = self.file(command) else { return Ok(None) };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(TablesError::File { path, source }),
+            Err(source) => return Err(at(&path)(source)),
         };
         let kept = serde_json::from_slice(&bytes).ok().filter(|kept: &Kept| kept.command == command);
         Ok(kept.map(|Kept { output, seconds, .. }| (output, seconds)))
     }
 
-    /// Keeps what `command` wrote.
-    pub(super) fn keep(&self, command: &str, output: &str, seconds: f64) -> Result<(), TablesError> {
+    pub(super) fn keep(&self, command: &str, output: &str, seconds: f64) -> Result<(), Error> {
         let Some(path) = self.file(command) else { return Ok(()) };
         let kept = Kept { command: command.into(), output: output.into(), seconds };
         let write = || {
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
             fs::write(&path, serde_json::to_vec(&kept)?)
         };
-        write().map_err(TablesError::file(&path))
+        write().map_err(at(&path))
     }
-}
-
-fn digest(command: &str) -> String {
-    blake3::hash(command.as_bytes()).to_hex()[..16].to_owned()
 }
 
 /// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can
 /// show. Other forms are made of the records by `waggle plot` and `waggle report --html`.
-pub(super) fn install(from: &Path, to: &Path) -> Result<(), TablesError> {
+pub(super) fn install(from: &Path, to: &Path) -> Result<(), Error> {
     let belongs = |path: &Path| path.extension().is_some_and(|end| ["md", "json", "svg"].iter().any(|e| end == *e));
     let files = |dir: &Path| -> std::io::Result<Vec<PathBuf>> {
         let paths: Vec<PathBuf> =
@@ -87,7 +82,7 @@ pub(super) fn install(from: &Path, to: &Path) -> Result<(), TablesError> {
             fs::copy(path, to.join(name)).map(|_| ())
         })
     };
-    replace().map_err(TablesError::file(to))
+    replace().map_err(at(to))
 }
 
 #[cfg(test)]

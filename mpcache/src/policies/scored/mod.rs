@@ -134,7 +134,7 @@ impl PolicyFamily for Scored {
         NamedPolicy {
             name: "sirllm",
             keys: &["budget", "block", "sinks", "recent"],
-            about: "SirLLM: tokens that surprised the model stay; in the clear only",
+            about: "SirLLM: the tokens of largest surprisal stay; in the clear only",
             read: |options| {
                 let sinks = options.number("sinks", 0, DEFAULT_SINKS)?;
                 read(options, Source::Surprisal { sinks })

@@ -6,17 +6,15 @@ use report::{Cost, Phases, Report, bytes};
 use serde_json::Value;
 use session::party::Silent;
 
-use super::machine::Calibrated;
-use super::record::RecordError;
-use super::{Error, out};
+use crate::cli::machine::Calibrated;
+use crate::cli::record::RecordError;
+use crate::cli::{Error, out};
 use crate::disk::read;
 use crate::models::unweighted;
 use crate::{Network, OptionsError, Plan, Terms};
 
-/// The cost of a phase, by name.
 type OfPhase = (&'static str, fn(&Phases) -> &Cost);
 
-/// A number of a cost, by name.
 type OfCost = (&'static str, fn(&Cost) -> f64);
 
 /// The shortest time that is compared: below it, how long a phase takes is chance.
@@ -79,7 +77,7 @@ fn rows(measured: &Report, planned: &Report) -> Vec<Row> {
 
 /// The plan of the session that `measured` reports.
 fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crate::Error> {
-    let unknown = |what| OptionsError::Unplannable { what };
+    let unknown = OptionsError::Unplannable;
     let option = |name: &str| measured.options.get(name);
     let count = |name: &str| option(name).and_then(Value::as_u64).map(|count| count as usize);
     let flag = |name: &str| option(name).and_then(Value::as_bool).unwrap_or(false);
