@@ -275,7 +275,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
         self.abb.public(values.shape(), |at| (f64::from(values[at]) * units).round() as i64 as u64)
     }
 
-    /// Products have [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`] until they are rounded.
+    /// Products have [`FRAC`] + `NARROW_FRAC` fractional bits modulo 2^`MATMUL_WIDTH` until they are rounded.
     /// Those with cached operands go together.
     fn matmul_each(
         &mut self,
