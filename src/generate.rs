@@ -437,16 +437,17 @@ impl Ready<'_> {
             Some(drafts) => session.drafting(drafts),
             None => session,
         };
-        let session = if self.options.pad_answer { session.padding_answers() } else { session };
+        let Generate { tokens, stop_at_eos, pad_answer, .. } = *self.options;
+        let session = if stop_at_eos { session.stopping_at_eos() } else { session };
+        let session = if pad_answer { session.padding_answers() } else { session };
         let sampler = &mut self.sampler;
         let next = match &mut self.guess {
             Some(guess) => Next::Drafted { sampler, guess: &mut **guess },
             None => Next::Pick(sampler),
         };
-        let Generate { tokens, stop_at_eos, .. } = *self.options;
         match pool {
-            Some(pool) => session.spend(pool, self.whole.clone(), tokens, stop_at_eos, next, heard),
-            None => session.generate(self.whole.clone(), tokens, stop_at_eos, next, heard),
+            Some(pool) => session.spend(pool, self.whole.clone(), tokens, next, heard),
+            None => session.generate(self.whole.clone(), tokens, next, heard),
         }
     }
 

@@ -26,17 +26,3 @@ pub const MASKS: [(&str, Masks); 2] = [("seeded", Masks::Seeded), ("sent", Masks
 pub fn name<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
     table.iter().find(|(_, known)| known == value).map_or("ideal", |(name, _)| name)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_value_has_one_name_of_its_own() {
-        assert_eq!(REVEALS.map(|(_, value)| name(&REVEALS, &value)), ["logits", "token"]);
-        let sources = ["silent", "softspoken2", "softspoken4", "softspoken8"];
-        assert_eq!(OT_SOURCES.map(|(_, value)| name(&OT_SOURCES, &value)), sources);
-        assert_eq!(PACKINGS.map(|(_, value)| name(&PACKINGS, &value)), ["auto", "never", "always"]);
-        assert_eq!(MASKS.map(|(_, value)| name(&MASKS, &value)), ["seeded", "sent"]);
-    }
-}

@@ -5,19 +5,12 @@ use planner::{Plan, Planner};
 use protocols::{FixedLoader, Needs};
 
 use crate::Error;
-use crate::terms::{Observer, Request, Silent, Terms};
+use crate::terms::{Observer, Request, Terms};
 
-/// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
-/// same for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
-/// ([`Drafts::rate`](model::Drafts::rate)).
-pub fn needs(spec: &ModelSpec, frac_bits: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
-    needs_watched(spec, frac_bits, terms, request, &Silent)
-}
-
-/// Ends planning when the observer says that nobody wants it any more; passes keep what is expected.
-struct Planning<'a> {
-    observer: &'a dyn Observer,
-    schedule: Schedule,
+/// Ends planning when the observer says that nobody wants it any more; passes keep what the schedule says.
+pub(crate) struct Planning<'a> {
+    pub(crate) observer: &'a dyn Observer,
+    pub(crate) schedule: Schedule,
 }
 
 impl Hooks<Plan> for Planning<'_> {
@@ -30,8 +23,10 @@ impl Hooks<Plan> for Planning<'_> {
     }
 }
 
-/// [`needs`], which `observer` may end: it takes a while, and no message comes meanwhile.
-pub(crate) fn needs_watched(
+/// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
+/// same for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
+/// ([`Drafts::rate`](model::Drafts::rate)). The observer may end it: it takes a while, and no message comes meanwhile.
+pub(crate) fn needs(
     spec: &ModelSpec,
     frac_bits: &[u32],
     terms: &Terms,
@@ -86,7 +81,7 @@ mod tests {
         let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
         let request = Request::from(Lengths { prompt: 2, tokens: 1000 });
         let observer = Impatient::default();
-        let planned = needs_watched(&spec, &frac_bits, &two_phases(), &request, &observer);
+        let planned = needs(&spec, &frac_bits, &two_phases(), &request, &observer);
         assert!(matches!(planned, Err(Error::Model(model::Error::Abandoned))));
         assert_eq!(observer.0.get(), 3);
     }

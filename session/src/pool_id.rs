@@ -3,11 +3,11 @@
 use std::fmt;
 
 use rand::Rng;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// Names the two files that belong together. Text: 32 hexadecimal digits in lower case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+/// Names the two files that belong together. Text: 32 hexadecimal digits in lower case. Where nobody reads it, it is
+/// its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PoolId(pub [u8; 16]);
 
 impl PoolId {
@@ -25,9 +25,19 @@ impl fmt::Display for PoolId {
     }
 }
 
-impl From<PoolId> for String {
-    fn from(id: PoolId) -> String {
-        id.to_string()
+impl Serialize for PoolId {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if to.is_human_readable() { to.collect_str(self) } else { self.0.serialize(to) }
+    }
+}
+
+impl<'de> Deserialize<'de> for PoolId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        if from.is_human_readable() {
+            String::deserialize(from)?.try_into().map_err(D::Error::custom)
+        } else {
+            Deserialize::deserialize(from).map(PoolId)
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use model::{Lengths, Next, Sampler};
 use mpcache::PolicySpec;
 use report::Phases;
+use session::party::chat::{Slices, slices};
 use session::party::{ChatSession, ClientOptions, PublicModel, Silent, Terms};
 use tokenizer::{ChatTemplate, Tokenizer};
 
@@ -96,8 +97,8 @@ pub struct Chat {
     transcript: Transcript,
     costs: Costs,
     clear: Option<Clear>,
-    /// Slices of the next turn that are there, and all of them.
-    slices: (usize, usize),
+    /// Those of the next turn.
+    slices: Slices,
     /// When the server last heard from this client.
     heard: Instant,
 }
@@ -136,9 +137,10 @@ impl Chat {
         let longest = Lengths { prompt: options.turn_tokens, tokens: options.tokens };
         // A turn begins with the last token of the answer before it.
         let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
-        let slices = (0, if terms.protocol.preprocess { session::party::chat::slices(bound) } else { 0 });
+        let of = if terms.protocol.preprocess { slices(bound) } else { 0 };
         let opened = if pads { opened.padding_answers() } else { opened };
-        let session = opened.chat(bound, options.stop_at_eos, listener)?;
+        let opened = if options.stop_at_eos { opened.stopping_at_eos() } else { opened };
+        let session = opened.chat(bound, listener)?;
         Ok(Chat {
             network: client.network.to_string(),
             script: Script::new(template, options.system.clone()),
@@ -154,7 +156,7 @@ impl Chat {
             sampler,
             transcript,
             clear,
-            slices,
+            slices: Slices { ready: 0, of },
         })
     }
 
@@ -177,8 +179,8 @@ impl Chat {
     pub fn prepared(&self) -> Readiness {
         let of = self.longest.prompt + self.longest.tokens;
         match self.slices {
-            (_, 0) => Readiness::default(),
-            (done, all) => Readiness { tokens: (of * done).div_ceil(all), of },
+            Slices { of: 0, .. } => Readiness::default(),
+            slices => Readiness { tokens: (of * slices.ready).div_ceil(slices.of), of },
         }
     }
 
@@ -244,7 +246,7 @@ impl Chat {
     /// The parties drop their caches.
     fn reread(&mut self) -> Result<(), Error> {
         self.session.reset()?;
-        self.slices.0 = 0;
+        self.slices.ready = 0;
         self.clear.iter_mut().for_each(Clear::reset);
         Ok(())
     }
@@ -288,7 +290,7 @@ impl Chat {
                 return Err(error.into());
             }
         };
-        (self.slices.0, self.heard) = (0, Instant::now());
+        (self.slices.ready, self.heard) = (0, Instant::now());
         let text = self.transcript.end()?;
         self.script.answered(step, &text);
         let check = self.clear.as_mut().map(|clear| clear.turn(&read, &turn.generation)).transpose()?;

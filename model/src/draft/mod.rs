@@ -28,7 +28,7 @@ use crate::Error;
 /// The most tokens that are guessed for a pass.
 pub const MAX_DRAFTED: usize = 64;
 
-/// Units of [`Drafts::rate`] on the wire.
+/// Units of [`Drafts::rate`] where it is stated.
 const THOUSAND: u32 = 1000;
 
 /// Tokens that a pass is expected to keep unless told otherwise. It is less than what looking up keeps of most texts:
@@ -37,11 +37,28 @@ pub const DEFAULT_RATE: f64 = 1.25;
 
 /// The drafts that both parties agree on: public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stated")]
 pub struct Drafts {
     tokens: u32,
     /// In thousandths.
     rate: u32,
     steady: bool,
+}
+
+/// Drafts that somebody states, before they are checked.
+#[derive(Deserialize)]
+struct Stated {
+    tokens: u32,
+    rate: u32,
+    steady: bool,
+}
+
+impl TryFrom<Stated> for Drafts {
+    type Error = Error;
+
+    fn try_from(Stated { tokens, rate, steady }: Stated) -> Result<Self, Error> {
+        Ok(Drafts { steady, ..Drafts::new(tokens as usize, f64::from(rate) / f64::from(THOUSAND))? })
+    }
 }
 
 impl Drafts {
@@ -92,23 +109,6 @@ impl Drafts {
     /// Tokens that the passes of steady drafts may keep instead of one; `None` unless the drafts are steady.
     pub fn schedule(self) -> Option<Schedule> {
         self.steady.then(|| self.expected())
-    }
-
-    /// As a request states them.
-    pub fn to_words(drafts: Option<Self>) -> [u32; 3] {
-        drafts.map_or([0; 3], |Drafts { tokens, rate, steady }| [tokens, rate, steady.into()])
-    }
-
-    /// The drafts that a request states in these words; `None` if no drafts are like this.
-    pub fn from_words(words: [u32; 3]) -> Option<Option<Self>> {
-        match words {
-            [0, 0, 0] => Some(None),
-            [tokens, rate, steady @ (0 | 1)] => {
-                let drafts = Drafts::new(tokens as usize, f64::from(rate) / f64::from(THOUSAND)).ok()?;
-                Some(Some(Drafts { steady: steady == 1, ..drafts }))
-            }
-            _ => None,
-        }
     }
 
     /// Tokens that each pass keeps if all goes as expected.
@@ -202,16 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_states_drafts_in_one_way() {
-        let some = Drafts::new(64, 1.234).unwrap();
-        for drafts in [None, Some(Drafts::new(1, 2.0).unwrap()), Some(some), Some(some.steady())] {
-            assert_eq!(Drafts::from_words(Drafts::to_words(drafts)), Some(drafts));
+    fn drafts_that_are_stated_are_checked() {
+        for drafts in [Drafts::new(1, 2.0).unwrap(), Drafts::new(64, 1.234).unwrap().steady()] {
+            let stated = serde_json::to_string(&drafts).unwrap();
+            assert_eq!(serde_json::from_str::<Drafts>(&stated).unwrap(), drafts);
         }
-        for [a, b] in [[0, 1], [0, 1000], [1, 0], [1, 999], [1, 2001], [65, 1000], [u32::MAX, u32::MAX]] {
-            assert_eq!(Drafts::from_words([a, b, 0]), None, "{a}, {b}");
-        }
-        for words in [[0, 0, 1], [1, 1000, 2], [1, 1000, u32::MAX]] {
-            assert_eq!(Drafts::from_words(words), None, "{words:?}");
+        for (tokens, rate) in [(0, 1), (0, 1000), (1, 0), (1, 999), (1, 2001), (65, 1000), (u32::MAX, u32::MAX)] {
+            let stated = Stated { tokens, rate, steady: false };
+            assert!(Drafts::try_from(stated).is_err(), "{tokens}, {rate}");
         }
     }
 

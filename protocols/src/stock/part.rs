@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Most parts of one whole. Every part costs base OTs, so many more would cost more than they save.
 pub const MAX_PARTS: u32 = 256;
 
 /// Part `number` of `of`, counted from 1. Text: `2/4`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(u32, u32)", into = "(u32, u32)")]
 pub struct Part {
     of: u32,
     number: u32,
@@ -63,6 +65,20 @@ impl Part {
     /// All parts of the same whole in order, this one among them.
     pub fn all(self) -> impl Iterator<Item = Part> {
         (1..=self.of).map(move |number| Part { number, ..self })
+    }
+}
+
+impl From<Part> for (u32, u32) {
+    fn from(part: Part) -> Self {
+        (part.number, part.of)
+    }
+}
+
+impl TryFrom<(u32, u32)> for Part {
+    type Error = PartError;
+
+    fn try_from((number, of): (u32, u32)) -> Result<Self, PartError> {
+        Part::new(number, of)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use model::ModelSpec;
 
-use super::opening::SessionKind;
+use super::opening::{MAX_KEPT, SessionKind};
 use super::{Limits, Request, Terms, chat};
 use crate::Error;
 use crate::pool::PoolError;
@@ -26,6 +26,9 @@ impl SessionKind {
             }
             SessionKind::Fill { .. } | SessionKind::Spend(_) if !terms.protocol.preprocess => {
                 return Err(PoolError::OnePhase.into());
+            }
+            SessionKind::Fill { kept: Some(kept), .. } if kept.len() > MAX_KEPT => {
+                return Err(Error::Limit { what: "files of pools", got: kept.len(), limit: MAX_KEPT });
             }
             SessionKind::Generate | SessionKind::Fill { .. } | SessionKind::Spend(_) => {}
         }
@@ -107,16 +110,17 @@ mod tests {
                 let session = ClientSession::open(channel, &Caller::default(), &terms, &ClientOptions::default())?;
                 let session = if request.pad_answer { session.padding_answers() } else { session };
                 let session = request.draft.into_iter().fold(session, ClientSession::drafting);
-                let (ids, stop) = (vec![1; prompt], request.stop_at_eos);
+                let session = if request.stop_at_eos { session.stopping_at_eos() } else { session };
+                let ids = vec![1; prompt];
                 match kind {
                     SessionKind::Fill { .. } => {
                         session.fill(request.lengths, &dir.path().join("pool"), &mut Silent).map(drop)
                     }
-                    SessionKind::Chat => session.chat(request.lengths, stop, &mut Silent).map(drop),
+                    SessionKind::Chat => session.chat(request.lengths, &mut Silent).map(drop),
                     SessionKind::Generate | SessionKind::Spend(_) => {
                         let whole = if request.padded { Prompt::padded(&ids, prompt)? } else { (&ids).into() };
                         let next = Next::Pick(&mut Sampler::greedy());
-                        session.generate(whole, tokens, stop, next, &mut Silent).map(drop)
+                        session.generate(whole, tokens, next, &mut Silent).map(drop)
                     }
                 }
             });

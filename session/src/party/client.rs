@@ -24,6 +24,7 @@ pub struct ClientSession {
     terms: Terms,
     model: PublicModel,
     draft: Option<Drafts>,
+    stop_at_eos: bool,
     pad_answer: bool,
     /// When it began.
     since: Instant,
@@ -50,6 +51,7 @@ impl ClientSession {
             terms: terms.clone(),
             model,
             draft: None,
+            stop_at_eos: false,
             pad_answer: false,
             since,
             kept: None,
@@ -62,8 +64,13 @@ impl ClientSession {
         ClientSession { draft: Some(draft), ..self }
     }
 
-    /// This session, where a text that ends at its end-of-text token goes on to the next [`bucket`](model::bucket) of
-    /// tokens, which nobody sees: the server learns the bucket alone.
+    /// This session, where a text or an answer ends at an end-of-text token.
+    pub fn stopping_at_eos(self) -> Self {
+        ClientSession { stop_at_eos: true, ..self }
+    }
+
+    /// This session, where a text that [ends](Self::stopping_at_eos) at its end-of-text token goes on to the next
+    /// [`bucket`](model::bucket) of tokens, which nobody sees: the server learns the bucket alone.
     pub fn padding_answers(self) -> Self {
         ClientSession { pad_answer: true, ..self }
     }
@@ -88,11 +95,10 @@ impl ClientSession {
         self,
         prompt: impl Into<Prompt>,
         tokens: usize,
-        stop_at_eos: bool,
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        self.run(prompt.into(), tokens, stop_at_eos, None, next, observer)
+        self.run(prompt.into(), tokens, None, next, observer)
     }
 
     /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: the files of all its parts are
@@ -107,30 +113,29 @@ impl ClientSession {
         pool: PoolSet,
         prompt: impl Into<Prompt>,
         tokens: usize,
-        stop_at_eos: bool,
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        self.run(prompt.into(), tokens, stop_at_eos, Some(pool), next, observer)
+        self.run(prompt.into(), tokens, Some(pool), next, observer)
+    }
+
+    /// The request for these lengths.
+    fn request(&self, lengths: Lengths) -> Request {
+        let ClientSession { stop_at_eos, pad_answer, draft, .. } = *self;
+        Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, draft, ..lengths.into() }
     }
 
     fn run(
         self,
         prompt: Prompt,
         tokens: usize,
-        stop_at_eos: bool,
         pool: Option<PoolSet>,
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         let ids = prompt.ids();
-        let request = &Request {
-            lengths: Lengths { prompt: ids.len(), tokens },
-            stop_at_eos,
-            pad_answer: stop_at_eos && self.pad_answer,
-            padded: prompt.padding().is_some(),
-            draft: self.draft,
-        };
+        let request =
+            &Request { padded: prompt.padding().is_some(), ..self.request(Lengths { prompt: ids.len(), tokens }) };
         let kind = pool.as_ref().map_or(SessionKind::Generate, |pool| SessionKind::Spend(pool.ids()));
         self.model.spec.check_ids(ids)?;
         kind.validate(request, &self.model.spec, &self.terms, &Limits::NONE)?;
@@ -140,7 +145,7 @@ impl ClientSession {
             Some(pool) => {
                 // Before the planning, which takes a while.
                 pool.check_bound(request)?;
-                let purpose = Purpose::watched(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
+                let purpose = Purpose::new(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
                 let purposes = purpose.parts(pool.last())?;
                 pool.check(&purposes, request)?;
                 Some((pool, purposes))
@@ -166,16 +171,15 @@ impl ClientSession {
         Ok(finish(&mut engine, &terms, request, generation, recorder))
     }
 
-    /// Opens a chat whose turns have at most the lengths `bound`. With `stop_at_eos` an answer ends at the end of a
-    /// text.
+    /// Opens a chat whose turns have at most the lengths `bound`.
     ///
     /// # Errors
     /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
     /// ([`Error::TalkPolicy`]) or would choose among padding ([`model::Error::PaddedPolicy`]); [`Error::Refused`] if
     /// the server will not do as much.
-    pub fn chat(self, bound: Lengths, stop_at_eos: bool, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
-        let ClientSession { mut channel, terms, model: public, draft, pad_answer, since, .. } = self;
-        let bound = Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, draft, ..bound.into() };
+    pub fn chat(self, bound: Lengths, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
+        let bound = self.request(bound);
+        let ClientSession { mut channel, terms, model: public, since, .. } = self;
         SessionKind::Chat.validate(&bound, &public.spec, &terms, &Limits::NONE)?;
         opening::ask(&mut channel, &bound, &SessionKind::Chat)?;
         let model = shapes(&public, &terms)?;
@@ -208,7 +212,7 @@ impl ClientSession {
         let ClientSession { mut channel, server, terms, model: public, kept, .. } = self;
         let (request, kind) = (Request::from(bound), SessionKind::Fill { part, kept });
         kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
-        let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
+        let purpose = Purpose::new(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
         opening::ask(&mut channel, &request, &kind)?;
         let id = opening::learn_pool(&mut channel)?;

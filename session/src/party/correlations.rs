@@ -5,7 +5,7 @@ use protocols::{FixedWeight, Needs, Secure, Stock, check_space};
 
 use super::{Observer, PublicModel, Request, Terms, opening};
 use crate::Error;
-use crate::needs::needs_watched;
+use crate::needs::needs;
 use crate::pool::{PoolSet, Purpose, Waiting, Written};
 use crate::pool_error::LOST;
 
@@ -29,7 +29,7 @@ pub(super) fn ready(
     if !terms.protocol.preprocess {
         return Ok(());
     }
-    let needs = needs_watched(&model.spec, &model.frac_bits, terms, request, &*observer)?;
+    let needs = needs(&model.spec, &model.frac_bits, terms, request, &*observer)?;
     match stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_| ())?;
@@ -68,7 +68,7 @@ fn prepare(
 /// [`crate::pool`].
 pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Result<(), Error> {
     channel.ledger_mut().set_phase(Phase::Offline);
-    in_scope(channel, |channel| {
+    opening::scoped(channel, SCOPE, |channel| {
         opening::send_verdict(channel, READY, drafted.as_ref().err())?;
         let draft = drafted?;
         opening::receive_verdict(channel, READY)?;
@@ -86,7 +86,7 @@ pub(super) fn keep_for_client(
     waiting: &Waiting,
 ) -> Result<(), Error> {
     channel.ledger_mut().set_phase(Phase::Offline);
-    in_scope(channel, |channel| {
+    opening::scoped(channel, SCOPE, |channel| {
         receive_word(channel, READY)?;
         let mine = drafted.and_then(|draft| Ok(waiting.begin(draft)?));
         opening::send_verdict(channel, READY, mine.as_ref().err())?;
@@ -105,7 +105,7 @@ pub(super) fn keep_for_client(
 /// The client claims its pool, booked as `setup` as the request is, and learns whether the server has claimed its
 /// part.
 pub(super) fn spend(channel: &mut Channel, claimed: Result<Stock, Error>) -> Result<Stock, Error> {
-    in_scope(channel, |channel| {
+    opening::scoped(channel, SCOPE, |channel| {
         opening::send_verdict(channel, CLAIMED, claimed.as_ref().err())?;
         let stock = claimed?;
         opening::receive_verdict(channel, CLAIMED)?;
@@ -115,7 +115,7 @@ pub(super) fn spend(channel: &mut Channel, claimed: Result<Stock, Error>) -> Res
 
 /// The server claims its part when the client has claimed its own, and removes it when the client has lost its own.
 pub(super) fn spend_for_client(channel: &mut Channel, pool: PoolSet, purposes: &[Purpose]) -> Result<Stock, Error> {
-    in_scope(channel, |channel| {
+    opening::scoped(channel, SCOPE, |channel| {
         match receive_word(channel, CLAIMED) {
             Err(Error::Withdrawn { reason }) if reason.starts_with(LOST) => {
                 pool.discard()?;
@@ -135,15 +135,6 @@ fn receive_word(channel: &mut Channel, step: &'static str) -> Result<(), Error> 
         Error::Refused { reason } => Error::Withdrawn { reason },
         other => other,
     })
-}
-
-/// Runs `steps` under [`SCOPE`].
-fn in_scope<T>(channel: &mut Channel, steps: impl FnOnce(&mut Channel) -> Result<T, Error>) -> Result<T, Error> {
-    let depth = channel.ledger().depth();
-    channel.ledger_mut().enter(SCOPE);
-    let result = steps(channel);
-    channel.ledger_mut().leave_to(depth);
-    result
 }
 
 /// The accounts of [`keep`] and [`keep_for_client`].

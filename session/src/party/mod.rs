@@ -14,12 +14,12 @@
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](model::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
 //! | chat template: a [`ChatTemplate`](tokenizer::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](tokenizer::MAX_TEMPLATE_BYTES) |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text, 2 if the prompt may be padded and 4 if the answer is padded behind its end; 0 to generate (guesses in a pass, the thousandth tokens that it is expected to keep, and 1 for a steady draft, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32; then 1 if the client has no pools but those whose ids follow, else 0, u32; and zeros), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first and each id of a pool that the client has |
+//! | request: a [`Request`] and the purpose of the session, as `postcard` writes a structure (`Message` in `party/opening.rs`). The purpose is to generate, to fill a part of a pool, to generate from the pool whose parts have the ids that follow, or a chat, whose turns have at most these lengths | client | 13, and what draft, part and ids take: 16 for each id of a part, or of a pool that the client has |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
 //! Then come base OTs, and the generation follows. In a two-phase session ([`protocols::Options::preprocess`]) the
-//! correlations that [`needs`] lists are made in between. With `stop_at_eos` the client sends one more byte after
+//! correlations that the session takes from its stock are made in between. With `stop_at_eos` the client sends one more byte after
 //! each pass; where answers are padded ([`Request::pad_answer`]) it does so after the passes alone that fill a
 //! [`bucket`](model::bucket). With a draft ([`Request::draft`]) it sends how many tokens a pass keeps, a byte, after
 //! each pass that may keep several; the server refuses a number that no such pass keeps.
@@ -64,6 +64,7 @@ mod plan;
 mod prompt;
 mod recorder;
 mod server;
+mod wire;
 
 use net::Entry;
 use protocols::Part;
@@ -76,7 +77,6 @@ pub use plan::{Planned, SessionPlan};
 pub use prompt::Prompt;
 pub use server::{ModelServer, ServerBuilder};
 
-pub use crate::needs::needs;
 use crate::pool::PoolId;
 pub use crate::terms::{
     Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Observer, PublicModel, Request, Silent, Terms,

@@ -4,8 +4,10 @@ use engine::LogitBits;
 use model::{Drafts, Lengths, ModelSpec};
 use net::{Channel, Field, Handshake, NetError, Role};
 use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
+use serde::{Deserialize, Serialize};
 use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
+use super::wire::{self, malformed};
 use super::{ClientOptions, PublicModel, Request, Terms};
 use crate::Error;
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
@@ -14,7 +16,7 @@ use crate::pool::PoolId;
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
 /// number work together.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// The field of the handshake that states it.
 const PROTOCOL_FIELD: &str = "protocol";
 /// Longest shape of a model.
@@ -29,12 +31,10 @@ const FRAC_BITS: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
 const TEMPLATE: &str = "handshake/template";
 const REQUEST: &str = "handshake/request";
-/// Bytes of a request before those about pools.
-const REQUEST_HEAD: usize = 10;
 /// Most files that a client names as those that it has.
-const MAX_KEPT: usize = 4095;
-/// Longest request: to fill a pool, with the names of those that the client has.
-const MAX_REQUEST_BYTES: usize = REQUEST_HEAD + POOL_BYTES * (1 + MAX_KEPT);
+pub(super) const MAX_KEPT: usize = 4095;
+/// Longest request: to fill a pool, with the names of those that the client has, and all else in 32 bytes.
+const MAX_REQUEST_BYTES: usize = 32 + POOL_BYTES * MAX_KEPT;
 const VERDICT: &str = "handshake/verdict";
 const POOL: &str = "handshake/pool";
 const POOL_BYTES: usize = 16;
@@ -49,7 +49,7 @@ const NAME: &str = "name";
 const PREPROCESS: &str = "preprocess";
 
 /// The purpose of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SessionKind {
     /// A generation; what it needs is made in the session.
     Generate,
@@ -64,6 +64,45 @@ pub(super) enum SessionKind {
     Spend(Vec<PoolId>),
     /// Several turns; the request bounds each of them. See [`super::chat`].
     Chat,
+}
+
+/// A request as it is sent. Lengths have four bytes each, so requests of a kind are equally long.
+#[derive(Debug, Serialize, Deserialize)]
+struct Message {
+    #[serde(with = "postcard::fixint::le")]
+    prompt: u32,
+    #[serde(with = "postcard::fixint::le")]
+    tokens: u32,
+    stop_at_eos: bool,
+    pad_answer: bool,
+    padded: bool,
+    draft: Option<Drafts>,
+    kind: SessionKind,
+}
+
+impl Message {
+    /// Lengths beyond 32 bits, which no session has, become the largest.
+    fn new(request: &Request, kind: &SessionKind) -> Self {
+        let Request { lengths: Lengths { prompt, tokens }, stop_at_eos, pad_answer, padded, draft } = *request;
+        let [prompt, tokens] = [prompt, tokens].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        Message { prompt, tokens, stop_at_eos, pad_answer, padded, draft, kind: kind.clone() }
+    }
+
+    /// The request, unless no client means it.
+    fn read(self) -> Result<(Request, SessionKind), NetError> {
+        let Message { prompt, tokens, stop_at_eos, pad_answer, padded, draft, kind } = self;
+        let wrong = match &kind {
+            _ if pad_answer && !stop_at_eos => Some("an answer that does not end is padded".to_owned()),
+            SessionKind::Chat if padded => Some("the prompt of a chat is padded".to_owned()),
+            SessionKind::Spend(ids) if !(1..=MAX_PARTS as usize).contains(&ids.len()) => {
+                Some(format!("a pool has no {} parts", ids.len()))
+            }
+            _ => None,
+        };
+        let lengths = Lengths { prompt: prompt as usize, tokens: tokens as usize };
+        let request = Request { lengths, stop_at_eos, pad_answer, padded, draft };
+        wrong.map_or(Ok((request, kind)), |what| Err(malformed(REQUEST, what)))
+    }
 }
 
 /// The server's part up to and including the verdict, which `accept` gives; fails if the request is refused. In the
@@ -90,7 +129,7 @@ pub(super) fn receive_client<T>(
         }
         None => return Err(malformed(SCOPE, format!("`{PREPROCESS}` is missing")).into()),
     };
-    scoped(channel, |channel| {
+    scoped(channel, SCOPE, |channel| {
         channel.send(SHAPE, shape.as_bytes())?;
         // They lie in MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC.
         let frac_bits: Vec<u8> = model.frac_bits.iter().map(|&bits| bits as u8).collect();
@@ -104,7 +143,7 @@ pub(super) fn receive_client<T>(
         if wants_template {
             channel.send(TEMPLATE, model.template.as_deref().unwrap_or_default())?;
         }
-        let (request, kind) = decode_request(&channel.recv_up_to(REQUEST, MAX_REQUEST_BYTES)?)?;
+        let (request, kind) = wire::receive::<Message>(channel, REQUEST, MAX_REQUEST_BYTES)?.read()?;
         let verdict = accept(&request, kind, &terms);
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
         let accepted = verdict?;
@@ -114,12 +153,12 @@ pub(super) fn receive_client<T>(
 
 /// Names the pool of an [`SessionKind::Fill`] that was accepted.
 pub(super) fn name_pool(channel: &mut Channel, id: PoolId) -> Result<(), Error> {
-    scoped(channel, |channel| Ok(channel.send(POOL, &id.0)?))
+    scoped(channel, SCOPE, |channel| Ok(channel.send(POOL, &id.0)?))
 }
 
 /// Learns the name that the server gives to the pool.
 pub(super) fn learn_pool(channel: &mut Channel) -> Result<PoolId, Error> {
-    scoped(channel, |channel| {
+    scoped(channel, SCOPE, |channel| {
         let mut id = [0; POOL_BYTES];
         id.copy_from_slice(&channel.recv(POOL, POOL_BYTES)?);
         Ok(PoolId(id))
@@ -167,7 +206,7 @@ pub(super) fn meet_server(
     }
     let theirs = agree(&hello, channel)?;
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
-    scoped(channel, |channel| {
+    scoped(channel, SCOPE, |channel| {
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
         let spec: ModelSpec = serde_json::from_slice(&shape)
             .map_err(|e| malformed(SHAPE, printable(&format!("no model has this shape: {e}"), MAX_REASON_BYTES)))?;
@@ -188,9 +227,8 @@ pub(super) fn meet_server(
 
 /// The client's request and the server's verdict on it.
 pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) -> Result<(), Error> {
-    let message = encode_request(request, kind)?;
-    scoped(channel, |channel| {
-        channel.send(REQUEST, &message)?;
+    scoped(channel, SCOPE, |channel| {
+        wire::send(channel, REQUEST, &Message::new(request, kind))?;
         receive_verdict(channel, VERDICT)
     })
 }
@@ -251,93 +289,6 @@ fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
     serde_json::to_string(spec).map_err(|e| model::ConfigError::Json(e.to_string()).into())
 }
 
-fn encode_request(request: &Request, kind: &SessionKind) -> Result<Vec<u8>, Error> {
-    let mut message = Vec::with_capacity(REQUEST_HEAD + POOL_BYTES);
-    for (what, number) in
-        [("tokens of a prompt", request.lengths.prompt), ("tokens to generate", request.lengths.tokens)]
-    {
-        let limit = u32::MAX as usize;
-        let number = u32::try_from(number).map_err(|_| Error::Limit { what, got: number, limit })?;
-        message.extend(number.to_le_bytes());
-    }
-    let flags = u8::from(request.stop_at_eos) | u8::from(request.padded) << 1 | u8::from(request.pad_answer) << 2;
-    match kind {
-        SessionKind::Generate => {
-            message.extend([flags, 0]);
-            Drafts::to_words(request.draft).iter().for_each(|word| message.extend(word.to_le_bytes()));
-            message.resize(REQUEST_HEAD + POOL_BYTES, 0);
-        }
-        SessionKind::Chat if request.draft.is_some() => return Err(Error::DraftChat),
-        SessionKind::Chat => {
-            message.extend([flags, 3]);
-            message.resize(REQUEST_HEAD + POOL_BYTES, 0);
-        }
-        SessionKind::Fill { .. } | SessionKind::Spend(_) if request.draft.is_some() => return Err(Error::DraftPool),
-        SessionKind::Fill { part, kept } => {
-            let got = kept.as_ref().map_or(0, Vec::len);
-            if got > MAX_KEPT {
-                return Err(Error::Limit { what: "files of pools", got, limit: MAX_KEPT });
-            }
-            message.extend([flags, 1]);
-            let numbers = [part.number(), part.of(), u32::from(kept.is_some()), 0];
-            numbers.iter().for_each(|number| message.extend(number.to_le_bytes()));
-            kept.iter().flatten().for_each(|id| message.extend(id.0));
-        }
-        SessionKind::Spend(ids) => {
-            message.extend([flags, 2]);
-            ids.iter().for_each(|id| message.extend(id.0));
-        }
-    }
-    Ok(message)
-}
-
-fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
-    let Some((&[p0, p1, p2, p3, t0, t1, t2, t3, flags, kind], rest)) = message.split_first_chunk() else {
-        return Err(malformed(REQUEST, format!("{} bytes are too few", message.len())));
-    };
-    let (fields, beyond) = rest.as_chunks::<POOL_BYTES>();
-    // An answer that does not end is not padded.
-    if flags > 7 || flags & 5 == 4 {
-        return Err(malformed(REQUEST, format!("the ninth byte is {flags}")));
-    }
-    if !beyond.is_empty() {
-        return Err(malformed(REQUEST, format!("{} bytes are no number of ids", rest.len())));
-    }
-    let number = |bytes| u32::from_le_bytes(bytes);
-    let mut draft = None;
-    let kind = match (kind, fields) {
-        (0, [[k0, k1, k2, k3, r0, r1, r2, r3, s0, s1, s2, s3, 0, 0, 0, 0]]) => {
-            let words = [[k0, k1, k2, k3], [r0, r1, r2, r3], [s0, s1, s2, s3]].map(|word| number(word.map(|b| *b)));
-            let stated = Drafts::from_words(words);
-            draft = stated.ok_or_else(|| malformed(REQUEST, format!("no draft has the numbers {words:?}")))?;
-            SessionKind::Generate
-        }
-        (1, [[n0, n1, n2, n3, o0, o1, o2, o3, told @ 0..=1, 0, 0, 0, 0, 0, 0, 0], kept @ ..])
-            if *told == 1 || kept.is_empty() =>
-        {
-            let part = Part::new(number([*n0, *n1, *n2, *n3]), number([*o0, *o1, *o2, *o3]));
-            let part = part.map_err(|e| malformed(REQUEST, e.to_string()))?;
-            // The length of the message bounds their number.
-            SessionKind::Fill { part, kept: (*told == 1).then(|| kept.iter().copied().map(PoolId).collect()) }
-        }
-        (2, [_, ..]) if fields.len() <= MAX_PARTS as usize => {
-            SessionKind::Spend(fields.iter().copied().map(PoolId).collect())
-        }
-        (3, [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]]) if flags & 2 == 0 => SessionKind::Chat,
-        (0..=3, _) => return Err(malformed(REQUEST, "what follows the tenth byte does not belong to it")),
-        _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2, 3")),
-    };
-    let length = |bytes| number(bytes) as usize;
-    let request = Request {
-        lengths: Lengths { prompt: length([p0, p1, p2, p3]), tokens: length([t0, t1, t2, t3]) },
-        stop_at_eos: flags & 1 == 1,
-        pad_answer: flags & 4 == 4,
-        padded: flags & 2 == 2,
-        draft,
-    };
-    Ok((request, kind))
-}
-
 /// Passes `result` on; if the peer's data was bad, the peer hears at which step.
 pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) -> Result<T, Error> {
     if let Some(step) = result.as_ref().err().and_then(Error::net).and_then(NetError::bad_step) {
@@ -346,17 +297,17 @@ pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) ->
     result
 }
 
-/// Runs `steps` under [`SCOPE`], which is closed on failure too.
-fn scoped<T>(channel: &mut Channel, steps: impl FnOnce(&mut Channel) -> Result<T, Error>) -> Result<T, Error> {
+/// Runs `steps` under `scope`, which is closed on failure too.
+pub(super) fn scoped<T>(
+    channel: &mut Channel,
+    scope: &str,
+    steps: impl FnOnce(&mut Channel) -> Result<T, Error>,
+) -> Result<T, Error> {
     let depth = channel.ledger().depth();
-    channel.ledger_mut().enter(SCOPE);
+    channel.ledger_mut().enter(scope);
     let result = steps(channel);
     channel.ledger_mut().leave_to(depth);
     result
-}
-
-fn malformed(step: &'static str, what: impl Into<String>) -> NetError {
-    NetError::Malformed { step, what: what.into() }
 }
 
 #[cfg(test)]
@@ -370,31 +321,46 @@ mod tests {
         assert_eq!(told, "a file of the server's fails: permission denied");
     }
 
+    fn encode(request: &Request, kind: &SessionKind) -> Vec<u8> {
+        wire::encode(REQUEST, &Message::new(request, kind)).unwrap()
+    }
+
+    fn decode(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
+        wire::decode::<Message>(REQUEST, message).and_then(Message::read)
+    }
+
+    const REQUESTED: Request = Request {
+        lengths: Lengths { prompt: 300, tokens: 70_000 },
+        stop_at_eos: true,
+        pad_answer: false,
+        padded: false,
+        draft: None,
+    };
+
+    fn ids(count: usize) -> Vec<PoolId> {
+        (0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect()
+    }
+
+    fn fill(number: u32, of: u32, kept: Option<usize>) -> SessionKind {
+        SessionKind::Fill { part: Part::new(number, of).unwrap(), kept: kept.map(ids) }
+    }
+
     /// [`PROTOCOL`], and the digest of what `requests_raise_the_number` encodes.
-    const PINNED: (u32, &str) = (1, "1c10d2ce303f2f2a");
+    const PINNED: (u32, &str) = (2, "85bd50717bab42f7");
 
     #[test]
     fn requests_raise_the_number() {
-        let request = Request {
-            lengths: Lengths { prompt: 300, tokens: 70_000 },
-            stop_at_eos: true,
-            pad_answer: false,
-            padded: false,
-            draft: None,
-        };
-        let drafted = Request { draft: Some(Drafts::new(4, 1.5).unwrap()), ..request };
-        let padded = Request { padded: true, pad_answer: true, ..request };
-        let ids = vec![PoolId([7; POOL_BYTES]), PoolId([9; POOL_BYTES])];
-        let part = Part::new(3, 4).unwrap();
+        let drafted = Request { draft: Some(Drafts::new(4, 1.5).unwrap()), ..REQUESTED };
+        let padded = Request { padded: true, pad_answer: true, ..REQUESTED };
         let messages = [
             (drafted, SessionKind::Generate),
             (padded, SessionKind::Generate),
-            (request, SessionKind::Chat),
-            (request, SessionKind::Fill { part, kept: None }),
-            (request, SessionKind::Fill { part, kept: Some(ids.clone()) }),
-            (request, SessionKind::Spend(ids)),
+            (REQUESTED, SessionKind::Chat),
+            (REQUESTED, fill(3, 4, None)),
+            (REQUESTED, fill(3, 4, Some(2))),
+            (REQUESTED, SessionKind::Spend(ids(2))),
         ]
-        .map(|(request, kind)| encode_request(&request, &kind).unwrap());
+        .map(|(request, kind)| encode(&request, &kind));
         let digest = blake3::hash(&messages.concat()).to_hex();
         assert_eq!(
             (PROTOCOL, &digest[..16]),
@@ -404,85 +370,50 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_one_encoding() {
-        let request = |kind: u8| Request {
-            lengths: Lengths { prompt: 7, tokens: 300 },
-            stop_at_eos: kind % 2 == 1,
-            pad_answer: kind == 1,
-            padded: kind > 1,
-            draft: None,
-        };
-        let ids = |count: u32| SessionKind::Spend((0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect());
-        let part = |number, of| SessionKind::Fill { part: Part::new(number, of).unwrap(), kept: None };
-        let keeping =
-            |count: usize| SessionKind::Fill { part: Part::WHOLE, kept: Some(vec![PoolId::random(); count]) };
-        let kinds = [
-            SessionKind::Chat,
-            SessionKind::Generate,
-            part(1, 1),
-            part(3, 4),
-            part(256, 256),
-            ids(1),
-            ids(3),
-            ids(MAX_PARTS),
-            keeping(0),
-            keeping(MAX_KEPT),
-        ];
-        for (at, kind) in (0..4).cycle().zip(kinds) {
-            let message = encode_request(&request(at), &kind).unwrap();
-            assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
-            assert_eq!(decode_request(&message).unwrap(), (request(at), kind));
-        }
+    fn a_request_comes_back_or_is_refused() {
         let draft = Drafts::new(4, 1.5).unwrap();
-        let drafted = Request { draft: Some(draft), ..request(0) };
-        for request in [Request { draft: Some(draft.steady()), ..drafted }, drafted] {
-            let message = encode_request(&request, &SessionKind::Generate).unwrap();
-            assert_eq!(message.len(), REQUEST_HEAD + POOL_BYTES);
-            assert_eq!(decode_request(&message).unwrap(), (request, SessionKind::Generate));
+        for (request, kind) in [
+            (REQUESTED, SessionKind::Chat),
+            (Request { draft: Some(draft), ..REQUESTED }, SessionKind::Generate),
+            (Request { draft: Some(draft.steady()), padded: true, ..REQUESTED }, SessionKind::Generate),
+            (Request { pad_answer: true, ..REQUESTED }, fill(256, 256, None)),
+            (REQUESTED, SessionKind::Spend(ids(1))),
+            (REQUESTED, SessionKind::Spend(ids(MAX_PARTS as usize))),
+            (REQUESTED, fill(1, 1, Some(0))),
+            (REQUESTED, fill(256, 256, Some(MAX_KEPT))),
+        ] {
+            let message = encode(&request, &kind);
+            assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
+            assert_eq!(decode(&message).unwrap(), (request, kind));
         }
-        let beyond = encode_request(&request(0), &keeping(MAX_KEPT + 1));
-        assert!(matches!(beyond, Err(Error::Limit { got: 4096, limit: MAX_KEPT, .. })));
-        for kind in [part(1, 1), ids(1)] {
-            assert!(matches!(encode_request(&drafted, &kind), Err(Error::DraftPool)), "{kind:?}");
+        let short = Request::from(Lengths { prompt: 1, tokens: 1 });
+        let plain = encode(&short, &SessionKind::Generate);
+        assert_eq!(plain.len(), encode(&REQUESTED, &SessionKind::Generate).len(), "whatever the lengths");
+        for (request, kind) in [
+            (Request { pad_answer: true, ..short }, SessionKind::Generate),
+            (Request { padded: true, ..short }, SessionKind::Chat),
+            (short, SessionKind::Spend(ids(0))),
+            (short, SessionKind::Spend(ids(1 + MAX_PARTS as usize))),
+        ] {
+            let refused = decode(&encode(&request, &kind));
+            assert!(matches!(refused, Err(NetError::Malformed { step: REQUEST, .. })), "{request:?}, {kind:?}");
         }
-        let head = |kind: u8| [7, 0, 0, 0, 2, 0, 0, 0, 0, kind];
-        let field = |values: [u32; 4]| values.map(u32::to_le_bytes).concat();
-        let bad = [
-            Vec::new(),
-            head(0)[..9].to_vec(),
-            head(0).to_vec(),
-            head(2).to_vec(),
-            [&head(0)[..], &[0; 15]].concat(),
-            [&head(2)[..], &[0; 17]].concat(),
-            [&head(0)[..], &field([0, 0, 0, 1])].concat(),
-            [&head(0)[..], &[0; 32]].concat(),
-            [&head(0)[..], &field([0, 1000, 0, 0])].concat(),
-            [&head(0)[..], &field([4, 999, 0, 0])].concat(),
-            [&head(0)[..], &field([4, 5001, 0, 0])].concat(),
-            [&head(0)[..], &field([65, 1000, 0, 0])].concat(),
-            [&head(0)[..], &field([4, 1500, 2, 0])].concat(),
-            [&head(0)[..], &field([4, 1500, 0, 1])].concat(),
-            [&[7, 0, 0, 0, 2, 0, 0, 0, 4, 0][..], &[0; 16]].concat(),
-            [&[7, 0, 0, 0, 2, 0, 0, 0, 9, 0][..], &[0; 16]].concat(),
-            [&head(4)[..], &[0; 16]].concat(),
-            head(3).to_vec(),
-            [&[7, 0, 0, 0, 2, 0, 0, 0, 2, 3][..], &[0; 16]].concat(),
-            [&head(3)[..], &field([0, 0, 0, 1])].concat(),
-            [&head(1)[..], &field([0, 0, 0, 0])].concat(),
-            [&head(1)[..], &field([0, 1, 0, 0])].concat(),
-            [&head(1)[..], &field([5, 4, 0, 0])].concat(),
-            [&head(1)[..], &field([1, 257, 0, 0])].concat(),
-            [&head(1)[..], &field([1, 1, 0, 1])].concat(),
-            [&head(1)[..], &field([1, 1, 2, 0])].concat(),
-            [&head(1)[..], &field([1, 1, 1, 0]), &[0; 15]].concat(),
-            [&head(2)[..], &[0; POOL_BYTES].repeat(1 + MAX_PARTS as usize)].concat(),
-            [&head(1)[..], &field([1, 1, 0, 0]), &[0; 16]].concat(),
-        ];
-        for message in bad {
-            assert!(
-                matches!(decode_request(&message), Err(NetError::Malformed { step: REQUEST, .. })),
-                "{message:?}"
-            );
+        // Behind the lengths: three flags, whether there is a draft, the kind, and what belongs to it.
+        let head = &plain[..8];
+        for rest in [
+            &[0, 0, 0, 0, 4][..],
+            &[0, 2, 0, 0, 0],
+            &[0, 0, 0, 2, 0],
+            &[0, 0, 0, 1, 0, 0xe8, 7, 0, 0],
+            &[0, 0, 0, 1, 4, 0xe7, 7, 0, 0],
+            &[0, 0, 0, 1, 65, 0xe8, 7, 0, 0],
+            &[0, 0, 0, 1, 4, 0xe8, 7, 2, 0],
+            &[0, 0, 0, 0, 1, 0, 1, 0],
+            &[0, 0, 0, 0, 1, 5, 4, 0],
+            &[0, 0, 0, 0, 1, 1, 0x81, 2, 0],
+        ] {
+            let refused = decode(&[head, rest].concat());
+            assert!(matches!(refused, Err(NetError::Malformed { step: REQUEST, .. })), "{rest:?}");
         }
     }
 }

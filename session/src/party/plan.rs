@@ -194,7 +194,7 @@ impl<'a> SessionPlan<'a> {
         let SessionPlan { model, terms, .. } = *self;
         let listed =
             |request: &Request, schedule| listing(&model.spec, &model.frac_bits, terms, request, schedule, &Silent);
-        let purpose = |bound| Purpose::new(model, terms, bound, None, None);
+        let purpose = |bound| Purpose::new(model, terms, bound, None, None, &Silent);
         let (prepared, stock) = match self.extent {
             Extent::Generation => {
                 let listed = listed(request, Schedule::expected(request.draft))?;
@@ -209,7 +209,7 @@ impl<'a> SessionPlan<'a> {
             }
             Extent::Filling(part) => (purpose(request.lengths)?.part(part)?.needs().clone(), None),
             Extent::Spending { bound, .. } => {
-                let ots = needs(&model.spec, &model.frac_bits, terms, request)?.ots();
+                let ots = needs(&model.spec, &model.frac_bits, terms, request, &Silent)?.ots();
                 (ots, Some(purpose(bound)?.needs().clone()))
             }
         };

@@ -223,7 +223,7 @@ impl ModelServer {
         observer: &dyn Observer,
     ) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));
-        Purpose::watched(&self.public, terms, bound, Some(digest), peer, observer)
+        Purpose::new(&self.public, terms, bound, Some(digest), peer, observer)
     }
 
     /// The session of a client that fills a pool.

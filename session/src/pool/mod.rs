@@ -105,13 +105,13 @@ pub use list::{Found, PENDING_AGE, State, find};
 pub use set::{PoolSet, part_path};
 
 use crate::Error;
-use crate::needs::needs_watched;
+use crate::needs::needs;
 pub use crate::pool_error::{Difference, PoolError};
 pub use crate::pool_id::PoolId;
 use model::{Excess, Lengths};
 
 use crate::pool_id::hex;
-use crate::terms::{Limits, Observer, PublicModel, Request, Silent, Terms};
+use crate::terms::{Limits, Observer, PublicModel, Request, Terms};
 
 /// Refuses a generation that is longer than the longest one that a pool serves.
 pub(crate) fn check_bound(bound: Lengths, request: &Request) -> Result<(), PoolError> {
@@ -138,22 +138,11 @@ impl Purpose {
     /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its `weights`, because its
     /// words are products with them; the client must not learn the digest. The link and the ciphertexts by which the
     /// words came do not matter. `peer` is the key of the other party, where the link has keys: only the pair that
-    /// filled a pool spends it.
+    /// filled a pool spends it. The longest generation is planned, which `observer` may end.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.
     pub fn new(
-        model: &PublicModel,
-        terms: &Terms,
-        bound: Lengths,
-        weights: Option<&str>,
-        peer: Option<&str>,
-    ) -> Result<Self, Error> {
-        Purpose::watched(model, terms, bound, weights, peer, &Silent)
-    }
-
-    /// [`Purpose::new`], which `observer` may end: it plans the longest generation.
-    pub(crate) fn watched(
         model: &PublicModel,
         terms: &Terms,
         bound: Lengths,
@@ -166,7 +155,7 @@ impl Purpose {
         }
         let longest = Request::from(bound);
         longest.validate(&model.spec, terms, &Limits::NONE)?;
-        let needs = needs_watched(&model.spec, &model.frac_bits, terms, &longest, observer)?;
+        let needs = needs(&model.spec, &model.frac_bits, terms, &longest, observer)?;
         let json = |e: serde_json::Error| model::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();

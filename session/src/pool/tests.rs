@@ -106,20 +106,6 @@ fn what_was_written_comes_back_once() {
 }
 
 #[test]
-fn one_of_many_gets_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("pool");
-    write(&path, Role::Server);
-    let opened: Vec<Pool> = (0..8).map(|_| Pool::open(&path, Role::Server).unwrap()).collect();
-    let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = opened.into_iter().map(|pool| scope.spawn(|| pool.claim(&purpose("full")))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-    });
-    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
-    assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(PoolError::Gone))), "{results:?}");
-}
-
-#[test]
 fn a_crash_leaves_nothing_that_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool");

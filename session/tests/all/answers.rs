@@ -1,25 +1,19 @@
 //! Answers that run on behind their end: the text is the same, and the server learns a bucket in the place of a
 //! length.
 
-use std::thread;
-use std::time::Duration;
-
 use engine::{Float, FloatLoader};
 use model::{
-    Drafts, GenerateOptions, Generation, Input, Lengths, Lookup, Model, ModelFiles, Next, NoHooks, Sampler, bucket,
-    generate, generate_with,
+    GenerateOptions, Generation, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bucket, generate,
+    generate_with,
 };
-use net::{Channel, Role, memory_pair};
 use protocols::{Fixed, FixedLoader};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use waggle_session::Error;
 use waggle_session::party::chat::Turn;
-use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, SessionPlan, Silent, Terms,
-};
+use waggle_session::party::{Limits, ModelServer, Request, SessionPlan, Silent, Terms};
 
 use crate::outcome::untimed;
+use crate::parties::session;
 
 const PROMPT: [u32; 5] = [3, 1, 4, 1, 5];
 
@@ -48,25 +42,6 @@ fn alone(files: &ModelFiles, tokens: usize) -> Vec<u32> {
     generate(&mut Fixed::new(), &model, input, &options, next, &mut NoHooks).unwrap().tokens
 }
 
-/// Both parties of a session of `hosted`; `client` is the client's side.
-fn parties<T>(
-    hosted: &ModelServer,
-    terms: &Terms,
-    client: impl FnOnce(ClientSession) -> Result<T, Error>,
-) -> (Result<T, Error>, Result<Outcome, Error>) {
-    let (here, there) = memory_pair(Duration::from_secs(60));
-    thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            let channel = Channel::new(Role::Server, there);
-            hosted.serve(channel, &Caller::default(), terms, &Limits::default(), &mut Silent)
-        });
-        let channel = Channel::new(Role::Client, here);
-        let opened = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default());
-        let talked = opened.and_then(client);
-        (talked, server.join().unwrap())
-    })
-}
-
 fn terms(policy: &str, preprocess: bool) -> Terms {
     let mut terms = Terms { policy: policy.parse().unwrap(), ..crate::outcome::fine_terms() };
     terms.protocol.preprocess = preprocess;
@@ -85,9 +60,9 @@ fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
                 let files = files(config, eos);
                 let text = if policy == "full" { alone(&files, most) } else { Vec::new() };
                 let hosted = ModelServer::builder().load(files).unwrap();
-                let (client, server) = parties(&hosted, &terms, |session| {
+                let (client, server) = session(&hosted, &terms, &Limits::default(), |session| {
                     let next = Next::Pick(&mut sampler());
-                    session.padding_answers().generate(&PROMPT, most, true, next, &mut Silent)
+                    session.stopping_at_eos().padding_answers().generate(&PROMPT, most, next, &mut Silent)
                 });
                 let (client, server) = (client.unwrap(), server.unwrap());
                 let Generation { tokens, count, logits, .. } = &client.generation;
@@ -132,8 +107,8 @@ fn turns_after_a_padded_answer_are_those_of_the_clear_engine() {
         let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
         let hosted = ModelServer::builder().load(files).unwrap();
         let bound = Lengths { prompt: 12, tokens: 18 };
-        let (turns, server) = parties(&hosted, &terms("full", preprocess), |session| {
-            let mut chat = session.padding_answers().chat(bound, true, &mut Silent)?;
+        let (turns, server) = session(&hosted, &terms("full", preprocess), &Limits::default(), |session| {
+            let mut chat = session.stopping_at_eos().padding_answers().chat(bound, &mut Silent)?;
             let mut sampler = sampler();
             let turns: Vec<Turn> = (0..3)
                 .map(|i| chat.turn(&words(i), bound.tokens, Next::Pick(&mut sampler), &mut Silent))
@@ -191,22 +166,4 @@ fn what_stands_behind_an_end_changes_no_later_turn() {
         assert!(difference(true) < 1e-3, "{config}: {}", difference(true));
         assert!(difference(false) > 1e-2, "{config}: ordinary tokens are attended to: {}", difference(false));
     }
-}
-
-#[test]
-fn what_cannot_be_padded_is_refused_by_name() {
-    let hosted = ModelServer::builder().load(files(LLAMA, 2)).unwrap();
-    let policy = "streaming:budget=16,block=4";
-    let (talked, _) = parties(&hosted, &terms(policy, false), |session| {
-        session.padding_answers().chat(Lengths { prompt: 8, tokens: 8 }, true, &mut Silent).map(drop)
-    });
-    let refused = talked.unwrap_err();
-    assert!(matches!(refused, Error::Model(model::Error::PaddedPolicy { .. })), "{refused}");
-    let (drafted, _) = parties(&hosted, &terms("full", false), |session| {
-        let next = Next::Drafted { sampler: &mut sampler(), guess: &mut Lookup };
-        let session = session.padding_answers().drafting(Drafts::new(2, 1.0).unwrap());
-        session.generate(&PROMPT, 20, true, next, &mut Silent)
-    });
-    let refused = drafted.map(drop).unwrap_err();
-    assert!(matches!(refused, Error::PaddedDraft), "{refused}");
 }

@@ -77,7 +77,7 @@ fn a_generation() {
     for link in LINKS {
         audited("a generation", link, Broken::Units, || {
             session(&server, link, |client| {
-                client.generate(&PROMPT[..], TOKENS, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
             })
         });
     }
@@ -101,7 +101,7 @@ fn a_draft() {
                 let mut sampler = Sampler::greedy();
                 let next = Next::Drafted { sampler: &mut sampler, guess: &mut Same };
                 let client = client.drafting(Drafts::new(3, 1.0).unwrap());
-                client.generate(&PROMPT[..], TOKENS, false, next, &mut Silent)
+                client.generate(&PROMPT[..], TOKENS, next, &mut Silent)
             })
         });
     }
@@ -113,7 +113,7 @@ fn a_chat_with_a_reset() {
     for link in LINKS {
         audited("a chat", link, Broken::Units, || {
             session(&server, link, |client| {
-                let mut chat = client.chat(Lengths { prompt: 10, tokens: 6 }, false, &mut Silent)?;
+                let mut chat = client.chat(Lengths { prompt: 10, tokens: 6 }, &mut Silent)?;
                 for _ in 0..2 {
                     for words in [&PROMPT[..], &PROMPT[2..5]] {
                         chat.turn(words, 6, Next::Pick(&mut Sampler::greedy()), &mut Silent)?;
@@ -147,7 +147,7 @@ fn a_pool_in_parts() {
         let spend = |prompt: &[u32]| {
             session(&server, link, |client| {
                 let pool = PoolSet::open(&pool, Role::Client)?;
-                client.spend(pool, prompt, TOKENS, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                client.spend(pool, prompt, TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
             })
         };
         watch(None, |audits| {

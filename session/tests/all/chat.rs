@@ -5,16 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use engine::{Float, FloatLoader, Select};
-use model::{
-    GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bundled, generate, generate_with,
-};
-use mpcache::PolicySpec;
+use engine::{Float, Select};
+use model::{GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bundled, generate_with};
+use mpcache::{KvCache, PolicySpec};
 use net::{Channel, Role, memory_pair};
 use protocols::Fixed;
 use tokenizer::ChatTemplate;
 use waggle_session::Error;
-use waggle_session::party::chat::{Turn, slices};
+use waggle_session::party::chat::{Positions, Slices, Turn, slices};
 use waggle_session::party::{
     Caller, ChatSession, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
 };
@@ -75,7 +73,7 @@ fn within<T: Send>(
         let client = Channel::new(Role::Client, client);
         let options = ClientOptions { template: true, ..ClientOptions::default() };
         let session = ClientSession::open(client, &Caller::default(), terms, &options).unwrap();
-        let talked = talk(session.chat(BOUND, false, &mut Silent));
+        let talked = talk(session.chat(BOUND, &mut Silent));
         (talked, server.join().unwrap())
     })
 }
@@ -84,9 +82,14 @@ fn turn(chat: &mut ChatSession, ids: &[u32], tokens: usize) -> Result<Turn, Erro
     chat.turn(ids, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
 }
 
-/// The answers of five turns by a clear engine on one cache.
-fn clear<E: Select>(engine: &mut E, model: &Model<E::Weight>, policy: &str) -> Vec<Vec<u32>> {
-    let policy = policy.parse().unwrap();
+/// The answers of five turns by a clear engine on one cache, at which `look` looks after each of them.
+fn clear<E: Select>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    policy: &str,
+    mut look: impl FnMut(&KvCache<E>),
+) -> Vec<Vec<u32>> {
+    let policy: PolicySpec = policy.parse().unwrap();
     let mut cache = model.cache(&policy);
     let mut last = None;
     let answers = (0..).zip(TURNS).map(|(i, (count, tokens))| {
@@ -95,6 +98,7 @@ fn clear<E: Select>(engine: &mut E, model: &Model<E::Weight>, policy: &str) -> V
         let input = Input { ids: Some(&ids), count: ids.len() };
         let next = Next::Pick(&mut Sampler::greedy());
         let got = generate_with(engine, model, &mut cache, input, &options, next, &mut NoHooks).unwrap();
+        look(&cache);
         last = got.tokens.last().copied();
         got.tokens
     });
@@ -120,7 +124,7 @@ fn five_turns_are_those_of_the_clear_engine_under_every_policy() {
     let (_dir, files) = files();
     let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
     for (i, policy) in POLICIES.into_iter().enumerate() {
-        let truth = clear(&mut Fixed::new(), &fixed, policy);
+        let truth = clear(&mut Fixed::new(), &fixed, policy, |_| ());
         for preprocess in [i % 2 == 0, i % 2 == 1].into_iter().take(if i == 0 { 2 } else { 1 }) {
             let terms = terms(policy, preprocess);
             let (client, server) = session(&terms, None, &mut Silent, |mut chat| {
@@ -160,44 +164,16 @@ fn clusters_of_one_turn_serve_no_other() {
     }
 }
 
-/// A clear engine that reads everything again at each turn finds the same answers.
-#[test]
-fn the_cache_stands_for_the_whole_transcript() {
-    let (_dir, files) = files();
-    let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
-    let answers = clear(&mut Float::default(), &float, "full");
-    let mut text = Vec::new();
-    for (i, (count, tokens)) in (0..).zip(TURNS) {
-        text.extend(words(i, count));
-        let input = Input { ids: Some(&text), count: text.len() };
-        let options = GenerateOptions { tokens, ..crate::support::fine() };
-        let next = Next::Pick(&mut Sampler::greedy());
-        let whole = generate(&mut Float::default(), &float, input, &options, next, &mut NoHooks).unwrap();
-        assert_eq!(whole.tokens, answers[i as usize]);
-        text.extend(whole.tokens);
-    }
-}
-
 /// A cache with a budget in tokens keeps it after every turn.
 #[test]
 fn a_budget_holds_while_the_talk_grows() {
     let (_dir, files) = files();
     let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
     for policy in POLICIES.into_iter().filter(|policy| policy.contains("budget=16")) {
-        let spec = policy.parse().unwrap();
-        let mut cache = fixed.cache(&spec);
-        let mut last = None;
-        for (i, (count, tokens)) in (0..).zip(TURNS) {
-            let ids: Vec<u32> = last.into_iter().chain(words(i, count)).collect();
-            let options = GenerateOptions { tokens, policy: spec.clone(), ..crate::support::fine() };
-            let input = Input { ids: Some(&ids), count: ids.len() };
-            let next = Next::Pick(&mut Sampler::greedy());
-            let mut engine = Fixed::new();
-            let got = generate_with(&mut engine, &fixed, &mut cache, input, &options, next, &mut NoHooks).unwrap();
-            last = got.tokens.last().copied();
+        clear(&mut Fixed::new(), &fixed, policy, |cache| {
             let held: Vec<usize> = (0..3).map(|layer| cache.held(layer)).collect();
-            assert!(held.iter().sum::<usize>() <= 3 * 16, "{policy}, turn {i}: {held:?}");
-        }
+            assert!(held.iter().sum::<usize>() <= 3 * 16, "{policy}: {held:?}");
+        });
     }
 }
 
@@ -206,12 +182,12 @@ fn what_is_prepared_ahead_serves_the_turn() {
     let (_dir, files) = files();
     let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
     for policy in ["full", "streaming:budget=16,block=4"] {
-        let truth = clear(&mut Fixed::new(), &fixed, policy);
+        let truth = clear(&mut Fixed::new(), &fixed, policy, |_| ());
         let (costs, server) = session(&terms(policy, true), None, &mut Silent, |mut chat| {
             let mut costs = Vec::new();
             for (i, (count, tokens)) in (0..).zip(TURNS) {
                 let mut prepared = 0;
-                while let Some((done, all)) = chat.prepare(&mut Silent).unwrap() {
+                while let Some(Slices { ready: done, of: all }) = chat.prepare(&mut Silent).unwrap() {
                     prepared += 1;
                     assert_eq!((done, all), (prepared, slices(BOUND)));
                 }
@@ -234,22 +210,6 @@ fn what_is_prepared_ahead_serves_the_turn() {
             (ahead + bytes(&cost.before.offline), then + bytes(&cost.phases.offline))
         });
         assert!(then < ahead, "{policy}: {ahead} bytes ahead, {then} at the turn");
-    }
-}
-
-#[test]
-fn another_conversation_begins_from_nothing() {
-    for preprocess in [false, true] {
-        let ((), server) = session(&terms("full", preprocess), None, &mut Silent, |mut chat| {
-            let first = turn(&mut chat, &words(0, 9), 4).unwrap();
-            turn(&mut chat, &words(1, 3), 4).unwrap();
-            chat.reset().unwrap();
-            assert_eq!((chat.positions().0, chat.last()), (0, None));
-            let again = turn(&mut chat, &words(0, 9), 4).unwrap();
-            assert_eq!(again.generation.tokens, first.generation.tokens);
-            chat.finish().unwrap();
-        });
-        server.unwrap();
     }
 }
 
@@ -280,10 +240,10 @@ fn a_refused_turn_leaves_the_session_as_it_was() {
         assert!(matches!(turn(&mut chat, &words(1, 3), 0), Err(Error::Model(model::Error::Nothing))));
         assert!(matches!(turn(&mut chat, &[99], 1), Err(Error::Model(model::Error::Engine(_)))));
         assert!(chat.is_open());
-        assert_eq!(chat.positions(), (12, 96));
+        assert_eq!(chat.positions(), Positions { used: 12, limit: 96 });
         for i in 1..=7 {
             turn(&mut chat, &words(i, 6), 6).unwrap();
-            assert_eq!(chat.positions().0, 12 + 12 * i as usize);
+            assert_eq!(chat.positions().used, 12 + 12 * i as usize);
         }
         // The model is full, which both parties know.
         let full = turn(&mut chat, &[1], 6).unwrap_err();
@@ -311,16 +271,17 @@ fn turns_that_fit_alone_and_not_together_are_refused() {
             let mut chat = chat.unwrap();
             while chat.prepare(&mut Silent).unwrap().is_some() {}
             let first = turn(&mut chat, &words(0, 9), 6).unwrap();
-            assert_eq!(chat.positions(), (14, 20));
+            assert_eq!(chat.positions(), Positions { used: 14, limit: 20 });
             let full = turn(&mut chat, &words(0, 9), 6).unwrap_err();
             assert!(matches!(full, Error::Full { used: 14, wanted: 15, limit: 20 }), "{full}");
             while chat.prepare(&mut Silent).unwrap().is_some() {}
             // What is left fits, to the last position.
             turn(&mut chat, &words(1, 4), 2).unwrap();
-            assert_eq!(chat.positions(), (20, 20));
+            assert_eq!(chat.positions(), Positions { used: 20, limit: 20 });
             assert!(matches!(turn(&mut chat, &[1], 1), Err(Error::Full { wanted: 2, .. })));
             while chat.prepare(&mut Silent).unwrap().is_some() {}
             chat.reset().unwrap();
+            assert_eq!((chat.positions().used, chat.last()), (0, None));
             assert_eq!(turn(&mut chat, &words(0, 9), 6).unwrap().generation.tokens, first.generation.tokens);
             chat.finish().unwrap();
         });

@@ -17,7 +17,7 @@ use waggle_session::party::{
 };
 
 use crate::outcome::untimed;
-use crate::parties::load_fixed;
+use crate::parties::{load_fixed, session};
 
 const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 24,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "max_position_embeddings": 128}"#;
@@ -183,19 +183,10 @@ fn two_parties_read_chunks_as_planned() {
                 ..crate::outcome::fine_terms()
             };
             terms.protocol.preprocess = preprocess;
-            let (client, server) = memory_pair(Duration::from_secs(60));
-            let (client, server) = thread::scope(|scope| {
-                let server = Channel::new(Role::Server, server);
-                let server = scope.spawn(|| {
-                    hosted.serve(server, &Caller::default(), &terms, &Limits::default(), &mut Silent).unwrap()
-                });
-                let client = Channel::new(Role::Client, client);
-                let session =
-                    ClientSession::open(client, &Caller::default(), &terms, &ClientOptions::default()).unwrap();
-                let mut sampler = Sampler::greedy();
-                let client = session.generate(&*ids, 3, false, Next::Pick(&mut sampler), &mut Silent).unwrap();
-                (client, server.join().unwrap())
+            let (client, server) = session(&hosted, &terms, &Limits::default(), |session| {
+                session.generate(&*ids, 3, Next::Pick(&mut Sampler::greedy()), &mut Silent)
             });
+            let (client, server) = (client.unwrap(), server.unwrap());
             let context = format!("{policy}, two phases: {preprocess}");
             assert_eq!(client.generation.tokens, truth.tokens, "{context}");
             let request = Request::from(Lengths { prompt: ids.len(), tokens: 3 });

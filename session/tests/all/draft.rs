@@ -22,6 +22,7 @@ use waggle_session::party::{
 };
 
 use crate::outcome::{late, untimed};
+use crate::parties::session;
 use crate::support::tiny::write_model;
 
 const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
@@ -322,7 +323,8 @@ impl<'a> Session<'a> {
                     None => session,
                 };
                 let next = Next::Drafted { sampler: &mut sampler, guess };
-                session.generate(self.prompt.clone(), self.tokens, self.stop, next, &mut Silent)
+                let session = if self.stop { session.stopping_at_eos() } else { session };
+                session.generate(self.prompt.clone(), self.tokens, next, &mut Silent)
             });
             [client, server.join().unwrap()]
         })
@@ -586,31 +588,16 @@ fn a_pool_takes_no_draft() {
     let path: &Path = &dir.path().join("client.pool");
     let pools = || waggle_session::pool::Pools::open(&dir.path().join("server"), 9).unwrap();
     let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap().with_pools(pools());
-    let session = Session::of(&hosted, true);
-    let open = |channel| {
-        ClientSession::open(channel, &Caller::default(), &session.terms, &ClientOptions::default()).unwrap()
-    };
-    let with_server = |client: &dyn Fn(Channel)| {
-        let (here, there) = memory_pair(Duration::from_secs(60));
-        thread::scope(|scope| {
-            let server = scope.spawn(|| {
-                let channel = Channel::new(Role::Server, there);
-                hosted.serve(channel, &Caller::default(), &session.terms, &session.limits, &mut Silent)
-            });
-            client(Channel::new(Role::Client, here));
-            server.join().unwrap()
-        })
-    };
+    let Session { terms, limits, .. } = Session::of(&hosted, true);
     let bound = Lengths { prompt: PROMPT.len(), tokens: 3 };
-    with_server(&|channel| drop(open(channel).fill(bound, path, &mut Silent).unwrap())).unwrap();
-    let left = with_server(&|channel| {
-        let pool = waggle_session::pool::PoolSet::open(path, Role::Client).unwrap();
-        let mut sampler = Sampler::greedy();
-        let next = Next::Pick(&mut sampler);
-        let drafting = open(channel).drafting(Drafts::new(2, 1.0).unwrap());
-        let refused = drafting.spend(pool, &PROMPT, 3, false, next, &mut Silent).unwrap_err();
-        assert!(matches!(refused, Error::DraftPool), "{refused}");
+    let (filled, _) = session(&hosted, &terms, &limits, |client| client.fill(bound, path, &mut Silent));
+    filled.unwrap();
+    let (refused, left) = session(&hosted, &terms, &limits, |client| {
+        let pool = waggle_session::pool::PoolSet::open(path, Role::Client)?;
+        let drafting = client.drafting(Drafts::new(2, 1.0).unwrap());
+        drafting.spend(pool, &PROMPT, 3, Next::Pick(&mut Sampler::greedy()), &mut Silent)
     });
+    assert!(matches!(refused, Err(Error::DraftPool)), "{refused:?}");
     assert!(left.is_err());
     assert!(path.exists(), "the pool is still there");
 }

@@ -2,16 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{DType, GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, generate, synthesize};
-use net::Phase;
-use planner::Planner;
-use protocols::{Fixed, Options};
+use model::{DType, GenerateOptions, ModelFiles, synthesize};
 use waggle_session::check_ranges;
 
-use crate::parties::{Phases, load_fixed, two_parties};
-
-/// Largest difference of a logit between two parties and fixed point, in units of 2^-18, as on the bundled models.
-const MAX_SECURE_ULPS: f32 = 2048.0;
+use crate::parties::{agree, load_fixed};
+use crate::secure::MAX_SECURE_ULPS;
 
 /// Their directories, with their names.
 fn families() -> Vec<(String, PathBuf)> {
@@ -20,39 +15,14 @@ fn families() -> Vec<(String, PathBuf)> {
     entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path())).collect()
 }
 
-/// Two parties, the plan of their session, and the same in fixed point: for every family, over a text that leaves the
-/// windows.
+/// For every family, over a text that leaves the windows.
 #[test]
 fn two_parties_and_the_plan_agree() {
     for (name, dir) in families() {
         let files = ModelFiles::open(&dir).unwrap();
         let ids: Vec<u32> = (0..12).map(|i| (i * i + 3) % files.spec.vocabulary() as u32).collect();
-        let ids = &ids[..];
         let options = GenerateOptions { tokens: 3, ..crate::support::fine() };
-        let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
-        let input = Input { ids: Some(ids), count: ids.len() };
-        let mut sampler = Sampler::greedy();
-        let next = Next::Pick(&mut sampler);
-        let fixed = generate(&mut Fixed::new(), &weights, input, &options, next, &mut NoHooks).unwrap();
-
-        let [(client, client_ledger), (server, server_ledger)] =
-            two_parties(&files.spec, &weights, &frac_bits, ids, &options);
-        assert_eq!(client.tokens, fixed.tokens, "{name}");
-        assert!(server.tokens.is_empty() && server.logits.is_none(), "{name}: the server learns nothing");
-        let (secure, fixed) = (client.logits.unwrap(), fixed.logits.unwrap());
-        let worst = secure.iter().zip(&fixed).map(|(s, f)| (s - f).abs()).fold(0.0, f32::max);
-        let ulps = worst * (1u32 << protocols::FRAC) as f32;
-        println!("{name}: two parties against fixed {ulps} ulps");
-        assert!(ulps <= MAX_SECURE_ULPS, "{name}: {ulps} ulps");
-        assert_eq!(client_ledger, server_ledger, "{name}");
-
-        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-        let mut plan = Planner::new(Options::default()).engine();
-        let input = Input { ids: None, count: ids.len() };
-        let mut sampler = Sampler::greedy();
-        generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).unwrap();
-        assert_eq!(plan.abb().ledger().untimed(), client_ledger, "{name}: planned ledger");
-        println!("{name}: a token takes {:?}", plan.abb().ledger().phase_total(Phase::Decode));
+        agree(&name, &files, &ids, &options, MAX_SECURE_ULPS);
     }
 }
 

@@ -69,7 +69,7 @@ fn meet(bytes: Vec<u8>) {
             ClientSession::open(channel, &Caller::default(), &terms(Mode::Plain), &ClientOptions::default())?;
         let prompt: Vec<u32> = PROMPT.iter().map(|id| id % opened.model().spec.vocabulary() as u32).collect();
         let mut sampler = Sampler::greedy();
-        opened.generate(&prompt, TOKENS, false, Next::Pick(&mut sampler), &mut Silent)
+        opened.generate(&prompt, TOKENS, Next::Pick(&mut sampler), &mut Silent)
     });
     assert!(typed(outcome).is_none(), "a session needs more than an opening");
     // Shapes are lists of layers, of which there may be thousands.
@@ -143,7 +143,7 @@ fn write_private(path: &Path, bytes: &[u8]) {
 
 /// The purpose of pools of the tiny sessions.
 fn purpose() -> Purpose {
-    Purpose::new(public(), &terms(Mode::Spend), BOUND, None, None).expect("a purpose")
+    Purpose::new(public(), &terms(Mode::Spend), BOUND, None, None, &Silent).expect("a purpose")
 }
 
 #[test]
@@ -243,31 +243,34 @@ fn write_corpora() {
             ("longest", vec![b'x'; 512]),
         ],
     );
-    let request = |prompt: u32, tokens: u32, rest: [u8; 2], fields: &[[u8; 16]]| {
-        [&prompt.to_le_bytes()[..], &tokens.to_le_bytes(), &rest, fields.as_flattened()].concat()
-    };
-    let nothing = [[0; 16]];
-    let part = |number: u8, of: u16| [[number, 0, 0, 0, of as u8, (of >> 8) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
+    // Three flags, whether there is a draft, the kind of the session, and what belongs to it.
+    let request =
+        |prompt: u32, tokens: u32, rest: &[u8]| [&prompt.to_le_bytes()[..], &tokens.to_le_bytes(), rest].concat();
+    let spend = |count: &[u8], ids: usize| request(7, 2, &[&[0, 0, 0, 0, 2], count, &vec![7; 16 * ids]].concat());
     write(
         "request",
         vec![
-            ("generate", request(7, 2, [0, 0], &nothing)),
-            ("stop", request(7, 2, [1, 0], &nothing)),
-            ("fill", request(7, 2, [0, 1], &part(1, 1))),
-            ("fill-part", request(7, 2, [0, 1], &part(3, 4))),
-            ("fill-part-beyond", request(7, 2, [0, 1], &part(5, 4))),
-            ("fill-part-of-many", request(7, 2, [0, 1], &part(1, 257))),
-            ("fill-no-part", request(7, 2, [0, 1], &nothing)),
-            ("spend", request(7, 2, [0, 2], &[[9; 16]])),
-            ("spend-parts", request(7, 2, [0, 2], &[[8; 16], [9; 16], [9; 16]])),
-            ("spend-most-parts", request(7, 2, [0, 2], &[[7; 16]; 256])),
-            ("spend-too-many-parts", request(7, 2, [0, 2], &[[7; 16]; 257])),
-            ("spend-nothing", request(7, 2, [0, 2], &[])),
-            ("nothing", request(0, 0, [0, 0], &nothing)),
-            ("too-much", request(u32::MAX, u32::MAX, [0, 0], &nothing)),
-            ("chat", request(7, 2, [1, 3], &nothing)),
-            ("chat-padded", request(7, 2, [2, 3], &nothing)),
-            ("other-errand", request(7, 2, [0, 4], &nothing)),
+            ("generate", request(7, 2, &[0, 0, 0, 0, 0])),
+            ("stop", request(7, 2, &[1, 0, 0, 0, 0])),
+            ("draft", request(7, 2, &[0, 0, 0, 1, 4, 0xdc, 0x0b, 0, 0])),
+            ("draft-of-nothing", request(7, 2, &[0, 0, 0, 1, 0, 0xdc, 0x0b, 0, 0])),
+            ("fill", request(7, 2, &[0, 0, 0, 0, 1, 1, 1, 0])),
+            ("fill-part", request(7, 2, &[0, 0, 0, 0, 1, 3, 4, 0])),
+            ("fill-part-beyond", request(7, 2, &[0, 0, 0, 0, 1, 5, 4, 0])),
+            ("fill-part-of-many", request(7, 2, &[0, 0, 0, 0, 1, 1, 0x81, 2, 0])),
+            ("fill-having", request(7, 2, &[&[0, 0, 0, 0, 1, 1, 1, 1, 2][..], &[9; 32]].concat())),
+            ("spend", spend(&[1], 1)),
+            ("spend-parts", spend(&[3], 3)),
+            ("spend-most-parts", spend(&[0x80, 2], 256)),
+            ("spend-too-many-parts", spend(&[0x81, 2], 257)),
+            ("spend-endless", spend(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], 1)),
+            ("spend-nothing", spend(&[0], 0)),
+            ("nothing", request(0, 0, &[0, 0, 0, 0, 0])),
+            ("too-much", request(u32::MAX, u32::MAX, &[0, 0, 0, 0, 0])),
+            ("chat", request(7, 2, &[1, 0, 0, 0, 3])),
+            ("chat-padded", request(7, 2, &[0, 0, 1, 0, 3])),
+            ("other-errand", request(7, 2, &[0, 0, 0, 0, 4])),
+            ("longer-integer", spend(&[0x81, 0], 1)),
         ],
     );
     let place = tempfile::tempdir().unwrap();

@@ -134,7 +134,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
         let mut sampler = Sampler::greedy();
         let next = Next::Pick(&mut sampler);
         match mode {
-            Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, false, next, &mut Silent),
+            Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, next, &mut Silent),
             Mode::Fill => opened.fill(BOUND, &path, &mut Silent),
             Mode::FillPart(number) => {
                 let part = Part::new(number, PARTS).expect("a part");
@@ -142,7 +142,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
             }
             Mode::Spend | Mode::SpendParts => {
                 let pool = PoolSet::open(&path, Role::Client)?;
-                opened.spend(pool, &PROMPT, TOKENS, false, next, &mut Silent)
+                opened.spend(pool, &PROMPT, TOKENS, next, &mut Silent)
             }
         }
     });

@@ -8,7 +8,7 @@ use planner::Planner;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use protocols::{Fixed, Options, Shape};
 
-use crate::parties::{Phases, load_fixed, two_parties};
+use crate::parties::{agree, load_fixed};
 use crate::support::tiny::write_model;
 
 /// One layer, so that only the last query of a prompt is computed.
@@ -22,8 +22,8 @@ fn max_fixed_error(positions: usize) -> f32 {
     0.05f32.max(positions as f32 / (1 << 18) as f32)
 }
 
-/// Largest difference of a logit between two parties and fixed point.
-const MAX_SECURE_ERROR: f32 = 0.05;
+/// Largest difference of a logit between two parties and fixed point, in units of 2^-18: 0.05.
+const MAX_SECURE_ULPS: f32 = 13_107.0;
 
 /// The model with weights so large that attention has peaks.
 fn model(dir: &Path) -> ModelFiles {
@@ -66,24 +66,7 @@ fn two_parties_agree_with_fixed_point_and_with_the_plan() {
     let files = model(dir.path());
     let ids = prompt(5000);
     let options = GenerateOptions { tokens: 2, ..GenerateOptions::default() };
-    let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
-    let input = Input { ids: Some(&ids), count: ids.len() };
-    let next = &mut Sampler::greedy();
-    let fixed = generate(&mut Fixed::new(), &weights, input, &options, Next::Pick(next), &mut NoHooks).unwrap();
-    let [(client, client_ledger), (_, server_ledger)] =
-        two_parties(&files.spec, &weights, &frac_bits, &ids, &options);
-    let (got, want) = (client.logits.unwrap(), fixed.logits.unwrap());
-    let worst = got.iter().zip(&want).map(|(s, f)| (s - f).abs()).fold(0.0, f32::max);
-    println!("two parties against fixed point: {worst:.2e}");
-    assert!(worst < MAX_SECURE_ERROR, "{worst}");
-    assert_eq!(client_ledger, server_ledger);
-
-    let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-    let mut plan = Planner::new(Options::default()).engine();
-    let input = Input { ids: None, count: ids.len() };
-    let next = &mut Sampler::greedy();
-    generate(&mut plan, &shapes, input, &options, Next::Pick(next), &mut Phases).unwrap();
-    assert_eq!(plan.abb().ledger().untimed(), client_ledger, "planned ledger");
+    agree("5000 positions", &files, &ids, &options, MAX_SECURE_ULPS);
 }
 
 /// Attention of one token over as many others as softmax takes, on shapes.
@@ -105,18 +88,4 @@ fn the_longest_row_can_be_planned() {
                 .contains("at most 131072")
         );
     }
-}
-
-#[test]
-fn positions_beyond_the_model_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = model(dir.path());
-    let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
-    let ids = prompt(32_800);
-    let input = Input { ids: Some(&ids), count: ids.len() };
-    let options = GenerateOptions { tokens: 2, ..GenerateOptions::default() };
-    let next = &mut Sampler::greedy();
-    let refused =
-        generate(&mut engine::Float::default(), &float, input, &options, Next::Pick(next), &mut NoHooks).unwrap_err();
-    assert!(matches!(refused, model::Error::TooLong { positions: 32_801, limit: 32_800 }), "{refused}");
 }

@@ -4,11 +4,10 @@ use engine::{Float, FloatLoader, Select};
 use model::{
     Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler, bundled, generate,
 };
-use net::Phase;
-use planner::Planner;
-use protocols::{Fixed, Options};
+use protocols::Fixed;
 
-use crate::parties::{Phases, load_fixed, two_parties};
+use crate::parties::{agree, load_fixed};
+use crate::secure::MAX_SECURE_ULPS;
 
 /// Tokens of the padded prompts.
 const LENGTH: usize = 12;
@@ -80,28 +79,11 @@ fn padding_changes_no_text_in_the_clear() {
 fn prompts_of_one_padded_length_look_alike_to_the_server() {
     for name in ["shakespeare-gpt2", "shakespeare-llama"] {
         let files = bundled(name).expect("bundled");
-        let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         let ledgers = [3, 10].map(|length| {
-            let ids = prompt(&files, length);
-            let (with_padding, options) = padded(&ids, 2);
-            let [(client, ledger), (server, _)] =
-                two_parties(&files.spec, &weights, &frac_bits, &with_padding, &options);
-            let fixed = run(&mut Fixed::new(), &weights, &with_padding, &options).expect("fixed");
-            assert_eq!(client.tokens, fixed.tokens, "{name}, {length} tokens");
-            assert!(server.tokens.is_empty());
-            ledger
+            let (with_padding, options) = padded(&prompt(&files, length), 2);
+            agree(&format!("{name}, {length} tokens"), &files, &with_padding, &options, MAX_SECURE_ULPS).ledger
         });
         assert_eq!(ledgers[0], ledgers[1], "{name}");
-
-        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-        let mut plan = Planner::new(Options::default()).engine();
-        let options =
-            GenerateOptions { tokens: 2, padding: Some(Padding { tokens: None }), ..crate::support::fine() };
-        let input = Input { ids: None, count: LENGTH };
-        let mut sampler = Sampler::greedy();
-        generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
-        assert_eq!(plan.abb().ledger().untimed(), ledgers[0], "{name}: planned ledger");
-        assert!(plan.abb().ledger().phase_total(Phase::Prefill).bytes() > 0);
     }
 }
 

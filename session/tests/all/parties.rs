@@ -1,20 +1,23 @@
-//! One generation by both parties in one process.
+//! Generations by both parties in one process, and the laws that hold the engines together.
 
 use std::time::Duration;
 
 use engine::Engine;
 use model::{
-    Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Padding, Sampler, Step, generate,
+    Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Padding,
+    Reveal, Sampler, Step, generate,
 };
 use mpcache::PolicySpec;
 use net::{Channel, Entry, Phase, Role, memory_pair};
-use planner::Plan;
-use protocols::{FixedLoader, FixedWeight, Options, Secure};
+use planner::{Plan, Planner};
+use protocols::{Fixed, FixedLoader, FixedWeight, Options, Secure};
+use waggle_session::Error;
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
 
 /// Books prefill and decode apart.
-pub(crate) struct Phases;
+struct Phases;
 
-pub(crate) trait Booked: Engine {
+trait Booked: Engine {
     fn phase(&mut self, phase: Phase);
 }
 
@@ -59,7 +62,7 @@ pub(crate) fn load_fixed_for(
 }
 
 /// Both parties' outcomes of one generation.
-pub(crate) fn two_parties(
+fn two_parties(
     spec: &ModelSpec,
     server_model: &Model<FixedWeight>,
     frac_bits: &[u32],
@@ -85,5 +88,70 @@ pub(crate) fn two_parties(
         });
         let server = party(Channel::new(Role::Server, server), server_model, None);
         [client.join().expect("client"), server]
+    })
+}
+
+/// What the engines agree on.
+pub(crate) struct Agreed {
+    pub(crate) fixed: Generation,
+    pub(crate) ledger: Vec<Entry>,
+}
+
+/// Generates after `ids` in fixed point, between two parties and on shapes. The parties write the text of fixed point
+/// with logits at most `ulps` units of 2^-18 away, the server learns nothing, and the plan is both parties' ledger.
+pub(crate) fn agree(context: &str, files: &ModelFiles, ids: &[u32], options: &GenerateOptions, ulps: f32) -> Agreed {
+    let ModelFiles { spec, checkpoint, .. } = files;
+    let (weights, frac_bits) = load_fixed_for(&options.policy, spec, Some(checkpoint), &[]);
+    let input = Input { ids: Some(ids), count: ids.len() };
+    let next = Next::Pick(&mut Sampler::greedy());
+    let all = GenerateOptions { reveal: Reveal::Logits, ..options.clone() };
+    let fixed = generate(&mut Fixed::new(), &weights, input, &all, next, &mut NoHooks).expect("fixed");
+
+    let [(client, ledger), (server, other)] = two_parties(spec, &weights, &frac_bits, ids, options);
+    assert_eq!(client.tokens, fixed.tokens, "{context}: tokens");
+    assert!(server.tokens.is_empty() && server.logits.is_none(), "{context}: the server learns nothing");
+    match (&client.logits, &fixed.logits) {
+        (Some(secure), Some(fixed)) => {
+            let worst = secure.iter().zip(fixed).map(|(s, f)| (s - f).abs()).fold(0.0, f32::max);
+            let worst = worst * (1u32 << protocols::FRAC) as f32;
+            println!("{context}: two parties against fixed {worst} ulps");
+            assert!(worst <= ulps, "{context}: {worst} ulps");
+        }
+        (secure, _) => assert!(secure.is_none() && options.reveal == Reveal::Token, "{context}"),
+    }
+    assert_eq!(ledger, other, "{context}: ledgers");
+
+    let (shapes, _) = load_fixed_for(&options.policy, spec, None, &frac_bits);
+    let mut plan = Planner::new(Options::default()).engine();
+    let input = Input { ids: None, count: ids.len() };
+    let options = GenerateOptions { padding: options.padding.map(|_| Padding { tokens: None }), ..options.clone() };
+    generate(&mut plan, &shapes, input, &options, Next::Pick(&mut Sampler::greedy()), &mut Phases).expect("plan");
+    let planned = plan.abb().ledger().untimed();
+    if options.policy.random_traffic() {
+        let bytes = |entries: &[Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
+        let ratio = bytes(&planned) / bytes(&ledger);
+        assert!((0.95..1.05).contains(&ratio), "{context}: the plan's mean is {ratio} of the run's bytes");
+    } else {
+        assert_eq!(planned, ledger, "{context}: planned ledger");
+    }
+    Agreed { fixed, ledger }
+}
+
+/// Both parties of a session with `hosted` over memory: what `client` makes of its open session, and the server's
+/// outcome.
+pub(crate) fn session<T>(
+    hosted: &ModelServer,
+    terms: &Terms,
+    limits: &Limits,
+    client: impl FnOnce(ClientSession) -> Result<T, Error>,
+) -> (Result<T, Error>, Result<Outcome, Error>) {
+    let (here, there) = memory_pair(Duration::from_secs(60));
+    std::thread::scope(|scope| {
+        let channel = Channel::new(Role::Server, there);
+        let server = scope.spawn(|| hosted.serve(channel, &Caller::default(), terms, limits, &mut Silent));
+        let channel = Channel::new(Role::Client, here);
+        let opened = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default());
+        let done = opened.and_then(client);
+        (done, server.join().unwrap())
     })
 }

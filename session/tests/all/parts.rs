@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::{Lengths, Next, Sampler, bundled};
-use net::{Entry, Role};
+use net::{Entry, Phase, Role};
 use protocols::Part;
 use waggle_session::Error;
 use waggle_session::party::{Caller, ModelServer, Outcome, SessionPlan, Silent};
 use waggle_session::pool::{Found, PoolError, PoolSet, Pools, State, find, part_path};
 
-use crate::pools::{NEVER, both, cut, session, session_as, states, terms, untimed};
+use crate::outcome::untimed;
+use crate::pools::{NEVER, both, cut, session, session_as, states, terms};
 use crate::support::{greedy, load};
 
 const MODEL: &str = "shakespeare-llama";
@@ -38,7 +39,7 @@ fn fill_all(hosted: &ModelServer, pool: &Path, of: u32) {
 fn spend(hosted: &ModelServer, pool: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
     session(hosted, |opened| {
         let pool = PoolSet::open(pool, Role::Client)?;
-        opened.spend(pool, prompt, tokens, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        opened.spend(pool, prompt, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
     })
 }
 
@@ -64,8 +65,20 @@ fn a_pool_in_parts_equals_one_made_whole() {
     let planned = |plan: SessionPlan| untimed(&plan.run(&mut Silent).unwrap().outcome);
     // As long as it may be, then shorter.
     for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
-        let [made, _] = both(fill(&hosted[0], &pool, Part::WHOLE));
-        let [whole, _] = both(spend(&hosted[1], &pool, prompt, tokens));
+        let [made, other] = both(fill(&hosted[0], &pool, Part::WHOLE));
+        assert!(made.filled.is_some() && made.filled == other.filled && untimed(&made) == untimed(&other));
+        assert_eq!(untimed(&made), planned(plan(BOUND).filling(Part::WHOLE)));
+        let left = made.entries.iter().filter(|e| e.phase == Phase::Offline && e.path.starts_with("preprocess"));
+        assert_eq!(left.map(|e| e.traffic.bytes()).sum::<u64>(), 0, "a pool is for something");
+        let [whole, other] = both(spend(&hosted[1], &pool, prompt, tokens));
+        let lengths = Lengths { prompt: prompt.len(), tokens };
+        assert_eq!(untimed(&whole), untimed(&other));
+        assert_eq!(untimed(&whole), planned(plan(lengths).spending(BOUND, Part::WHOLE)));
+        if prompt.len() == BOUND.prompt {
+            let [ots] = &whole.kinds[..] else { panic!("made ahead: {:#?}", whole.kinds) };
+            assert_eq!((&ots.path[..], ots.traffic.bytes()), ("OTs", offline(&whole)), "nothing is made on the spot");
+            assert!(offline(&whole) * 3 < offline(&made), "{} of {}", offline(&whole), offline(&made));
+        }
         for of in [4, 7] {
             let mut sum = 0;
             for part in part(1, of).all().collect::<Vec<_>>().into_iter().rev() {
@@ -82,7 +95,6 @@ fn a_pool_in_parts_equals_one_made_whole() {
             assert_eq!(client.generation.tokens, truth(prompt, tokens));
             assert_eq!(client.generation.tokens, whole.generation.tokens);
             assert_eq!(untimed(&client), untimed(&server));
-            let lengths = Lengths { prompt: prompt.len(), tokens };
             assert_eq!(untimed(&client), planned(plan(lengths).spending(BOUND, part(1, of))));
             // The request names every part; nothing else tells it from a pool made whole.
             assert_eq!(without_names(untimed(&client), of), untimed(&whole));
@@ -92,7 +104,7 @@ fn a_pool_in_parts_equals_one_made_whole() {
 }
 
 fn offline(outcome: &Outcome) -> u64 {
-    let entries = outcome.entries.iter().filter(|entry| entry.phase == net::Phase::Offline);
+    let entries = outcome.entries.iter().filter(|entry| entry.phase == Phase::Offline);
     entries.map(|entry| entry.traffic.bytes()).sum()
 }
 
@@ -186,7 +198,7 @@ fn a_server_refuses_what_is_no_set() {
         fs::rename(part_path(&pool, part(1, 2)), dir.path().join("away")).unwrap();
         fs::copy(&foreign, part_path(&pool, part(1, 2))).unwrap();
         let set = PoolSet::open(&pool, Role::Client)?;
-        opened.spend(set, &PROMPT, 1, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        opened.spend(set, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
     });
     assert!(matches!(client, Err(Error::PoolFile { source: PoolError::Mismatch { differences }, .. })
         if differences.iter().any(|difference| difference.name == "peer")));
@@ -212,7 +224,7 @@ fn a_spending_that_is_cut_leaves_all_parts_or_none() {
         let pool = pool.clone();
         cut(&hosted, limits, move |opened| {
             let pool = PoolSet::open(&pool, Role::Client)?;
-            opened.spend(pool, &PROMPT, 1, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            opened.spend(pool, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
         })
     };
     let mut left = Vec::new();

@@ -11,6 +11,7 @@ use waggle_session::party::{
 };
 
 use crate::outcome::untimed;
+use crate::parties::session;
 use crate::support::{greedy, load};
 
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
@@ -33,7 +34,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
         let session = ClientSession::open(client, &Caller::default(), &terms, &options).unwrap();
         assert_eq!(session.model(), hosted.public());
         let mut sampler = Sampler::greedy();
-        let client = session.generate(&PROMPT, 2, true, Next::Pick(&mut sampler), &mut Silent).unwrap();
+        let client = session.stopping_at_eos().generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent).unwrap();
         (client, server.join().unwrap())
     });
     let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
@@ -61,18 +62,15 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
     let hosted = ModelServer::builder().load(bundled("shakespeare-gpt2").unwrap()).unwrap();
     let terms = Terms::default();
     let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, drafted: 0, ..Limits::NONE };
-    let (client, server) = channels();
-    thread::scope(|scope| {
-        let server = scope.spawn(|| hosted.serve(server, &Caller::default(), &terms, &limits, &mut Silent));
-        let session = ClientSession::open(client, &Caller::default(), &terms, &ClientOptions::default()).unwrap();
+    let (client, server) = session(&hosted, &terms, &limits, |session| {
         assert_eq!(session.model().tokenizer, None, "it was not wanted");
-        let mut sampler = Sampler::greedy();
-        match session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent) {
-            Err(Error::Refused { reason }) => assert!(reason.contains("4 tokens of a prompt"), "{reason}"),
-            other => panic!("{other:?}"),
-        }
-        assert!(matches!(server.join().unwrap(), Err(Error::Limit { got: 4, limit: 3, .. })));
+        session.generate(&PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
     });
+    match client {
+        Err(Error::Refused { reason }) => assert!(reason.contains("4 tokens of a prompt"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(server, Err(Error::Limit { got: 4, limit: 3, .. })));
     let request = |prompt, tokens| Request::from(Lengths { prompt, tokens });
     let spec = &hosted.public().spec;
     assert!(request(3, 9).validate(spec, &terms, &limits).is_ok());
@@ -104,7 +102,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
         let opened = ClientSession::open(client, &Caller::default(), &Terms::default(), &ClientOptions::default());
         let generated = opened.and_then(|session| {
             let mut sampler = Sampler::greedy();
-            session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent)
+            session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent)
         });
         generated.expect_err("the server lies")
     })
@@ -141,7 +139,7 @@ fn a_server_that_lies_gets_a_typed_error() {
             "the server refuses: no [2J way",
             Box::new(|server| {
                 opening(server, &scales, b"")?;
-                server.recv("handshake/request", 26)?;
+                server.recv_up_to("handshake/request", 26)?;
                 server.send("handshake/verdict", b"no\x1b[2J\x07way")
             }),
         ),

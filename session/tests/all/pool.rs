@@ -1,24 +1,18 @@
-//! The two phases as two sessions: the text of one, and ledgers that the plans know to the byte.
+//! Pools that a server refuses, and links that die.
 
 use std::path::Path;
 
 use model::{Lengths, ModelFiles, Next, Sampler, bundled};
-use net::{Phase, Role};
-use protocols::Part;
+use net::Role;
 use waggle_session::Error;
-use waggle_session::party::{ModelServer, Outcome, SessionPlan, Silent};
+use waggle_session::party::{ModelServer, Outcome, Silent};
 use waggle_session::pool::{PoolError, PoolSet, Pools, State};
 
-use crate::pools::{NEVER, both, cut, session, states, terms, untimed};
-use crate::support::{greedy, load};
+use crate::pools::{NEVER, both, cut, session, states};
 
 const MODEL: &str = "shakespeare-gpt2";
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
 const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
-
-fn offline(outcome: &Outcome) -> u64 {
-    outcome.entries.iter().filter(|entry| entry.phase == Phase::Offline).map(|entry| entry.traffic.bytes()).sum()
-}
 
 fn fill(hosted: &ModelServer, path: &Path) -> [Outcome; 2] {
     both(session(hosted, |opened| opened.fill(BOUND, path, &mut Silent)))
@@ -27,42 +21,8 @@ fn fill(hosted: &ModelServer, path: &Path) -> [Outcome; 2] {
 fn spend(hosted: &ModelServer, path: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
     session(hosted, |opened| {
         let pool = PoolSet::open(path, Role::Client)?;
-        opened.spend(pool, prompt, tokens, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        opened.spend(pool, prompt, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
     })
-}
-
-#[test]
-fn two_sessions_do_the_work_of_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let kept = dir.path().join("server");
-    let path = dir.path().join("client.pool");
-    let hosted =
-        ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 2).unwrap());
-    let truth = |prompt: &[u32], tokens| greedy(&load(bundled(MODEL).unwrap()), prompt, tokens).tokens;
-    // As long as it may be, then shorter.
-    for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
-        let [client, server] = fill(&hosted, &path);
-        assert!(client.filled.is_some() && client.filled == server.filled);
-        assert_eq!(untimed(&client), untimed(&server));
-        let terms = terms();
-        let plan = |lengths| SessionPlan::new(hosted.public(), &terms).request(lengths);
-        let planned = |plan: SessionPlan| untimed(&plan.run(&mut Silent).unwrap().outcome);
-        assert_eq!(untimed(&client), planned(plan(BOUND).filling(Part::WHOLE)));
-        let left = client.entries.iter().filter(|e| e.phase == Phase::Offline && e.path.starts_with("preprocess"));
-        assert_eq!(left.map(|e| e.traffic.bytes()).sum::<u64>(), 0, "a pool is for something");
-
-        let [used, other] = both(spend(&hosted, &path, prompt, tokens));
-        assert_eq!(used.generation.tokens, truth(prompt, tokens));
-        assert_eq!(untimed(&used), untimed(&other));
-        let lengths = Lengths { prompt: prompt.len(), tokens };
-        assert_eq!(untimed(&used), planned(plan(lengths).spending(BOUND, Part::WHOLE)));
-        if prompt.len() == BOUND.prompt {
-            let [ots] = &used.kinds[..] else { panic!("made ahead: {:#?}", used.kinds) };
-            assert_eq!((&ots.path[..], ots.traffic.bytes()), ("OTs", offline(&used)), "nothing is made on the spot");
-            assert!(offline(&used) * 3 < offline(&client), "{} of {}", offline(&used), offline(&client));
-        }
-        assert!(!path.exists() && std::fs::read_dir(&kept).unwrap().next().is_none(), "both files are gone");
-    }
 }
 
 #[test]
@@ -142,7 +102,7 @@ fn no_message_that_is_lost_leaves_an_orphan() {
         let path = here.join(name);
         cut(&hosted, limits, move |opened| {
             let pool = PoolSet::open(&path, Role::Client)?;
-            opened.spend(pool, &PROMPT, 1, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            opened.spend(pool, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
         })
     };
     let (well, [client, server]) = fill("whole", NEVER);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
-use net::{Channel, Entry, Link, Role, memory_pair};
+use net::{Channel, Link, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
 use waggle_session::pool::{Found, State, find};
@@ -16,14 +16,6 @@ pub(crate) fn terms() -> Terms {
     let mut terms = crate::outcome::fine_terms();
     terms.protocol.preprocess = true;
     terms
-}
-
-/// The accounts of a session, without times.
-pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
-    let mut entries = outcome.entries.clone();
-    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
-    entries.retain(|entry| entry.traffic != Default::default());
-    entries
 }
 
 /// One session of `client` with `hosted`: what the client and the server say of it.

@@ -1,56 +1,24 @@
 //! Generations whose cache is pruned: two parties write what fixed point writes, and a plan knows what they send.
 //!
-//! The long texts take a minute or more each: `cargo test --release -p waggle-model --test pruned -- --ignored`.
+//! The long texts take a minute or more each: `cargo test --release -p waggle-session --test all pruned:: -- --ignored`.
 
-use std::time::Instant;
-
-use model::{GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, bundled, generate};
-use mpcache::PolicySpec;
-use planner::Planner;
-use protocols::{Fixed, Options};
+use model::{GenerateOptions, ModelFiles, bundled};
 use testing::asset;
 use tokenizer::Tokenizer;
 
-use crate::parties::{Phases, load_fixed_for, two_parties};
+use crate::parties;
 
 /// Largest difference of a logit between two parties and fixed point, in units of 2^-18. Without pruning it stays
 /// below 2048; but where two tokens or clusters are about as good as each other, nearer than the rounding of their
 /// scores, both engines may keep different ones, and the logits show it.
 const MAX_SECURE_ULPS: f32 = 65536.0;
 
-/// Writes `tokens` tokens after `ids` with every policy, in fixed point and between two parties, and holds the plan
-/// to it.
+/// [`parties::agree`] on `tokens` tokens after `ids` with every policy.
 fn agree(files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
-    let name = files.name.clone();
     for policy in policies {
-        let spec: PolicySpec = policy.parse().expect("a policy");
-        let (weights, frac_bits) = load_fixed_for(&spec, &files.spec, Some(&files.checkpoint), &[]);
-        let options = GenerateOptions { tokens, policy: spec.clone(), ..crate::support::fine() };
-        let context = format!("{name}, {} tokens, {policy}", ids.len());
-        let input = Input { ids: Some(ids), count: ids.len() };
-        let next = || Next::Forced(&[]);
-        let fixed = generate(&mut Fixed::new(), &weights, input, &options, next(), &mut NoHooks).expect("fixed");
-        let start = Instant::now();
-        let [(client, ledger), (_, other)] = two_parties(&files.spec, &weights, &frac_bits, ids, &options);
-        let seconds = start.elapsed().as_secs_f64();
-        assert_eq!(ledger, other, "{context}: ledgers");
-        assert_eq!(client.tokens, fixed.tokens, "{context}: tokens");
-        let logits = client.logits.as_ref().expect("logits").iter().zip(fixed.logits.as_ref().expect("logits"));
-        let worst = logits.map(|(s, f)| (s - f).abs()).fold(0.0, f32::max) * (1u32 << protocols::FRAC) as f32;
-        println!("{context}: {worst} ulps, {seconds:.0} s");
-        assert!(worst <= MAX_SECURE_ULPS, "{context}: {worst} ulps");
-        let (shapes, _) = load_fixed_for(&spec, &files.spec, None, &frac_bits);
-        let mut plan = Planner::new(Options::default()).engine();
-        let (input, mut sampler) = (Input { ids: None, count: ids.len() }, Sampler::greedy());
-        generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
-        let planned = plan.abb().ledger().untimed();
-        if spec.random_traffic() {
-            let bytes = |entries: &[net::Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
-            let ratio = bytes(&planned) / bytes(&ledger);
-            assert!((0.95..1.05).contains(&ratio), "{context}: the plan's mean is {ratio} of the run's bytes");
-        } else {
-            assert_eq!(planned, ledger, "{context}: planned ledger");
-        }
+        let options = GenerateOptions { tokens, policy: policy.parse().expect("a policy"), ..crate::support::fine() };
+        let context = format!("{}, {} tokens, {policy}", files.name, ids.len());
+        parties::agree(&context, &files, ids, &options, MAX_SECURE_ULPS);
     }
 }
 

@@ -171,7 +171,8 @@ impl TwoParties<'_> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
         let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
         let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, PATIENCE, |open| {
-            open.generate(prompt, tokens, stop_at_eos, next, observer)
+            let open = if stop_at_eos { open.stopping_at_eos() } else { open };
+            open.generate(prompt, tokens, next, observer)
         })?;
         Ok(out.generation)
     }

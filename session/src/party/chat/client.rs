@@ -9,20 +9,16 @@ use report::Phases;
 
 use super::super::opening::{complaining, receive_verdict};
 use super::super::recorder::Booked;
-use super::super::{Observer, Outcome, PublicModel, Request, Terms};
-use super::bounds::{BOUNDS_BYTES, Bounds};
-use super::command::Command;
-use super::conversation::{Conversation, TurnCost};
-use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting, Turn, slices};
+use super::super::{Observer, Outcome, PublicModel, Request, Terms, wire};
+use super::conversation::{Conversation, Positions, TurnCost};
+use super::messages::{Bounds, Command, MAX_MESSAGE_BYTES};
+use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting, Slices, Turn, slices};
 use crate::Error;
 
 /// A session of several turns, on the client's side.
 pub struct ChatSession {
     talk: Conversation,
-    public: PublicModel,
-    terms: Terms,
-    model: Model<FixedWeight>,
-    bound: Request,
+    subject: Subject,
     bounds: Bounds,
     /// When the session began.
     since: Instant,
@@ -33,6 +29,21 @@ pub struct ChatSession {
     /// Whether the parties are in step.
     open: bool,
     opening: Phases,
+}
+
+/// What a [`Setting`] borrows.
+struct Subject {
+    public: PublicModel,
+    terms: Terms,
+    model: Model<FixedWeight>,
+    bound: Request,
+}
+
+impl Subject {
+    fn setting(&self) -> Setting<'_> {
+        let Subject { public, terms, model, bound } = self;
+        Setting { public, model, terms, bound }
+    }
 }
 
 impl ChatSession {
@@ -47,26 +58,24 @@ impl ChatSession {
         observer: &mut dyn Observer,
     ) -> Result<Self, Error> {
         channel.ledger_mut().enter(SCOPE);
-        let mut bytes = [0; BOUNDS_BYTES];
-        bytes.copy_from_slice(&channel.recv(BOUNDS, BOUNDS_BYTES)?);
-        let bounds = Bounds::decode(bytes);
+        let bounds: Bounds = wire::receive(&mut channel, BOUNDS, MAX_MESSAGE_BYTES)?;
         channel.ledger_mut().leave();
         observer.setup();
-        let setting = Setting { public: &public, model: &model, terms: &terms, bound: &bound };
-        let mut talk = Conversation::begin(channel, &setting, bounds.positions)?;
+        let subject = Subject { public, terms, model, bound };
+        let mut talk = Conversation::begin(channel, &subject.setting(), bounds.positions as usize)?;
         let opening = talk.settle(0);
         let (last, ready, open) = (None, 0, true);
-        Ok(ChatSession { talk, public, terms, model, bound, bounds, since, last, ready, open, opening })
+        Ok(ChatSession { talk, subject, bounds, since, last, ready, open, opening })
     }
 
     /// The server's description of its model.
     pub fn model(&self) -> &PublicModel {
-        &self.public
+        &self.subject.public
     }
 
     /// The time that the server waits for a word of this party, which may [stay](ChatSession::stay) meanwhile.
     pub fn silence(&self) -> Duration {
-        self.bounds.silence
+        self.bounds.silence()
     }
 
     /// The cost of opening the session.
@@ -84,10 +93,9 @@ impl ChatSession {
         self.last
     }
 
-    /// Positions that the conversation has taken, and those that there are in the model or, if fewer, that the server
-    /// allows.
-    pub fn positions(&self) -> (usize, usize) {
-        self.talk.positions(&self.public.spec)
+    /// The positions of the conversation.
+    pub fn positions(&self) -> Positions {
+        self.talk.positions(&self.subject.public.spec)
     }
 
     /// Reads the new tokens `ids` and generates up to `tokens` tokens after them, which `next` picks. The server
@@ -104,39 +112,35 @@ impl ChatSession {
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Turn, Error> {
-        self.public.spec.check_ids(ids)?;
+        self.subject.public.spec.check_ids(ids)?;
         let ids: Vec<u32> = self.last.into_iter().chain(ids.iter().copied()).collect();
         let lengths = Lengths { prompt: ids.len(), tokens };
-        self.talk.check(&self.setting(), lengths)?;
+        self.talk.check(&self.subject.setting(), lengths)?;
         let before = self.talk.settle(0);
         self.command(Command::Turn(lengths))?;
-        let ChatSession { talk, public, model, terms, bound, .. } = self;
-        let setting = Setting { public, model, terms, bound };
-        let done = talk.turn(&setting, lengths, Some(&ids), next, observer);
+        let done = self.talk.turn(&self.subject.setting(), lengths, Some(&ids), next, observer);
         let turn = self.stepped(done)?;
         (self.last, self.ready) = (turn.generation.tokens.last().copied(), 0);
         let phases = self.talk.settle(turn.generation.count.saturating_sub(1));
         Ok(Turn { cost: TurnCost { before, phases }, ..turn })
     }
 
-    /// Makes the next slice of what the longest turn needs, in a session of two phases; returns how many of how many
-    /// slices are there, and `None` if all are.
+    /// Makes the next slice of what the longest turn needs, in a session of two phases; `None` if all slices are there.
     ///
     /// # Errors
     /// As [`ChatSession::turn`].
-    pub fn prepare(&mut self, observer: &mut dyn Observer) -> Result<Option<(usize, usize)>, Error> {
-        let all = slices(self.bound.lengths);
-        if !self.terms.protocol.preprocess || self.ready >= all {
+    pub fn prepare(&mut self, observer: &mut dyn Observer) -> Result<Option<Slices>, Error> {
+        let all = slices(self.subject.bound.lengths);
+        if !self.subject.terms.protocol.preprocess || self.ready >= all {
             return Ok(None);
         }
         let count = self.ready + 1;
-        self.talk.check_slices(&self.setting(), count)?;
+        self.talk.check_slices(&self.subject.setting(), count)?;
         self.command(Command::Prepare(count))?;
-        let ChatSession { talk, public, model, terms, bound, .. } = self;
-        let made = talk.prepare(&Setting { public, model, terms, bound }, count, observer);
+        let made = self.talk.prepare(&self.subject.setting(), count, observer);
         self.stepped(made)?;
         self.ready = count;
-        Ok(Some((count, all)))
+        Ok(Some(Slices { ready: count, of: all }))
     }
 
     /// Shows the server that this party is there, and that the server is.
@@ -153,8 +157,7 @@ impl ChatSession {
     /// Those of the link.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.command(Command::Reset)?;
-        let ChatSession { talk, public, model, terms, bound, .. } = self;
-        talk.reset(&Setting { public, model, terms, bound });
+        self.talk.reset(&self.subject.setting());
         (self.last, self.ready) = (None, 0);
         Ok(())
     }
@@ -166,13 +169,7 @@ impl ChatSession {
     pub fn finish(mut self) -> Result<Outcome, Error> {
         self.command(Command::End)?;
         self.talk.engine.confirm_transcript()?;
-        let ChatSession { talk, public, model, terms, bound, .. } = self;
-        Ok(talk.finish(&Setting { public: &public, model: &model, terms: &terms, bound: &bound }))
-    }
-
-    fn setting(&self) -> Setting<'_> {
-        let ChatSession { public, model, terms, bound, .. } = self;
-        Setting { public, model, terms, bound }
+        Ok(self.talk.finish(&self.subject.setting()))
     }
 
     /// Sends `command` and hears what the server says to it.
@@ -181,7 +178,7 @@ impl ChatSession {
             return Err(Error::ChatOver);
         }
         let channel = self.talk.engine.channel();
-        let sent = channel.send(COMMAND, &command.encode()).map_err(Error::from);
+        let sent = wire::send(channel, COMMAND, &command).map_err(Error::from);
         let answered = sent.and_then(|()| receive_verdict(channel, ANSWER));
         let answered = complaining(channel, answered);
         if matches!(answered, Err(Error::Refused { .. })) { answered } else { self.stepped(answered) }
@@ -191,7 +188,7 @@ impl ChatSession {
     /// so.
     fn stepped<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
         self.open = done.is_ok();
-        done.map_err(|error| match self.bounds.session {
+        done.map_err(|error| match self.bounds.session() {
             Some(limit)
                 if error.net().is_some() && self.since.elapsed().as_secs_f64() > 0.95 * limit.as_secs_f64() =>
             {
@@ -225,8 +222,11 @@ mod tests {
             });
             let channel = Channel::new(Role::Client, client);
             let session = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default()).unwrap();
-            let mut chat = session.chat(Lengths { prompt: 9, tokens: 2 }, false, &mut Silent).unwrap();
-            assert_eq!((chat.positions(), chat.silence()), ((0, 8), Duration::from_secs(60)));
+            let mut chat = session.chat(Lengths { prompt: 9, tokens: 2 }, &mut Silent).unwrap();
+            assert_eq!(
+                (chat.positions(), chat.silence()),
+                (Positions { used: 0, limit: 8 }, Duration::from_secs(60))
+            );
             chat.talk.limit = usize::MAX;
             let refused = chat.turn(&[1; 8], 2, Next::Pick(&mut Sampler::greedy()), &mut Silent).unwrap_err();
             assert!(

@@ -27,6 +27,15 @@ pub struct TurnCost {
     pub phases: Phases,
 }
 
+/// The positions of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Positions {
+    /// Those that are taken.
+    pub used: usize,
+    /// Those that there are in the model or, if fewer, that the server allows.
+    pub limit: usize,
+}
+
 /// A conversation: the private cache, and the lengths of the turns in it.
 pub(super) struct Conversation {
     pub(super) engine: Secure,
@@ -87,18 +96,17 @@ impl Conversation {
         self.ahead.clone_from(&self.first);
     }
 
-    /// Positions that are taken, and those that there are: the model's, or fewer if the server says so.
-    pub(super) fn positions(&self, spec: &ModelSpec) -> (usize, usize) {
+    pub(super) fn positions(&self, spec: &ModelSpec) -> Positions {
         let used = self.cache.tokens();
         let all = spec.max_positions_of(self.cache.text().filter(|_| used > 0));
-        (used, all.min(MAX_SOFTMAX_COLUMNS).min(self.limit))
+        Positions { used, limit: all.min(MAX_SOFTMAX_COLUMNS).min(self.limit) }
     }
 
     /// Refuses a turn that is longer than was agreed, does not fit the positions that are left, or takes too long to
     /// plan.
     pub(super) fn check(&self, setting: &Setting, turn: Lengths) -> Result<(), Error> {
         check_bounded(turn, setting.bound.lengths, usize::MAX)?;
-        let (used, limit) = self.positions(&setting.public.spec);
+        let Positions { used, limit } = self.positions(&setting.public.spec);
         if turn.positions() > limit - used.min(limit) {
             return Err(Error::Full { used, wanted: turn.positions(), limit });
         }
@@ -133,7 +141,7 @@ impl Conversation {
     /// The longest turn that fits; `None` if no position is left.
     fn longest(&self, setting: &Setting) -> Option<Lengths> {
         let Lengths { prompt, tokens } = setting.bound.lengths;
-        let (used, limit) = self.positions(&setting.public.spec);
+        let Positions { used, limit } = self.positions(&setting.public.spec);
         // The last token is not read.
         let left = (limit + 1).checked_sub(used).filter(|left| *left > 1)?;
         let prompt = prompt.min(left - 1);

@@ -29,16 +29,15 @@
 //!
 //! The server learns the numbers above and when each command comes, and nothing else: see `SECURITY.md`.
 
-mod bounds;
 mod client;
-mod command;
 mod conversation;
+mod messages;
 mod rehearsal;
 mod server;
 
 pub use client::ChatSession;
-pub use conversation::TurnCost;
 pub(super) use conversation::check_talk;
+pub use conversation::{Positions, TurnCost};
 pub(super) use server::talk;
 
 use model::{Generation, Lengths, Model};
@@ -66,6 +65,15 @@ const ANSWER: &str = "chat/answer";
 
 /// Tokens of a slice of preparation. Fewer would let a user wait less, and cost more bytes.
 const SLICE: usize = 16;
+
+/// The slices of preparation that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// So many.
+    pub ready: usize,
+    /// Of so many.
+    pub of: usize,
+}
 
 /// The number of slices in the preparation of a turn of at most `turn`.
 pub fn slices(turn: Lengths) -> usize {

@@ -1,6 +1,6 @@
 //! The needs of a turn, from shapes alone: a plan that goes on from the turns before it.
 
-use model::{Hooks, Input, Lengths, Model, Next, Sampler, generate_with};
+use model::{Input, Lengths, Model, Next, Sampler, Schedule, generate_with};
 use mpcache::KvCache;
 use planner::{Plan, Planner};
 use protocols::{FixedLoader, FixedWeight, Needs};
@@ -8,6 +8,7 @@ use protocols::{FixedLoader, FixedWeight, Needs};
 use super::super::{MAX_PLANNING_STEPS, Observer, Request};
 use super::Setting;
 use crate::Error;
+use crate::needs::Planning;
 
 /// Most steps of planning for all turns of a session together.
 pub(super) const MAX_SESSION_STEPS: usize = 16 * MAX_PLANNING_STEPS;
@@ -124,20 +125,9 @@ impl Rehearsal {
         let input = Input { ids: None, count: turn.prompt };
         let options = Request::from(turn).options(setting.terms);
         let mut unused = Sampler::greedy();
-        let hooks = &mut Planning { observer };
+        let hooks = &mut Planning { observer, schedule: Schedule::expected(None) };
         generate_with(plan, &self.model, cache, input, &options, Next::Pick(&mut unused), hooks)?;
         Ok(())
-    }
-}
-
-/// Ends planning when the observer says that nobody wants it any more.
-struct Planning<'a> {
-    observer: &'a dyn Observer,
-}
-
-impl Hooks<Plan> for Planning<'_> {
-    fn go_on(&mut self) -> Result<(), model::Error> {
-        self.observer.go_on()
     }
 }
 

@@ -5,10 +5,9 @@ use net::Channel;
 
 use super::super::opening::{complaining, send_verdict};
 use super::super::recorder::Booked;
-use super::super::{Limits, Observer, Outcome};
-use super::bounds::Bounds;
-use super::command::{COMMAND_BYTES, Command};
+use super::super::{Limits, Observer, Outcome, wire};
 use super::conversation::Conversation;
+use super::messages::{Bounds, Command, MAX_MESSAGE_BYTES};
 use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting};
 use crate::Error;
 
@@ -21,14 +20,14 @@ pub(in super::super) fn talk(
 ) -> Result<Outcome, Error> {
     let bounds = Bounds::of(limits, channel.timeout());
     channel.ledger_mut().enter(SCOPE);
-    channel.send(BOUNDS, &bounds.encode())?;
+    wire::send(&mut channel, BOUNDS, &bounds)?;
     channel.ledger_mut().leave();
     observer.setup();
-    let mut talk = Conversation::begin(channel, setting, bounds.positions)?;
+    let mut talk = Conversation::begin(channel, setting, bounds.positions as usize)?;
     loop {
-        let received = talk.engine.channel().recv(COMMAND, COMMAND_BYTES)?;
-        let command = Command::decode(&received).map_err(Error::from);
-        let command = complaining(talk.engine.channel(), command)?;
+        let channel = talk.engine.channel();
+        let command = wire::receive(channel, COMMAND, MAX_MESSAGE_BYTES).map_err(Error::from);
+        let command = complaining(channel, command)?;
         let verdict = match command {
             Command::Turn(turn) => talk.check(setting, turn).and_then(|()| observer.ask(shown(setting, turn))),
             Command::Prepare(count) => talk.check_slices(setting, count),

@@ -1,0 +1,76 @@
+//! The server's bounds and the client's commands.
+
+use std::time::Duration;
+
+use model::Lengths;
+use serde::{Deserialize, Serialize};
+
+use crate::party::Limits;
+
+/// Longest [`Bounds`] and longest [`Command`].
+pub(super) const MAX_MESSAGE_BYTES: usize = 32;
+
+/// The bounds of a conversation. Numbers beyond 32 bits become the largest, which bounds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Bounds {
+    /// Positions of a conversation.
+    pub(super) positions: u32,
+    /// Silence of the client.
+    silence_ms: u32,
+    /// The whole session.
+    session_ms: Option<u32>,
+}
+
+impl Bounds {
+    /// Those of a server with these limits that gives up after `silence`.
+    pub(super) fn of(limits: &Limits, silence: Duration) -> Self {
+        let milliseconds = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        Bounds {
+            positions: limits.conversation.unwrap_or(0).try_into().unwrap_or(u32::MAX),
+            silence_ms: milliseconds(silence),
+            session_ms: limits.session.map(milliseconds),
+        }
+    }
+
+    pub(super) fn silence(&self) -> Duration {
+        Duration::from_millis(self.silence_ms.into())
+    }
+
+    pub(super) fn session(&self) -> Option<Duration> {
+        self.session_ms.map(|milliseconds| Duration::from_millis(milliseconds.into()))
+    }
+}
+
+/// A client's command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Command {
+    /// The session ends.
+    End,
+    /// A turn of so many new tokens and at most so many generated ones.
+    Turn(Lengths),
+    /// The first so many slices of what a turn needs shall be there.
+    Prepare(usize),
+    /// Another conversation begins.
+    Reset,
+    /// The client is there.
+    Stay,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::wire::{decode, encode};
+    use super::*;
+
+    #[test]
+    fn the_longest_messages_fit() {
+        let seconds = Duration::from_secs;
+        for (conversation, session) in [(Some(2048), None), (Some(usize::MAX), Some(seconds(u64::MAX)))] {
+            let bounds = Bounds::of(&Limits { conversation, session, ..Limits::NONE }, seconds(120));
+            let bytes = encode("bounds", &bounds).unwrap();
+            assert!(bytes.len() <= MAX_MESSAGE_BYTES);
+            assert_eq!(decode::<Bounds>("bounds", &bytes).unwrap(), bounds);
+            assert_eq!((bounds.silence(), bounds.session().is_some()), (seconds(120), session.is_some()));
+        }
+        assert!(encode("command", &Command::Turn(Lengths::MAX)).unwrap().len() <= MAX_MESSAGE_BYTES);
+    }
+}

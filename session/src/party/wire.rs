@@ -1,0 +1,60 @@
+//! Messages that are structures, in the form of `postcard`: fields in order, one form for each value.
+
+use net::{Channel, NetError};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Sends `message`.
+pub(super) fn send(channel: &mut Channel, step: &'static str, message: &impl Serialize) -> Result<(), NetError> {
+    channel.send(step, &encode(step, message)?)
+}
+
+/// Receives a message of at most `most` bytes.
+///
+/// # Errors
+/// [`NetError::Malformed`] for bytes that no value of `T` is sent as.
+pub(super) fn receive<T: Serialize + DeserializeOwned>(
+    channel: &mut Channel,
+    step: &'static str,
+    most: usize,
+) -> Result<T, NetError> {
+    decode(step, &channel.recv_up_to(step, most)?)
+}
+
+pub(super) fn encode(step: &'static str, message: &impl Serialize) -> Result<Vec<u8>, NetError> {
+    postcard::to_extend(message, Vec::new()).map_err(|e| malformed(step, e.to_string()))
+}
+
+pub(super) fn decode<T: Serialize + DeserializeOwned>(step: &'static str, bytes: &[u8]) -> Result<T, NetError> {
+    let message = postcard::from_bytes(bytes).map_err(|e| malformed(step, e.to_string()))?;
+    // `postcard` itself takes an integer with more bytes than it needs, and leaves what follows the last field.
+    if encode(step, &message)? != bytes {
+        return Err(malformed(step, "not the form of its value, or followed by more"));
+    }
+    Ok(message)
+}
+
+pub(super) fn malformed(step: &'static str, what: impl Into<String>) -> NetError {
+    NetError::Malformed { step, what: what.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_has_one_form() {
+        let value = (300u32, true, vec![[7u8; 2]; 3]);
+        let bytes = encode("step", &value).unwrap();
+        let read = |bytes: &[u8]| decode::<(u32, bool, Vec<[u8; 2]>)>("step", bytes);
+        assert_eq!(read(&bytes).unwrap(), value);
+        let longer_integer = [&[0x80 | bytes[0], 0x80 | bytes[1], 0][..], &bytes[2..]].concat();
+        let mut no_bool = bytes.clone();
+        no_bool[2] = 2;
+        let mut many = bytes[..4].to_vec();
+        many.splice(3.., [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
+        let shorter = bytes[..bytes.len() - 1].to_vec();
+        for bad in [longer_integer, no_bool, many, shorter, [&bytes[..], &[0]].concat(), Vec::new()] {
+            assert!(matches!(read(&bad), Err(NetError::Malformed { step: "step", .. })), "{bad:?}");
+        }
+    }
+}
