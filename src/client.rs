@@ -12,7 +12,7 @@ use protocols::Part;
 use serde_json::Value;
 use session::Expectation;
 use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
-use session::pool::{Draft, Found, PoolId, PoolSet, State, find, part_path};
+use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
 
 use crate::disk::at;
 use crate::error::TrustError;
@@ -131,7 +131,7 @@ impl Client {
     pub fn preprocess(&self, fill: &Fill, listener: &mut dyn Listener) -> Result<Prepared, Error> {
         let path = part_path(&fill.pool, fill.part);
         // This draft is gone at once. The one that stays is made when the server has agreed.
-        Draft::create(&path).map_err(|e| e.at(&path))?;
+        UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
         let terms = self.terms.two_phases()?.over(self.network)?;
         let session = self.open(&terms, ClientOptions::default(), listener)?;
         let model = session.model().clone();

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use model::{
-    DEFAULT_RATE, Drafts, Guess, Lengths, Lookup, MAX_DRAFTED, Model, ModelSpec, Next, Reveal, Sampler, SmallModel,
-    Step, bucket, check,
+    DEFAULT_RATE, Drafts, Guess, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup, Reveal, Sampler,
+    SmallModel, Step, bucket, check,
 };
 use mpcache::PolicySpec;
 use protocols::Made;
@@ -224,7 +224,7 @@ impl Draft {
     /// Guesses for a model of the shape `target`.
     pub(crate) fn guess(&self, target: &ModelSpec) -> Result<Box<dyn Guess>, Error> {
         Ok(match &self.guesser {
-            Guesser::Lookup => Box::new(Lookup),
+            Guesser::Lookup => Box::new(PromptLookup),
             Guesser::Model(name) => Box::new(SmallModel::new(&open_model(name)?, target)?),
         })
     }

@@ -48,11 +48,11 @@ mod summary;
 mod terms;
 mod worker;
 
-pub use ::study::eval::Evaluation;
+pub use ::study::eval::StudyReport;
 pub use engine::LogitBits;
 pub use model::{Lengths, Reveal};
 pub use mpcache::PolicySpec;
-pub use net::{Identity, PublicKey, Shape};
+pub use net::{Identity, LinkShape, PublicKey};
 pub use ot::CotKind;
 pub use protocols::{Made, Masks, Packing, Part};
 pub use report::Report;

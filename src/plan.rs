@@ -1,8 +1,8 @@
 //! The traffic of a session, computed without one.
 
 use model::Lengths;
-use net::Shape;
-use planner::Setting;
+use net::LinkShape;
+use planner::Deployment;
 use planner::{Footprint, Profile};
 use report::{PeakMemory, Seconds};
 use session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
@@ -43,7 +43,7 @@ options! {
     }
 }
 
-const LAN: Network = Network::Imitated(Shape::PRESETS[0].1);
+const LAN: Network = Network::Imitated(LinkShape::PRESETS[0].1);
 
 /// Measurements of the parties' machines.
 #[derive(Clone, Debug)]
@@ -58,9 +58,9 @@ pub struct Machines {
 
 impl Machines {
     /// The planner's setting for a plan over `link`.
-    pub(crate) fn setting(&self, link: Option<Shape>) -> Setting {
+    pub(crate) fn setting(&self, link: Option<LinkShape>) -> Deployment {
         let Machines { client, server, together } = self;
-        Setting {
+        Deployment {
             machines: [client.machine(), server.machine()],
             together: *together,
             link,
@@ -142,7 +142,7 @@ impl Plan {
 
 /// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
 /// every flow.
-fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
+fn predict_seconds(report: &mut Report, shape: Option<LinkShape>) {
     report.seconds_are = Some(Seconds::Network);
     for cost in report.costs_mut() {
         let bytes = [cost.bytes_client_to_server, cost.bytes_server_to_client];

@@ -12,7 +12,7 @@ use report::ModelInfo;
 use serde_json::Value;
 use session::names::name;
 use session::party::ModelServer;
-use study::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
+use study::eval::{Candidate, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
 
 use crate::Error;
 use crate::models::{Prompt, open_model, tokenizer};
@@ -78,7 +78,7 @@ impl Study {
     ///
     /// # Errors
     /// If there is no such model, the text is too short, or a policy does not fit model or engine.
-    pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<Evaluation, Error> {
+    pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<StudyReport, Error> {
         let files = open_model(&self.model)?;
         let ids = self.text.clone().read()?.ids(tokenizer(&files)?.as_ref())?;
         let sequences = Sequence::cut(&ids, self.context, self.prompt, self.sequences)?;
@@ -132,7 +132,7 @@ pub(crate) fn evaluation(
     sequences: &[Sequence],
     candidates: &[Candidate],
     tick: &(dyn Fn() + Sync),
-) -> Result<Evaluation, Error> {
+) -> Result<StudyReport, Error> {
     let info = ModelInfo::new(&files.name, &files.spec);
     // One model serves all: columns that a policy has no use for change nothing in the clear.
     let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_scoring_head());
@@ -157,7 +157,7 @@ pub(crate) fn evaluation(
             run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
         }
     };
-    let mut study = Evaluation::new(info, options, sequences, candidates, scores?);
+    let mut study = StudyReport::new(info, options, sequences, candidates, scores?);
     study.provenance = provenance();
     Ok(study)
 }

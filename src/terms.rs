@@ -9,7 +9,7 @@ use engine::LogitBits;
 use model::Reveal;
 use mpcache::PolicySpec;
 use net::shaped::ParseShapeError;
-use net::{Link, Shape, Shaped};
+use net::{Link, LinkShape, Shaped};
 use ot::CotKind;
 use protocols::{Masks, Packing};
 use serde_json::{Map, Value};
@@ -40,7 +40,7 @@ options! {
         cores: u32 = protocols::DEFAULT_CORES,
         /// The network that the session is planned for, whatever network is imitated. Over a real network give it to
         /// both parties.
-        plan_for: Option<Shape> as impl Into<Option<Shape>> = None,
+        plan_for: Option<LinkShape> as impl Into<Option<LinkShape>> = None,
         /// Preparation of products with weights, in two phases.
         masks: Masks = Masks::Seeded,
         /// The prompt is read in chunks of so many tokens; `None` bounds memory.
@@ -49,7 +49,8 @@ options! {
 }
 
 /// The link that two processes of one machine are assumed to have.
-pub(crate) const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
+pub(crate) const LOOPBACK: LinkShape =
+    LinkShape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
 
 impl Terms {
     /// The terms of a session over `network`, planned for it unless told otherwise.
@@ -142,7 +143,7 @@ pub enum Network {
     /// TCP as it is.
     Loopback,
     /// TCP slowed to a network, by both parties.
-    Imitated(Shape),
+    Imitated(LinkShape),
 }
 
 impl FromStr for Network {
@@ -174,7 +175,7 @@ impl Network {
     }
 
     /// The shape to imitate, if there is one.
-    pub fn shape(self) -> Option<Shape> {
+    pub fn shape(self) -> Option<LinkShape> {
         match self {
             Network::Imitated(shape) => Some(shape),
             Network::Memory | Network::Loopback => None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aes::Aes128Enc;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use net::{Channel, Role, memory_pair};
-use ot::{Bits, ChosenKeys, Correlation, CotKind, Kernels, Lookup, OtReceiver, OtSender, SenderKeys, SoftSpoken};
+use ot::{Bits, ChosenKeys, CotKind, CotShape, Kernels, LookupShape, OtReceiver, OtSender, SenderKeys, SoftSpoken};
 use rand::Rng;
 
 /// OTs per refill.
@@ -79,7 +79,7 @@ fn measure() {
     let falling: Vec<u32> = (1..=64).rev().collect();
     for (slots, widths) in [(1, &[64_u32][..]), (1, &[32]), (1, &[1]), (1, &falling), (16, &[37]), (64, &[64])] {
         let count = N / slots;
-        let shape = Correlation::new(count, slots, widths).expect("valid shape");
+        let shape = CotShape::new(count, slots, widths).expect("valid shape");
         let corr: Vec<u64> = (0..shape.values()).map(|_| rng.next_u64()).collect();
         let label = format!("correlated, {slots} slots, widths {}..={}", widths[0], widths[widths.len() - 1]);
         let send = |keys: SenderKeys| keys.correlate(&shape, &corr).expect("fits").0;
@@ -89,7 +89,7 @@ fn measure() {
     }
     for (bits, widths) in [(1, &[64_u32][..]), (4, &[1]), (4, &[2]), (4, &[16]), (8, &[1]), (8, &[16])] {
         let count = (1 << 18) >> bits;
-        let shape = Lookup::new(count, bits, widths).expect("valid shape");
+        let shape = LookupShape::new(count, bits, widths).expect("valid shape");
         let table: Vec<u64> = (0..shape.entries()).map(|_| rng.next_u64()).collect();
         let label = format!("1-of-{}, {} bits", shape.entries(), widths[0]);
         let send = |keys: SenderKeys| keys.lookup(&shape, |_, row| row.copy_from_slice(&table)).expect("fits");

@@ -38,7 +38,7 @@ pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, TensorSpec};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, RopeConfig, RopeScaling, Windows};
 pub use decoder::{Input, Model, Rows};
-pub use draft::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, Schedule, SmallModel};
+pub use draft::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, Passes, PromptLookup, SmallModel};
 pub use error::Error;
 pub use families::gemma2::Gemma;
 pub use files::{

@@ -27,6 +27,6 @@ pub use handshake::{Field, Handshake};
 pub use identity::{Identity, KeyError, PublicKey};
 pub use ledger::{Direction, Entry, Ledger, Phase, Role, Traffic};
 pub use link::{Link, SendHalf, WireBytes, memory_pair};
-pub use shaped::{Shape, Shaped};
+pub use shaped::{LinkShape, Shaped};
 pub use trust::{AllowList, KnownServer, KnownServers};
 pub use usage::{peak_memory_bytes, process_cpu_time};

@@ -31,21 +31,21 @@ const SLEEP_OVERSHOOT: Duration = Duration::from_micros(80);
 
 /// Rate and delay of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LinkShape {
     /// Rate of each direction in bytes per second; zero is taken as one.
     pub bytes_per_second: u64,
     /// Time for an empty message to the peer and back.
     pub round_trip: Duration,
 }
 
-impl Shape {
+impl LinkShape {
     /// The presets by name: the LAN of the MPCache paper (appendix), a plain gigabit LAN, the 400 Mbit/s WAN
     /// customary in papers on two-party inference, and a distant peer.
-    pub const PRESETS: [(&'static str, Shape); 4] = [
-        ("lan", Shape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) }),
-        ("lan-1g", Shape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) }),
-        ("wan", Shape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) }),
-        ("wan-far", Shape { bytes_per_second: 12_500_000, round_trip: Duration::from_millis(80) }),
+    pub const PRESETS: [(&'static str, LinkShape); 4] = [
+        ("lan", LinkShape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) }),
+        ("lan-1g", LinkShape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) }),
+        ("wan", LinkShape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) }),
+        ("wan-far", LinkShape { bytes_per_second: 12_500_000, round_trip: Duration::from_millis(80) }),
     ];
 
     /// The least time for messages that the parties send in turns: `bytes_each_way` at the rate, and half a round
@@ -67,10 +67,10 @@ fn nanoseconds(n: u128) -> Duration {
     Duration::new(seconds, (n % 1_000_000_000) as u32)
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for LinkShape {
     /// The name of a preset, otherwise `RATEmbit,DELAYms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((name, _)) = Shape::PRESETS.iter().find(|(_, shape)| shape == self) {
+        if let Some((name, _)) = LinkShape::PRESETS.iter().find(|(_, shape)| shape == self) {
             return f.write_str(name);
         }
         let megabits = self.bytes_per_second as f64 * 8e-6;
@@ -86,7 +86,7 @@ pub struct ParseShapeError {
     pub text: String,
 }
 
-impl FromStr for Shape {
+impl FromStr for LinkShape {
     type Err = ParseShapeError;
 
     /// Reads the name of a preset or `RATEmbit,DELAYms`.
@@ -101,9 +101,9 @@ impl FromStr for Shape {
                 return None;
             }
             let round_trip = Duration::from_nanos((milliseconds * 1e6).round() as u64);
-            Some(Shape { bytes_per_second: bytes as u64, round_trip })
+            Some(LinkShape { bytes_per_second: bytes as u64, round_trip })
         };
-        let preset = Shape::PRESETS.iter().find(|(name, _)| *name == text).map(|(_, shape)| *shape);
+        let preset = LinkShape::PRESETS.iter().find(|(name, _)| *name == text).map(|(_, shape)| *shape);
         preset.or_else(custom).ok_or_else(|| ParseShapeError { text: text.into() })
     }
 }
@@ -116,7 +116,7 @@ impl FromStr for Shape {
 pub struct Shaped {
     /// Receives; its sending side is in the thread.
     inner: Box<dyn Link>,
-    shape: Shape,
+    shape: LinkShape,
     /// `None` once closed.
     queue: Option<Sender<Delivery>>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -135,7 +135,7 @@ struct Delivery {
 
 impl Shaped {
     /// Shapes what is sent on `inner`. Errors: `Unsupported` if `inner` cannot give up its sending side.
-    pub fn new(mut inner: impl Link + 'static, shape: Shape) -> io::Result<Self> {
+    pub fn new(mut inner: impl Link + 'static, shape: LinkShape) -> io::Result<Self> {
         let sender = inner.take_sender()?;
         let (queue, deliveries) = mpsc::channel();
         let failure = Arc::new(OnceLock::new());
@@ -157,7 +157,7 @@ impl Shaped {
 fn deliver(
     mut sender: Box<dyn SendHalf>,
     deliveries: Receiver<Delivery>,
-    shape: Shape,
+    shape: LinkShape,
     held: &AtomicUsize,
 ) -> io::Result<()> {
     let crossing = shape.round_trip / 2;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::*;
-use waggle_net::{Channel, Link, NetError, Role, Shape, Shaped, memory_pair};
+use waggle_net::{Channel, Link, LinkShape, NetError, Role, Shaped, memory_pair};
 
 const MIB: usize = 1 << 20;
 
@@ -43,7 +43,7 @@ fn a_peer_that_never_reads_holds_at_most_the_limit() {
 
     // A shaped link has a queue of its own before that of the link; its writer waits in the link's.
     let (link, raw) = tcp_raw(SLOW);
-    let fast = Shape { bytes_per_second: 8_000_000_000, round_trip: Duration::ZERO };
+    let fast = LinkShape { bytes_per_second: 8_000_000_000, round_trip: Duration::ZERO };
     let mut link = Shaped::new(link, fast).unwrap();
     check("shaped tcp", &mut link, 128);
     drop(raw);
@@ -74,7 +74,7 @@ fn a_slow_peer_is_waited_for() {
 #[test]
 fn both_send_more_than_fits_before_either_reads() {
     const LEN: usize = 24 * MIB;
-    let fast = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::ZERO };
+    let fast = LinkShape { bytes_per_second: 4_000_000_000, round_trip: Duration::ZERO };
     for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE)), ("shaped", shaped(tcp(PATIENCE), fast))] {
         // Four messages of 24 MiB: 96 MiB each way, and the queue takes 64.
         let party = move |mut channel: Channel| {

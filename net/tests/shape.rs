@@ -3,41 +3,41 @@
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use waggle_net::{Channel, NetError, Role, Shape, Shaped};
+use waggle_net::{Channel, LinkShape, NetError, Role, Shaped};
 
 #[test]
 fn names() {
-    for (name, shape) in Shape::PRESETS {
-        assert_eq!(name.parse::<Shape>(), Ok(shape));
+    for (name, shape) in LinkShape::PRESETS {
+        assert_eq!(name.parse::<LinkShape>(), Ok(shape));
         assert_eq!(shape.to_string(), name);
     }
-    let lan = Shape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) };
+    let lan = LinkShape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) };
     assert_eq!("lan".parse(), Ok(lan));
-    assert_eq!("400mbit,4ms".parse::<Shape>().unwrap().to_string(), "wan");
-    let odd = Shape { bytes_per_second: 1_234_567, round_trip: Duration::from_nanos(1_500_001) };
+    assert_eq!("400mbit,4ms".parse::<LinkShape>().unwrap().to_string(), "wan");
+    let odd = LinkShape { bytes_per_second: 1_234_567, round_trip: Duration::from_nanos(1_500_001) };
     assert_eq!(odd.to_string().parse(), Ok(odd), "{odd}");
-    assert_eq!("1000 mbit, 0 ms".parse::<Shape>().unwrap().round_trip, Duration::ZERO);
+    assert_eq!("1000 mbit, 0 ms".parse::<LinkShape>().unwrap().round_trip, Duration::ZERO);
     let wrong = ["", "LAN", "wan ", "100mbit", "100,80", "0mbit,1ms", "-1mbit,1ms", "NaNmbit,1ms", "infmbit,1ms"];
     for text in wrong.into_iter().chain(["1mbit,-1ms", "1mbit,NaNms", "1mbit,1e9ms", "1e99mbit,1ms"]) {
-        assert!(text.parse::<Shape>().is_err(), "{text}");
+        assert!(text.parse::<LinkShape>().is_err(), "{text}");
     }
 }
 
 #[test]
 fn predictions() {
-    let [_, _, (_, wan), (_, far)] = Shape::PRESETS;
+    let [_, _, (_, wan), (_, far)] = LinkShape::PRESETS;
     assert_eq!(wan.predict([0, 0], 0), Duration::ZERO);
     assert_eq!(wan.predict([50_000_000, 0], 1), Duration::from_millis(1002));
     assert_eq!(wan.predict([25_000_000, 25_000_000], 10), Duration::from_millis(1020));
     assert_eq!(far.predict([0, 125_000], 3), Duration::from_millis(130));
-    let slow = Shape { bytes_per_second: 0, round_trip: Duration::MAX };
+    let slow = LinkShape { bytes_per_second: 0, round_trip: Duration::MAX };
     assert_eq!(slow.predict([3, 4], 0), Duration::from_secs(7));
     assert!(slow.predict([u64::MAX, u64::MAX], u64::MAX) > Duration::MAX / 2);
 }
 
 #[test]
 fn never_faster_than_predicted() {
-    let shape = Shape { bytes_per_second: 20_000_000, round_trip: Duration::from_millis(10) };
+    let shape = LinkShape { bytes_per_second: 20_000_000, round_trip: Duration::from_millis(10) };
     // The client's bursts have one message below a piece, one of several pieces and an odd rest.
     let ping_pong = move |mut channel: Channel| -> Result<(Duration, Duration), NetError> {
         let start = Instant::now();
@@ -69,7 +69,7 @@ fn never_faster_than_predicted() {
 #[test]
 fn the_wire_is_shared_by_consecutive_sends() {
     // 40 flushed messages of 10 kB at 2 MB/s: 200 ms, however they are cut.
-    let shape = Shape { bytes_per_second: 2_000_000, round_trip: Duration::from_millis(2) };
+    let shape = LinkShape { bytes_per_second: 2_000_000, round_trip: Duration::from_millis(2) };
     let start = Instant::now();
     let (client, server) = run(
         shaped(memory(PATIENCE), shape),
@@ -88,7 +88,7 @@ fn the_wire_is_shared_by_consecutive_sends() {
 
 #[test]
 fn both_directions_are_shaped_at_once() {
-    let shape = Shape { bytes_per_second: 5_000_000, round_trip: Duration::from_millis(20) };
+    let shape = LinkShape { bytes_per_second: 5_000_000, round_trip: Duration::from_millis(20) };
     let party = |mut channel: Channel| {
         let start = Instant::now();
         channel.exchange("cross", &vec![0; 500_000], 500_000).map(|_| start.elapsed())
@@ -101,7 +101,7 @@ fn both_directions_are_shaped_at_once() {
 
 #[test]
 fn a_dead_peer_is_noticed() {
-    let slow = Shape { bytes_per_second: 1_000_000, round_trip: Duration::from_millis(1) };
+    let slow = LinkShape { bytes_per_second: 1_000_000, round_trip: Duration::from_millis(1) };
     for (a, b) in [memory(PATIENCE), tcp(PATIENCE), tls(PATIENCE)] {
         let mut channel = Channel::new(Role::Client, Shaped::new(a, slow).unwrap());
         drop(b);

@@ -25,13 +25,13 @@ const RUN_BLOCKS: usize = 128;
 /// The shape of a batch of correlated OTs: `count` OTs, each with `slots` values of one width. The widths repeat with
 /// a period, for example bits - 1, .., 0 for the OTs that multiply the bits of an integer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Correlation {
+pub struct CotShape {
     count: usize,
     slots: usize,
     widths: Vec<u32>,
 }
 
-impl Correlation {
+impl CotShape {
     /// `count` OTs of `slots >= 1` values; OT i has width `widths[i % widths.len()]`, each in 1..=64. Errors: a
     /// parameter out of range, no widths, or more values than memory can address.
     pub fn new(count: usize, slots: usize, widths: &[u32]) -> Result<Self, OtError> {
@@ -39,7 +39,7 @@ impl Correlation {
         if slots == 0 || slots.checked_mul(64 * widths.len()).is_none() || count.checked_mul(64 * slots).is_none() {
             return Err(OtError::Parameter { what: "number of slots", allowed: "1.. within memory", got: slots });
         }
-        Ok(Correlation { count, slots, widths: widths.to_vec() })
+        Ok(CotShape { count, slots, widths: widths.to_vec() })
     }
 
     /// Number of OTs.
@@ -139,7 +139,7 @@ impl SenderKeys {
     /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}` (`corr` OT by OT, only the `w_i` low bits
     /// matter). Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors: the
     /// number of keys or values is not the shape's.
-    pub fn correlate(self, shape: &Correlation, corr: &[u64]) -> Result<(Vec<u8>, Vec<u64>), OtError> {
+    pub fn correlate(self, shape: &CotShape, corr: &[u64]) -> Result<(Vec<u8>, Vec<u64>), OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "values", shape.values(), corr.len())?;
         let mut message = vec![0; shape.message_bytes()];
@@ -158,21 +158,14 @@ impl SenderKeys {
         Ok((message, shares))
     }
 
-    fn correlate_task(
-        &self,
-        shape: &Correlation,
-        first: usize,
-        message: &mut [u8],
-        shares: &mut [u64],
-        corr: &[u64],
-    ) {
+    fn correlate_task(&self, shape: &CotShape, first: usize, message: &mut [u8], shares: &mut [u64], corr: &[u64]) {
         let slots = shape.slots;
         let needs = shape.needs();
         let mut hash = self.hash.expander(Need::most(&needs));
         let mut writer = Writer::new(Bytes::new(message));
         let (mut pads0, mut pads1) = (Vec::new(), Vec::new());
         let mut values = shares.chunks_exact_mut(slots).zip(corr.chunks_exact(slots));
-        Correlation::for_runs(&needs, first..first + corr.len() / slots, |ots, per, needs| {
+        CotShape::for_runs(&needs, first..first + corr.len() / slots, |ots, per, needs| {
             pads0.resize(ots.len() * per, Block::ZERO);
             pads1.resize(ots.len() * per, Block::ZERO);
             let (index, blocks) = (self.first + ots.start as u64, &self.blocks[ots.clone()]);
@@ -210,7 +203,7 @@ impl SenderKeys {
 impl ChosenKeys {
     /// Spends the keys on the sender's `message`. Returns shares that add up with the sender's to `b_i corr[i][t]
     /// mod 2^{w_i}`, reduced, OT by OT. Errors: the number of keys or bytes is not the shape's.
-    pub fn decorrelate(self, shape: &Correlation, message: &[u8]) -> Result<Vec<u64>, OtError> {
+    pub fn decorrelate(self, shape: &CotShape, message: &[u8]) -> Result<Vec<u64>, OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "bytes", shape.message_bytes(), message.len())?;
         let mut shares = vec![0; shape.values()];
@@ -227,7 +220,7 @@ impl ChosenKeys {
         Ok(shares)
     }
 
-    fn decorrelate_task(&self, shape: &Correlation, first: usize, message: &[u8], shares: &mut [u64]) {
+    fn decorrelate_task(&self, shape: &CotShape, first: usize, message: &[u8], shares: &mut [u64]) {
         let slots = shape.slots;
         let needs = shape.needs();
         let mut hash = self.hash.expander(Need::most(&needs));
@@ -235,7 +228,7 @@ impl ChosenKeys {
         let mut pads = Vec::new();
         let count = shares.len() / slots;
         let mut values = shares.chunks_exact_mut(slots);
-        Correlation::for_runs(&needs, first..first + count, |ots, per, needs| {
+        CotShape::for_runs(&needs, first..first + count, |ots, per, needs| {
             pads.resize(ots.len() * per, Block::ZERO);
             let (index, blocks) = (self.first + ots.start as u64, &self.blocks[ots.clone()]);
             hash.expand(index, blocks, Block::ZERO, per, &mut pads);

@@ -25,12 +25,12 @@ mod source;
 
 pub use bits::Bits;
 pub use block::Block;
-pub use correlate::Correlation;
+pub use correlate::CotShape;
 pub use error::OtError;
 pub use kernels::{Family, Kernels};
 pub use keys::{ChosenKeys, SenderKeys};
 pub use kind::CotKind;
-pub use lookup::Lookup;
+pub use lookup::LookupShape;
 pub use pool::{OtReceiver, OtSender, PoolPlan};
 pub use setup::{setup, setup_with};
 pub use softspoken::SoftSpoken;

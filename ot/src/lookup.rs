@@ -30,7 +30,7 @@ const TABLE_BITS: usize = 128 * CALLS_PER_KEY;
 
 /// The shape of a batch of 1-of-N OTs: `count` items of `2^bits` entries, an entry being words of the given widths.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lookup {
+pub struct LookupShape {
     count: usize,
     bits: u32,
     widths: Vec<u32>,
@@ -38,7 +38,7 @@ pub struct Lookup {
     entry: usize,
 }
 
-impl Lookup {
+impl LookupShape {
     /// `count` items of `2^bits` entries (`bits` in 1..=8) of `widths.len()` words (each in 1..=64 bits); a table of
     /// an item has at most 2^17 bits, so that one key of the hash covers it. Errors: a parameter out of range, or
     /// more bits than memory can address.
@@ -54,7 +54,7 @@ impl Lookup {
         if count.checked_mul((entry << bits).max(64 * widths.len())).is_none() {
             return Err(OtError::Parameter { what: "number of items", allowed: "within memory", got: count });
         }
-        Ok(Lookup { count, bits, widths: widths.to_vec(), entry })
+        Ok(LookupShape { count, bits, widths: widths.to_vec(), entry })
     }
 
     /// Number of items.
@@ -141,7 +141,7 @@ impl SenderKeys {
     /// Spends the keys on the tables that `fill` writes: `fill(item, row)` sets all words of an item, entry by entry
     /// (`row[entry * words + word]`; only the word's width of low bits matters). Returns the message for
     /// [`ChosenKeys::lookup`]. Errors: the number of keys is not the shape's.
-    pub fn lookup(self, shape: &Lookup, fill: impl Fn(usize, &mut [u64]) + Sync) -> Result<Vec<u8>, OtError> {
+    pub fn lookup(self, shape: &LookupShape, fill: impl Fn(usize, &mut [u64]) + Sync) -> Result<Vec<u8>, OtError> {
         let row = || vec![0; shape.entries() * shape.words()];
         self.lookup_strings(shape, |item, string, scratch: &mut Option<Vec<u64>>| {
             let row = scratch.get_or_insert_with(row);
@@ -159,7 +159,7 @@ impl SenderKeys {
     /// [`lookup`](Self::lookup) for tables of at most 128 bits, which `table(item)` gives as a string: entry j at bit
     /// `j W`. Bits beyond the item's are ignored. Errors: the number of keys is not the shape's, or its tables are
     /// longer.
-    pub fn lookup_short(self, shape: &Lookup, table: impl Fn(usize) -> u128 + Sync) -> Result<Vec<u8>, OtError> {
+    pub fn lookup_short(self, shape: &LookupShape, table: impl Fn(usize) -> u128 + Sync) -> Result<Vec<u8>, OtError> {
         if shape.item_bits() > 128 {
             return Err(OtError::Parameter { what: "bits of a table", allowed: "up to 128", got: shape.item_bits() });
         }
@@ -169,7 +169,7 @@ impl SenderKeys {
     /// `string(item, blocks, scratch)` writes the item's bits; bits beyond them are ignored.
     fn lookup_strings(
         self,
-        shape: &Lookup,
+        shape: &LookupShape,
         string: impl Fn(usize, &mut [Block], &mut Option<Vec<u64>>) + Sync,
     ) -> Result<Vec<u8>, OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
@@ -189,7 +189,7 @@ impl SenderKeys {
 
     fn lookup_task(
         &self,
-        shape: &Lookup,
+        shape: &LookupShape,
         masks: &[Block],
         items: std::ops::Range<usize>,
         fill: &(impl Fn(usize, &mut [Block], &mut Option<Vec<u64>>) + Sync),
@@ -246,7 +246,7 @@ impl ChosenKeys {
     /// Spends the keys on the sender's `message`: the index of item t is made of the choices of its OTs, least
     /// significant bit first. Returns the words of the chosen entries, item by item. Errors: the number of keys or
     /// bytes is not the shape's.
-    pub fn lookup(self, shape: &Lookup, message: &[u8]) -> Result<Vec<u64>, OtError> {
+    pub fn lookup(self, shape: &LookupShape, message: &[u8]) -> Result<Vec<u64>, OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "bytes", shape.message_bytes(), message.len())?;
         let mut values = vec![0; shape.count * shape.words()];
@@ -263,7 +263,7 @@ impl ChosenKeys {
         Ok(values)
     }
 
-    fn lookup_task(&self, shape: &Lookup, start: usize, message: &[u8], values: &mut [u64]) {
+    fn lookup_task(&self, shape: &LookupShape, start: usize, message: &[u8], values: &mut [u64]) {
         let (bits, window) = (shape.bits as usize, shape.window_blocks());
         let run = (RUN_BLOCKS / (bits * window)).max(1);
         let mut hash = self.hash.expander(shape.item_blocks());

@@ -14,7 +14,7 @@ use crate::ggm::full;
 use crate::hash::CrHash;
 use crate::kernels::{BATCH, Permutation, Simd, TABLE, all, transpose};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
-use crate::{Bits, Block, ChosenKeys, Correlation, Kernels, Lookup, SenderKeys, SoftSpoken};
+use crate::{Bits, Block, ChosenKeys, CotShape, Kernels, LookupShape, SenderKeys, SoftSpoken};
 
 /// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
 /// secret.
@@ -230,7 +230,7 @@ fn transfers(simd: Option<Simd>, probes: &mut Probes) {
         let choices = Bits::from_words(words(&secret[..8]), OTS);
         ChosenKeys::new(blocks(&secret[8..8 + 16 * OTS]), choices, hash.clone(), 0)
     };
-    let shape = shared(Correlation::new(OTS, 3, &[44]).expect("a shape in range"));
+    let shape = shared(CotShape::new(OTS, 3, &[44]).expect("a shape in range"));
     probes.add("correlated transfer, sender", 16 * (OTS + 1) + 8 * shape.values(), move |secret| {
         let (x, words) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));
         move || drop(black_box(sender(&x).correlate(shape, &words).expect("fitting lengths")))
@@ -239,7 +239,7 @@ fn transfers(simd: Option<Simd>, probes: &mut Probes) {
         let (secret, message) = (secret.to_vec(), vec![0xa5; shape.message_bytes()]);
         move || drop(black_box(chosen(&secret).decorrelate(shape, &message).expect("fitting lengths")))
     });
-    let shape = shared(Lookup::new(OTS / 4, 4, &[13, 44]).expect("a shape in range"));
+    let shape = shared(LookupShape::new(OTS / 4, 4, &[13, 44]).expect("a shape in range"));
     let entries = shape.entries() * shape.words();
     probes.add("1-of-16 transfer, sender's table", 16 * (OTS + 1) + 8 * entries, move |secret| {
         let (x, table) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));

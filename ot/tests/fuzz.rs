@@ -6,7 +6,7 @@ use net::{Channel, NetError, Role};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use waggle_ot::dpf::{DpfShape, Expander, Generation, level_bytes};
-use waggle_ot::{Bits, ChosenKeys, Correlation, CotKind, Lookup, OtError, SenderKeys, SoftSpoken, dealer, setup};
+use waggle_ot::{Bits, ChosenKeys, CotKind, CotShape, LookupShape, OtError, SenderKeys, SoftSpoken, dealer, setup};
 
 fn dir(name: &str) -> String {
     format!("{}/tests/corpus/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -20,7 +20,7 @@ fn rng(role: Role) -> StdRng {
 fn session(ch: &mut Channel, kind: CotKind, ots: usize) -> Result<(), OtError> {
     let role = ch.role();
     let (mut sender, mut receiver) = setup(ch, kind, &mut rng(role))?;
-    let (correlation, lookup) = (Correlation::new(37, 2, &[64, 3])?, Lookup::new(9, 4, &[5, 60])?);
+    let (correlation, lookup) = (CotShape::new(37, 2, &[64, 3])?, LookupShape::new(9, 4, &[5, 60])?);
     for turn in [Role::Client, Role::Server] {
         if role == turn {
             sender.ensure(ch, ots)?;
@@ -133,14 +133,14 @@ fn fuzz_transfers() {
                 }
             }
             1 => {
-                let shape = Correlation::new(37, 2, &[64, 3]).expect("a shape");
+                let shape = CotShape::new(37, 2, &[64, 3]).expect("a shape");
                 if let Some(share) = typed(dealt(37).1.decorrelate(&shape, message)) {
                     assert!(message.len() == shape.message_bytes() && share.len() == 74);
                     assert!(share.chunks(4).all(|ots| ots.get(2).is_none_or(|x| *x < 8)), "shares are reduced");
                 }
             }
             _ => {
-                let shape = Lookup::new(9, 4, &[5, 60]).expect("a shape");
+                let shape = LookupShape::new(9, 4, &[5, 60]).expect("a shape");
                 if let Some(words) = typed(dealt(36).1.lookup(&shape, message)) {
                     assert!(message.len() == shape.message_bytes() && words.len() == 18);
                     assert!(words.chunks(2).all(|words| words[0] < 1 << 5 && words[1] < 1 << 60));

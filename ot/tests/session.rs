@@ -6,7 +6,7 @@ use crate::common::{channels, pools, run};
 use net::{Channel, Link, NetError, Role, memory_pair};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use waggle_ot::{Bits, Correlation, CotKind, Kernels, Lookup, OtError, PoolPlan, Run, SoftSpoken};
+use waggle_ot::{Bits, CotKind, CotShape, Kernels, LookupShape, OtError, PoolPlan, Run, SoftSpoken};
 
 const KINDS: [CotKind; 4] = [
     CotKind::SoftSpoken(SoftSpoken::K2),
@@ -33,7 +33,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
             for (round, n) in needs.iter().copied().enumerate() {
                 let choices = Bits::from_fn(n, |i| (i * i + round + i / 3) % 3 == 1);
                 let corr: Vec<u64> = (0..n as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
-                let shape = Correlation::new(n, 1, &[64]).unwrap();
+                let shape = CotShape::new(n, 1, &[64]).unwrap();
                 for turn in [Role::Client, Role::Server] {
                     if role == turn {
                         sender.ensure(ch, n).unwrap();
@@ -214,7 +214,7 @@ fn misuse_is_a_typed_error() {
 
     let (corrections, chosen) = receiver.choose(&Bits::zeros(100)).unwrap();
     let keys = sender.accept(100, &corrections).unwrap();
-    let shape = Correlation::new(100, 2, &[7]).unwrap();
+    let shape = CotShape::new(100, 2, &[7]).unwrap();
     assert!(matches!(
         keys.correlate(&shape, &[0; 199]).unwrap_err(),
         OtError::Length { expected: 200, got: 199, .. }
@@ -224,11 +224,11 @@ fn misuse_is_a_typed_error() {
         OtError::Length { unit: "bytes", expected: 175, got: 176, .. }
     ));
     for widths in [&[][..], &[0], &[65], &[8, 0]] {
-        assert!(Correlation::new(1, 1, widths).is_err() && Lookup::new(1, 1, widths).is_err());
+        assert!(CotShape::new(1, 1, widths).is_err() && LookupShape::new(1, 1, widths).is_err());
     }
-    assert!(Correlation::new(1, 0, &[1]).is_err() && Correlation::new(usize::MAX, 1, &[1]).is_err());
-    assert!(Lookup::new(1, 0, &[1]).is_err() && Lookup::new(1, 9, &[1]).is_err());
-    assert!(Lookup::new(usize::MAX / 2, 8, &[1]).is_err());
+    assert!(CotShape::new(1, 0, &[1]).is_err() && CotShape::new(usize::MAX, 1, &[1]).is_err());
+    assert!(LookupShape::new(1, 0, &[1]).is_err() && LookupShape::new(1, 9, &[1]).is_err());
+    assert!(LookupShape::new(usize::MAX / 2, 8, &[1]).is_err());
 }
 
 #[test]

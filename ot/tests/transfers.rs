@@ -3,7 +3,7 @@
 use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use waggle_ot::{Bits, ChosenKeys, Correlation, Lookup, OtError, OtReceiver, OtSender, SenderKeys, dealer};
+use waggle_ot::{Bits, ChosenKeys, CotShape, LookupShape, OtError, OtReceiver, OtSender, SenderKeys, dealer};
 
 fn mask(w: u32) -> u64 {
     u64::MAX >> (64 - w)
@@ -32,7 +32,7 @@ fn check_correlation(
     choices: &Bits,
     corr: &[u64],
 ) {
-    let shape = Correlation::new(count, slots, widths).unwrap();
+    let shape = CotShape::new(count, slots, widths).unwrap();
     let (sender, chosen) = keys(pools, choices);
     let (message, a) = sender.correlate(&shape, corr).unwrap();
     let bits: usize = (0..count).map(|i| slots * widths[i % widths.len()] as usize).sum();
@@ -96,14 +96,14 @@ fn empty_batches() {
     let none = Bits::zeros(0);
     check_correlation(&mut pools, 0, 3, &[9], &none, &[]);
     let (sender, chosen) = keys(&mut pools, &none);
-    let shape = Lookup::new(0, 4, &[3]).unwrap();
+    let shape = LookupShape::new(0, 4, &[3]).unwrap();
     let message = sender.lookup(&shape, |_, _| unreachable!("no items")).unwrap();
     assert!(message.is_empty() && chosen.lookup(&shape, &message).unwrap().is_empty());
 }
 
 /// Transfers random tables; `index(item)` chooses.
 fn check_lookup(count: usize, bits: u32, widths: &[u32], rng: &mut StdRng, index: impl Fn(usize) -> usize) {
-    let shape = Lookup::new(count, bits, widths).unwrap();
+    let shape = LookupShape::new(count, bits, widths).unwrap();
     let (entries, words) = (1 << bits, widths.len());
     let table: Vec<u64> = (0..count * entries * words).map(|_| rng.next_u64()).collect();
     let choices = Bits::from_fn(shape.ots(), |i| index(i / bits as usize) >> (i % bits as usize) & 1 == 1);
@@ -159,7 +159,7 @@ fn short_tables_are_strings_of_entries() {
     let mut rng = StdRng::seed_from_u64(7);
     for (bits, w) in [(7, 1), (4, 1), (4, 3), (5, 4), (1, 64), (6, 2)] {
         let count = 300;
-        let shape = Lookup::new(count, bits, &[w]).unwrap();
+        let shape = LookupShape::new(count, bits, &[w]).unwrap();
         let tables: Vec<u128> =
             (0..count).map(|_| u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())).collect();
         let choices = Bits::from_fn(shape.ots(), |_| rng.next_u32() & 1 == 1);
@@ -172,7 +172,7 @@ fn short_tables_are_strings_of_entries() {
             assert_eq!(*got, want, "2^{bits} x {w}, item {item}");
         }
     }
-    let long = Lookup::new(1, 8, &[1]).unwrap();
+    let long = LookupShape::new(1, 8, &[1]).unwrap();
     let (sender, _) = keys(&mut dealt(long.ots()), &Bits::zeros(long.ots()));
     assert!(matches!(sender.lookup_short(&long, |_| 0), Err(OtError::Parameter { got: 256, .. })));
 }
@@ -181,7 +181,7 @@ fn short_tables_are_strings_of_entries() {
 /// entry, with the keys that were chosen it opens nothing else.
 #[test]
 fn entries_are_masked_independently() {
-    let shape = Lookup::new(64, 3, &[64]).unwrap();
+    let shape = LookupShape::new(64, 3, &[64]).unwrap();
     let zeros = Bits::zeros(shape.ots());
     let (sender, _) = keys(&mut dealt(shape.ots()), &zeros);
     // All tables zero: the message is the pads themselves.
@@ -201,7 +201,7 @@ fn batches_can_be_split() {
     for (sender, chosen, start) in [(sender, chosen, 0), (sender_tail, chosen_tail, 77)] {
         let n = sender.len();
         assert_eq!((chosen.len(), chosen.choices().len()), (n, n));
-        let shape = Correlation::new(n, 1, &[31]).unwrap();
+        let shape = CotShape::new(n, 1, &[31]).unwrap();
         let corr: Vec<u64> = (0..n as u64).map(|i| i * i + 12345).collect();
         let (message, a) = sender.correlate(&shape, &corr).unwrap();
         let b = chosen.decorrelate(&shape, &message).unwrap();

@@ -38,4 +38,4 @@ pub use planner::{Plan, Planner};
 pub use profile::{PROFILE_VERSION, Profile, ProfileError};
 // Types of `protocols` that appear in signatures of this crate.
 pub use protocols::{Kernel, Rates};
-pub use timeline::{Machine, Setting, Tallies, Units};
+pub use timeline::{Deployment, Machine, Tallies, Units};

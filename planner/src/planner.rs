@@ -16,7 +16,7 @@ use protocols::{Abb, Error, FixedPoint, FixedWeight, Needs, Operation, Options, 
 
 use crate::classes::{Classes, Event};
 use crate::forecast::Forecast;
-use crate::timeline::{Setting, Tallies, Timeline};
+use crate::timeline::{Deployment, Tallies, Timeline};
 
 /// The model on shapes alone: what [`Secure`](protocols::Secure) would send.
 pub type Plan = FixedPoint<Planner>;
@@ -52,13 +52,13 @@ impl Planner {
     }
 
     /// This planner, which books times in `setting` too: the client's clock, and both processors.
-    pub fn timed(mut self, setting: Setting) -> Self {
+    pub fn timed(mut self, setting: Deployment) -> Self {
         self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self
     }
 
     /// [`Planner::timed`], which also counts the units of kernels by account ([`Planner::tallies`]).
-    pub fn tallied(mut self, setting: Setting) -> Self {
+    pub fn tallied(mut self, setting: Deployment) -> Self {
         self.forecast.time(Timeline::new(setting).tallied(), &mut self.ledger);
         self
     }

@@ -9,12 +9,12 @@
 //! - Work in tasks of the thread pool is spread over the cores of its party, as far as there are tasks. Each core
 //!   after the first adds [`Machine::speedup`] of one.
 //! - Parties on one machine share its cores: while one of them computes, the other has what is left.
-//! - Each message in turn wakes a thread at the other party, which takes [`Setting::wake`].
+//! - Each message in turn wakes a thread at the other party, which takes [`Deployment::wake`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use net::{Direction, Phase, Role, Shape, Traffic};
+use net::{Direction, LinkShape, Phase, Role, Traffic};
 
 use protocols::cost::Step;
 use protocols::{Kernel, Rates, Work};
@@ -32,29 +32,29 @@ pub struct Machine {
 
 /// Both parties and what is between them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
+pub struct Deployment {
     /// The client's machine and the server's.
     pub machines: [Machine; 2],
     /// Whether both parties run on one machine, whose cores they share: then both entries of `machines` are the same.
     pub together: bool,
     /// The network; `None` if its rate and delay do not show.
-    pub link: Option<Shape>,
+    pub link: Option<LinkShape>,
     /// Whether the network is imitated, which takes processor time for every message.
     pub imitated: bool,
     /// Seconds from a message on the wire to the thread that waits for it.
     pub wake: f64,
 }
 
-impl Setting {
+impl Deployment {
     /// Both parties on machines of their own, over a link that takes no time.
     pub fn apart(client: Machine, server: Machine) -> Self {
-        Setting { machines: [client, server], together: false, link: None, imitated: false, wake: 0.0 }
+        Deployment { machines: [client, server], together: false, link: None, imitated: false, wake: 0.0 }
     }
 
     /// Nothing takes any time: for plans whose units alone count.
     pub fn idle() -> Self {
         let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
-        Setting::apart(machine.clone(), machine)
+        Deployment::apart(machine.clone(), machine)
     }
 }
 
@@ -78,7 +78,7 @@ struct Span {
 /// Where both parties are.
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    setting: Setting,
+    setting: Deployment,
     /// Of client and server, in seconds since the session began.
     clocks: [f64; 2],
     /// When the wire of each party is free.
@@ -144,7 +144,7 @@ impl Seconds {
 }
 
 impl Timeline {
-    pub(crate) fn new(setting: Setting) -> Self {
+    pub(crate) fn new(setting: Deployment) -> Self {
         Timeline {
             setting,
             clocks: [0.0; 2],
@@ -368,12 +368,12 @@ mod tests {
         Machine { rates: Rates::zero().with(SINGLE, 1e-3).with(SPREAD, 1e-6), cores, speedup: 1.0 }
     }
 
-    fn link(rate: u64, delay_ms: u64) -> Shape {
-        Shape { bytes_per_second: rate, round_trip: Duration::from_millis(delay_ms) }
+    fn link(rate: u64, delay_ms: u64) -> LinkShape {
+        LinkShape { bytes_per_second: rate, round_trip: Duration::from_millis(delay_ms) }
     }
 
     /// Seconds of the client's clock, and of both processors.
-    fn played(setting: &Setting, cost: &Cost) -> [f64; 3] {
+    fn played(setting: &Deployment, cost: &Cost) -> [f64; 3] {
         let mut timeline = Timeline::new(setting.clone());
         cost.runs().iter().for_each(|run| timeline.repeat(&run.steps, run.times, Phase::Decode));
         let booked: Vec<_> = timeline.take_unbooked("").collect();
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn turns_add_up_and_simultaneous_work_overlaps() {
-        let setting = Setting { link: Some(link(1_000_000, 20)), ..Setting::apart(machine(1), machine(1)) };
+        let setting = Deployment { link: Some(link(1_000_000, 20)), ..Deployment::apart(machine(1), machine(1)) };
         // 10 ms of work, 10 ms on the wire, 10 ms across, 30 ms of the server's, and back at once.
         let turn = Cost::free().work(Role::Client, SINGLE, 10).message(Role::Client, 10_000 - net::HEADER_BYTES);
         let turn = turn.work(Role::Server, SINGLE, 30).message(Role::Server, 0);
@@ -405,17 +405,17 @@ mod tests {
     #[test]
     fn parties_on_one_machine_share_its_cores() {
         let cost = Cost::free().work_at_both(SPREAD, 1_000_000).exchange(0, 0);
-        let apart = Setting::apart(machine(2), machine(2));
+        let apart = Deployment::apart(machine(2), machine(2));
         close(played(&apart, &cost), [0.5, 1.0, 1.0]);
-        close(played(&Setting { together: true, ..apart.clone() }, &cost), [1.0, 1.0, 1.0]);
+        close(played(&Deployment { together: true, ..apart.clone() }, &cost), [1.0, 1.0, 1.0]);
         // A thread each leaves both undisturbed.
         let single = Cost::free().work_at_both(SINGLE, 1000).exchange(0, 0);
-        close(played(&Setting { together: true, ..apart }, &single), [1.0, 1.0, 1.0]);
+        close(played(&Deployment { together: true, ..apart }, &single), [1.0, 1.0, 1.0]);
     }
 
     #[test]
     fn units_are_counted_by_account() {
-        let mut timeline = Timeline::new(Setting::idle()).tallied();
+        let mut timeline = Timeline::new(Deployment::idle()).tallied();
         let round = Cost::free().work(Role::Server, SPREAD, 7).message(Role::Client, 92);
         timeline.repeat(&round.clone().times(1000).runs()[0].steps, 1000, Phase::Offline);
         timeline.take_unbooked("a").for_each(drop);
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn rounds_in_a_row_are_those_one_by_one() {
         let setting =
-            Setting { link: Some(link(1_000_000, 2)), wake: 1e-4, ..Setting::apart(machine(2), machine(1)) };
+            Deployment { link: Some(link(1_000_000, 2)), wake: 1e-4, ..Deployment::apart(machine(2), machine(1)) };
         let round = Cost::free()
             .work(Role::Client, SPREAD, 20_000)
             .message(Role::Client, 5000)

@@ -79,8 +79,8 @@ impl Operation for And {
 lawful!(And, |_, bits| (&bits[0], &bits[1]), Bits);
 
 /// The correlated OTs in either direction.
-fn transfers(n: usize) -> ot::Correlation {
-    ot::Correlation::new(n, 1, &[1]).expect("a width of 1")
+fn transfers(n: usize) -> ot::CotShape {
+    ot::CotShape::new(n, 1, &[1]).expect("a width of 1")
 }
 
 // ANCHOR: direct

@@ -30,7 +30,7 @@ pub struct Clear {
 type W = ArrayD<u64>;
 
 /// The link over which a box in the clear decides as the parties of two phases do.
-const LINK_OF_TWINS: net::Shape = net::Shape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
+const LINK_OF_TWINS: net::LinkShape = net::LinkShape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
 
 impl Clear {
     /// A box at the root of the operation path.

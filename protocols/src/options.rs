@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use he::Packing;
-use net::{Role, Shape};
+use net::{LinkShape, Role};
 use ot::CotKind;
 
 use crate::cost::Cost;
@@ -45,7 +45,7 @@ pub struct Options {
     /// data and are or could have been made before it is known, and send masked words only. See [`crate::stock`].
     pub preprocess: bool,
     /// Rate and delay of the link, by which operations weigh messages and flows against computation.
-    pub link: Shape,
+    pub link: LinkShape,
     /// Whether matrix products pack their responses.
     pub packing: Packing,
     /// Cores that each party is taken to have in plans under encryption: fewer send more and compute less.
@@ -55,7 +55,8 @@ pub struct Options {
 }
 
 /// Assumed of an unknown link: 1 Gbit/s, half a millisecond there and back.
-pub const DEFAULT_LINK: Shape = Shape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) };
+pub const DEFAULT_LINK: LinkShape =
+    LinkShape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) };
 
 impl Default for Options {
     fn default() -> Self {

@@ -11,8 +11,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::{
-    Allow, ChatOptions, Client, Draft, Generate, Network, Pads, PolicySpec, Proof, PublicKey, Sampling, ServerConfig,
-    Shape, Template, Terms, TokenizerOf, names,
+    Allow, ChatOptions, Client, Draft, Generate, LinkShape, Network, Pads, PolicySpec, Proof, PublicKey, Sampling,
+    ServerConfig, Template, Terms, TokenizerOf, names,
 };
 
 use crate::{Words, failed};
@@ -111,7 +111,7 @@ impl<'py> Keywords<'py> {
         Ok(terms
             .policy(policy)
             .preprocess(self.take::<bool>("preprocess")?)
-            .plan_for(self.read::<Shape>("plan_for")?)
+            .plan_for(self.read::<LinkShape>("plan_for")?)
             .prefill_chunk(self.read::<NonZeroUsize>("prefill_chunk")?))
     }
 

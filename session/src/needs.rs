@@ -1,6 +1,6 @@
 //! The needs of a session in two phases, from shapes alone.
 
-use model::{Hooks, Input, Model, ModelSpec, Next, Sampler, Schedule, generate};
+use model::{Hooks, Input, Model, ModelSpec, Next, Passes, Sampler, generate};
 use planner::{Plan, Planner};
 use protocols::{FixedLoader, Needs};
 
@@ -10,7 +10,7 @@ use crate::terms::{Observer, Request, Terms};
 /// Ends planning when the observer says that nobody wants it any more; passes keep what the schedule says.
 pub(crate) struct Planning<'a> {
     pub(crate) observer: &'a dyn Observer,
-    pub(crate) schedule: Schedule,
+    pub(crate) schedule: Passes,
 }
 
 impl Hooks<Plan> for Planning<'_> {
@@ -33,7 +33,7 @@ pub(crate) fn needs(
     request: &Request,
     observer: &dyn Observer,
 ) -> Result<Needs, Error> {
-    Ok(listing(spec, frac_bits, terms, request, Schedule::expected(request.draft), observer)?.needs())
+    Ok(listing(spec, frac_bits, terms, request, Passes::expected(request.draft), observer)?.needs())
 }
 
 /// The plan that lists them, whose passes keep what `schedule` says.
@@ -42,7 +42,7 @@ pub(crate) fn listing(
     frac_bits: &[u32],
     terms: &Terms,
     request: &Request,
-    schedule: Schedule,
+    schedule: Passes,
     observer: &dyn Observer,
 ) -> Result<Planner, Error> {
     let mut engine = Planner::listing(terms.protocol).engine();

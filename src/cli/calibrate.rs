@@ -7,7 +7,7 @@ use std::process::Stdio;
 use clap::Args;
 use model::{DType, Lengths, ModelFiles, synthesize};
 use net::Phase;
-use planner::{Footprint, Observation, PROFILE_VERSION, Profile, Setting, fit};
+use planner::{Deployment, Footprint, Observation, PROFILE_VERSION, Profile, fit};
 use planner::{Kernel, Rates, Units};
 use protocols::preparation;
 use report::PeakMemory;
@@ -250,7 +250,7 @@ impl<'a> Measured<'a> {
         Ok(Measured { trial, model: public, terms, link, request: Request::from(lengths), report, mapped })
     }
 
-    fn plan(&self, setting: Setting) -> SessionPlan<'_> {
+    fn plan(&self, setting: Deployment) -> SessionPlan<'_> {
         SessionPlan::new(&self.model, &self.terms).request(self.request).timed(setting)
     }
 
@@ -269,7 +269,7 @@ impl<'a> Measured<'a> {
     /// Processor time and units of all accounts of both parties. Set-up is one account: its first words are not
     /// planned, but rehearsed.
     fn accounts(&self) -> Result<Vec<(Account, Observation)>, Error> {
-        let setting = Setting { imitated: self.link.shape().is_some(), ..Setting::idle() };
+        let setting = Deployment { imitated: self.link.shape().is_some(), ..Deployment::idle() };
         let work = self.plan(setting).tallied().run(&mut Silent)?.work;
         let mut sums: BTreeMap<(Phase, String), ([f64; 2], [Units; 2])> = BTreeMap::new();
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));

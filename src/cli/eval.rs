@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::study::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
+use ::study::eval::{Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use model::ModelFiles;
@@ -144,7 +144,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
 }
 
 /// Plans the longest of `sequences` under every policy of `study` that two parties can run.
-fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link: Network) -> Result<(), Error> {
+fn plan_costs(study: &mut StudyReport, model: &str, sequences: &[Sequence], link: Network) -> Result<(), Error> {
     let Some(longest) = sequences.iter().max_by_key(|sequence| sequence.ids().len()) else { return Ok(()) };
     // The pass over the prompt is the first. Where it is the only one, the token after it is planned.
     let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
@@ -301,7 +301,7 @@ impl EvalArgs {
         files.into_iter().try_for_each(|file| Ok(check_writable(Some(&file))?))
     }
 
-    fn write(&self, study: &Evaluation, task: &Task) -> Result<(), Error> {
+    fn write(&self, study: &StudyReport, task: &Task) -> Result<(), Error> {
         for path in self.json.iter().cloned().chain(self.inside("report.json")) {
             write_json(&path, study)?;
         }

@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use model::Lengths;
-use net::{Phase, Shape, Traffic};
-use planner::Setting;
+use net::{LinkShape, Phase, Traffic};
+use planner::Deployment;
 use report::any_layer;
 use serde::{Deserialize, Serialize};
 use session::party::{Outcome, PublicModel, SessionPlan, Silent, Terms};
@@ -78,7 +78,7 @@ pub(super) struct Operation {
 
 /// The planned sessions that a mean is made of.
 pub(super) struct Sessions {
-    link: Option<Shape>,
+    link: Option<LinkShape>,
     predicted: bool,
     tokens: f64,
     /// All tokens; one alone is without the pass over the prompt.
@@ -93,8 +93,8 @@ impl Sessions {
     pub(super) fn plan(
         model: &PublicModel,
         terms: &Terms,
-        link: Option<Shape>,
-        setting: Option<&Setting>,
+        link: Option<LinkShape>,
+        setting: Option<&Deployment>,
         prompt: usize,
         tokens: usize,
     ) -> Result<Self, Error> {

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
 use model::{DEFAULT_RATE, Reveal};
 use mpcache::{Granularity, PolicyHelp, PolicySpec};
-use net::Shape;
+use net::LinkShape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
 use protocols::{Masks, Packing};
@@ -62,7 +62,7 @@ pub(super) struct TermsArgs {
     /// Plan for this network, whatever `--link` imitates. Give it to both parties of a session over a real network,
     /// whose rate and delay the program cannot know.
     #[arg(long, value_name = PLANNED_LINKS)]
-    plan_for: Option<Shape>,
+    plan_for: Option<LinkShape>,
     /// Preparation of products with weights, in two phases: with masks that public seeds make (`seeded`), or with
     /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
     #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]

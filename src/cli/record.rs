@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use report::Report;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use study::eval::Evaluation;
+use study::eval::StudyReport;
 
 use super::Error;
 use super::sweep::Sweep;
@@ -30,7 +30,7 @@ pub(super) enum RecordError {
 pub(super) enum Record {
     /// The report of a session, or of the plan of one.
     Session(Box<Report>),
-    Study(Box<Evaluation>),
+    Study(Box<StudyReport>),
     Sweep(Box<Sweep>),
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use model::{ModelSpec, shape};
 use mpcache::PolicySpec;
-use net::Shape;
-use planner::Setting;
+use net::LinkShape;
+use planner::Deployment;
 use rayon::prelude::*;
 use report::provenance::Provenance;
 use report::table::{Cell, Document, Table};
@@ -105,7 +105,7 @@ enum By {
 
 /// The value of `--links`.
 #[derive(Clone, Debug)]
-struct Links(Vec<Shape>);
+struct Links(Vec<LinkShape>);
 
 /// A list of links, for clap. The comma after a rate belongs to it.
 fn links(text: &str) -> Result<Links, String> {
@@ -116,7 +116,7 @@ fn links(text: &str) -> Result<Links, String> {
             _ => names.push(part.to_owned()),
         }
     }
-    names.iter().map(|name| name.parse::<Shape>().map_err(|e| e.to_string())).collect::<Result<_, _>>().map(Links)
+    names.iter().map(|name| name.parse::<LinkShape>().map_err(|e| e.to_string())).collect::<Result<_, _>>().map(Links)
 }
 
 /// The subject of one cell.
@@ -182,8 +182,8 @@ pub(super) struct Sweep {
 struct Task {
     choice: Choice,
     model: PublicModel,
-    link: Shape,
-    setting: Option<Setting>,
+    link: LinkShape,
+    setting: Option<Deployment>,
 }
 
 pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn a_rate_keeps_its_comma() {
         let Links(found) = links("lan,400mbit,4ms,wan-far").unwrap();
-        let names: Vec<String> = found.iter().map(Shape::to_string).collect();
+        let names: Vec<String> = found.iter().map(LinkShape::to_string).collect();
         assert_eq!(names, ["lan", "wan", "wan-far"], "400 Mbit/s and 4 ms are those of `wan`");
         assert!(links("nowhere").is_err());
     }

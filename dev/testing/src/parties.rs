@@ -14,7 +14,7 @@ pub const DEALER: Options = Options { ot: ot::CotKind::Dealer, ..Options::DEFAUL
 #[cfg(feature = "laws")]
 pub const TWO_PHASES: Options = Options {
     preprocess: true,
-    link: net::Shape { bytes_per_second: 50_000_000, round_trip: std::time::Duration::from_millis(4) },
+    link: net::LinkShape { bytes_per_second: 50_000_000, round_trip: std::time::Duration::from_millis(4) },
     ..DEALER
 };
 

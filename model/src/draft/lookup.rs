@@ -10,9 +10,9 @@ const LONGEST: usize = 3;
 /// last two, or the last one, and guesses that the text goes on as it did there. Where the earlier text ends, its own
 /// guess goes on: a text that repeats itself is guessed to repeat itself for ever.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lookup;
+pub struct PromptLookup;
 
-impl Guess for Lookup {
+impl Guess for PromptLookup {
     fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error> {
         let Some(mut next) = (1..=LONGEST).rev().find_map(|length| after_earlier(text, length)) else {
             return Ok(Vec::new());
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     fn guess(text: &[u32], count: usize) -> Vec<u32> {
-        Lookup.guess(text, count).unwrap()
+        PromptLookup.guess(text, count).unwrap()
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod small;
 
 use serde::{Deserialize, Serialize};
 
-pub use lookup::Lookup;
+pub use lookup::PromptLookup;
 pub use small::SmallModel;
 
 use crate::Error;
@@ -107,14 +107,14 @@ impl Drafts {
     }
 
     /// Tokens that the passes of steady drafts may keep instead of one; `None` unless the drafts are steady.
-    pub fn schedule(self) -> Option<Schedule> {
+    pub fn schedule(self) -> Option<Passes> {
         self.steady.then(|| self.expected())
     }
 
     /// Tokens that each pass keeps if all goes as expected.
-    pub fn expected(self) -> Schedule {
+    pub fn expected(self) -> Passes {
         let after = move |passes: u64| passes * u64::from(self.rate) / u64::from(THOUSAND);
-        Schedule(Box::new((0..).map(move |pass| (after(pass + 1) - after(pass)) as usize)))
+        Passes(Box::new((0..).map(move |pass| (after(pass + 1) - after(pass)) as usize)))
     }
 
     /// Positions that a generation of `tokens` tokens shows the client at most: those of passes that keep one token.
@@ -130,17 +130,17 @@ impl Drafts {
 }
 
 /// Tokens that the passes of a plan keep, pass by pass.
-pub struct Schedule(Box<dyn Iterator<Item = usize>>);
+pub struct Passes(Box<dyn Iterator<Item = usize>>);
 
-impl Schedule {
+impl Passes {
     /// The schedule that `draft` expects; one token a pass without a draft.
     pub fn expected(draft: Option<Drafts>) -> Self {
-        draft.map_or_else(|| Schedule::of(Vec::new()), Drafts::expected)
+        draft.map_or_else(|| Passes::of(Vec::new()), Drafts::expected)
     }
 
     /// These numbers, and one token in each later pass.
     pub fn of(kept: Vec<usize>) -> Self {
-        Schedule(Box::new(kept.into_iter().chain(std::iter::repeat(1))))
+        Passes(Box::new(kept.into_iter().chain(std::iter::repeat(1))))
     }
 
     /// Tokens that the next pass keeps, at most `most`.

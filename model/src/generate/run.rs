@@ -6,7 +6,7 @@ use ndarray::{Array2, Axis, Ix2, Slice};
 
 use super::{GenerateOptions, Generation, Hooks, Next, Reveal, Step, check, check_draft};
 use crate::chunks::{chunk_size, read};
-use crate::draft::{Drafts, Schedule, accepted, filled};
+use crate::draft::{Drafts, Passes, accepted, filled};
 use crate::lengths::bucket;
 use crate::surprisal::Surprisal;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
@@ -26,7 +26,7 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     /// Tokens of the next pass that go through the model together.
     chunk: usize,
     /// The tokens that passes of a steady draft keep.
-    steady: Option<Schedule>,
+    steady: Option<Passes>,
     surprisal: Surprisal,
     /// Whether the text is over, and goes on so that nobody sees it.
     over: bool,

@@ -67,8 +67,7 @@ fn stays<E: Select>(
     tokens: usize,
 ) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let Taken { held, memory } =
-        alone.install(|| write(&mut engine(), model, policy, &[1, 4, 2, 8, 5, 7], tokens));
+    let Taken { held, memory } = alone.install(|| write(&mut engine(), model, policy, &[1, 4, 2, 8, 5, 7], tokens));
     println!("{policy}: layers held {held:?} tokens, bytes of each {STRETCH} tokens: {memory:?}");
     assert!(held.iter().sum::<usize>() <= held.len() * budget, "{policy}: {held:?}");
     // The cache is full after the first stretch. Vectors double now and then, so a half is compared with the other.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use engine::{Float, Select};
 use model::{
-    Checkpoint, CheckpointError, DType, Drafts, GenerateOptions, Input, Lookup, Model, ModelFiles, Next, NoHooks,
-    Padding, Sampler, TensorSpec, check, generate, write_safetensors,
+    Checkpoint, CheckpointError, DType, Drafts, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Padding,
+    PromptLookup, Sampler, TensorSpec, check, generate, write_safetensors,
 };
 use mpcache::PolicySpec;
 use ndarray::Array2;
@@ -163,7 +163,7 @@ fn drafts_and_padding_change_no_text() {
         let model = load(ModelFiles::open(&dir).unwrap());
         let reference = &references(&dir)[0];
         let run = |ids: &[u32], options: &GenerateOptions| {
-            let (mut sampler, mut guess) = (Sampler::greedy(), Lookup);
+            let (mut sampler, mut guess) = (Sampler::greedy(), PromptLookup);
             let next = match options.draft {
                 Some(_) => Next::Drafted { sampler: &mut sampler, guess: &mut guess },
                 None => Next::Pick(&mut sampler),

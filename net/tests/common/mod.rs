@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use waggle_net::tcp::{ConnectOptions, TcpLink, connect, listen};
 use waggle_net::tls::{self, TlsLink};
-use waggle_net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair};
+use waggle_net::{Channel, Identity, Link, LinkShape, NetError, Role, Shaped, memory_pair};
 
 /// Long enough for a busy machine; no passing test waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,13 +62,13 @@ pub(crate) fn tcp_raw(timeout: Duration) -> (TcpLink, TcpStream) {
     (listener.accept(Some(PATIENCE)).unwrap(), raw)
 }
 
-pub(crate) fn shaped(pair: Pair, shape: Shape) -> Pair {
+pub(crate) fn shaped(pair: Pair, shape: LinkShape) -> Pair {
     (Box::new(Shaped::new(pair.0, shape).unwrap()), Box::new(Shaped::new(pair.1, shape).unwrap()))
 }
 
 /// Every kind of link, with its name.
 pub(crate) fn every_kind(timeout: Duration) -> Vec<(&'static str, Pair)> {
-    let fast = Shape { bytes_per_second: 1_000_000_000, round_trip: Duration::from_micros(200) };
+    let fast = LinkShape { bytes_per_second: 1_000_000_000, round_trip: Duration::from_micros(200) };
     vec![
         ("memory", memory(timeout)),
         ("tcp", tcp(timeout)),

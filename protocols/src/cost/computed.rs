@@ -2,7 +2,7 @@
 
 use he::{MatmulWork, OleWork};
 use net::Role;
-use ot::{Correlation, Lookup};
+use ot::{CotShape, LookupShape};
 
 use super::{Cost, Step};
 use crate::work::{Kernel, Work};
@@ -25,23 +25,23 @@ impl Cost {
     }
 
     /// The sender's part of correlated OTs.
-    pub(crate) fn supplies(self, sender: Role, shape: &Correlation) -> Self {
+    pub(crate) fn supplies(self, sender: Role, shape: &CotShape) -> Self {
         self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::Word, shape.values())
     }
 
     /// The receiver's part of correlated OTs.
-    pub(crate) fn chooses(self, receiver: Role, shape: &Correlation) -> Self {
+    pub(crate) fn chooses(self, receiver: Role, shape: &CotShape) -> Self {
         self.work(receiver, Kernel::Pad, shape.pad_blocks()).work(receiver, Kernel::Word, shape.values())
     }
 
     /// The sender's part of 1-of-N transfers.
-    pub(crate) fn tabulates(self, sender: Role, shape: &Lookup) -> Self {
+    pub(crate) fn tabulates(self, sender: Role, shape: &LookupShape) -> Self {
         let entries = shape.count() * shape.entries() * shape.words();
         self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::TableEntry, entries)
     }
 
     /// The receiver's part of 1-of-N transfers.
-    pub(crate) fn picks(self, receiver: Role, shape: &Lookup) -> Self {
+    pub(crate) fn picks(self, receiver: Role, shape: &LookupShape) -> Self {
         let blocks = (shape.count() * shape.item_bits()).div_ceil(128);
         self.work(receiver, Kernel::Pad, shape.window_pads())
             .work(receiver, Kernel::Word, shape.count() * shape.words())

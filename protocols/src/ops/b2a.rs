@@ -8,7 +8,7 @@
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 
-use ot::{Bits, Correlation};
+use ot::{Bits, CotShape};
 
 use crate::operation::prelude::*;
 use crate::ops::truncate::{Wrap, prepared, prepared_cost};
@@ -55,6 +55,6 @@ impl Operation for B2a {
 }
 
 /// The correlated OTs needed. Modulo 2 none are, because both kinds of shares are the same.
-fn shape(n: usize, width: u32) -> Option<Correlation> {
-    (n > 0 && width > 1).then(|| Correlation::new(n, 1, &[width - 1]).expect("a width of 1..=64"))
+fn shape(n: usize, width: u32) -> Option<CotShape> {
+    (n > 0 && width > 1).then(|| CotShape::new(n, 1, &[width - 1]).expect("a width of 1..=64"))
 }

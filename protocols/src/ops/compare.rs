@@ -26,7 +26,7 @@
 
 use std::sync::OnceLock;
 
-use ot::{Bits, ChosenKeys, Lookup};
+use ot::{Bits, ChosenKeys, LookupShape};
 use rand::Rng;
 
 use crate::operation::prelude::*;
@@ -202,7 +202,7 @@ struct Leaf {
     bits: u32,
     /// Where the first begins.
     start: u32,
-    lookup: Lookup,
+    lookup: LookupShape,
 }
 
 impl Leaf {
@@ -263,7 +263,7 @@ impl Shape {
         let leaves = sizes.chunk_by(|a, b| a == b).map(|same| {
             let (digits, bits, first) = (same.len(), same[0], start);
             start += digits as u32 * bits;
-            let lookup = Lookup::new(values * digits, bits, &[j, j]).expect("a table of two words");
+            let lookup = LookupShape::new(values * digits, bits, &[j, j]).expect("a table of two words");
             Leaf { digits, bits, start: first, lookup }
         });
         Shape { values, thresholds, low_bits, leaves: leaves.collect(), levels: levels(sizes.len()) }
@@ -278,9 +278,9 @@ impl Shape {
     }
 
     /// The 1-of-N OTs of group `g` of a level ([`group_bits`]).
-    fn group(&self, g: usize, size: usize) -> Lookup {
+    fn group(&self, g: usize, size: usize) -> LookupShape {
         let (index, out) = group_bits(g, size);
-        Lookup::new(self.comparisons(), index, &[out]).expect("up to 8 index bits")
+        LookupShape::new(self.comparisons(), index, &[out]).expect("up to 8 index bits")
     }
 
     fn level_ots(&self, level: &Groups) -> usize {

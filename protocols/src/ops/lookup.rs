@@ -15,7 +15,7 @@
 //! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** That of the table: the
 //! products are exact modulo 2^out_width. **Revealed.** Nothing: the masks r_k of the rows are fresh and uniform.
 
-use ot::{Bits, Correlation, Lookup};
+use ot::{Bits, CotShape, LookupShape};
 use rand::Rng;
 
 use crate::operation::prelude::*;
@@ -93,9 +93,9 @@ pub(crate) fn cost(table: &dyn Table, n: usize) -> Cost {
 }
 
 struct Shape {
-    lookup: Lookup,
+    lookup: LookupShape,
     /// One OT per bit of a factor, factor by factor, entry by entry.
-    products: Correlation,
+    products: CotShape,
     table: TableShape,
     constant: usize,
 }
@@ -106,8 +106,8 @@ impl Shape {
         let (width, constant) = (table.out_width, usize::from(table.constant));
         let words = vec![width; constant + table.factor_bits.len()];
         let widths: Vec<u32> = table.factor_bits.iter().flat_map(|&bits| (0..bits).map(move |j| width - j)).collect();
-        let lookup = Lookup::new(n, table.index_bits, &words).expect("index bits 1..=8, words up to 64 bits");
-        let products = Correlation::new(n * widths.len(), 1, &widths).expect("factors narrower than the ring");
+        let lookup = LookupShape::new(n, table.index_bits, &words).expect("index bits 1..=8, words up to 64 bits");
+        let products = CotShape::new(n * widths.len(), 1, &widths).expect("factors narrower than the ring");
         Shape { lookup, products, table, constant }
     }
 

@@ -301,9 +301,9 @@ fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
 }
 
 /// OTs for `rows` words times rows of `n`. Bit j carries `n` words modulo 2^(width-j).
-pub(super) fn rows_shape(rows: usize, n: usize, width: u32) -> ot::Correlation {
+pub(super) fn rows_shape(rows: usize, n: usize, width: u32) -> ot::CotShape {
     let widths: Vec<u32> = (0..width).map(|j| width - j).collect();
-    ot::Correlation::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
+    ot::CotShape::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
 }
 
 /// Adds the shares of bit j, times 2^j, to rows of `n` words.

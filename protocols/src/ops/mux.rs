@@ -11,7 +11,7 @@
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing.
 
 use ndarray::Zip;
-use ot::{Bits, Correlation};
+use ot::{Bits, CotShape};
 
 use crate::operation::prelude::*;
 use crate::wire::cross::{self, Chosen};
@@ -161,8 +161,8 @@ pub(crate) fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
     if n * slots == 0 { Cost::free() } else { cross::two_way_cost(&shape(n, slots, width)) }
 }
 
-fn shape(n: usize, slots: usize, width: u32) -> Correlation {
-    Correlation::new(n, slots, &[width]).expect("a width of 1..=64")
+fn shape(n: usize, slots: usize, width: u32) -> CotShape {
+    CotShape::new(n, slots, &[width]).expect("a width of 1..=64")
 }
 
 /// `one` if the bit is 1, else `zero`, without a branch.

@@ -20,7 +20,7 @@
 //! **What each party sees.** Both see choices masked by random choice bits. The client also sees table entries: all
 //! but one of each item under pads that it does not know, and that one under r and rho. **Revealed.** Nothing.
 
-use ot::{Bits, Correlation, Lookup};
+use ot::{Bits, CotShape, LookupShape};
 use rand::Rng;
 
 use crate::operation::prelude::*;
@@ -85,15 +85,15 @@ fn batch(k: usize, width: u32) -> usize {
 struct Shape {
     k: usize,
     /// The client's share of the conjunction, and of its product with the server's share of the word.
-    lookup: Lookup,
+    lookup: LookupShape,
     /// Products of the server's share of the conjunction with the client's share of the word.
-    products: Correlation,
+    products: CotShape,
 }
 
 impl Shape {
     fn new(n: usize, k: usize, width: u32) -> Self {
-        let lookup = Lookup::new(n, k as u32, &[1, width]).expect("up to 8 index bits, words up to 64 bits");
-        let products = Correlation::new(n, 1, &[width]).expect("a width of 1..=64");
+        let lookup = LookupShape::new(n, k as u32, &[1, width]).expect("up to 8 index bits, words up to 64 bits");
+        let products = CotShape::new(n, 1, &[width]).expect("a width of 1..=64");
         Shape { k, lookup, products }
     }
 }

@@ -22,7 +22,7 @@
 //! **What each party sees.** The client sees choice bits masked by random choice bits. The server sees answers under
 //! pads, of which it knows one per OT. **Revealed.** Nothing.
 
-use ot::{Bits, Correlation};
+use ot::{Bits, CotShape};
 
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
@@ -98,7 +98,7 @@ struct Stage {
     /// The stage keeps positions -`below`..`count` of the result, modulo 2^b: all of them if they are 2^b.
     kept: usize,
     below: usize,
-    transfers: Correlation,
+    transfers: CotShape,
 }
 
 /// The stages for `n` items, the largest move first.
@@ -108,7 +108,7 @@ fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
         let by = 1usize << i;
         // Moves still to come: by/2 + .. + 1.
         let kept = size.min(count + by - 1);
-        let transfers = Correlation::new(n, kept, &[1]).expect("one bit each");
+        let transfers = CotShape::new(n, kept, &[1]).expect("one bit each");
         Stage { by, kept, below: kept - count, transfers }
     };
     (0..bits).rev().map(stage).collect()

@@ -105,8 +105,8 @@ const WRAP: &str = "truncate/wraps";
 const TOPS: &str = "truncate/tops";
 
 impl Wrap {
-    fn products(&self, n: usize) -> ot::Correlation {
-        ot::Correlation::new(n, 1, &[self.bits]).expect("a width of 1..=63")
+    fn products(&self, n: usize) -> ot::CotShape {
+        ot::CotShape::new(n, 1, &[self.bits]).expect("a width of 1..=63")
     }
 }
 
@@ -247,7 +247,7 @@ fn wrap_bits(how: Truncation) -> Option<u32> {
 }
 
 /// The correlated OTs needed, if any.
-fn shape(n: usize, how: Truncation) -> Option<ot::Correlation> {
+fn shape(n: usize, how: Truncation) -> Option<ot::CotShape> {
     let bits = wrap_bits(how).filter(|_| n > 0)?;
-    Some(ot::Correlation::new(n, 1, &[bits]).expect("a width of 1..=63"))
+    Some(ot::CotShape::new(n, 1, &[bits]).expect("a width of 1..=63"))
 }

@@ -19,7 +19,7 @@ use crate::{Error, Options, Session, TwoParty};
 
 pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, ..Options::DEFAULT };
 
-const WAN: net::Shape = net::Shape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
+const WAN: net::LinkShape = net::LinkShape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
 
 /// [`DEALER`] in two phases, over a link slow enough that everything is prepared that can be.
 pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link: WAN, ..DEALER };

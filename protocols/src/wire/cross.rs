@@ -11,7 +11,7 @@
 //! **Revealed.** Nothing: choices are masked by random choice bits, words by pads.
 
 use net::Role;
-use ot::{Bits, ChosenKeys, Correlation, SenderKeys};
+use ot::{Bits, ChosenKeys, CotShape, SenderKeys};
 
 use crate::Error;
 use crate::cost::Cost;
@@ -23,7 +23,7 @@ const ANSWER: &str = "cross/answer";
 /// Shares of b_i c_i for the client's `bits` b, one per OT, and the server's `words` c. Each is asked for its own.
 pub fn one_way(
     s: &mut Session,
-    shape: &Correlation,
+    shape: &CotShape,
     bits: impl FnOnce() -> Bits,
     words: impl FnOnce() -> Vec<u64>,
 ) -> Result<Vec<u64>, Error> {
@@ -47,7 +47,7 @@ pub fn one_way(
 }
 
 /// Cost of [`one_way`].
-pub fn one_way_cost(shape: &Correlation) -> Cost {
+pub fn one_way_cost(shape: &CotShape) -> Cost {
     Cost::free()
         .cots(Role::Server, shape.ots())
         .message(Role::Client, shape.ots().div_ceil(8))
@@ -84,7 +84,7 @@ impl Chosen {
     }
 
     /// Shares of b_i c'_i + b'_i c_i for this party's bits b and words c and the peer's bits b' and words c'.
-    pub(crate) fn answer(self, s: &mut Session, shape: &Correlation, words: &[u64]) -> Result<Vec<u64>, Error> {
+    pub(crate) fn answer(self, s: &mut Session, shape: &CotShape, words: &[u64]) -> Result<Vec<u64>, Error> {
         let (message, mut shares) = self.theirs.correlate(shape, words)?;
         let answer = s.channel().exchange(ANSWER, &message, shape.message_bytes())?;
         let others = self.mine.decorrelate(shape, &answer)?;
@@ -93,7 +93,7 @@ impl Chosen {
     }
 }
 
-pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
+pub(crate) fn answer_cost(shape: &CotShape) -> Cost {
     let both = [Role::Client, Role::Server];
     let supplied = both.into_iter().fold(Cost::free(), |cost, role| cost.supplies(role, shape));
     let sent = supplied.exchange(shape.message_bytes(), shape.message_bytes());
@@ -101,11 +101,11 @@ pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
 }
 
 /// `choose` and `Chosen::answer` one after the other.
-pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
+pub fn two_way(s: &mut Session, shape: &CotShape, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
     choose(s, bits)?.answer(s, shape, words)
 }
 
 /// Cost of [`two_way`].
-pub fn two_way_cost(shape: &Correlation) -> Cost {
+pub fn two_way_cost(shape: &CotShape) -> Cost {
     choose_cost(shape.ots()).then(answer_cost(shape))
 }

@@ -97,7 +97,7 @@ fn at_least() {
 #[test]
 fn row_max() {
     let many: Vec<usize> = (1..40).collect();
-    let usages: Vec<Options> = net::Shape::PRESETS
+    let usages: Vec<Options> = net::LinkShape::PRESETS
         .into_iter()
         .flat_map(|(_, link)| [DEALER, TWO_PHASES].map(|options| Options { link, ..options }))
         .collect();

@@ -15,7 +15,7 @@ use super::{
     correlations, opening,
 };
 use crate::Error;
-use crate::pool::{Draft, PoolId, PoolSet, Purpose};
+use crate::pool::{PoolId, PoolSet, Purpose, UnfinishedPool};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct ClientSession {
@@ -207,7 +207,7 @@ impl ClientSession {
         path: &Path,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let draft = Draft::create(path).map_err(|e| e.at(path))?;
+        let draft = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
         observer.setup();
         let ClientSession { mut channel, server, terms, model: public, kept, .. } = self;
         let (request, kind) = (Request::from(bound), SessionKind::Fill { part, kept });

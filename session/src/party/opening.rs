@@ -281,7 +281,7 @@ impl Terms {
 }
 
 /// The text by which a link is stated.
-fn link_name(link: net::Shape) -> String {
+fn link_name(link: net::LinkShape) -> String {
     format!("{} bytes per second, {} ns there and back", link.bytes_per_second, link.round_trip.as_nanos())
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use model::{Drafts, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Schedule, Step, generate};
+use model::{Drafts, Generation, Hooks, Input, Lengths, Model, Next, Passes, Sampler, Step, generate};
 use mpcache::HeadShape;
 use net::{Channel, Ledger, Role, memory_pair};
-use planner::{Footprint, Plan, Planner, Setting, Tallies};
+use planner::{Deployment, Footprint, Plan, Planner, Tallies};
 use protocols::{FixedLoader, Made, Needs, Part};
 
 use super::opening::SessionKind;
@@ -32,7 +32,7 @@ pub struct SessionPlan<'a> {
     request: Request,
     extent: Extent,
     kept: Option<Vec<usize>>,
-    setting: Option<Setting>,
+    setting: Option<Deployment>,
     tallied: bool,
 }
 
@@ -92,7 +92,7 @@ impl<'a> SessionPlan<'a> {
     }
 
     /// Estimates times in `setting`, if there is one, and the memory of operations.
-    pub fn timed(self, setting: impl Into<Option<Setting>>) -> Self {
+    pub fn timed(self, setting: impl Into<Option<Deployment>>) -> Self {
         SessionPlan { setting: setting.into(), ..self }
     }
 
@@ -144,9 +144,9 @@ impl<'a> SessionPlan<'a> {
         }
         let mut engine = planner.engine();
         let schedule = match (self.extent, &self.kept) {
-            (Extent::Step, _) => Schedule::of(vec![self.most_of_step()]),
-            (_, Some(kept)) => Schedule::of(kept.clone()),
-            (_, None) => Schedule::expected(request.draft),
+            (Extent::Step, _) => Passes::of(vec![self.most_of_step()]),
+            (_, Some(kept)) => Passes::of(kept.clone()),
+            (_, None) => Passes::expected(request.draft),
         };
         let mut recorder = Recorder::planning(observer, schedule);
         let generation = match self.extent {
@@ -197,14 +197,14 @@ impl<'a> SessionPlan<'a> {
         let purpose = |bound| Purpose::new(model, terms, bound, None, None, &Silent);
         let (prepared, stock) = match self.extent {
             Extent::Generation => {
-                let listed = listed(request, Schedule::expected(request.draft))?;
+                let listed = listed(request, Passes::expected(request.draft))?;
                 let needs = listed.needs();
                 planner = planner.with_plans_of(listed);
                 (needs, None)
             }
             Extent::Step => {
-                let before = listed(&self.decoding(1), Schedule::of(Vec::new()))?.needs();
-                let whole = listed(request, Schedule::of(vec![self.most_of_step()]))?.needs();
+                let before = listed(&self.decoding(1), Passes::of(Vec::new()))?.needs();
+                let whole = listed(request, Passes::of(vec![self.most_of_step()]))?.needs();
                 (whole.since(&before), Some(whole))
             }
             Extent::Filling(part) => (purpose(request.lengths)?.part(part)?.needs().clone(), None),

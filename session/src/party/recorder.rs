@@ -1,7 +1,7 @@
 //! Accounts of a generation: phases, tokens, the byte that ends it.
 
 use engine::Engine;
-use model::{Generation, Hooks, Schedule, Step};
+use model::{Generation, Hooks, Passes, Step};
 use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
 use planner::Plan;
 use protocols::Secure;
@@ -118,7 +118,7 @@ pub(super) struct Recorder<'a> {
     observer: &'a mut dyn Observer,
     meter: TokenMeter,
     /// In a plan, how many tokens each pass keeps.
-    schedule: Option<Schedule>,
+    schedule: Option<Passes>,
 }
 
 impl<'a> Recorder<'a> {
@@ -137,7 +137,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// The recorder of a plan, whose passes keep what `schedule` says.
-    pub(super) fn planning(observer: &'a mut dyn Observer, schedule: Schedule) -> Self {
+    pub(super) fn planning(observer: &'a mut dyn Observer, schedule: Passes) -> Self {
         Recorder { schedule: Some(schedule), ..Recorder::new(observer) }
     }
 }

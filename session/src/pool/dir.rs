@@ -10,10 +10,10 @@ use model::Lengths;
 use net::Role;
 use protocols::Part;
 
-use super::draft::{Draft, Pending, Written};
 use super::file::Pool;
 use super::list::{Found, PENDING, State, find};
 use super::set::PoolSet;
+use super::unfinished::{Pending, UnfinishedPool, Written};
 use super::{PoolError, PoolId};
 use crate::Error;
 
@@ -101,7 +101,7 @@ impl Pools {
         if pools(&mine(with_new(entries(&files, State::Pending)))) > max_per_peer {
             return Err(PoolError::Waiting { limit: max_per_peer });
         }
-        let draft = Draft::create(&self.path(id))?;
+        let draft = UnfinishedPool::create(&self.path(id))?;
         filling.push(new.clone());
         Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry: new } })
     }
@@ -217,14 +217,14 @@ pub fn count(files: &[Found]) -> usize {
 /// The place of a pool that is being filled, which counts as one.
 #[derive(Debug)]
 pub(crate) struct Place {
-    draft: Draft,
+    draft: UnfinishedPool,
     pending: PathBuf,
     quota: Quota,
 }
 
 impl Place {
     /// The draft, and what turns it into a pool.
-    pub(crate) fn split(self) -> (Draft, Waiting) {
+    pub(crate) fn split(self) -> (UnfinishedPool, Waiting) {
         (self.draft, Waiting { pending: self.pending, _quota: self.quota })
     }
 }

@@ -11,8 +11,8 @@ use protocols::Part;
 use serde::Serialize;
 
 use super::claim::CLAIMED;
-use super::draft::DRAFT;
 use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
+use super::unfinished::DRAFT;
 use super::{PoolError, PoolId};
 
 /// The time that a file waits for the client's word that it has its part, counted from the last session that

@@ -1,6 +1,6 @@
 //! Correlations in files: the offline phase of a generation, made long before its prompt is known.
 //!
-//! A session that fills a pool ends with one file at each party ([`Draft`]); a later session between the same two
+//! A session that fills a pool ends with one file at each party ([`UnfinishedPool`]); a later session between the same two
 //! takes both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
 //!
 //! | part of a file | bytes |
@@ -84,7 +84,6 @@
 
 mod claim;
 mod dir;
-mod draft;
 mod file;
 mod list;
 mod set;
@@ -92,6 +91,7 @@ mod set;
 mod set_tests;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 
 use std::collections::BTreeMap;
 
@@ -99,10 +99,10 @@ use protocols::{FixedWeight, Needs, Part};
 
 pub(crate) use dir::{Place, Waiting};
 pub use dir::{Pools, count, writable_by_others};
-pub use draft::{Draft, Pending, Written, check_absent};
 pub use file::{MAX_HEADER_BYTES, Pool};
 pub use list::{Found, PENDING_AGE, State, find};
 pub use set::{PoolSet, part_path};
+pub use unfinished::{Pending, UnfinishedPool, Written, check_absent};
 
 use crate::Error;
 use crate::needs::needs;

@@ -9,7 +9,7 @@ use net::Role;
 use protocols::{Part, Stock};
 
 use super::tests::{BOUND, names, purpose, request, words};
-use super::{Draft, Pool, PoolError, PoolId, PoolSet, Pools, Purpose, count, find, part_path};
+use super::{Pool, PoolError, PoolId, PoolSet, Pools, Purpose, UnfinishedPool, count, find, part_path};
 use crate::Error;
 
 const OF: u32 = 4;
@@ -36,7 +36,7 @@ fn first_word(part: Part) -> u64 {
 /// Writes `part` of the client's pool of `whole` at `path`.
 fn write_as(path: &Path, whole: &Purpose, part: Part) -> PoolId {
     let (id, purpose) = (PoolId::random(), whole.part(part).unwrap());
-    let draft = Draft::create(path).unwrap();
+    let draft = UnfinishedPool::create(path).unwrap();
     let stock = stock(&purpose, Role::Client, first_word(part));
     draft.write(id, Role::Client, &purpose, stock).unwrap().publish().unwrap();
     id
@@ -179,7 +179,7 @@ fn no_header_names_a_part_that_cannot_be() {
         let mut purpose = purpose("full");
         purpose.facts.insert(super::PART.into(), text.into());
         let stock = stock(&purpose, Role::Client, 0);
-        Draft::create(&path)
+        UnfinishedPool::create(&path)
             .unwrap()
             .write(PoolId::random(), Role::Client, &purpose, stock)
             .unwrap()

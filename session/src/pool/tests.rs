@@ -11,7 +11,7 @@ use protocols::ops::private::MaskedRow;
 use protocols::ops::sum_squares::Squares;
 use protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Part, Stock};
 
-use super::{Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};
+use super::{PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, UnfinishedPool, Written, find};
 use crate::terms::Request;
 
 pub(super) const BOUND: Lengths = Lengths { prompt: 8, tokens: 3 };
@@ -59,7 +59,7 @@ pub(super) fn words(stock: Stock, role: Role) -> Vec<u64> {
 }
 
 fn draft(path: &Path, id: PoolId, role: Role) -> Result<Written, PoolError> {
-    Draft::create(path)?.write(id, role, &purpose("full"), stock(role))
+    UnfinishedPool::create(path)?.write(id, role, &purpose("full"), stock(role))
 }
 
 fn write(path: &Path, role: Role) -> PoolId {
@@ -253,7 +253,8 @@ fn a_pool_belongs_to_the_pair_that_filled_it() {
         purpose.facts.insert(super::PEER.into(), key.into());
         purpose
     };
-    let made = Draft::create(&path).unwrap().write(PoolId::random(), Role::Server, &of("a"), stock(Role::Server));
+    let made =
+        UnfinishedPool::create(&path).unwrap().write(PoolId::random(), Role::Server, &of("a"), stock(Role::Server));
     made.unwrap().publish().unwrap();
     let pool = Pool::open(&path, Role::Server).unwrap();
     assert_eq!(pool.peer(), Some("a"));
@@ -341,7 +342,7 @@ fn what_waits_is_found_and_ends_by_age() {
 fn what_a_crash_leaves_is_told_from_what_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool");
-    let living = Draft::create(&path).unwrap();
+    let living = UnfinishedPool::create(&path).unwrap();
     write(&path, Role::Client);
     fs::copy(&path, dir.path().join("other.0123.draft")).unwrap();
     fs::write(dir.path().join("empty.0123.draft"), b"").unwrap();

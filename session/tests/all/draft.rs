@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use engine::{Float, FloatLoader, Select};
 use model::{
-    Drafts, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Lookup, Model, ModelFiles, Next, NoHooks,
-    Padding, Reveal, Sampler, SmallModel, Step, generate, generate_with,
+    Drafts, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Model, ModelFiles, Next, NoHooks, Padding,
+    PromptLookup, Reveal, Sampler, SmallModel, Step, generate, generate_with,
 };
 use net::{Channel, Link, NetError, Role, memory_pair};
 use proptest::prelude::*;
@@ -104,7 +104,7 @@ fn same_text<E: Select>(
         let options = GenerateOptions { draft: Some(drafts), ..options.clone() };
         for wrong in [1, 2, 3, 4, usize::MAX, 0] {
             let got = match wrong {
-                0 => alone(&mut make(), model, &options, seed, Some(&mut Lookup)),
+                0 => alone(&mut make(), model, &options, seed, Some(&mut PromptLookup)),
                 _ => {
                     let mut knowing = Knowing { tokens: &want.tokens, prompt: PROMPT.len(), wrong };
                     alone(&mut make(), model, &options, seed, Some(&mut knowing))
@@ -249,7 +249,7 @@ fn counts_and_caches_that_do_not_fit_are_refused() {
     let options = GenerateOptions { tokens: 9, draft, ..crate::support::fine() };
     let run = |policy: &str, mut hooks: Keeping| {
         let mut sampler = Sampler::greedy();
-        let next = Next::Drafted { sampler: &mut sampler, guess: &mut Lookup };
+        let next = Next::Drafted { sampler: &mut sampler, guess: &mut PromptLookup };
         let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
         let mut cache = model.cache(&policy.parse().unwrap());
         generate_with(&mut Float::default(), &model, &mut cache, input, &options, next, &mut hooks)
@@ -397,7 +397,7 @@ impl<L: Link> Link for Lying<L> {
 fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
     let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap();
     let mut session = Session::of(&hosted, false);
-    let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
+    let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
     session.draft = Some(Drafts::new(3, 1.5).unwrap());
     for lie in [0, 5, 255] {
         let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 1 };
@@ -431,7 +431,7 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
             let mut session = Session { seed, stop, ..Session::of(&hosted, preprocess) };
             session.terms.policy = policy.parse().unwrap();
             session.terms.reveal = reveal;
-            let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
+            let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
             let text = &plain.generation.tokens;
             let of = |guesses, rate| Drafts::new(guesses, rate).unwrap();
             let [free, mixed] = [of(3, 2.0), of(3, 1.5).steady()];
@@ -477,7 +477,7 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
 fn correlations_are_prepared_for_the_passes_expected() {
     let hosted = ModelServer::builder().load(files(LLAMA, None)).unwrap();
     let mut session = Session { tokens: 21, ..Session::of(&hosted, true) };
-    let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
+    let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
     let text = &plain.generation.tokens;
     assert_eq!(late(&plain), 0);
     let mut run = |rate, wrong| {
@@ -500,7 +500,7 @@ fn padding_and_guesses_go_together() {
     let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap();
     for preprocess in [false, true] {
         let mut session = Session { tokens: 8, ..Session::of(&hosted, preprocess) };
-        let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
+        let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
         session.prompt = Prompt::padded(&PROMPT, 12).unwrap();
         session.draft = Some(Drafts::new(3, 2.0).unwrap());
         let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 3 };
@@ -536,7 +536,7 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
     for drafted in [0, 2] {
         let limits = Limits { drafted, ..Limits::default() };
         let session = Session { limits, draft, ..Session::of(&hosted, false) };
-        let [client, server] = session.run(&mut Lookup, &mut Silent);
+        let [client, server] = session.run(&mut PromptLookup, &mut Silent);
         let (client, server) = (client.unwrap_err(), server.unwrap_err());
         assert!(matches!(&client, Error::Refused { reason } if reason.contains("3 guesses in a pass")), "{client}");
         assert!(
@@ -548,7 +548,7 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
     for policy in ["h2o", "tova", "streaming", "mpcache", "mpcache-scores", "quest", "random"] {
         let mut session = Session { draft, ..Session::of(&hosted, false) };
         session.terms.policy = policy.parse().unwrap();
-        let [client, _] = session.run(&mut Lookup, &mut Silent);
+        let [client, _] = session.run(&mut PromptLookup, &mut Silent);
         let refused = client.unwrap_err();
         assert!(
             matches!(&refused, Error::Model(model::Error::DraftPolicy { policy: named }) if named == policy),
@@ -565,7 +565,7 @@ fn a_small_model_drafts_for_a_large_one() {
     let small = files(GPT2, None);
     let hosted = ModelServer::builder().load(large).unwrap();
     let session = Session::of(&hosted, false);
-    let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
+    let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
     let session = Session { draft: Some(Drafts::new(3, 1.0).unwrap()), ..session };
     // Another architecture, and the model itself: that one is right nearly always.
     let spec = hosted.public().spec.clone();

@@ -7,7 +7,7 @@ use report::provenance::Provenance;
 use report::table::{Cell, Document, Format, Table};
 use report::{Cost, ModelInfo, Report, Seconds, by_operation, phase_name};
 use serde_json::Value;
-use study::eval::{Evaluation, METRICS};
+use study::eval::{METRICS, StudyReport};
 
 use super::{differences, ratio};
 use crate::cli::record::{self, Record, RecordError};
@@ -155,7 +155,7 @@ fn costs(title: &str, [first, second]: [(&str, Seconds); 2], rows: Vec<(String, 
     table
 }
 
-fn of_studies(names: [String; 2], studies: [&Evaluation; 2]) -> Document {
+fn of_studies(names: [String; 2], studies: [&StudyReport; 2]) -> Document {
     let facts = studies.map(|study| {
         let mut facts = facts(study.provenance.as_ref(), &study.model, &study.options);
         facts.insert("sequences".into(), study.sequences.to_string());
@@ -183,7 +183,7 @@ fn of_studies(names: [String; 2], studies: [&Evaluation; 2]) -> Document {
             ]);
         }
     }
-    let keys = |study: &Evaluation| -> Vec<(String, Option<String>)> {
+    let keys = |study: &StudyReport| -> Vec<(String, Option<String>)> {
         study.rows.iter().map(|row| (row.label.clone(), row.budget.map(|budget| budget.to_string()))).collect()
     };
     let (mine, theirs) = (keys(a), keys(b));

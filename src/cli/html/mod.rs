@@ -1,6 +1,6 @@
 //! Reports as pages of HTML, each in one file. The templates say what stands on a page, and escape every word.
 
-use ::study::eval::{Evaluation, METRICS};
+use ::study::eval::{METRICS, StudyReport};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
 use report::table::Table;
 use report::{Report, bytes};
@@ -28,7 +28,7 @@ pub(super) fn of_session(name: &str, report: &Report, json: &serde_json::Value) 
 }
 
 /// The page of a study; `json` is its document.
-pub(super) fn of_study(name: &str, study: &Evaluation, json: &serde_json::Value) -> Result<String, Error> {
+pub(super) fn of_study(name: &str, study: &StudyReport, json: &serde_json::Value) -> Result<String, Error> {
     #[cfg(feature = "plots")]
     let plots = drawings(plot::of_study(study)?);
     #[cfg(not(feature = "plots"))]

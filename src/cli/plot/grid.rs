@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ::study::eval::{Evaluation, Row};
+use ::study::eval::{Row, StudyReport};
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::HPos;
 
@@ -17,7 +17,7 @@ const TITLE: &str = "Probability of the right answer, by length (across, in toke
 
 /// The probability of the right answer by length and depth under every policy; nothing unless all sequences have
 /// lengths and depths.
-pub(super) struct Grid<'a>(pub(super) &'a Evaluation);
+pub(super) struct Grid<'a>(pub(super) &'a StudyReport);
 
 impl Picture for Grid<'_> {
     fn draw(&self) -> Result<Option<Drawing>, DrawError> {

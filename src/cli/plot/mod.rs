@@ -16,7 +16,7 @@ mod style;
 
 use std::path::{Path, PathBuf};
 
-use ::study::eval::Evaluation;
+use ::study::eval::StudyReport;
 
 pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};
@@ -28,7 +28,7 @@ use canvas::Picture;
 
 pub(super) type Plots = Vec<(String, Drawing)>;
 
-pub(super) fn of_study(study: &Evaluation) -> Result<Plots, Error> {
+pub(super) fn of_study(study: &StudyReport) -> Result<Plots, Error> {
     let mut plots = Plots::new();
     add(&mut plots, "grid", &grid::Grid(study))?;
     for (name, chart) in study::charts(study) {

@@ -1,6 +1,6 @@
 //! The plots of a study of cache policies.
 
-use study::eval::{Evaluation, METRICS, Metric, Row};
+use study::eval::{METRICS, Metric, Row, StudyReport};
 
 use super::axis::{Scale, Unit};
 use super::chart::{Chart, Mark, Quantity, Series};
@@ -45,7 +45,7 @@ const SPENT: [Spent; 3] = [
 /// Every plot of `study`, by name: each metric against the share attended to, and what matters most against what is
 /// spent. A budget is no axis, since policies count it in their own ways; it is written beside the points. It is the
 /// axis of the share itself, and of all where an engine did not see what was attended to.
-pub(super) fn charts(study: &Evaluation) -> impl Iterator<Item = (String, Chart)> {
+pub(super) fn charts(study: &StudyReport) -> impl Iterator<Item = (String, Chart)> {
     let seen = study.rows.iter().any(|row| row.metrics.attended.is_some());
     let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| row.metrics.attended);
     let by_share = METRICS.iter().map(move |metric| {
@@ -72,7 +72,7 @@ pub(super) fn charts(study: &Evaluation) -> impl Iterator<Item = (String, Chart)
 }
 
 /// `metric` of every row against `x`, a line for each policy. The full cache stands at `place`, or has a level alone.
-fn chart(study: &Evaluation, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, place: Option<f64>) -> Chart {
+fn chart(study: &StudyReport, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, place: Option<f64>) -> Chart {
     let marks =
         study.rows.iter().filter(|row| row.budget.is_some()).filter_map(|row| {
             Some((line_of(&row.label), Mark { x: x(row)?, label: row.budget, ..mark(row, metric)? }))
@@ -109,7 +109,7 @@ fn line_of(label: &str) -> String {
 }
 
 /// The study's model, task and sequences, below the title.
-fn note(study: &Evaluation) -> String {
+fn note(study: &StudyReport) -> String {
     let option = |name: &str| {
         let value = study.options.get(name).filter(|value| !value.is_null())?;
         Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
@@ -131,11 +131,11 @@ fn note(study: &Evaluation) -> String {
     parts.join(" · ")
 }
 
-fn budgets(study: &Evaluation) -> Vec<f64> {
+fn budgets(study: &StudyReport) -> Vec<f64> {
     distinct(study.rows.iter().filter_map(|row| row.budget))
 }
 
-fn budget_label(study: &Evaluation) -> String {
+fn budget_label(study: &StudyReport) -> String {
     let budgets = budgets(study);
     let (shares, tokens) = (budgets.iter().any(|b| *b <= 1.0), budgets.iter().any(|b| *b > 1.0));
     match (shares, tokens) {

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Evaluation, Metric, Row, Task};
+use super::{Metric, Row, StudyReport, Task};
 
-impl Evaluation {
+impl StudyReport {
     /// The results in the form of lm-evaluation-harness: `results`, `configs`, `versions`, `n-shot`, `n-samples`,
     /// `higher_is_better` and `config`. The full cache is the task itself, and a policy is `TASK@POLICY`. Numbers of
     /// a task are its own metrics and the accuracy of next tokens; a standard error that is not known is `"N/A"`, as

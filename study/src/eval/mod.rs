@@ -30,7 +30,7 @@
 //!
 //! A [`Task`] makes the sequences: it is one file of `tasks` and a line in [`TASKS`].
 //! [`judge_heads`] finds the heads that need distant tokens. [`Observed`] measures attention around any policy;
-//! [`evaluate`] runs a study with a [`Runner`]; an [`Evaluation`] holds the numbers.
+//! [`evaluate`] runs a study with a [`Runner`]; an [`StudyReport`] holds the numbers.
 
 mod attention;
 mod error;
@@ -50,7 +50,7 @@ pub use heads::{HeadMeasure, HeadScores, InSight, judge_heads, repetitions};
 pub use interval::{CONFIDENCE, Interval};
 pub use metrics::{METRICS, Metric, Metrics, Trace};
 pub use observed::Observed;
-pub use report::{EVALUATION_VERSION, Evaluation, Row, SequenceInfo, TokenCost};
+pub use report::{EVALUATION_VERSION, Row, SequenceInfo, StudyReport, TokenCost};
 pub use run::{Candidate, InClear, Runner, Scores, TwoParties, evaluate};
 pub use sequence::{Grader, Sequence, Wanted};
 pub use tasks::{TASKS, Task, TaskInput};

@@ -16,7 +16,7 @@ pub const EVALUATION_VERSION: u32 = 2;
 
 /// The numbers of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
+pub struct StudyReport {
     /// [`EVALUATION_VERSION`].
     pub version: u32,
     /// The origin of the study. Studies that are older than the field have none.
@@ -116,7 +116,7 @@ fn one() -> usize {
     1
 }
 
-impl Evaluation {
+impl StudyReport {
     /// The study of `candidates` over `sequences`, with what [`evaluate`](super::evaluate) returned for them.
     pub fn new(
         model: ModelInfo,
@@ -131,7 +131,7 @@ impl Evaluation {
             let Scores { metrics, intervals, by_sequence, generated } = scores;
             Row { label, budget, policy, metrics, intervals, by_sequence, generated, cost: None }
         });
-        Evaluation {
+        StudyReport {
             version: EVALUATION_VERSION,
             provenance: None,
             model,
@@ -194,7 +194,7 @@ impl Evaluation {
         table
     }
 
-    /// [`Evaluation::table`] in Markdown.
+    /// [`StudyReport::table`] in Markdown.
     pub fn markdown(&self) -> String {
         self.table().render(Format::Markdown, None)
     }
@@ -262,11 +262,11 @@ mod tests {
         let spec = ModelSpec::from_config_json(br#"{"model_type": "gpt2", "n_layer": 1}"#).unwrap();
         let sequences = Sequence::cut(&[1; 20], 10, 5, 2).unwrap();
         let options = BTreeMap::from([("engine".to_owned(), Value::from("secure"))]);
-        let study = Evaluation::new(ModelInfo::new("small", &spec), options, &sequences, &[], (scores, Vec::new()));
+        let study = StudyReport::new(ModelInfo::new("small", &spec), options, &sequences, &[], (scores, Vec::new()));
         assert_eq!((study.sequences, study.scored), (2, 8));
         let json = serde_json::to_value(&study).unwrap();
         assert_eq!((&json["rows"][0]["kl"], &json["rows"][0]["policy"]), (&Value::from(0.125), &Value::from("full")));
-        assert_eq!(serde_json::from_value::<Evaluation>(json).unwrap(), study);
+        assert_eq!(serde_json::from_value::<StudyReport>(json).unwrap(), study);
         let markdown = study.markdown();
         let cells: Vec<&str> = markdown.lines().last().unwrap().split('|').map(str::trim).collect();
         assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.12", "0.500", "0.125"]);

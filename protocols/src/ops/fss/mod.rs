@@ -111,9 +111,9 @@ impl FssShape {
     }
 
     /// The products of the leading bits of the client's rho with the server's.
-    fn square_products(&self, n: usize) -> ot::Correlation {
+    fn square_products(&self, n: usize) -> ot::CotShape {
         let choices = Square::new(self.low_bits).choices() as usize;
-        ot::Correlation::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
+        ot::CotShape::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
     }
 
     /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
@@ -122,9 +122,9 @@ impl FssShape {
     }
 
     /// The products of the bits of the client's factor with the server's.
-    fn power_products(&self, n: usize) -> ot::Correlation {
+    fn power_products(&self, n: usize) -> ot::CotShape {
         let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| POWER_WIDTH - bit).collect();
-        ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths up to 44")
+        ot::CotShape::new(n * widths.len(), 1, &widths).expect("widths up to 44")
     }
 }
 
@@ -291,9 +291,9 @@ impl Index {
 }
 
 /// The products of the bits of an index. One counts twice as much as its bit, modulo the index.
-fn index_products(index: Index, n: usize) -> ot::Correlation {
+fn index_products(index: Index, n: usize) -> ot::CotShape {
     let widths: Vec<u32> = (0..index.bits()).map(|place| (index.bits() - 1 - index.weight(place)).max(1)).collect();
-    ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
+    ot::CotShape::new(n * widths.len(), 1, &widths).expect("widths below 64")
 }
 
 fn index_cost(index: Index, n: usize) -> Cost {

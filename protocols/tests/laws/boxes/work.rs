@@ -1,7 +1,7 @@
 //! The work of a plan, held against what a session counts itself.
 
 use net::Role;
-use planner::{Setting, Tallies};
+use planner::{Deployment, Tallies};
 use waggle_protocols::ops::{AtLeast, B2a, Mul};
 use waggle_protocols::{Abb, Error, Kernel, Options, Shape};
 
@@ -34,7 +34,7 @@ fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
             let sent = (session.sender().made(), session.sender().used());
             Ok((sent, (session.receiver().made(), session.receiver().used())))
         });
-        let mut planner = planner(options).tallied(Setting::idle());
+        let mut planner = planner(options).tallied(Deployment::idle());
         positive(&mut planner, &Shape(vec![n])).unwrap();
         let tallies = planner.tallies().unwrap();
         for (role, (((made, used), (received, chosen)), _)) in [Role::Client, Role::Server].into_iter().zip(counted) {

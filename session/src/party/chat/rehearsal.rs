@@ -1,6 +1,6 @@
 //! The needs of a turn, from shapes alone: a plan that goes on from the turns before it.
 
-use model::{Input, Lengths, Model, Next, Sampler, Schedule, generate_with};
+use model::{Input, Lengths, Model, Next, Passes, Sampler, generate_with};
 use mpcache::KvCache;
 use planner::{Plan, Planner};
 use protocols::{FixedLoader, FixedWeight, Needs};
@@ -125,7 +125,7 @@ impl Rehearsal {
         let input = Input { ids: None, count: turn.prompt };
         let options = Request::from(turn).options(setting.terms);
         let mut unused = Sampler::greedy();
-        let hooks = &mut Planning { observer, schedule: Schedule::expected(None) };
+        let hooks = &mut Planning { observer, schedule: Passes::expected(None) };
         generate_with(plan, &self.model, cache, input, &options, Next::Pick(&mut unused), hooks)?;
         Ok(())
     }

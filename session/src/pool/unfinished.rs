@@ -18,7 +18,7 @@ pub(super) const DRAFT: &str = ".draft";
 
 /// An empty file beside the place of a pool. Dropping it removes the file.
 #[derive(Debug)]
-pub struct Draft {
+pub struct UnfinishedPool {
     /// Where it is until it is a pool; `None` from then on.
     draft: Option<PathBuf>,
     path: PathBuf,
@@ -26,7 +26,7 @@ pub struct Draft {
     file: File,
 }
 
-impl Draft {
+impl UnfinishedPool {
     /// Makes the file, beside `path`, which must be free. Under Unix it can be read by its owner alone.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Draft {
         rand::make_rng::<rand::rngs::StdRng>().fill_bytes(&mut random);
         let draft = beside(path, &format!(".{}{DRAFT}", hex(&random)));
         let file = files::private().create_new(true).open(&draft)?;
-        let draft = Draft { draft: Some(draft), path: path.into(), file };
+        let draft = UnfinishedPool { draft: Some(draft), path: path.into(), file };
         // Where the file system keeps no permissions, no pool would be opened again.
         check_closed(&draft.file)?;
         // A process that lists the directory may hold the lock for a moment.
@@ -95,7 +95,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for UnfinishedPool {
     fn drop(&mut self) {
         if let Some(draft) = self.draft.take() {
             // A failure leaves a file under a name that nobody reads.
@@ -106,7 +106,7 @@ impl Drop for Draft {
 
 /// A draft that is whole and on the disk. Dropping it removes the file.
 #[derive(Debug)]
-pub struct Written(Draft);
+pub struct Written(UnfinishedPool);
 
 impl Written {
     /// Gives the file its name: a pool from here on.
