@@ -132,12 +132,12 @@ const TOKENS: usize = 12;
 /// Runs the policy on every engine: in the clear, as a plan, and between two parties, whose tokens are those in the
 /// clear and whose traffic is that of the plan.
 fn show() -> Result<(), waggle::Error> {
-    // What it costs in accuracy, beside SnapKV.
+    // The policy's cost in accuracy, beside SnapKV.
     let policies = vec!["value-aware".parse()?, "snapkv".parse()?];
     let study = Study::default().model(MODEL).text(TEXT).policies(policies).budgets(vec![0.25]);
     println!("{}", study.context(120).prompt(88).sequences(2).run(&|_| ())?.table());
 
-    // What it costs two parties, from shapes alone.
+    // The policy's cost to two parties, from shapes alone.
     let terms = Terms::default().policy("value-aware:budget=0.5".parse()?);
     let plan = Plan::of(MODEL).prompt(PROMPT).tokens(TOKENS).network(Network::Memory);
     let [pruned, full] = [terms.clone(), Terms::default()].map(|terms| plan.clone().terms(terms).run(&mut Silent));

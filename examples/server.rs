@@ -12,7 +12,7 @@ fn main() -> Result<(), waggle::Error> {
     let server = Server::of(model)
         .listen(address)
         .allow(Allow::Any)
-        // What logits tell about the weights is bounded for each key.
+        // Leakage of the weights through logits is bounded for each key.
         .max_reveals(100_000)
         .max_tokens(256)
         .bind()?

@@ -140,7 +140,7 @@ impl Pads {
     /// The length that a prompt of `tokens` tokens gets where the model has room for `room`.
     fn of(&self, tokens: usize, room: usize) -> Result<usize, PromptError> {
         let (next, longest) = match self {
-            // What the model has room for is public too.
+            // The model's room is public too.
             Pads::Auto => (Some(bucket(tokens).min(room.max(tokens))), room),
             Pads::List(lengths) => {
                 let next = lengths.iter().copied().find(|length| *length >= tokens);

@@ -112,7 +112,7 @@ impl Plan {
         report.kernels = None;
         report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
         if let Some(draft) = &mut report.draft {
-            // How many guesses are right no plan knows.
+            // No plan knows how many guesses are right.
             draft.tokens_per_pass = draft.rate;
             report.estimated.push("tokens_per_pass".into());
         }

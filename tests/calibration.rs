@@ -88,7 +88,7 @@ fn a_sweep_predicts_as_a_plan_does() {
     let calibrated = format!("--calibration {}", file.display());
     let cells = home.path().join("cells");
     let kept = |rest: &str| json(sweep(rest).arg("--out").arg(&cells))["cells"][0].clone();
-    // What was kept without a calibration is not taken for what one says.
+    // A cell kept without a calibration is not taken for one with a calibration.
     let (bare, timed) = (kept(""), kept(&calibrated));
     let report = json(&mut plan(home.path(), &format!("--preprocess {calibrated}")));
     assert_eq!(report["seconds_are"], "predicted");

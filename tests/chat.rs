@@ -251,7 +251,7 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     assert_eq!(plain["turns"][0]["text"], report["turns"][0]["text"]);
     assert_eq!(plain["turns"][1]["prompt_tokens"], report["turns"][1]["prompt_tokens"]);
     drop(server);
-    // What a template has read again has the lengths of answers in it.
+    // The text that a template has read again contains the lengths of answers.
     std::fs::write(dir.path().join("chat_template.jinja"), "{{ messages | length }}{{ messages[-1].content }}")
         .unwrap();
     let server = Server::start(&format!("--model {model} --skip-range-check"));
@@ -324,7 +324,7 @@ fn refused_turns_leave_the_conversation_and_a_code() {
         let (code, notes) = talk(bytes, arguments);
         assert!(code == Some(1) && notes.contains("error: no turn was taken"), "{code:?} {notes}");
     }
-    // What stands before the first turn is too long, and is named.
+    // The text before the first turn is too long, and is named.
     let (code, notes) = talk(b"ROMEO:\n", &["--turn-tokens", "20", "--system", "Speak in verse, or be silent"]);
     assert!(code == Some(1) && notes.contains("the text of --system"), "{code:?} {notes}");
     assert!(notes.contains("has 28 tokens"), "{notes}");

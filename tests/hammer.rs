@@ -76,7 +76,7 @@ fn ended(words: &[String]) -> Ended {
         let error = text(&output.stderr);
         let reason = error.lines().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned);
         return match reason {
-            // What is refused is refused in a line, before a word is printed.
+            // A refusal is one line, before a word is printed.
             Some(reason) if output.stdout.is_empty() && !error.contains("panicked") => Ended::Refused(reason),
             _ => Ended::Failed(error),
         };

@@ -233,7 +233,7 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
             }
         }
         Mode::Spending | Mode::Gathering => {
-            // What was written depends on correlations.
+            // Written output depends on correlations.
             let used = !output.stdout.is_empty();
             assert!(!used || files.iter().all(|file| !file.is_file()), "used, and still there");
             restore();
@@ -261,7 +261,7 @@ fn parties_may_die_at_any_moment() {
     let mut coins = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().unwrap();
     let mut stage = Stage::new(dir.path());
-    // How long a session of each mode takes if nobody disturbs it.
+    // Durations of a session in each mode if nobody disturbs it.
     let lengths = MODES.map(|mode| {
         let pool = stage.place();
         if matches!(mode, Mode::Spending | Mode::Gathering) {
@@ -304,7 +304,7 @@ fn parties_may_die_at_any_moment() {
         extra[extra.len() / 2],
         extra.last()
     );
-    // What is left can be told from pools, and removed.
+    // Files that are left can be told from pools, and removed.
     until(|| {
         let rm = format!("pools rm --stale {} {}", stage.mine.display(), stage.kept.display());
         succeed(&mut waggle(&rm));

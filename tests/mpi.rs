@@ -107,7 +107,7 @@ fn all_ranks_end_with_rank_0() {
     assert_eq!(code, Some(0), "{log}");
     let products = log.lines().find(|line| line.contains("the end") && line.contains("rank=1")).expect(&log);
     assert!(!products.contains("products=0"), "{products}");
-    // What rank 0 cannot do, the others need not wait for.
+    // The other ranks need not wait for a rank 0 that cannot listen.
     let taken = Server::start("--model shakespeare-llama");
     let refused = mpirun(&[model, model], &format!("--listen {}", taken.address)).spawn().unwrap();
     let output = ended(refused, LIMIT);

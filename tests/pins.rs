@@ -40,7 +40,7 @@ fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     let old = generated(MODEL);
     assert_eq!(pin().as_deref(), Some(old.as_str()));
     succeed(&mut client(ours, &address, &["--expect", &old]));
-    // What is expected is compared before a prompt is sent.
+    // The expected model is compared before a prompt is sent.
     let config = directory_with_other_tokens(changed);
     let errors = fail(&mut client(ours, &address, &["--expect", &config]), 1);
     assert!(errors.contains("model") && errors.lines().count() <= 2, "{errors}");
@@ -48,7 +48,7 @@ fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     fails(&mut client(ours, &address, &["--expect", &wrong]), 1, ["not the expected one"]);
     drop(server);
 
-    // The same key at the same address, another tokenizer: one word for each letter would count letters differently.
+    // Another tokenizer under the same key and address: one word for each letter would count letters differently.
     copy_model(MODEL, changed);
     let tokenizer = changed.join("tokenizer.json");
     let text = fs::read_to_string(&tokenizer).unwrap();
@@ -180,7 +180,7 @@ fn a_prompt_comes_from_a_file_or_from_standard_input() {
 fn a_server_refuses_a_model_that_leaves_a_range() {
     let dir = tempfile::tempdir().unwrap();
     copy_model(MODEL, dir.path());
-    // What the first layer adds to the residual is longer than the next norm takes.
+    // The first layer's addition to the residual is longer than the next norm takes.
     let path = dir.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -171,7 +171,7 @@ fn a_step_alone() {
                     [&step, &session].map(|report| report["phases"]["decode"][key].as_u64().unwrap());
                 assert_eq!(alone, within, "{model} {phases}: {key}");
             }
-            // What a pass costs is exact, and how many of its tokens are kept is assumed.
+            // The cost of a pass is exact, and the number of its tokens that are kept is assumed.
             if let Some(draft) = step.get("draft") {
                 assert_eq!((&draft["passes"], &draft["tokens_per_pass"]), (&value!([4]), &value!(1.25)));
                 assert!(step["estimated"].as_array().unwrap().contains(&value!("tokens_per_pass")));

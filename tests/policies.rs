@@ -14,10 +14,10 @@ fn every_policy_is_listed_once() {
     let table = succeed(&mut waggle("policies"));
     for policy in list.as_array().unwrap() {
         let [name, about] = ["name", "about"].map(|key| policy[key].as_str().unwrap());
-        // What stands in a cell may be broken into lines where a terminal is narrow; here there is none.
+        // Texts of cells may be broken into lines where a terminal is narrow; here there is none.
         assert!(table.lines().any(|line| line.contains(name) && line.contains(about)), "{name}\n{table}");
     }
-    // What `streaming` says of itself.
+    // The description of `streaming`.
     let streaming = list.as_array().unwrap().iter().find(|policy| policy["name"] == "streaming").unwrap();
     assert_eq!(streaming["options"][0]["key"], "budget");
     assert_eq!(streaming["options"][0]["default"], "0.25");

@@ -127,7 +127,7 @@ fn copies(process: u32, secret: &[u8]) -> usize {
         };
         let mut bytes = vec![0; (end - start) as usize];
         memory.seek(SeekFrom::Start(start)).unwrap();
-        // What was unmapped in between is gone as well.
+        // Memory that was unmapped in between is gone as well.
         if memory.read_exact(&mut bytes).is_err() {
             return 0;
         }
@@ -191,14 +191,14 @@ fn a_pool_that_was_lost_makes_room_for_another() {
     succeed(&mut fill("c", &only_mine));
     assert_eq!(files(&kept), 1);
 
-    // What a client that was killed in the middle of a spend leaves: its own file is gone, and the server's waits.
+    // A client that was killed in the middle of a spend leaves no file of its own, and the server's waits.
     std::fs::remove_file(at("c")).unwrap();
     let theirs = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
     std::fs::rename(&theirs, theirs.with_extension("pending")).unwrap();
     fails(&mut fill("d", ""), 1, ["1 pool of this client's may wait for its word"]);
     succeed(&mut fill("d", &only_mine));
 
-    // What the client has is not forgotten, and counts.
+    // The pool that the client has is not forgotten, and counts.
     fails(&mut fill("e", &only_mine), 1, ["this server keeps 1 pool for this client already"]);
     succeed(&mut spend("d"));
     assert_eq!(files(&kept), 0);

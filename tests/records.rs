@@ -216,7 +216,7 @@ fn a_session_becomes_a_page_of_its_own() {
     }
     // A timeline, three bars of operations, and three lines of tokens.
     assert_eq!(html.matches("<svg").count(), 7);
-    // The same goes to standard output.
+    // Standard output takes the same page.
     let written = succeed(waggle("report").arg(&file).args(["--html", "-"]).current_dir(dir.path()));
     assert!(written.contains("<svg") && written.trim_end().ends_with("</html>"), "{written}");
     assert!(!dir.path().join("-").exists());

@@ -98,7 +98,7 @@ fn a_session_has_a_limit_and_so_has_a_key() {
 /// Whether the server closes the connection within this time.
 fn closed_within(mut stream: &TcpStream, limit: Duration) -> bool {
     stream.set_read_timeout(Some(limit)).unwrap();
-    // What it says before, an alert of TLS, does not matter.
+    // An alert of TLS that the server sends before does not matter.
     let start = Instant::now();
     loop {
         match stream.read(&mut [0; 64]) {

@@ -36,7 +36,7 @@ fn study(model: &str) -> Value {
     let report = crate::support::json(waggle(&line).arg(text).args(["--policies", POLICIES]));
     let mut rows = report["rows"].clone();
     for row in rows.as_array_mut().unwrap() {
-        // The same numbers once more: there is one sequence.
+        // `by_sequence` holds the same numbers once more: there is one sequence.
         row.as_object_mut().unwrap().remove("by_sequence").unwrap();
     }
     rows

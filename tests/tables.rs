@@ -72,7 +72,7 @@ fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
     let published = record["published"].as_array().unwrap();
     assert!(published.iter().all(|figure| figure["model"] == "gpt2") && !published.is_empty());
     assert_eq!(fs::read_dir(&cells).unwrap().count(), planned.len());
-    // What is kept is planned anew when it is spoilt, or of a program with changes.
+    // A kept cell is planned anew when it is spoilt, or of a program with changes.
     let first = fs::read_dir(&cells).unwrap().next().unwrap().unwrap().path();
     fs::write(&first, "{").unwrap();
     assert_eq!(sweep("")["cells"], record["cells"]);
@@ -127,7 +127,7 @@ fn a_table_is_one_table_and_says_what_its_seconds_are() {
     assert!(latex.contains("online, MB & "), "{latex}");
     let rows = latex.lines().filter(|line| line.starts_with("gpt2"));
     assert!(rows.into_iter().all(|row| !row.contains("MB")), "units stand in the head alone: {latex}");
-    // What others measured has a table of its own.
+    // Published measurements have a table of their own.
     let published = succeed(&mut waggle("sweep --published --format csv"));
     assert!(published.starts_with("system,what,measured_seconds,sent_bytes,"), "{published}");
     assert!(!published.contains("network"), "{published}");

@@ -472,7 +472,7 @@ mod tests {
                 (0..k).map(|l| f64::from(a[[i[0], i[1], l]]) * f64::from(b[[i[0], l, i[2]]])).sum::<f64>() as f32
             });
             close(&Float::default().matmul(&a, Right::Fresh(&b)).unwrap(), &naive, 1e-3);
-            // The same product through a transposed, not row-major right operand.
+            // A transposed right operand, which is not row-major, gives the same product.
             let c = b.permute(&[0, 2, 1]);
             close(&Float::default().matmul(&a, Right::Fresh(&c.permute(&[0, 2, 1]))).unwrap(), &naive, 1e-3);
             if batch == 1 {

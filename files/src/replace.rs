@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         Replacement::private(&link).unwrap().commit().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // What is no regular file is written directly.
+        // A path that is no regular file is written directly.
         let full = Path::new("/dev/full");
         if full.exists() {
             let mut new = Replacement::create(full).unwrap();

@@ -34,7 +34,7 @@ pub enum HeError {
         modulus: u64,
     },
 
-    // What a plan is asked for.
+    // Errors in the request for a plan.
     /// A shape with an empty dimension or with more than 2^32 entries in an operand.
     #[error("shape of {step} is empty or too large")]
     Shape {
@@ -64,7 +64,7 @@ pub enum HeError {
         max_lsb_error: u64,
     },
 
-    // What the caller hands to a plan.
+    // Errors in the caller's inputs to a plan.
     /// An operand with the wrong number of entries.
     #[error("{what} has {got} entries, expected {expected}")]
     Operand {
@@ -96,7 +96,7 @@ pub enum HeError {
         set: ParamSet,
     },
 
-    // What the peer sends.
+    // Errors in the peer's messages.
     /// A message of the wrong length.
     #[error("{message}: got {got} bytes, expected {expected}")]
     Length {

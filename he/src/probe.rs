@@ -44,7 +44,7 @@ impl Probes {
     }
 }
 
-/// What computations share: the process ends with them.
+/// A value that computations share. It is leaked: the process ends with them.
 fn shared<T>(x: T) -> &'static T {
     Box::leak(Box::new(x))
 }

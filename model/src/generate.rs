@@ -210,7 +210,7 @@ fn check<E: Engine>(
     let before = cache.tokens();
     let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
     check_lengths(lengths, positions.saturating_sub(before))?;
-    // What stands for nothing comes last in a generation, and before other words in the next turn.
+    // Padding of an answer comes last in a generation, and before other words in the next turn.
     check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {

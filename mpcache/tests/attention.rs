@@ -68,7 +68,7 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
                 for h in 0..layers.heads.heads {
                     let mut seen: Vec<usize> = match layers.windows[layer] {
                         Some(window) => (position.saturating_sub(window - 1)..=position).collect(),
-                        // What the policy says of the last query holds for those before it, less their future.
+                        // The policy's answer for the last query holds for those before it, less their future.
                         None => attended[h].iter().copied().filter(|t| *t <= position).collect(),
                     };
                     if row + 1 == rows {

@@ -186,7 +186,7 @@ fn a_divided_store_has_no_keys_of_all_heads() {
             _: &ndarray::ArrayD<f32>,
             store: &mut waggle_mpcache::Store<Float>,
         ) -> Result<ndarray::ArrayD<f32>, engine::Error> {
-            // What came in last is known by head, in the order of the heads.
+            // Fresh rows are known by head, in the order of the heads.
             let [keys, values] = store.fresh_rows();
             assert_eq!((keys.iter().sum::<f32>(), values), (120.0, &keys + 1.0));
             assert_eq!(keys.iter().copied().collect::<Vec<_>>(), (0..16).map(|i| i as f32).collect::<Vec<_>>());

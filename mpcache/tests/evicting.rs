@@ -333,7 +333,7 @@ fn a_store_never_holds_more_than_its_budget_in_tokens() {
                     &spec,
                     |x| x.mapv(|x| x as f32),
                     |layer, step, held| {
-                        // What surprised it is known when a prompt has been read, and then it is cut.
+                        // The surprisal of a prompt is known when it has been read, and then it is cut.
                         if step > 0 || name != "sirllm:" {
                             layers[layer] = layers[layer].max(held);
                         }

@@ -214,7 +214,7 @@ impl Channel {
         let mut alert = (end as u32).to_le_bytes().to_vec();
         alert.extend(tag(ALERT).to_le_bytes());
         alert.extend(&step.as_bytes()[..end]);
-        // What waits in `out` goes first: an alert in the middle of a frame could not be read.
+        // Bytes that wait in `out` go first: an alert in the middle of a frame could not be read.
         let mut out = std::mem::take(&mut self.out);
         out.extend(alert);
         let _ = self.link.send(out);

@@ -79,7 +79,7 @@ fn fuzz_admission() {
         let mut peer = Recorded::new(bytes);
         let (outcome, memory) = memory::peak(|| await_admission(&mut peer, &mut |place| places.push(place)));
         assert!(memory < 4 * admission::MAX_REASON_BYTES + SLACK + 8 * bytes.len(), "{memory} bytes");
-        // What was understood has one spelling.
+        // Messages that were understood have one spelling.
         let mut understood: Vec<_> = places.into_iter().map(|position| Admission::Busy { position }).collect();
         match outcome {
             Ok(()) => understood.push(Admission::Granted),
@@ -155,7 +155,7 @@ fn fuzz_lists_of_keys() {
     fuzzing::target!(corpus("known-servers"), |bytes: &[u8]| {
         read_file(dir.path(), bytes, |path| AllowList::read(path));
         let Some(mut servers) = read_file(dir.path(), bytes, |path| KnownServers::read(path)) else { return };
-        // What is added comes back, and nothing else changes.
+        // An added server comes back, and nothing else changes.
         let key: PublicKey = KEY.parse().expect("a key");
         let others: Vec<_> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
         servers.remember("new.example:7411", key).expect("a list that was read can be written");

@@ -110,7 +110,7 @@ fn unread_input_does_not_cost_the_last_message() {
         tcp(PATIENCE),
         |mut c| {
             c.recv("ready", 0)?;
-            // What follows stays unread, some of it in the socket: it exceeds the link's read buffer.
+            // The bytes that follow stay unread, some in the socket: they exceed the link's read buffer.
             thread::sleep(Duration::from_millis(50));
             c.send("last", &noise(LEN, 2))
         },

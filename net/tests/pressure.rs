@@ -25,7 +25,7 @@ fn pour(link: &mut dyn Link) -> (usize, ErrorKind) {
 
 #[test]
 fn a_peer_that_never_reads_holds_at_most_the_limit() {
-    // What the sockets of both sides take beyond the queue: Linux grows them to some MiB.
+    // Both sides' sockets take this much beyond the queue: Linux grows them to some MiB.
     const SOCKETS: usize = 24;
     let check = |name: &str, link: &mut dyn Link, limit: usize| {
         let (taken, error) = pour(link);

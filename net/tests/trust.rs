@@ -78,7 +78,7 @@ fn servers_are_remembered() {
     servers.remember("a:1", key(1)).unwrap();
     servers.pin("a:1", key(1), "pinned").unwrap();
     servers.remember("b:2", key(2)).unwrap();
-    // The same key keeps the pin, another one does not.
+    // A pin is kept with the same key, and lost with another one.
     servers.remember("a:1", key(1)).unwrap();
     let known = |address: &str| KnownServers::read(&path).unwrap().lookup(address).cloned();
     assert_eq!(known("a:1"), Some(KnownServer { address: "a:1".into(), key: key(1), pin: Some("pinned".into()) }));

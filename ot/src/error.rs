@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OtError {
-    // What the link or the peer can cause.
+    // Errors that the link or the peer can cause.
     /// The channel failed, or the peer's message has the wrong length, tag or content.
     #[error(transparent)]
     Net(#[from] NetError),
@@ -24,7 +24,7 @@ pub enum OtError {
         got: usize,
     },
 
-    // What the caller can cause.
+    // Errors that the caller can cause.
     /// More OTs are asked for than the pool holds; call `ensure` first.
     #[error("{needed} OTs needed, {available} in the pool")]
     Short {

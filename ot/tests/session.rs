@@ -67,7 +67,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
             }
         }
 
-        // The same from shapes alone: both directions behave alike, so both parties send the same.
+        // The ledger follows from shapes alone: both directions behave alike, so both parties send the same.
         let plan: PoolPlan = a.1;
         let (mut made, mut level) = (0, 0);
         let (mut bytes, mut messages) = (kind.setup_bytes(), kind.setup_messages());

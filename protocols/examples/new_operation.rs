@@ -75,7 +75,7 @@ impl Operation for And {
     }
 }
 
-// What it takes and gives, for its laws.
+// Inputs and outputs of the operation, for its laws.
 lawful!(And, |_, bits| (&bits[0], &bits[1]), Bits);
 
 /// The correlated OTs in either direction.
@@ -187,7 +187,7 @@ fn main() -> Result<(), Error> {
         })?;
         assert_eq!((secure, nothing), (clear.clone(), None));
 
-        // The same code on bare shapes books the same messages.
+        // The planner runs the same code on bare shapes and books the same messages.
         let mut planner = Planner::new(options);
         planner.ledger().set_phase(Phase::Prefill);
         all_three(&mut planner, &shape, None)?;

@@ -265,7 +265,7 @@ impl Cost {
             while left > 0 {
                 let mut ledger = Ledger::untimed_until(Phase::Setup, last);
                 steps.iter().for_each(|step| step.book(&mut ledger));
-                // What begins and ends after messages of one direction repeats itself.
+                // Steps that begin and end after messages of one direction repeat their flows.
                 let alike = if ledger.last() == last { left } else { 1 };
                 flows += alike * ledger.total().flows;
                 left -= alike;

@@ -77,7 +77,7 @@ pub(crate) use at_level;
 
 /// The kernels to use.
 pub(crate) fn family() -> Level {
-    // What the kernels of IFMA would do, those of AVX-512 do already. Inner products ask for each word.
+    // The kernels of AVX-512 do already what those of IFMA would do. Inner products ask for each word.
     static FAMILY: LazyLock<Level> = LazyLock::new(|| Cpu::get().level().min(Level::Avx512));
     *FAMILY
 }

@@ -374,7 +374,7 @@ mod tests {
                     *first += count;
                 }
                 prop_assert_eq!(queues[q].len(), *last - *first);
-                // What is in memory does not grow with the queue.
+                // A queue's memory does not grow with its length.
                 prop_assert!(queues[q].front.capacity().max(queues[q].back.capacity()) <= CHUNK_WORDS);
             }
             for (q, (queue, (first, last))) in queues.into_iter().zip(ends).enumerate() {
@@ -454,7 +454,7 @@ mod tests {
             flip(&mut spill);
             let chunk = at / CHUNK_BYTES as u64 * CHUNK_BYTES as u64;
             assert!(matches!(left.take(2 * CHUNK_WORDS, &mut spill), Err(StockError::Changed { at }) if at == chunk));
-            // What could not be read keeps its place, whatever is written next.
+            // Words that could not be read keep their place, whatever is written next.
             drop(queue(CHUNK_WORDS, &mut spill));
             flip(&mut spill);
             assert_eq!(*left.take(2 * CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..2 * CHUNK_WORDS));

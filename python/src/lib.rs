@@ -228,7 +228,7 @@ fn evaluate<'py>(
         .sequences(setting.sequences)
         .engine(setting.engine.parse().map_err(PyValueError::new_err)?);
     let outcome = interruptible(py, move |flag| study.run(&|_| flag.check()));
-    // What the function raised says more than the study that ended by it.
+    // The function's exception says more than the study that ended by it.
     if let Some(raised) = named.raised() {
         return Err(raised);
     }

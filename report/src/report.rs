@@ -411,7 +411,7 @@ mod tests {
         let tokens: Vec<_> = decode.per_token.iter().map(|c| (c.cpu_seconds, c.peer_cpu_seconds)).collect();
         assert_eq!(tokens, [(0.03, Some(0.1)), (0.012, Some(2.9))]);
         assert!(report.phase_table().to_string().contains("peer cpu seconds"));
-        // What sends nothing but takes long comes first.
+        // An operation that sends nothing but takes long comes first.
         let operations = report.operation_table(1).to_string();
         assert!(operations.contains("decode layer */reshape") && operations.contains("2.000"), "{operations}");
         let json = serde_json::to_value(&report).unwrap();

@@ -91,7 +91,7 @@ impl Ranks {
             };
             return self.tell(word);
         }
-        // What is wrong here is known to the caller.
+        // An error of this rank is known to the caller.
         let Ok(ours) = model else { return Ok(()) };
         let words = self.hear(STEP)?;
         for (rank, word) in (1..).zip(words) {

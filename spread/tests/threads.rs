@@ -76,7 +76,7 @@ fn rank_0_ends_all_if_one_has_another_model_or_none() {
                 ranks.end();
                 return met.unwrap_err().to_string();
             }
-            // What loading does next.
+            // Loading calls `largest` next.
             let told = ranks.largest(1.0).unwrap_err().to_string();
             ranks.end();
             told

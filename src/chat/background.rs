@@ -159,7 +159,7 @@ fn host(mut talk: Chat, commands: &Receiver<Command>, state: &Mutex<State>) {
             }
             Command::Say { words, mut listener, answer } => {
                 let said = catch_unwind(AssertUnwindSafe(|| talk.turn(&words, &mut *listener)));
-                // What it holds is let go before anybody hears of the end.
+                // The listener lets go of what it holds before anybody hears of the end.
                 drop(listener);
                 publish(&talk, state);
                 let said = said.unwrap_or_else(|panic| resume_unwind(panic));

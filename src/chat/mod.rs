@@ -260,7 +260,7 @@ impl Chat {
             return Err(refused(Refusal::Other(PromptError::Empty.into())));
         }
         let step = self.script.next(&self.tokenizer, words).map_err(|error| refused(Refusal::Other(error)))?;
-        // How many tokens are read again would tell how long the answers were.
+        // The number of tokens read again would tell how long the answers were.
         if step.rewrites && self.pads {
             return Err(refused(Refusal::Rereads));
         }

@@ -274,7 +274,7 @@ impl SweepArgs {
                         for (policy, model) in policies.iter().zip(&models) {
                             let choice = Choice {
                                 model: model.name.clone(),
-                                // What a plan depends on, for the cells of one revision.
+                                // The digest covers what a plan depends on, for the cells of one revision.
                                 model_digest: digest(&(&model.spec, &model.frac_bits)),
                                 context,
                                 policy: (*policy).clone(),

@@ -74,7 +74,7 @@ mod tests {
         let first = [enter("10.0.0.1"), enter("10.0.0.1")];
         assert!(first.iter().all(Option::is_some));
         assert!(enter("10.0.0.1").is_none());
-        // The same host over the other protocol, and one network of many addresses.
+        // A host counts as one over both protocols, and so does a network of many addresses.
         assert!(enter("::ffff:10.0.0.1").is_none());
         let other = enter("2001:db8::1");
         assert!(other.is_some());

@@ -272,7 +272,7 @@ impl Observer for Watcher<'_> {
                 self.begun += 1;
                 debug!("prefill");
             }
-            // What the model says after wrong guesses is revealed, too.
+            // The model's outputs after wrong guesses are revealed, too.
             Step::Decode { drafted, .. } => self.begun += 1 + drafted as u64,
         }
     }

@@ -180,7 +180,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, spoil: Option<Spoil>, passed: &M
             break;
         }
     }
-    // What was held has no successor any more.
+    // Bytes still held have no successor any more.
     let _ = to.write_all(&held[..if spoil.is_some_and(|spoil| at < spoil.end()) { held.len() } else { 0 }]);
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);

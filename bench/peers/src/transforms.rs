@@ -62,7 +62,7 @@ fn both(
     inverse(&mut values);
     unscale(&mut values);
     assert_eq!(values, poly, "{side}, N = {n}");
-    // What either direction leaves is reduced, hence an input of the next call.
+    // Values are reduced after either direction, hence an input of the next call.
     let mut run = |transform: &dyn Fn(&mut [u64])| {
         median(REPEAT, || timed(|| (0..REPEAT).for_each(|_| transform(std::hint::black_box(&mut values)))).1)
     };

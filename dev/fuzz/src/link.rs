@@ -341,7 +341,7 @@ impl Drop for End {
         let (mutex, wake) = &*self.shared;
         let mut state = lock(mutex);
         state.closed[self.role as usize] = true;
-        // What waited for its successor still arrives: nothing follows it.
+        // A message that waited for its successor still arrives: nothing follows it.
         if state.spoil.is_some_and(|spoil| spoil.from == self.role)
             && let Some(held) = state.held.take()
         {

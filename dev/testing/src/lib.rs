@@ -18,7 +18,7 @@ pub use parties::{DEALER, TWO_PHASES};
 pub use parties::{Outcome, open, own, pair, run, share, share_of};
 pub use values::{distance, largest_difference, signed_values, to_fixed, to_real};
 
-// What `lawful!` speaks of.
+// The macro `lawful!` refers to this crate.
 #[cfg(feature = "laws")]
 #[doc(hidden)]
 pub use protocols;

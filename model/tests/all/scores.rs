@@ -123,7 +123,7 @@ fn states_of_the_residual_stream() {
         for state in &residual {
             assert_eq!(state.dim(), (PROMPT, spec.hidden()), "{name}");
         }
-        // What the head reads is the last of them, normalised.
+        // The head reads the last of them, normalised.
         let last = last.unwrap().into_dimensionality::<ndarray::Ix2>().unwrap();
         for (state, normed) in residual.last().unwrap().rows().into_iter().zip(last.rows()) {
             let cosine = state.dot(&normed) / (state.dot(&state) * normed.dot(&normed)).sqrt();

@@ -65,7 +65,7 @@ fn a_tensor_that_nobody_reads_is_refused_by_name() {
         (gpt2(), "score.weight"),
         (gpt2(), "transformer.h.2.attn.bias"),
         (gpt2(), "transformer.h.0.attn.rotary_emb.inv_freq"),
-        // The same tensor under its other name.
+        // `wte.weight` is the same tensor under its other name.
         (gpt2(), "wte.weight"),
         (llama(), "model.layers.0.self_attn.q_norm.weight"),
         (llama(), "model.layers.2.self_attn.rotary_emb.inv_freq"),

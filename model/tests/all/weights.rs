@@ -85,7 +85,7 @@ fn gpt2_is_folded_as_in_memory() {
     bias.slice_mut(s![..config.n_embd]).mapv_inplace(|b| b * factor);
     compare(&model, "transformer.h.1.attn.c_attn.weight", &attention, Some(&bias));
     let (down, bias) = part("mlp.c_proj");
-    // What is added to the residual stream has no mean: that of a row's entries is taken away, in f64.
+    // Additions to the residual stream have no mean: that of a row's entries is taken away, in f64.
     let mean = |entries: &mut dyn Iterator<Item = &f32>, n: usize| {
         (entries.map(|&w| f64::from(w)).sum::<f64>() / n as f64) as f32
     };

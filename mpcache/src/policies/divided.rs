@@ -224,7 +224,7 @@ impl<E: Select> Parts<E> {
         let of = &store.parts()[part];
         let merged = of.merged().map(|merged| merged.row);
         let mut rows = left.gone();
-        // What stands for others is made anew from their sum.
+        // The row that stands for others is made anew from their sum.
         rows.retain(|row| Some(*row) != merged);
         let mut keys = sum(engine, &attention::take(of.keys(), 0, &rows))?;
         let mut values = sum(engine, &attention::take(of.values(), 0, &rows))?;

@@ -90,7 +90,7 @@ fn options_and_settings() {
             "budget=0.25 clusters=32/16 sinks=16 similarity=linear alpha=0.75 topk=sort gather=scores \
                  select=per-head static=0.3 window=0.5 share=off dense=2",
         ),
-        // What follows from the size of clusters.
+        // Settings that follow from the size of clusters.
         (
             "mpcache-scores:clusters=8",
             "budget=0.25 clusters=8 sinks=8 similarity=linear alpha=0.6 topk=shuffle-reveal gather=scores \

@@ -38,7 +38,7 @@ macro_rules! keyed_kernels {
     };
 }
 
-/// The same for the other kernels.
+/// Signatures of the other kernels, handed to `$implement` in the same way.
 macro_rules! other_kernels {
     ($implement:ident) => {
         $implement! {

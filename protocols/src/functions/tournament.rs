@@ -19,7 +19,7 @@ pub(super) struct Round {
 pub(super) fn pair(lengths: &Lengths) -> Round {
     let pairs = lengths.counts().sum(|n| n / 2);
     let odd = lengths.counts().sum(|n| n % 2);
-    // What a row contributes follows from where it lies, in the vector of all entries.
+    // A row's contribution follows from where it lies in the vector of all entries.
     let rows = |len, of: fn(Range<usize>) -> Range<usize>| {
         let lengths = lengths.clone();
         Indices::new(len, move || lengths.spans().flat_map(of).collect())

@@ -79,7 +79,7 @@ pub struct CachedProduct<'a, W> {
     pub operand: &'a mut Operand,
 }
 
-/// What a session remembers of a cached operand between its products. New rows take one of the next generation.
+/// A session's memory of a cached operand between its products. New rows take one of the next generation.
 #[derive(Debug)]
 pub struct Operand {
     id: OperandId,

@@ -204,7 +204,7 @@ fn arities(rows: &Counts, prices: &RoundPrices) -> Vec<usize> {
     let end = products.partition_point(|product| product.value < rows.longest());
     let mut paths: Vec<Option<Path>> = vec![None; end + 1];
     paths[0] = Some(Path { time: 0, before: 0, arity: 1 });
-    // How many winners are left, and how many were left at the last path that went on.
+    // Winners that are left, and those left at the last path that went on.
     let (mut left, mut left_last, mut time_last) = (Vec::new(), Vec::new(), 0);
     for (place, product) in products[..end].iter().enumerate() {
         let Some(Path { time, .. }) = paths[place] else { continue };

@@ -117,7 +117,7 @@ fn the_box_in_the_clear_names_what_leaves_a_range() {
     refused(clear.apply(Mul { width: 56 }, (&one(1 << 30), &one(1 << 30))), "mul");
     let wide = words(&[1, 1, 1], vec![1 << 30]);
     refused(clear.apply(Matmul { width: 44 }, (&wide, &wide)), "matmul");
-    // The same values inside the range pass.
+    // Values inside the range pass.
     assert!(clear.apply(Truncation { width: 56, shift: 16, out: 64 }, &one((1 << 54) - 1)).is_ok());
     assert!(silu(&mut clear, &one(1000 * unit)).is_ok());
 }

@@ -275,7 +275,7 @@ fn parts_count_as_one_pool_together() {
     assert!(matches!(fill(Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })), "the second is being filled");
     fill(part(2)).unwrap();
     drop(place);
-    // The same part again is one of another pool.
+    // A second copy of a part belongs to another pool.
     assert!(matches!(fill(part(2)), Err(PoolError::FullForPeer { limit: 2 })));
     assert!(matches!(fill(Part::new(3, 3).unwrap()), Err(PoolError::FullForPeer { limit: 2 })));
     for number in [1, 3, OF] {

@@ -118,7 +118,7 @@ fn a_crash_leaves_nothing_that_is_read() {
     write(&path, Role::Client);
     fs::rename(&path, dir.path().join("pool.claimed")).unwrap();
     assert!(matches!(spend(&path, Role::Client), Err(PoolError::Gone)));
-    // What is there is not overwritten.
+    // An existing file is not overwritten.
     let late = draft(&path).unwrap();
     write(&path, Role::Client);
     assert!(matches!(draft(&path), Err(PoolError::Exists)));
@@ -291,7 +291,7 @@ fn quotas_count_pools_and_those_being_filled() {
     for id in &ids[2..] {
         drop(fill(&pools, *id, "b"));
     }
-    // What waits is no pool, and has a limit of its own.
+    // A file that waits is no pool, and has a limit of its own.
     assert!(matches!(
         pools.draft(PoolId::random(), Some("b"), BOUND, Part::WHOLE),
         Err(PoolError::Waiting { limit: 2 })

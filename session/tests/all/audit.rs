@@ -65,7 +65,7 @@ fn audited(what: &str, link: &str, broken: Broken, session: impl Fn() -> Result<
             println!("{what}, {broken:?}: {worst:.0} at {place}; {:?}", audit.reused());
             assert!(audit.reused().is_some(), "{what}: {broken:?} is not named");
         }
-        // What one party sees is enough.
+        // The view of one party is enough.
         let shows = audits.iter().any(|audit| audit.worst().1 > 2.0 * LIMIT);
         assert!(shows, "{what}: {broken:?} does not show");
     });

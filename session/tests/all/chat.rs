@@ -275,7 +275,7 @@ fn turns_that_fit_alone_and_not_together_are_refused() {
             let full = turn(&mut chat, &words(0, 9), 6).unwrap_err();
             assert!(matches!(full, Error::Full { used: 14, wanted: 15, limit: 20 }), "{full}");
             while chat.prepare(&mut Silent).unwrap().is_some() {}
-            // What is left fits, to the last position.
+            // A turn that takes all positions left fits.
             turn(&mut chat, &words(1, 4), 2).unwrap();
             assert_eq!(chat.positions(), Positions { used: 20, limit: 20 });
             assert!(matches!(turn(&mut chat, &[1], 1), Err(Error::Full { wanted: 2, .. })));

@@ -425,7 +425,7 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
     for ((config, policy), preprocess) in configs.into_iter().flat_map(|of| [(of, false), (of, true)]) {
         let hosted = ModelServer::builder().load(files(config, None)).unwrap();
         let kinds = [(Some(5), Reveal::Logits, true), (None, Reveal::Logits, false), (None, Reveal::Token, false)];
-        // What picks and what is revealed does not depend on the model.
+        // Sampling and revealing do not depend on the model.
         let some = if config == GPT2 { kinds.len() } else { 1 };
         for (seed, reveal, stop) in kinds.into_iter().take(some) {
             let mut session = Session { seed, stop, ..Session::of(&hosted, preprocess) };

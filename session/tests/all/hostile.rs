@@ -81,7 +81,7 @@ pub(crate) fn policies() -> Vec<PolicySpec> {
             Some(_) => policy,
         })
     });
-    // What is opened differs from run to run here, and with it the number of messages.
+    // Opened values differ from run to run here, and with them the number of messages.
     let reveals = "mpcache-scores:sinks=1,topk=shuffle-reveal".parse().expect("a policy");
     known.filter(|policy| !policy.clear_only()).chain([reveals]).collect()
 }

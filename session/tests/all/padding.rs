@@ -62,7 +62,7 @@ fn padding_changes_no_text_in_the_clear() {
         assert_eq!(hidden.tokens, alone.tokens, "{name}");
         let error = largest_difference(&hidden, &alone);
         assert!(error < MAX_FLOAT_ERROR, "{name}: {error}");
-        // The same tokens without a word about padding are another text.
+        // Undeclared padding makes the same tokens another text.
         let seen = run(&mut Float::default(), &float, &with_padding, &plain).expect("attended");
         assert!(largest_difference(&seen, &alone) > 10.0 * MAX_FLOAT_ERROR, "{name}: padding is attended to");
 

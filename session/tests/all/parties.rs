@@ -75,7 +75,7 @@ fn two_parties(
         let mut engine = Secure::new(channel, Options::default()).expect("set-up");
         let mut sampler = Sampler::greedy();
         let input = Input { ids, count };
-        // How long a padding is, the client alone knows.
+        // The client alone knows how long a padding is.
         let padding = options.padding.map(|padding| Padding { tokens: padding.tokens.filter(|_| ids.is_some()) });
         let options = &GenerateOptions { padding, ..options.clone() };
         let out = generate(&mut engine, model, input, options, Next::Pick(&mut sampler), &mut Phases).expect("run");
@@ -91,7 +91,7 @@ fn two_parties(
     })
 }
 
-/// What the engines agree on.
+/// Results that the engines agree on.
 pub(crate) struct Agreed {
     pub(crate) fixed: Generation,
     pub(crate) ledger: Vec<Entry>,

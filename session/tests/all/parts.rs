@@ -243,7 +243,7 @@ fn a_spending_that_is_cut_leaves_all_parts_or_none() {
     };
     assert!(left.iter().all(before), "{left:?}");
     assert!(left.iter().any(|(_, there)| there[0] == State::Pool), "before the request nothing waits");
-    // What waits at the server is spent as ever, by a client that still has its parts.
+    // Parts that wait at the server are spent as ever, by a client that still has its own.
     for found in find(&kept).unwrap() {
         found.remove().unwrap();
     }

@@ -199,7 +199,7 @@ impl Talk {
     fn wait(&mut self) -> Result<Input, Error> {
         let Talk { chat, lines, .. } = self;
         lines.ask();
-        // What was typed while an answer came was not shown.
+        // Input typed while an answer came was not shown.
         if lines.is_terminal()
             && let Some(input) = lines.look()
         {
@@ -262,7 +262,7 @@ impl Talk {
         let answering = self.interrupts.answering(self.lines.is_terminal());
         let taken = self.chat.turn(words, &mut printed);
         drop(answering);
-        // What standard output says comes first, because it ended the session.
+        // An error of standard output comes first, because it ended the session.
         if let Some(error) = printed.failed {
             return Err(error);
         }

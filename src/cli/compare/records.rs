@@ -78,7 +78,7 @@ fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Docu
     });
     let mut document = begin(names.clone(), facts);
     let phases = reports.map(|report| report.phases.named().map(|(name, cost)| (name.to_owned(), *cost)).to_vec());
-    // What the seconds of each are, in the heads of their columns.
+    // Column heads say what the seconds of each are.
     let titles = [0, 1].map(|i| (names[i].as_str(), reports[i].seconds()));
     document.table("phases", costs("phase", titles, aligned(phases)));
     let operations_of = |report: &Report| -> Costs {

@@ -83,7 +83,7 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crat
     let flag = |name: &str| option(name).and_then(Value::as_bool).unwrap_or(false);
     let link = option("link").and_then(Value::as_str).and_then(|link| link.parse::<Network>().ok());
     let link = link.ok_or(unknown("link"))?;
-    // How many tokens each pass kept is a fact of the run, and no prediction.
+    // The number of tokens that each pass kept is a fact of the run, and no prediction.
     if measured.draft.is_some() {
         return Err(unknown("draft").into());
     }

@@ -202,7 +202,7 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
     let option = |report: &Report, name: &str| {
         report.options.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
     };
-    // What all have in common is told once; what differs is in the label.
+    // Facts that all have in common are told once; those that differ are in the label.
     let same = |of: &dyn Fn(&Report) -> String| reports.iter().all(|(_, report)| of(report) == of(&reports[0].1));
     let model = |report: &Report| report.model.name.clone();
     let link = |report: &Report| option(report, "link");

@@ -148,7 +148,7 @@ mod tests {
                 None => lines += 1,
             }
         }
-        // What was lost after it was last told of, is in no line.
+        // Lines lost after the last notice of losses are counted nowhere.
         assert!(lost >= 16 && lines >= 2 && lines + lost <= written, "{lines} + {lost} of {written}");
     }
 

@@ -127,7 +127,7 @@ mod tests {
         let factor = (4.302_652_73 * sd / 3f64.sqrt()).exp();
         close(got["perplexity"].low, mean.exp() / factor);
         assert!((got["perplexity"].high / (mean.exp() * factor) - 1.0).abs() < 1e-5);
-        // The same runs on both sides: paired, nothing is left.
+        // Pairs of the same runs leave no difference.
         close(got["perplexity_ratio"].low, 1.0);
         close(got["perplexity_ratio"].high, 1.0);
         assert!(!got.contains_key("attention_mass"));

@@ -41,7 +41,7 @@ fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
             assert_eq!(units(tallies, role, Kernel::TakeOt), (used + chosen) as f64, "{ot:?} {role:?}");
             let planned = |kernel| units(tallies, role, kernel);
             if silent {
-                // What few OTs took, SoftSpoken made: four leaves for each, and those of the first round besides.
+                // SoftSpoken makes OTs where few are taken: four leaves for each, and the first round besides.
                 let direct = [Kernel::SoftSpokenSend, Kernel::SoftSpokenReceive].map(|kernel| planned(kernel) / 4.0);
                 assert!(made as f64 <= planned(Kernel::SilentSend) + direct[0], "{role:?}");
                 assert!(received as f64 <= planned(Kernel::SilentReceive) + direct[1], "{role:?}");

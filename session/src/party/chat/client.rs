@@ -31,7 +31,7 @@ pub struct ChatSession {
     opening: Phases,
 }
 
-/// What a [`Setting`] borrows.
+/// Owner of what a [`Setting`] borrows.
 struct Subject {
     public: PublicModel,
     terms: Terms,

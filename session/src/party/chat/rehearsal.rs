@@ -176,7 +176,7 @@ mod tests {
                 let mut anew = Rehearsal::new(&setting).unwrap();
                 anew.turns.clone_from(&goes_on.turns);
                 let whole = anew.needs(&setting, turn, &Silent).unwrap();
-                // What is planned for another turn in between changes nothing.
+                // A plan for another turn in between changes nothing.
                 goes_on.needs(&setting, bound.lengths, &Silent).unwrap();
                 assert_eq!(goes_on.needs(&setting, turn, &Silent).unwrap(), whole, "{policy}, {turn:?}");
                 assert_eq!(goes_on.played, goes_on.turns.len());

@@ -51,7 +51,7 @@ fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
     for &length in lengths {
         for &depth in depths {
             for sample in 0..input.sequences.unwrap_or(1) {
-                // The same needle at every depth, so that depths are compared on the same facts.
+                // The needle is the same at every depth, so that depths are compared on the same facts.
                 let mut rng = StdRng::seed_from_u64(input.seed ^ ((length as u64) << 20) ^ sample as u64);
                 let sequence = match &input.tokenizer {
                     Some(tokenizer) => of_words(input, tokenizer, length, depth, &mut rng)?,
