@@ -74,7 +74,7 @@ impl BackgroundChat {
     /// Begins another conversation in the same session.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn reset(&self) -> Result<(), Error> {
         self.ask(|answer| Command::Reset { answer }).unwrap_or_else(|| self.over())
     }
@@ -82,7 +82,7 @@ impl BackgroundChat {
     /// Ends the session; its report, unless it was over before.
     ///
     /// # Errors
-    /// What ended the session, if nobody was told.
+    /// The error that ended the session, if nobody was told.
     pub fn close(&self) -> Result<Option<ChatReport>, Error> {
         match self.ask(|answer| Command::Close { answer }) {
             Some(report) => report.map(Some),

@@ -188,7 +188,7 @@ impl Chat {
     /// there). `shown` is called after each slice with [`Chat::prepared`].
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn prepare_until<T>(
         &mut self,
         look: impl Fn() -> Option<T>,
@@ -215,7 +215,7 @@ impl Chat {
     /// Keeps the session until something comes: `wait` waits for it, no longer than the time that it is given.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn stay_until<T>(&mut self, wait: impl Fn(Duration) -> Option<T>) -> Result<T, Error> {
         loop {
             match wait(rest(self.session.silence()).saturating_sub(self.heard.elapsed())) {
@@ -235,7 +235,7 @@ impl Chat {
     /// Begins another conversation in the same session.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.reread()?;
         self.script.reset();
