@@ -51,24 +51,26 @@ fn a_peer_that_never_reads_holds_at_most_the_limit() {
 
 #[test]
 fn a_slow_peer_is_waited_for() {
-    // It reads 8 MiB in a time-out at first, and 96 MiB are sent: about 20 MiB more than fit at once.
-    let (mut link, mut raw) = tcp_raw(SLOW);
+    // Longer than a busy machine keeps any thread from its work.
+    const TIMEOUT: Duration = Duration::from_secs(15);
+    // The peer reads 8 MiB in a time-out at first, and 112 MiB are sent: 24 to 36 MiB more than fit at once.
+    let (mut link, mut raw) = tcp_raw(TIMEOUT);
     let reader = thread::spawn(move || {
         let mut buf = vec![0; MIB];
         let mut read = 0;
         while let Ok(n @ 1..) = raw.read(&mut buf) {
             read += n;
-            if read < 32 * MIB {
-                thread::sleep(SLOW * n as u32 / (8 * MIB) as u32);
+            if read < 12 * MIB {
+                thread::sleep(TIMEOUT * n as u32 / (8 * MIB) as u32);
             }
         }
         read
     });
-    for _ in 0..96 {
+    for _ in 0..112 {
         link.send(vec![1; MIB]).unwrap();
     }
     link.close().unwrap();
-    assert_eq!(reader.join().unwrap(), 96 * MIB);
+    assert_eq!(reader.join().unwrap(), 112 * MIB);
 }
 
 #[test]
