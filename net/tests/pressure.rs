@@ -1,6 +1,7 @@
 //! Limits on a peer that does not read, and progress of two parties that send at once.
 
 use std::io::{ErrorKind, Read, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +13,13 @@ const MIB: usize = 1 << 20;
 /// A time-out for a peer that is slow, or stops only when everything is full. A busy machine may stop a thread for
 /// hundreds of milliseconds, and Linux wakes a writer only when a third of its socket's buffer is free.
 const SLOW: Duration = Duration::from_secs(2);
+
+/// The sockets' buffers, for one test at a time: Linux makes those of a socket smaller while others are full, drops
+/// what they cannot take, and tries again ever later.
+fn buffers() -> MutexGuard<'static, ()> {
+    static BUFFERS: Mutex<()> = Mutex::new(());
+    BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Sends pieces of 1 MiB until one fails; how many were taken, and the error.
 fn pour(link: &mut dyn Link) -> (usize, ErrorKind) {
@@ -25,6 +33,7 @@ fn pour(link: &mut dyn Link) -> (usize, ErrorKind) {
 
 #[test]
 fn a_peer_that_never_reads_holds_at_most_the_limit() {
+    let _alone = buffers();
     // Both sides' sockets take this much beyond the queue: Linux grows them to some MiB.
     const SOCKETS: usize = 24;
     let check = |name: &str, link: &mut dyn Link, limit: usize| {
@@ -51,30 +60,30 @@ fn a_peer_that_never_reads_holds_at_most_the_limit() {
 
 #[test]
 fn a_slow_peer_is_waited_for() {
-    // Longer than a busy machine keeps any thread from its work.
-    const TIMEOUT: Duration = Duration::from_secs(15);
-    // The peer reads 8 MiB in a time-out at first, and 112 MiB are sent: 24 to 36 MiB more than fit at once.
-    let (mut link, mut raw) = tcp_raw(TIMEOUT);
+    let _alone = buffers();
+    // It reads 8 MiB in a time-out at first, and 96 MiB are sent: about 20 MiB more than fit at once.
+    let (mut link, mut raw) = tcp_raw(SLOW);
     let reader = thread::spawn(move || {
         let mut buf = vec![0; MIB];
         let mut read = 0;
         while let Ok(n @ 1..) = raw.read(&mut buf) {
             read += n;
-            if read < 12 * MIB {
-                thread::sleep(TIMEOUT * n as u32 / (8 * MIB) as u32);
+            if read < 32 * MIB {
+                thread::sleep(SLOW * n as u32 / (8 * MIB) as u32);
             }
         }
         read
     });
-    for _ in 0..112 {
+    for _ in 0..96 {
         link.send(vec![1; MIB]).unwrap();
     }
     link.close().unwrap();
-    assert_eq!(reader.join().unwrap(), 112 * MIB);
+    assert_eq!(reader.join().unwrap(), 96 * MIB);
 }
 
 #[test]
 fn both_send_more_than_fits_before_either_reads() {
+    let _alone = buffers();
     const LEN: usize = 24 * MIB;
     let fast = LinkShape { bytes_per_second: 4_000_000_000, round_trip: Duration::ZERO };
     for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE)), ("shaped", shaped(tcp(PATIENCE), fast))] {
@@ -95,6 +104,7 @@ fn both_send_more_than_fits_before_either_reads() {
 
 #[test]
 fn one_message_may_be_larger_than_the_queue() {
+    let _alone = buffers();
     for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE))] {
         let party =
             move |mut channel: Channel| channel.exchange("large", &vec![3; 80 * MIB], 80 * MIB).map(|m| m.len());
@@ -125,6 +135,7 @@ fn reading_ahead_keeps_the_order() {
 
 #[test]
 fn a_peer_that_floods_holds_at_most_the_inbox() {
+    let _alone = buffers();
     let (mut link, mut raw) = tcp_raw(PATIENCE);
     let flood = thread::spawn(move || {
         raw.set_write_timeout(Some(SLOW)).unwrap();
@@ -140,6 +151,7 @@ fn a_peer_that_floods_holds_at_most_the_inbox() {
 
 #[test]
 fn a_rejection_overtakes_what_we_send() {
+    let _alone = buffers();
     // The server refuses the first message while the client still pours: the client hears why, not only that writing
     // failed.
     for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE)), ("memory", memory(PATIENCE))] {
