@@ -23,8 +23,8 @@ use crate::summary::report;
 use crate::{Chat, ChatOptions, Error, Network, Report, Terms, worker};
 
 options! {
-    /// The server that a client talks to, and what it must be: `Client::new("example.org").terms(terms)`. A server and
-    /// a client of one user trust each other; every other server is trusted by its key.
+    /// The server that a client talks to, and what it must be: `Client::new("example.org").terms(terms)`. A server
+    /// and a client of one user trust each other; every other server is trusted by its key.
     Client {
         /// Address of the server; without a port, 7411.
         address: String as impl Into<String> = "127.0.0.1".into(),
@@ -32,8 +32,8 @@ options! {
         terms: Terms = Terms::default(),
         /// Slow this party's messages down to those of a network; the server must do the same.
         network: Network = Network::Loopback,
-        /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. A changed model of a
-        /// known server is accepted if this names it.
+        /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. A changed model of
+        /// a known server is accepted if this names it.
         expect: Option<String> as impl Into<Option<String>> = None,
         /// Trust the server with this key, which is remembered under the address.
         server_key: Option<PublicKey> as impl Into<Option<PublicKey>> = None,
@@ -123,8 +123,8 @@ impl Client {
         Chat::open(self, options, listener)
     }
 
-    /// Makes the correlations of generations before their prompts are known. This party's go into a file, the server's
-    /// into one of its own; [`Generate::pool`] uses both up, once. The file is as secret as the prompt.
+    /// Makes the correlations of generations before their prompts are known. This party's go into a file, the
+    /// server's into one of its own; [`Generate::pool`] uses both up, once. The file is as secret as the prompt.
     ///
     /// # Errors
     /// As [`Client::generate`], and if the file is there.

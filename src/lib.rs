@@ -1,5 +1,5 @@
-//! Private text generation between two parties: a server with a language model, and a client with a prompt. The server
-//! learns neither the prompt nor the text, and the client does not learn the weights.
+//! Private text generation between two parties: a server with a language model, and a client with a prompt. The
+//! server learns neither the prompt nor the text, and the client does not learn the weights.
 //!
 //! | name | what it is |
 //! |---|---|

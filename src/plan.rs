@@ -23,7 +23,8 @@ options! {
         prompt: usize = 32,
         /// Tokens to generate.
         tokens: usize = 32,
-        /// Plan one decoding step after so many tokens instead, and its preparation, without the pass over the prompt.
+        /// Plan one decoding step after so many tokens instead, and its preparation, without the pass over the
+        /// prompt.
         cached: Option<usize> as impl Into<Option<usize>> = None,
         /// Count the byte after each token by which a client says whether it goes on.
         stop_at_eos: bool = false,

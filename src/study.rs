@@ -122,8 +122,8 @@ pub(crate) fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize 
     (1 + candidates.len()) * sequences.iter().map(Sequence::passes).sum::<usize>()
 }
 
-/// Runs a study of the model called `name`, whose files are `files`, with the full cache and the candidates; `options`
-/// are what its report names. `tick` is called after each pass, from any thread.
+/// Runs a study of the model called `name`, whose files are `files`, with the full cache and the candidates;
+/// `options` are what its report names. `tick` is called after each pass, from any thread.
 pub(crate) fn evaluation(
     name: &str,
     files: ModelFiles,

@@ -16,8 +16,8 @@ const WORD: &str = "tokenizer-worker";
 /// The words by which this program is started.
 static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Call this first in `main`: a client runs the tokenizer of a server in another process of the same program, and that
-/// process does not return from here.
+/// Call this first in `main`: a client runs the tokenizer of a server in another process of the same program, and
+/// that process does not return from here.
 pub fn init() {
     called(std::env::args_os().nth(1).as_ref());
     let _ = PROGRAM.set(std::env::current_exe().map(OsString::from).into_iter().collect());

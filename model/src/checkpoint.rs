@@ -372,9 +372,9 @@ impl Checkpoint {
         }
     }
 
-    /// Hashes name, type and shape of every tensor, in order of the names, and some of its bytes: all of a vector, and
-    /// of a larger tensor those at its beginning, in its middle and at its end. Enough to tell one checkpoint from
-    /// another.
+    /// Hashes name, type and shape of every tensor, in order of the names, and some of its bytes: all of a vector,
+    /// and of a larger tensor those at its beginning, in its middle and at its end. Enough to tell one checkpoint
+    /// from another.
     pub(crate) fn sample(&self, hasher: &mut blake3::Hasher) {
         let mut take = |bytes: &[u8]| take(hasher, bytes);
         let mut tensors: Vec<_> = self.tensors.iter().collect();

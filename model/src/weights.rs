@@ -334,7 +334,8 @@ impl PublishedMatrix {
         (0..lines).into_par_iter().map(of_line).collect()
     }
 
-    /// For every place in a line the sum of the entries there, each times its line's factor `by`: by strips of places.
+    /// For every place in a line the sum of the entries there, each times its line's factor `by`: by strips of
+    /// places.
     fn sums_of_places(&self, by: &Array1<f32>) -> Vec<f64> {
         let (lines, length) = self.lines();
         let strip = |start: usize| {

@@ -477,16 +477,21 @@ impl Patience {
     /// Errors: `TimedOut` if the peer has taken too little for too long; the connection is closed then.
     fn check(&mut self, wire: &Wire) -> io::Result<()> {
         let mut outbox = lock(&wire.outbox);
-        if self.written.is_none_or(|before| outbox.written - before >= PROGRESS_BYTES) {
-            (self.since, self.written) = (Instant::now(), Some(outbox.written));
-        }
-        if self.left() > Duration::ZERO {
+        if self.lasts(outbox.written, Instant::now()) {
             return Ok(());
         }
         // The writer is stuck in the socket, and the queue is of no use any more.
         outbox.failure.get_or_insert((ErrorKind::TimedOut, "the peer does not read".into()));
         let _ = wire.socket.shutdown(Shutdown::Both);
         Err(ErrorKind::TimedOut.into())
+    }
+
+    /// Says whether to go on waiting at `now`, when `written` bytes are written.
+    fn lasts(&mut self, written: u64, now: Instant) -> bool {
+        if self.written.is_none_or(|before| written - before >= PROGRESS_BYTES) {
+            (self.since, self.written) = (now, Some(written));
+        }
+        now.duration_since(self.since) < self.timeout
     }
 
     /// The time-out, less the time since the last progress.
@@ -570,5 +575,25 @@ impl Drop for Sender {
     fn drop(&mut self) {
         // A drop cannot report errors; `close` can.
         let _ = self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_takes_enough_is_waited_for_however_long() {
+        let timeout = Duration::from_secs(60);
+        let almost = timeout - Duration::from_millis(1);
+        let (mut patience, mut now, mut written) = (Patience::new(timeout), Instant::now(), 0);
+        assert!(patience.lasts(written, now));
+        for _ in 0..10 {
+            (now, written) = (now + almost, written + PROGRESS_BYTES);
+            assert!(patience.lasts(written, now));
+        }
+        // Less than that is no progress.
+        assert!(patience.lasts(written + PROGRESS_BYTES - 1, now + almost));
+        assert!(!patience.lasts(written + PROGRESS_BYTES - 1, now + timeout));
     }
 }

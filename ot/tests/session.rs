@@ -309,7 +309,8 @@ fn transfers_are_bound_to_the_handshake_and_to_the_keys_of_the_link() {
     assert_eq!(correlated(None, [Some([1; 32]), None]), 0);
 }
 
-/// The client's error where the server sends `bad` as the message of `step`, after a set-up of `kind` or in its place.
+/// The client's error where the server sends `bad` as the message of `step`, after a set-up of `kind` or in its
+/// place.
 fn refused(kind: Option<CotKind>, step: &'static str, bad: &[u8], client: fn(&mut Channel) -> OtError) -> OtError {
     let (mut c, mut s) = channels();
     std::thread::scope(|scope| {

@@ -25,7 +25,8 @@ impl Hooks<Plan> for Planning<'_> {
 
 /// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
 /// same for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
-/// ([`Drafts::rate`](model::Drafts::rate)). The observer may end it: it takes a while, and no message comes meanwhile.
+/// ([`Drafts::rate`](model::Drafts::rate)). The observer may end it: it takes a while, and no message comes
+/// meanwhile.
 pub(crate) fn needs(
     spec: &ModelSpec,
     frac_bits: &[u32],

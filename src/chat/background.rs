@@ -10,8 +10,8 @@ use super::{Chat, ChatReport, Readiness, Said, TurnReport};
 use crate::Error;
 use crate::generate::Listener;
 
-/// A [`Chat`] that a thread keeps: in two phases it makes correlations for the next turn between turns. Dropping it ends
-/// the session.
+/// A [`Chat`] that a thread keeps: in two phases it makes correlations for the next turn between turns. Dropping it
+/// ends the session.
 pub struct BackgroundChat {
     commands: Sender<Command>,
     state: Arc<Mutex<State>>,

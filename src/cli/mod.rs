@@ -156,8 +156,8 @@ pub fn page(name: &str, json: &[u8]) -> Result<String, Box<dyn std::error::Error
     })
 }
 
-/// Serves as `waggle serve` does: logs what is of `level` or worse on standard error, writes a line on standard output
-/// when clients may come, and ends by a signal. An error is one line on standard error.
+/// Serves as `waggle serve` does: logs what is of `level` or worse on standard error, writes a line on standard
+/// output when clients may come, and ends by a signal. An error is one line on standard error.
 pub fn serve(config: ServerConfig, level: &str) -> ExitCode {
     match serve::run_as(config, level) {
         Ok(()) => ExitCode::SUCCESS,

@@ -186,8 +186,8 @@ fn bar() -> ProgressBar {
     if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() }
 }
 
-/// The style of `template`, in which `{pace}` is steps a second, and `{left}` the time left behind a comma, or nothing
-/// where it is not known. A bar has no way to fail.
+/// The style of `template`, in which `{pace}` is steps a second, and `{left}` the time left behind a comma, or
+/// nothing where it is not known. A bar has no way to fail.
 fn style(template: &str) -> ProgressStyle {
     let pace = |state: &ProgressState, to: &mut dyn Write| {
         let _ = write!(to, "{:.1}/s", state.per_sec());

@@ -22,8 +22,8 @@ impl MatmulPlan {
     /// is that of the sum of both shares. The share is `batch * m * n` ring elements. Weights that may have been
     /// transformed before are taken from `cached`, and put there while it has room; secret ones would stay in memory.
     /// `keys` must hold Galois keys if the plan is [packed](super::ProductPlan::packed). Every response carries a
-    /// fresh mask and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload of another
-    /// length, weights out of range, residues that are not reduced.
+    /// fresh mask and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload of
+    /// another length, weights out of range, residues that are not reduced.
     pub fn evaluate<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,

@@ -1,7 +1,7 @@
 //! Correlations in files: the offline phase of a generation, made long before its prompt is known.
 //!
-//! A session that fills a pool ends with one file at each party ([`UnfinishedPool`]); a later session between the same two
-//! takes both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
+//! A session that fills a pool ends with one file at each party ([`UnfinishedPool`]); a later session between the
+//! same two takes both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
 //!
 //! | part of a file | bytes |
 //! |---|---|

@@ -103,8 +103,8 @@ impl ChatSession {
     ///
     /// # Errors
     /// [`Error::Full`] if the conversation has too few positions left, [`Error::Limit`] beyond the longest turn,
-    /// [`model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then nothing
-    /// has happened, and the session goes on. After all others it is over.
+    /// [`model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then
+    /// nothing has happened, and the session goes on. After all others it is over.
     pub fn turn(
         &mut self,
         ids: &[u32],
@@ -125,7 +125,8 @@ impl ChatSession {
         Ok(Turn { cost: TurnCost { before, phases }, ..turn })
     }
 
-    /// Makes the next slice of what the longest turn needs, in a session of two phases; `None` if all slices are there.
+    /// Makes the next slice of what the longest turn needs, in a session of two phases; `None` if all slices are
+    /// there.
     ///
     /// # Errors
     /// As [`ChatSession::turn`].

@@ -31,8 +31,9 @@ pub(super) const KNOWN: usize = WORDS.len();
 /// The token before a text of pairs.
 pub(super) const BEGIN: u32 = 0;
 
-/// Up to `most` different keys and their random values, as single tokens, in random order. A model without a tokenizer
-/// is taken to be trained for recall, with token 0 before a text, then so many keys, and as many values after them.
+/// Up to `most` different keys and their random values, as single tokens, in random order. A model without a
+/// tokenizer is taken to be trained for recall, with token 0 before a text, then so many keys, and as many values
+/// after them.
 pub(super) fn pairs(
     input: &TaskInput,
     task: &'static str,
