@@ -143,7 +143,7 @@ pub(super) fn receive_client<T>(
         if wants_template {
             channel.send(TEMPLATE, model.template.as_deref().unwrap_or_default())?;
         }
-        let (request, kind) = wire::receive::<Message>(channel, REQUEST, MAX_REQUEST_BYTES)?.read()?;
+        let (request, kind) = wire::receive::<Message>(channel, REQUEST, 0..=MAX_REQUEST_BYTES)?.read()?;
         let verdict = accept(&request, kind, &terms);
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
         let accepted = verdict?;
@@ -228,7 +228,7 @@ pub(super) fn meet_server(
 /// The client's request and the server's verdict on it.
 pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) -> Result<(), Error> {
     scoped(channel, SCOPE, |channel| {
-        wire::send(channel, REQUEST, &Message::new(request, kind))?;
+        wire::send(channel, REQUEST, &Message::new(request, kind), 0)?;
         receive_verdict(channel, VERDICT)
     })
 }
@@ -322,11 +322,11 @@ mod tests {
     }
 
     fn encode(request: &Request, kind: &SessionKind) -> Vec<u8> {
-        wire::encode(REQUEST, &Message::new(request, kind)).unwrap()
+        wire::encode(REQUEST, &Message::new(request, kind), 0).unwrap()
     }
 
     fn decode(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
-        wire::decode::<Message>(REQUEST, message).and_then(Message::read)
+        wire::decode::<Message>(REQUEST, message, 0).and_then(Message::read)
     }
 
     const REQUESTED: Request = Request {

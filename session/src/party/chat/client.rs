@@ -11,7 +11,7 @@ use super::super::opening::{complaining, receive_verdict};
 use super::super::recorder::Booked;
 use super::super::{Observer, Outcome, PublicModel, Request, Terms, wire};
 use super::conversation::{Conversation, Positions, TurnCost};
-use super::messages::{Bounds, Command, MAX_MESSAGE_BYTES};
+use super::messages::{Bounds, Command, MESSAGE_BYTES};
 use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting, Slices, Turn, slices};
 use crate::Error;
 
@@ -58,7 +58,7 @@ impl ChatSession {
         observer: &mut dyn Observer,
     ) -> Result<Self, Error> {
         channel.ledger_mut().enter(SCOPE);
-        let bounds: Bounds = wire::receive(&mut channel, BOUNDS, MAX_MESSAGE_BYTES)?;
+        let bounds: Bounds = wire::receive(&mut channel, BOUNDS, MESSAGE_BYTES..=MESSAGE_BYTES)?;
         channel.ledger_mut().leave();
         observer.setup();
         let subject = Subject { public, terms, model, bound };
@@ -179,7 +179,7 @@ impl ChatSession {
             return Err(Error::ChatOver);
         }
         let channel = self.talk.engine.channel();
-        let sent = wire::send(channel, COMMAND, &command).map_err(Error::from);
+        let sent = wire::send(channel, COMMAND, &command, MESSAGE_BYTES).map_err(Error::from);
         let answered = sent.and_then(|()| receive_verdict(channel, ANSWER));
         let answered = complaining(channel, answered);
         if matches!(answered, Err(Error::Refused { .. })) { answered } else { self.stepped(answered) }

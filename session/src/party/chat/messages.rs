@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::party::Limits;
 
-/// Longest [`Bounds`] and longest [`Command`].
-pub(super) const MAX_MESSAGE_BYTES: usize = 32;
+/// Bytes of [`Bounds`] and of a [`Command`], whatever they say.
+pub(super) const MESSAGE_BYTES: usize = 24;
 
 /// The bounds of a conversation. Numbers beyond 32 bits become the largest, which bounds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,15 +62,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_messages_fit() {
+    fn messages_are_equally_long() {
         let seconds = Duration::from_secs;
         for (conversation, session) in [(Some(2048), None), (Some(usize::MAX), Some(seconds(u64::MAX)))] {
             let bounds = Bounds::of(&Limits { conversation, session, ..Limits::NONE }, seconds(120));
-            let bytes = encode("bounds", &bounds).unwrap();
-            assert!(bytes.len() <= MAX_MESSAGE_BYTES);
-            assert_eq!(decode::<Bounds>("bounds", &bytes).unwrap(), bounds);
+            let bytes = encode("bounds", &bounds, MESSAGE_BYTES).unwrap();
+            assert_eq!(bytes.len(), MESSAGE_BYTES);
+            assert_eq!(decode::<Bounds>("bounds", &bytes, MESSAGE_BYTES).unwrap(), bounds);
             assert_eq!((bounds.silence(), bounds.session().is_some()), (seconds(120), session.is_some()));
         }
-        assert!(encode("command", &Command::Turn(Lengths::MAX)).unwrap().len() <= MAX_MESSAGE_BYTES);
+        let turns = [Lengths { prompt: 1, tokens: 1 }, Lengths::MAX].map(Command::Turn);
+        let others = [Command::End, Command::Prepare(usize::MAX), Command::Reset, Command::Stay];
+        for command in turns.into_iter().chain(others) {
+            let bytes = encode("command", &command, MESSAGE_BYTES).unwrap();
+            assert_eq!(bytes.len(), MESSAGE_BYTES, "{command:?}");
+            assert_eq!(decode::<Command>("command", &bytes, MESSAGE_BYTES).unwrap(), command);
+        }
     }
 }

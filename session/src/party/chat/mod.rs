@@ -6,8 +6,8 @@
 //!
 //! | message | from | bytes |
 //! |---|---|---|
-//! | bounds: positions of a conversation (u32), milliseconds of silence and of a session that the server allows (u32, little endian; all ones for no bound) | server | 12 |
-//! | command: a byte that is 0 to end, 1 for a turn, 2 to prepare, 3 to begin a new conversation, 4 to stay; then two numbers (u32, little endian) | client | 9 |
+//! | bounds: positions of a conversation, milliseconds of silence and of a session that the server allows (`Bounds` in `chat/messages.rs`) | server | 24 |
+//! | command: to end, a turn, to prepare, to begin a new conversation, to stay (`Command` there) | client | 24 |
 //! | answer: empty, or why the command is refused | server | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //!
 //! - **A turn** has the number of its new tokens and of the tokens that may be generated. It is a generation whose
@@ -26,6 +26,8 @@
 //! A refused command leaves everything as it was. Turns are refused that do not fit the positions of a conversation,
 //! and in two phases those beyond what a session may plan: a plan goes on from the turns before, and what the longest
 //! turn of an empty conversation needs is planned once.
+//!
+//! Bounds and commands have the form of `postcard`, followed by zeros, so their lengths tell nothing.
 //!
 //! The server learns the numbers above and when each command comes, and nothing else: see `SECURITY.md`.
 

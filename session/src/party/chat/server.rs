@@ -7,7 +7,7 @@ use super::super::opening::{complaining, send_verdict};
 use super::super::recorder::Booked;
 use super::super::{Limits, Observer, Outcome, wire};
 use super::conversation::Conversation;
-use super::messages::{Bounds, Command, MAX_MESSAGE_BYTES};
+use super::messages::{Bounds, Command, MESSAGE_BYTES};
 use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting};
 use crate::Error;
 
@@ -20,13 +20,13 @@ pub(in super::super) fn talk(
 ) -> Result<Outcome, Error> {
     let bounds = Bounds::of(limits, channel.timeout());
     channel.ledger_mut().enter(SCOPE);
-    wire::send(&mut channel, BOUNDS, &bounds)?;
+    wire::send(&mut channel, BOUNDS, &bounds, MESSAGE_BYTES)?;
     channel.ledger_mut().leave();
     observer.setup();
     let mut talk = Conversation::begin(channel, setting, bounds.positions as usize)?;
     loop {
         let channel = talk.engine.channel();
-        let command = wire::receive(channel, COMMAND, MAX_MESSAGE_BYTES).map_err(Error::from);
+        let command = wire::receive(channel, COMMAND, MESSAGE_BYTES..=MESSAGE_BYTES).map_err(Error::from);
         let command = complaining(channel, command)?;
         let verdict = match command {
             Command::Turn(turn) => talk.check(setting, turn).and_then(|()| observer.ask(shown(setting, turn))),
