@@ -130,7 +130,7 @@ impl Client {
     /// As [`Client::generate`], and if the file is there.
     pub fn preprocess(&self, fill: &Fill, listener: &mut dyn Listener) -> Result<Prepared, Error> {
         let path = part_path(&fill.pool, fill.part);
-        // This draft is gone at once. The one that stays is made when the server has agreed.
+        // This file is gone at once. The one that stays is made when the server has agreed.
         UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
         let terms = self.terms.two_phases()?.over(self.network)?;
         let session = self.open(&terms, ClientOptions::default(), listener)?;

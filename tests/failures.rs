@@ -9,8 +9,8 @@ use crate::support::{Server, ended, fail, fails, signal, succeed, synthesise, te
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;
 
-/// The most time that a party takes to notice: its time-out and something for a busy machine.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The most time that a party takes to notice: its time-out and much for a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
 
@@ -148,7 +148,7 @@ fn a_server_outlives_clients_that_misbehave() {
         let mut stream = connect();
         // The server may have left already.
         let _ = stream.write_all(bytes);
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
     };
     drop(connect());

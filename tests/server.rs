@@ -63,13 +63,13 @@ fn clients_wait_their_turn_and_leave_the_queue_at_once() {
     let second = Client::of(&server, SHORT);
     second.log.wait_for("you are number 1");
     // Its time-out is shorter than the wait, but begins only when it is served.
-    let third = Client::of(&server, &format!("{SHORT} --timeout 3"));
+    let third = Client::of(&server, &format!("{SHORT} --timeout 8"));
     third.log.wait_for("you are number 2");
     let refused = fail(&mut server.client(SHORT), 1);
     assert!(refused.contains("this server is busy: 2 clients wait already"), "{refused}");
     second.kill();
     third.log.wait_for("you are number 1");
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(9));
     // A client that leaves during its session frees its place as well.
     first.kill();
     let served = ended(third.child, LIMIT);

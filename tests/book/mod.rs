@@ -137,17 +137,14 @@ mod planted {
     use super::*;
 
     fn refused(text: &str) -> String {
-        Chapter::read(text)
-            .and_then(|chapter| run::chapter(&chapter, Duration::from_secs(20)))
-            .unwrap_err()
-            .to_string()
+        Chapter::read(text).and_then(|chapter| run::chapter(&chapter, LIMIT)).unwrap_err().to_string()
     }
 
     #[test]
     fn a_chapter_that_is_right_passes() {
         let text =
             "# A\n\n```sh\nword=x\necho \"$word y\"\n```\n\n```text,check\nx y\n```\n\n```sh\ntest $word = x\n```\n";
-        run::chapter(&Chapter::read(text).unwrap(), Duration::from_secs(20)).unwrap();
+        run::chapter(&Chapter::read(text).unwrap(), LIMIT).unwrap();
     }
 
     #[test]
@@ -170,7 +167,7 @@ mod planted {
 
     #[test]
     fn a_command_that_should_fail_must() {
-        run::chapter(&Chapter::read("```sh,fails\nfalse\n```\n").unwrap(), Duration::from_secs(20)).unwrap();
+        run::chapter(&Chapter::read("```sh,fails\nfalse\n```\n").unwrap(), LIMIT).unwrap();
         assert!(refused("```sh,fails\ntrue\n```\n").starts_with("1: "));
     }
 
@@ -184,7 +181,7 @@ mod planted {
         // The system takes its time, and what was killed may stay as a zombie until its new parent has noticed.
         let state = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         let gone = || state().is_empty() || state().contains(") Z ");
-        let patience = std::time::Instant::now() + Duration::from_secs(30);
+        let patience = std::time::Instant::now() + LIMIT;
         while !gone() {
             assert!(std::time::Instant::now() < patience, "{}", state());
             std::thread::sleep(Duration::from_millis(10));

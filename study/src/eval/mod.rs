@@ -30,7 +30,7 @@
 //!
 //! A [`Task`] makes the sequences: it is one file of `tasks` and a line in [`TASKS`].
 //! [`judge_heads`] finds the heads that need distant tokens. [`Observed`] measures attention around any policy;
-//! [`evaluate`] runs a study with a [`Runner`]; an [`StudyReport`] holds the numbers.
+//! [`evaluate`] runs a study with a [`Runner`]; a [`StudyReport`] holds the numbers.
 
 mod attention;
 mod error;
