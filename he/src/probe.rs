@@ -19,8 +19,15 @@ use crate::{ParamSet, PublicKey, SecretKey};
 /// secret.
 pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
-/// A computation: its name and that of its kernels, the bytes of its secret, and what makes it ready.
-pub type Probe = (String, usize, Prepare);
+/// A computation.
+pub struct Probe {
+    /// Name of the computation and of its kernels.
+    pub name: String,
+    /// Bytes of its secret.
+    pub secret_bytes: usize,
+    /// Makes it ready.
+    pub prepare: Prepare,
+}
 
 /// Every computation; transforms with every backend of this processor.
 pub fn probes() -> Vec<Probe> {
@@ -39,8 +46,9 @@ pub fn probes() -> Vec<Probe> {
 struct Probes(Vec<Probe>);
 
 impl Probes {
-    fn add<F: FnMut() + 'static>(&mut self, name: &str, bytes: usize, prepare: impl Fn(&[u8]) -> F + 'static) {
-        self.0.push((format!("he: {name}"), bytes, Box::new(move |secret| Box::new(prepare(secret)))));
+    fn add<F: FnMut() + 'static>(&mut self, name: &str, secret_bytes: usize, prepare: impl Fn(&[u8]) -> F + 'static) {
+        let prepare: Prepare = Box::new(move |secret| Box::new(prepare(secret)));
+        self.0.push(Probe { name: format!("he: {name}"), secret_bytes, prepare });
     }
 }
 

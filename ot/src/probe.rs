@@ -20,8 +20,15 @@ use crate::{Bits, Block, ChosenKeys, CotShape, Kernels, LookupShape, SenderKeys,
 /// secret.
 pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
-/// A computation: its name and that of its kernels, the bytes of its secret, and what makes it ready.
-pub type Probe = (String, usize, Prepare);
+/// A computation.
+pub struct Probe {
+    /// Name of the computation and of its kernels.
+    pub name: String,
+    /// Bytes of its secret.
+    pub secret_bytes: usize,
+    /// Makes it ready.
+    pub prepare: Prepare,
+}
 
 /// Every computation with every set of kernels of this processor.
 pub fn probes() -> Vec<Probe> {
@@ -45,9 +52,10 @@ struct Probes {
 }
 
 impl Probes {
-    fn add<F: FnMut() + 'static>(&mut self, name: &str, bytes: usize, prepare: impl Fn(&[u8]) -> F + 'static) {
+    fn add<F: FnMut() + 'static>(&mut self, name: &str, secret_bytes: usize, prepare: impl Fn(&[u8]) -> F + 'static) {
         let name = format!("ot: {name}{}", self.kernels);
-        self.all.push((name, bytes, Box::new(move |secret| Box::new(prepare(secret)))));
+        let prepare: Prepare = Box::new(move |secret| Box::new(prepare(secret)));
+        self.all.push(Probe { name, secret_bytes, prepare });
     }
 }
 

@@ -36,8 +36,9 @@ pub(crate) fn with_controls() -> Vec<(bool, Probe)> {
             })
         }),
     );
-    let probe = |(name, secret_bytes, prepare)| Probe { name, secret_bytes, prepare };
-    let probes = ot::probe::probes().into_iter().chain(he::probe::probes()).map(probe);
+    let of_ot = |ot::probe::Probe { name, secret_bytes, prepare }| Probe { name, secret_bytes, prepare };
+    let of_he = |he::probe::Probe { name, secret_bytes, prepare }| Probe { name, secret_bytes, prepare };
+    let probes = ot::probe::probes().into_iter().map(of_ot).chain(he::probe::probes().into_iter().map(of_he));
     let sound = std::iter::once(sum).chain(probes).map(|probe| (false, probe));
     std::iter::once((true, early_exit)).chain(sound).collect()
 }
