@@ -2,14 +2,12 @@
 //!
 //! A template is a small program in Jinja's language, `chat_template` in `tokenizer_config.json` or a file
 //! `chat_template.jinja` beside it. A client gets it from the server, so it may be hostile. It has no access to files
-//! or other templates, its steps are counted ([`FUEL`]), and it is bounded ([`MAX_TEMPLATE_BYTES`]), as its text is.
+//! or other templates, its steps are counted, and it is bounded ([`MAX_TEMPLATE_BYTES`]), as its text is.
 //! [`Tokenizer::render`](super::Tokenizer::render) runs it in the process of the server's tokenizer, whose memory and
 //! time are bounded, too.
 
 use std::path::Path;
 
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
-use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -23,6 +21,7 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 
 /// Instructions of one rendering. A template of 20 kB takes some thousands for a message.
+#[cfg(feature = "templates")]
 const FUEL: u64 = 10_000_000;
 
 /// A chat template, and the special tokens that it may name.
@@ -119,32 +118,43 @@ impl ChatTemplate {
     /// The text of `messages` in this process. With `generate` it ends where an answer begins.
     pub(super) fn render(&self, messages: &[Message], generate: bool) -> Result<String, TokenizerError> {
         at_most("bytes of a chat template", self.template.len(), MAX_TEMPLATE_BYTES)?;
-        let mut environment = Environment::new();
-        // Nothing but the text itself: no escapes for HTML.
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_fuel(Some(FUEL));
-        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        environment.set_unknown_method_callback(unknown_method_callback);
-        // As Hugging Face does.
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_keep_trailing_newline(false);
-        environment.add_function("raise_exception", |why: String| -> Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, why))
-        });
-        let context = minijinja::context! {
-            messages,
-            add_generation_prompt => generate,
-            bos_token => self.bos_token,
-            eos_token => self.eos_token,
-        };
-        environment.render_str(&self.template, context).map_err(|e| TokenizerError::template(words(&e)))
+        rendered(self, messages, generate)
     }
 }
 
-/// The message of an error, with the reason that a template gives.
-fn words(error: &minijinja::Error) -> String {
-    error.detail().map_or_else(|| error.to_string(), |detail| format!("{}: {detail}", error.kind()))
+#[cfg(feature = "templates")]
+fn rendered(template: &ChatTemplate, messages: &[Message], generate: bool) -> Result<String, TokenizerError> {
+    use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+
+    let mut environment = Environment::new();
+    // Nothing but the text itself: no escapes for HTML.
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    // As Hugging Face does.
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_keep_trailing_newline(false);
+    environment.add_function("raise_exception", |why: String| -> Result<String, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, why))
+    });
+    let context = minijinja::context! {
+        messages,
+        add_generation_prompt => generate,
+        bos_token => template.bos_token,
+        eos_token => template.eos_token,
+    };
+    // With the reason that a template gives.
+    let words = |error: Error| {
+        error.detail().map_or_else(|| error.to_string(), |detail| format!("{}: {detail}", error.kind()))
+    };
+    environment.render_str(&template.template, context).map_err(|e| TokenizerError::template(words(e)))
+}
+
+#[cfg(not(feature = "templates"))]
+fn rendered(_: &ChatTemplate, _: &[Message], _: bool) -> Result<String, TokenizerError> {
+    Err(TokenizerError::template("this program was built without the feature `templates`"))
 }
 
 /// The text of a file, if there is one.
@@ -162,7 +172,7 @@ fn in_config(value: &Value) -> Option<String> {
     value.as_str().or_else(default).map(str::to_owned)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "templates"))]
 mod tests {
     use super::*;
 
