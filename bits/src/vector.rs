@@ -94,6 +94,16 @@ impl Bits {
         self.words[i / 64] >> (i % 64) & 1
     }
 
+    /// The `len` bits from `at` on, at most 64, as one word. Panics if they are not all there.
+    #[inline]
+    pub fn word(&self, at: usize, len: usize) -> u64 {
+        assert!(len <= 64 && at + len <= self.len, "{len} bits from {at} on of {}", self.len);
+        let (word, shift) = (at / 64, at % 64);
+        let low = self.words.get(word).map_or(0, |low| low >> shift);
+        let high = if shift == 0 { 0 } else { self.words.get(word + 1).map_or(0, |high| high << (64 - shift)) };
+        (low | high) & mask(len as u32)
+    }
+
     /// XORs `other` into this vector. Panics if the lengths differ.
     pub fn xor_assign(&mut self, other: &Bits) {
         assert_eq!(self.len, other.len, "lengths of XORed bits");
@@ -146,6 +156,10 @@ mod tests {
             prop_assert_eq!((head.len(), tail.len()), (at, len - at));
             let split = |i| if i < at { head.get(i) } else { tail.get(i - at) };
             prop_assert!((0..len).all(|i| bits.get(i) == split(i)));
+            for (at, len) in [(at, (len - at).min(64)), (at / 2, (at / 3).min(64))] {
+                let word = (0..len).fold(0, |word, i| word | bits.get(at + i) << i);
+                prop_assert_eq!(bits.word(at, len), word);
+            }
             let mut zero = bits.clone();
             zero.xor_assign(&bits);
             prop_assert_eq!(zero, Bits::zeros(len));

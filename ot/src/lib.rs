@@ -10,6 +10,7 @@ pub mod dpf;
 mod error;
 mod ggm;
 mod hash;
+pub mod index;
 mod kernels;
 mod keys;
 mod kind;

@@ -12,7 +12,7 @@ use crate::base::{self, BaseSender, COUNT, Domain};
 use crate::dpf::{DpfShape, Expander, Lane};
 use crate::ggm::full;
 use crate::hash::CrHash;
-use crate::kernels::{BATCH, Permutation, Simd, TABLE, all, transpose};
+use crate::kernels::{BATCH, LeafRows, Permutation, Simd, TABLE, all, transpose};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
 use crate::{Bits, Block, ChosenKeys, CotShape, Kernels, LookupShape, SenderKeys, SoftSpoken};
 
@@ -99,13 +99,14 @@ pub fn loops(kernels: Kernels) -> Vec<Loop> {
     };
     let made = {
         let (pi, mut nodes) = (pi(), vec![mix(6); KEYS << (shape.depth() - 1)]);
+        let corrections: Vec<Block> = (0..KEYS as u64).map(mix).collect();
+        let [mut sums, mut set] = std::array::from_fn(|_| vec![Block::ZERO; KEYS]);
         move || {
-            for nodes in black_box(&mut nodes).chunks_exact_mut(1 << (shape.depth() - 1)) {
-                black_box(pi.sums(&nodes[..top], shape.words()));
-                for level in 0..levels {
-                    black_box(pi.grow_level(nodes, top << level, mix(level.into()), shape.words()));
-                }
+            for level in 0..levels - 1 {
+                pi.grow_rows(black_box(&mut nodes), top << level, &corrections, black_box(&mut sums));
             }
+            let mut sums = LeafRows { words: &mut sums, set: &mut set, pads: &mut [] };
+            pi.leaf_rows(black_box(&nodes), &corrections, shape.words(), black_box(&mut sums));
         }
     };
     let expanded = {

@@ -4,45 +4,51 @@ use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use waggle_ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, level_bytes};
-use waggle_ot::{Bits, ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
+use waggle_ot::index::HiddenIndices;
+use waggle_ot::{ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
 
-/// One party's OTs in both directions: random ones as sender and as receiver, and those of the first levels.
-struct Ots {
-    sender: SenderKeys,
-    bits: Bits,
-    chosen: ChosenKeys,
+/// One party's hidden indices and the OTs of the first levels.
+struct Party {
+    indices: HiddenIndices,
     top: (SenderKeys, ChosenKeys),
 }
 
-/// OTs for `count` trees with indices of `per` bits for the client and the server, by the dealer.
-fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Ots; 2] {
+/// `count` indices of `per` bits for the client and the server, and OTs of the first levels, by the dealer.
+fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Party; 2] {
     let (n, ots, seed) = (count * per, shape.top_ots(), rng.next_u64());
+    let weights: Vec<u32> = (0..per as u32).rev().collect();
     let (mut c, mut s) = crate::common::channels();
     let deal = |role, channel: &mut net::Channel| {
         let (mut sender, mut receiver): (OtSender, OtReceiver) = dealer::setup(role, seed);
         sender.ensure(channel, n + count * ots).unwrap();
         receiver.ensure(channel, n + count * ots).unwrap();
-        let (bits, chosen) = receiver.random(n).unwrap();
-        (sender.random(n).unwrap(), bits, chosen, sender, receiver)
+        let keys = (sender.random(n).unwrap(), receiver.random(n).unwrap().1);
+        (HiddenIndices::new(role, &weights, keys).unwrap(), sender, receiver)
     };
-    let (client, server) = (deal(Role::Client, &mut c), deal(Role::Server, &mut s));
-    // Shares of the unit vectors of the first bits, without their first entries.
-    let first = |tree: usize| (tree * per..).take(shape.top() as usize);
-    let index = |tree| first(tree).fold(0, |i, at| i << 1 | (client.1.get(at) ^ server.1.get(at)) as usize);
-    let share = Bits::from_fn(count * ots, |_| rng.next_u64() & 1 == 1);
-    let rest = Bits::from_fn(count * ots, |i| (share.get(i) == 1) ^ (index(i / ots) == i % ots + 1));
-    let (mut client, mut server) = (client, server);
-    let (from_client, client_chosen) = client.4.choose(&share).unwrap();
-    let (from_server, server_chosen) = server.4.choose(&rest).unwrap();
-    let client_top = (client.3.accept(count * ots, &from_server).unwrap(), client_chosen);
-    let server_top = (server.3.accept(count * ots, &from_client).unwrap(), server_chosen);
-    let ots = |(sender, bits, chosen, ..): (_, _, _, OtSender, OtReceiver), top| Ots { sender, bits, chosen, top };
-    [ots(client, client_top), ots(server, server_top)]
+    let mut parties = [deal(Role::Client, &mut c), deal(Role::Server, &mut s)];
+    let mut units = parties.each_mut().map(|(indices, ..)| indices.unit(0..shape.top() as usize));
+    while !units[0].is_done() {
+        let messages: [Vec<u8>; 2] = std::array::from_fn(|i| {
+            let mut message = Vec::new();
+            units[i].offer(&parties[i].0, &mut message);
+            message
+        });
+        (0..2).for_each(|i| units[i].accept(&parties[i].0, &messages[1 - i]).unwrap());
+    }
+    let chosen = [0, 1].map(|i| parties[i].2.choose(&units[i].rows(1..1 << shape.top())).unwrap());
+    let messages = chosen.each_ref().map(|(message, _)| message.clone());
+    let mut chosen = chosen.into_iter();
+    let mut theirs = messages.into_iter().rev();
+    parties.map(|(indices, mut sender, _)| {
+        let sender = sender.accept(count * ots, &theirs.next().unwrap()).unwrap();
+        Party { indices, top: (sender, chosen.next().unwrap().1) }
+    })
 }
 
-/// A party's generation of trees from its OTs and the shares of its indices' bits.
-fn plant(shape: DpfShape, role: Role, per: u32, ots: Ots) -> Result<Generation, waggle_ot::OtError> {
-    Generation::new(shape, role, per, (&ots.sender, &ots.chosen), ots.top)
+/// A party's generation of trees.
+fn plant(shape: DpfShape, role: Role, party: Party) -> Result<(HiddenIndices, Generation), waggle_ot::OtError> {
+    let trees = Generation::new(shape, role, &party.indices, party.top)?;
+    Ok((party.indices, trees))
 }
 
 fn mask(width: u32) -> u64 {
@@ -67,19 +73,20 @@ fn check_shape<L: Lane + Into<u64>>(
     let depth = shape.depth();
     let per = depth + spare;
     let parties = dealt(shape, count, per as usize, rng);
-    let indices: Vec<usize> = (0..count)
-        .map(|tree| {
-            let bit = |i| parties[0].bits.get(tree * per as usize + i) ^ parties[1].bits.get(tree * per as usize + i);
-            (0..depth as usize).fold(0, |index, i| index << 1 | bit(i) as usize)
-        })
-        .collect();
-    let mut generation: Vec<Generation> = [Role::Client, Role::Server]
+    let shares = parties.each_ref().map(|party| party.indices.shares());
+    let indices: Vec<usize> =
+        shares[0].iter().zip(&shares[1]).map(|(a, b)| ((a ^ b) >> (per - depth)) as usize).collect();
+    let (hidden, mut generation): (Vec<HiddenIndices>, Vec<Generation>) = [Role::Client, Role::Server]
         .into_iter()
         .zip(parties)
-        .map(|(role, ots)| plant(shape, role, per, ots).unwrap())
-        .collect();
+        .map(|(role, party)| plant(shape, role, party).unwrap())
+        .unzip();
     while !generation[0].is_grown() {
-        let messages = [generation[0].offer(), generation[1].offer()];
+        let messages: [Vec<u8>; 2] = std::array::from_fn(|i| {
+            let mut message = Vec::new();
+            generation[i].offer(&hidden[i], &mut message);
+            message
+        });
         assert_eq!(messages[0].len(), level_bytes(count));
         generation[0].grow(&messages[1]).unwrap();
         generation[1].grow(&messages[0]).unwrap();
@@ -105,8 +112,16 @@ fn check_shape<L: Lane + Into<u64>>(
     assert_eq!(of_client.len(), beta_bits.len());
     let bit_corrections: Vec<u64> =
         (0..beta_bits.len()).map(|i| beta_bits[i] ^ of_client[i] ^ of_server[i]).collect();
-    let keys: Vec<Vec<u64>> =
-        generation.into_iter().map(|g| g.finish(&corrections, &bit_corrections).unwrap()).collect();
+    let heads: Vec<u64> = (0..count as u64).map(|tree| tree << 7 | 3).collect();
+    let entries: Vec<Vec<u64>> =
+        generation.into_iter().map(|g| g.finish(&heads, &corrections, &bit_corrections).unwrap()).collect();
+    let keys: Vec<Vec<u64>> = entries
+        .iter()
+        .map(|entries| {
+            let entries = entries.chunks_exact(1 + shape.key_words()).zip(&heads);
+            entries.flat_map(|(entry, head)| (assert_eq!(entry[0], *head), &entry[1..]).1).copied().collect()
+        })
+        .collect();
     let mut expanders = [Expander::new(shape, Role::Client), Expander::new(shape, Role::Server)];
     let mut shares = [vec![L::default(); shape.values()], vec![L::default(); shape.values()]];
     let (mut seen, mut own_words) = (0, 0u64);
@@ -176,20 +191,25 @@ fn shapes_and_lengths_are_checked() {
         assert!(DpfShape::new(depth, words, width).is_err(), "{depth} {words} {width}");
     }
     let (shape, mut rng) = (DpfShape::new(4, 2, 8).unwrap(), StdRng::seed_from_u64(3));
-    let client = |per, rng: &mut StdRng| dealt(shape, 2, per, rng).into_iter().next().unwrap();
-    for per in [3, 5] {
-        assert!(plant(shape, Role::Client, per, client(4, &mut rng)).is_err(), "other bits to an index");
-    }
-    let (ots, other) = (client(4, &mut rng), dealt(shape, 1, 4, &mut rng));
-    let [Ots { top, .. }, _] = other;
-    assert!(plant(shape, Role::Client, 4, Ots { top, ..ots }).is_err(), "first levels of fewer trees");
-    let mut generation = plant(shape, Role::Client, 4, client(4, &mut rng)).unwrap();
-    let message = generation.offer();
+    let client = |trees, per, rng: &mut StdRng| dealt(shape, trees, per, rng).into_iter().next().unwrap();
+    assert!(plant(shape, Role::Client, client(2, 3, &mut rng)).is_err(), "fewer bits than levels");
+    let (party, other) = (client(2, 4, &mut rng), client(1, 4, &mut rng));
+    assert!(plant(shape, Role::Client, Party { top: other.top, ..party }).is_err(), "first levels of fewer trees");
+    let (indices, mut generation) = plant(shape, Role::Client, client(2, 4, &mut rng)).unwrap();
+    let mut message = Vec::new();
+    generation.offer(&indices, &mut message);
     assert!(generation.grow(&message[1..]).is_err());
-    assert!(generation.finish(&[0; 3], &[]).is_err());
-    let whole = plant(shape, Role::Client, 4, client(4, &mut rng)).unwrap();
-    assert!(whole.finish(&[0; 4], &[0; 2]).is_err(), "bits of leaves that have none");
+    let mut whole = |shape: DpfShape| {
+        let (mut message, (indices, mut trees)) =
+            (Vec::new(), plant(shape, Role::Client, client(2, 4, &mut rng)).unwrap());
+        trees.offer(&indices, &mut message);
+        trees.grow(&message).unwrap();
+        trees
+    };
+    assert!(whole(shape).finish(&[0; 2], &[0; 3], &[]).is_err());
+    assert!(whole(shape).finish(&[0; 1], &[0; 4], &[]).is_err());
+    assert!(whole(shape).finish(&[0; 2], &[0; 4], &[0; 2]).is_err(), "bits of leaves that have none");
     assert!(shape.with_bits(MOST_BIT_BLOCKS + 1).is_err());
-    let whole = plant(shape.with_bits(1).unwrap(), Role::Client, 4, client(4, &mut rng)).unwrap();
-    assert!(whole.finish(&[0; 4], &[0; 3]).is_err(), "bits of fewer trees");
+    let bits = shape.with_bits(1).unwrap();
+    assert!(whole(bits).finish(&[0; 2], &[0; 4], &[0; 3]).is_err(), "bits of fewer trees");
 }

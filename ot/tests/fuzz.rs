@@ -6,6 +6,7 @@ use net::{Channel, NetError, Role};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use waggle_ot::dpf::{DpfShape, Expander, Generation, level_bytes};
+use waggle_ot::index::HiddenIndices;
 use waggle_ot::{Bits, ChosenKeys, CotKind, CotShape, LookupShape, OtError, SenderKeys, SoftSpoken, dealer, setup};
 
 fn dir(name: &str) -> String {
@@ -174,24 +175,28 @@ fn fuzz_point_functions() {
         let Some((&[depth, words], mut rest)) = bytes.split_first_chunk::<2>() else { return };
         let (depth, words) = (1 + u32::from(depth) % 8, 2 + 2 * usize::from(words % 2));
         let shape = DpfShape::new(depth, words, 128 / words as u32).expect("a shape");
+        let weights: Vec<u32> = (0..depth).rev().collect();
         let (bits, top) = (dealt(TREES * depth as usize), dealt(TREES * shape.top_ots()));
-        let mut trees = Generation::new(shape, Role::Client, depth, (&bits.0, &bits.1), top).expect("trees");
+        let indices = HiddenIndices::new(Role::Client, &weights, bits).expect("indices");
+        let mut trees = Generation::new(shape, Role::Client, &indices, top).expect("trees");
         while !trees.is_grown() {
-            assert_eq!(trees.offer().len(), level_bytes(TREES));
+            let mut offered = Vec::new();
+            trees.offer(&indices, &mut offered);
+            assert_eq!(offered.len(), level_bytes(TREES));
             let message = rest.split_off(..level_bytes(TREES).min(rest.len())).expect("within the length");
             if typed(trees.grow(message)).is_none() {
                 return assert!(message.len() < level_bytes(TREES));
             }
         }
         let corrections: Vec<u64> = rest.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let Some(keys) = typed(trees.finish(&corrections, &[])) else {
+        let Some(entries) = typed(trees.finish(&[0; TREES], &corrections, &[])) else {
             return assert_ne!(corrections.len(), TREES * words);
         };
         let mut expander = Expander::new(shape, Role::Client);
-        for key in keys.chunks_exact(shape.key_words()) {
+        for entry in entries.chunks_exact(1 + shape.key_words()) {
             match words {
-                2 => expander.expand(key, &mut vec![0u64; shape.values()]),
-                _ => expander.expand(key, &mut vec![0u32; shape.values()]),
+                2 => expander.expand(&entry[1..], &mut vec![0u64; shape.values()]),
+                _ => expander.expand(&entry[1..], &mut vec![0u32; shape.values()]),
             }
         }
     });

@@ -2,5 +2,6 @@
 
 mod common;
 mod dpf;
+mod index;
 mod session;
 mod transfers;

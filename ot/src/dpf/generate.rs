@@ -1,14 +1,13 @@
 //! The generation of keys by both parties.
 
-use bits::cpu::wide;
 use bits::mask;
 use net::Role;
 use rayon::prelude::*;
-use zeroize::{ZeroizeOnDrop, Zeroizing};
+use zeroize::ZeroizeOnDrop;
 
 use super::shape::{DpfShape, GROUP, level_bytes};
-use super::{bit_pads, block};
-use crate::kernels::{Kernels, Permutation, Sums};
+use crate::index::{Group, HiddenIndices};
+use crate::kernels::{Kernels, LeafRows, Permutation, RUN};
 use crate::keys::{ChosenKeys, SenderKeys};
 use crate::{Block, OtError};
 
@@ -16,110 +15,154 @@ const STEP: &str = "dpf/level";
 
 /// The generation of a batch of keys, level by level; both parties run it alike.
 ///
-/// Memory bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are
+/// A group of [`GROUP`] trees grows side by side: a row of blocks has a node of each. So sums over a level, its
+/// corrections and its messages are rows as well. Nodes are kept one level short of the leaves; their hashes are
 /// computed a second time, in registers, instead of being kept.
-#[derive(ZeroizeOnDrop)]
 pub struct Generation {
-    #[zeroize(skip)]
     shape: DpfShape,
-    #[zeroize(skip)]
     role: Role,
-    /// Room for all nodes but the leaves, tree by tree; the nodes of the level reached come first.
-    nodes: Vec<Block>,
-    /// Of the level reached.
-    sums: Vec<Sums>,
-    /// This party's share of the corrections offered.
-    offered: Vec<Block>,
-    /// Shares of alpha Delta, level by level for every tree.
-    products: Vec<Block>,
+    count: usize,
+    groups: Vec<Trees>,
     delta: Block,
-    keys: Vec<u64>,
     level: u32,
 }
 
-/// The hash under the cipher key that a key begins with.
-fn hash(key: &[u64]) -> Permutation {
-    Permutation::new(Kernels::Detected.simd(), block(key))
+/// A group of trees of one party.
+#[derive(ZeroizeOnDrop)]
+struct Trees {
+    /// The cipher key, which is public.
+    #[zeroize(skip)]
+    key: Block,
+    /// Blocks of a row: the group's trees, and zeros up to a whole run of a kernel.
+    #[zeroize(skip)]
+    row: usize,
+    /// Rows of the nodes of level [`DpfShape::top`].
+    heads: Vec<Block>,
+    /// Rows of the corrections of the levels below.
+    corrections: Vec<Block>,
+    /// Room for rows of all nodes but the leaves; those of the level reached come first.
+    nodes: Vec<Block>,
+    /// Of the level reached: exclusive-or of the hashes, or, of leaves, the sum of their words.
+    sums: Vec<Block>,
+    /// Number of control bits set among the leaves.
+    set: Vec<Block>,
+    /// Rows of the sums of the pads of leaves' bits.
+    pads: Vec<Block>,
+    /// This party's share of the corrections offered.
+    offered: Vec<Block>,
+}
+
+impl Trees {
+    /// The hash under the cipher key of the group.
+    fn hash(&self) -> Permutation {
+        Permutation::new(Kernels::Detected.simd(), self.key)
+    }
+
+    /// Sums up the leaves: the children of the nodes, or the nodes themselves if no level is to grow.
+    fn sum_leaves(&mut self, shape: DpfShape, size: usize, corrections: &[Block]) {
+        let hash = self.hash();
+        let Trees { row, nodes, sums, set, pads, .. } = self;
+        sums.fill(Block::ZERO);
+        let lanes = if shape.xor { 0 } else { shape.words };
+        hash.leaf_rows(&nodes[..size * *row], corrections, lanes, &mut LeafRows { words: sums, set, pads });
+    }
+}
+
+/// The direction in which the server sends loses its lowest bit.
+fn cut(block: Block, sender: Role) -> Block {
+    match sender {
+        Role::Server => Block([block.0[0] & !1, block.0[1]]),
+        Role::Client => block,
+    }
+}
+
+/// A party's shares of its and the peer's choices times Delta, for the OTs `row`, whose choices are `choices`.
+fn products(
+    role: Role,
+    (sender, chosen): (&SenderKeys, &ChosenKeys),
+    row: std::ops::Range<usize>,
+    choices: u64,
+) -> impl Iterator<Item = Block> {
+    let delta = cut(sender.delta, role);
+    let blocks = sender.blocks[row.clone()].iter().zip(&chosen.blocks[row]).enumerate();
+    blocks.map(move |(e, (q, t))| cut(*q, role) ^ cut(*t, role.peer()) ^ delta.times(choices >> e & 1))
 }
 
 impl Generation {
-    /// Starts from OTs in both directions. Those of `bits` are random ([`OtSender::random`](crate::OtSender::random),
-    /// [`OtReceiver::random`](crate::OtReceiver::random)), `index_bits` for every tree, tree by tree; the first
-    /// `depth` of them choose the leaf, the highest bit first: their choices are this party's shares of its bits.
-    /// They may be spent on transfers afterwards. Those of `top` are spent here, [`DpfShape::top_ots`] for every
-    /// tree; their choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without
-    /// its first entry. Errors: not as many OTs in both directions, or not whole trees.
+    /// Starts from hidden indices, whose first `depth` places choose the leaf, the highest bit first. The OTs `top`
+    /// in both directions are spent here, [`DpfShape::top_ots`] for every tree, in groups as those of `indices`:
+    /// their choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without its
+    /// first entry. Errors: not as many OTs in both directions, or indices of fewer bits.
     pub fn new(
         shape: DpfShape,
         role: Role,
-        index_bits: u32,
-        bits: (&SenderKeys, &ChosenKeys),
+        indices: &HiddenIndices,
         top: (SenderKeys, ChosenKeys),
     ) -> Result<Self, OtError> {
-        let ((sender, chosen), (per, depth)) = (bits, (index_bits as usize, shape.depth as usize));
-        OtError::expect(STEP, "OTs", sender.len(), chosen.len())?;
-        if per < depth || !sender.len().is_multiple_of(per) {
-            return Err(OtError::Length { step: STEP, unit: "OTs", expected: depth, got: per });
+        let (depth, per, count) = (shape.depth as usize, shape.top_ots(), indices.len());
+        if indices.places() < depth {
+            return Err(OtError::Length { step: STEP, unit: "OTs", expected: depth, got: indices.places() });
         }
-        let (count, size) = (sender.len() / per, 1 << shape.top());
-        OtError::expect(STEP, "OTs of the first levels", count * shape.top_ots(), top.0.len())?;
-        OtError::expect(STEP, "OTs of the first levels", count * shape.top_ots(), top.1.len())?;
-        // The direction in which the server sends loses its lowest bit.
-        let cut = |block: Block, sender: Role| match sender {
-            Role::Server => Block([block.0[0] & !1, block.0[1]]),
-            Role::Client => block,
-        };
-        let delta = cut(sender.delta, role);
-        // This party's share of its and the peer's choice times Delta.
-        let product = |sender: &SenderKeys, chosen: &ChosenKeys, ot: usize| {
-            let (q, t) = (cut(sender.blocks[ot], role), cut(chosen.blocks[ot], role.peer()));
-            q ^ t ^ delta.times(chosen.choices.get(ot))
-        };
+        OtError::expect(STEP, "OTs of the first levels", count * per, top.0.len())?;
+        OtError::expect(STEP, "OTs of the first levels", count * per, top.1.len())?;
+        let delta = cut(indices.sender.delta, role);
         let (first, hasher) = match role {
-            Role::Server => (sender.first, &sender.hash),
-            Role::Client => (chosen.first, &chosen.hash),
+            Role::Server => (indices.sender.first, &indices.sender.hash),
+            Role::Client => (indices.chosen.first, &indices.chosen.hash),
         };
-        let (key_words, room, grown) = (shape.key_words(), shape.room(), shape.top() as usize..depth);
-        let mut products = Vec::with_capacity(count * grown.len());
-        let mut nodes = vec![Block::ZERO; count * room];
-        let mut keys = vec![0; count * key_words];
-        let mut tree_key = Block::ZERO;
-        let trees = nodes.chunks_exact_mut(room).zip(keys.chunks_exact_mut(key_words));
-        for (tree, (nodes, key)) in trees.enumerate() {
-            products.extend(grown.clone().map(|level| product(sender, chosen, tree * per + level)));
-            // The entries of a unit vector add up to 1.
-            nodes[0] = delta;
-            for (i, ot) in (tree * shape.top_ots()..).take(shape.top_ots()).enumerate() {
-                nodes[i + 1] = product(&top.0, &top.1, ot);
-                let other = nodes[i + 1];
-                nodes[0] ^= other;
-            }
-            if tree % GROUP == 0 {
-                tree_key = Block::from_bytes(hasher.tree_key(first + (tree * per) as u64));
-            }
-            let head = std::iter::once(&tree_key).chain(&nodes[..size]);
-            key.as_chunks_mut::<2>().0.iter_mut().zip(head).for_each(|(key, block)| *key = block.0);
-        }
-        let mut sums = vec![Sums::default(); count];
-        sums.par_chunks_mut(GROUP)
-            .zip(nodes.par_chunks(GROUP * room))
-            .zip(keys.par_chunks(GROUP * key_words))
-            .for_each(|((sums, nodes), keys)| {
-                let hash = hash(keys);
-                let nodes = nodes.chunks_exact(room);
-                sums.iter_mut().zip(nodes).for_each(|(sums, nodes)| *sums = hash.sums(&nodes[..size], shape.words));
-            });
-        Ok(Generation { shape, role, nodes, sums, offered: Vec::new(), products, delta, keys, level: shape.top() })
+        let (places, size) = (indices.places(), 1 << shape.top());
+        let (grown, grows) = ((shape.depth - shape.top()) as usize, shape.depth > shape.top());
+        let groups = Group::all(count)
+            .map(|group| {
+                let row = group.len.next_multiple_of(RUN);
+                let rows = |rows: usize| vec![Block::ZERO; rows * row];
+                let mut trees = Trees {
+                    key: Block::from_bytes(hasher.tree_key(first + group.row(places, 0).start as u64)),
+                    row,
+                    heads: rows(size),
+                    corrections: rows(grown),
+                    nodes: rows(shape.room()),
+                    sums: rows(1),
+                    set: rows(1),
+                    pads: rows(shape.bit_blocks),
+                    offered: rows(1),
+                };
+                // The entries of a unit vector add up to 1.
+                let (zeroth, others) = trees.nodes.split_at_mut(row);
+                zeroth[..group.len].fill(delta);
+                for (i, node) in others.chunks_exact_mut(row).take(per).enumerate() {
+                    let ots = group.row(per, i);
+                    let choices = top.1.choices.word(ots.start, group.len);
+                    let products = products(role, (&top.0, &top.1), ots, choices);
+                    for ((node, zeroth), product) in node.iter_mut().zip(zeroth.iter_mut()).zip(products) {
+                        *node = product;
+                        *zeroth ^= product;
+                    }
+                }
+                trees.heads.copy_from_slice(&trees.nodes[..size * row]);
+                if grows {
+                    let mut hashes = rows(size);
+                    trees.hash().tree_hash(&trees.heads, &mut hashes);
+                    for hashes in hashes.chunks_exact(row) {
+                        trees.sums.iter_mut().zip(hashes).for_each(|(sum, hash)| *sum ^= *hash);
+                    }
+                } else {
+                    trees.sum_leaves(shape, size, &[]);
+                }
+                trees
+            })
+            .collect();
+        Ok(Generation { shape, role, count, groups, delta, level: shape.top() })
     }
 
     /// Number of trees.
     pub fn len(&self) -> usize {
-        self.keys.len() / self.shape.key_words()
+        self.count
     }
 
     /// Whether there are no trees.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.count == 0
     }
 
     /// Whether all levels are grown.
@@ -127,66 +170,81 @@ impl Generation {
         self.level == self.shape.depth
     }
 
-    /// This party's message for the next level, [`level_bytes`].
-    pub fn offer(&mut self) -> Vec<u8> {
+    /// Appends this party's message for the next level, [`level_bytes`].
+    pub fn offer(&mut self, indices: &HiddenIndices, out: &mut Vec<u8>) {
         debug_assert!(!self.is_grown(), "a level to grow");
-        let (grown, at) = ((self.shape.depth - self.shape.top()) as usize, (self.level - self.shape.top()) as usize);
-        let products = self.products.chunks_exact(grown);
-        // The left children keep Delta if alpha is 0.
-        let share = |(sums, products): (&Sums, &[Block])| sums.hashes ^ products[at] ^ self.delta;
-        self.offered = self.sums.iter().zip(products).map(share).collect();
-        self.offered.iter().flat_map(|block| block.to_bytes()).collect()
+        let (role, delta, place) = (self.role, self.delta, self.level as usize);
+        let (places, start) = (indices.places(), out.len());
+        out.resize(start + level_bytes(self.count), 0);
+        let message = out[start..].par_chunks_mut(level_bytes(GROUP));
+        self.groups.par_iter_mut().zip(Group::all(self.count)).zip(message).for_each(|((trees, group), message)| {
+            let ots = (&indices.sender, &indices.chosen);
+            let products = products(role, ots, group.row(places, place), indices.choices(group, place));
+            let rows = trees.offered.iter_mut().zip(&trees.sums).zip(message.as_chunks_mut::<16>().0);
+            for (((offered, sum), message), product) in rows.zip(products) {
+                // The left children keep Delta if alpha is 0.
+                *offered = *sum ^ product ^ delta;
+                *message = offered.to_bytes();
+            }
+        });
     }
 
     /// Grows a level with the peer's message. Errors: its length.
     pub fn grow(&mut self, theirs: &[u8]) -> Result<(), OtError> {
-        OtError::expect(STEP, "bytes", level_bytes(self.len()), theirs.len())?;
+        OtError::expect(STEP, "bytes", level_bytes(self.count), theirs.len())?;
         let (shape, size) = (self.shape, 1usize << self.level);
-        let (room, key_words) = (shape.room(), shape.key_words());
-        let at = shape.head() + 2 * (self.level - shape.top()) as usize;
-        let (mine, theirs) = (self.offered.par_chunks(GROUP), theirs.as_chunks::<16>().0.par_chunks(GROUP));
-        self.nodes
-            .par_chunks_mut(GROUP * room)
-            .zip(self.keys.par_chunks_mut(GROUP * key_words))
-            .zip(self.sums.par_chunks_mut(GROUP))
-            .zip(mine.zip(theirs))
-            .for_each(|(((nodes, keys), sums), (mine, theirs))| {
-                let hash = hash(keys);
-                let trees = nodes.chunks_exact_mut(room).zip(keys.chunks_exact_mut(key_words)).zip(sums);
-                for (((nodes, key), sums), (mine, theirs)) in trees.zip(mine.iter().zip(theirs)) {
-                    let correction = *mine ^ Block::from_bytes(*theirs);
-                    key[at..at + 2].copy_from_slice(&correction.0);
-                    *sums = hash.grow_level(nodes, size, correction, shape.words);
-                }
-            });
+        let (at, last) = ((self.level - shape.top()) as usize, self.level + 1 == shape.depth);
+        self.groups.par_iter_mut().zip(theirs.par_chunks(level_bytes(GROUP))).for_each(|(trees, theirs)| {
+            let mut corrections = std::mem::take(&mut trees.offered);
+            let theirs = theirs.as_chunks::<16>().0.iter().map(|bytes| Block::from_bytes(*bytes));
+            corrections.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine ^= theirs);
+            trees.corrections[at * trees.row..][..trees.row].copy_from_slice(&corrections);
+            match last {
+                true => trees.sum_leaves(shape, size, &corrections),
+                false => trees.hash().grow_rows(&mut trees.nodes, size, &corrections, &mut trees.sums),
+            }
+            trees.offered = corrections;
+        });
         self.level += 1;
         Ok(())
+    }
+
+    /// Every tree with its group and its place there.
+    fn each(&self) -> impl Iterator<Item = (&Trees, usize)> {
+        self.groups.iter().zip((0..self.count).step_by(GROUP)).flat_map(|(trees, first)| {
+            (0..GROUP.min(self.count - first)).map(move |e| (trees, e))
+        })
     }
 
     /// After the last level: for every tree this party's shares of the words that beta has to be added to, modulo
     /// 2^width, and of the bit t. The final correction is the sum of both, times 1 - 2 t.
     pub fn leaves(&self) -> (Vec<u64>, Vec<u8>) {
-        debug_assert!(self.is_grown(), "all levels are grown");
+        debug_assert!(self.is_grown() && !self.shape.xor, "all levels are grown, leaves are added");
         let words = self.shape.words;
         let signed = |sum: u64| match self.role {
             Role::Server => sum.wrapping_neg() & mask(self.shape.width),
             Role::Client => sum & mask(self.shape.width),
         };
-        let values =
-            self.sums.iter().flat_map(|sums| parts(sums.words, words).into_iter().take(words).map(signed)).collect();
         // The counts differ by 1 or -1 modulo 4; the borrow of the difference is the client's lowest bit.
         let bit = |set: u64| match self.role {
             Role::Server => set >> 1 & 1,
             Role::Client => (set >> 1 ^ set) & 1,
         };
-        (values, self.sums.iter().map(|sums| bit(sums.set) as u8).collect())
+        let mut sums = Vec::with_capacity(self.count * words);
+        let mut negative = Vec::with_capacity(self.count);
+        for (trees, e) in self.each() {
+            sums.extend(parts(trees.sums[e], words).into_iter().take(words).map(signed));
+            negative.push(bit(trees.set[e].0[0]) as u8);
+        }
+        (sums, negative)
     }
 
-    /// [`Generation::leaves`] for leaves of two words that are added without carry: this party's shares of the words
-    /// that beta has to be combined with by exclusive-or. There is no sign, so the result is the final correction.
+    /// [`Generation::leaves`] for leaves of bits ([`DpfShape::of_bits`]): this party's shares, two words a tree, of
+    /// the words that beta has to be combined with by exclusive-or. There is no sign, so the result is the final
+    /// correction.
     pub fn xor_leaves(&self) -> Vec<u64> {
-        debug_assert!(self.is_grown() && self.shape.words == 2, "all levels are grown, leaves of two words");
-        self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
+        debug_assert!(self.is_grown() && self.shape.xor, "all levels are grown, leaves are bits");
+        self.each().flat_map(|(trees, e)| trees.sums[e].0).collect()
     }
 
     /// [`Generation::leaves`] for the bits of leaves: this party's shares, two words a block and tree, of the words
@@ -194,48 +252,44 @@ impl Generation {
     pub fn bit_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown(), "all levels are grown");
         let blocks = self.shape.bit_blocks;
-        if blocks == 0 {
-            return Vec::new();
+        let mut out = Vec::with_capacity(2 * self.count * blocks);
+        for (trees, e) in self.each() {
+            (0..blocks).for_each(|block| out.extend(trees.pads[block * trees.row + e].0));
         }
-        let (room, key_words) = (self.shape.room(), self.shape.key_words());
-        let mut sums = vec![Block::ZERO; self.len() * blocks];
-        sums.par_chunks_mut(GROUP * blocks)
-            .zip(self.nodes.par_chunks(GROUP * room))
-            .zip(self.keys.par_chunks(GROUP * key_words))
-            .for_each(|((sums, nodes), keys)| {
-                let (hash, mut pads) = (hash(keys), Zeroizing::new(vec![Block::ZERO; room]));
-                for (sums, nodes) in sums.chunks_exact_mut(blocks).zip(nodes.chunks_exact(room)) {
-                    for (block, sum) in sums.iter_mut().enumerate() {
-                        bit_pads(&hash, block, nodes, &mut pads);
-                        *sum = wide(|| pads.iter().fold(Block::ZERO, |sum, pad| sum ^ *pad));
-                    }
-                }
-            });
-        sums.into_iter().flat_map(|sum| sum.0).collect()
+        out
     }
 
-    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened: of the
-    /// words, and of the bits if leaves have some. Errors: another number of corrections.
-    pub fn finish(mut self, corrections: &[u64], bits: &[u64]) -> Result<Vec<u64>, OtError> {
+    /// The keys, [`DpfShape::key_words`] each and behind a word of `heads`, with the final corrections that both
+    /// parties have opened: of the words, and of the bits if leaves have some. Errors: another number of corrections
+    /// or of heads.
+    pub fn finish(self, heads: &[u64], corrections: &[u64], bits: &[u64]) -> Result<Vec<u64>, OtError> {
         const LAST: &str = "dpf/final correction";
-        let DpfShape { words, .. } = self.shape;
-        let (key_words, last_words, bit_words) =
-            (self.shape.key_words(), self.shape.last_words(), self.shape.bit_words());
-        OtError::expect(LAST, "words", self.len() * words, corrections.len())?;
-        OtError::expect(LAST, "words of bits", self.len() * bit_words, bits.len())?;
-        for (i, (key, correction)) in
-            self.keys.chunks_exact_mut(key_words).zip(corrections.chunks_exact(words)).enumerate()
-        {
-            let last = match *correction {
-                [a, b] => [a, b],
-                [a, b, c, d] => [a & mask(32) | b << 32, c & mask(32) | d << 32],
-                _ => [0; 2],
-            };
-            let (of_words, of_bits) = key[key_words - last_words..].split_at_mut(2);
-            of_words.copy_from_slice(&last);
-            of_bits.copy_from_slice(&bits[i * bit_words..][..bit_words]);
-        }
-        Ok(std::mem::take(&mut self.keys))
+        let shape = self.shape;
+        let (words, key_words, bit_words) = (shape.words, shape.key_words(), shape.bit_words());
+        OtError::expect(LAST, "words before keys", self.count, heads.len())?;
+        OtError::expect(LAST, "words", self.count * words, corrections.len())?;
+        OtError::expect(LAST, "words of bits", self.count * bit_words, bits.len())?;
+        let mut out = vec![0; self.count * (1 + key_words)];
+        let entries = out.par_chunks_mut(GROUP * (1 + key_words)).zip(heads.par_chunks(GROUP));
+        let groups = self.groups.par_iter().zip(corrections.par_chunks(GROUP * words)).enumerate();
+        entries.zip(groups).for_each(|((entries, heads), (group, (trees, corrections)))| {
+            let entries = entries.chunks_exact_mut(1 + key_words).zip(heads).zip(corrections.chunks_exact(words));
+            for (e, ((entry, head), correction)) in entries.enumerate() {
+                let (mask, key) = entry.split_at_mut(1);
+                mask[0] = *head;
+                let (blocks, of_bits) = key.split_at_mut(key_words - bit_words);
+                let rows = trees.heads.chunks_exact(trees.row).chain(trees.corrections.chunks_exact(trees.row));
+                let last = Block(match *correction {
+                    [a, b] => [a, b],
+                    [a, b, c, d] => [a & 0xffff_ffff | b << 32, c & 0xffff_ffff | d << 32],
+                    _ => [0; 2],
+                });
+                let all = std::iter::once(trees.key).chain(rows.map(|row| row[e])).chain([last]);
+                blocks.as_chunks_mut::<2>().0.iter_mut().zip(all).for_each(|(words, block)| *words = block.0);
+                of_bits.copy_from_slice(&bits[(group * GROUP + e) * bit_words..][..bit_words]);
+            }
+        });
+        Ok(out)
     }
 }
 

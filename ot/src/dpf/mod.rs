@@ -52,7 +52,7 @@ use crate::kernels::Permutation;
 
 /// The term added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma
 /// of a tweak other than 0, see [`crate::hash`].
-fn tweak(block: usize) -> Block {
+pub(crate) fn tweak(block: usize) -> Block {
     Block([0, 1 + block as u64])
 }
 

@@ -29,6 +29,8 @@ pub struct DpfShape {
     pub(super) words: usize,
     pub(super) width: u32,
     pub(super) bit_blocks: usize,
+    /// Leaves are added by exclusive-or.
+    pub(super) xor: bool,
 }
 
 impl DpfShape {
@@ -48,7 +50,13 @@ impl DpfShape {
                 got: width as usize,
             });
         }
-        Ok(DpfShape { depth, words, width, bit_blocks: 0 })
+        Ok(DpfShape { depth, words, width, bit_blocks: 0, xor: false })
+    }
+
+    /// Trees of `depth` levels (1..=16) over leaves of 128 bits, two words, that are shared by exclusive-or. Errors: a
+    /// number out of range.
+    pub fn of_bits(depth: u32) -> Result<Self, OtError> {
+        Ok(DpfShape { xor: true, ..DpfShape::new(depth, 2, 64)? })
     }
 
     /// These trees with `blocks` blocks more in every leaf, of [`BLOCK_BITS`] bits that are shared by exclusive-or.
@@ -70,6 +78,11 @@ impl DpfShape {
         self.words
     }
 
+    /// Blocks of bits of a leaf.
+    pub fn bit_blocks(&self) -> usize {
+        self.bit_blocks
+    }
+
     /// Words of all leaves.
     pub fn values(&self) -> usize {
         self.words << self.depth
@@ -85,10 +98,9 @@ impl DpfShape {
         (1 << self.top()) - 1
     }
 
-    /// Nodes of the last level above the leaves, at least those of level [`Self::top`]. Leaves are kept if they have
-    /// bits.
+    /// Nodes of the last level that is kept: the one above the leaves, or [`Self::top`] if no level is grown.
     pub(super) fn room(&self) -> usize {
-        1 << if self.bit_blocks > 0 { self.depth } else { (self.depth - 1).max(self.top()) }
+        1 << (self.depth - 1).max(self.top())
     }
 
     /// Words of the final corrections.

@@ -1,12 +1,10 @@
 //! The loops of point functions: levels of a tree, the words of corrected leaves, and sums over a level.
 
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::Block;
+use crate::dpf::{GROUP, tweak};
 use crate::ggm::half;
-
-/// Nodes that portable code handles at once.
-const RUN: usize = 8;
 
 /// The nodes of the next level from those of a level and their hashes: two children side by side for every node. The
 /// correction is added where a node's lowest bit, its control bit, is set.
@@ -86,39 +84,27 @@ fn quarters(Block([a, b]): Block) -> [u32; 4] {
     [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32]
 }
 
-/// A party's sums over one level of a tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroize)]
-pub(crate) struct Sums {
-    /// Exclusive-or of the nodes' hashes.
-    pub(crate) hashes: Block,
-    /// Sums of their words: two, or four of 32 bits.
-    pub(crate) words: Block,
-    /// Number of control bits set.
-    pub(crate) set: u64,
+/// A party's sums over the leaves of a group of trees, to which kernels add. Every row has a block for each tree.
+pub(crate) struct LeafRows<'a> {
+    /// Sums of the words of the leaves' hashes.
+    pub(crate) words: &'a mut [Block],
+    /// Number of control bits set, in the low word.
+    pub(crate) set: &'a mut [Block],
+    /// A row for each block of bits: exclusive-or of its pads.
+    pub(crate) pads: &'a mut [Block],
 }
 
-impl Sums {
-    /// Adds words, `lanes` to a block.
-    #[inline(always)]
-    pub(super) fn add_words(&mut self, by: Block, lanes: usize) {
-        self.words = match lanes {
-            2 => Block([0, 1].map(|i| self.words.0[i].wrapping_add(by.0[i]))),
-            _ => {
-                let (sum, by) = (quarters(self.words), quarters(by));
-                let [a, b, c, d] = std::array::from_fn(|i| u64::from(sum[i].wrapping_add(by[i])));
-                Block([a | b << 32, c | d << 32])
-            }
-        };
-    }
-
-    /// Adds nodes with their hashes.
-    #[inline(always)]
-    fn add(&mut self, nodes: &[Block], hashes: &[Block], lanes: usize) {
-        for (node, hash) in nodes.iter().zip(hashes) {
-            self.hashes ^= *hash;
-            self.add_words(*hash, lanes);
-            self.set += node.lsb();
+/// Adds words: two, four of 32 bits, or bits if there are no lanes.
+#[inline(always)]
+fn add_words(x: Block, by: Block, lanes: usize) -> Block {
+    match lanes {
+        2 => Block([0, 1].map(|i| x.0[i].wrapping_add(by.0[i]))),
+        4 => {
+            let (x, by) = (quarters(x), quarters(by));
+            let [a, b, c, d] = std::array::from_fn(|i| u64::from(x[i].wrapping_add(by[i])));
+            Block([a | b << 32, c | d << 32])
         }
+        _ => x ^ by,
     }
 }
 
@@ -144,39 +130,73 @@ pub(super) fn expand(
     out.correct(&hashes[..size], &here[..size], last);
 }
 
-/// The sums over `nodes`, whose hashes have `lanes` words.
-pub(super) fn sums(nodes: &[Block], lanes: usize, hash: impl Fn(&[Block], &mut [Block])) -> Sums {
-    let (mut sums, mut hashes) = (Sums::default(), [Block::ZERO; RUN]);
-    for nodes in nodes.chunks(RUN) {
-        let hashes = &mut hashes[..nodes.len()];
-        hash(nodes, hashes);
-        sums.add(nodes, hashes, lanes);
+/// The left children of a row of nodes, then the right ones. Each tree has its own correction.
+#[inline(always)]
+fn family(nodes: &[Block], corrections: &[Block], out: &mut [Block], hash: impl Fn(&[Block], &mut [Block])) {
+    let (left, right) = out.split_at_mut(nodes.len());
+    hash(nodes, left);
+    for ((left, right), (node, correction)) in left.iter_mut().zip(right).zip(nodes.iter().zip(corrections)) {
+        [*left, *right] = half::children(*node, *left ^ correction.times(node.lsb()));
     }
-    sums
 }
 
-/// Grows the first `size` of `nodes` to the next level, in place if there is room for it, and returns its sums.
-pub(super) fn grow(
+/// Grows the first `size` rows of `nodes` to the next level of a group of trees, in place. The children of row i are
+/// the rows 2 i and 2 i + 1. `sums` becomes the exclusive-or of their hashes, for each tree.
+pub(super) fn grow_rows(
     nodes: &mut [Block],
     size: usize,
-    correction: Block,
-    lanes: usize,
+    corrections: &[Block],
+    sums: &mut [Block],
     hash: impl Fn(&[Block], &mut [Block]),
-) -> Sums {
-    let (mut sums, run, keep) = (Sums::default(), size.min(RUN), nodes.len() >= 2 * size);
-    let (mut hashes, mut next) = ([Block::ZERO; 2 * RUN], [Block::ZERO; 2 * RUN]);
+) {
+    let row = corrections.len();
+    let (mut parents, mut hashes) = ([Block::ZERO; GROUP], [Block::ZERO; GROUP]);
+    let (parents, hashes) = (&mut parents[..row], &mut hashes[..row]);
+    sums.fill(Block::ZERO);
     // From the end: children take no place of a parent to come.
-    for at in (0..size).step_by(run).rev() {
-        let (hashes, next) = (&mut hashes[..2 * run], &mut next[..2 * run]);
-        hash(&nodes[at..at + run], &mut hashes[..run]);
-        children(&nodes[at..at + run], &hashes[..run], correction, next);
-        if keep {
-            nodes[2 * at..2 * (at + run)].copy_from_slice(next);
+    for parent in (0..size).rev() {
+        parents.copy_from_slice(&nodes[parent * row..][..row]);
+        let children = &mut nodes[2 * parent * row..][..2 * row];
+        family(parents, corrections, children, &hash);
+        for children in children.chunks_exact(row) {
+            hash(children, hashes);
+            sums.iter_mut().zip(&*hashes).for_each(|(sum, hash)| *sum ^= *hash);
         }
-        hash(next, hashes);
-        sums.add(next, hashes, lanes);
     }
-    sums
+}
+
+/// Adds all leaves of a group of trees to `sums`: the children of the rows `nodes`, which are corrected as each tree
+/// says, or these rows themselves if there are no corrections. Hashes have `lanes` words, as [`add_words`] says.
+pub(super) fn leaf_rows(
+    nodes: &[Block],
+    corrections: &[Block],
+    lanes: usize,
+    sums: &mut LeafRows<'_>,
+    hash: impl Fn(&[Block], &mut [Block]),
+) {
+    let row = sums.set.len();
+    let (mut leaves, mut hashes) = ([Block::ZERO; 2 * GROUP], [Block::ZERO; GROUP]);
+    let hashes = &mut hashes[..row];
+    let mut add = |leaves: &[Block]| {
+        hash(leaves, hashes);
+        sums.words.iter_mut().zip(&*hashes).for_each(|(sum, hash)| *sum = add_words(*sum, *hash, lanes));
+        sums.set.iter_mut().zip(leaves).for_each(|(set, leaf)| set.0[0] += leaf.lsb());
+        for (block, pads) in sums.pads.chunks_exact_mut(row).enumerate() {
+            let mut tweaked = [Block::ZERO; GROUP];
+            tweaked.iter_mut().zip(leaves).for_each(|(tweaked, leaf)| *tweaked = *leaf ^ tweak(block));
+            hash(&tweaked[..row], hashes);
+            pads.iter_mut().zip(&*hashes).for_each(|(pad, hash)| *pad ^= *hash);
+        }
+    };
+    for nodes in nodes.chunks_exact(row) {
+        if corrections.is_empty() {
+            add(nodes);
+            continue;
+        }
+        let leaves = &mut leaves[..2 * row];
+        family(nodes, corrections, leaves, &hash);
+        leaves.chunks_exact(row).for_each(&mut add);
+    }
 }
 
 #[cfg(test)]
@@ -223,32 +243,57 @@ mod tests {
 
     #[test]
     fn kernels_grow_and_sum_alike() {
-        for lanes in [2, 4] {
-            for size in [2usize, 4, 8, 16, 32, 64, 128] {
-                for room in [size, 2 * size] {
-                    let nodes: Vec<Block> = (0..room).map(mix).collect();
-                    let (all, portable) = all();
-                    let grown = |pi: &Permutation| {
-                        let mut grown = nodes.clone();
-                        let sums = pi.grow_level(&mut grown, size, mix(77), lanes);
-                        (grown, sums, pi.sums(&nodes[..size], lanes))
-                    };
-                    let want = grown(&portable);
-                    // By the definition: hashes of all children.
-                    let mut hashes = vec![Block::ZERO; size];
-                    portable.tree_hash(&nodes[..size], &mut hashes);
-                    let mut next = vec![Block::ZERO; 2 * size];
-                    children(&nodes[..size], &hashes, mix(77), &mut next);
-                    assert!(room == size || want.0 == next);
-                    let mut hashes = vec![Block::ZERO; 2 * size];
-                    portable.tree_hash(&next, &mut hashes);
-                    let mut sums = Sums::default();
-                    sums.add(&next, &hashes, lanes);
-                    assert_eq!(want.1, sums);
-                    for pi in all {
-                        assert!(grown(&pi) == want, "{size} nodes in {room}, {:?}", pi.simd());
+        for (row, size) in [(8, 1usize), (8, 4), (24, 8), (40, 2), (64, 1), (64, 8), (64, 32)] {
+            let nodes: Vec<Block> = (0..2 * size * row).map(mix).collect();
+            let corrections: Vec<Block> = (500..500 + row).map(mix).collect();
+            let (all, portable) = all();
+            let grown = |pi: &Permutation| {
+                let (mut grown, mut sums) = (nodes.clone(), vec![mix(3); row]);
+                pi.grow_rows(&mut grown, size, &corrections, &mut sums);
+                let mut parts = Vec::new();
+                for (lanes, blocks) in [(0, 0), (2, 0), (2, 1), (4, 2)] {
+                    for corrections in [&corrections[..], &[]] {
+                        let (mut words, mut set, mut pads) =
+                            (vec![mix(1); row], vec![Block::ZERO; row], vec![mix(9); blocks * row]);
+                        let mut sums = LeafRows { words: &mut words, set: &mut set, pads: &mut pads };
+                        pi.leaf_rows(&nodes[..size * row], corrections, lanes, &mut sums);
+                        parts.push((words, set, pads));
                     }
                 }
+                (grown, sums, parts)
+            };
+            let want = grown(&portable);
+            // By the definition: every child of every tree.
+            let tree_hash = |x: Block| {
+                let mut hash = [Block::ZERO];
+                portable.tree_hash(&[x], &mut hash);
+                hash[0]
+            };
+            for tree in 0..row {
+                let node = |i: usize| nodes[i * row + tree];
+                let next: Vec<Block> = (0..2 * size)
+                    .map(|child| {
+                        let node = node(child / 2);
+                        half::children(node, tree_hash(node) ^ corrections[tree].times(node.lsb()))[child % 2]
+                    })
+                    .collect();
+                let xor = |blocks: &mut dyn Iterator<Item = Block>| blocks.fold(Block::ZERO, |sum, x| sum ^ x);
+                assert!((0..2 * size).all(|i| want.0[i * row + tree] == next[i]));
+                assert!(want.1[tree] == xor(&mut next.iter().map(|x| tree_hash(*x))));
+                let parts = [next, (0..size).map(node).collect()];
+                for (i, (words, set, pads)) in want.2.iter().enumerate() {
+                    let (lanes, leaves) = ([0, 2, 2, 4][i / 2], &parts[i % 2]);
+                    let sum = leaves.iter().fold(mix(1), |sum, leaf| add_words(sum, tree_hash(*leaf), lanes));
+                    assert!(words[tree] == sum);
+                    assert_eq!(set[tree].0[0], leaves.iter().map(|leaf| leaf.lsb()).sum::<u64>());
+                    for (block, pads) in pads.chunks_exact(row).enumerate() {
+                        let pad = xor(&mut leaves.iter().map(|leaf| tree_hash(*leaf ^ tweak(block))));
+                        assert!(pads[tree] == mix(9) ^ pad);
+                    }
+                }
+            }
+            for pi in all {
+                assert!(grown(&pi) == want, "{size} rows of {row}, {:?}", pi.simd());
             }
         }
     }

@@ -23,11 +23,12 @@ macro_rules! keyed_kernels {
             expand(
                 pi: &Key, nodes: [&mut [Block]; 2], size: usize, corrections: &[u64], last: Block, out: Words<'_>
             );
-            /// The sums over `nodes`, whose hashes have `lanes` words, 2 or 4.
-            sums(pi: &Key, nodes: &[Block], lanes: usize) -> Sums;
-            /// Grows the first `size` of `nodes`, a power of two, to the next level of a point function, in place if
-            /// there is room for it, and returns its sums.
-            grow_level(pi: &Key, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums;
+            /// Grows the first `size` rows of `nodes` to the next level of a group of point functions, in place, and
+            /// returns the exclusive-or of the children's hashes in `sums`. Rows are whole runs of [`RUN`] blocks.
+            grow_rows(pi: &Key, nodes: &mut [Block], size: usize, corrections: &[Block], sums: &mut [Block]);
+            /// Adds the leaves of a group of point functions to `sums`: the children of the rows `nodes`, or these
+            /// rows if there are no corrections. Hashes have `lanes` words, 2 or 4, or are bits if it is 0.
+            leaf_rows(pi: &Key, nodes: &[Block], corrections: &[Block], lanes: usize, sums: &mut LeafRows<'_>);
             /// [`crate::ggm::half::grow`] with the hash under this key.
             grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
             /// [`crate::ggm::half::regrow`] with the hash under this key.
@@ -75,7 +76,11 @@ pub(crate) use other::{Key, Simd};
 
 pub(crate) use code::TABLE;
 pub use leaves::Lane;
-pub(crate) use leaves::{Sums, Words};
+pub(crate) use leaves::{LeafRows, Words};
+
+/// Blocks of the shortest run of a row, see [`Permutation::grow_rows`].
+pub(crate) const RUN: usize = 8;
+
 pub(crate) use permutation::{Permutation, Prgs};
 pub(crate) use planes::Shape;
 pub(crate) use portable::sigma;

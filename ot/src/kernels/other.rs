@@ -2,7 +2,7 @@
 
 use super::Shape;
 use super::code::TABLE;
-use super::leaves::{Sums, Words};
+use super::leaves::{LeafRows, Words};
 use super::transpose::BATCH;
 use crate::Block;
 

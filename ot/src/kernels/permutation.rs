@@ -4,7 +4,7 @@ use aes::Aes128Enc;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::code::TABLE;
-use super::leaves::{Sums, Words};
+use super::leaves::{LeafRows, Words};
 use super::transpose::{BATCH, transpose};
 use super::{Key, Shape, Simd, planes, portable};
 use crate::Block;

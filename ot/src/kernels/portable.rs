@@ -4,7 +4,7 @@ use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 
 pub(super) use super::code::add_code_words;
-use super::leaves::{self, Sums, Words};
+use super::leaves::{self, LeafRows, Words};
 use super::transpose::TILES;
 use crate::Block;
 use crate::ggm::half;
@@ -112,16 +112,28 @@ pub(super) fn expand(
     leaves::expand(nodes, size, corrections, last, out, |x, out| tree_hash(pi, x, out));
 }
 
-/// [`leaves::sums`].
+/// [`leaves::grow_rows`].
 #[inline]
-pub(super) fn sums(pi: &Aes128Enc, nodes: &[Block], lanes: usize) -> Sums {
-    leaves::sums(nodes, lanes, |x, out| tree_hash(pi, x, out))
+pub(super) fn grow_rows(
+    pi: &Aes128Enc,
+    nodes: &mut [Block],
+    size: usize,
+    corrections: &[Block],
+    sums: &mut [Block],
+) {
+    leaves::grow_rows(nodes, size, corrections, sums, |x, out| tree_hash(pi, x, out));
 }
 
-/// [`leaves::grow`].
+/// [`leaves::leaf_rows`].
 #[inline]
-pub(super) fn grow_level(pi: &Aes128Enc, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums {
-    leaves::grow(nodes, size, correction, lanes, |x, out| tree_hash(pi, x, out))
+pub(super) fn leaf_rows(
+    pi: &Aes128Enc,
+    nodes: &[Block],
+    corrections: &[Block],
+    lanes: usize,
+    sums: &mut LeafRows<'_>,
+) {
+    leaves::leaf_rows(nodes, corrections, lanes, sums, |x, out| tree_hash(pi, x, out));
 }
 
 /// The PRG of `pi` at the counters `first, first + 1, ..`.

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{self, Sums, Words};
+use super::super::leaves::{self, LeafRows, Words};
 use super::super::planes::{self, Shape};
 use super::super::transpose::{BATCH, TILES};
 use super::avx2::{add_at, add_code_word, load, store, store_bytes};
@@ -99,4 +99,4 @@ fn sigma(x: __m128i) -> __m128i {
 
 // Sixteen counters at once would not leave a register for the key. Ten blocks of indices keep the cipher busy and
 // leave the rest of the window to the loads of the outputs before.
-driver::kernels!(One, "aes,avx2", counters: 8, group: 8, drawn: 10);
+driver::kernels!(One, "aes,avx2", counters: 8, group: 8, drawn: 10, rows: [8, 8]);

@@ -298,8 +298,9 @@ pub(super) use methods;
 
 /// The kernels of a set: functions that enable `$features` and run the loops on `$wide`. Indices of code words are
 /// drawn for `$group` outputs at a time, as `$drawn` vectors; leaves are expanded by `$counters` vectors at a time.
+/// Rows of trees are worked on `$many` vectors at a time, or `$few` if they are too short.
 macro_rules! kernels {
-    ($wide:ident, $features:literal, counters: $counters:literal, group: $group:literal, drawn: $drawn:literal) => {
+    ($wide:ident, $features:literal, counters: $counters:literal, group: $group:literal, drawn: $drawn:literal, rows: [$many:literal, $few:literal]) => {
         #[target_feature(enable = $features)]
         pub(super) fn receive_batch(
             shape: &Shape,
@@ -360,25 +361,31 @@ macro_rules! kernels {
         }
 
         #[target_feature(enable = $features)]
-        pub(super) fn sums(pi: &Key, nodes: &[Block], lanes: usize) -> Sums {
-            if nodes.len() < points::LEAST {
-                return leaves::sums(nodes, lanes, |x, out| tree_hash(pi, x, out));
-            }
-            points::sums($wide::new(), pi, nodes, lanes)
-        }
-
-        #[target_feature(enable = $features)]
-        pub(super) fn grow_level(
+        pub(super) fn grow_rows(
             pi: &Key,
             nodes: &mut [Block],
             size: usize,
-            correction: Block,
-            lanes: usize,
-        ) -> Sums {
-            if size < points::LEAST {
-                return leaves::grow(nodes, size, correction, lanes, |x, out| tree_hash(pi, x, out));
+            corrections: &[Block],
+            sums: &mut [Block],
+        ) {
+            match corrections.len().is_multiple_of($many * $wide::BLOCKS) {
+                true => points::grow_rows::<_, $many>($wide::new(), pi, nodes, size, corrections, sums),
+                false => points::grow_rows::<_, $few>($wide::new(), pi, nodes, size, corrections, sums),
             }
-            points::grow($wide::new(), pi, nodes, size, correction, lanes)
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn leaf_rows(
+            pi: &Key,
+            nodes: &[Block],
+            corrections: &[Block],
+            lanes: usize,
+            sums: &mut LeafRows<'_>,
+        ) {
+            match sums.set.len().is_multiple_of($many * $wide::BLOCKS) {
+                true => points::leaf_rows::<_, $many>($wide::new(), pi, nodes, corrections, lanes, sums),
+                false => points::leaf_rows::<_, $few>($wide::new(), pi, nodes, corrections, lanes, sums),
+            }
         }
 
         #[target_feature(enable = $features)]

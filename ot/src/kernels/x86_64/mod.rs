@@ -11,7 +11,7 @@ use bits::cpu::{Cpu, Feature};
 use zeroize::Zeroize;
 
 use super::code::{CODE_WEIGHT, TABLE};
-use super::leaves::{Sums, Words};
+use super::leaves::{LeafRows, Words};
 use super::planes::Shape;
 use super::transpose::BATCH;
 use crate::Block;

@@ -1,19 +1,18 @@
 //! The loops of point functions over blocks, for any vector of them: hash, correction and interleaving of a level in
 //! one pass over registers.
 //!
-//! As in [`driver`](super::driver), everything is inlined into functions that enable the instructions. Levels have at
-//! least [`LEAST`] nodes, a power of two.
+//! As in [`driver`](super::driver), everything is inlined into functions that enable the instructions. A key is
+//! expanded by levels of at least [`LEAST`] nodes, a power of two. Keys are made a group at a time, in rows that are
+//! whole runs of S vectors.
 
-use super::super::leaves::{Sums, Words};
+use super::super::leaves::{LeafRows, Words};
 use super::Key;
 use super::driver::{Wide, encrypt, load, store};
 use crate::Block;
+use crate::dpf::{GROUP, tweak};
 
 /// Fewest nodes of a level that these loops take.
 pub(super) const LEAST: usize = 8;
-
-/// Most children in flight: eight vectors of four.
-const MOST: usize = 32;
 
 /// Hashes of N vectors of nodes, and the nodes.
 #[inline(always)]
@@ -135,99 +134,106 @@ fn leaves_run<'a, W: Wide, const N: usize>(
     (rest, out_rest)
 }
 
-/// Sums over a level, in vectors.
-#[derive(Clone, Copy)]
-struct Running<V> {
-    hashes: V,
-    words: V,
-    set: V,
-}
-
-impl<V: Copy> Running<V> {
-    #[inline(always)]
-    fn new<W: Wide<Vector = V>>(w: W) -> Self {
-        Running { hashes: w.zero(), words: w.zero(), set: w.zero() }
-    }
-
-    #[inline(always)]
-    fn add<W: Wide<Vector = V>>(&mut self, w: W, node: V, hash: V, lanes: usize) {
-        self.hashes = w.xor(self.hashes, hash);
-        self.words = if lanes == 2 { w.add(self.words, hash) } else { w.add32(self.words, hash) };
-        self.set = w.add(self.set, w.xor_where(w.zero(), node, w.low(1)));
-    }
-
-    #[inline(always)]
-    fn total<W: Wide<Vector = V>>(self, w: W, lanes: usize) -> Sums {
-        let mut total = Sums { hashes: w.sum(self.hashes), ..Sums::default() };
-        let mut parts = [[Block::ZERO; 4]; 2];
-        for (parts, x) in parts.iter_mut().zip([self.words, self.set]) {
-            w.store(&mut parts[..W::BLOCKS], x);
-        }
-        for i in 0..W::BLOCKS {
-            total.add_words(parts[0][i], lanes);
-            total.set += parts[1][i].0[0];
-        }
-        total
-    }
-}
-
-/// [`super::super::leaves::sums`].
+/// [`super::super::leaves::grow_rows`].
 #[inline(always)]
-pub(super) fn sums<W: Wide>(w: W, pi: &Key, nodes: &[Block], lanes: usize) -> Sums {
-    let mut sums = Running::new(w);
-    for nodes in nodes.chunks_exact(2 * W::BLOCKS) {
-        let (hashes, nodes) = hashes::<W, 2>(w, pi, nodes);
-        for i in 0..2 {
-            sums.add(w, nodes[i], hashes[i], lanes);
-        }
-    }
-    sums.total(w, lanes)
-}
-
-/// [`super::super::leaves::grow`].
-#[inline(always)]
-pub(super) fn grow<W: Wide>(
+pub(super) fn grow_rows<W: Wide, const S: usize>(
     w: W,
     pi: &Key,
     nodes: &mut [Block],
     size: usize,
-    correction: Block,
-    lanes: usize,
-) -> Sums {
-    let correction = w.splat(&correction);
-    match size / W::BLOCKS {
-        2 => grow_run::<W, 2, 4>(w, pi, nodes, size, correction, lanes),
-        _ => grow_run::<W, 4, 8>(w, pi, nodes, size, correction, lanes),
+    corrections: &[Block],
+    sums: &mut [Block],
+) {
+    let row = corrections.len();
+    let mut parents = [Block::ZERO; GROUP];
+    sums.fill(Block::ZERO);
+    // From the end: children take no place of a parent to come.
+    for parent in (0..size).rev() {
+        parents[..row].copy_from_slice(&nodes[parent * row..][..row]);
+        let children = &mut nodes[2 * parent * row..][..2 * row];
+        family::<W, S>(w, pi, &parents[..row], corrections, children);
+        for children in children.chunks_exact(row) {
+            for at in (0..row).step_by(S * W::BLOCKS) {
+                let (hashes, _) = hashes::<W, S>(w, pi, &children[at..]);
+                let mut x = load::<W, S>(w, &sums[at..]);
+                for i in 0..S {
+                    x[i] = w.xor(x[i], hashes[i]);
+                }
+                store(w, &mut sums[at..], x);
+            }
+        }
     }
 }
 
-/// N vectors of parents and M = 2 N of children at a time, from the end: children take no place of a parent to come.
+/// [`super::super::leaves::leaf_rows`].
 #[inline(always)]
-fn grow_run<W: Wide, const N: usize, const M: usize>(
+pub(super) fn leaf_rows<W: Wide, const S: usize>(
     w: W,
     pi: &Key,
-    nodes: &mut [Block],
-    size: usize,
-    correction: W::Vector,
+    nodes: &[Block],
+    corrections: &[Block],
     lanes: usize,
-) -> Sums {
-    debug_assert!(M == 2 * N && size.is_multiple_of(N * W::BLOCKS));
-    let (mut sums, keep) = (Running::new(w), nodes.len() >= 2 * size);
-    // Through memory, where there is room for leaves, too: registers are few.
-    let mut leaves = [Block::ZERO; MOST];
-    for at in (0..size).step_by(N * W::BLOCKS).rev() {
-        let pairs = children::<W, N>(w, pi, &nodes[at..at + N * W::BLOCKS], correction);
-        let next = match keep {
-            true => &mut nodes[2 * at..2 * at + M * W::BLOCKS],
-            false => &mut leaves[..M * W::BLOCKS],
-        };
-        for i in 0..N {
-            store::<W, 2>(w, &mut next[2 * i * W::BLOCKS..], pairs[i]);
+    sums: &mut LeafRows<'_>,
+) {
+    let row = sums.set.len();
+    let mut leaves = [Block::ZERO; 2 * GROUP];
+    for nodes in nodes.chunks_exact(row) {
+        if corrections.is_empty() {
+            add_leaves::<W, S>(w, pi, nodes, lanes, sums);
+            continue;
         }
-        let (hashes, next) = hashes::<W, M>(w, pi, next);
-        for i in 0..M {
-            sums.add(w, next[i], hashes[i], lanes);
+        let leaves = &mut leaves[..2 * row];
+        family::<W, S>(w, pi, nodes, corrections, leaves);
+        leaves.chunks_exact(row).for_each(|leaves| add_leaves::<W, S>(w, pi, leaves, lanes, sums));
+    }
+}
+
+/// The left children of a row of nodes, then the right ones. Each tree has its own correction.
+#[inline(always)]
+fn family<W: Wide, const S: usize>(w: W, pi: &Key, nodes: &[Block], corrections: &[Block], children: &mut [Block]) {
+    let (left, right) = children.split_at_mut(nodes.len());
+    for at in (0..nodes.len()).step_by(S * W::BLOCKS) {
+        let (mut hashes, nodes) = hashes::<W, S>(w, pi, &nodes[at..]);
+        let (corrections, mut others) = (load::<W, S>(w, &corrections[at..]), nodes);
+        for i in 0..S {
+            hashes[i] = w.xor_where(hashes[i], w.control(nodes[i]), corrections[i]);
+            others[i] = w.xor(hashes[i], nodes[i]);
+        }
+        store(w, &mut left[at..], hashes);
+        store(w, &mut right[at..], others);
+    }
+}
+
+/// Adds a row of leaves to the sums.
+#[inline(always)]
+fn add_leaves<W: Wide, const S: usize>(w: W, pi: &Key, leaves: &[Block], lanes: usize, sums: &mut LeafRows<'_>) {
+    let row = leaves.len();
+    for at in (0..row).step_by(S * W::BLOCKS) {
+        let (hashes, nodes) = hashes::<W, S>(w, pi, &leaves[at..]);
+        let (mut words, mut set) = (load::<W, S>(w, &sums.words[at..]), load::<W, S>(w, &sums.set[at..]));
+        for i in 0..S {
+            words[i] = match lanes {
+                2 => w.add(words[i], hashes[i]),
+                4 => w.add32(words[i], hashes[i]),
+                _ => w.xor(words[i], hashes[i]),
+            };
+            set[i] = w.add(set[i], w.xor_where(w.zero(), nodes[i], w.low(1)));
+        }
+        store(w, &mut sums.words[at..], words);
+        store(w, &mut sums.set[at..], set);
+        for (block, pads) in sums.pads.chunks_exact_mut(row).enumerate() {
+            let tweak = w.splat(&tweak(block));
+            let mut nodes = load::<W, S>(w, &leaves[at..]);
+            for i in 0..S {
+                nodes[i] = w.sigma(w.xor(nodes[i], tweak));
+            }
+            let (hashes, mut pad) = (encrypt(w, pi, nodes), load::<W, S>(w, &pads[at..]));
+            let nodes = load::<W, S>(w, &leaves[at..]);
+            for i in 0..S {
+                let input = w.sigma(w.xor(nodes[i], tweak));
+                pad[i] = w.xor(pad[i], w.xor(hashes[i], input));
+            }
+            store(w, &mut pads[at..], pad);
         }
     }
-    sums.total(w, lanes)
 }

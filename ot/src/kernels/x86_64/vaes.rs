@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{self, Sums, Words};
+use super::super::leaves::{self, LeafRows, Words};
 use super::super::planes::{self, Shape};
 use super::super::transpose::{BATCH, TILES};
 use super::avx2::{add_at, add_code_word, load, load2, store, store2};
@@ -104,4 +104,4 @@ fn sigma(x: __m256i) -> __m256i {
     _mm256_xor_si256(_mm256_shuffle_epi32::<0b01_00_11_10>(x), _mm256_and_si256(x, high))
 }
 
-driver::kernels!(Two, "aes,vaes,avx2", counters: 8, group: 16, drawn: 10);
+driver::kernels!(Two, "aes,vaes,avx2", counters: 8, group: 16, drawn: 10, rows: [8, 4]);

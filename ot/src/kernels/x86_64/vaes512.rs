@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{self, Sums, Words};
+use super::super::leaves::{self, LeafRows, Words};
 use super::super::planes::{self, Shape};
 use super::super::transpose::{BATCH, TILES};
 pub(super) use super::avx2::{encrypt, expand_key};
@@ -133,4 +133,4 @@ fn sigma(x: __m512i) -> __m512i {
 
 // All counters of a leaf are four vectors; those of the next leaf, which does not depend on this one, are in flight
 // with them.
-driver::kernels!(Four, "aes,vaes,avx512f,avx512bw,avx512dq,avx512vl", counters: 4, group: 16, drawn: 5);
+driver::kernels!(Four, "aes,vaes,avx512f,avx512bw,avx512dq,avx512vl", counters: 4, group: 16, drawn: 5, rows: [8, 2]);

@@ -27,11 +27,10 @@
 //! **What each party sees.** Offline: as in the parent module, and multiplexers of random words. Online: masked words
 //! and masked bits. Every mask is uniform and serves one word alone. **Revealed.** Nothing.
 
-use ot::Bits;
 use rand::Rng;
 
 use super::table::{CurveSpec, FssShape, Lines, Payload};
-use super::{placed, placed_cost};
+use super::{Strand, StrandShape, finish, grow_cost, hidden_indices};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
@@ -65,6 +64,16 @@ impl LadderShape {
     /// Bits B that choose among the rungs.
     fn bits(&self) -> usize {
         self.rungs - 1
+    }
+
+    /// log2 of what these bits count, the highest first.
+    fn weights(&self) -> Vec<u32> {
+        (0..self.bits() as u32).rev().collect()
+    }
+
+    /// The unit vector of these bits, with its products.
+    fn choice(&self) -> StrandShape {
+        StrandShape { places: 0..self.bits(), words: Some((self.entry(), self.width)) }
     }
 
     /// Words of each entry of the unit vector: the entry, and its products with the words rho_k.
@@ -266,21 +275,22 @@ pub(crate) fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
     if shape.rungs == 1 || n == 0 {
         return rungs;
     }
-    rungs.then(placed_cost(n, shape.entry(), shape.width, shape.bits() as u32).offline())
+    rungs.then(grow_cost(n, None, &shape.weights(), &[shape.choice()]).offline())
 }
 
 /// The bits B, the words rho_k, and the unit vector of B with its products.
 fn prepare_choices(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec<u64>, Error> {
     let (bits, server) = (shape.bits(), s.is_server());
-    let own: Vec<u64> = (0..n).map(|_| s.rng().next_u64() & mask(bits as u32)).collect();
-    // The first place of an index is its highest bit.
-    let index = Bits::from_fn(n * bits, |i| own[i / bits] >> (bits - 1 - i % bits) & 1 == 1);
+    let mut indices = hidden_indices(s, &shape.weights(), n)?;
     let mut words = Vec::with_capacity(n * shape.entry());
     for _ in 0..n {
         words.push(u64::from(server));
         words.extend((0..shape.rungs).map(|_| s.rng().next_u64() & mask(shape.width)));
     }
-    let unit = placed(s, words.clone(), shape.width, &index, 0..bits, bits)?;
+    let mut strands = [Strand::Words(indices.place(shape.choice().places, words.clone(), shape.width))];
+    finish(s, &mut indices, &mut strands)?;
+    let [Strand::Words(unit)] = strands else { unreachable!("as made above") };
+    let (own, unit) = (indices.shares(), unit.into_words());
     let items = own.iter().zip(words.chunks_exact(shape.entry())).zip(unit.chunks_exact(shape.entry() << bits));
     Ok(items.flat_map(|((own, words), unit)| std::iter::once(own).chain(&words[1..]).chain(unit)).copied().collect())
 }

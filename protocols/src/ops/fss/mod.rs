@@ -40,8 +40,11 @@ pub mod table;
 pub mod tails;
 pub mod threshold;
 
+use std::ops::Range;
+
+use ot::Bits;
 use ot::dpf::{BLOCK_BITS, DpfShape, Expander, Generation, Lane, level_bytes};
-use ot::{Bits, ChosenKeys, SenderKeys};
+use ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 use rand::Rng;
 use rayon::prelude::*;
 
@@ -51,15 +54,13 @@ use crate::wire::{cross, opening};
 pub(crate) use parabola::Square;
 use table::{FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
 
-const INDEX: &str = "masked/index";
-const TOP: &str = "masked/first levels";
-const LEVEL: &str = "masked/level";
+/// Step of all messages from which keys grow.
+const GROW: &str = "masked/keys";
+/// Step of the message that opens the corrections of leaves' bits.
+const BITS: &str = "masked/bits";
 
 /// Leaves of the trees that grow at once, a bound on memory: 64 MiB of nodes.
 const BATCH_LEAVES: usize = 1 << 23;
-
-/// Inputs at once of which the bits of a leaf are prepared, a word each.
-const BIT_LEAVES_AT_ONCE: usize = 1 << 13;
 
 /// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
 const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
@@ -101,8 +102,19 @@ impl FssShape {
         tree.with_bits((1 << self.cell_bits) / BLOCK_BITS).expect("at most 256 cells")
     }
 
-    fn index(&self) -> Index {
-        Index { high: self.hidden_bits() - self.index_bits, low: self.index_bits }
+    /// log2 of what the bits of an index count: first those of the window, then those of its repetition, the highest
+    /// of each first.
+    fn weights(&self) -> Vec<u32> {
+        (0..self.index_bits).rev().chain((self.index_bits..self.hidden_bits()).rev()).collect()
+    }
+
+    /// The vectors that are made beside the trees: the payload at the window's place in its leaf, and the unit vector
+    /// of the cell.
+    fn strands(&self) -> Vec<StrandShape> {
+        let within = self.tree().depth() as usize..self.index_bits as usize;
+        let payload = StrandShape { places: within, words: Some((self.payload.words(), self.width)) };
+        let cells = StrandShape { places: self.index_bits as usize..self.hidden_bits() as usize, words: None };
+        vec![payload, cells]
     }
 
     /// Words of the correlation of one input: this party's share of the mask, then a key.
@@ -143,8 +155,7 @@ impl Correlation for FssShape {
             Payload::One | Payload::Line | Payload::Parabola => self.hidden_bits(),
             Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
         };
-        let batch = batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1));
-        if self.cell_bits > 0 { batch.min(BIT_LEAVES_AT_ONCE) } else { batch }
+        batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1))
     }
 
     fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
@@ -173,45 +184,36 @@ pub(crate) fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
 }
 
 fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
-    let (tree, ots) = (shape.tree(), n * shape.hidden_bits() as usize);
-    let mut cost = Cost::free()
-        .cots(Role::Server, ots)
-        .cots(Role::Client, ots)
-        .then(plant_cost(n, tree))
-        .then(index_cost(shape.index(), n));
-    match shape.payload {
-        Payload::One | Payload::Line => {}
-        Payload::Parabola => cost = cost.then(cross::one_way_cost(&shape.square_products(n))),
+    let (tree, words) = (shape.tree(), shape.used_words());
+    let payload = match shape.payload {
+        Payload::One | Payload::Line => Cost::free(),
+        Payload::Parabola => cross::one_way_cost(&shape.square_products(n)),
         Payload::Power { frac, .. } => {
             let truncation = truncate::cost(n, shape.power_truncation(frac));
-            cost = cost.then(cross::one_way_cost(&shape.power_products(n))).then(truncation);
+            cross::one_way_cost(&shape.power_products(n)).then(truncation)
         }
-    }
-    let words = shape.used_words();
-    let cost = cost
-        .then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits()))
-        .then(grow_cost(n, tree))
-        .work_at_both(Kernel::LeafWord, n * words);
-    let cost =
-        cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, &[shape.width]));
-    if shape.cell_bits > 0 { cost.then(bit_leaves_cost(n, tree, shape.cell_bits)) } else { cost }
+    };
+    let cost = payload
+        .then(grow_cost(n, Some(tree), &shape.weights(), &shape.strands()))
+        .work_at_both(Kernel::LeafWord, n * words)
+        .then(mux::rows_cost(n, words, shape.width - 1))
+        .then(opening::open_cost(n * words, &[shape.width]));
+    if shape.cell_bits > 0 { cost.then(open_bits_cost(n << shape.cell_bits)) } else { cost }
 }
 
 fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
-    let (tree, bits) = (shape.tree(), shape.hidden_bits() as usize);
-    s.reserve(Role::Server, n * bits)?;
-    s.reserve(Role::Client, n * bits)?;
-    let sender = s.sender().random(n * bits)?;
-    let (index, chosen) = s.receiver().random(n * bits)?;
-    let mut trees = plant(s, tree, &index, shape.hidden_bits(), (&sender, &chosen))?;
-    let index_shares = index_shares(s, shape.index(), &index, sender, chosen)?;
+    let tree = shape.tree();
     let low: Vec<u64> = (0..n).map(|_| s.rng().next_u64() & mask(shape.low_bits)).collect();
-
-    // The payload at the window's place in its leaf.
-    let places = tree.depth() as usize..shape.index_bits as usize;
     let payload = payload(s, shape, &low)?;
-    let mut leaf = placed(s, payload, shape.width, &index, places, bits)?;
-    grow(s, &mut trees)?;
+    let mut indices = hidden_indices(s, &shape.weights(), n)?;
+    let [within, cells] = [0, 1].map(|strand| shape.strands()[strand].places.clone());
+    let mut strands = [
+        Strand::Words(indices.place(within, payload, shape.width)),
+        Strand::Unit(indices.unit(cells.clone())),
+    ];
+    let trees = grow(s, tree, &mut indices, &mut strands)?;
+    let [Strand::Words(leaf), Strand::Unit(unit)] = strands else { unreachable!("as made above") };
+    let mut leaf = leaf.into_words();
     let (sums, negative) = trees.leaves();
     // The values of a leaf's unused words at the index do not matter.
     let (used, all) = (shape.used_words(), tree.words());
@@ -226,188 +228,198 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
         correction[..used].copy_from_slice(opened);
     }
-    let cells = bits - shape.cell_bits as usize..bits;
-    let last = if cells.is_empty() { vec![] } else { bit_leaves(s, &trees, &index, cells, bits)? };
-    let keys = trees.finish(&corrections, &last)?;
-    let masks = index_shares.iter().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low));
-    Ok(entries(masks, &keys, tree))
+    let bits = if cells.is_empty() { vec![] } else { open_bits(s, unit.words(), &trees.bit_leaves())? };
+    let masks: Vec<u64> =
+        indices.sums().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low)).collect();
+    Ok(trees.finish(&masks, &corrections, &bits)?)
 }
 
-/// The words of correlations: a mask, then a key, input by input.
-fn entries(masks: impl Iterator<Item = u64>, keys: &[u64], tree: DpfShape) -> Vec<u64> {
-    let mut out = Vec::with_capacity(keys.len() + keys.len() / tree.key_words());
-    for (mask, key) in masks.zip(keys.chunks_exact(tree.key_words())) {
-        out.push(mask);
-        out.extend_from_slice(key);
-    }
-    out
+/// Opens bits, 64 in every word, masked by those of `pads`.
+fn open_bits(s: &mut Session, bits: &[u64], pads: &[u64]) -> Result<Vec<u64>, Error> {
+    opening::spend(s, "", pads.iter().copied(), &[64])?;
+    let masked: Vec<u64> = bits.iter().zip(pads).map(|(bits, pads)| bits ^ pads).collect();
+    let message: Vec<u8> = masked.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let theirs = s.channel().exchange(BITS, &message, message.len())?;
+    let theirs = theirs.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let opened: Vec<u64> = masked.iter().zip(theirs).map(|(mine, theirs)| mine ^ theirs).collect();
+    opening::note(s, "", 0, &opened, &[64]);
+    Ok(opened)
 }
 
-/// The final corrections of the bits of leaves, the unit vector of the bits `places` of every index, under pads.
-fn bit_leaves(
-    s: &mut Session,
-    trees: &Generation,
-    index: &Bits,
-    places: std::ops::Range<usize>,
-    bits: usize,
-) -> Result<Vec<u64>, Error> {
-    let one = vec![u64::from(s.is_server()); index.len() / bits];
-    let unit = placed(s, one, 1, index, places, bits)?;
-    open_bits(s, unit, &trees.bit_leaves())
+fn open_bits_cost(bits: usize) -> Cost {
+    Cost::free().work_at_both(Kernel::OpenWord, bits / 64).exchange(bits / 8, bits / 8)
 }
 
-fn bit_leaves_cost(n: usize, tree: DpfShape, cell_bits: u32) -> Cost {
-    let hashed = ((n << cell_bits) / BLOCK_BITS) << (tree.depth() - 1);
-    placed_cost(n, 1, 1, cell_bits)
-        .work_at_both(Kernel::TreeMade, hashed)
-        .then(opening::open_cost(n << cell_bits, &[1]))
+/// Random hidden indices, whose bits count `weights`.
+fn hidden_indices(s: &mut Session, weights: &[u32], n: usize) -> Result<HiddenIndices, Error> {
+    let ots = n * weights.len();
+    s.reserve(Role::Server, ots)?;
+    s.reserve(Role::Client, ots)?;
+    let sender = s.sender().random(ots)?;
+    let (_, chosen) = s.receiver().random(ots)?;
+    Ok(HiddenIndices::new(s.role(), weights, (sender, chosen))?)
 }
 
-/// Opens bits, one in every word, masked by those of `pads`, which has 64 in every word. The result has 64, too.
-fn open_bits(s: &mut Session, mut bits: Vec<u64>, pads: &[u64]) -> Result<Vec<u64>, Error> {
-    let pad = |i: usize| pads[i / 64] >> (i % 64);
-    bits.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= pad(i));
-    let opened = opening::masked(s, &bits, (0..bits.len()).map(pad), &[1])?;
-    let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
-    Ok(opened.chunks_exact(64).map(word).collect())
+/// Vectors that hidden indices select, made in as many steps as `places`.
+#[derive(Clone)]
+struct StrandShape {
+    places: Range<usize>,
+    /// Words that are placed, and their width; `None` for a unit vector.
+    words: Option<(usize, u32)>,
 }
 
-/// The bits of an index in the order of the transfers: of the window, then above; the highest of each group first.
-#[derive(Clone, Copy)]
-struct Index {
-    high: u32,
-    low: u32,
-}
-
-impl Index {
-    fn bits(self) -> u32 {
-        self.high + self.low
-    }
-
-    /// log2 of what the bit at `place` counts.
-    fn weight(self, place: u32) -> u32 {
-        if place < self.low { self.low - 1 - place } else { self.bits() - 1 - (place - self.low) }
-    }
-}
-
-/// The products of the bits of an index. One counts twice as much as its bit, modulo the index.
-fn index_products(index: Index, n: usize) -> ot::CotShape {
-    let widths: Vec<u32> = (0..index.bits()).map(|place| (index.bits() - 1 - index.weight(place)).max(1)).collect();
-    ot::CotShape::new(n * widths.len(), 1, &widths).expect("widths below 64")
-}
-
-fn index_cost(index: Index, n: usize) -> Cost {
-    let products = index_products(index, n);
-    Cost::free()
-        .supplies(Role::Server, &products)
-        .message(Role::Server, products.message_bytes())
-        .chooses(Role::Client, &products)
-}
-
-/// Puts the words of every item, modulo 2^width, at one place among 2^places.len(), and zeros at the others. The
-/// place is spelled by bits `places` of the item's index, which has `bits` bits.
-fn placed(
-    s: &mut Session,
-    mut words: Vec<u64>,
-    width: u32,
-    index: &Bits,
-    places: std::ops::Range<usize>,
-    bits: usize,
-) -> Result<Vec<u64>, Error> {
-    let n = index.len() / bits;
-    // The lowest bit of the index first.
-    for place in places.rev() {
-        let bit: Vec<u8> = (0..n).map(|item| index.get(item * bits + place) as u8).collect();
-        let upper = mux::mux(s, &bit, &words, width)?;
-        let per = words.len() / n;
-        let mut both = vec![0; 2 * words.len()];
-        let items = both.chunks_exact_mut(2 * per).zip(words.chunks_exact(per).zip(upper.chunks_exact(per)));
-        for (both, (all, upper)) in items {
-            let (low, high) = both.split_at_mut(per);
-            low.iter_mut().zip(all.iter().zip(upper)).for_each(|(low, (a, b))| *low = a.wrapping_sub(*b));
-            high.copy_from_slice(upper);
+impl StrandShape {
+    /// Bytes of a party's message of step `step` for `n` indices.
+    fn bytes(&self, n: usize, step: usize) -> usize {
+        match self.words {
+            _ if step >= self.places.len() => 0,
+            Some((words, width)) => placed_bytes(n, step, words, width),
+            None => unit_bytes(n, step),
         }
-        words = both;
     }
-    Ok(words)
+
+    /// Words of OTs that a party computes in step `step`.
+    fn work(&self, n: usize, step: usize) -> usize {
+        match self.words {
+            Some((words, _)) if step < self.places.len() => 2 * (n * words) << step,
+            _ => 0,
+        }
+    }
 }
 
-fn placed_cost(n: usize, words: usize, width: u32, places: u32) -> Cost {
-    (0..places).fold(Cost::free(), |cost, place| cost.then(mux::rows_cost(n, words << place, width)))
+/// Such vectors while they are made.
+enum Strand {
+    Unit(UnitVectors),
+    Words(PlacedWords),
 }
 
-/// The trees of the indices, with their first levels. Each index has `bits` bits, which are the choices of the OTs.
-fn plant(
+impl Strand {
+    fn is_done(&self) -> bool {
+        match self {
+            Strand::Unit(unit) => unit.is_done(),
+            Strand::Words(words) => words.is_done(),
+        }
+    }
+
+    fn offer(&mut self, indices: &HiddenIndices, message: &mut Vec<u8>) {
+        match self {
+            Strand::Unit(unit) => unit.offer(indices, message),
+            Strand::Words(words) => words.offer(indices, message),
+        }
+    }
+
+    fn accept(&mut self, indices: &HiddenIndices, theirs: &[u8]) -> Result<(), Error> {
+        match self {
+            Strand::Unit(unit) => unit.accept(indices, theirs)?,
+            Strand::Words(words) => words.accept(indices, theirs)?,
+        }
+        Ok(())
+    }
+}
+
+/// Grows the trees of `indices`, all levels, and takes all steps of `strands` in the same exchanges. With the first
+/// one the client learns its shares of the indices.
+fn grow(
     s: &mut Session,
     tree: DpfShape,
-    index: &Bits,
-    bits: u32,
-    ots: (&SenderKeys, &ChosenKeys),
+    indices: &mut HiddenIndices,
+    strands: &mut [Strand],
 ) -> Result<Generation, Error> {
-    let n = index.len() / bits as usize;
-    let one = vec![u64::from(s.is_server()); n];
-    let unit = placed(s, one, 1, index, 0..tree.top() as usize, bits as usize)?;
-    let (size, per) = (1 << tree.top(), tree.top_ots());
-    // All entries but the first.
-    let rest = |unit: &[u64]| (0..).zip(&unit[1..]).fold(0, |rest, (place, entry)| rest | (entry & 1) << place);
-    let entries = Bits::from_values(&unit.chunks_exact(size).map(rest).collect::<Vec<_>>(), per as u32);
-    s.reserve(Role::Server, entries.len())?;
-    s.reserve(Role::Client, entries.len())?;
-    let (message, chosen) = s.receiver().choose(&entries)?;
-    let theirs = s.channel().exchange(TOP, &message, message.len())?;
-    let sender = s.sender().accept(entries.len(), &theirs)?;
-    Ok(Generation::new(tree, s.role(), bits, ots, (sender, chosen))?)
-}
-
-fn plant_cost(n: usize, tree: DpfShape) -> Cost {
-    let ots = n * tree.top_ots();
-    let choices = ots.div_ceil(8);
-    let entries = Cost::free().cots(Role::Server, ots).cots(Role::Client, ots).exchange(choices, choices);
-    let first = entries.work_at_both(Kernel::Pad, 3 * ots).work_at_both(Kernel::TreeMade, n << tree.top());
-    placed_cost(n, 1, 1, tree.top()).then(first)
-}
-
-/// Grows all levels of the trees, one exchange each.
-fn grow(s: &mut Session, trees: &mut Generation) -> Result<(), Error> {
+    let mut unit = indices.unit(0..tree.top() as usize);
+    let mut first = true;
+    while !unit.is_done() {
+        let mut message = Vec::new();
+        unit.offer(indices, &mut message);
+        let theirs = exchange(s, indices, strands, std::mem::take(&mut first), message)?;
+        unit.accept(indices, &theirs)?;
+    }
+    let ots = indices.len() * tree.top_ots();
+    s.reserve(Role::Server, ots)?;
+    s.reserve(Role::Client, ots)?;
+    let (choices, chosen) = s.receiver().choose(&unit.rows(1..1 << tree.top()))?;
+    let theirs = exchange(s, indices, strands, false, choices)?;
+    let sender = s.sender().accept(ots, &theirs)?;
+    let mut trees = Generation::new(tree, s.role(), indices, (sender, chosen))?;
     while !trees.is_grown() {
-        let theirs = s.channel().exchange(LEVEL, &trees.offer(), level_bytes(trees.len()))?;
+        let mut message = Vec::new();
+        trees.offer(indices, &mut message);
+        let theirs = exchange(s, indices, strands, false, message)?;
         trees.grow(&theirs)?;
+    }
+    finish(s, indices, strands)?;
+    Ok(trees)
+}
+
+/// Takes the steps of `strands` that are left.
+fn finish(s: &mut Session, indices: &mut HiddenIndices, strands: &mut [Strand]) -> Result<(), Error> {
+    while !strands.iter().all(Strand::is_done) {
+        exchange(s, indices, strands, false, Vec::new())?;
     }
     Ok(())
 }
 
-fn grow_cost(n: usize, tree: DpfShape) -> Cost {
-    (tree.top()..tree.depth()).fold(Cost::free(), |cost, level| {
-        cost.exchange(level_bytes(n), level_bytes(n)).work_at_both(Kernel::TreeMade, n << level)
-    })
+/// Exchanges `message`, and with it the messages of the next step of each of `strands` and, if `sums`, the server's
+/// for the shares of the indices. Returns the peer's in the place of `message`, which is as long.
+fn exchange(
+    s: &mut Session,
+    indices: &mut HiddenIndices,
+    strands: &mut [Strand],
+    sums: bool,
+    mut message: Vec<u8>,
+) -> Result<Vec<u8>, Error> {
+    let mut ends = vec![message.len()];
+    let mut strands: Vec<_> = strands.iter_mut().filter(|strand| !strand.is_done()).collect();
+    for strand in &mut strands {
+        strand.offer(indices, &mut message);
+        ends.push(message.len());
+    }
+    let mut expected = message.len();
+    match (sums, s.role()) {
+        (false, _) => {}
+        (true, Role::Server) => message.extend(indices.offer_sums()),
+        (true, Role::Client) => expected += indices.sum_bytes(),
+    }
+    let mut theirs = s.channel().exchange(GROW, &message, expected)?;
+    for (strand, part) in strands.iter_mut().zip(ends.windows(2)) {
+        strand.accept(indices, &theirs[part[0]..part[1]])?;
+    }
+    if sums && !s.is_server() {
+        indices.accept_sums(&theirs[ends[ends.len() - 1]..])?;
+    }
+    theirs.truncate(ends[0]);
+    Ok(theirs)
 }
 
-/// Additive shares of the indices whose bits `index` are shared by the choices of the OTs, which are spent.
-fn index_shares(
-    s: &mut Session,
-    how: Index,
-    index: &Bits,
-    sender: SenderKeys,
-    chosen: ChosenKeys,
-) -> Result<Vec<u64>, Error> {
-    let bits = how.bits() as usize;
-    let products = index_products(how, index.len() / bits);
-    let shares = match s.role() {
-        Role::Client => {
-            let message = s.channel().recv(INDEX, products.message_bytes())?;
-            chosen.decorrelate(&products, &message)?
-        }
-        Role::Server => {
-            let own: Vec<u64> = (0..index.len()).map(|i| index.get(i)).collect();
-            let (message, shares) = sender.correlate(&products, &own)?;
-            s.deliver(INDEX, message)?;
-            shares
-        }
-    };
-    // The exclusive-or of two bits is their sum minus twice their product.
-    let place = |place: usize, i: usize| index.get(i).wrapping_sub(shares[i] << 1) << how.weight(place as u32);
-    let item = |item: usize| (0..bits).fold(0u64, |sum, at| sum.wrapping_add(place(at, item * bits + at)));
-    Ok((0..index.len() / bits).map(|i| item(i) & mask(how.bits())).collect())
+/// Cost of random hidden indices and of [`grow`], or of their `strands` alone.
+fn grow_cost(n: usize, tree: Option<DpfShape>, weights: &[u32], strands: &[StrandShape]) -> Cost {
+    let ots = n * weights.len();
+    // A pad of both keys of the sender and of that of the receiver, once for an OT.
+    let mut cost = Cost::free().cots(Role::Server, ots).cots(Role::Client, ots).work_at_both(Kernel::Pad, 3 * ots);
+    let steps = strands.iter().map(|strand| strand.places.len()).max().unwrap_or(0);
+    let (top, rounds) = tree.map_or((0, 0), |tree| (tree.top(), 1 + tree.depth()));
+    for round in 0..steps.max(rounds as usize) {
+        let level = round as u32;
+        let of_tree = match tree {
+            Some(tree) if level == top => {
+                let ots = n * tree.top_ots();
+                cost = cost.cots(Role::Server, ots).cots(Role::Client, ots);
+                ots.div_ceil(8)
+            }
+            Some(_) if level < top => unit_bytes(n, round),
+            Some(_) if level < rounds => level_bytes(n),
+            _ => 0,
+        };
+        let bytes = of_tree + strands.iter().map(|strand| strand.bytes(n, round)).sum::<usize>();
+        let sums = if tree.is_some() && round == 0 { sum_bytes(n, weights) } else { 0 };
+        cost = cost.exchange(bytes, bytes + sums);
+        let words = strands.iter().map(|strand| strand.work(n, round)).sum();
+        cost = cost.work_at_both(Kernel::Word, words);
+    }
+    let Some(tree) = tree else { return cost };
+    // Nodes are hashed for the sums of their level and again for their children; a leaf once, and once for each block
+    // of bits.
+    let hashed = (1 << tree.top()) + (3 << tree.depth()) - (3 << tree.top()) + (tree.bit_blocks() << tree.depth());
+    cost.work_at_both(Kernel::TreeMade, n * hashed)
 }
 
 /// Shares of the payload of every input, from this party's low parts.

@@ -21,8 +21,7 @@ use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
 use super::{
-    BATCH_LEAVES, BIT_LEAVES_AT_ONCE, Index, TASK, entries, grow, grow_cost, index_cost, index_shares, open_bits,
-    open_inputs, placed, placed_cost, plant, plant_cost,
+    BATCH_LEAVES, Strand, StrandShape, TASK, grow, grow_cost, hidden_indices, open_bits, open_bits_cost, open_inputs,
 };
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
@@ -60,43 +59,41 @@ impl Correlation for Comparison {
     }
 
     fn batch(&self) -> usize {
-        batch_items(self.width as usize).min(BATCH_LEAVES >> tree(self.width).depth()).min(BIT_LEAVES_AT_ONCE)
+        batch_items(self.width as usize).min(BATCH_LEAVES >> tree(self.width).depth())
     }
 
     fn cost(&self, _: &mut Plans, n: usize) -> Result<Cost, Error> {
-        let (tree, ots) = (tree(self.width), n * self.width as usize);
-        let cost = Cost::free()
-            .cots(Role::Server, ots)
-            .cots(Role::Client, ots)
-            .then(plant_cost(n, tree))
-            .then(index_cost(Index { high: 0, low: self.width }, n))
-            .then(placed_cost(n, 1, 1, LEAF_BITS))
-            .then(grow_cost(n, tree))
+        let cost = grow_cost(n, Some(tree(self.width)), &self.weights(), &[self.leaf()])
             .work_at_both(Kernel::LeafWord, n << (LEAF_BITS - 6))
-            .then(opening::open_cost(n << LEAF_BITS, &[1]));
+            .then(open_bits_cost(n << LEAF_BITS));
         Ok(if n == 0 { Cost::free() } else { cost.offline() })
     }
 
     fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
-        let (tree, bits) = (tree(self.width), self.width as usize);
-        s.reserve(Role::Server, n * bits)?;
-        s.reserve(Role::Client, n * bits)?;
-        let sender = s.sender().random(n * bits)?;
-        let (index, chosen) = s.receiver().random(n * bits)?;
-        let mut trees = plant(s, tree, &index, self.width, (&sender, &chosen))?;
-        let masks = index_shares(s, Index { high: 0, low: self.width }, &index, sender, chosen)?;
-        let one = vec![u64::from(s.is_server()); n];
-        let leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
-        grow(s, &mut trees)?;
-        let corrections = open_bits(s, leaf, &trees.xor_leaves())?;
-        let keys = trees.finish(&corrections, &[])?;
-        Ok(entries(masks.into_iter(), &keys, tree))
+        let mut indices = hidden_indices(s, &self.weights(), n)?;
+        let mut leaf = [Strand::Unit(indices.unit(self.leaf().places))];
+        let trees = grow(s, tree(self.width), &mut indices, &mut leaf)?;
+        let [Strand::Unit(unit)] = leaf else { unreachable!("as made above") };
+        let corrections = open_bits(s, unit.words(), &trees.xor_leaves())?;
+        Ok(trees.finish(&indices.sums().collect::<Vec<_>>(), &corrections, &[])?)
+    }
+}
+
+impl Comparison {
+    /// log2 of what the bits of a mask count, the highest first.
+    fn weights(self) -> Vec<u32> {
+        (0..self.width).rev().collect()
+    }
+
+    /// The unit vector of a mask within its leaf.
+    fn leaf(self) -> StrandShape {
+        StrandShape { places: (self.width - LEAF_BITS) as usize..self.width as usize, words: None }
     }
 }
 
 fn tree(width: u32) -> DpfShape {
     assert!((MIN_WIDTH..=MAX_WIDTH).contains(&width), "comparison of {width} bits");
-    DpfShape::new(width - LEAF_BITS, 2, 64).expect("1..=8 levels")
+    DpfShape::of_bits(width - LEAF_BITS).expect("1..=8 levels")
 }
 
 /// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, by one of `correlations` a word.
