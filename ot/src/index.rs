@@ -367,7 +367,10 @@ impl UnitVectors {
         for vectors in self.words.chunks(GROUP * self.stride) {
             for entry in entries.clone() {
                 let bits = vectors[entry / 64..].iter().step_by(self.stride).map(|word| word >> (entry % 64) & 1);
-                writer.push((0..).zip(bits).fold(0, |row, (e, bit)| row | bit << e), vectors.len() as u32 / self.stride as u32);
+                writer.push(
+                    (0..).zip(bits).fold(0, |row, (e, bit)| row | bit << e),
+                    vectors.len() as u32 / self.stride as u32,
+                );
             }
         }
         writer.finish();

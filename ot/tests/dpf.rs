@@ -3,7 +3,7 @@
 use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use waggle_ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, level_bytes};
+use waggle_ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, Room, level_bytes};
 use waggle_ot::index::HiddenIndices;
 use waggle_ot::{ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
 
@@ -47,7 +47,7 @@ fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Party;
 
 /// A party's generation of trees.
 fn plant(shape: DpfShape, role: Role, party: Party) -> Result<(HiddenIndices, Generation), waggle_ot::OtError> {
-    let trees = Generation::new(shape, role, &party.indices, party.top)?;
+    let trees = Generation::new(shape, role, &party.indices, party.top, Room::default())?;
     Ok((party.indices, trees))
 }
 
@@ -114,7 +114,7 @@ fn check_shape<L: Lane + Into<u64>>(
         (0..beta_bits.len()).map(|i| beta_bits[i] ^ of_client[i] ^ of_server[i]).collect();
     let heads: Vec<u64> = (0..count as u64).map(|tree| tree << 7 | 3).collect();
     let entries: Vec<Vec<u64>> =
-        generation.into_iter().map(|g| g.finish(&heads, &corrections, &bit_corrections).unwrap()).collect();
+        generation.into_iter().map(|g| g.finish(&heads, &corrections, &bit_corrections).unwrap().0).collect();
     let keys: Vec<Vec<u64>> = entries
         .iter()
         .map(|entries| {

@@ -5,7 +5,7 @@ use fuzzing::{Corpus, memory};
 use net::{Channel, NetError, Role};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use waggle_ot::dpf::{DpfShape, Expander, Generation, level_bytes};
+use waggle_ot::dpf::{DpfShape, Expander, Generation, Room, level_bytes};
 use waggle_ot::index::HiddenIndices;
 use waggle_ot::{Bits, ChosenKeys, CotKind, CotShape, LookupShape, OtError, SenderKeys, SoftSpoken, dealer, setup};
 
@@ -178,7 +178,7 @@ fn fuzz_point_functions() {
         let weights: Vec<u32> = (0..depth).rev().collect();
         let (bits, top) = (dealt(TREES * depth as usize), dealt(TREES * shape.top_ots()));
         let indices = HiddenIndices::new(Role::Client, &weights, bits).expect("indices");
-        let mut trees = Generation::new(shape, Role::Client, &indices, top).expect("trees");
+        let mut trees = Generation::new(shape, Role::Client, &indices, top, Room::default()).expect("trees");
         while !trees.is_grown() {
             let mut offered = Vec::new();
             trees.offer(&indices, &mut offered);
@@ -189,7 +189,7 @@ fn fuzz_point_functions() {
             }
         }
         let corrections: Vec<u64> = rest.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let Some(entries) = typed(trees.finish(&[0; TREES], &corrections, &[])) else {
+        let Some((entries, _)) = typed(trees.finish(&[0; TREES], &corrections, &[])) else {
             return assert_ne!(corrections.len(), TREES * words);
         };
         let mut expander = Expander::new(shape, Role::Client);

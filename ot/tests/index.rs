@@ -39,7 +39,12 @@ fn run_unit(indices: &[HiddenIndices; 2], mut units: [UnitVectors; 2], count: us
     units
 }
 
-fn run_words(indices: &[HiddenIndices; 2], mut words: [PlacedWords; 2], size: [usize; 2], width: u32) -> [Vec<u64>; 2] {
+fn run_words(
+    indices: &[HiddenIndices; 2],
+    mut words: [PlacedWords; 2],
+    size: [usize; 2],
+    width: u32,
+) -> [Vec<u64>; 2] {
     let mut step = 0;
     while !words[0].is_done() {
         let messages: [Vec<u8>; 2] = std::array::from_fn(|i| {
@@ -96,7 +101,8 @@ fn shares_and_vectors_are_those_of_the_index() {
                     }
                 }
             }
-            for (per, width) in [(1, 64), (3, 32), (5, 41), (0, 9)].into_iter().take(if between > 0 { 1 } else { 0 }) {
+            for (per, width) in [(1, 64), (3, 32), (5, 41), (0, 9)].into_iter().take(if between > 0 { 1 } else { 0 })
+            {
                 let range = first..first + between;
                 let words: [Vec<u64>; 2] =
                     std::array::from_fn(|_| (0..count * per).map(|_| rng.next_u64() & mask(width)).collect());

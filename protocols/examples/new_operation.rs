@@ -112,7 +112,7 @@ impl Correlation for BitTriple {
         3
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         1 << 18
     }
 

@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 use crate::Error;
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
+use crate::options::Options;
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::work::Kernel;
@@ -26,8 +27,8 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     /// Words per unit that `role` keeps.
     fn words(&self, role: Role) -> usize;
 
-    /// The most units that are made at once, a bound on memory.
-    fn batch(&self) -> usize;
+    /// The most units that are made at once under `options`, a bound on memory.
+    fn batch(&self, options: &Options) -> usize;
 
     /// Messages and OTs of [`make`](Correlation::make), all of them `offline`.
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error>;
@@ -63,16 +64,15 @@ impl CorrelationKind {
         CorrelationKind(Arc::new(kind))
     }
 
-    pub(crate) fn batches(&self, units: usize) -> impl Iterator<Item = usize> + use<> {
-        let batch = self.batch().max(1);
+    pub(crate) fn batches(&self, units: usize, options: &Options) -> impl Iterator<Item = usize> + use<> {
+        let batch = self.batch(options).max(1);
         (0..units).step_by(batch).map(move |start| batch.min(units - start))
     }
 
     /// Cost of making `units` in these batches, and of putting them into a stock.
     pub(crate) fn batched_cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Cost::in_batches(units, self.batch().max(1), |size| {
-            Ok(self.cost(plans, size)?.then(self.moved(size).offline()))
-        })
+        let batch = self.batch(plans.options()).max(1);
+        Cost::in_batches(units, batch, |size| Ok(self.cost(plans, size)?.then(self.moved(size).offline())))
     }
 
     /// The work of putting `units` into a stock, or of taking them out.

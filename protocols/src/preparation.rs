@@ -145,7 +145,7 @@ impl TwoParty {
             match job {
                 Job::Units(kind, units) => {
                     let (mut made, mut units_made) = (done, 0);
-                    for batch in kind.batches(units) {
+                    for batch in kind.batches(units, session.options()) {
                         stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
                         made += kind.cost(session.plans(), batch)?.total_bytes();
                         units_made += batch;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use he::{EvaluationKeys, GaloisKeys, ParamSet, PublicKey, SecretKey};
 use net::{Channel, Phase, Role};
+use ot::dpf::Room;
 use ot::{OtReceiver, OtSender};
 use rand::rngs::StdRng;
 
@@ -29,6 +30,8 @@ pub struct Session {
     plans: Plans,
     rng: StdRng,
     options: Options,
+    /// Memory in which trees of point functions grew, for those to come.
+    room: Room,
     #[cfg(any(test, feature = "audit"))]
     pub(crate) audit: crate::audit::Audit,
 }
@@ -53,6 +56,16 @@ impl PeerKeys {
 }
 
 impl Session {
+    /// Memory for trees, as [`Self::keep_room`] left it.
+    pub(crate) fn take_room(&mut self) -> Room {
+        std::mem::take(&mut self.room)
+    }
+
+    /// Keeps the memory of trees.
+    pub(crate) fn keep_room(&mut self, room: Room) {
+        self.room = room;
+    }
+
     /// Sets up base OTs with the peer, which calls this with equal `options`. They are booked as `setup`.
     pub fn new(mut channel: Channel, options: Options) -> Result<Self, Error> {
         let mut rng: StdRng = rand::make_rng();
@@ -73,6 +86,7 @@ impl Session {
     ) -> Self {
         Session {
             options,
+            room: Room::default(),
             #[cfg(any(test, feature = "audit"))]
             audit: crate::audit::Audit::of(channel.role()),
             channel,

@@ -27,8 +27,12 @@ pub struct Generation {
     level: u32,
 }
 
+/// Memory of trees, which one generation leaves to the next: fresh memory would cost as much as their hashes.
+#[derive(Default)]
+pub struct Room(Vec<Trees>);
+
 /// A group of trees of one party.
-#[derive(ZeroizeOnDrop)]
+#[derive(Default, ZeroizeOnDrop)]
 struct Trees {
     /// The cipher key, which is public.
     #[zeroize(skip)]
@@ -53,6 +57,19 @@ struct Trees {
 }
 
 impl Trees {
+    /// Room for rows of `row` blocks, under the cipher key `key`; sums are zero.
+    fn resize(&mut self, shape: DpfShape, key: Block, row: usize) {
+        (self.key, self.row) = (key, row);
+        let grown = (shape.depth - shape.top()) as usize;
+        let sizes = [1 << shape.top(), grown, shape.room(), 1];
+        let rows = [&mut self.heads, &mut self.corrections, &mut self.nodes, &mut self.offered];
+        rows.into_iter().zip(sizes).for_each(|(rows, size)| rows.resize(size * row, Block::ZERO));
+        for (sums, size) in [(&mut self.sums, 1), (&mut self.set, 1), (&mut self.pads, shape.bit_blocks)] {
+            sums.clear();
+            sums.resize(size * row, Block::ZERO);
+        }
+    }
+
     /// The hash under the cipher key of the group.
     fn hash(&self) -> Permutation {
         Permutation::new(Kernels::Detected.simd(), self.key)
@@ -92,12 +109,14 @@ impl Generation {
     /// Starts from hidden indices, whose first `depth` places choose the leaf, the highest bit first. The OTs `top`
     /// in both directions are spent here, [`DpfShape::top_ots`] for every tree, in groups as those of `indices`:
     /// their choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without its
-    /// first entry. Errors: not as many OTs in both directions, or indices of fewer bits.
+    /// first entry. Trees take `room` as far as it goes. Errors: not as many OTs in both directions, or indices of
+    /// fewer bits.
     pub fn new(
         shape: DpfShape,
         role: Role,
         indices: &HiddenIndices,
         top: (SenderKeys, ChosenKeys),
+        Room(mut groups): Room,
     ) -> Result<Self, OtError> {
         let (depth, per, count) = (shape.depth as usize, shape.top_ots(), indices.len());
         if indices.places() < depth {
@@ -111,47 +130,35 @@ impl Generation {
             Role::Client => (indices.chosen.first, &indices.chosen.hash),
         };
         let (places, size) = (indices.places(), 1 << shape.top());
-        let (grown, grows) = ((shape.depth - shape.top()) as usize, shape.depth > shape.top());
-        let groups = Group::all(count)
-            .map(|group| {
-                let row = group.len.next_multiple_of(RUN);
-                let rows = |rows: usize| vec![Block::ZERO; rows * row];
-                let mut trees = Trees {
-                    key: Block::from_bytes(hasher.tree_key(first + group.row(places, 0).start as u64)),
-                    row,
-                    heads: rows(size),
-                    corrections: rows(grown),
-                    nodes: rows(shape.room()),
-                    sums: rows(1),
-                    set: rows(1),
-                    pads: rows(shape.bit_blocks),
-                    offered: rows(1),
-                };
-                // The entries of a unit vector add up to 1.
-                let (zeroth, others) = trees.nodes.split_at_mut(row);
-                zeroth[..group.len].fill(delta);
-                for (i, node) in others.chunks_exact_mut(row).take(per).enumerate() {
-                    let ots = group.row(per, i);
-                    let choices = top.1.choices.word(ots.start, group.len);
-                    let products = products(role, (&top.0, &top.1), ots, choices);
-                    for ((node, zeroth), product) in node.iter_mut().zip(zeroth.iter_mut()).zip(products) {
-                        *node = product;
-                        *zeroth ^= product;
-                    }
+        let grows = shape.depth > shape.top();
+        groups.resize_with(count.div_ceil(GROUP), Trees::default);
+        groups.par_iter_mut().zip(Group::all(count)).for_each(|(trees, group)| {
+            let row = group.len.next_multiple_of(RUN);
+            let key = Block::from_bytes(hasher.tree_key(first + group.row(places, 0).start as u64));
+            trees.resize(shape, key, row);
+            // The entries of a unit vector add up to 1.
+            let (zeroth, others) = trees.nodes.split_at_mut(row);
+            zeroth[..group.len].fill(delta);
+            for (i, node) in others.chunks_exact_mut(row).take(per).enumerate() {
+                let ots = group.row(per, i);
+                let choices = top.1.choices.word(ots.start, group.len);
+                let products = products(role, (&top.0, &top.1), ots, choices);
+                for ((node, zeroth), product) in node.iter_mut().zip(zeroth.iter_mut()).zip(products) {
+                    *node = product;
+                    *zeroth ^= product;
                 }
-                trees.heads.copy_from_slice(&trees.nodes[..size * row]);
-                if grows {
-                    let mut hashes = rows(size);
-                    trees.hash().tree_hash(&trees.heads, &mut hashes);
-                    for hashes in hashes.chunks_exact(row) {
-                        trees.sums.iter_mut().zip(hashes).for_each(|(sum, hash)| *sum ^= *hash);
-                    }
-                } else {
-                    trees.sum_leaves(shape, size, &[]);
+            }
+            trees.heads.copy_from_slice(&trees.nodes[..size * row]);
+            if grows {
+                let mut hashes = vec![Block::ZERO; size * row];
+                trees.hash().tree_hash(&trees.heads, &mut hashes);
+                for hashes in hashes.chunks_exact(row) {
+                    trees.sums.iter_mut().zip(hashes).for_each(|(sum, hash)| *sum ^= *hash);
                 }
-                trees
-            })
-            .collect();
+            } else {
+                trees.sum_leaves(shape, size, &[]);
+            }
+        });
         Ok(Generation { shape, role, count, groups, delta, level: shape.top() })
     }
 
@@ -211,9 +218,10 @@ impl Generation {
 
     /// Every tree with its group and its place there.
     fn each(&self) -> impl Iterator<Item = (&Trees, usize)> {
-        self.groups.iter().zip((0..self.count).step_by(GROUP)).flat_map(|(trees, first)| {
-            (0..GROUP.min(self.count - first)).map(move |e| (trees, e))
-        })
+        self.groups
+            .iter()
+            .zip((0..self.count).step_by(GROUP))
+            .flat_map(|(trees, first)| (0..GROUP.min(self.count - first)).map(move |e| (trees, e)))
     }
 
     /// After the last level: for every tree this party's shares of the words that beta has to be added to, modulo
@@ -260,9 +268,9 @@ impl Generation {
     }
 
     /// The keys, [`DpfShape::key_words`] each and behind a word of `heads`, with the final corrections that both
-    /// parties have opened: of the words, and of the bits if leaves have some. Errors: another number of corrections
-    /// or of heads.
-    pub fn finish(self, heads: &[u64], corrections: &[u64], bits: &[u64]) -> Result<Vec<u64>, OtError> {
+    /// parties have opened: of the words, and of the bits if leaves have some. Returns the trees' room, too. Errors:
+    /// another number of corrections or of heads.
+    pub fn finish(self, heads: &[u64], corrections: &[u64], bits: &[u64]) -> Result<(Vec<u64>, Room), OtError> {
         const LAST: &str = "dpf/final correction";
         let shape = self.shape;
         let (words, key_words, bit_words) = (shape.words, shape.key_words(), shape.bit_words());
@@ -289,7 +297,13 @@ impl Generation {
                 of_bits.copy_from_slice(&bits[(group * GROUP + e) * bit_words..][..bit_words]);
             }
         });
-        Ok(out)
+        Ok((out, Room(self.groups)))
+    }
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Room({} groups)", self.0.len())
     }
 }
 

@@ -41,7 +41,7 @@ mod shape;
 
 pub use crate::kernels::Lane;
 pub use expand::{BitSum, Expander};
-pub use generate::Generation;
+pub use generate::{Generation, Room};
 pub use shape::{BLOCK_BITS, DpfShape, GROUP, MOST_BIT_BLOCKS, TOP, level_bytes};
 
 use bits::cpu::wide;

@@ -114,13 +114,7 @@ pub(super) fn expand(
 
 /// [`leaves::grow_rows`].
 #[inline]
-pub(super) fn grow_rows(
-    pi: &Aes128Enc,
-    nodes: &mut [Block],
-    size: usize,
-    corrections: &[Block],
-    sums: &mut [Block],
-) {
+pub(super) fn grow_rows(pi: &Aes128Enc, nodes: &mut [Block], size: usize, corrections: &[Block], sums: &mut [Block]) {
     leaves::grow_rows(nodes, size, corrections, sums, |x, out| tree_hash(pi, x, out));
 }
 

@@ -32,7 +32,7 @@ use crate::ops::{
     truncate,
 };
 use crate::words::Words;
-use crate::{Error, Evaluation, FRAC, Gelu, Tensor};
+use crate::{Error, Evaluation, FRAC, Gelu, Options, Tensor};
 
 /// Largest error of [`gelu`] in either form.
 pub const MAX_GELU_ERROR: f64 = 2e-4;
@@ -269,10 +269,10 @@ impl Activation {
     }
 
     /// The cost of `n` entries, without the parts that the other form has as well.
-    fn cost(&self, function: &Function, n: usize) -> Cost {
+    fn cost(&self, options: &Options, function: &Function, n: usize) -> Cost {
         let width = COMPARED_WIDTH - (FRAC - self.form.compared_frac);
         let how = Truncation { width: function.out_width(), shift: function.out_frac() - FRAC, out: 64 };
-        compare::cost(n, self.thresholds.len(), width).then(function.cost(n)).then(truncate::cost(n, how))
+        compare::cost(n, self.thresholds.len(), width).then(function.cost(options, n)).then(truncate::cost(n, how))
     }
 }
 
@@ -285,7 +285,9 @@ pub(super) fn choose<B: Abb>(b: &B, entries: usize, fitted: impl Fn(Evaluation) 
     match b.evaluation() {
         Evaluation::Activations => {
             let [lookup, masked] = [Evaluation::Lookup, Evaluation::Masked].map(fitted);
-            let time = |(activation, function): &Fitted| b.options().wire_time(&activation.cost(function, entries));
+            let time = |(activation, function): &Fitted| {
+                b.options().wire_time(&activation.cost(b.options(), function, entries))
+            };
             if time(&lookup) <= time(&masked) { lookup } else { masked }
         }
         only => fitted(only),

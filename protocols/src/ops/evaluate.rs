@@ -72,12 +72,12 @@ impl Function {
         }
     }
 
-    /// The cost of `n` entries, their correlations included.
-    pub fn cost(&self, n: usize) -> Cost {
+    /// The cost of `n` entries under `options`, their correlations included.
+    pub fn cost(&self, options: &Options, n: usize) -> Cost {
         let prepared = match &self.method {
             Method::Lookup(_) => Cost::free(),
-            Method::Masked(table) => fss::prepare_cost(&table.shape(), n),
-            Method::Ladder(ladder) => ladder::prepare_cost(&ladder.shape(), n),
+            Method::Masked(table) => fss::prepare_cost(&table.shape(), options, n),
+            Method::Ladder(ladder) => ladder::prepare_cost(&ladder.shape(), options, n),
         };
         prepared.then(self.online_cost(n))
     }

@@ -122,7 +122,7 @@ impl Correlation for Triple {
         batch * (m * k + k * n + m * n)
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         1
     }
 

@@ -149,7 +149,7 @@ impl Correlation for RowProduct {
         2 * self.n + 1
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         ((1 << 16) / self.n).max(1)
     }
 

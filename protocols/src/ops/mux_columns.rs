@@ -98,7 +98,7 @@ impl Correlation for Selection {
         self.item_words()
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         batch_items(self.widths.len() * (self.words + 1))
     }
 

@@ -86,7 +86,7 @@ impl Correlation for MaskedRow {
     }
 
     /// Many rows share the work on the matrix. Their number bounds the memory.
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         ((1 << 21) / self.inputs.max(1)).clamp(1, 128)
     }
 

@@ -93,7 +93,7 @@ impl Correlation for Squares {
         self.n + 1
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         ((1 << 16) / self.n).max(1)
     }
 

@@ -119,7 +119,7 @@ impl Correlation for Wrap {
         1
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         BATCH_OTS
     }
 

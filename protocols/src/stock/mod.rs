@@ -140,7 +140,7 @@ impl Stock {
         let Need { kind, units } = need;
         let words = kind.words(session.role());
         let held = self.queues.get(kind).map_or(0, |queue| queue.len() / words);
-        for batch in kind.batches(units.saturating_sub(held)) {
+        for batch in kind.batches(units.saturating_sub(held), session.options()) {
             self.fill(session, kind, batch, matrix)?;
         }
         let Some(queue) = self.queues.get_mut(kind) else { return Ok(Zeroizing::default()) };

@@ -126,12 +126,12 @@ impl Correlation for LadderShape {
         self.correlation_words()
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, _: &Options) -> usize {
         batch_items(self.choice_words().max(self.rungs))
     }
 
-    fn cost(&self, _: &mut Plans, n: usize) -> Result<Cost, Error> {
-        Ok(prepare_cost(self, n))
+    fn cost(&self, plans: &mut Plans, n: usize) -> Result<Cost, Error> {
+        Ok(prepare_cost(self, plans.options(), n))
     }
 
     fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
@@ -270,8 +270,8 @@ impl Ladder {
 }
 
 /// Cost of a batch of `n` correlations.
-pub(crate) fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
-    let rungs = super::prepare_cost(&shape.rung(), n * shape.rungs);
+pub(crate) fn prepare_cost(shape: &LadderShape, options: &Options, n: usize) -> Cost {
+    let rungs = super::prepare_cost(&shape.rung(), options, n * shape.rungs);
     if shape.rungs == 1 || n == 0 {
         return rungs;
     }

@@ -59,8 +59,10 @@ const GROW: &str = "masked/keys";
 /// Step of the message that opens the corrections of leaves' bits.
 const BITS: &str = "masked/bits";
 
-/// Leaves of the trees that grow at once, a bound on memory: 64 MiB of nodes.
-const BATCH_LEAVES: usize = 1 << 23;
+/// Leaves of the trees that grow at once: their nodes, 8 MiB, stay in the caches. Over a slow link the exchanges of a
+/// batch take longer than its work, so batches are larger.
+const BATCH_LEAVES: usize = 1 << 19;
+const SLOW_BATCH_LEAVES: usize = 1 << 22;
 
 /// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
 const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
@@ -150,16 +152,16 @@ impl Correlation for FssShape {
         self.correlation_words()
     }
 
-    fn batch(&self) -> usize {
+    fn batch(&self, options: &Options) -> usize {
         let ots = match self.payload {
             Payload::One | Payload::Line | Payload::Parabola => self.hidden_bits(),
             Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
         };
-        batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1))
+        batch(self.tree(), ots, options)
     }
 
-    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Ok(prepare_cost(self, units))
+    fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
+        Ok(prepare_cost(self, plans.options(), units))
     }
 
     fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
@@ -167,10 +169,16 @@ impl Correlation for FssShape {
     }
 }
 
+/// Inputs of a batch, each with a tree and `ots` OTs.
+fn batch(tree: DpfShape, ots: u32, options: &Options) -> usize {
+    let leaves = if options.slow_link() { SLOW_BATCH_LEAVES } else { BATCH_LEAVES };
+    batch_items(ots as usize).min((leaves >> tree.depth()).max(1))
+}
+
 /// Correlations for `n` inputs, [`FssShape::correlation_words`] each, usable in any order; booked as `offline`.
 pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(n * shape.correlation_words());
-    let batch = shape.batch();
+    let batch = shape.batch(s.options());
     s.offline(|s| {
         for start in (0..n).step_by(batch) {
             out.extend(prepare_batch(s, shape, batch.min(n - start))?);
@@ -179,8 +187,8 @@ pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, 
     })
 }
 
-pub(crate) fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
-    batched_cost(n, shape.batch(), |n| prepare_batch_cost(shape, n)).offline()
+pub(crate) fn prepare_cost(shape: &FssShape, options: &Options, n: usize) -> Cost {
+    batched_cost(n, shape.batch(options), |n| prepare_batch_cost(shape, n)).offline()
 }
 
 fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
@@ -207,10 +215,8 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     let payload = payload(s, shape, &low)?;
     let mut indices = hidden_indices(s, &shape.weights(), n)?;
     let [within, cells] = [0, 1].map(|strand| shape.strands()[strand].places.clone());
-    let mut strands = [
-        Strand::Words(indices.place(within, payload, shape.width)),
-        Strand::Unit(indices.unit(cells.clone())),
-    ];
+    let mut strands =
+        [Strand::Words(indices.place(within, payload, shape.width)), Strand::Unit(indices.unit(cells.clone()))];
     let trees = grow(s, tree, &mut indices, &mut strands)?;
     let [Strand::Words(leaf), Strand::Unit(unit)] = strands else { unreachable!("as made above") };
     let mut leaf = leaf.into_words();
@@ -231,7 +237,9 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     let bits = if cells.is_empty() { vec![] } else { open_bits(s, unit.words(), &trees.bit_leaves())? };
     let masks: Vec<u64> =
         indices.sums().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low)).collect();
-    Ok(trees.finish(&masks, &corrections, &bits)?)
+    let (entries, room) = trees.finish(&masks, &corrections, &bits)?;
+    s.keep_room(room);
+    Ok(entries)
 }
 
 /// Opens bits, 64 in every word, masked by those of `pads`.
@@ -339,7 +347,7 @@ fn grow(
     let (choices, chosen) = s.receiver().choose(&unit.rows(1..1 << tree.top()))?;
     let theirs = exchange(s, indices, strands, false, choices)?;
     let sender = s.sender().accept(ots, &theirs)?;
-    let mut trees = Generation::new(tree, s.role(), indices, (sender, chosen))?;
+    let mut trees = Generation::new(tree, s.role(), indices, (sender, chosen), s.take_room())?;
     while !trees.is_grown() {
         let mut message = Vec::new();
         trees.offer(indices, &mut message);

@@ -21,10 +21,9 @@ use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
 use super::{
-    BATCH_LEAVES, Strand, StrandShape, TASK, grow, grow_cost, hidden_indices, open_bits, open_bits_cost, open_inputs,
+    Strand, StrandShape, TASK, batch, grow, grow_cost, hidden_indices, open_bits, open_bits_cost, open_inputs,
 };
 use crate::operation::prelude::*;
-use crate::ops::batch_items;
 use crate::wire::opening;
 
 /// Bits of the index within a leaf.
@@ -58,8 +57,8 @@ impl Correlation for Comparison {
         1 + tree(self.width).key_words()
     }
 
-    fn batch(&self) -> usize {
-        batch_items(self.width as usize).min(BATCH_LEAVES >> tree(self.width).depth())
+    fn batch(&self, options: &Options) -> usize {
+        batch(tree(self.width), self.width, options)
     }
 
     fn cost(&self, _: &mut Plans, n: usize) -> Result<Cost, Error> {
@@ -75,7 +74,9 @@ impl Correlation for Comparison {
         let trees = grow(s, tree(self.width), &mut indices, &mut leaf)?;
         let [Strand::Unit(unit)] = leaf else { unreachable!("as made above") };
         let corrections = open_bits(s, unit.words(), &trees.xor_leaves())?;
-        Ok(trees.finish(&indices.sums().collect::<Vec<_>>(), &corrections, &[])?)
+        let (entries, room) = trees.finish(&indices.sums().collect::<Vec<_>>(), &corrections, &[])?;
+        s.keep_room(room);
+        Ok(entries)
     }
 }
 
