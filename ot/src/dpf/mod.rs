@@ -13,9 +13,13 @@
 //! control bits apart, so the lowest bit is dropped in the direction where the server sends OTs.
 //!
 //! *Departure.* The first [`TOP`] levels are not grown. Let the parties hold XOR shares of the unit vector e of those
-//! bits of R. Correlated OTs with its entries as choices are shares of e_i Delta, and those are nodes. So a node
-//! costs an OT in each direction, instead of a block each way for a level: 10 bytes for three levels instead of 64
-//! (silent OT). The proof asks of a node only that the parties' blocks agree off the path and differ by Delta on it.
+//! bits of R ([`crate::index`]). Correlated OTs with its entries as choices are shares of e_i Delta, and those are
+//! nodes. So a node costs an OT in each direction, instead of a block each way for a level: 10 bytes for three levels
+//! instead of 64 (silent OT). The proof asks of a node only that the parties' blocks agree off the path and differ by
+//! Delta on it.
+//!
+//! **Groups.** [`GROUP`] trees grow side by side, so that every step is a loop over rows of blocks, and share a public
+//! key of the cipher.
 //!
 //! **The final correction** is sign (beta - sum of the server's leaves + sum of the client's), where sign = 1 - 2 t
 //! and t is the client's control bit at R. The parties' control bits differ only at R, so each party's number of set
@@ -30,7 +34,7 @@
 //! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)` (Guo et al., eprint 2019/074; bound in `hash.rs`), with
 //! pi = AES-128 under a public key that changes every [`GROUP`] keys. The hash of a node under a tweak is used once.
 //! Blocks of the OTs themselves leave a party only inside such sums, so their pads, under other keys of the cipher,
-//! stay as good as before.
+//! stay as good as before. This holds whatever the pads mask, the vectors of the same indices among it.
 //!
 //! **A key contains the party's Delta**: the nodes that it begins with add up to it. Who reads one key can compute
 //! all that the party's OT sender hides. Keep keys as the pools are kept.

@@ -21,9 +21,11 @@
 //! - (1, rho, rho^2), where the cross term of rho^2 is a product of two private numbers (Gilboa, CRYPTO 1999);
 //! - a power e^-rho, which takes a product and a truncation.
 //!
-//! As a leaf of the tree has room for several windows, multiplexers by the last bits of R choose within it;
-//! multiplexers by the first bits make the trees' first levels. A further level is one exchange. The sign of the
-//! final correction is a multiplexer.
+//! As a leaf of the tree has room for several windows, the payload is placed within it by the last bits of R; a unit
+//! vector of the first bits makes the trees' first levels, and one of the cell's bits their [`tails`]. All of these
+//! come from the OTs of R's bits themselves ([`ot::index`]). A further level is one exchange, and a step of the
+//! vectors goes with it: a batch of keys takes ten to fifteen exchanges. The sign of the final correction is a
+//! multiplexer.
 //!
 //! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas:
 //! that of the table. Powers: a payload is off by less than a unit in its last place.
