@@ -176,6 +176,12 @@ fn functions(c: &mut Criterion<Processor>) {
         (0.5 - x / f64::from(1 << FRAC) + 46.0 * std::f64::consts::LN_2).exp()
     });
 
+    // Of all differences of scores, see `exp_to_zero`.
+    let decay = FssTable::decay(10, FRAC, 0.5, 17, [17, 22], 43);
+    evaluated(&mut group, "decay", &Function::masked(decay, 39), &words(1000 << FRAC), |x| {
+        (0.5 - x / f64::from(1 << FRAC) + 39.0 * std::f64::consts::LN_2).exp()
+    });
+
     let lengths = Lengths::equal(128, COUNT / 128);
     let x = words(1 << 10);
     let two_phases = Options { preprocess: true, ..Options::default() };

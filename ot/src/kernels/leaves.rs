@@ -150,13 +150,15 @@ pub(super) fn grow_rows(
     hash: impl Fn(&[Block], &mut [Block]),
 ) {
     let row = corrections.len();
-    let (mut parents, mut hashes) = ([Block::ZERO; GROUP], [Block::ZERO; GROUP]);
-    let (parents, hashes) = (&mut parents[..row], &mut hashes[..row]);
+    let (mut first, mut hashes) = ([Block::ZERO; GROUP], [Block::ZERO; GROUP]);
+    let hashes = &mut hashes[..row];
+    first[..row].copy_from_slice(&nodes[..row]);
     sums.fill(Block::ZERO);
-    // From the end: children take no place of a parent to come.
+    // From the end: children take no place of a parent to come. The first row is its own child's place.
     for parent in (0..size).rev() {
-        parents.copy_from_slice(&nodes[parent * row..][..row]);
-        let children = &mut nodes[2 * parent * row..][..2 * row];
+        let (before, children) = nodes.split_at_mut(2 * parent * row);
+        let parents = if parent == 0 { &first[..row] } else { &before[parent * row..][..row] };
+        let children = &mut children[..2 * row];
         family(parents, corrections, children, &hash);
         for children in children.chunks_exact(row) {
             hash(children, hashes);

@@ -145,13 +145,15 @@ pub(super) fn grow_rows<W: Wide, const S: usize>(
     sums: &mut [Block],
 ) {
     let row = corrections.len();
-    let mut parents = [Block::ZERO; GROUP];
+    let mut first = [Block::ZERO; GROUP];
+    first[..row].copy_from_slice(&nodes[..row]);
     sums.fill(Block::ZERO);
-    // From the end: children take no place of a parent to come.
+    // From the end: children take no place of a parent to come. The first row is its own child's place.
     for parent in (0..size).rev() {
-        parents[..row].copy_from_slice(&nodes[parent * row..][..row]);
-        let children = &mut nodes[2 * parent * row..][..2 * row];
-        family::<W, S>(w, pi, &parents[..row], corrections, children);
+        let (before, children) = nodes.split_at_mut(2 * parent * row);
+        let parents = if parent == 0 { &first[..row] } else { &before[parent * row..][..row] };
+        let children = &mut children[..2 * row];
+        family::<W, S>(w, pi, parents, corrections, children);
         for children in children.chunks_exact(row) {
             for at in (0..row).step_by(S * W::BLOCKS) {
                 let (hashes, _) = hashes::<W, S>(w, pi, &children[at..]);
