@@ -5,7 +5,7 @@
 //! chunks in between lie in the stock's [`Spill`], a file without a name in the system's directory for temporary
 //! files. The file vanishes with the process, however that ends.
 //!
-//! The words are as secret as the session's memory. Each chunk is encrypted by ChaCha20 under its own key, which is
+//! The words are as secret as the session's memory. Each chunk is encrypted by AES-128 in counter mode under its own key, which is
 //! used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the ciphertext stay
 //! in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks. Nothing but
 //! what was written is ever taken back.
@@ -20,8 +20,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use chacha20::ChaCha20;
-use chacha20::cipher::{KeyIvInit, StreamCipher};
+use aes::Aes128Enc;
+use ctr::Ctr64LE;
+use ctr::cipher::{KeyIvInit, StreamCipher};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use rayon::prelude::*;
@@ -136,7 +137,7 @@ impl Drop for Place {
 /// A chunk in the file: [`CHUNK_WORDS`] words.
 struct Chunk {
     /// Boxed, so that moving leaves no copy. Fields are dropped in order: it is wiped before the place is free.
-    key: Box<Zeroizing<[u8; 32]>>,
+    key: Box<Zeroizing<[u8; 16]>>,
     /// Of the bytes in the file.
     hash: blake3::Hash,
     place: Place,
@@ -153,7 +154,7 @@ impl Spill {
         for words in words.chunks(GROUP * CHUNK_WORDS) {
             let mut chunks = Vec::with_capacity(GROUP);
             for _ in 0..words.len() / CHUNK_WORDS {
-                let mut key = Box::new(Zeroizing::new([0; 32]));
+                let mut key = Box::new(Zeroizing::new([0; 16]));
                 SysRng.try_fill_bytes(&mut **key).map_err(io::Error::other)?;
                 chunks.push(Chunk { key, hash: blake3::Hash::from_bytes([0; 32]), place: Place::take(&self.places) });
             }
@@ -196,8 +197,8 @@ impl Spill {
 }
 
 /// A key encrypts one chunk only, so the nonce may be the same for all.
-fn cipher(key: &[u8; 32]) -> ChaCha20 {
-    ChaCha20::new(key.into(), &[0; 12].into())
+fn cipher(key: &[u8; 16]) -> Ctr64LE<Aes128Enc> {
+    Ctr64LE::new(key.into(), &[0; 16].into())
 }
 
 /// A queue of words, each of which comes out once. All calls must pass the spill of the same stock.
