@@ -112,7 +112,7 @@ pub fn unit_bytes(count: usize, step: usize) -> usize {
 
 /// Bytes of a message of step `step` of placing `words` words of `width` bits by `count` indices.
 pub fn placed_bytes(count: usize, step: usize, words: usize, width: u32) -> usize {
-    bytes_for((count * words) as u128 * u128::from(width) << step)
+    bytes_for(((count * words) as u128 * u128::from(width)) << step)
 }
 
 impl HiddenIndices {

@@ -43,6 +43,7 @@ pub mod tails;
 pub mod threshold;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use ot::Bits;
 use ot::dpf::{BLOCK_BITS, DpfShape, Expander, Generation, Lane, level_bytes};
@@ -61,10 +62,13 @@ const GROW: &str = "masked/keys";
 /// Step of the message that opens the corrections of leaves' bits.
 const BITS: &str = "masked/bits";
 
-/// Leaves of the trees that grow at once: their nodes, 8 MiB, stay in the caches. Over a slow link the exchanges of a
-/// batch take longer than its work, so batches are larger.
-const BATCH_LEAVES: usize = 1 << 19;
-const SLOW_BATCH_LEAVES: usize = 1 << 22;
+/// Leaves of the trees that grow at once: their nodes, 16 MiB, stay in the caches. Where the exchanges of a batch take
+/// longer than its work, batches are larger.
+const BATCH_LEAVES: usize = 1 << 20;
+const FAR_BATCH_LEAVES: usize = 1 << 22;
+
+/// Round trips from which on the exchanges of a batch take longer than its work.
+const FAR: Duration = Duration::from_millis(1);
 
 /// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
 const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
@@ -173,7 +177,8 @@ impl Correlation for FssShape {
 
 /// Inputs of a batch, each with a tree and `ots` OTs.
 fn batch(tree: DpfShape, ots: u32, options: &Options) -> usize {
-    let leaves = if options.slow_link() { SLOW_BATCH_LEAVES } else { BATCH_LEAVES };
+    let far = options.slow_link() || options.link.round_trip >= FAR;
+    let leaves = if far { FAR_BATCH_LEAVES } else { BATCH_LEAVES };
     batch_items(ots as usize).min((leaves >> tree.depth()).max(1))
 }
 
