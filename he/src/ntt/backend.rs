@@ -2,6 +2,7 @@
 
 use crate::modulus::Modulus;
 use std::fmt::Debug;
+use zeroize::Zeroizing;
 
 /// Coefficients that one word vector of [`NttBackend::matmul`] holds.
 pub(crate) const LANES: usize = 8;
@@ -72,6 +73,19 @@ pub trait NttBackend: Send + Sync + Debug {
     /// Words of a weight in the form that [`Self::matmul`] takes.
     fn weight_words(&self) -> usize {
         1
+    }
+
+    /// One row of weights: [`Self::fwd_factor`] of every tile's, in the form of [`Self::matmul`]. `signed` has the
+    /// coefficients one after another, of each those of all `TILES` tiles. Of `scratch`, which may hold anything,
+    /// every tile has as many words as there are points. The weights of point y go to `out[y * pitch ..]`.
+    fn weigh(&self, signed: &[i64], scratch: &mut [u64], out: &mut [u64], pitch: usize) {
+        let points = scratch.len() / TILES;
+        let mut own = Zeroizing::new(vec![0; signed.len() / TILES]);
+        for (tile, poly) in scratch.chunks_exact_mut(points).enumerate() {
+            own.iter_mut().zip(signed[tile..].iter().step_by(TILES)).for_each(|(own, &x)| *own = x);
+            self.fwd_factor(poly, &own);
+        }
+        self.interleave(scratch, points, out, pitch);
     }
 
     /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to `TILES`
