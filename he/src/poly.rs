@@ -60,10 +60,7 @@ impl Params {
 
     /// `poly += signed`, coefficients below every prime in absolute value.
     pub(crate) fn add_small(&self, poly: &mut [u64], signed: &[i64]) {
-        self.each(poly, |l, x| {
-            let p = l.modulus();
-            x.iter_mut().zip(signed).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
-        });
+        self.each(poly, |l, x| l.ntt().add_signed(x, signed));
     }
 
     /// `x = x y` in the transformed domain.

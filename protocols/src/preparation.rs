@@ -71,6 +71,14 @@ impl Job<'_> {
         ledger.leave();
     }
 
+    /// The units of it that are made first.
+    fn first_batch(&self) -> Option<(CorrelationKind, usize)> {
+        match self {
+            Job::Units(kind, units) => kind.batches(*units).next().map(|batch| ((*kind).clone(), batch)),
+            Job::Operand(..) | Job::Cots(..) => None,
+        }
+    }
+
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
             Job::Units(kind, units) => kind.batched_cost(plans, *units),
@@ -139,13 +147,18 @@ impl TwoParty {
         let (mut done, mut worked) = (0, 0.0);
         tell(done, worked);
         session.channel().ledger_mut().enter(SCOPE);
-        for (job, cost) in costs {
+        let mut costs = costs.into_iter().peekable();
+        while let Some((job, cost)) = costs.next() {
             session.channel().ledger_mut().enter(job.scope());
             let job_seconds = seconds_of(&job, &cost);
             match job {
                 Job::Units(kind, units) => {
                     let (mut made, mut units_made) = (done, 0);
-                    for batch in kind.batches(units) {
+                    let after = costs.peek().and_then(|(job, _)| job.first_batch());
+                    let mut batches = kind.batches(units).peekable();
+                    while let Some(batch) = batches.next() {
+                        let next = batches.peek().map(|batch| (kind.clone(), *batch));
+                        session.announce(next.or_else(|| after.clone()));
                         stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
                         made += kind.cost(session.plans(), batch)?.total_bytes();
                         units_made += batch;

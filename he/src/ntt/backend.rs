@@ -57,6 +57,12 @@ pub trait NttBackend: Send + Sync + Debug {
         self.fwd(out);
     }
 
+    /// `x[i] = x[i] + e[i] mod p` for residues x and numbers e in `(-p, p)`.
+    fn add_signed(&self, x: &mut [u64], e: &[i64]) {
+        let p = self.modulus();
+        x.iter_mut().zip(e).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
+    }
+
     /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
     fn inv(&self, poly: &mut [u64]);
 

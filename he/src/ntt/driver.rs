@@ -479,6 +479,15 @@ pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64
     }
 }
 
+/// [`NttBackend::add_signed`].
+#[inline(always)]
+pub(super) fn add_signed<K: Kernel>(k: K, tables: &Tables<K::Word>, x: &mut [u64], e: &[i64]) {
+    assert!(x.len() == tables.n && e.len() == tables.n);
+    for (x, e) in x.as_chunks_mut().0.iter_mut().zip(e.as_chunks().0) {
+        k.store(x, k.finish(k.add(k.read(k.load(x)), k.signed(e))));
+    }
+}
+
 /// [`NttBackend::pointwise`].
 #[inline(always)]
 pub(super) fn pointwise<K: Kernel>(k: K, tables: &Tables<K::Word>, a: &mut [u64], b: &[u64]) {
@@ -563,6 +572,7 @@ macro_rules! backend {
                 fn fwd_signed(out: &mut [u64], signed: &[i64]) = driver::forward_signed;
                 fn fwd_factor(out: &mut [u64], signed: &[i64]) = driver::forward_factor;
                 fn weigh(signed: &[i64], scratch: &mut [u64], out: &mut [u64], pitch: usize) = driver::weigh;
+                fn add_signed(x: &mut [u64], e: &[i64]) = driver::add_signed;
                 fn inv(poly: &mut [u64]) = driver::inverse;
                 fn factor(poly: &mut [u64]) = driver::factor;
                 fn butterfly(x: &mut [u64], y: &mut [u64], m: &[u64]) = driver::butterfly;

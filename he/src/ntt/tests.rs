@@ -87,6 +87,9 @@ fn backends_agree_to_the_bit() {
                     let mut from_signed = vec![0; n];
                     ntt.fwd_signed(&mut from_signed, &signed);
                     assert_eq!(from_signed, forward);
+                    let mut sum = forward.clone();
+                    ntt.add_signed(&mut sum, &signed);
+                    assert!((0..n).all(|i| sum[i] == ntt.modulus().add(forward[i], input[i])));
                     let (mut factor, mut from_factor) = (forward.clone(), vec![0; n]);
                     ntt.factor(&mut factor);
                     ntt.fwd_factor(&mut from_factor, &signed);
