@@ -5,8 +5,8 @@ use net::{Phase, Role};
 use planner::Planner;
 use waggle_protocols::ops::{Linear, Matmul, Mul, MulRows, SumSquares, Truncation};
 use waggle_protocols::{
-    Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, Needs, Operand, OperandId, OperandKind, Options, Shape,
-    LINEAR_WIDTH, Tensor, WeightSpec,
+    Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Needs, Operand, OperandId, OperandKind,
+    Options, Shape, Tensor, WeightSpec,
 };
 
 use super::{Function, TWO_PHASES, cached, own, run, share};
