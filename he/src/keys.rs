@@ -30,6 +30,8 @@ pub struct PublicKey {
     /// Both halves, transformed.
     b: Poly,
     a: Poly,
+    /// The same as factors.
+    factors: [Poly; 2],
 }
 
 impl fmt::Debug for PublicKey {
@@ -52,7 +54,7 @@ impl SecretKey {
         let a = params.uniform(&seed, Label::PublicKey, 0);
         let mut b = Zeroizing::new(params.transform_signed(&small, SMALL_BITS));
         key.sub_mask(&a, &mut b);
-        (key, PublicKey { set, seed, b: std::mem::take(&mut *b), a })
+        (key, PublicKey::new(set, seed, std::mem::take(&mut *b), a))
     }
 
     /// The parameter set of this key.
@@ -95,6 +97,12 @@ impl SecretKey {
 }
 
 impl PublicKey {
+    fn new(set: ParamSet, seed: [u8; SEED_BYTES], b: Poly, a: Poly) -> Self {
+        let mut factors = [b.clone(), a.clone()];
+        factors.iter_mut().for_each(|half| set.params().factor(half));
+        Self { set, seed, b, a, factors }
+    }
+
     /// The parameter set of this key.
     pub fn set(&self) -> ParamSet {
         self.set
@@ -120,7 +128,7 @@ impl PublicKey {
         let params = set.params();
         let (seed, rest) = split_seed(bytes, MESSAGE)?;
         let b = params.unpack(rest, 1, MESSAGE)?;
-        Ok(Self { set, seed, b, a: params.uniform(&seed, Label::PublicKey, 0) })
+        Ok(Self::new(set, seed, b, params.uniform(&seed, Label::PublicKey, 0)))
     }
 
     /// Adds a fresh encryption of zero to a transformed ciphertext and returns it to coefficients:
@@ -129,11 +137,10 @@ impl PublicKey {
         let params = self.set.params();
         let mut small = Zeroizing::new(vec![0; params.degree()]);
         stream.ternary(&mut small);
-        let u = Zeroizing::new(params.transform_signed(&small, SMALL_BITS));
-        for (c, key) in [(&mut ciphertext.c0, &self.b), (&mut ciphertext.c1, &self.a)] {
-            let mut product = Zeroizing::new(u.to_vec());
-            params.pointwise(&mut product, key);
-            params.add(c, &product);
+        let mut u = Zeroizing::new(vec![0; params.words()]);
+        params.factor_signed(&small, SMALL_BITS, &mut u);
+        for (c, key) in [&mut ciphertext.c0, &mut ciphertext.c1].into_iter().zip(&self.factors) {
+            params.dot(c, &[&u], &[key]);
             params.inv(c);
             stream.errors(&mut small);
             params.add_small(c, &small);

@@ -17,15 +17,15 @@ pub(crate) type Poly = Vec<u64>;
 pub(crate) const SMALL_BITS: u32 = 5;
 
 impl Limb {
-    /// [`crate::NttBackend::fwd_factor`] of coefficients of at most `bits` bits and a sign.
-    pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
+    /// Hands coefficients of at most `bits` bits and a sign, reduced if need be, to `see`.
+    pub(crate) fn reduced(&self, signed: &[i64], bits: u32, see: impl FnOnce(&[i64])) {
         let p = self.modulus();
         if bits < p.bits() {
-            self.ntt().fwd_factor(out, signed);
+            see(signed);
         } else {
             let residues: Zeroizing<Vec<i64>> =
                 Zeroizing::new(signed.iter().map(|&s| p.reduce_signed(s) as i64).collect());
-            self.ntt().fwd_factor(out, &residues);
+            see(&residues);
         }
     }
 }
@@ -60,10 +60,7 @@ impl Params {
 
     /// `poly += signed`, coefficients below every prime in absolute value.
     pub(crate) fn add_small(&self, poly: &mut [u64], signed: &[i64]) {
-        self.each(poly, |l, x| {
-            let p = l.modulus();
-            x.iter_mut().zip(signed).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
-        });
+        self.each(poly, |l, x| l.ntt().add_signed(x, signed));
     }
 
     /// `x = x y` in the transformed domain.
@@ -113,7 +110,7 @@ impl Params {
     /// [`Self::transform_signed`] into `out`, as a factor. Coefficients that are not given are zero; the
     /// number of the others is a multiple of 64.
     pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
-        self.each(out, |l, x| l.factor_signed(signed, bits, x));
+        self.each(out, |l, x| l.reduced(signed, bits, |signed| l.ntt().fwd_factor(x, signed)));
     }
 
     /// Turns a transformed polynomial into a factor; see [`crate::NttBackend::factor`].

@@ -37,6 +37,13 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     /// `matrix` is the server's, if the kind depends on one.
     fn make(&self, session: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error>;
 
+    /// Begins the part of the next [`make`](Correlation::make) of so many units that sends and receives nothing, if
+    /// there is one, beside the thread of the session.
+    fn begin(&self, session: &mut Session, units: usize) -> Result<(), Error> {
+        let _ = (session, units);
+        Ok(())
+    }
+
     /// Name of the weight whose matrix [`make`](Correlation::make) needs.
     fn weight(&self) -> Option<&str> {
         None

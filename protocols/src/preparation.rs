@@ -14,7 +14,7 @@ use crate::plans::Plans;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
 use crate::two_party::TwoParty;
 use crate::work::{Kernel, Rates, Work};
-use crate::{Error, OperandId};
+use crate::{Error, OperandId, Options};
 
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
@@ -69,6 +69,14 @@ impl Job<'_> {
         };
         ledger.divide(Phase::Offline, &needs.uses.shares(&what));
         ledger.leave();
+    }
+
+    /// The units of it that are made first.
+    fn first_batch(&self, options: &Options) -> Option<(CorrelationKind, usize)> {
+        match self {
+            Job::Units(kind, units) => kind.batches(*units, options).next().map(|batch| ((*kind).clone(), batch)),
+            Job::Operand(..) | Job::Cots(..) => None,
+        }
     }
 
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
@@ -139,13 +147,18 @@ impl TwoParty {
         let (mut done, mut worked) = (0, 0.0);
         tell(done, worked);
         session.channel().ledger_mut().enter(SCOPE);
-        for (job, cost) in costs {
+        let mut costs = costs.into_iter().peekable();
+        while let Some((job, cost)) = costs.next() {
             session.channel().ledger_mut().enter(job.scope());
             let job_seconds = seconds_of(&job, &cost);
             match job {
                 Job::Units(kind, units) => {
                     let (mut made, mut units_made) = (done, 0);
-                    for batch in kind.batches(units, session.options()) {
+                    let after = costs.peek().and_then(|(job, _)| job.first_batch(session.options()));
+                    let mut batches = kind.batches(units, session.options()).peekable();
+                    while let Some(batch) = batches.next() {
+                        let next = batches.peek().map(|batch| (kind.clone(), *batch));
+                        session.announce(next.or_else(|| after.clone()));
                         stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
                         made += kind.cost(session.plans(), batch)?.total_bytes();
                         units_made += batch;

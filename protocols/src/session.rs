@@ -2,13 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
-use he::{EvaluationKeys, GaloisKeys, ParamSet, PublicKey, SecretKey};
+use he::{EvaluationKeys, GaloisKeys, HeError, MatmulSpec, ParamSet, PublicKey, SecretKey, Split};
 use net::{Channel, Phase, Role};
 use ot::dpf::Room;
 use ot::{OtReceiver, OtSender};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
 
+use crate::correlation::CorrelationKind;
 use crate::plans::Plans;
 use crate::{Error, Options};
 
@@ -27,6 +30,9 @@ pub struct Session {
     /// Sets of this party's keys for which the peer has Galois keys.
     own_galois: HashSet<ParamSet>,
     peer_keys: HashMap<ParamSet, PeerKeys>,
+    /// The correlations to be made after those that are being made.
+    next: Option<(CorrelationKind, usize)>,
+    request: Option<Request>,
     plans: Plans,
     rng: StdRng,
     options: Options,
@@ -34,6 +40,12 @@ pub struct Session {
     room: Room,
     #[cfg(any(test, feature = "audit"))]
     pub(crate) audit: crate::audit::Audit,
+}
+
+/// A request for a product that is made while the peer computes another one.
+struct Request {
+    spec: MatmulSpec,
+    made: JoinHandle<Result<Split, HeError>>,
 }
 
 /// Keys of the peer, under which this party computes.
@@ -95,6 +107,8 @@ impl Session {
             own_keys: HashMap::new(),
             own_galois: HashSet::new(),
             peer_keys: HashMap::new(),
+            next: None,
+            request: None,
             plans: Plans::new(options),
             rng,
         }
@@ -173,6 +187,41 @@ impl Session {
     /// Runs `steps`, which do not depend on the data, with their messages booked as `offline`.
     pub fn offline<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         self.booked(Phase::Offline, steps)
+    }
+
+    /// Names the units that are made after the next ones, for [`Session::look_ahead`].
+    pub(crate) fn announce(&mut self, next: Option<(CorrelationKind, usize)>) {
+        self.next = next;
+    }
+
+    /// Begins what was announced, as far as that takes neither the peer nor the data. Called by the step that is
+    /// about to wait for the peer.
+    pub(crate) fn look_ahead(&mut self) -> Result<(), Error> {
+        match self.next.take() {
+            Some((kind, units)) => kind.begin(self, units),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the request of a product of a random operand beside this thread, for [`Session::request`]. Does nothing
+    /// where the peer does not have the key yet, which it gets in its place.
+    pub(crate) fn begin_request(&mut self, spec: MatmulSpec) -> Result<(), Error> {
+        let plan = self.plans.seeded(spec)?;
+        let Some(key) = self.own_keys.get(&plan.set()).cloned() else { return Ok(()) };
+        let mut rng = StdRng::from_rng(&mut self.rng);
+        // Without a thread the request is made when it is asked for.
+        let made = thread::Builder::new().spawn(move || plan.request(&key, &mut rng));
+        self.request = made.ok().map(|made| Request { spec, made });
+        Ok(())
+    }
+
+    /// A random operand and the message that asks for its product. Each is handed out once.
+    pub(crate) fn request(&mut self, spec: MatmulSpec, key: &SecretKey) -> Result<Split, Error> {
+        let made = match self.request.take().filter(|request| request.spec == spec) {
+            Some(request) => request.made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            None => self.plans.seeded(spec)?.request(key, &mut self.rng),
+        };
+        Ok(made?)
     }
 
     fn booked<T>(&mut self, phase: Phase, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {

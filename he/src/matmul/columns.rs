@@ -108,7 +108,7 @@ impl Columns<'_> {
             .collect();
         // Read when the first weights are not kept.
         let staged = OnceCell::new();
-        let staged = || staged.get_or_init(|| self.evaluation.stage(&tiles)).as_ref();
+        let staged = || staged.get_or_init(|| self.evaluation.stage(&tiles, 0..plan.spec.shape.k)).as_ref();
         let mut signed = Zeroizing::new(vec![0i64; TERMS * tiles.len() * tiling.weight_span()]);
         let mut polys = Zeroizing::new(vec![0; TERMS * params.words()]);
         for (chunk, meetings) in meetings.chunks(TERMS).enumerate() {
@@ -145,7 +145,7 @@ impl Columns<'_> {
         signed.fill(0);
         let each = tiles.len() * self.layout().tiling.weight_span();
         for (&(group, inner_tile), signed) in meetings.iter().zip(signed.chunks_exact_mut(each)) {
-            self.evaluation.encode_weights(tiles.clone(), group, inner_tile, staged, signed);
+            self.evaluation.encode_weights(tiles.clone(), group, inner_tile, staged, false, signed);
         }
     }
 

@@ -3,8 +3,8 @@
 //! A weight polynomial then has one value per run of coefficients, at each of N / run points. The product at a point
 //! is one of matrices: coefficients of all rows and both halves of a ciphertext by inner tiles, times inner tiles by
 //! column tiles. So uploads are laid out point after point, once, and column tiles are taken together, [`TILES`] by
-//! [`TILES`]. A *panel* is a number of column tiles whose weights are in memory at a time: every read of the uploads
-//! then serves many columns.
+//! [`TILES`]. A *panel* is a number of column tiles that share every read of the uploads. Its weights are made and used
+//! a *stretch* of inner tiles at a time, so that they stay in the caches between the two.
 
 use super::cache::{self, Form};
 use super::response::Evaluation;
@@ -17,17 +17,19 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_WORDS`].
+/// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_RESIDUES`].
 const PANEL_TILES: (usize, usize) = (32, TILES);
-/// Words of the weights of a panel: more columns for each read of the uploads, and more memory. They go past the
-/// caches, which they would fill.
-const PANEL_WORDS: usize = 1 << 22;
+/// Residues of the weights of a stretch of a panel: 8 MiB, which the last cache has for each of a few cores. Kernels in
+/// double precision take three times the memory, but need it more rarely.
+const PANEL_RESIDUES: usize = 1 << 20;
+/// Inner tiles of a stretch, at most. Fewer would have sums reduced and stored more often.
+const STRETCH: usize = 128;
 /// Words between the weights of one point and those of the next. Without them the points of a weight would lie a
 /// power of two apart, and a cache keeps only a few words of such addresses.
 const GAP: usize = LANES;
 
-/// Words from the beginning of a cache line on: vectors that are stored past the caches are whole lines. Memory is
-/// [`LANES`] words longer for it.
+/// Words from the beginning of a cache line on: a vector that crosses lines takes two accesses. Memory is [`LANES`]
+/// words longer for it.
 fn first_line(words: &[u64]) -> usize {
     words.as_ptr().align_offset(size_of::<[u64; LANES]>())
 }
@@ -36,21 +38,30 @@ fn first_line(words: &[u64]) -> usize {
 struct Block {
     tiles: Range<usize>,
     groups: Range<usize>,
-    /// Per limb its weights: point by point, [`GAP`] words apart, group by group, inner tile by inner tile, as
-    /// `NttBackend::matmul` takes them.
-    weights: Arc<Form>,
 }
 
-impl Block {
-    /// The weights of `group` at a point.
-    fn weights(&self, limb: usize, point: usize, group: usize, sizes: &Sizes) -> &[u64] {
-        let weights = &self.weights[limb];
-        let weights = &weights[first_line(weights)..];
-        // The words left over are fewer than points.
-        let pitch = weights.len() / sizes.points;
-        let each = (pitch - GAP) / self.groups.len();
-        &weights[point * pitch + (group - self.groups.start) * each..][..each]
-    }
+/// Inner tiles of one group that are multiplied together.
+struct Stretch {
+    /// Its number among all.
+    index: usize,
+    group: usize,
+    inner: Range<usize>,
+}
+
+/// The stretches of a product, group by group.
+fn stretches(tiling: &Tiling) -> Vec<Stretch> {
+    let (tiles, count) = (tiling.inner_tiles(), tiling.inner_tiles().div_ceil(STRETCH));
+    let inner = |piece: usize| tiles * piece / count..tiles * (piece + 1) / count;
+    let stretch = |index| Stretch { index, group: index / count, inner: inner(index % count) };
+    (0..tiling.groups() * count).map(stretch).collect()
+}
+
+/// The weights at a point of a limb: term after term as `NttBackend::matmul` takes them, points [`GAP`] words apart.
+fn weights(form: &Form, limb: usize, point: usize, points: usize) -> &[u64] {
+    let weights = &form[limb][first_line(&form[limb])..];
+    // The words left over are fewer than points.
+    let pitch = weights.len() / points;
+    &weights[point * pitch..][..pitch - GAP]
 }
 
 /// Sizes, in words unless they count something else.
@@ -60,58 +71,60 @@ struct Sizes {
     points: usize,
     /// Vectors of the coefficients of both halves at a point.
     vectors: usize,
-    /// Coefficients of one row tile and group at a point.
-    operand: usize,
-    /// All coefficients at a point.
-    point: usize,
+    /// All coefficients of an inner tile of one group, at a point.
+    term: usize,
 }
 
 impl Sizes {
     fn new(tiling: &Tiling) -> Self {
         let vectors = 2 * tiling.tile.run / LANES;
-        let operand = vectors * tiling.inner_tiles() * LANES;
-        let point = tiling.row_tiles() * tiling.groups() * operand;
-        Self { points: tiling.points(), vectors, operand, point }
+        Self { points: tiling.points(), vectors, term: tiling.row_tiles() * vectors * LANES }
     }
 }
 
-/// The uploads limb by limb, point by point, row tile by row tile, group by group; there vector after vector, half
+/// The uploads stretch by stretch, limb by limb, point by point, row tile by row tile; there vector after vector, half
 /// after half, of each all inner tiles: the operand of `NttBackend::matmul`.
-fn point_by_point(tiling: &Tiling, params: &Params, uploads: &[Ciphertext]) -> Vec<u64> {
+fn point_by_point(tiling: &Tiling, params: &Params, stretches: &[Stretch], uploads: &[Ciphertext]) -> Vec<Vec<u64>> {
     let (sizes, run) = (Sizes::new(tiling), tiling.tile.run);
-    let mut out = vec![0; params.limbs().len() * sizes.points * sizes.point];
-    out.par_chunks_exact_mut(sizes.point).enumerate().for_each(|(point, out)| {
-        let mut out = out.chunks_exact_mut(LANES);
-        let operands = (0..tiling.row_tiles()).flat_map(|row_tile| (0..tiling.groups()).map(move |g| (row_tile, g)));
-        for (row_tile, group) in operands {
-            let first = tiling.upload_index(group, row_tile, 0);
-            let uploads = &uploads[first..first + tiling.inner_tiles()];
-            for second in [false, true] {
-                for at in (point * run..(point + 1) * run).step_by(LANES) {
-                    for (upload, out) in uploads.iter().zip(&mut out) {
-                        let half = if second { &upload.c1 } else { &upload.c0 };
-                        out.copy_from_slice(&half[at..at + LANES]);
+    let operand = |stretch: &Stretch| {
+        let size = stretch.inner.len() * sizes.term;
+        let mut operand = vec![0; params.limbs().len() * sizes.points * size];
+        operand.par_chunks_exact_mut(size).enumerate().for_each(|(point, out)| {
+            let mut out = out.chunks_exact_mut(LANES);
+            for row_tile in 0..tiling.row_tiles() {
+                let first = tiling.upload_index(stretch.group, row_tile, stretch.inner.start);
+                let uploads = &uploads[first..first + stretch.inner.len()];
+                for second in [false, true] {
+                    for at in (point * run..(point + 1) * run).step_by(LANES) {
+                        for (upload, out) in uploads.iter().zip(&mut out) {
+                            let half = if second { &upload.c1 } else { &upload.c0 };
+                            out.copy_from_slice(&half[at..at + LANES]);
+                        }
                     }
                 }
             }
-        }
-    });
-    out
+        });
+        operand
+    };
+    stretches.iter().map(operand).collect()
 }
 
 /// All responses; the uploads are factors.
 pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>) -> Vec<Split> {
-    let operand = point_by_point(&evaluation.plan.layout.tiling, evaluation.params, &uploads);
+    let tiling = &evaluation.plan.layout.tiling;
+    let stretches = stretches(tiling);
+    let operands = point_by_point(tiling, evaluation.params, &stretches, &uploads);
     drop(uploads);
-    Panels { evaluation, operand, spare: Mutex::default() }.responses()
+    Panels { evaluation, stretches, operands, spare: Mutex::default() }.responses()
 }
 
 struct Panels<'a> {
     evaluation: &'a Evaluation<'a>,
+    stretches: Vec<Stretch>,
     /// The uploads as [`point_by_point`] lays them out.
-    operand: Vec<u64>,
-    /// The memory of blocks that are done, for those to come.
-    spare: Mutex<Vec<Form>>,
+    operands: Vec<Vec<u64>>,
+    /// Memory that is done with, for what is to come.
+    spare: Mutex<Form>,
 }
 
 impl Panels<'_> {
@@ -121,9 +134,9 @@ impl Panels<'_> {
 
     fn responses(&self) -> Vec<Split> {
         let (tiling, params) = (self.tiling(), self.evaluation.params);
-        let words: usize = params.limbs().iter().map(|l| l.ntt().weight_words()).sum();
         let (most, least) = PANEL_TILES;
-        let tiles = PANEL_WORDS / (tiling.inner_tiles() * tiling.points() * words).max(1);
+        let column = tiling.inner_tiles().min(STRETCH) * tiling.points() * params.limbs().len();
+        let tiles = PANEL_RESIDUES / column.max(1);
         let tiles = (tiles / TILES * TILES).clamp(least, most);
         // Evened out, for no panel to be much smaller than the others.
         let count = tiling.column_tiles().div_ceil(tiles);
@@ -135,39 +148,34 @@ impl Panels<'_> {
     /// The responses of some column tiles.
     fn panel(&self, tiles: Range<usize>) -> Vec<Split> {
         let (tiling, params, sizes) = (self.tiling(), self.evaluation.params, Sizes::new(self.tiling()));
-        let mut blocks = self.blocks(tiles.clone());
-        let Evaluation { cached, plan, .. } = *self.evaluation;
-        let weigh = |block: &mut Block| {
-            let part = (block.tiles.start, block.tiles.len());
-            block.weights = cache::form(cached, &plan.layout, part, || self.weigh(block));
-        };
-        blocks.par_iter_mut().for_each(weigh);
         // Point by point, row tile by row tile and column tile by column tile, both halves of the run.
         let pair = sizes.vectors * LANES;
         let stride = tiling.row_tiles() * tiles.len() * pair;
-        let mut sums = vec![0; params.limbs().len() * sizes.points * stride];
-        let points = sums.par_chunks_exact_mut(stride).zip(self.operand.par_chunks_exact(sizes.point));
-        points.enumerate().for_each(|(point, (sums, operand))| {
-            let (limb, point) = (point / sizes.points, point % sizes.points);
-            let mut sums = sums;
-            for operand in operand.chunks_exact(tiling.groups() * sizes.operand) {
-                let mut parts: Vec<&mut [u64]> = Vec::with_capacity(blocks.len());
-                for block in &blocks {
-                    let (part, rest) = std::mem::take(&mut sums).split_at_mut(block.tiles.len() * pair);
-                    sums = rest;
-                    parts.push(part);
-                }
-                for (group, a) in operand.chunks_exact(sizes.operand).enumerate() {
-                    let meet = blocks.iter().zip(&mut parts).filter(|(block, _)| block.groups.contains(&group));
-                    let mut products: Vec<Product<'_>> = meet
-                        .map(|(block, sums)| Product { sums, weights: block.weights(limb, point, group, &sizes) })
-                        .collect();
+        let mut sums = self.memory(params.limbs().len() * sizes.points * stride);
+        sums.fill(0);
+        let blocks = self.blocks(tiles.clone());
+        for (stretch, operand) in self.stretches.iter().zip(&self.operands) {
+            let meet: Vec<&Block> = blocks.iter().filter(|block| block.groups.contains(&stretch.group)).collect();
+            let forms: Vec<Arc<Form>> = meet.par_iter().map(|block| self.form(block, stretch)).collect();
+            let points =
+                sums.par_chunks_exact_mut(stride).zip(operand.par_chunks_exact(stretch.inner.len() * sizes.term));
+            points.enumerate().for_each(|(point, (sums, operand))| {
+                let (limb, point) = (point / sizes.points, point % sizes.points);
+                let rows = operand.chunks_exact(operand.len() / tiling.row_tiles());
+                for (a, mut sums) in rows.zip(sums.chunks_exact_mut(stride / tiling.row_tiles())) {
+                    let mut products = Vec::with_capacity(meet.len());
+                    let mut first = tiles.start;
+                    for (block, form) in meet.iter().zip(&forms) {
+                        let rest = std::mem::take(&mut sums).split_at_mut((block.tiles.start - first) * pair).1;
+                        let (part, rest) = rest.split_at_mut(block.tiles.len() * pair);
+                        (sums, first) = (rest, block.tiles.end);
+                        products.push(Product { sums: part, weights: weights(form, limb, point, sizes.points) });
+                    }
                     params.limbs()[limb].ntt().matmul(a, &mut products);
                 }
-            }
-        });
-        let done = blocks.into_iter().filter_map(|block| Arc::try_unwrap(block.weights).ok());
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(done);
+            });
+            forms.into_iter().filter_map(|form| Arc::try_unwrap(form).ok()).for_each(|form| self.recycle(form));
+        }
         let respond = |index: usize| {
             let (tile, row_tile) = (index / tiling.row_tiles(), index % tiling.row_tiles());
             let at = (row_tile * tiles.len() + tile) * pair;
@@ -180,10 +188,12 @@ impl Panels<'_> {
             let product = Ciphertext { c0: half(0), c1: half(1) };
             self.evaluation.respond((tiles.start + tile) * tiling.row_tiles() + row_tile, product)
         };
-        (0..tiles.len() * tiling.row_tiles()).into_par_iter().map(respond).collect()
+        let responses = (0..tiles.len() * tiling.row_tiles()).into_par_iter().map(respond).collect();
+        self.recycle(vec![sums]);
+        responses
     }
 
-    /// Cuts column tiles into blocks of nearly equal size, without weights.
+    /// Cuts column tiles into blocks of nearly equal size.
     fn blocks(&self, tiles: Range<usize>) -> Vec<Block> {
         let tiling = self.tiling();
         let mut blocks = Vec::new();
@@ -195,48 +205,58 @@ impl Panels<'_> {
             blocks.extend((0..count).map(|block| Block {
                 tiles: start + alike * block / count..start + alike * (block + 1) / count,
                 groups: groups.clone(),
-                weights: Arc::default(),
             }));
             start += alike;
         }
         blocks
     }
 
-    /// Memory of these many words a limb, with anything in it.
-    fn memory(&self, words: Vec<usize>) -> Form {
-        let fits = |form: &Form| form.iter().map(|limb| limb.len()).eq(words.iter().copied());
+    /// So many words, with anything in them.
+    fn memory(&self, words: usize) -> Zeroizing<Vec<u64>> {
         let used = {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-            spare.iter().position(fits).map(|at| spare.swap_remove(at))
+            spare.iter().position(|memory| memory.len() == words).map(|at| spare.swap_remove(at))
         };
-        used.unwrap_or_else(|| words.into_iter().map(|words| Zeroizing::new(vec![0; words])).collect())
+        used.unwrap_or_else(|| Zeroizing::new(vec![0; words]))
     }
 
-    /// Encodes and transforms the weights of a block.
-    fn weigh(&self, block: &Block) -> Form {
+    fn recycle(&self, memory: Form) {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(memory);
+    }
+
+    /// The weights of a block that meet a stretch, kept or made.
+    fn form(&self, block: &Block, stretch: &Stretch) -> Arc<Form> {
+        let Evaluation { cached, plan, .. } = *self.evaluation;
+        cache::form(cached, &plan.layout, (block.tiles.start, stretch.index), || self.weigh(block, stretch))
+    }
+
+    /// Encodes and transforms the weights of a block that meet a stretch.
+    fn weigh(&self, block: &Block, stretch: &Stretch) -> Form {
         let (tiling, params) = (self.tiling(), self.evaluation.params);
-        let weight_bits = self.evaluation.plan.spec.weight_bits;
-        let (points, span, tiles) = (tiling.points(), tiling.weight_span(), block.tiles.len());
-        let terms = block.groups.len() * tiling.inner_tiles();
-        let pitch = |words: usize| terms * TILES * words + GAP;
-        let limbs = params.limbs();
-        let mut weights = self.memory(limbs.iter().map(|l| points * pitch(l.ntt().weight_words()) + LANES).collect());
-        let staged = self.evaluation.stage(&block.tiles);
-        let mut signed = Zeroizing::new(vec![0; tiles * span]);
-        let mut polys = Zeroizing::new(vec![0; tiles * points]);
-        for term in 0..terms {
-            let (group, inner_tile) = (block.groups.start + term / tiling.inner_tiles(), term % tiling.inner_tiles());
-            signed.fill(0);
-            self.evaluation.encode_weights(block.tiles.clone(), group, inner_tile, staged.as_ref(), &mut signed);
-            for (l, out) in limbs.iter().zip(&mut weights) {
-                for (signed, poly) in signed.chunks_exact(span).zip(polys.chunks_exact_mut(points)) {
-                    l.factor_signed(signed, weight_bits, poly);
-                }
+        let (points, limbs) = (tiling.points(), params.limbs());
+        let pitch = |words: usize| stretch.inner.len() * TILES * words + GAP;
+        let mut form: Form =
+            limbs.iter().map(|l| self.memory(points * pitch(l.ntt().weight_words()) + LANES)).collect();
+        let rows = tiling.inner_range(stretch.inner.start).0..tiling.inner_range(stretch.inner.end - 1).1;
+        let staged = self.evaluation.stage(&block.tiles, rows);
+        let mut signed = Zeroizing::new(vec![0; TILES * tiling.weight_span()]);
+        let mut scratch = Zeroizing::new(vec![0; TILES * points]);
+        for (term, inner_tile) in stretch.inner.clone().enumerate() {
+            let (start, end) = tiling.inner_range(inner_tile);
+            if end - start < tiling.tile.inner {
+                // The last one has fewer rows; the others have their weights in the same places.
+                signed.fill(0);
+            }
+            let (tiles, staged) = (block.tiles.clone(), staged.as_ref());
+            self.evaluation.encode_weights(tiles, stretch.group, inner_tile, staged, true, &mut signed);
+            for (l, out) in limbs.iter().zip(&mut form) {
                 let words = l.ntt().weight_words();
                 let start = first_line(out) + term * TILES * words;
-                l.ntt().interleave(&polys, points, &mut out[start..], pitch(words));
+                let out = &mut out[start..];
+                let weigh = |signed: &[i64]| l.ntt().weigh(signed, &mut scratch, out, pitch(words));
+                l.reduced(&signed, self.evaluation.plan.spec.weight_bits, weigh);
             }
         }
-        weights
+        form
     }
 }

@@ -4,10 +4,11 @@
 use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
 use super::tiling::Tile;
-use super::weights::{Rows, Staged, Weights};
+use super::weights::{Grid, Rows, Staged, Weights};
 use crate::ciphertext::{Ciphertext, Split, write_switched};
 use crate::galois::GaloisKeys;
 use crate::keys::PublicKey;
+use crate::ntt::TILES;
 use crate::params::{Params, round_torus};
 use crate::sampling::{Expander, Label, SEED_BYTES, Seed};
 use bits::Writer;
@@ -29,21 +30,23 @@ pub(super) struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// The columns of some column tiles, if weights are made when they are read.
-    pub(super) fn stage(&self, tiles: &Range<usize>) -> Option<Staged> {
+    /// Rows of the columns of some column tiles, if weights are made when they are read.
+    pub(super) fn stage(&self, tiles: &Range<usize>, rows: Range<usize>) -> Option<Staged> {
         let tiling = &self.plan.layout.tiling;
         let columns = tiling.column_range(tiles.start).0..tiling.column_range(tiles.end - 1).1;
-        self.weights.stage(self.plan.spec.width, self.plan.spec.shape, columns)
+        self.weights.stage(self.plan.spec.width, self.plan.spec.shape, columns, rows)
     }
 
-    /// The polynomials of the weights in those columns of the column tiles that `group` owns, a span each; `out` has
-    /// zeros before. `staged` is what [`Self::stage`] gave for these tiles.
+    /// The coefficients of the weights in those columns of the column tiles that `group` owns. The words of a tile
+    /// follow each other, or with `by_tiles` those of [`TILES`] tiles lie side by side. Words that do not belong to
+    /// these weights stay as they are. `staged` is what [`Self::stage`] gave for these tiles.
     pub(super) fn encode_weights(
         &self,
         tiles: Range<usize>,
         group: usize,
         inner_tile: usize,
         staged: Option<&Staged>,
+        by_tiles: bool,
         out: &mut [i64],
     ) {
         let (spec, tiling) = (self.plan.spec, &self.plan.layout.tiling);
@@ -54,16 +57,17 @@ impl Evaluation<'_> {
         let last = tiling.column_range(tiles.end - 1).1;
         let (j0, j1) = tiling.inner_range(inner_tile);
         let (mut column, end) = (first.max(group * per_group), last.min((group + 1) * per_group));
-        let place = |c: usize| (c - first) / cols * span + (c - first) % cols * inner;
+        let (tile, row) = if by_tiles { (1, TILES) } else { (span, 1) };
+        let grid = Grid { cols, tile, column: inner * row, row };
         if let Some(staged) = staged {
-            return (column..end).for_each(|c| staged.read(c, j0..j1, &mut out[place(c)..][..j1 - j0]));
+            return staged.read(column..end, j0..j1, &grid, out);
         }
         while column < end {
             // A run of columns of one item.
             let (item, c) = (column / shape.n, column % shape.n);
             let run = (shape.n - c).min(end - column);
             let rows = Rows { start: (item * shape.k + j0) * shape.n + c, pitch: shape.n, rows: j1 - j0, count: run };
-            self.weights.transpose(spec.width, spec.weight_bits, rows, out, |c| place(column + c));
+            self.weights.transpose(spec.width, spec.weight_bits, rows, (&grid, column - first), out);
             column += run;
         }
     }

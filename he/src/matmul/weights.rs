@@ -51,16 +51,23 @@ impl Weights<'_> {
         }
     }
 
-    /// Writes `block` transposed: entry c of row j, read as a signed integer modulo `2^width`, goes to
-    /// `out[at(c) + j]`. Entries below `2^bits` in absolute value, for `bits` below `width`, are such integers
-    /// already.
-    pub(super) fn transpose(&self, width: u32, bits: u32, block: Rows, out: &mut [i64], at: impl Fn(usize) -> usize) {
+    /// Writes `block`, the columns from `first` on of `grid`, read as signed integers modulo `2^width`. Entries below
+    /// `2^bits` in absolute value, for `bits` below `width`, are such integers already.
+    pub(super) fn transpose(
+        &self,
+        width: u32,
+        bits: u32,
+        block: Rows,
+        (grid, first): (&Grid, usize),
+        out: &mut [i64],
+    ) {
+        let at = (grid.places(first), grid.row);
         match self {
-            Self::I16(w) if bits < width => transpose(w, i64::from, block, out, at),
-            Self::I32(w) if bits < width => transpose(w, i64::from, block, out, at),
-            Self::I16(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
-            Self::I32(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
-            Self::U64(w) => transpose(w, |w| signed(w, width), block, out, at),
+            Self::I16(w) if bits < width => transpose(w, i64::from, block, at, out),
+            Self::I32(w) if bits < width => transpose(w, i64::from, block, at, out),
+            Self::I16(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, at, out),
+            Self::I32(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, at, out),
+            Self::U64(w) => transpose(w, |w| signed(w, width), block, at, out),
             Self::Entries(_) => unreachable!("entries that are made are staged"),
         }
     }
@@ -93,54 +100,98 @@ pub(super) struct Rows {
     pub(super) count: usize,
 }
 
+/// Places of the coefficients of weights: `cols` columns a tile, and the words from one tile to the next, from one
+/// column of a tile to the next and from one row to the next.
+#[derive(Clone, Copy)]
+pub(super) struct Grid {
+    pub(super) cols: usize,
+    pub(super) tile: usize,
+    pub(super) column: usize,
+    pub(super) row: usize,
+}
+
+impl Grid {
+    /// The places of the columns from `first` on, in their first row.
+    fn places(&self, first: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+        // Stepwise: a division for each of them would take longer than all the rest.
+        let Grid { cols, tile, column, .. } = *self;
+        let (mut slot, mut place) = (first % cols, first / cols * tile + first % cols * column);
+        std::iter::repeat_with(move || {
+            let here = place;
+            (slot, place) = (slot + 1, place + column);
+            if slot == cols {
+                (slot, place) = (0, place + tile - cols * column);
+            }
+            here
+        })
+    }
+}
+
 /// Rows that are transposed at a time: a cache line of signed integers.
 const LINE: usize = 8;
 
+/// Entry c of row j goes to the c-th place and `pitch` words on for each row.
 #[inline(always)]
-fn transpose<T: Copy>(w: &[T], read: impl Fn(T) -> i64, block: Rows, out: &mut [i64], at: impl Fn(usize) -> usize) {
+fn transpose<T: Copy>(
+    w: &[T],
+    read: impl Fn(T) -> i64,
+    block: Rows,
+    (places, step): (impl Iterator<Item = usize> + Clone, usize),
+    out: &mut [i64],
+) {
     let Rows { start, pitch, rows, count } = block;
     let row = |j: usize| &w[start + j * pitch..][..count];
     for first in (0..rows / LINE * LINE).step_by(LINE) {
         let lines: [&[T]; LINE] = std::array::from_fn(|j| row(first + j));
-        for c in 0..count {
-            let out = &mut out[at(c) + first..][..LINE];
-            out.iter_mut().zip(&lines).for_each(|(out, line)| *out = read(line[c]));
+        for (c, at) in (0..count).zip(places.clone()) {
+            let out = &mut out[at + first * step..][..(LINE - 1) * step + 1];
+            lines.iter().enumerate().for_each(|(j, line)| out[j * step] = read(line[c]));
         }
     }
     for j in rows / LINE * LINE..rows {
-        row(j).iter().enumerate().for_each(|(c, &w)| out[at(c) + j] = read(w));
+        row(j).iter().zip(places.clone()).for_each(|(&w, at)| out[at + j * step] = read(w));
     }
 }
 
-/// Whole columns of an operand that is made when it is read. Tiles take a few rows of many columns at a time, so it
-/// is read in long pieces first and placed from here.
+/// Columns of an operand that is made when it is read. Tiles take a few rows of many columns at a time, so it is read
+/// in long pieces first and placed from here.
 pub(super) struct Staged {
-    /// Column by column, of every row of its item.
+    /// Column by column, of every one of `rows` of its item.
     entries: Zeroizing<Vec<i32>>,
     first: usize,
-    rows: usize,
+    rows: Range<usize>,
     /// The width that entries are read modulo, unless they are below it.
     reduced: Option<u32>,
 }
 
 impl Staged {
-    /// Writes rows of the column `column`.
-    pub(super) fn read(&self, column: usize, rows: Range<usize>, out: &mut [i64]) {
-        let column = &self.entries[(column - self.first) * self.rows..][..self.rows];
-        let entries = out.iter_mut().zip(&column[rows]);
-        match self.reduced {
-            None => entries.for_each(|(out, &w)| *out = i64::from(w)),
-            Some(width) => entries.for_each(|(out, &w)| *out = signed(i64::from(w) as u64, width)),
+    /// Writes rows of some columns, the first of which is the first of `grid` if it is the first that was read.
+    pub(super) fn read(&self, columns: Range<usize>, rows: Range<usize>, grid: &Grid, out: &mut [i64]) {
+        let first = columns.start - self.first;
+        let rows = rows.start - self.rows.start..rows.end - self.rows.start;
+        let columns = self.entries.chunks_exact(self.rows.len()).skip(first).take(columns.len());
+        for (column, at) in columns.zip(grid.places(first)) {
+            let entries = out[at..].iter_mut().step_by(grid.row).zip(&column[rows.clone()]);
+            match self.reduced {
+                None => entries.for_each(|(out, &w)| *out = i64::from(w)),
+                Some(width) => entries.for_each(|(out, &w)| *out = signed(i64::from(w) as u64, width)),
+            }
         }
     }
 }
 
 impl Weights<'_> {
-    /// The columns `columns` of all items side by side, read as signed integers modulo `2^width`, if they are made
-    /// when they are read.
-    pub(super) fn stage(&self, width: u32, shape: MatmulShape, columns: Range<usize>) -> Option<Staged> {
+    /// Rows of the columns `columns` of all items side by side, read as signed integers modulo `2^width`, if they are
+    /// made when they are read.
+    pub(super) fn stage(
+        &self,
+        width: u32,
+        shape: MatmulShape,
+        columns: Range<usize>,
+        rows: Range<usize>,
+    ) -> Option<Staged> {
         let Self::Entries(w) = *self else { return None };
-        let (k, first) = (shape.k, columns.start);
+        let (k, first) = (rows.len(), columns.start);
         let mut entries = Zeroizing::new(vec![0; columns.len() * k]);
         let mut column = first;
         while column < columns.end {
@@ -149,13 +200,15 @@ impl Weights<'_> {
             let run = (shape.n - c).min(columns.end - column);
             let out = &mut entries[(column - first) * k..][..run * k];
             if w.by_columns() {
-                out.chunks_exact_mut(k).enumerate().for_each(|(i, out)| w.read(c + i, item * k, out));
+                out.chunks_exact_mut(k)
+                    .enumerate()
+                    .for_each(|(i, out)| w.read(c + i, item * shape.k + rows.start, out));
             } else {
                 let mut lines = Zeroizing::new(vec![0; LINE * run]);
                 for j in (0..k).step_by(LINE) {
                     let some = LINE.min(k - j);
-                    let rows = lines.chunks_exact_mut(run).take(some).enumerate();
-                    rows.for_each(|(i, line)| w.read(item * k + j + i, c, line));
+                    let made = lines.chunks_exact_mut(run).take(some).enumerate();
+                    made.for_each(|(i, line)| w.read(item * shape.k + rows.start + j + i, c, line));
                     for (i, out) in out.chunks_exact_mut(k).enumerate() {
                         let line = |l: usize| lines[l * run + i];
                         out[j..j + some].iter_mut().enumerate().for_each(|(l, out)| *out = line(l));
@@ -164,6 +217,6 @@ impl Weights<'_> {
             }
             column += run;
         }
-        Some(Staged { entries, first, rows: k, reduced: (w.bits() >= width).then_some(width) })
+        Some(Staged { entries, first, rows, reduced: (w.bits() >= width).then_some(width) })
     }
 }

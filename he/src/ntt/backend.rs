@@ -2,6 +2,7 @@
 
 use crate::modulus::Modulus;
 use std::fmt::Debug;
+use zeroize::Zeroizing;
 
 /// Coefficients that one word vector of [`NttBackend::matmul`] holds.
 pub(crate) const LANES: usize = 8;
@@ -56,6 +57,12 @@ pub trait NttBackend: Send + Sync + Debug {
         self.fwd(out);
     }
 
+    /// `x[i] = x[i] + e[i] mod p` for residues x and numbers e in `(-p, p)`.
+    fn add_signed(&self, x: &mut [u64], e: &[i64]) {
+        let p = self.modulus();
+        x.iter_mut().zip(e).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
+    }
+
     /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
     fn inv(&self, poly: &mut [u64]);
 
@@ -72,6 +79,19 @@ pub trait NttBackend: Send + Sync + Debug {
     /// Words of a weight in the form that [`Self::matmul`] takes.
     fn weight_words(&self) -> usize {
         1
+    }
+
+    /// One row of weights: [`Self::fwd_factor`] of every tile's, in the form of [`Self::matmul`]. `signed` has the
+    /// coefficients one after another, of each those of all `TILES` tiles. Of `scratch`, which may hold anything,
+    /// every tile has as many words as there are points. The weights of point y go to `out[y * pitch ..]`.
+    fn weigh(&self, signed: &[i64], scratch: &mut [u64], out: &mut [u64], pitch: usize) {
+        let points = scratch.len() / TILES;
+        let mut own = Zeroizing::new(vec![0; signed.len() / TILES]);
+        for (tile, poly) in scratch.chunks_exact_mut(points).enumerate() {
+            own.iter_mut().zip(signed[tile..].iter().step_by(TILES)).for_each(|(own, &x)| *own = x);
+            self.fwd_factor(poly, &own);
+        }
+        self.interleave(scratch, points, out, pitch);
     }
 
     /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to `TILES`

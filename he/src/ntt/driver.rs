@@ -54,6 +54,8 @@ pub(super) trait Kernel: Copy {
     fn finish(self, x: Self::Vector) -> Self::Vector;
     /// The working form to the form of [`NttBackend::factor`], after the last forward layer.
     fn factor(self, x: Self::Vector) -> Self::Vector;
+    /// Stores a result of [`Self::factor`] of every tile as [`NttBackend::matmul`] takes it.
+    fn place(self, to: &mut [u64], x: Self::Vector);
 
     /// A constant to add to every value before the first forward layer of a transform of 2^layers coefficients.
     fn offset(self, _layers: u32) -> Option<Self::Vector> {
@@ -320,25 +322,89 @@ fn forward_given<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, 
         k.store(out, k.signed(lanes));
     }
     let start = twiddles::first_layer(n, signed.len());
-    let group = n / start;
-    // The word zero is the number zero in every working form.
-    out[signed.len().min(group)..group].fill(0);
-    for copy in 1..start {
-        out.copy_within(..group, copy * group);
-    }
+    repeat(out, signed.len(), start);
     layers::<K, FACTOR>(k, tables, out, start);
+}
+
+/// The first of `groups` groups, of which so many words are given and the others zero, in the place of all.
+#[inline(always)]
+fn repeat(data: &mut [u64], given: usize, groups: usize) {
+    let group = data.len() / groups;
+    // The word zero is the number zero in every working form.
+    data[given.min(group)..group].fill(0);
+    for copy in 1..groups {
+        data.copy_within(..group, copy * group);
+    }
+}
+
+/// [`NttBackend::weigh`]. A tile is a lane, so all layers are between vectors, and their results lie as they are
+/// wanted.
+#[inline(always)]
+pub(super) fn weigh<K: Kernel>(
+    k: K,
+    tables: &Tables<K::Word>,
+    signed: &[i64],
+    scratch: &mut [u64],
+    out: &mut [u64],
+    pitch: usize,
+) {
+    let (n, table) = (scratch.len() / LANES, &tables.forward);
+    assert!(scratch.len() == n * LANES && n.is_power_of_two() && (BLOCK..=tables.n).contains(&n));
+    assert!(signed.len() <= scratch.len() && signed.len().is_multiple_of(BLOCK * LANES));
+    for (word, lanes) in scratch.as_chunks_mut().0.iter_mut().zip(signed.as_chunks().0) {
+        k.store(word, k.signed(lanes));
+    }
+    let start = twiddles::first_layer(n, signed.len() / LANES);
+    repeat(scratch, signed.len(), start);
+    let offset = upper_layers(k, table, n, scratch, start);
+    for (b, block) in scratch.chunks_exact_mut(BLOCK * LANES).enumerate() {
+        let w = roots(k, table, n / BLOCK, b);
+        let mut parts = parts(block);
+        for at in 0..parts[0].len() {
+            let v = each8!(k, settle, raised(k, offset, load8(k, &parts, at)));
+            store8(k, &mut parts, at, forward8(k, v, &w));
+        }
+        for (i, group) in blocks(block).iter().enumerate() {
+            let group_index = b * LANES + i;
+            let v = forward8(k, load_block(k, group), &roots(k, table, n / LANES, group_index));
+            for (j, x) in each8!(k, factor, v).into_iter().enumerate() {
+                k.place(&mut out[(group_index * LANES + j) * pitch..], x);
+            }
+        }
+    }
 }
 
 /// The forward layers from that of `start` groups on, over settled values. The length of `data` names the subring.
 #[inline(always)]
 fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &mut [u64], start: usize) {
     let (n, table) = (data.len(), &tables.forward);
+    let offset = upper_layers(k, table, n, data, start);
+    for (b, block) in blocks(data).iter_mut().enumerate() {
+        let v = each8!(k, settle, raised(k, offset, load_block(k, block)));
+        let v = k.transpose(forward8(k, v, &roots(k, table, n / BLOCK, b)));
+        let v = k.transpose(forward8(k, v, &block_roots(k, table, n / BLOCK + b)));
+        let v = if FACTOR { each8!(k, factor, v) } else { each8!(k, finish, v) };
+        store_block(k, block, v);
+    }
+}
+
+/// The layers before blocks, of a transform of n over `data`, which holds words or vectors. Returns the offset if it
+/// is yet to be added.
+#[inline(always)]
+fn upper_layers<K: Kernel>(
+    k: K,
+    table: &Twiddles<K::Word>,
+    n: usize,
+    data: &mut [u64],
+    start: usize,
+) -> Option<K::Vector> {
+    let len = data.len();
     // The first pass adds it.
     let mut offset = k.offset(n.trailing_zeros());
     let (first, passes) = twiddles::passes(n);
     let mut m = start;
     while m < first {
-        for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
+        for (i, group) in data.chunks_exact_mut(len / m).enumerate() {
             let w = root(k, table.tree[m + i]);
             let [top, bottom] = parts(group);
             for (top, bottom) in top.iter_mut().zip(bottom) {
@@ -355,7 +421,7 @@ fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &
         m *= 2;
     }
     for m in passes.filter(|&m| m >= start) {
-        for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
+        for (i, group) in data.chunks_exact_mut(len / m).enumerate() {
             let w = roots(k, table, m, i);
             let mut parts = parts(group);
             for at in 0..parts[0].len() {
@@ -365,13 +431,7 @@ fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &
         }
         offset = None;
     }
-    for (b, block) in blocks(data).iter_mut().enumerate() {
-        let v = each8!(k, settle, raised(k, offset, load_block(k, block)));
-        let v = k.transpose(forward8(k, v, &roots(k, table, n / BLOCK, b)));
-        let v = k.transpose(forward8(k, v, &block_roots(k, table, n / BLOCK + b)));
-        let v = if FACTOR { each8!(k, factor, v) } else { each8!(k, finish, v) };
-        store_block(k, block, v);
-    }
+    offset
 }
 
 /// [`NttBackend::inv`]. The last pass divides by N.
@@ -416,6 +476,15 @@ pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64
             }
         }
         log_bound += 1;
+    }
+}
+
+/// [`NttBackend::add_signed`].
+#[inline(always)]
+pub(super) fn add_signed<K: Kernel>(k: K, tables: &Tables<K::Word>, x: &mut [u64], e: &[i64]) {
+    assert!(x.len() == tables.n && e.len() == tables.n);
+    for (x, e) in x.as_chunks_mut().0.iter_mut().zip(e.as_chunks().0) {
+        k.store(x, k.finish(k.add(k.read(k.load(x)), k.signed(e))));
     }
 }
 
@@ -502,6 +571,8 @@ macro_rules! backend {
                 fn fwd(poly: &mut [u64]) = driver::forward;
                 fn fwd_signed(out: &mut [u64], signed: &[i64]) = driver::forward_signed;
                 fn fwd_factor(out: &mut [u64], signed: &[i64]) = driver::forward_factor;
+                fn weigh(signed: &[i64], scratch: &mut [u64], out: &mut [u64], pitch: usize) = driver::weigh;
+                fn add_signed(x: &mut [u64], e: &[i64]) = driver::add_signed;
                 fn inv(poly: &mut [u64]) = driver::inverse;
                 fn factor(poly: &mut [u64]) = driver::factor;
                 fn butterfly(x: &mut [u64], y: &mut [u64], m: &[u64]) = driver::butterfly;

@@ -27,7 +27,6 @@ use super::avx512::{self, doubles, transpose, words};
 use super::backend::{LANES, Lanes};
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
-use super::stream::Stream;
 use crate::modulus::Modulus;
 use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;
@@ -67,6 +66,7 @@ struct Prime {
     p: __m512d,
     inverse: __m512d,
     magic: __m512d,
+    halves: product::Halves,
 }
 
 /// The kernel, for wide moduli or narrow ones.
@@ -77,8 +77,8 @@ impl Prime {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn new(tables: &Tables<f64>) -> Self {
-        let p = tables.modulus.value() as f64;
-        Prime { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p), magic: _mm512_set1_pd(ROUND) }
+        let (p, halves) = (tables.modulus.value() as f64, product::Halves::new(tables.modulus.value()));
+        Prime { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p), magic: _mm512_set1_pd(ROUND), halves }
     }
 }
 
@@ -112,6 +112,13 @@ impl<const WIDE: bool> Kernel for Float<WIDE> {
         fn signed(self, from: &[i64; LANES]) -> __m512d { self.settle(load_signed(from)) }
         fn finish(self, x: __m512d) -> __m512d { if WIDE { canonical(self.0, x) } else { floored(self.0, x) } }
         fn factor(self, x: __m512d) -> __m512d { centre(self.0, x) }
+        fn place(self, to: &mut [u64], x: __m512d) -> () {
+            let [low, high, sum] = self.0.halves.split(x);
+            let to = to.as_chunks_mut().0;
+            store(&mut to[0], low);
+            store(&mut to[1], high);
+            store(&mut to[2], sum);
+        }
 
         fn add(self, x: __m512d, y: __m512d) -> __m512d { _mm512_add_pd(x, y) }
         fn settle(self, x: __m512d) -> __m512d { if WIDE { centre(self.0, x) } else { x } }

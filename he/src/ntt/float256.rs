@@ -5,7 +5,6 @@ use super::backend::{MIN_POINTS, NttBackend, Product};
 use super::driver::MAX_DEGREE;
 use super::float::{DOT_BLOCK, NUDGE, ROUND, factor, is_wide};
 use super::portable::TfheNtt;
-use super::stream::Stream;
 use super::twiddles;
 use crate::modulus::Modulus;
 use bits::cpu::{Cpu, Feature};

@@ -19,7 +19,6 @@ use super::avx512::{every, load, store, transpose_words};
 use super::backend::{LANES, Lanes};
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
-use super::stream::Stream;
 use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;
 
@@ -124,6 +123,7 @@ impl<const LAZY: bool> Kernel for Ifma<LAZY> {
         }
         fn finish(self, x: __m512i) -> __m512i { finish::<LAZY>(self.prime, x) }
         fn factor(self, x: __m512i) -> __m512i { finish::<LAZY>(self.prime, x) }
+        fn place(self, to: &mut [u64], x: __m512i) -> () { store(&mut to.as_chunks_mut().0[0], x) }
 
         fn offset(self, layers: u32) -> Option<__m512i> {
             if LAZY { Some(every(2 * self.value * u64::from(layers))) } else { None }
@@ -270,16 +270,19 @@ impl IfmaNtt {
         Prime::new(self.tables.modulus.value())
     }
 
-    /// `sum + low + 2^52 high mod p` for a residue `sum`, `low` below `2^64` and `high` below `2^61`.
+    /// `sum + low + 2^52 high mod p` for a residue `sum` and the sums of low and high halves of up to [`DOT_BLOCK`]
+    /// products.
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn add_wide(&self, prime: Prime, sum: __m512i, low: __m512i, high: __m512i) -> __m512i {
         let high = _mm512_add_epi64(high, _mm512_srli_epi64::<BITS>(low));
-        let top = mul_lazy(prime, _mm512_srli_epi64::<BITS>(high), broadcast(self.powers[1]));
-        let total = fold(prime, broadcast(self.powers[0]), low, high);
-        let total = _mm512_add_epi64(total, clean(prime, top));
+        let mut total = add_product(prime, reduce(prime, low), high, broadcast(self.powers[0]));
+        if !self.lazy {
+            // High halves of products below 2^92 add up to less than 2^52; these may not.
+            total = add_product(prime, total, _mm512_srli_epi64::<BITS>(high), broadcast(self.powers[1]));
+        }
         // Below 6 p, and 7 p with the sum.
-        let total = correct(_mm512_add_epi64(total, sum), _mm512_slli_epi64::<1>(prime.twice));
+        let total = correct(_mm512_add_epi64(clean(prime, total), sum), _mm512_slli_epi64::<1>(prime.twice));
         correct(correct(total, prime.twice), prime.p)
     }
 

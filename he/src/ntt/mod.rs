@@ -23,8 +23,6 @@ mod float256;
 #[cfg(target_arch = "x86_64")]
 mod ifma;
 #[cfg(target_arch = "x86_64")]
-mod stream;
-#[cfg(target_arch = "x86_64")]
 mod twiddles;
 
 #[cfg(test)]

@@ -87,6 +87,9 @@ fn backends_agree_to_the_bit() {
                     let mut from_signed = vec![0; n];
                     ntt.fwd_signed(&mut from_signed, &signed);
                     assert_eq!(from_signed, forward);
+                    let mut sum = forward.clone();
+                    ntt.add_signed(&mut sum, &signed);
+                    assert!((0..n).all(|i| sum[i] == ntt.modulus().add(forward[i], input[i])));
                     let (mut factor, mut from_factor) = (forward.clone(), vec![0; n]);
                     ntt.factor(&mut factor);
                     ntt.fwd_factor(&mut from_factor, &signed);
@@ -152,6 +155,34 @@ fn subring_transforms_repeat_every_value() {
                     ntt.fwd_factor(&mut whole, &spread);
                     ntt.fwd_factor(&mut short, &signed[..given]);
                     assert!((0..n).all(|i| equal_factors(whole[i], short[i / run])), "{given} of {points} of {n}");
+                }
+            }
+        }
+    }
+}
+
+/// A row of weights at once, and tile by tile.
+#[test]
+fn rows_of_weights_are_transforms_side_by_side() {
+    let mut rng = StdRng::seed_from_u64(6);
+    for (n, p) in [64, 512, 4096].into_iter().flat_map(|n| PRIMES.map(|p| (n, p))) {
+        for ntt in backends(n, p).unwrap() {
+            let words = TILES * ntt.weight_words();
+            for points in (0..=(n / MIN_POINTS).trailing_zeros()).map(|log| n >> log) {
+                let pitch = words + LANES;
+                for given in [64, 128, points / 2, points].into_iter().filter(|g| g % 64 == 0 && *g <= points) {
+                    let mut signed: Vec<i64> =
+                        (0..given * TILES).map(|_| rng.random_range(1 - p as i64..p as i64)).collect();
+                    (signed[0], signed[given * TILES - 1]) = (1 - p as i64, p as i64 - 1);
+                    let (mut polys, mut expected) = (vec![5; TILES * points], vec![7; points * pitch]);
+                    for (tile, poly) in polys.chunks_exact_mut(points).enumerate() {
+                        let own: Vec<i64> = signed[tile..].iter().step_by(TILES).copied().collect();
+                        ntt.fwd_factor(poly, &own);
+                    }
+                    ntt.interleave(&polys, points, &mut expected, pitch);
+                    let mut out = vec![7; points * pitch];
+                    ntt.weigh(&signed, &mut polys, &mut out, pitch);
+                    assert!(out.iter().zip(&expected).all(|(&a, &b)| equal_factors(a, b)), "{given} of {points}");
                 }
             }
         }

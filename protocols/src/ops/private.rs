@@ -99,6 +99,13 @@ impl Correlation for MaskedRow {
         Ok(cost?.offline())
     }
 
+    fn begin(&self, s: &mut Session, units: usize) -> Result<(), Error> {
+        match (s.role(), s.options().masks) {
+            (Role::Client, Masks::Seeded) => s.begin_request(self.spec(units)),
+            _ => Ok(()),
+        }
+    }
+
     fn make(&self, s: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
         let (spec, masks) = (self.spec(units), s.plans().options().masks);
         if s.is_server() {
@@ -197,8 +204,10 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
 fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
     let plan = s.plans().seeded(spec)?;
     let key = s.own_key(plan.set(), plan.packed())?;
-    let Split { message, share: r } = plan.request(&key, s.rng())?;
+    let Split { message, share: r } = s.request(spec, &key)?;
     s.deliver(REQUEST, message)?;
+    // The next one is encrypted while the server multiplies by this matrix.
+    s.look_ahead()?;
     let response = s.channel().recv(RESPONSE, plan.download_bytes())?;
     Ok((r, plan.finish(&key, &response)?))
 }

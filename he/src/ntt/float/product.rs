@@ -9,17 +9,24 @@ pub(super) const PARTS: usize = 3;
 
 /// Constants that split integers of up to twice [`half_bits`] bits, sign included.
 #[derive(Clone, Copy)]
-struct Halves {
+pub(super) struct Halves {
     unit: __m512d,
     inverse: __m512d,
     magic: __m512d,
 }
 
 impl Halves {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub(super) fn new(p: u64) -> Self {
+        let unit = (1u64 << half_bits(p)) as f64;
+        Halves { unit: _mm512_set1_pd(unit), inverse: _mm512_set1_pd(1.0 / unit), magic: _mm512_set1_pd(ROUND) }
+    }
+
     /// The lower half, centred on zero, the upper half and their sum.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn split(self, x: __m512d) -> [__m512d; PARTS] {
+    pub(super) fn split(self, x: __m512d) -> [__m512d; PARTS] {
         let upper = _mm512_sub_pd(_mm512_fmadd_pd(x, self.inverse, self.magic), self.magic);
         let lower = _mm512_fnmadd_pd(upper, self.unit, x);
         [lower, upper, _mm512_add_pd(lower, upper)]
@@ -34,18 +41,12 @@ fn every(word: u64) -> __m512d {
 }
 
 impl FloatNtt {
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn halves(&self) -> Halves {
-        let unit = (half_bits(self.tables.modulus.value()) as f64).exp2();
-        Halves { unit: _mm512_set1_pd(unit), inverse: _mm512_set1_pd(1.0 / unit), magic: _mm512_set1_pd(ROUND) }
-    }
-
     /// Weights as [`NttBackend::matmul`] takes them: per term the low halves of all tiles, the high ones, their sums.
     #[target_feature(enable = "avx512f,avx512dq")]
     pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
         let tiles = polys.len() / points;
         assert!(tiles <= TILES && points.is_multiple_of(LANES));
-        let (halves, stream) = (self.halves(), Stream::new());
+        let halves = Halves::new(self.tables.modulus.value());
         for y in (0..points).step_by(LANES) {
             let mut v = [_mm512_setzero_pd(); TILES];
             for (tile, v) in v[..tiles].iter_mut().enumerate() {
@@ -53,7 +54,7 @@ impl FloatNtt {
             }
             for (i, x) in transpose(v).into_iter().enumerate() {
                 for (part, x) in halves.split(x).into_iter().enumerate() {
-                    stream.store(&mut out[(y + i) * pitch + part * TILES..].as_chunks_mut().0[0], words(x));
+                    store(&mut out[(y + i) * pitch + part * TILES..].as_chunks_mut().0[0], x);
                 }
             }
         }
@@ -72,7 +73,8 @@ impl FloatNtt {
         let vectors = a.len() / (terms * LANES);
         assert!(w.len() == terms * PARTS * TILES && a.len() == vectors * terms * LANES);
         assert!(vectors.is_multiple_of(V) && sums.len() == T * vectors * LANES);
-        let (prime, halves, p) = (Prime::new(&self.tables), self.halves(), self.tables.modulus);
+        let (prime, p) = (Prime::new(&self.tables), self.tables.modulus);
+        let halves = prime.halves;
         let power = |bits: u32| factor(p.value(), p.pow(2, u64::from(bits)));
         let s = half_bits(p.value());
         let units = [power(s), power(2 * s)];

@@ -186,7 +186,6 @@ impl Float256Ntt {
         let tiles = polys.len() / points;
         assert!(tiles <= TILES && points.is_multiple_of(QUAD));
         let halves = Halves::new(self.modulus.value());
-        let stream = Stream::new();
         for y in (0..points).step_by(QUAD) {
             let columns: [_; 2] = std::array::from_fn(|half| {
                 let mut v = [_mm256_setzero_pd(); QUAD];
@@ -199,8 +198,8 @@ impl Float256Ntt {
                 let parts = columns.map(|half| halves.split(half[i]));
                 let out = out[(y + i) * pitch..][..PARTS * TILES].as_chunks_mut::<QUAD>().0;
                 for (part, out) in out.chunks_exact_mut(2).enumerate() {
-                    stream.store_half(&mut out[0], parts[0][part]);
-                    stream.store_half(&mut out[1], parts[1][part]);
+                    store(&mut out[0], parts[0][part]);
+                    store(&mut out[1], parts[1][part]);
                 }
             }
         }

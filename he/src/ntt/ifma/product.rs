@@ -13,14 +13,13 @@ impl IfmaNtt {
     #[target_feature(enable = "avx512f,avx512dq")]
     pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
         assert!(polys.len() <= TILES * points && points.is_multiple_of(LANES));
-        let stream = Stream::new();
         for y in (0..points).step_by(LANES) {
             let mut v = [_mm512_setzero_si512(); TILES];
             for (v, poly) in v.iter_mut().zip(polys.chunks_exact(points)) {
                 *v = load(&poly[y..].as_chunks().0[0]);
             }
             for (i, x) in transpose_words(v).into_iter().enumerate() {
-                stream.store(&mut out[(y + i) * pitch..].as_chunks_mut().0[0], x);
+                store(&mut out[(y + i) * pitch..].as_chunks_mut().0[0], x);
             }
         }
     }

@@ -5,8 +5,8 @@ use net::{Phase, Role};
 use planner::Planner;
 use waggle_protocols::ops::{Linear, Matmul, Mul, MulRows, SumSquares, Truncation};
 use waggle_protocols::{
-    Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, Needs, Operand, OperandId, OperandKind, Options, Shape,
-    Tensor, WeightSpec,
+    Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Needs, Operand, OperandId, OperandKind,
+    Options, Shape, Tensor, WeightSpec,
 };
 
 use super::{Function, TWO_PHASES, cached, own, run, share};
@@ -185,6 +185,50 @@ fn a_stock_outlives_its_session() {
     planner.set_stock(&needs);
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
     assert_eq!(planner.ledger().untimed(), reused[0].1, "planned ledger");
+}
+
+/// Requests are made while the server answers the one before. The rows of all batches and of two matrices are right,
+/// and none comes twice.
+#[test]
+fn rows_that_are_made_ahead_are_fresh_and_right() {
+    const ROWS: usize = 300;
+    let mut planner = super::planner(TWO_PHASES);
+    planner.apply(Linear { weight: &weight(false) }, &Shape(vec![ROWS, DIM])).expect("plan");
+    let mut needs = planner.needs();
+    needs.units.retain(|kind, _| kind.weight().is_some());
+    let kind = needs.units.keys().next().expect("a matrix").clone();
+    assert!(kind.batch(&TWO_PHASES) < ROWS / 2, "several batches");
+    needs.units.insert(kind.for_weight("v").expect("another matrix"), ROWS);
+    let stored = needs.stored();
+    let [(client, ledger), (server, _)] = run(TWO_PHASES, |abb| {
+        let role = abb.session().role();
+        let weight = weight(role == Role::Server);
+        abb.prepare(&stored, |_| weight.values.as_ref().map(|v| &v.matrix), &mut |_| ())?;
+        let mut words = Vec::new();
+        std::mem::take(abb.stock()).drain(&stored, role, |piece| {
+            words.extend_from_slice(piece);
+            Ok::<_, Error>(())
+        })?;
+        Ok(words)
+    });
+    let mut planner = super::planner(TWO_PHASES);
+    planner.prepare(&stored).expect("plan");
+    assert_eq!(planner.ledger().untimed(), ledger, "planned ledger");
+    let matrix = weight(true).values.expect("known").matrix.to_integers();
+    let width = 64 - LINEAR_WIDTH;
+    let mut seen = std::collections::HashSet::new();
+    let rows = client.chunks_exact(DIM + 7).zip(server.chunks_exact(7));
+    assert_eq!(rows.len(), 2 * ROWS);
+    for (client, server) in rows {
+        let (r, shares) = client.split_at(DIM);
+        assert!(seen.insert(r.to_vec()), "a row twice");
+        for (column, (a, b)) in shares.iter().zip(server).enumerate() {
+            let entry = |j: usize| i64::from(matrix[j * 7 + column]) as u64;
+            let want = r.iter().enumerate().fold(0u64, |sum, (j, r)| sum.wrapping_add(r.wrapping_mul(entry(j))));
+            let error = (a.wrapping_add(*b).wrapping_sub(want) << width) as i64 >> width;
+            assert!(error.abs() <= 8, "off by {error}");
+        }
+    }
 }
 
 #[test]
