@@ -12,7 +12,7 @@ use protocols::Part;
 use serde_json::Value;
 use session::Expectation;
 use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
-use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
+use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, link_of_parts, part_path};
 
 use crate::disk::at;
 use crate::error::TrustError;
@@ -91,11 +91,11 @@ impl Client {
     /// request, vanishes or sends nonsense.
     pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
         let terms = if asked.pool.is_some() { self.terms.two_phases()? } else { self.terms.clone() };
-        let terms = terms.over(self.network)?;
-        let words = asked.ask(&terms)?;
-        let own = asked.tokenizer.own()?;
         // A bad file is reported before a server is bothered.
         let pool = asked.pool.as_deref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
+        let terms = terms.planned_like(pool.as_ref().and_then(PoolSet::link)).over(self.network)?;
+        let words = asked.ask(&terms)?;
+        let own = asked.tokenizer.own()?;
         let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
         let session = self.open(&terms, wanted, listener)?;
         let model = session.model().clone();
@@ -132,7 +132,8 @@ impl Client {
         let path = part_path(&fill.pool, fill.part);
         // This file is gone at once. The one that stays is made when the server has agreed.
         UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
-        let terms = self.terms.two_phases()?.over(self.network)?;
+        let other_parts = if fill.part.is_whole() { None } else { link_of_parts(&fill.pool) };
+        let terms = self.terms.two_phases()?.planned_like(other_parts).over(self.network)?;
         let session = self.open(&terms, ClientOptions::default(), listener)?;
         let model = session.model().clone();
         let session = match &fill.forget_all_but[..] {
@@ -145,7 +146,7 @@ impl Client {
         let part = Some(fill.part.to_string()).filter(|_| !fill.part.is_whole());
         let chosen =
             [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
-        let mut report = report(&model, None, fill.prompt, &outcome, &terms, chosen)?;
+        let mut report = report(&model, None, fill.prompt, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         Ok(Prepared { report, filled: outcome.filled })
     }

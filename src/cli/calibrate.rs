@@ -243,7 +243,7 @@ impl<'a> Measured<'a> {
         }
         let report: Report = serde_json::from_slice(&read(&json)?).map_err(Error::child)?;
         let link = trial.link.parse::<Network>().map_err(Error::child)?;
-        let terms = crate::Terms::default().preprocess(trial.preprocess).over(link)?;
+        let terms = crate::Terms::of_report(&report)?.over(link)?;
         let mapped = mapped_bytes(&model.to_string_lossy()).unwrap_or(0);
         let public = ModelServer::builder().load(ModelFiles::open(&model)?)?.public().clone();
         let lengths = Lengths { prompt: trial.prompt, tokens: trial.tokens };

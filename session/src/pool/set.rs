@@ -6,7 +6,7 @@ use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 
 use model::Lengths;
-use net::Role;
+use net::{LinkShape, Role};
 use protocols::{Part, Stock};
 
 use super::claim::claim_all;
@@ -94,6 +94,11 @@ impl PoolSet {
         self.parts.first().map_or(Lengths { prompt: 0, tokens: 0 }, Pool::bound)
     }
 
+    /// The link that it was planned for, which a session that spends it takes.
+    pub fn link(&self) -> Option<LinkShape> {
+        self.parts.first().and_then(Pool::link)
+    }
+
     /// The last part, which tells how many there are.
     pub fn last(&self) -> Part {
         self.parts.last().map_or(Part::WHOLE, Pool::part)
@@ -149,6 +154,12 @@ fn complete(of: Part, is_there: impl Fn(Part) -> bool) -> Result<(), PoolError> 
 /// Where `part` of the pool at `path` lies: `path` itself if it is the whole, else for example `path.2-of-4`.
 pub fn part_path(path: &Path, part: Part) -> PathBuf {
     if part.is_whole() { path.into() } else { beside(path, &format!(".{}-of-{}", part.number(), part.of())) }
+}
+
+/// The link for which parts of the client's pool at `path` were planned, if there are any: others of it take the same.
+pub fn link_of_parts(path: &Path) -> Option<LinkShape> {
+    let parts = named_parts(path).ok()?;
+    parts.into_iter().find_map(|part| Pool::open(&part_path(path, part), Role::Client).ok()?.link())
 }
 
 /// The parts that lie beside `path` by their names, in order.
