@@ -12,7 +12,7 @@ use protocols::Part;
 use serde_json::Value;
 use session::Expectation;
 use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
-use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, link_of_parts, part_path};
+use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
 
 use crate::disk::at;
 use crate::error::TrustError;
@@ -132,8 +132,9 @@ impl Client {
         let path = part_path(&fill.pool, fill.part);
         // This file is gone at once. The one that stays is made when the server has agreed.
         UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
-        let other_parts = if fill.part.is_whole() { None } else { link_of_parts(&fill.pool) };
-        let terms = self.terms.two_phases()?.planned_like(other_parts).over(self.network)?;
+        let mut terms = self.terms.two_phases()?.over(self.network)?;
+        // All parts are planned for one link, and two measurements need not be equal.
+        terms.open.link &= fill.part.is_whole();
         let session = self.open(&terms, ClientOptions::default(), listener)?;
         let model = session.model().clone();
         let session = match &fill.forget_all_but[..] {

@@ -11,6 +11,7 @@ use net::shaped::ParseShapeError;
 use net::{Link, LinkShape, Shaped};
 use ot::CotKind;
 use protocols::{Cores, Masks, Packing};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use session::party;
@@ -46,13 +47,12 @@ options! {
         /// The prompt is read in chunks of so many tokens; `None` bounds memory.
         prefill_chunk: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
         /// For a plan: what the parties of its session found out.
-        met: party::Met = party::Met::default(),
+        met: Option<party::Met> as impl Into<Option<party::Met>> = None,
     }
 }
 
-/// The bursts of a measurement, and the families of kernels, in a report.
-const BURSTS: &str = "link-bursts";
-const KERNELS: [&str; 2] = ["client-kernels", "server-kernels"];
+/// What the parties found out, in a report.
+const MET: &str = "met";
 
 /// Cores of parties that nobody knows.
 pub(crate) const ASSUMED_CORES: Cores = Cores::each(protocols::DEFAULT_CORES);
@@ -93,7 +93,9 @@ impl Terms {
     /// As [`Terms::of_report`].
     pub fn as_in(self, report: &Report) -> Result<Self, Error> {
         let Terms { cores, plan_for, mut met, .. } = Terms::of_report(report)?;
-        met.bursts = met.bursts.filter(|_| self.plan_for.is_none());
+        if let Some(met) = met.as_mut().filter(|_| self.plan_for.is_some()) {
+            met.bursts = None;
+        }
         Ok(Terms { cores: self.cores.or(cores), plan_for: self.plan_for.or(plan_for), met, ..self })
     }
 
@@ -133,11 +135,9 @@ impl Terms {
             masks: read(report, "masks", of(MASKS))?.unwrap_or(terms.masks),
             plan_for: read(report, "plan-for", |text| text.parse().ok())?,
             prefill_chunk: None,
-            met: party::Met {
-                bursts: report.options.get(BURSTS).and_then(Value::as_u64).map(|bursts| bursts as usize),
-                kernels: read(report, KERNELS[0], |text| Some(text.to_owned()))?
-                    .zip(read(report, KERNELS[1], |text| Some(text.to_owned()))?)
-                    .map(|(client, server)| [client, server]),
+            met: match report.options.get(MET) {
+                Some(met) => Some(party::Met::deserialize(met).map_err(|_| OptionsError::Unplannable(MET))?),
+                None => None,
             },
         })
     }
@@ -169,11 +169,10 @@ pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value
     let settings: Map<String, Value> =
         settings.map(|setting| (setting.key.to_owned(), setting.value.clone().into())).collect();
     let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-    let party::Met { bursts, kernels } = &terms.met;
-    let kernels = kernels.iter().flat_map(|kernels| KERNELS.into_iter().zip(kernels));
-    let met = kernels.map(|(name, kernels)| (name.to_owned(), Value::from(&**kernels)));
-    let met = met.chain(bursts.map(|bursts| (BURSTS.to_owned(), bursts.into())));
-    by_name.chain([("policy_settings".to_owned(), settings.into())]).chain(met)
+    let met = terms.met.as_ref().and_then(|met| serde_json::to_value(met).ok());
+    let found =
+        [("policy_settings".to_owned(), settings.into())].into_iter().chain(met.map(|met| (MET.to_owned(), met)));
+    by_name.chain(found)
 }
 
 /// The connection between the parties.

@@ -226,10 +226,7 @@ fn parties_tell_each_other_what_they_have() {
     };
     let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-gpt2/tokenizer.json");
     let asked = format!("--prompt-ids 5,6,7 --tokens 2 --preprocess --tokenizer {}", tokenizer.display());
-    let found = |report: &Value| {
-        let names = ["cores", "plan-for", "link-bursts", "client-kernels", "server-kernels"];
-        names.map(|name| report["options"].get(name).cloned())
-    };
+    let found = |report: &Value| ["cores", "plan-for", "met"].map(|name| report["options"][name].clone());
     for (server, client, [cores, link]) in
         [("", "", [None, None]), ("--cores 2+64", "--plan-for wan", [Some("2+64"), Some("wan")])]
     {
@@ -240,10 +237,9 @@ fn parties_tell_each_other_what_they_have() {
         served.end(Duration::from_secs(60));
         let run = read_json(&of_client);
         assert_eq!(found(&run), found(&read_json(&of_server)));
-        let [has_cores, has_link, bursts, ..] = found(&run);
-        assert!(cores.is_none_or(|cores| has_cores.as_ref().unwrap() == cores), "{has_cores:?}");
-        assert!(link.is_none_or(|link| has_link.as_ref().unwrap() == link), "{has_link:?}");
-        assert_eq!(bursts.is_some(), link.is_none());
+        let [has_cores, has_link, met] = found(&run);
+        assert!(cores.is_none_or(|cores| has_cores == cores) && link.is_none_or(|link| has_link == link), "{run}");
+        assert_eq!((met["bursts"].is_null(), &met["kernels"][0]), (link.is_some(), &run["kernels"]));
         let plan = "plan --model shakespeare-gpt2 --prompt-len 3 --tokens 2 --preprocess --as-in";
         let plan = json(waggle(plan).arg(&of_client));
         assert_eq!(found(&plan), found(&run));
@@ -253,5 +249,5 @@ fn parties_tell_each_other_what_they_have() {
     let served = serve("--cores 3");
     fails(&mut served.client(&format!("{asked} --cores 4")), 1, ["cores: client says 4, server says 3"]);
     let text = succeed(&mut waggle("plan --model shakespeare-gpt2"));
-    assert!(text.contains("assumed: 40 cores for each party, the link lan"), "{text}");
+    assert!(text.contains("assumed: 40 cores of each party") && text.contains("assumed: link lan"), "{text}");
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::link::WireBytes;
-use crate::{Ledger, Link, LinkShape, NetError, Phase, Role};
+use crate::{Ledger, Link, NetError, Phase, Role};
 
 /// Bytes that a frame adds to its payload.
 pub const HEADER_BYTES: usize = 8;
@@ -200,11 +200,6 @@ impl Channel {
     /// The bytes that crossed the wire below this channel so far; `None` where there is no wire.
     pub fn wire_bytes(&self) -> Option<WireBytes> {
         self.link.wire_bytes()
-    }
-
-    /// Rate and delay of a link that needs no measurement.
-    pub fn shape(&self) -> Option<LinkShape> {
-        self.link.shape()
     }
 
     /// Tells the peer, once, that its message for `step` was bad, so that it reports [`NetError::PeerRejected`] and

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::LinkShape;
-
 /// A reliable, ordered, duplex stream of bytes.
 ///
 /// `send` takes ownership of a whole buffer and does not wait for the peer to read, so two parties that send to each
@@ -61,11 +59,6 @@ pub trait Link: Send {
     fn wire_bytes(&self) -> Option<WireBytes> {
         None
     }
-
-    /// Rate and delay, where they need no measurement.
-    fn shape(&self) -> Option<LinkShape> {
-        None
-    }
 }
 
 /// Bytes on the wire: what the socket took and gave, with the records of TLS, without headers of TCP and IP.
@@ -110,16 +103,13 @@ macro_rules! forward_link {
     (@exporter $this:ident $inner:expr) => {
         fn exporter(&$this) -> Option<[u8; 32]> { $inner.exporter() }
     };
-    (@shape $this:ident $inner:expr) => {
-        fn shape(&$this) -> Option<$crate::LinkShape> { $inner.shape() }
-    };
     (@wire_bytes $this:ident $inner:expr) => {
         fn wire_bytes(&$this) -> Option<$crate::WireBytes> { $inner.wire_bytes() }
     };
 }
 
 impl Link for Box<dyn Link> {
-    forward_link!(self => (**self); send recv timeout take_sender close read_ahead exporter wire_bytes shape);
+    forward_link!(self => (**self); send recv timeout take_sender close read_ahead exporter wire_bytes);
 }
 
 /// One end of an in-memory link.
@@ -190,9 +180,5 @@ impl Link for MemoryLink {
 
     fn close(&mut self) -> io::Result<()> {
         self.tx.close()
-    }
-
-    fn shape(&self) -> Option<LinkShape> {
-        Some(LinkShape::MEMORY)
     }
 }

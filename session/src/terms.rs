@@ -11,6 +11,7 @@ use model::{
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
@@ -33,7 +34,7 @@ pub struct Terms {
     /// Which of the protocol's cores and link this party was not given.
     pub open: Open,
     /// What the parties found out; nothing before a session.
-    pub met: Met,
+    pub met: Option<Met>,
 }
 
 /// Which numbers of a plan nobody gave to a party. It takes its peer's, or what both find out.
@@ -46,12 +47,12 @@ pub struct Open {
 }
 
 /// What parties found out about each other and the link.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Met {
     /// Bursts by which they measured the link ([`net::Measured::bursts`]); `None` if it was given.
     pub bursts: Option<usize>,
     /// The families of kernels of client and server.
-    pub kernels: Option<[String; 2]>,
+    pub kernels: [String; 2],
 }
 
 /// The party at the other end of a session, as far as the link has proved it.

@@ -89,10 +89,8 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     }
     let found = args.as_in.is_some().then_some(terms.plan_for).flatten().map(Network::Imitated);
     let link = args.link.or(found).unwrap_or(LAN);
-    let assumed = [
-        terms.cores.is_none().then(|| format!("{ASSUMED_CORES} cores for each party")),
-        (args.link.is_none() && terms.plan_for.is_none()).then(|| format!("the link {link}")),
-    ];
+    let cores = terms.cores.is_none().then(|| format!("{ASSUMED_CORES} cores of each party"));
+    let network = (args.link.is_none() && terms.plan_for.is_none()).then(|| format!("link {link}"));
     let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(terms).network(link);
     let plan = set!(plan, args => tokens, cached, stop_at_eos, pad_answer, pad_prompt).draft(args.draft.draft());
     let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
@@ -110,11 +108,8 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         Ok(calibrated) => calibrated.line,
         Err(line) => line,
     });
-    notes.push(format!("predicted for {} over {}; {seconds}", report.model.name, link));
-    if assumed.iter().any(Option::is_some) {
-        let assumed = assumed.into_iter().flatten().collect::<Vec<_>>().join(", ");
-        notes.push(format!("assumed: {assumed}; a session finds both out"));
-    }
+    notes.push(format!("predicted for {} over {link}; {seconds}", report.model.name));
+    notes.extend(cores.into_iter().chain(network).map(|assumed| format!("assumed: {assumed}")));
     out::line(planned(&report, &args.operations, &notes, args.format.format))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;

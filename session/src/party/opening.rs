@@ -7,7 +7,7 @@ use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use serde::{Deserialize, Serialize};
 use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
-use super::meeting::{Stated, meet};
+use super::meeting::{meet, tell};
 use super::wire::{self, malformed};
 use super::{ClientOptions, PublicModel, Request, Terms};
 use crate::Error;
@@ -115,13 +115,12 @@ pub(super) fn receive_client<T>(
     accept: impl FnOnce(&Request, SessionKind, &Terms) -> Result<T, Error>,
 ) -> Result<(Request, Terms, T), Error> {
     let shape = shape_text(&model.spec)?;
-    let hello = stated(terms, Role::Server)
-        .tell("model", &shape)
-        .tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
+    let hello =
+        stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
     let theirs = agree(&hello, channel)?;
     let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
     let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));
-    let mut terms = meet(channel, terms, &theirs)?;
+    let mut terms = meet(channel, terms, hello.fields(), &theirs)?;
     terms.protocol.preprocess = match theirs.iter().find(|field| field.name == PREPROCESS).map(|field| &*field.value)
     {
         Some("true") => true,
@@ -198,9 +197,8 @@ pub(super) fn meet_server(
     terms: &Terms,
     options: &ClientOptions,
 ) -> Result<(PublicModel, Terms), Error> {
-    let mut hello = stated(terms, Role::Client)
-        .tell(PREPROCESS, terms.protocol.preprocess)
-        .tell(WANTS_TOKENIZER, options.tokenizer);
+    let mut hello =
+        stated(terms).tell(PREPROCESS, terms.protocol.preprocess).tell(WANTS_TOKENIZER, options.tokenizer);
     if options.template {
         hello = hello.tell(WANTS_TEMPLATE, true);
     }
@@ -208,7 +206,7 @@ pub(super) fn meet_server(
         hello = hello.agree("model", shape_text(spec)?);
     }
     let theirs = agree(&hello, channel)?;
-    let terms = meet(channel, terms, &theirs)?;
+    let terms = meet(channel, terms, hello.fields(), &theirs)?;
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
     scoped(channel, SCOPE, |channel| {
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
@@ -237,11 +235,11 @@ pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) 
     })
 }
 
-/// The facts that both parties state alike, and what the party `role` has.
-fn stated(terms: &Terms, role: Role) -> Handshake {
+/// The facts that both parties state alike, and what this party has.
+fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
     let alike = facts.iter().filter(|(name, _)| name != PREPROCESS);
-    Stated::of(terms, role).tell(alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value)))
+    tell(alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value)), terms)
 }
 
 /// The handshake. Another number of the protocol has an error of its own, because all else may differ by it.

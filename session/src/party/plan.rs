@@ -242,8 +242,8 @@ impl<'a> SessionPlan<'a> {
     fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
         let SessionPlan { model, terms, ref options, .. } = *self;
         // A link is measured if it was in the session that is planned.
-        let open = Open { link: terms.met.bursts.is_some(), ..Open::default() };
-        let terms = &Terms { open, ..terms.clone() };
+        let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());
+        let terms = &Terms { open: Open { link, cores: false }, ..terms.clone() };
         let (client, server) = memory_pair(REHEARSAL);
         let mut client = Channel::new(Role::Client, client);
         let mut server = Channel::new(Role::Server, server);

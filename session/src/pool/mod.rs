@@ -102,7 +102,7 @@ pub(crate) use dir::{Place, Waiting};
 pub use dir::{Pools, count, writable_by_others};
 pub use file::{MAX_HEADER_BYTES, Pool};
 pub use list::{Found, PENDING_AGE, State, find};
-pub use set::{PoolSet, link_of_parts, part_path};
+pub use set::{PoolSet, part_path};
 pub use unfinished::{Pending, UnfinishedPool, Written, check_absent};
 
 use crate::Error;
@@ -139,10 +139,10 @@ pub struct Purpose {
 
 impl Purpose {
     /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its `weights`, because its
-    /// words are products with them; the client must not learn the digest. Of the link only the forms of operations
-    /// matter that were planned for it: a session takes the pool's link ([`PoolSet::link`]), so that no measurement
-    /// refuses a pool. The ciphertexts by which the words came do not matter. `peer` is the key of the other party, where the link has keys: only the pair that
-    /// filled a pool spends it. The longest generation is planned, which `observer` may end.
+    /// words are products with them; the client must not learn the digest. The forms of operations follow from the
+    /// link, so a session that spends a pool takes its link ([`PoolSet::link`]), and no measurement refuses a pool. The
+    /// ciphertexts by which the words came do not matter. `peer` is the key of the other party, where the link has
+    /// keys: only the pair that filled a pool spends it. The longest generation is planned, which `observer` may end.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.

@@ -156,12 +156,6 @@ pub fn part_path(path: &Path, part: Part) -> PathBuf {
     if part.is_whole() { path.into() } else { beside(path, &format!(".{}-of-{}", part.number(), part.of())) }
 }
 
-/// The link for which parts of the client's pool at `path` were planned, if there are any: others of it take the same.
-pub fn link_of_parts(path: &Path) -> Option<LinkShape> {
-    let parts = named_parts(path).ok()?;
-    parts.into_iter().find_map(|part| Pool::open(&part_path(path, part), Role::Client).ok()?.link())
-}
-
 /// The parts that lie beside `path` by their names, in order.
 fn named_parts(path: &Path) -> Result<Vec<Part>, PoolError> {
     let Some(name) = path.file_name().and_then(OsStr::to_str) else { return Ok(Vec::new()) };
