@@ -56,7 +56,7 @@ fn wire() -> BTreeMap<String, String> {
     for (name, mode) in [("plain", Mode::Plain), ("prepared", Mode::Prepared)] {
         let [client, server] = opening(mode);
         // The first message has the kernels of this machine.
-        let kernels = format!("{:24}", bits::cpu::Cpu::get());
+        let kernels = format!("{:24}", bits::cpu::Cpu::get().to_string());
         let hello = client[0].escape_ascii().to_string().replace(&kernels, "");
         let sent = [hello.into_bytes(), client[1..].concat()].concat();
         wire.insert(format!("opening/{name}/client"), digest(&sent));
