@@ -359,12 +359,8 @@ fn file_name(choice: &Choice) -> String {
 fn planned(task: &Task, by: By) -> Result<Planned, Error> {
     let Task { choice, model, link, setting } = task;
     let preprocess = choice.phases == Phases::Two;
-    let protocol = protocols::Options {
-        preprocess,
-        link: *link,
-        cores: Cores::each(choice.cores),
-        ..protocols::Options::default()
-    };
+    let cores = Cores::each(choice.cores);
+    let protocol = protocols::Options { preprocess, link: *link, cores, ..protocols::Options::default() };
     let terms = Terms { protocol, policy: choice.policy.clone(), ..Terms::default() };
     let tokens = usize::from(choice.tokens);
     let sessions = Sessions::plan(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
