@@ -91,11 +91,11 @@ impl Client {
     /// request, vanishes or sends nonsense.
     pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
         let terms = if asked.pool.is_some() { self.terms.two_phases()? } else { self.terms.clone() };
-        let terms = terms.over(self.network)?;
-        let words = asked.ask(&terms)?;
-        let own = asked.tokenizer.own()?;
         // A bad file is reported before a server is bothered.
         let pool = asked.pool.as_deref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
+        let terms = terms.planned_like(pool.as_ref().and_then(PoolSet::link)).over(self.network)?;
+        let words = asked.ask(&terms)?;
+        let own = asked.tokenizer.own()?;
         let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
         let session = self.open(&terms, wanted, listener)?;
         let model = session.model().clone();
@@ -132,7 +132,9 @@ impl Client {
         let path = part_path(&fill.pool, fill.part);
         // This file is gone at once. The one that stays is made when the server has agreed.
         UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
-        let terms = self.terms.two_phases()?.over(self.network)?;
+        let mut terms = self.terms.two_phases()?.over(self.network)?;
+        // All parts are planned for one link, and two measurements need not be equal.
+        terms.open.link &= fill.part.is_whole();
         let session = self.open(&terms, ClientOptions::default(), listener)?;
         let model = session.model().clone();
         let session = match &fill.forget_all_but[..] {
@@ -145,7 +147,7 @@ impl Client {
         let part = Some(fill.part.to_string()).filter(|_| !fill.part.is_whole());
         let chosen =
             [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
-        let mut report = report(&model, None, fill.prompt, &outcome, &terms, chosen)?;
+        let mut report = report(&model, None, fill.prompt, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         Ok(Prepared { report, filled: outcome.filled })
     }

@@ -459,7 +459,7 @@ impl Ready<'_> {
         outcome: Outcome,
         chosen: impl IntoIterator<Item = Chosen>,
     ) -> Result<Generated, Error> {
-        let Ready { options, terms, ids, whole, .. } = self;
+        let Ready { options, ids, whole, .. } = self;
         let padded = whole.padding().map(|_| whole.ids().len());
         let own = [
             ("tokens", options.tokens.into()),
@@ -469,9 +469,9 @@ impl Ready<'_> {
         let chosen = options.sampling.chosen().into_iter().chain(own).chain(chosen);
         let chosen = chosen.chain(options.draft.iter().flat_map(Draft::chosen));
         let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
-        let mut report = report(model, tokenizer, ids.len(), &outcome, terms, chosen)?;
+        let mut report = report(model, tokenizer, ids.len(), &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
-        Ok(Generated { report, outcome, ids, terms: terms.clone() })
+        Ok(Generated { report, outcome, ids })
     }
 }
 
@@ -482,7 +482,6 @@ pub struct Generated {
     pub report: Report,
     pub(crate) outcome: Outcome,
     ids: Vec<u32>,
-    terms: party::Terms,
 }
 
 impl Generated {
@@ -503,7 +502,8 @@ impl Generated {
     /// If the model cannot be read or has another shape.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         let files = open_model(model)?;
-        let Generated { report, outcome, ids, terms } = self;
+        let Generated { report, outcome, ids } = self;
+        let terms = &outcome.terms;
         let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let tokens =
             report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);

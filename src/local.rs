@@ -53,9 +53,13 @@ impl Local {
     /// # Errors
     /// If the generation cannot work with the model.
     pub fn lengths(&self, asked: &Generate) -> Result<Lengths, Error> {
-        let terms = self.options.terms.over(Network::Memory)?;
+        let terms = self.terms()?;
         let own = asked.tokenizer.own()?;
         Ok(self.ready(asked, &terms, self.tokenizer(own.as_ref()))?.lengths())
+    }
+
+    fn terms(&self) -> Result<Agreed, Error> {
+        self.options.terms.together(Network::Memory).over(Network::Memory)
     }
 
     /// The tokenizer that is asked for, or that of the model.
@@ -83,8 +87,8 @@ impl Local {
     /// # Errors
     /// If the generation cannot work with the model, or the model leaves the ranges of operations.
     pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
-        let LocalOptions { terms, weight_cache, timeout } = &self.options;
-        let terms = terms.over(Network::Memory)?;
+        let LocalOptions { weight_cache, timeout, .. } = &self.options;
+        let terms = self.terms()?;
         let own = asked.tokenizer.own()?;
         let tokenizer = self.tokenizer(own.as_ref());
         let mut ready = self.ready(asked, &terms, tokenizer)?;

@@ -11,6 +11,7 @@ use crate::generate::Draft;
 use crate::models::{mapped_bytes, public_model};
 use crate::options::options;
 use crate::summary::{Chosen, report};
+use crate::terms::ASSUMED_CORES;
 use crate::{Error, Network, Report, Terms};
 
 options! {
@@ -44,7 +45,8 @@ options! {
     }
 }
 
-const LAN: Network = Network::Imitated(LinkShape::PRESETS[0].1);
+/// The network of a plan that is told none.
+pub(crate) const LAN: Network = Network::Imitated(LinkShape::PRESETS[0].1);
 
 /// Measurements of the parties' machines.
 #[derive(Clone, Debug)]
@@ -82,7 +84,7 @@ impl Plan {
     /// # Errors
     /// If there is no such model, or the session could not be.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
-        let terms = self.terms.over(self.network)?;
+        let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(ASSUMED_CORES)).over(self.network)?;
         let model = public_model(&self.model, &terms.policy)?;
         // Without weights, two bytes for each.
         let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
@@ -108,7 +110,7 @@ impl Plan {
         let plan = SessionPlan::new(model, terms).request(request).timed(setting);
         let plan = if self.cached.is_some() { plan.step() } else { plan };
         let Planned { outcome, footprint, .. } = plan.run(observer)?;
-        let mut report = report(model, None, prompt, &outcome, terms, self.chosen(tokens))?;
+        let mut report = report(model, None, prompt, &outcome, self.chosen(tokens))?;
         report.predicted = true;
         report.kernels = None;
         report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();

@@ -4,7 +4,7 @@ use model::Drafts;
 use report::provenance::{Program, Provenance};
 use report::{DraftReport, ModelInfo};
 use serde_json::Value;
-use session::party::{Outcome, PublicModel, Terms};
+use session::party::{Outcome, PublicModel};
 use tokenizer::Tokenizer;
 
 use crate::terms::named;
@@ -24,19 +24,18 @@ pub(crate) fn provenance() -> Option<Provenance> {
 /// An option by name and its value.
 pub(crate) type Chosen = (&'static str, Value);
 
-/// The report of a run of `model` under `terms`; `options` are what else was chosen.
+/// The report of a run of `model`; `options` are what was chosen beside its terms.
 pub(crate) fn report(
     model: &PublicModel,
     tokenizer: Option<&Tokenizer>,
     prompt_tokens: usize,
     outcome: &Outcome,
-    terms: &Terms,
     options: impl IntoIterator<Item = Chosen>,
 ) -> Result<Report, Error> {
     let mut report = Report::new(ModelInfo::new(&model.name, &model.spec));
     report.provenance = provenance();
     report.options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    report.options.extend(named(terms));
+    report.options.extend(named(&outcome.terms));
     report.prompt_tokens = prompt_tokens;
     report.tokens = outcome.generation.tokens.clone();
     report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;

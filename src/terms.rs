@@ -3,7 +3,6 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
-use std::time::Duration;
 
 use engine::LogitBits;
 use model::Reveal;
@@ -11,7 +10,8 @@ use mpcache::PolicySpec;
 use net::shaped::ParseShapeError;
 use net::{Link, LinkShape, Shaped};
 use ot::CotKind;
-use protocols::{Masks, Packing};
+use protocols::{Cores, Masks, Packing};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use session::party;
@@ -36,34 +36,67 @@ options! {
         preprocess: Option<bool> as impl Into<Option<bool>> = None,
         /// Whether several results of a matrix product share a ciphertext.
         packing: Packing = Packing::Auto,
-        /// Cores of each party that products under encryption are planned for.
-        cores: u32 = protocols::DEFAULT_CORES,
-        /// The network that the session is planned for, whatever network is imitated. Over a real network give it to
-        /// both parties.
+        /// Cores that products under encryption are planned for. A session needs no word of it: it takes the cores
+        /// that each party has. One party's word is enough.
+        cores: Option<Cores> as impl Into<Option<Cores>> = None,
+        /// The network that the session is planned for, whatever network is imitated. Over a real network the
+        /// parties measure it, unless one of them is told.
         plan_for: Option<LinkShape> as impl Into<Option<LinkShape>> = None,
         /// Preparation of products with weights, in two phases.
         masks: Masks = Masks::Seeded,
         /// The prompt is read in chunks of so many tokens; `None` bounds memory.
         prefill_chunk: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
+        /// For a plan: what the parties of its session found out.
+        met: Option<party::Met> as impl Into<Option<party::Met>> = None,
     }
 }
 
-/// The link that two processes of one machine are assumed to have.
-pub(crate) const LOOPBACK: LinkShape =
-    LinkShape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
+/// What the parties found out, in a report.
+const MET: &str = "met";
+
+/// Cores of parties that nobody knows.
+pub(crate) const ASSUMED_CORES: Cores = Cores::each(protocols::DEFAULT_CORES);
 
 impl Terms {
-    /// The terms of a session over `network`, planned for it unless told otherwise.
+    /// The terms that a party states for a session over `network`. It is planned for the network if that has a shape,
+    /// unless told otherwise.
     pub(crate) fn over(&self, network: Network) -> Result<party::Terms, Error> {
-        let link = self.plan_for.or(network.shape()).unwrap_or(LOOPBACK);
+        let link = self.plan_for.or(network.shape());
+        let open = party::Open { cores: self.cores.is_none(), link: link.is_none() };
+        let link = link.unwrap_or(LinkShape::MEMORY);
         let preprocess = self.preprocess.unwrap_or(false);
-        let Terms { ot, packing, cores, masks, reveal, logit_bits, prefill_chunk, .. } = *self;
+        let Terms { ot, packing, masks, reveal, logit_bits, prefill_chunk, .. } = *self;
+        let cores = self.cores.unwrap_or_else(Cores::here);
         let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks };
         let policy = self.policy.clone();
         if policy.clear_only() {
             return Err(OptionsError::ClearOnly(policy.to_string()).into());
         }
-        Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk })
+        let met = self.met.clone();
+        Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk, open, met })
+    }
+
+    /// These terms for two parties on this machine, who share its cores and need not ask each other.
+    pub(crate) fn together(&self, network: Network) -> Self {
+        let link = self.plan_for.or(network.shape()).unwrap_or(LinkShape::MEMORY);
+        self.clone().cores(self.cores.unwrap_or_else(Cores::here)).plan_for(link)
+    }
+
+    /// These terms for the link of a pool, if nobody wants another.
+    pub(crate) fn planned_like(&self, pool: Option<LinkShape>) -> Self {
+        self.clone().plan_for(self.plan_for.or(pool))
+    }
+
+    /// These terms with cores, link and measurement of the session of `report`, where they do not have them.
+    ///
+    /// # Errors
+    /// As [`Terms::of_report`].
+    pub fn as_in(self, report: &Report) -> Result<Self, Error> {
+        let Terms { cores, plan_for, mut met, .. } = Terms::of_report(report)?;
+        if let Some(met) = met.as_mut().filter(|_| self.plan_for.is_some()) {
+            met.bursts = None;
+        }
+        Ok(Terms { cores: self.cores.or(cores), plan_for: self.plan_for.or(plan_for), met, ..self })
     }
 
     /// These terms with two phases, which pools need.
@@ -98,17 +131,21 @@ impl Terms {
             ot: read(report, "ot", of(OT_SOURCES))?.unwrap_or(terms.ot),
             preprocess: read(report, "preprocess", |text| text.parse().ok())?,
             packing: read(report, "packing", of(PACKINGS))?.unwrap_or(terms.packing),
-            cores: read(report, "cores", |text| text.parse().ok())?.unwrap_or(terms.cores),
+            cores: read(report, "cores", |text| text.parse().ok())?,
             masks: read(report, "masks", of(MASKS))?.unwrap_or(terms.masks),
             plan_for: read(report, "plan-for", |text| text.parse().ok())?,
             prefill_chunk: None,
+            met: match report.options.get(MET) {
+                Some(met) => Some(party::Met::deserialize(met).map_err(|_| OptionsError::Unplannable(MET))?),
+                None => None,
+            },
         })
     }
 }
 
 /// Terms by name, as options of the command line and reports have them.
 pub(crate) fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
-    let party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk } = terms;
+    let party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk, .. } = terms;
     let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
     [
         ("reveal", name(&REVEALS, reveal).to_owned()),
@@ -126,13 +163,16 @@ pub(crate) fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Terms as a report has them: by name, and every setting of the policy, given or default.
+/// Terms as a report has them: by name, every setting of the policy, given or default, and what the parties found out.
 pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value)> {
     let settings = terms.policy.settings().iter();
     let settings: Map<String, Value> =
         settings.map(|setting| (setting.key.to_owned(), setting.value.clone().into())).collect();
     let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-    by_name.chain([("policy_settings".to_owned(), settings.into())])
+    let met = terms.met.as_ref().and_then(|met| serde_json::to_value(met).ok());
+    let found =
+        [("policy_settings".to_owned(), settings.into())].into_iter().chain(met.map(|met| (MET.to_owned(), met)));
+    by_name.chain(found)
 }
 
 /// The connection between the parties.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::support::{join, json, succeed, synthesise, waggle};
+use crate::support::{Server, fails, join, json, read_json, succeed, synthesise, waggle};
 use serde_json::{Value, json as value};
 
 /// Bytes each way and flows by phase and path, of what was sent at all.
@@ -25,10 +26,11 @@ fn costs(list: &Value) -> BTreeMap<(String, String), [u64; 3]> {
     rows.filter(|(_, numbers)| numbers.iter().any(|n| *n > 0)).collect()
 }
 
-/// Runs and plans the same session, over `lan` unless `arguments` say something else: the rate of the link decides
+/// Runs and plans the same session, over `lan` unless `arguments` say something else, for the same cores: both decide
 /// what products pack.
 fn compare(model: &str, prompt: &[u32], tokens: usize, arguments: &str) {
     let arguments = &if arguments.contains("--link") { arguments.into() } else { format!("{arguments} --link lan") };
+    let arguments = &format!("{arguments} --cores 40");
     let (ids, count) = (join(prompt), prompt.len());
     let run = json(&mut waggle(&format!("demo --model {model} --prompt-ids {ids} --tokens {tokens} {arguments}")));
     let plan = json(&mut waggle(&format!("plan --model {model} --prompt-len {count} --tokens {tokens} {arguments}")));
@@ -211,4 +213,41 @@ fn a_configuration_alone_is_enough() {
     // Half of 4 ms for every flow, and something for the bytes.
     assert!(seconds > 0.002 * decode["flows"].as_f64().unwrap(), "{decode}");
     assert!(plan["estimated"].as_array().unwrap().contains(&Value::from("seconds")));
+}
+
+/// Two parties that nobody told anything find out the same and plan with it, and so does a plan as in their report.
+#[test]
+fn parties_tell_each_other_what_they_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let of_server = dir.path().join("server.json");
+    let serve = |arguments: &str| {
+        let json = of_server.display();
+        Server::start(&format!("--model shakespeare-gpt2 --once --skip-range-check --json {json} {arguments}"))
+    };
+    let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-gpt2/tokenizer.json");
+    let asked = format!("--prompt-ids 5,6,7 --tokens 2 --preprocess --tokenizer {}", tokenizer.display());
+    let found = |report: &Value| ["cores", "plan-for", "met"].map(|name| report["options"][name].clone());
+    for (server, client, [cores, link]) in
+        [("", "", [None, None]), ("--cores 2+64", "--plan-for wan", [Some("2+64"), Some("wan")])]
+    {
+        let served = serve(server);
+        let mut command = served.client(&format!("{asked} {client}"));
+        let of_client = dir.path().join("client.json");
+        succeed(command.arg("--json").arg(&of_client));
+        served.end(Duration::from_secs(60));
+        let run = read_json(&of_client);
+        assert_eq!(found(&run), found(&read_json(&of_server)));
+        let [has_cores, has_link, met] = found(&run);
+        assert!(cores.is_none_or(|cores| has_cores == cores) && link.is_none_or(|link| has_link == link), "{run}");
+        assert_eq!((met["bursts"].is_null(), &met["kernels"][0]), (link.is_some(), &run["kernels"]));
+        let plan = "plan --model shakespeare-gpt2 --prompt-len 3 --tokens 2 --preprocess --as-in";
+        let plan = json(waggle(plan).arg(&of_client));
+        assert_eq!(found(&plan), found(&run));
+        assert_eq!(operations(&run), operations(&plan));
+        assert_eq!(kinds(&run), kinds(&plan));
+    }
+    let served = serve("--cores 3");
+    fails(&mut served.client(&format!("{asked} --cores 4")), 1, ["cores: client says 4, server says 3"]);
+    let text = succeed(&mut waggle("plan --model shakespeare-gpt2"));
+    assert!(text.contains("assumed: 40 cores of each party") && text.contains("assumed: link lan"), "{text}");
 }

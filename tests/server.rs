@@ -200,7 +200,8 @@ fn sent(report: &Value, way: &str) -> u64 {
 
 #[test]
 fn the_metrics_count_sessions_and_bytes() {
-    let server = Server::start(&format!("{MODEL} --metrics 127.0.0.1:0 --max-tokens 2"));
+    // A session that is refused counts on the wire alone, where it measures the link, too.
+    let server = Server::start(&format!("{MODEL} --metrics 127.0.0.1:0 --max-tokens 2 --plan-for lan"));
     let log = server.log().wait_for("metrics at http://");
     let address = log.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
     let connect = || TcpStream::connect(&address).unwrap();

@@ -301,7 +301,7 @@ fn random(shapes: &[(usize, usize, usize)], bytes_per_second: u64, cores: &[u32]
     for &cores in cores {
         println!("{} MB/s, planned for {cores} cores", bytes_per_second / 1_000_000);
         for &shape in shapes {
-            prepared(shape, PlanOptions { bytes_per_second, cores, ..PlanOptions::default() })?;
+            prepared(shape, PlanOptions { bytes_per_second, cores: [cores; 2], ..PlanOptions::default() })?;
         }
     }
     Ok(())

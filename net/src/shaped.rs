@@ -48,6 +48,10 @@ impl LinkShape {
         ("wan-far", LinkShape { bytes_per_second: 12_500_000, round_trip: Duration::from_millis(80) }),
     ];
 
+    /// Two ends in one machine.
+    pub const MEMORY: LinkShape =
+        LinkShape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
+
     /// The least time for messages that the parties send in turns: `bytes_each_way` at the rate, and half a round
     /// trip for each of `flows` changes of direction.
     pub fn predict(&self, bytes_each_way: [u64; 2], flows: u64) -> Duration {

@@ -6,6 +6,7 @@ mod handshake;
 mod hostile;
 mod ledger;
 mod links;
+mod measure;
 mod pressure;
 mod shape;
 mod tls;

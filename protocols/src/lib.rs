@@ -60,7 +60,7 @@ pub use lengths::Lengths;
 pub use matrix::{FixedMatrix, WEIGHT_BITS};
 pub use operation::Operation;
 pub use ops::cached::{CachedMatmul, CachedProduct, Operand};
-pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
+pub use options::{Cores, DEFAULT_LINK, Evaluation, MAX_CORES, Masks, Options, ParseCoresError};
 pub use plans::Plans;
 pub use preparation::Made;
 pub use session::{PeerKeys, Session};

@@ -1,10 +1,13 @@
 //! The public choices of a session, from which both parties derive the same protocols.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use he::Packing;
 use net::{LinkShape, Role};
 use ot::CotKind;
+use thiserror::Error;
 
 use crate::cost::Cost;
 
@@ -32,6 +35,62 @@ pub enum Masks {
     Sent,
 }
 
+/// Cores of the two parties, each at least 1. As text `40`, or `2+64` for a client of 2 and a server of 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// Of the client.
+    pub client: u32,
+    /// Of the server.
+    pub server: u32,
+}
+
+/// The most cores of a party.
+pub const MAX_CORES: u32 = 65_536;
+
+impl Cores {
+    /// As many for both parties.
+    pub const fn each(cores: u32) -> Self {
+        Cores { client: cores, server: cores }
+    }
+
+    /// For both parties, the threads of this process: those of two parties on one machine.
+    pub fn here() -> Self {
+        Cores::each(u32::try_from(rayon::current_num_threads()).unwrap_or(MAX_CORES).clamp(1, MAX_CORES))
+    }
+
+    /// Those of the encrypting and of the evaluating party. Products without the server's weights go both ways at once,
+    /// at the pace of the party that has fewer.
+    pub(crate) fn for_product(self, with_weights: bool) -> [u32; 2] {
+        if with_weights { [self.client, self.server] } else { [self.client.min(self.server); 2] }
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Cores { client, server } = self;
+        if client == server { write!(f, "{client}") } else { write!(f, "{client}+{server}") }
+    }
+}
+
+/// A text names no numbers of cores.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is no number of cores: give 1 to {MAX_CORES}, or the client's and the server's such as `2+64`")]
+pub struct ParseCoresError {
+    /// The text.
+    pub text: String,
+}
+
+impl FromStr for Cores {
+    type Err = ParseCoresError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |text: &str| text.parse().ok().filter(|cores| (1..=MAX_CORES).contains(cores));
+        let (client, server) = text.split_once('+').unwrap_or((text, text));
+        let cores = number(client).zip(number(server)).map(|(client, server)| Cores { client, server });
+        cores.ok_or_else(|| ParseCoresError { text: text.into() })
+    }
+}
+
 /// The time that a leaf of a key takes online, in nanoseconds, its product with a table included. It only decides
 /// between forms of a protocol, so it need not be exact; both parties must have the same.
 const LEAF_NANOSECONDS: u64 = 5;
@@ -48,8 +107,8 @@ pub struct Options {
     pub link: LinkShape,
     /// Whether matrix products pack their responses.
     pub packing: Packing,
-    /// Cores that each party is taken to have in plans under encryption: fewer send more and compute less.
-    pub cores: u32,
+    /// Cores that the parties are taken to have in plans under encryption: fewer send more and compute less.
+    pub cores: Cores,
     /// Preparation of products with private matrices, if the session has two phases.
     pub masks: Masks,
 }
@@ -71,7 +130,7 @@ impl Options {
         preprocess: false,
         link: DEFAULT_LINK,
         packing: Packing::Auto,
-        cores: he::DEFAULT_CORES,
+        cores: Cores::each(he::DEFAULT_CORES),
         masks: Masks::Seeded,
     };
 

@@ -44,7 +44,6 @@ impl Plans {
         let plan_options = PlanOptions {
             bytes_per_second: options.link.bytes_per_second,
             packing: options.packing,
-            cores: options.cores,
             ..PlanOptions::default()
         };
         let cot_bits = options.ot.bits_per_ot();
@@ -75,7 +74,7 @@ impl Plans {
         let adapted = if near == spec { None } else { self.matmul(near).ok().and_then(|plan| plan.adapted(spec)) };
         let plan = match adapted {
             Some(plan) => plan,
-            None => MatmulPlan::with_options(spec, self.plan_options)?,
+            None => MatmulPlan::with_options(spec, self.options_of(&spec))?,
         };
         let plan = Arc::new(plan);
         self.matmul.insert(spec, plan.clone());
@@ -84,8 +83,12 @@ impl Plans {
 
     /// The plan of a matrix product whose operand is random.
     pub fn seeded(&mut self, spec: MatmulSpec) -> Result<Arc<SeededPlan>, Error> {
-        let options = self.plan_options;
+        let options = self.options_of(&spec);
         known(&mut self.seeded, spec, || Ok(SeededPlan::with_options(spec, options)?))
+    }
+
+    fn options_of(&self, spec: &MatmulSpec) -> PlanOptions {
+        PlanOptions { cores: self.options.cores.for_product(with_weights(spec)), ..self.plan_options }
     }
 
     /// The rounds of a tournament on words of `width` bits, which `search` finds the first time by their `prices`.
@@ -124,11 +127,15 @@ const LONG: usize = 512;
 
 /// `spec` with long dimensions rounded up to four significant bits.
 fn rounded(spec: MatmulSpec) -> MatmulSpec {
-    if spec.weight_bits < spec.width {
-        // The matrix of a model.
+    if with_weights(&spec) {
         return spec;
     }
     let up = |n: usize| if n < LONG { n } else { n.next_multiple_of(1 << (n.ilog2() - 3)) };
     let MatmulShape { batch, m, k, n } = spec.shape;
     MatmulSpec { shape: MatmulShape { batch, m: up(m), k: up(k), n: up(n) }, ..spec }
+}
+
+/// Whether the plaintext operand is the matrix of a model.
+fn with_weights(spec: &MatmulSpec) -> bool {
+    spec.weight_bits < spec.width
 }

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::{
-    Allow, ChatOptions, Client, Draft, Generate, LinkShape, Network, Pads, PolicySpec, Proof, PublicKey, Sampling,
+    Allow, ChatOptions, Client, Cores, Draft, Generate, LinkShape, Network, Pads, PolicySpec, Proof, PublicKey, Sampling,
     ServerConfig, Template, Terms, TokenizerOf, names,
 };
 
@@ -107,10 +107,11 @@ impl<'py> Keywords<'py> {
             policy = policy.with("select", &select).map_err(failed)?;
         }
         set!(terms, self: reveal named(&names::REVEALS), logit_bits read, ot named(&names::OT_SOURCES),
-            packing named(&names::PACKINGS), cores take, masks named(&names::MASKS));
+            packing named(&names::PACKINGS), masks named(&names::MASKS));
         Ok(terms
             .policy(policy)
             .preprocess(self.take::<bool>("preprocess")?)
+            .cores(self.read::<Cores>("cores")?)
             .plan_for(self.read::<LinkShape>("plan_for")?)
             .prefill_chunk(self.read::<NonZeroUsize>("prefill_chunk")?))
     }

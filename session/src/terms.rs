@@ -11,11 +11,13 @@ use model::{
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
 /// The facts that both parties state before a session and must state alike. The client alone chooses the number of
-/// phases ([`protocols::Options::preprocess`]); the server adopts it or refuses.
+/// phases ([`protocols::Options::preprocess`]); the server adopts it or refuses. Cores and link may be left open: the
+/// parties then find them out, and the [outcome](crate::party::Outcome::terms) has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Choices of the protocols.
@@ -29,6 +31,28 @@ pub struct Terms {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
     /// parties.
     pub prefill_chunk: Option<NonZeroUsize>,
+    /// Which of the protocol's cores and link this party was not given.
+    pub open: Open,
+    /// What the parties found out; nothing before a session.
+    pub met: Option<Met>,
+}
+
+/// Which numbers of a plan nobody gave to a party. It takes its peer's, or what both find out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// The cores. Those of the protocol are then the party's own.
+    pub cores: bool,
+    /// The link. That of the protocol is then a guess.
+    pub link: bool,
+}
+
+/// What parties found out about each other and the link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Met {
+    /// Bursts by which they measured the link ([`net::Measured::bursts`]); `None` if it was given.
+    pub bursts: Option<usize>,
+    /// The families of kernels of client and server.
+    pub kernels: [String; 2],
 }
 
 /// The party at the other end of a session, as far as the link has proved it.

@@ -4,7 +4,7 @@ use model::Check;
 use report::{Phases, Report};
 use serde::Serialize;
 use session::party::chat::{Turn, TurnCost};
-use session::party::{Outcome, PublicModel, Terms};
+use session::party::{Outcome, PublicModel};
 use tokenizer::Tokenizer;
 
 use super::clear::Clear;
@@ -71,11 +71,10 @@ impl Costs {
         model: &PublicModel,
         tokenizer: &Tokenizer,
         outcome: &Outcome,
-        terms: &Terms,
         options: impl IntoIterator<Item = Chosen>,
         clear: Option<&Clear>,
     ) -> Result<ChatReport, Error> {
-        let mut report = report(model, Some(tokenizer), outcome.prompt_tokens, outcome, terms, options)?;
+        let mut report = report(model, Some(tokenizer), outcome.prompt_tokens, outcome, options)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         report.check = clear.and_then(Clear::all);
         Ok(ChatReport { report, turns: self.turns })

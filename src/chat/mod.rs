@@ -21,7 +21,7 @@ use model::{Lengths, Next, Sampler};
 use mpcache::PolicySpec;
 use report::Phases;
 use session::party::chat::{Slices, slices};
-use session::party::{ChatSession, ClientOptions, PublicModel, Silent, Terms};
+use session::party::{ChatSession, ClientOptions, PublicModel, Silent};
 use tokenizer::{ChatTemplate, Tokenizer};
 
 pub use self::background::BackgroundChat;
@@ -86,7 +86,6 @@ options! {
 pub struct Chat {
     options: ChatOptions,
     network: String,
-    terms: Terms,
     pads: bool,
     longest: Lengths,
     session: ChatSession,
@@ -147,7 +146,6 @@ impl Chat {
             costs: Costs::new(session.opening()),
             heard: Instant::now(),
             options,
-            terms,
             pads,
             longest,
             session,
@@ -324,7 +322,7 @@ impl Chat {
     /// # Errors
     /// If the parties do not agree on what was said.
     pub fn finish(self) -> Result<ChatReport, Error> {
-        let Chat { options, network, terms, pads, session, model, tokenizer, costs, clear, .. } = self;
+        let Chat { options, network, pads, session, model, tokenizer, costs, clear, .. } = self;
         let outcome = session.finish()?;
         let chosen = [
             ("link", network.into()),
@@ -334,7 +332,7 @@ impl Chat {
             ("pad_answer", pads.into()),
         ];
         let chosen = options.sampling.chosen().into_iter().chain(chosen);
-        costs.report(&model, &tokenizer, &outcome, &terms, chosen, clear.as_ref())
+        costs.report(&model, &tokenizer, &outcome, chosen, clear.as_ref())
     }
 }
 

@@ -21,6 +21,7 @@ use super::{Error, out};
 use crate::disk::{at, check_writable, read, write_json};
 use crate::keys::make_home;
 use crate::models::mapped_bytes;
+use crate::terms::ASSUMED_CORES;
 use crate::{Machines, Network, worker};
 
 /// Measures this machine, in less than a minute: runs small sessions with both parties on it, and fits the time of
@@ -230,6 +231,8 @@ impl<'a> Measured<'a> {
         command.arg("demo").arg("--model").arg(&model).args(["--prompt-ids", &ids]);
         command.args(["--tokens", &trial.tokens.to_string(), "--link", trial.link]);
         command.arg(format!("--preprocess={}", trial.preprocess)).arg("--json").arg(&json);
+        // So that a calibration meets the same kernels on every machine.
+        command.arg(format!("--cores={ASSUMED_CORES}"));
         command.env("RAYON_NUM_THREADS", cores.to_string());
         let output = command
             .stdin(Stdio::null())
@@ -243,7 +246,7 @@ impl<'a> Measured<'a> {
         }
         let report: Report = serde_json::from_slice(&read(&json)?).map_err(Error::child)?;
         let link = trial.link.parse::<Network>().map_err(Error::child)?;
-        let terms = crate::Terms::default().preprocess(trial.preprocess).over(link)?;
+        let terms = crate::Terms::of_report(&report)?.over(link)?;
         let mapped = mapped_bytes(&model.to_string_lossy()).unwrap_or(0);
         let public = ModelServer::builder().load(ModelFiles::open(&model)?)?.public().clone();
         let lengths = Lengths { prompt: trial.prompt, tokens: trial.tokens };

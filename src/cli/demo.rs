@@ -69,7 +69,7 @@ const DEFAULT_TOKENS: usize = 200;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let terms = args.terms.terms()?;
+    let terms = args.terms.terms()?.together(args.link);
     let options = LocalOptions::default().terms(terms.clone()).weight_cache(args.weight_cache).timeout(args.timeout);
     let local = Local::open(&args.model, options)?;
     let asked = args.text.asked()?;

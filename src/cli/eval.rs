@@ -9,6 +9,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use model::ModelFiles;
 use mpcache::PolicySpec;
+use net::LinkShape;
 use rayon::prelude::*;
 use serde_json::Value;
 use session::party::Terms;
@@ -23,7 +24,6 @@ use super::progress::passes;
 use super::{Error, html, out};
 use crate::disk::{at, check_writable, write, write_json};
 use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
-use crate::terms::LOOPBACK;
 use crate::{DEFAULT_MODEL, Network, PromptError, StudyEngine, study};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
@@ -156,8 +156,11 @@ fn plan_costs(study: &mut StudyReport, model: &str, sequences: &[Sequence], link
         // Columns of the policy's own change the shape of the model.
         let learned = row.policy.needs_scoring_head().then(|| public_model(model, &row.policy)).transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
-        let protocol =
-            protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };
+        let protocol = protocols::Options {
+            preprocess: true,
+            link: shape.unwrap_or(LinkShape::MEMORY),
+            ..protocols::Options::default()
+        };
         let terms = Terms { protocol, policy: row.policy.clone(), ..Terms::default() };
         let MeanToken { online, prepared_token, prepared_prompt, .. } =
             Sessions::plan(public, &terms, shape, None, prompt, tokens)?.whole();

@@ -11,7 +11,7 @@ use mpcache::{Granularity, PolicyHelp, PolicySpec};
 use net::LinkShape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
-use protocols::{Masks, Packing};
+use protocols::{Cores, Masks, Packing};
 use report::table::Format;
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
@@ -55,12 +55,13 @@ pub(super) struct TermsArgs {
     /// slowed. `always` plans as if the link were eight times slower.
     #[arg(long, value_parser = named(&PACKINGS), default_value = "auto")]
     packing: Packing,
-    /// Plan products under encryption for parties with so many cores each. With fewer the plan computes less
-    /// and sends more.
-    #[arg(long, value_name = "N", default_value_t = protocols::DEFAULT_CORES, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    cores: u32,
-    /// Plan for this network, whatever `--link` imitates. Give it to both parties of a session over a real network,
-    /// whose rate and delay the program cannot know.
+    /// Plan products under encryption for parties with so many cores each, or for a client and a server with these
+    /// [default: those that each party has; in `plan` 40]. With fewer the plan computes less and sends more. One
+    /// party's word is enough; two must be equal.
+    #[arg(long, value_name = "N|CLIENT+SERVER")]
+    cores: Option<Cores>,
+    /// Plan for this network, whatever `--link` imitates. Without either, the parties of a session measure the link.
+    /// One party's word is enough; two must be equal.
     #[arg(long, value_name = PLANNED_LINKS)]
     plan_for: Option<LinkShape>,
     /// Preparation of products with weights, in two phases: with masks that public seeds make (`seeded`), or with

@@ -9,9 +9,12 @@ use clap::Args;
 use super::machine::CalibrationArgs;
 use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, TermsArgs, set};
 use super::progress::Progress;
+use super::record::RecordError;
 use super::report_tables::planned;
 use super::{Error, out};
-use crate::disk::{check_writable, write_json};
+use crate::disk::{check_writable, read, write_json};
+use crate::plan::LAN;
+use crate::terms::ASSUMED_CORES;
 use crate::{DEFAULT_MODEL, Network, Plan};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
@@ -42,9 +45,13 @@ pub(super) struct PlanArgs {
     #[arg(long)]
     pad_prompt: bool,
     /// Network of the session. Its rate decides which matrix products are packed, and rate and delay decide how many
-    /// rounds a maximum takes. Without a calibration the seconds are its transfer and delay, without computation.
-    #[arg(long, value_name = LINKS, default_value = "lan")]
-    link: Network,
+    /// rounds a maximum takes. Without a calibration the seconds are its transfer and delay, without computation
+    /// [default: lan, or what the parties of --as-in measured].
+    #[arg(long, value_name = LINKS)]
+    link: Option<Network>,
+    /// Plan with the cores, the kernels and the link that the parties of a session found out, from its report.
+    #[arg(long, value_name = "REPORT")]
+    as_in: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
     #[command(flatten)]
@@ -74,7 +81,17 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
-    let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(args.terms.terms()?).network(args.link);
+    let mut terms = args.terms.terms()?;
+    if let Some(path) = &args.as_in {
+        let unread = |what: String| RecordError::NotReport { path: path.clone(), what };
+        let report = serde_json::from_slice(&read(path)?).map_err(|e| unread(e.to_string()))?;
+        terms = terms.as_in(&report).map_err(|e| unread(e.to_string()))?;
+    }
+    let found = args.as_in.is_some().then_some(terms.plan_for).flatten().map(Network::Imitated);
+    let link = args.link.or(found).unwrap_or(LAN);
+    let cores = terms.cores.is_none().then(|| format!("{ASSUMED_CORES} cores of each party"));
+    let network = (args.link.is_none() && terms.plan_for.is_none()).then(|| format!("link {link}"));
+    let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(terms).network(link);
     let plan = set!(plan, args => tokens, cached, stop_at_eos, pad_answer, pad_prompt).draft(args.draft.draft());
     let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
     let report = plan.run(&mut progress)?;
@@ -91,7 +108,8 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         Ok(calibrated) => calibrated.line,
         Err(line) => line,
     });
-    notes.push(format!("predicted for {} over {}; {seconds}", report.model.name, args.link));
+    notes.push(format!("predicted for {} over {link}; {seconds}", report.model.name));
+    notes.extend(cores.into_iter().chain(network).map(|assumed| format!("assumed: {assumed}")));
     out::line(planned(&report, &args.operations, &notes, args.format.format))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;

@@ -7,6 +7,7 @@ use model::{ModelSpec, shape};
 use mpcache::PolicySpec;
 use net::LinkShape;
 use planner::Deployment;
+use protocols::Cores;
 use rayon::prelude::*;
 use report::provenance::Provenance;
 use report::table::{Cell, Document, Table};
@@ -358,8 +359,8 @@ fn file_name(choice: &Choice) -> String {
 fn planned(task: &Task, by: By) -> Result<Planned, Error> {
     let Task { choice, model, link, setting } = task;
     let preprocess = choice.phases == Phases::Two;
-    let protocol =
-        protocols::Options { preprocess, link: *link, cores: choice.cores, ..protocols::Options::default() };
+    let cores = Cores::each(choice.cores);
+    let protocol = protocols::Options { preprocess, link: *link, cores, ..protocols::Options::default() };
     let terms = Terms { protocol, policy: choice.policy.clone(), ..Terms::default() };
     let tokens = usize::from(choice.tokens);
     let sessions = Sessions::plan(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;

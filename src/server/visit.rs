@@ -189,10 +189,8 @@ fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &
     watcher.settle();
     let outcome = served?;
     if let Some(path) = &server.config.report {
-        let mut terms = server.terms.clone();
-        terms.protocol.preprocess = outcome.preprocess;
         let chosen = [("link", server.config.network.to_string().into())];
-        let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, &terms, chosen)?;
+        let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
         report.peak_memory_bytes.server = net::peak_memory_bytes();
         // One session after another.
         static TURN: Mutex<()> = Mutex::new(());

@@ -47,9 +47,12 @@ const RESPONSE_US: f64 = 30e-3;
 pub(super) fn seconds(layout: &Layout, options: &PlanOptions) -> f64 {
     let bytes = layout.upload_bytes() as f64 + download_estimate(layout);
     let ahead = if layout.seeded.is_some() { AHEAD } else { 1.0 };
-    let cores = f64::from(options.cores.max(1)) * ahead;
     let weight = if options.packing == Packing::Always { ALWAYS_WEIGHT } else { 1.0 };
-    weight * bytes / options.bytes_per_second.max(1) as f64 + compute_us(layout) * 1e-6 / cores
+    let [encryptor, evaluator] = options.cores.map(|cores| f64::from(cores.max(1)));
+    let [encrypting, evaluating] = compute_us(layout);
+    // In cores of the evaluator, so that equal parties are reckoned with exactly as one.
+    let computing = (encrypting * (evaluator / encryptor) + evaluating) * 1e-6 / (evaluator * ahead);
+    weight * bytes / options.bytes_per_second.max(1) as f64 + computing
 }
 
 /// Bytes of the download without rounding each response to bytes.
@@ -61,8 +64,8 @@ fn download_estimate(layout: &Layout) -> f64 {
     (layout.packs.responses() * layout.c1_bytes()) as f64 + c0
 }
 
-/// Microseconds of one core for the whole product, both parties together.
-fn compute_us(layout: &Layout) -> f64 {
+/// Microseconds of one core for the whole product: of the encrypting and of the evaluating party.
+fn compute_us(layout: &Layout) -> [f64; 2] {
     let (tiling, packs) = (&layout.tiling, &layout.packs);
     let (n, points) = (layout.set.degree() as f64, tiling.points() as f64);
     let limbs = layout.set.primes().len() as f64;
@@ -78,15 +81,16 @@ fn compute_us(layout: &Layout) -> f64 {
         (points * PLACE_US, RUN_MAC_US + RUN_LOAD_US / shared + RUN_REDUCE_US / terms)
     };
     // A correction is a coefficient, which the evaluator transforms.
-    let (upload_transforms, upload) =
-        if layout.seeded.is_some() { (3.0, UPLOAD_US + SPLIT_US) } else { (2.0, UPLOAD_US) };
+    let (read_transforms, upload) =
+        if layout.seeded.is_some() { (2.0, UPLOAD_US + SPLIT_US) } else { (1.0, UPLOAD_US) };
     let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
-    limbs
-        * (polys as f64 * (points * (span.log2() + WEIGHT_LAYERS) * NTT_US + span * ENCODE_US + weights)
-            + products as f64 * 2.0 * n * product
-            + tiling.uploads() as f64 * (upload_transforms * transform + n * upload)
-            + packs.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
-        + packs.merges() as f64 * merge
+    let (uploads, responses) = (tiling.uploads() as f64, packs.responses() as f64);
+    let encrypting = uploads * (transform + n * upload) + responses * (2.0 * transform + n * RESPONSE_US / 2.0);
+    let evaluating = polys as f64 * (points * (span.log2() + WEIGHT_LAYERS) * NTT_US + span * ENCODE_US + weights)
+        + products as f64 * 2.0 * n * product
+        + uploads * read_transforms * transform
+        + responses * (3.0 * transform + n * RESPONSE_US / 2.0);
+    [limbs * encrypting, limbs * evaluating + packs.merges() as f64 * merge]
 }
 
 /// Counts the work of both parties.

@@ -44,11 +44,11 @@ impl ClientSession {
     ) -> Result<Self, Error> {
         let since = Instant::now();
         let met = opening::meet_server(&mut channel, terms, options);
-        let model = opening::complaining(&mut channel, met)?;
+        let (model, terms) = opening::complaining(&mut channel, met)?;
         Ok(ClientSession {
             channel,
             server: server.clone(),
-            terms: terms.clone(),
+            terms,
             model,
             draft: None,
             stop_at_eos: false,
@@ -79,6 +79,11 @@ impl ClientSession {
     /// client's but those of `kept`, which must be all that the client has.
     pub fn having_only(self, kept: Vec<PoolId>) -> Self {
         ClientSession { kept: Some(kept), ..self }
+    }
+
+    /// The terms on which the parties agreed.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
     }
 
     /// The server's description of its model.

@@ -9,7 +9,8 @@
 //!
 //! | message | from | bytes |
 //! |---|---|---|
-//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
+//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model; the cores, the family of kernels, and the cores and link that were given to each party | both | up to [`net::handshake::MAX_BYTES`] |
+//! | measurement of the link ([`net::measure`]), booked under `link`, if it was given to neither | both | up to 2.4 MB each |
 //! | shape: a [`ModelSpec`](model::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](model::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
@@ -59,6 +60,7 @@ pub mod chat;
 mod client;
 mod correlations;
 mod local;
+mod meeting;
 mod opening;
 mod plan;
 mod prompt;
@@ -79,7 +81,7 @@ pub use server::{ModelServer, ServerBuilder};
 
 use crate::pool::PoolId;
 pub use crate::terms::{
-    Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Observer, PublicModel, Request, Silent, Terms,
+    Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Met, Observer, Open, PublicModel, Request, Silent, Terms,
 };
 use model::{Drafts, Generation};
 use report::{Cost, Wire};
@@ -117,8 +119,8 @@ pub struct Outcome {
     pub per_token: Vec<Cost>,
     /// The pool that this session filled, instead of generating, or the part of one.
     pub filled: Option<Filled>,
-    /// Whether the session had two phases.
-    pub preprocess: bool,
+    /// The terms of the session.
+    pub terms: Terms,
     /// The guesses of its passes.
     pub draft: Option<Drafts>,
     /// The bytes that crossed the wire, and whether the link was encrypted; `None` where there is no wire.

@@ -7,6 +7,7 @@ use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use serde::{Deserialize, Serialize};
 use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
+use super::meeting::{meet, tell};
 use super::wire::{self, malformed};
 use super::{ClientOptions, PublicModel, Request, Terms};
 use crate::Error;
@@ -16,7 +17,7 @@ use crate::pool::PoolId;
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
 /// number work together.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// The field of the handshake that states it.
 const PROTOCOL_FIELD: &str = "protocol";
 /// Longest shape of a model.
@@ -106,7 +107,7 @@ impl Message {
 }
 
 /// The server's part up to and including the verdict, which `accept` gives; fails if the request is refused. In the
-/// terms returned, and passed to `accept`, the number of phases is the client's.
+/// terms returned, and passed to `accept`, the number of phases is the client's, and cores and link are agreed.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
@@ -119,7 +120,7 @@ pub(super) fn receive_client<T>(
     let theirs = agree(&hello, channel)?;
     let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
     let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));
-    let mut terms = terms.clone();
+    let mut terms = meet(channel, terms, hello.fields(), &theirs)?;
     terms.protocol.preprocess = match theirs.iter().find(|field| field.name == PREPROCESS).map(|field| &*field.value)
     {
         Some("true") => true,
@@ -190,12 +191,12 @@ pub(super) fn receive_verdict(channel: &mut Channel, step: &'static str) -> Resu
     Err(Error::Refused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) })
 }
 
-/// The client's part before the request: what the server says about its model.
+/// The client's part before the request: what the server says about its model, and the agreed terms.
 pub(super) fn meet_server(
     channel: &mut Channel,
     terms: &Terms,
     options: &ClientOptions,
-) -> Result<PublicModel, Error> {
+) -> Result<(PublicModel, Terms), Error> {
     let mut hello =
         stated(terms).tell(PREPROCESS, terms.protocol.preprocess).tell(WANTS_TOKENIZER, options.tokenizer);
     if options.template {
@@ -205,6 +206,7 @@ pub(super) fn meet_server(
         hello = hello.agree("model", shape_text(spec)?);
     }
     let theirs = agree(&hello, channel)?;
+    let terms = meet(channel, terms, hello.fields(), &theirs)?;
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
     scoped(channel, SCOPE, |channel| {
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
@@ -221,7 +223,7 @@ pub(super) fn meet_server(
         let max = if options.tokenizer { MAX_TOKENIZER_BYTES } else { 0 };
         let tokenizer = Some(channel.recv_up_to(TOKENIZER, max)?).filter(|bytes| !bytes.is_empty());
         let template = options.template.then(|| channel.recv_up_to(TEMPLATE, MAX_TEMPLATE_BYTES)).transpose()?;
-        Ok(PublicModel { name, spec, frac_bits, tokenizer, template })
+        Ok((PublicModel { name, spec, frac_bits, tokenizer, template }, terms))
     })
 }
 
@@ -233,11 +235,11 @@ pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) 
     })
 }
 
-/// The facts that both parties state alike.
+/// The facts that both parties state alike, and what this party has.
 fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
     let alike = facts.iter().filter(|(name, _)| name != PREPROCESS);
-    alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value))
+    tell(alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value)), terms)
 }
 
 /// The handshake. Another number of the protocol has an error of its own, because all else may differ by it.
@@ -255,9 +257,9 @@ fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> 
 }
 
 impl Terms {
-    /// Protocol and terms by name.
+    /// Protocol and terms by name, but for what the parties [`meet`] over.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
-        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk } = self;
+        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, open: _, met: _ } = self;
         let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
         let bits = (*logit_bits != LogitBits::default()).then(|| ("logit-bits", logit_bits.to_string()));
         [
@@ -266,9 +268,7 @@ impl Terms {
             ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
             (PREPROCESS, protocol.preprocess.to_string()),
             ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
-            ("cores", protocol.cores.to_string()),
             ("masks", name(&MASKS, &protocol.masks).to_owned()),
-            ("link", link_name(protocol.link)),
             ("reveal", name(&REVEALS, reveal).to_owned()),
             ("policy", policy.to_string()),
         ]
@@ -278,11 +278,6 @@ impl Terms {
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
     }
-}
-
-/// The text by which a link is stated.
-fn link_name(link: net::LinkShape) -> String {
-    format!("{} bytes per second, {} ns there and back", link.bytes_per_second, link.round_trip.as_nanos())
 }
 
 fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
@@ -346,7 +341,7 @@ mod tests {
     }
 
     /// [`PROTOCOL`], and the digest of what `requests_raise_the_number` encodes.
-    const PINNED: (u32, &str) = (2, "85bd50717bab42f7");
+    const PINNED: (u32, &str) = (3, "85bd50717bab42f7");
 
     #[test]
     fn requests_raise_the_number() {

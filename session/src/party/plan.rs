@@ -10,7 +10,9 @@ use protocols::{FixedLoader, Made, Needs, Part};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
+use super::{
+    ClientOptions, Limits, Observer, Open, Outcome, PublicModel, Request, Silent, Terms, correlations, opening,
+};
 use crate::Error;
 use crate::needs::{listing, needs};
 use crate::pool::{PoolId, Purpose, check_bound};
@@ -239,6 +241,9 @@ impl<'a> SessionPlan<'a> {
     /// take the time of the rehearsal.
     fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
         let SessionPlan { model, terms, ref options, .. } = *self;
+        // A link is measured if it was in the session that is planned.
+        let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());
+        let terms = &Terms { open: Open { link, cores: false }, ..terms.clone() };
         let (client, server) = memory_pair(REHEARSAL);
         let mut client = Channel::new(Role::Client, client);
         let mut server = Channel::new(Role::Server, server);

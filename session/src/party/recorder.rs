@@ -201,7 +201,7 @@ pub(super) fn finish(
         kinds: ledger.divided(),
         per_token: recorder.meter.into_costs(),
         filled: None,
-        preprocess: terms.protocol.preprocess,
+        terms: terms.clone(),
         draft: request.draft,
     }
 }

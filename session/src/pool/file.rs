@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use blake3::Hasher;
 use files::{Forbidden, others_may};
 use model::Lengths;
-use net::Role;
+use net::{LinkShape, Role};
 use protocols::Part;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -40,6 +40,9 @@ pub(super) struct Header {
     /// BLAKE3 of the two before.
     pub(super) fingerprint: String,
     pub(super) words: u64,
+    /// The link that it was planned for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) link: Option<String>,
 }
 
 impl Header {
@@ -121,6 +124,11 @@ impl Pool {
     /// Which part of a pool it is.
     pub fn part(&self) -> Part {
         self.part
+    }
+
+    /// The link that it was planned for, if the file says so.
+    pub fn link(&self) -> Option<LinkShape> {
+        self.header.link.as_ref()?.parse().ok()
     }
 
     /// Where it is.

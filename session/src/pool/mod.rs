@@ -95,6 +95,7 @@ mod unfinished;
 
 use std::collections::BTreeMap;
 
+use net::LinkShape;
 use protocols::{FixedWeight, Needs, Part};
 
 pub(crate) use dir::{Place, Waiting};
@@ -126,19 +127,22 @@ const PEER: &str = "peer";
 /// The name of a part among the facts; a whole pool has none.
 const PART: &str = "part";
 
-/// The purpose of a pool: everything that its words depend on, by name, and the needs that it holds.
+/// The purpose of a pool: everything that its words depend on, by name, the link that it was planned for, and the
+/// needs that it holds.
 #[derive(Clone, Debug)]
 pub struct Purpose {
     bound: Lengths,
     facts: BTreeMap<String, String>,
+    link: LinkShape,
     needs: Needs,
 }
 
 impl Purpose {
     /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its `weights`, because its
-    /// words are products with them; the client must not learn the digest. The link and the ciphertexts by which the
-    /// words came do not matter. `peer` is the key of the other party, where the link has keys: only the pair that
-    /// filled a pool spends it. The longest generation is planned, which `observer` may end.
+    /// words are products with them; the client must not learn the digest. The forms of operations follow from the
+    /// link, so a session that spends a pool takes its link ([`PoolSet::link`]), and no measurement refuses a pool. The
+    /// ciphertexts by which the words came do not matter. `peer` is the key of the other party, where the link has
+    /// keys: only the pair that filled a pool spends it. The longest generation is planned, which `observer` may end.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.
@@ -160,7 +164,7 @@ impl Purpose {
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();
         let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;
-        let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "cores" | "masks" | "link");
+        let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "masks");
         let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
         let frac_bits = model.frac_bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         for (name, value) in [
@@ -172,7 +176,7 @@ impl Purpose {
         }
         facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));
         facts.extend(peer.map(|key| (PEER.to_owned(), key.to_owned())));
-        Ok(Purpose { bound, facts, needs: needs.stored() })
+        Ok(Purpose { bound, facts, link: terms.protocol.link, needs: needs.stored() })
     }
 
     /// The purposes of all parts of a pool for this purpose, in order, in as many parts as `part` is one of. A part
@@ -198,7 +202,7 @@ impl Purpose {
         if !part.is_whole() {
             facts.insert(PART.into(), part.to_string());
         }
-        Purpose { bound: self.bound, facts, needs }
+        Purpose { bound: self.bound, facts, link: self.link, needs }
     }
 
     /// The needs that a pool for this purpose holds.

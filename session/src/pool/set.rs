@@ -6,7 +6,7 @@ use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 
 use model::Lengths;
-use net::Role;
+use net::{LinkShape, Role};
 use protocols::{Part, Stock};
 
 use super::claim::claim_all;
@@ -92,6 +92,11 @@ impl PoolSet {
     pub fn bound(&self) -> Lengths {
         // There is a first part.
         self.parts.first().map_or(Lengths { prompt: 0, tokens: 0 }, Pool::bound)
+    }
+
+    /// The link that it was planned for, which a session that spends it takes.
+    pub fn link(&self) -> Option<LinkShape> {
+        self.parts.first().and_then(Pool::link)
     }
 
     /// The last part, which tells how many there are.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::Lengths;
-use net::Role;
+use net::{LinkShape, Role};
 use protocols::operands::{Event, Events, OperandForm};
 use protocols::ops::private::MaskedRow;
 use protocols::ops::sum_squares::Squares;
@@ -30,7 +30,8 @@ pub(super) fn purpose(policy: &str) -> Purpose {
     let operands =
         [operand(OperandKind::Keys, Axis::Columns), operand(OperandKind::Values, Axis::Rows)].into_iter().collect();
     let facts = [("policy", policy), ("model", "a shape")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Purpose { bound: BOUND, facts: facts.into(), needs: Needs { units, operands, ..Needs::default() } }
+    let needs = Needs { units, operands, ..Needs::default() };
+    Purpose { bound: BOUND, facts: facts.into(), link: LinkShape::MEMORY, needs }
 }
 
 /// Word number i of every stock here.

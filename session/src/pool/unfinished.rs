@@ -63,6 +63,7 @@ impl UnfinishedPool {
             facts: purpose.facts.clone(),
             fingerprint: purpose.fingerprint(),
             words: purpose.needs.words(role),
+            link: Some(purpose.link.to_string()),
         };
         let text = serde_json::to_vec(&header).map_err(|e| PoolError::Header { what: e.to_string() })?;
         let len = u32::try_from(text.len()).ok().filter(|len| *len as usize <= MAX_HEADER_BYTES);

@@ -88,13 +88,14 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
     thread::scope(|scope| {
         scope.spawn(move || {
             let hello = Handshake::new().agree("protocol", format!("{PROTOCOL:04}")).agree("ot", "silent");
-            let link = "125000000 bytes per second, 500000 ns there and back";
             let hello = hello
                 .agree("preprocess", false)
                 .agree("packing", "auto")
-                .agree("cores", "40")
                 .agree("masks", "seeded")
-                .agree("link", link);
+                .tell("own-cores", "40")
+                .tell("kernels", "portable")
+                .tell("cores", "")
+                .tell("link", "");
             hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);

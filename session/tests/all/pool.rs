@@ -5,10 +5,10 @@ use std::path::Path;
 use model::{Lengths, ModelFiles, Next, Sampler, bundled};
 use net::Role;
 use waggle_session::Error;
-use waggle_session::party::{ModelServer, Outcome, Silent};
+use waggle_session::party::{ModelServer, Open, Outcome, Silent, Terms};
 use waggle_session::pool::{PoolError, PoolSet, Pools, State};
 
-use crate::pools::{NEVER, both, cut, session, states};
+use crate::pools::{NEVER, both, cut, session, session_under, states, terms};
 
 const MODEL: &str = "shakespeare-gpt2";
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
@@ -23,6 +23,34 @@ fn spend(hosted: &ModelServer, path: &Path, prompt: &[u32], tokens: usize) -> [R
         let pool = PoolSet::open(path, Role::Client)?;
         opened.spend(pool, prompt, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
     })
+}
+
+/// A pool is planned for the link over which it was filled. Another measurement later refuses nothing.
+#[test]
+fn a_pool_brings_its_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("client.pool");
+    let hosted = ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap();
+    let hosted = hosted.with_pools(Pools::open(&dir.path().join("server"), 2).unwrap());
+    // Who is told nothing plans for parties in one memory.
+    let open = Terms { open: Open { cores: true, link: true }, ..terms() };
+    let mut far = terms();
+    far.protocol.link = "wan-far".parse().unwrap();
+    both(session_under(&hosted, [&far, &open], |opened| opened.fill(BOUND, &path, &mut Silent)));
+    let spend = |terms: &Terms| {
+        let pool = PoolSet::open(&path, Role::Client).unwrap();
+        session_under(&hosted, [terms, &open], |opened| {
+            opened.spend(pool, &PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        })
+    };
+    assert_eq!(PoolSet::open(&path, Role::Client).unwrap().link(), Some(far.protocol.link));
+    // The forms of operations are those of the link.
+    let [client, _] = spend(&open);
+    assert!(matches!(client, Err(Error::PoolFile { source: PoolError::Mismatch { .. }, .. })), "{client:?}");
+    for Outcome { terms, generation, .. } in both(spend(&far)) {
+        assert_eq!((terms.protocol.link, terms.met.unwrap().bursts), (far.protocol.link, None));
+        assert_eq!(generation.count, 2);
+    }
 }
 
 #[test]

@@ -32,21 +32,29 @@ pub(crate) fn session_as(
     caller: &Caller,
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
-    let (here, there) = memory_pair(Duration::from_secs(60));
-    over(hosted, caller, here, there, client)
+    over(hosted, caller, memory_pair(Duration::from_secs(60)), [&terms(), &terms()], client)
+}
+
+/// [`session`] of a client and a server with these terms.
+pub(crate) fn session_under(
+    hosted: &ModelServer,
+    terms: [&Terms; 2],
+    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> [Result<Outcome, Error>; 2] {
+    over(hosted, &Caller::default(), memory_pair(Duration::from_secs(60)), terms, client)
 }
 
 fn over(
     hosted: &ModelServer,
     caller: &Caller,
-    here: impl Link + 'static,
-    there: impl Link + 'static,
+    (here, there): (impl Link + 'static, impl Link + 'static),
+    [ours, theirs]: [&Terms; 2],
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
     let (here, there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
     thread::scope(|scope| {
-        let server = scope.spawn(|| hosted.serve(there, caller, &terms(), &Limits::default(), &mut Silent));
-        let opened = ClientSession::open(here, caller, &terms(), &ClientOptions::default());
+        let server = scope.spawn(|| hosted.serve(there, caller, theirs, &Limits::default(), &mut Silent));
+        let opened = ClientSession::open(here, caller, ours, &ClientOptions::default());
         [opened.and_then(client), server.join().unwrap()]
     })
 }
@@ -98,7 +106,7 @@ pub(crate) fn cut(
     let sent: [Arc<AtomicUsize>; 2] = Default::default();
     let here = Dying { link: here, left: client, dead: false, sent: sent[0].clone() };
     let there = Dying { link: there, left: server, dead: false, sent: sent[1].clone() };
-    let ended = over(hosted, &Caller::default(), here, there, run);
+    let ended = over(hosted, &Caller::default(), (here, there), [&terms(), &terms()], run);
     (ended.map(|result| result.is_ok()), sent.map(|sent| sent.load(Ordering::Relaxed)))
 }
 

@@ -1,0 +1,182 @@
+//! The parties tell each other what they have, for the plans of a session.
+//!
+//! Four facts of the handshake are padded, so that no plan depends on them: the cores that the party will use, its
+//! family of kernels, and, where a person gave them, the cores and the link to plan for. One party's word is enough;
+//! two that differ end the session, at both parties alike. What nobody gave, the parties find out: cores are those
+//! that each stated, and the link is measured ([`net::measure`]).
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use bits::cpu::Cpu;
+use net::{Channel, Difference, Field, Handshake, LinkShape, Measured, NetError, Role};
+use protocols::Cores;
+use tokenizer::printable;
+
+use super::wire::malformed;
+use crate::terms::{Met, Open, Terms};
+
+const STEP: &str = "handshake";
+/// The facts and their lengths.
+const OWN_CORES: (&str, usize) = ("own-cores", 11);
+const KERNELS: (&str, usize) = ("kernels", 24);
+const CORES: (&str, usize) = ("cores", 11);
+const LINK: (&str, usize) = ("link", 48);
+
+/// Adds what this party has to its handshake.
+pub(super) fn tell(hello: Handshake, terms: &Terms) -> Handshake {
+    let Terms { protocol, open, .. } = terms;
+    let padded = |hello: Handshake, (name, length), text: String| hello.tell(name, format_args!("{text:length$}"));
+    let given = |open: bool, value: &dyn Display| if open { String::new() } else { value.to_string() };
+    let hello = padded(hello, OWN_CORES, protocol.cores.to_string());
+    let hello = padded(hello, KERNELS, Cpu::get().to_string());
+    let hello = padded(hello, CORES, given(open.cores, &protocol.cores));
+    padded(hello, LINK, given(open.link, &protocol.link))
+}
+
+/// What a party stated; `None` where it was given nothing.
+fn stated<T: FromStr>(fields: &[Field], (name, _): (&str, usize)) -> Result<Option<T>, NetError> {
+    let field = fields.iter().find(|field| field.name == name);
+    let text = field.ok_or_else(|| malformed(STEP, format!("`{name}` is missing")))?.value.trim_end();
+    let value = if text.is_empty() { None } else { Some(text.parse()) };
+    value.transpose().map_err(|_| malformed(STEP, format!("`{name}` is not possible: {text}")))
+}
+
+/// The terms on which the parties agree: `terms` are this one's, and each sent its fields. Where nobody gave the link
+/// it is measured; terms that say how that went are those of a rehearsal.
+///
+/// # Errors
+/// [`NetError::Disagreement`] with what both gave and differs; [`NetError::Malformed`] for what no party has; those of
+/// the measurement.
+pub(super) fn meet(
+    channel: &mut Channel,
+    terms: &Terms,
+    ours: &[Field],
+    theirs: &[Field],
+) -> Result<Terms, NetError> {
+    let [client, server] = if channel.role() == Role::Client { [ours, theirs] } else { [theirs, ours] };
+    let mut differences = Vec::new();
+    let cores = given(CORES, client, server, &mut differences)?;
+    let link: Option<LinkShape> = given(LINK, client, server, &mut differences)?;
+    if !differences.is_empty() {
+        return Err(NetError::Disagreement { differences });
+    }
+    let of = |fields: &[Field]| {
+        let own: Option<Cores> = stated(fields, OWN_CORES)?;
+        let kernels: Option<String> = stated(fields, KERNELS)?;
+        let own = own.ok_or_else(|| malformed(STEP, "a party without cores"))?;
+        Ok::<_, NetError>((own, printable(&kernels.unwrap_or_default(), KERNELS.1)))
+    };
+    let ((client, of_client), (server, of_server)) = (of(client)?, of(server)?);
+    let mut agreed = Terms { open: Open::default(), ..terms.clone() };
+    agreed.protocol.cores = cores.unwrap_or(Cores { client: client.client, server: server.server });
+    let mut bursts = None;
+    agreed.protocol.link = match link {
+        Some(link) => link,
+        None => {
+            let rehearsed = terms.met.as_ref().and_then(|met| met.bursts);
+            let known = rehearsed.map(|bursts| Measured { shape: terms.protocol.link, bursts });
+            let measured = net::measure(channel, known)?;
+            bursts = Some(measured.bursts);
+            measured.shape
+        }
+    };
+    agreed.met = Some(Met { bursts, kernels: [of_client, of_server] });
+    Ok(agreed)
+}
+
+/// The value of `fact` that one party was given, or both.
+fn given<T: Copy + PartialEq + Display + FromStr>(
+    fact: (&str, usize),
+    client: &[Field],
+    server: &[Field],
+    differences: &mut Vec<Difference>,
+) -> Result<Option<T>, NetError> {
+    let [client, server]: [Option<T>; 2] = [stated(client, fact)?, stated(server, fact)?];
+    if client.zip(server).is_some_and(|(client, server)| client != server) {
+        let [client, server] = [client, server].map(|value| value.map(|value| value.to_string()));
+        differences.push(Difference { name: fact.0.into(), client, server });
+    }
+    Ok(client.or(server))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use net::memory_pair;
+
+    use super::*;
+
+    type Given<'a> = (Option<&'a str>, Option<&'a str>);
+
+    /// The terms of a party with so many cores, to which `cores` and `link` are all that anybody gave.
+    fn party(own: u32, (cores, link): Given) -> Terms {
+        let mut terms = Terms { open: Open { cores: cores.is_none(), link: link.is_none() }, ..Terms::default() };
+        terms.protocol.cores = cores.map_or(Cores::each(own), |cores| cores.parse().unwrap());
+        terms.protocol.link = link.map_or(LinkShape::MEMORY, |link| link.parse().unwrap());
+        terms
+    }
+
+    /// The terms on which both parties agree.
+    fn agree(parties: [&Terms; 2]) -> [Result<Terms, NetError>; 2] {
+        let (here, there) = memory_pair(Duration::from_secs(60));
+        let one = |terms: &Terms, mut channel: Channel| {
+            let hello = tell(Handshake::new(), terms);
+            let theirs = hello.run(&mut channel)?;
+            meet(&mut channel, terms, hello.fields(), &theirs)
+        };
+        let (here, there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
+        thread::scope(|scope| {
+            let server = scope.spawn(|| one(parties[1], there));
+            [one(parties[0], here), server.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn one_word_is_enough_and_none_is_too() {
+        let (four, wan) = (Some("4"), Some("wan"));
+        for (client, server, cores, link) in [
+            ((None, None), (None, None), "2+64", None),
+            ((four, None), (None, None), "4", None),
+            ((None, Some("123456.789mbit,0.000001ms")), (None, None), "2+64", Some("123456.789mbit,0.000001ms")),
+            ((None, None), (Some("65536+60000"), wan), "65536+60000", wan),
+            ((four, wan), (four, wan), "4", wan),
+        ] {
+            let agreed = agree([&party(2, client), &party(64, server)]);
+            let [terms, others] = agreed.map(Result::unwrap);
+            assert_eq!((&terms, terms.open, &*terms.protocol.cores.to_string()), (&others, Open::default(), cores));
+            assert_eq!(terms.protocol.link, link.map_or(LinkShape::MEMORY, |link| link.parse().unwrap()));
+            assert_eq!(terms.met.unwrap().bursts, if link.is_some() { None } else { Some(0) });
+        }
+    }
+
+    #[test]
+    fn two_different_words_are_refused_with_both() {
+        for refused in agree([&party(2, (Some("4"), Some("lan"))), &party(2, (Some("4+8"), Some("wan")))]) {
+            let words = "cores: client says 4, server says 4+8; link: client says lan, server says wan";
+            let refused = refused.unwrap_err();
+            assert!(matches!(&refused, NetError::Disagreement { differences } if differences.len() == 2));
+            assert!(refused.to_string().ends_with(words), "{refused}");
+        }
+    }
+
+    #[test]
+    fn nobody_has_no_cores_or_an_absurd_link() {
+        let terms = party(2, (None, None));
+        let honest = tell(Handshake::new(), &terms).fields().to_vec();
+        for (name, value) in ["0", "-1", "NaN", "65537", "0+4", "4+4+4"]
+            .into_iter()
+            .flat_map(|cores| [(OWN_CORES.0, cores), (CORES.0, cores)])
+            .chain(["0mbit,1ms", "NaNmbit,1ms", "1e99mbit,1ms", "1mbit,1e9ms", "far"].map(|link| (LINK.0, link)))
+            .chain([(OWN_CORES.0, "")])
+        {
+            let mut fields = honest.clone();
+            fields.iter_mut().find(|field| field.name == name).unwrap().value = value.into();
+            let mut channel = Channel::new(Role::Client, memory_pair(Duration::from_secs(60)).0);
+            let refused = meet(&mut channel, &terms, &honest, &fields).unwrap_err();
+            assert!(matches!(refused, NetError::Malformed { step: STEP, .. }), "{name} {value}: {refused}");
+        }
+    }
+}
