@@ -296,7 +296,7 @@ impl StrandShape {
     /// Words of OTs that a party computes in step `step`.
     fn work(&self, n: usize, step: usize) -> usize {
         match self.words {
-            Some((words, _)) if step < self.places.len() => 2 * (n * words) << step,
+            Some((words, _)) if step < self.places.len() => (2 * n * words) << step,
             _ => 0,
         }
     }
