@@ -20,7 +20,7 @@ use model::{ActivationFunction, GenerateOptions, Input, Model, ModelFiles, Next,
 use ndarray::{ArrayD, IxDyn};
 use protocols::{FRAC, Fixed, FixedLoader};
 use tokenizer::Tokenizer;
-use waggle::{Generate, Local, LocalOptions, Network, Plan, Silent, register_activation};
+use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Terms, register_activation};
 
 /// x sigmoid(1.702 x).
 struct QuickGelu;
@@ -90,10 +90,11 @@ fn show() -> Result<(), Box<dyn StdError>> {
     println!("in the clear: {:?}", tokenizer.decode(&in_clear)?);
     assert_eq!(written(&mut Fixed::new(), &fixed, &prompt)?, in_clear, "fixed point writes the same");
 
-    let plan = Plan::of(&model).prompt(prompt.len()).tokens(TOKENS).network(Network::Memory);
+    let terms = Terms::default().cores(Cores::here());
+    let plan = Plan::of(&model).terms(terms.clone()).prompt(prompt.len()).tokens(TOKENS).network(Network::Memory);
     let planned = plan.run(&mut Silent)?.bytes();
     let asked = Generate::after(prompt).tokens(TOKENS);
-    let mut written = Local::open(&model, LocalOptions::default())?.generate(&asked, &mut Silent)?;
+    let mut written = Local::open(&model, LocalOptions::default().terms(terms))?.generate(&asked, &mut Silent)?;
     println!("two parties: {} bytes, {planned} planned", written.report.bytes());
     assert_eq!(written.report.tokens, in_clear, "two parties write the same");
     assert_eq!(written.report.bytes(), planned, "a session takes what was planned");

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
 use mpcache::Granularity::PerKv;
 use mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget, eviction};
-use waggle::{Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
+use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -138,9 +138,10 @@ fn show() -> Result<(), waggle::Error> {
     println!("{}", study.context(120).prompt(88).sequences(2).run(&|_| ())?.table());
 
     // The policy's cost to two parties, from shapes alone.
-    let terms = Terms::default().policy("value-aware:budget=0.5".parse()?);
+    let full = Terms::default().cores(Cores::here());
+    let terms = full.clone().policy("value-aware:budget=0.5".parse()?);
     let plan = Plan::of(MODEL).prompt(PROMPT).tokens(TOKENS).network(Network::Memory);
-    let [pruned, full] = [terms.clone(), Terms::default()].map(|terms| plan.clone().terms(terms).run(&mut Silent));
+    let [pruned, full] = [terms.clone(), full].map(|terms| plan.clone().terms(terms).run(&mut Silent));
     let (pruned, full) = (pruned?.bytes(), full?.bytes());
     println!("planned: {pruned} bytes, and {full} under `full`");
 

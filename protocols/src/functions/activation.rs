@@ -6,11 +6,11 @@
 //! result = (inside ? y : 0) + (right ? x : 0)          one multiplexer
 //! ```
 //!
-//! Where keys are prepared and flows cost more than the work, one opening gives y and both bits ([`EvaluateNear`]),
-//! another both selections, and a third extends what was selected to words of 64 bits.
+//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a third
+//! extends what was selected to words of 64 bits. That is 20 bytes an entry online in place of 80.
 //!
-//! Over a slow link few entries are looked up, since keys take more flows; many take keys, which take fewer bytes
-//! (`choose`).
+//! In one phase few entries over a slow link are looked up, since keys take more flows; many take keys, which take
+//! fewer bytes (`choose`).
 //!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails ask for and not to the next power of two.
@@ -57,7 +57,7 @@ pub(super) struct Form {
     pub(super) compared_frac: u32,
 }
 
-/// The forms that compare. Where keys are prepared there is [`Tailed`], too.
+/// The forms that compare. Where keys are prepared there is [`Tailed`].
 struct Forms {
     lookup: Form,
     masked: Form,
@@ -114,12 +114,6 @@ const SILU: Forms = Forms {
         compared_frac: 3,
     },
 };
-
-/// Flows that a table with tails takes less than a comparison.
-const TAILS_SAVE: u32 = 4;
-
-/// The leaves of keys that an entry counts for, since its preparation takes longer: prompts over fast links compare.
-const TAILS_LEAVES: u64 = 2;
 
 /// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that all cells of
 /// them reach beyond the range on both sides, and one cell reaches as far as the tails ask for.
@@ -301,8 +295,7 @@ fn activation<B: Abb>(
     (forms, tailed): (&Forms, &LazyLock<Tailed>),
     f: impl Fn(f64) -> f64,
 ) -> Result<B::Words, Error> {
-    if b.evaluation() == Evaluation::Masked && b.options().flows_cost_more(TAILS_SAVE, x.len() as u64 * TAILS_LEAVES)
-    {
+    if b.evaluation() == Evaluation::Masked {
         return tailed.apply(b, x);
     }
     let (activation, function) = choose(b, x.len(), |evaluation| forms.fitted(evaluation, name, &f));
