@@ -1,8 +1,8 @@
 //! Correlations of a decoding step, kind by kind: bytes, OTs and processor time of an entry, beside the time of AES
 //! alone. `cargo run --release -p waggle-bench --example preparation -- [CACHED [LINK]]`
 //!
-//! The step is that of GPT-2 small after CACHED positions (128) over LINK (`lan`). Products with weights and masks of
-//! cached operands are listed by their bytes alone: `he_costs` times them. Both parties run in threads of this
+//! The step is that of GPT-2 small after CACHED positions (128) over LINK (`lan`). Rows of products with
+//! weights are listed by their bytes alone: `he_costs` times them. Both parties run in threads of this
 //! process. The time is the processor's, of both, and includes making the OTs.
 
 use std::time::Duration;
@@ -83,36 +83,45 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "ms a token",
     ]);
     let both = |of: &dyn Fn(Role) -> u64| of(Role::Client) + of(Role::Server);
+    let number = |x: f64, digits: usize| Cell::new(format!("{x:.digits$}")).set_alignment(CellAlignment::Right);
+    let mut rows_of_weights = (0, 0.0);
     for (kind, &units) in &step.units {
         let cost = kind.cost(planner.plans(), units.min(kind.batch(&options)))?;
         let made = units.min(kind.batch(&options)) as f64;
         let ots = both(&|role| cost.cots_used(role)) as f64 / made;
         let bytes = cost.total_bytes() as f64 / made + ots * CotKind::Silent.bits_per_ot() as f64 / 8.0;
         let hashed = both(&|role| cost.units(role, Kernel::TreeMade) + cost.units(role, Kernel::Pad)) as f64 / made;
-        let ns = match kind.weight() {
-            Some(_) => None,
-            None => {
-                let most = MOST.min(kind.batch(&options));
-                Some(timed(options, kind, most)?.as_nanos() as f64 / most as f64)
-            }
-        };
-        let number = |x: f64| Cell::new(format!("{x:.0}")).set_alignment(CellAlignment::Right);
-        let or_none = |x: Option<f64>, digits: usize| match x {
-            Some(x) => Cell::new(format!("{x:.digits$}")).set_alignment(CellAlignment::Right),
-            None => Cell::new(""),
-        };
+        if kind.weight().is_some() {
+            rows_of_weights = (rows_of_weights.0 + units, rows_of_weights.1 + bytes * units as f64);
+            continue;
+        }
+        let most = MOST.min(kind.batch(&options));
+        let ns = timed(options, kind, most)?.as_nanos() as f64 / most as f64;
         table.add_row([
-            Cell::new(format!("{kind:?}").trim_start_matches("CorrelationKind").to_owned()),
+            Cell::new(format!("{kind:?}").replace("CorrelationKind", "").trim_matches(['(', ')']).trim()),
             Cell::new(kind.scope()),
-            number(units as f64),
-            number(bytes),
-            number(ots),
-            or_none(ns, 0),
-            or_none(ns.map(|_| hashed * aes), 0),
-            or_none(Some(bytes * units as f64 / 1e6), 2),
-            or_none(ns.map(|ns| ns * units as f64 / 1e6), 1),
+            number(units as f64, 0),
+            number(bytes, 0),
+            number(ots, 0),
+            number(ns, 0),
+            number(hashed * aes, 0),
+            number(bytes * units as f64 / 1e6, 2),
+            number(ns * units as f64 / 1e6, 1),
         ]);
     }
+    let (rows, bytes) = rows_of_weights;
+    let none = || Cell::new("");
+    table.add_row([
+        Cell::new("MaskedRow, of all matrices"),
+        Cell::new("linear"),
+        number(rows as f64, 0),
+        number(bytes / rows as f64, 0),
+        number(0.0, 0),
+        none(),
+        none(),
+        number(bytes / 1e6, 2),
+        none(),
+    ]);
     println!("{} ({}), a call of AES {aes:.2} ns\n\n{table}", bits::cpu::Cpu::get(), Kernels::Detected.name());
     Ok(())
 }

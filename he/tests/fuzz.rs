@@ -187,7 +187,7 @@ const WIDTH: u32 = 20;
 
 /// Elementwise products with one and with two operands at either party.
 fn elementwise() -> [(OlePlan, Vec<Vec<u64>>); 2] {
-    [OleKind::Square, OleKind::Merged].map(|kind| {
+    [OleKind::Product, OleKind::Merged].map(|kind| {
         let operand = |i: usize| (0..LEN as u64).map(|x| (x * 7919 + i as u64) % (1 << WIDTH)).collect();
         (OlePlan::new(LEN, WIDTH, kind).unwrap(), (0..kind.operands()).map(operand).collect())
     })

@@ -2,7 +2,7 @@
 
 mod computed;
 
-use he::ParamSet;
+use he::{GaloisKeys, ParamSet};
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
 
 use crate::work::{Kernel, Work};
@@ -236,6 +236,14 @@ impl Cost {
     /// Bytes on the wire both ways, refills of the pools not included.
     pub fn total_bytes(&self) -> u64 {
         self.bytes(Direction::ClientToServer) + self.bytes(Direction::ServerToClient)
+    }
+
+    /// Bytes of the Galois keys that a session sends for it, unless it has sent them before.
+    pub(crate) fn galois_bytes(&self) -> u64 {
+        self.sum(|step| match *step {
+            Step::GaloisKeys { set, .. } => GaloisKeys::bytes(set) as u64,
+            _ => 0,
+        })
     }
 
     /// OTs consumed with OT sender `sender`.

@@ -25,15 +25,13 @@ pub enum OleKind {
     /// `x0 y1 + y0 x1`, the cross terms of `(x0 + x1)(y0 + y1)`, in one response. Operands: `[x0, y0]` and
     /// `[x1, y1]`.
     Merged,
-    /// `2 x0 x1`, the cross term of `(x0 + x1)^2`. Operands: `[x0]` and `[x1]`.
-    Square,
 }
 
 impl OleKind {
     /// Operands of each party.
     pub fn operands(self) -> usize {
         match self {
-            Self::Product | Self::Square => 1,
+            Self::Product => 1,
             Self::Merged => 2,
         }
     }
@@ -319,10 +317,9 @@ impl OlePlan {
     fn centre(&self, params: &Params, ring: &Params, piece: &Piece, y: &[u64]) -> Zeroizing<Poly> {
         let limb = &ring.limbs()[piece.prime];
         let t = limb.modulus();
-        let double = u32::from(self.kind == OleKind::Square);
         let mut slots = Zeroizing::new(vec![0; ring.degree()]);
         for (slot, &y) in slots.iter_mut().zip(y) {
-            *slot = t.reduce_signed(signed(y << double, self.layout.width));
+            *slot = t.reduce_signed(signed(y, self.layout.width));
         }
         limb.ntt().inv(&mut slots);
         let mut coefficients = Zeroizing::new(vec![0i64; params.degree()]);

@@ -173,7 +173,7 @@ fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>, Er
     if x.is_empty() {
         return Ok(Vec::new());
     }
-    let mut out = match ole_if_cheaper(s.plans(), x.len(), width, OleKind::Merged)? {
+    let mut out = match ole_if_cheaper(s.plans(), x.len(), width)? {
         Some(plan) => ole(s, &plan, &[x, y])?,
         None => return rows_by_ot(s, x, y, 1, width),
     };
@@ -185,7 +185,7 @@ fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
     }
-    Ok(match ole_if_cheaper(plans, n, width, OleKind::Merged)? {
+    Ok(match ole_if_cheaper(plans, n, width)? {
         Some(plan) => ole_cost(&plan),
         None => rows_by_ot_cost(n, 1, width),
     })
@@ -295,7 +295,7 @@ fn prepared_cost(rows: usize, n: usize, width: u32) -> Cost {
 }
 
 /// Bytes of `cost` on the wire, with an estimate for refills of the pools, to compare strategies.
-fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
+pub(super) fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
     let cots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
     cost.total_bytes() as usize + cots as usize * plans.cot_bits / 8
 }
@@ -316,23 +316,14 @@ pub(super) fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) 
 }
 
 /// The OLE plan, if it sends fewer bytes than OTs would.
-pub(super) fn ole_if_cheaper(
-    plans: &mut Plans,
-    n: usize,
-    width: u32,
-    kind: OleKind,
-) -> Result<Option<Arc<OlePlan>>, Error> {
-    let plan = plans.ole(n, width, kind)?;
-    let ot = match kind {
-        OleKind::Merged => rows_by_ot_cost(n, 1, width),
-        OleKind::Product | OleKind::Square => cross::one_way_cost(&rows_shape(n, 1, width - 1)),
-    };
-    let ot_bytes = wire_bytes(plans, &ot);
+fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32) -> Result<Option<Arc<OlePlan>>, Error> {
+    let plan = plans.ole(n, width, OleKind::Merged)?;
+    let ot_bytes = wire_bytes(plans, &rows_by_ot_cost(n, 1, width));
     let ole_bytes = plan.upload_bytes() + plan.download_bytes() + 2 * HEADER_BYTES;
     Ok((ole_bytes < ot_bytes).then_some(plan))
 }
 
-/// Shares of the cross terms of `plan`'s kind. The caller reduces them modulo its ring.
+/// Shares of the cross terms. The caller reduces them modulo its ring.
 pub(super) fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>, Error> {
     let (set, width) = (plan.set(), plan.width());
     let reduced: Vec<Vec<u64>> = operands.iter().map(|x| x.iter().map(|x| x & mask(width)).collect()).collect();

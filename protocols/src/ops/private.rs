@@ -23,7 +23,7 @@
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
 //! module documentation of he's products.
 
-use he::{MatmulShape, MatmulSpec, Split, Weights};
+use he::{CachedWeights, MatmulShape, MatmulSpec, Split, Weights};
 use rand::Rng;
 
 use crate::correlation::CorrelationKind;
@@ -91,12 +91,7 @@ impl Correlation for MaskedRow {
     }
 
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        let spec = self.spec(units);
-        let cost = match plans.options().masks {
-            Masks::Seeded => seeded_cost(plans, spec),
-            Masks::Sent => direct_cost(plans, spec),
-        };
-        Ok(cost?.offline())
+        Ok(masks_cost(plans, self.spec(units))?.offline())
     }
 
     fn begin(&self, s: &mut Session, units: usize) -> Result<(), Error> {
@@ -107,25 +102,47 @@ impl Correlation for MaskedRow {
     }
 
     fn make(&self, s: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
-        let (spec, masks) = (self.spec(units), s.plans().options().masks);
+        let spec = self.spec(units);
         if s.is_server() {
             let matrix = matrix.ok_or_else(|| engine::Error::NoValues { tensor: self.weight.clone() })?;
-            return match masks {
-                Masks::Seeded => seeded_share(s, spec, matrix),
-                Masks::Sent => direct(s, spec, Side::Server(None, matrix)),
-            };
+            return share(s, spec, Weights::Entries(matrix), matrix.kept());
         }
-        let MaskedRow { inputs, outputs, width, .. } = *self;
-        let (r, shares) = match masks {
-            Masks::Seeded => seeded_masks(s, spec)?,
-            Masks::Sent => {
-                let r: Vec<u64> = (0..units * inputs).map(|_| s.rng().next_u64() & mask(width)).collect();
-                let shares = direct(s, spec, Side::Client(&r))?;
-                (r, shares)
-            }
-        };
-        let rows = r.chunks_exact(inputs).zip(shares.chunks_exact(outputs));
+        let (r, shares) = masks(s, spec)?;
+        let rows = r.chunks_exact(self.inputs).zip(shares.chunks_exact(self.outputs));
         Ok(rows.flat_map(|(r, share)| r.iter().chain(share)).copied().collect())
+    }
+}
+
+/// The client's random X of `spec`, and its share of X W.
+pub(super) fn masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
+    match s.options().masks {
+        Masks::Seeded => seeded_masks(s, spec),
+        Masks::Sent => {
+            let MatmulShape { batch, m, k, .. } = spec.shape;
+            let r: Vec<u64> = (0..batch * m * k).map(|_| s.rng().next_u64() & mask(spec.width)).collect();
+            let shares = ask(s, spec, &r)?;
+            Ok((r, shares))
+        }
+    }
+}
+
+/// The server's share of the same, and its cost below.
+pub(super) fn share(
+    s: &mut Session,
+    spec: MatmulSpec,
+    weights: Weights<'_>,
+    kept: Option<CachedWeights<'_>>,
+) -> Result<Vec<u64>, Error> {
+    match s.options().masks {
+        Masks::Seeded => seeded_share(s, spec, weights, kept),
+        Masks::Sent => answer(s, spec, None, weights, kept),
+    }
+}
+
+pub(super) fn masks_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
+    match plans.options().masks {
+        Masks::Seeded => seeded_cost(plans, spec),
+        Masks::Sent => direct_cost(plans, spec),
     }
 }
 
@@ -178,26 +195,41 @@ pub(super) fn cost(
 }
 
 fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
-    let plan = s.plans().matmul(spec)?;
-    let reduced = |x: &[u64]| x.iter().map(|x| x & mask(spec.width)).collect::<Vec<_>>();
     match side {
-        Side::Client(x) => {
-            let key = s.own_key(plan.set(), plan.packed())?;
-            let upload = plan.encrypt(&key, &reduced(x), s.rng())?;
-            s.deliver(UPLOAD, upload)?;
-            let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
-            Ok(plan.decrypt(&key, &download)?)
-        }
-        Side::Server(x, w) => {
-            let keys = s.peer_keys(plan.set(), plan.packed())?;
-            let x = x.map(reduced);
-            let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
-            let (keys, entries) = (keys.evaluation(), Weights::Entries(w));
-            let Split { message, share } = plan.evaluate(keys, &upload, x.as_deref(), entries, w.kept(), s.rng())?;
-            s.deliver(DOWNLOAD, message)?;
-            Ok(share)
-        }
+        Side::Client(x) => ask(s, spec, x),
+        Side::Server(x, w) => answer(s, spec, x, Weights::Entries(w), w.kept()),
     }
+}
+
+/// The client's share of X W, of which it has `x`.
+pub(super) fn ask(s: &mut Session, spec: MatmulSpec, x: &[u64]) -> Result<Vec<u64>, Error> {
+    let plan = s.plans().matmul(spec)?;
+    let key = s.own_key(plan.set(), plan.packed())?;
+    let upload = plan.encrypt(&key, &reduced(x, spec.width), s.rng())?;
+    s.deliver(UPLOAD, upload)?;
+    let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
+    Ok(plan.decrypt(&key, &download)?)
+}
+
+/// The server's share of X W, of which it has W, and `x` if X is shared.
+pub(super) fn answer(
+    s: &mut Session,
+    spec: MatmulSpec,
+    x: Option<&[u64]>,
+    weights: Weights<'_>,
+    kept: Option<CachedWeights<'_>>,
+) -> Result<Vec<u64>, Error> {
+    let plan = s.plans().matmul(spec)?;
+    let keys = s.peer_keys(plan.set(), plan.packed())?;
+    let x = x.map(|x| reduced(x, spec.width));
+    let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
+    let Split { message, share } = plan.evaluate(keys.evaluation(), &upload, x.as_deref(), weights, kept, s.rng())?;
+    s.deliver(DOWNLOAD, message)?;
+    Ok(share)
+}
+
+fn reduced(x: &[u64], width: u32) -> Vec<u64> {
+    x.iter().map(|x| x & mask(width)).collect()
 }
 
 /// The client's random operand and its share of the product with the server's matrix.
@@ -213,12 +245,16 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>
 }
 
 /// The server's share of the same.
-fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Result<Vec<u64>, Error> {
+fn seeded_share(
+    s: &mut Session,
+    spec: MatmulSpec,
+    weights: Weights<'_>,
+    kept: Option<CachedWeights<'_>>,
+) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;
     let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
-    let (keys, entries) = (keys.evaluation(), Weights::Entries(matrix));
-    let Split { message, share } = plan.respond(keys, &request, entries, matrix.kept(), s.rng())?;
+    let Split { message, share } = plan.respond(keys.evaluation(), &request, weights, kept, s.rng())?;
     s.deliver(RESPONSE, message)?;
     Ok(share)
 }
@@ -235,7 +271,7 @@ fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
         .work(Role::Client, Kernel::Decrypt, work.opened as usize))
 }
 
-fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
+pub(super) fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.matmul(spec)?;
     let work = plan.work();
     Ok(Cost::free()

@@ -2,29 +2,35 @@
 //!
 //! **Functionality.** Shares of rows of n words x -> shares of the sums of their squares modulo 2^w.
 //!
-//! **Source.** x^2 = x_s^2 + x_c^2 + 2 x_s x_c. The squares are local. The cross terms come by OT or by OLE
-//! ([`he::OlePlan`]), whichever sends fewer bytes. The OTs are on the bits of one share (Gilboa, CRYPTO 1999), modulo
-//! 2^(w-1), because half of a cross term is enough.
+//! **Source.** The sum of x^2 is that of x_s^2 and x_c^2, which are local, and 2 <x_s, x_c>. The inner product is one of
+//! the client's row and the server's, so a ciphertext holds many entries up and many rows down ([`super::private`]);
+//! few entries take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE ([`he::OlePlan`]), where those send fewer
+//! bytes than the product and its keys. All are modulo 2^(w-1), because half of the cross terms is enough.
 //!
-//! *Prepared.* Offline, the parties share random rows a and the sums of their squares, in large batches. Online, they
-//! open d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
+//! *Prepared.* Offline, the parties share random rows a and the sums of their squares, in large batches. The client's
+//! share is what a request makes of its seeds ([`he::SeededPlan`]), and a random bit on top. Online, they open
+//! d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
 //!
-//! **Range.** Any, modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place for every square.
+//! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`he::ProductPlan::lsb_error`]; by OLE at
+//! most 2 in the last place for every square.
 //!
-//! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical
-//! distance of [`he::OlePlan`].
+//! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical distance of
+//! [`he::OlePlan`]; for inner products see the module documentation of he's products.
 
-use he::OleKind;
+use std::sync::Arc;
+
+use he::{MatmulShape, MatmulSpec, OleKind, OlePlan, Weights};
 use ndarray::Axis;
 use ot::Bits;
 
 use crate::operation::prelude::*;
-use crate::ops::mul::{add_places, ole, ole_cost, ole_if_cheaper, rows_shape};
+use crate::ops::mul::{add_places, ole, ole_cost, rows_shape, wire_bytes};
+use crate::ops::private;
 use crate::wire::beaver::{minus, random};
 use crate::wire::{cross, opening};
 use crate::words::Words;
 
-/// (..., n) -> (...): sums of squares over the last axis modulo 2^`width`. Error: at most n in the last place.
+/// (..., n) -> (...): sums of squares over the last axis modulo 2^`width`. Error: a few units in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct SumSquares {
     /// Bits of the ring, 1..=64.
@@ -48,19 +54,19 @@ impl Operation for SumSquares {
     }
 
     fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
-        let entries = shape.iter().product();
+        let Some((&n, rows)) = shape.split_last() else { return Ok(Cost::free()) };
+        let rows: usize = rows.iter().product();
         if prepared {
-            Ok(opening::open_cost(entries, &[self.width]))
-        } else {
-            square_cost(plans, entries, self.width)
+            return Ok(opening::open_cost(rows * n, &[self.width]));
         }
+        Ok(Way::cheapest(plans, [rows, n], self.width, private::direct_cost)?.1)
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
         let (&n, rows) = x.shape().split_last().expect("at least one axis");
         match correlations {
             Some(correlations) => Ok(shaped(rows, prepared(s, &flat(x), n, self.width, correlations)?)),
-            None => Ok(shaped(x.shape(), square(s, &flat(x), self.width)?).sum_last()),
+            None => Ok(shaped(rows, direct(s, &flat(x), [rows.iter().product(), n], self.width)?)),
         }
     }
 
@@ -94,52 +100,112 @@ impl Correlation for Squares {
     }
 
     fn batch(&self, _: &Options) -> usize {
-        ((1 << 16) / self.n).max(1)
+        ((1 << 18) / self.n).max(1)
     }
 
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Ok(square_cost(plans, units * self.n, self.width)?.offline())
+        Ok(Way::cheapest(plans, [units, self.n], self.width, private::masks_cost)?.1.offline())
     }
 
     fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
         let Squares { n, width } = *self;
-        let a = random(s, units * n, width);
-        let squares = square(s, &a, width)?;
-        let rows = a.chunks_exact(n).zip(squares.chunks_exact(n));
-        let sum = |squares: &[u64]| squares.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
-        Ok(rows.flat_map(|(a, squares)| a.iter().copied().chain([sum(squares)])).collect())
+        let (way, _) = Way::cheapest(s.plans(), [units, n], width, private::masks_cost)?;
+        let mut a = random(s, units * n, width);
+        let half = match way {
+            Way::Entries(entries) => entries.half(s, &a, n, width)?,
+            Way::Inner(spec) if s.is_server() => private::share(s, spec, Weights::U64(&low(&a, spec.width)), None)?,
+            Way::Inner(spec) => {
+                let (r, shares) = private::masks(s, spec)?;
+                a.iter_mut().zip(r).for_each(|(a, r)| *a = *a & !mask(spec.width) | r);
+                shares
+            }
+        };
+        let rows = a.chunks_exact(n).zip(whole(&a, n, half));
+        Ok(rows.flat_map(|(a, sum)| a.iter().copied().chain([sum])).collect())
     }
 }
 
-fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
-    if x.is_empty() {
-        return Ok(Vec::new());
-    }
-    let cross_terms = match ole_if_cheaper(s.plans(), x.len(), width, OleKind::Square)? {
-        Some(plan) => ole(s, &plan, &[x])?,
-        None => {
-            // 2 x_s x_c is computed as half of it modulo 2^(width-1), then doubled.
-            let half = width - 1;
-            let shape = rows_shape(x.len(), 1, half);
-            let words = || x.iter().flat_map(|&x| std::iter::repeat_n(x, half as usize)).collect();
-            let shares = cross::one_way(s, &shape, || Bits::from_values(x, half), words)?;
-            let mut out = vec![0; x.len()];
-            add_places(&mut out, &shares, 1, half);
-            out.iter_mut().for_each(|out| *out <<= 1);
-            out
+/// How the parties share inner products of their rows modulo 2^(width - 1).
+enum Way {
+    /// Entry by entry.
+    Entries(Entries),
+    /// By a product of the client's rows, each with one of the server's.
+    Inner(MatmulSpec),
+}
+
+enum Entries {
+    /// By OTs on the bits of the client's.
+    Ots,
+    Ole(Arc<OlePlan>),
+}
+
+impl Way {
+    /// The way that sends the fewest bytes for `rows` of `n`, keys included, and its cost. `inner` is that of the
+    /// product.
+    fn cheapest(
+        plans: &mut Plans,
+        [rows, n]: [usize; 2],
+        width: u32,
+        inner: impl FnOnce(&mut Plans, MatmulSpec) -> Result<Cost, Error>,
+    ) -> Result<(Self, Cost), Error> {
+        if rows * n == 0 {
+            return Ok((Way::Entries(Entries::Ots), Cost::free()));
         }
-    };
-    Ok(cross_terms.iter().zip(x).map(|(cross, x)| cross.wrapping_add(x.wrapping_mul(*x))).collect())
+        let mut ways = vec![(Way::Entries(Entries::Ots), cross::one_way_cost(&rows_shape(rows * n, 1, width - 1)))];
+        if width > 1 {
+            let plan = plans.ole(rows * n, width - 1, OleKind::Product)?;
+            let cost = ole_cost(&plan);
+            ways.push((Way::Entries(Entries::Ole(plan)), cost));
+            let shape = MatmulShape { batch: rows, m: 1, k: n, n: 1 };
+            let spec = MatmulSpec { shape, width: width - 1, weight_bits: width - 1 };
+            ways.push((Way::Inner(spec), inner(plans, spec)?));
+        }
+        let bytes = |cost: &Cost| wire_bytes(plans, cost) as u64 + cost.galois_bytes();
+        let least = ways.into_iter().min_by_key(|(_, cost)| bytes(cost));
+        Ok(least.unwrap_or((Way::Entries(Entries::Ots), Cost::free())))
+    }
 }
 
-fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
-    if n == 0 {
-        return Ok(Cost::free());
+impl Entries {
+    /// Shares of the inner products of the parties' rows of `n`, modulo 2^(width - 1).
+    fn half(&self, s: &mut Session, x: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
+        let half = width - 1;
+        let products = match self {
+            Entries::Ole(plan) => ole(s, plan, &[x])?,
+            Entries::Ots => {
+                let shape = rows_shape(x.len(), 1, half);
+                let words = || x.iter().flat_map(|&x| std::iter::repeat_n(x, half as usize)).collect();
+                let shares = cross::one_way(s, &shape, || Bits::from_values(x, half), words)?;
+                let mut out = vec![0; x.len()];
+                add_places(&mut out, &shares, 1, half);
+                out
+            }
+        };
+        Ok(products.chunks_exact(n).map(|row| row.iter().fold(0u64, |sum, x| sum.wrapping_add(*x))).collect())
     }
-    Ok(match ole_if_cheaper(plans, n, width, OleKind::Square)? {
-        Some(plan) => ole_cost(&plan),
-        None => cross::one_way_cost(&rows_shape(n, 1, width - 1)),
-    })
+}
+
+fn low(x: &[u64], width: u32) -> Vec<u64> {
+    x.iter().map(|x| x & mask(width)).collect()
+}
+
+/// Shares of the sums of squares of rows of `n`, from shares of `half` of their cross terms.
+fn whole(x: &[u64], n: usize, half: Vec<u64>) -> impl Iterator<Item = u64> {
+    let own = x.chunks_exact(n).map(|row| row.iter().fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(*x))));
+    own.zip(half).map(|(own, half)| own.wrapping_add(half << 1))
+}
+
+/// The same for rows that are no masks.
+fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Result<Vec<u64>, Error> {
+    if x.is_empty() {
+        return Ok(vec![0; rows]);
+    }
+    let half = match Way::cheapest(s.plans(), [rows, n], width, private::direct_cost)?.0 {
+        Way::Entries(entries) => entries.half(s, x, n, width)?,
+        Way::Inner(spec) if s.is_server() => private::answer(s, spec, None, Weights::U64(&low(x, spec.width)), None)?,
+        Way::Inner(spec) => private::ask(s, spec, x)?,
+    };
+    Ok(whole(x, n, half).collect())
 }
 
 /// Shares of the sums of squares of rows of `n`, with as many units of `masks`.
