@@ -5,10 +5,10 @@
 //! chunks in between lie in the stock's [`Spill`], a file without a name in the system's directory for temporary
 //! files. The file vanishes with the process, however that ends.
 //!
-//! The words are as secret as the session's memory. Each chunk is encrypted by AES-128 in counter mode under its own key, which is
-//! used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the ciphertext stay
-//! in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks. Nothing but
-//! what was written is ever taken back.
+//! The words are as secret as the session's memory. Each chunk is encrypted by AES-128 in counter mode under its own
+//! key, which is used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the
+//! ciphertext stay in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks.
+//! Nothing but what was written is ever taken back.
 //!
 //! A chunk owns its place and gives it back after its key is wiped: when it was read, or when its queue is dropped.
 //! So the file is as long as the most chunks that waited at a time, and no key is left that would decrypt an

@@ -93,7 +93,7 @@ kernels! {
     /// A digit of a comparison, or the join of some.
     Digit = "digit", 12.0, None;
     /// A leaf of a tree of a key of a distributed point function, made.
-    TreeMade = "point function made", 12.0, Some(1 << 11);
+    TreeMade = "point function made", 1.5, Some(1 << 11);
     /// A word at the leaf of such a key.
     LeafWord = "point function leaf", 15.0, None;
     /// A leaf of a tree of such a key, expanded.
