@@ -35,7 +35,7 @@ pub enum CpuError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Feature {
-    /// AVX2.
+    /// AVX2 and F16C.
     Avx2,
     /// Fused multiply-add on 256 bits.
     Fma,
@@ -81,7 +81,7 @@ impl Feature {
     #[cfg(target_arch = "x86_64")]
     fn detect(self) -> bool {
         match self {
-            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
             Self::Fma => is_x86_feature_detected!("fma"),
             Self::AesNi => is_x86_feature_detected!("aes"),
             Self::Avx512 => {
@@ -108,7 +108,7 @@ impl Feature {
 pub enum Level {
     /// `portable`: no kernels at all.
     Portable,
-    /// `avx2`: AVX2 and FMA; AES on two blocks where the processor can, else on single ones.
+    /// `avx2`: AVX2, F16C and FMA; AES on two blocks where the processor can, else on single ones.
     Avx2,
     /// `avx512`: AVX-512 without IFMA, too.
     Avx512,
@@ -242,6 +242,23 @@ pub fn wide<R>(work: impl FnOnce() -> R) -> R {
         return unsafe { avx2(work) };
     }
     work()
+}
+
+/// Has `bytes` brought near the processor, which then need not wait for them when they are read soon after. A processor
+/// looks ahead by itself within a page, but pieces of a mapped file end there.
+#[inline]
+pub fn fetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every processor of this architecture has the instruction, and no address makes it fail.
+        #[expect(unsafe_code, reason = "nothing safe stands for the instruction")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 /// The family of kernels, and the instructions for AES: `avx2 (VAES)`.

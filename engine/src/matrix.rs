@@ -32,6 +32,12 @@ pub trait MatrixSource: Debug + Send + Sync {
     /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have them.
     fn read(&self, line: usize, from: usize, out: &mut [f32]);
 
+    /// Says that the entries `from .. from + count` of the line `line` are read soon, so that memory can send them
+    /// meanwhile. Nothing depends on it.
+    fn fetch(&self, line: usize, from: usize, count: usize) {
+        let _ = (line, from, count);
+    }
+
     /// Number of lines, and of the entries of each.
     fn lines(&self) -> (usize, usize) {
         let (inputs, outputs) = self.shape();
@@ -92,6 +98,13 @@ impl MatrixSource for ColumnRange {
         match self.order() {
             Order::Rows => self.matrix.read(line, self.columns.start + from, out),
             Order::Columns => self.matrix.read(self.columns.start + line, from, out),
+        }
+    }
+
+    fn fetch(&self, line: usize, from: usize, count: usize) {
+        match self.order() {
+            Order::Rows => self.matrix.fetch(line, self.columns.start + from, count),
+            Order::Columns => self.matrix.fetch(self.columns.start + line, from, count),
         }
     }
 }

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bits::cpu::wide;
+use bits::cpu::{self, wide};
+#[cfg(target_arch = "x86_64")]
+use bits::cpu::{Cpu, Feature};
 use memmap2::Mmap;
 use safetensors::Dtype;
 
@@ -81,7 +83,7 @@ impl Number {
             }
             Number::Bf16 => {
                 let numbers = out.iter_mut().zip(bytes.as_chunks().0);
-                numbers.for_each(|(out, b)| *out = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16));
+                wide(|| numbers.for_each(|(out, b)| *out = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16)));
             }
             Number::F16 => widen(bytes, out),
             Number::U8 => out.iter_mut().zip(bytes).for_each(|(out, b)| *out = f32::from(*b)),
@@ -91,8 +93,32 @@ impl Number {
 
 /// Numbers of 16 bits, IEEE, in little-endian bytes.
 fn widen(bytes: &[u8], out: &mut [f32]) {
-    let numbers = out.iter_mut().zip(bytes.as_chunks().0);
-    wide(|| numbers.for_each(|(out, b)| *out = widened(u16::from_le_bytes(*b))));
+    #[cfg(target_arch = "x86_64")]
+    if Cpu::get().has(Feature::Avx2) {
+        // SAFETY: the processor has AVX2 and F16C, which are one feature.
+        #[expect(unsafe_code, reason = "a kernel for this processor")]
+        return unsafe { widen_f16c(bytes, out) };
+    }
+    widen_portable(bytes, out);
+}
+
+/// [`widen`] on any processor.
+fn widen_portable(bytes: &[u8], out: &mut [f32]) {
+    out.iter_mut().zip(bytes.as_chunks().0).for_each(|(out, b)| *out = widened(u16::from_le_bytes(*b)));
+}
+
+/// [`widen`] by the processor's own conversion. What is no number may become another that is none.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+#[expect(unsafe_code, reason = "loads and stores of vectors")]
+fn widen_f16c(bytes: &[u8], out: &mut [f32]) {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
+    let (parts, rest) = out.as_chunks_mut::<8>();
+    for (out, bytes) in parts.iter_mut().zip(bytes.as_chunks::<16>().0) {
+        // SAFETY: the arrays have the 16 bytes that are loaded and the 32 that are stored, at any alignment.
+        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(bytes.as_ptr().cast()))) };
+    }
+    widen_portable(&bytes[16 * parts.len()..], rest);
 }
 
 /// The number that `bits` are in IEEE's format of 16 bits, without a branch, so that vectors can do the same.
@@ -142,6 +168,14 @@ impl Numbers {
         let bytes = &self.stored()[from * size..(from + out.len()) * size];
         self.number.decode(bytes, out);
     }
+
+    /// Has `count` numbers from `from` on brought near the processor, if there are so many.
+    pub(crate) fn fetch(&self, from: usize, count: usize) {
+        let size = self.number.bytes();
+        if let Some(bytes) = self.stored().get(from * size..(from + count) * size) {
+            cpu::fetch(bytes);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -154,8 +188,10 @@ mod tests {
         let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
         let mut all = vec![0.0; 1 << 16];
         widen(&bytes, &mut all);
-        for (bits, got) in (0..=u16::MAX).zip(all) {
-            let (want, alone) = (f16::from_bits(bits).to_f32(), widened(bits));
+        let mut portable = vec![0.0; 1 << 16];
+        widen_portable(&bytes, &mut portable);
+        for (bits, (got, alone)) in (0..=u16::MAX).zip(all.into_iter().zip(portable)) {
+            let want = f16::from_bits(bits).to_f32();
             if want.is_nan() {
                 assert!(got.is_nan() && alone.is_nan(), "{bits:#x}");
             } else {
@@ -182,6 +218,7 @@ mod tests {
             assert_eq!(numbers.len(), values.len());
             for (from, len) in [(0, 300), (0, 0), (3, 65), (299, 1), (64, 128)] {
                 let mut out = vec![0.0; len];
+                numbers.fetch(from, len);
                 numbers.read(from, &mut out);
                 assert_eq!(out, values[from..from + len], "{number:?}");
             }

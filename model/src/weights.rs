@@ -277,6 +277,17 @@ impl MatrixSource for Beside {
             Order::Columns => self.second.read(line - outputs, from, out),
         }
     }
+
+    fn fetch(&self, line: usize, from: usize, count: usize) {
+        let outputs = self.first.shape().1;
+        match self.first.order() {
+            // A piece of both is rare.
+            Order::Rows if from < outputs => self.first.fetch(line, from, count.min(outputs - from)),
+            Order::Rows => self.second.fetch(line, from - outputs, count),
+            Order::Columns if line < outputs => self.first.fetch(line, from, count),
+            Order::Columns => self.second.fetch(line - outputs, from, count),
+        }
+    }
 }
 
 /// A matrix in memory, of which columns are read.
@@ -300,17 +311,23 @@ impl MatrixSource for ByColumns {
 }
 
 impl PublishedMatrix {
-    /// The numbers of a line as they are published.
-    fn stored(&self, line: usize, from: usize, out: &mut [f32]) {
+    /// The tensor that the entries `from .. from + count` of a line are in, and the place of the first.
+    fn place(&self, line: usize, from: usize, count: usize) -> (&Numbers, usize) {
         let mut line = line;
         for part in &self.parts {
             if line < part.lines {
-                assert!(from + out.len() <= part.length, "entries of a line of `{}`", part.name);
-                return part.numbers.read((part.first + line) * part.length + from, out);
+                assert!(from + count <= part.length, "entries of a line of `{}`", part.name);
+                return (&part.numbers, (part.first + line) * part.length + from);
             }
             line -= part.lines;
         }
         panic!("line {line} after the last of a matrix");
+    }
+
+    /// The numbers of a line as they are published.
+    fn stored(&self, line: usize, from: usize, out: &mut [f32]) {
+        let (numbers, at) = self.place(line, from, out.len());
+        numbers.read(at, out);
     }
 
     /// `by` W for the published W.
@@ -394,6 +411,11 @@ impl MatrixSource for PublishedMatrix {
             };
             fold(&mut out[..scaled], 0.0, factor);
         }
+    }
+
+    fn fetch(&self, line: usize, from: usize, count: usize) {
+        let (numbers, at) = self.place(line, from, count);
+        numbers.fetch(at, count);
     }
 }
 

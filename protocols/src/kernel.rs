@@ -124,8 +124,15 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
         }),
         Order::Columns => strips(rows, outputs, COLUMNS, |start, columns, sums| {
             let mut line = [0; PIECE];
-            for (from, column) in (0..inputs).step_by(PIECE).flat_map(|i| (0..columns).map(move |c| (i, c))) {
-                let line = &mut line[..PIECE.min(inputs - from)];
+            let count = |from: usize| PIECE.min(inputs - from);
+            let pieces = || (0..inputs).step_by(PIECE).flat_map(|i| (0..columns).map(move |c| (i, c)));
+            let mut ahead = pieces().skip(1);
+            for (from, column) in pieces() {
+                let line = &mut line[..count(from)];
+                // The next piece comes from memory while this one is multiplied.
+                if let Some((from, column)) = ahead.next() {
+                    w.fetch(start + column, from, count(from));
+                }
                 w.read(start + column, from, line);
                 for row in 0..rows {
                     let part = row * inputs + from..row * inputs + from + line.len();

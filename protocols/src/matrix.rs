@@ -125,9 +125,16 @@ impl FixedMatrix {
                 // In place, piece by piece, while a piece is near the processor.
                 for (i, out) in out.chunks_mut(PIECE).enumerate() {
                     numbers.read(line, from + i * PIECE, zerocopy::transmute_mut!(&mut *out));
-                    round(out, unit);
+                    round(Cpu::get(), out, unit);
                 }
             }
+        }
+    }
+
+    /// Says that these entries are read soon ([`MatrixSource::fetch`]).
+    pub(crate) fn fetch(&self, line: usize, from: usize, count: usize) {
+        if let Entries::Rounded { numbers, .. } = &self.entries {
+            numbers.fetch(line, from, count);
         }
     }
 
@@ -178,12 +185,16 @@ impl he::Entries for FixedMatrix {
 }
 
 /// round(w unit) for a power of two `unit`, halves away from zero, in place of the bits of every number w.
-fn round(numbers: &mut [i32], unit: f32) {
+fn round(cpu: Cpu, numbers: &mut [i32], unit: f32) {
     #[cfg(target_arch = "x86_64")]
-    if Cpu::get().has(Feature::Avx2) {
+    if cpu.has(Feature::Avx512) {
+        // SAFETY: the processor has AVX-512.
+        return unsafe { round_avx512(numbers, unit) };
+    } else if cpu.has(Feature::Avx2) {
         // SAFETY: the processor has AVX2.
         return unsafe { round_avx2(numbers, unit) };
     }
+    let _ = cpu;
     round_portable(numbers, unit);
 }
 
@@ -197,6 +208,14 @@ fn round_portable(numbers: &mut [i32], unit: f32) {
 #[target_feature(enable = "avx2")]
 fn round_avx2(numbers: &mut [i32], unit: f32) {
     // SAFETY: `round_each` asks for numbers of at most 2^20 in magnitude. What `as` does beyond takes longer.
+    round_each(numbers, unit, |x| unsafe { x.to_int_unchecked() });
+}
+
+/// [`round_avx2`] for registers of twice the width.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn round_avx512(numbers: &mut [i32], unit: f32) {
+    // SAFETY: as in `round_avx2`.
     round_each(numbers, unit, |x| unsafe { x.to_int_unchecked() });
 }
 
@@ -217,6 +236,7 @@ fn round_each(numbers: &mut [i32], unit: f32, integer: impl Fn(f32) -> i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bits::cpu::Level;
     use ndarray::Array2;
     use proptest::prelude::*;
 
@@ -238,9 +258,11 @@ mod tests {
             let matrix = FixedMatrix::rounded(Arc::new(matrix), frac);
             prop_assert_eq!(&matrix.to_integers(), &want);
             prop_assert_eq!(matrix.entry(0, columns / 2), want[columns / 2]);
-            let mut portable: Vec<i32> = numbers.iter().map(|w| w.to_bits() as i32).collect();
-            round_portable(&mut portable, (1u32 << frac) as f32);
-            prop_assert_eq!(portable, want);
+            for level in Level::ALL {
+                let mut got: Vec<i32> = numbers.iter().map(|w| w.to_bits() as i32).collect();
+                round(Cpu::get().at_most(level), &mut got, (1u32 << frac) as f32);
+                prop_assert_eq!(&got, &want, "{:?}", level);
+            }
         }
     }
 
