@@ -30,6 +30,7 @@ use crate::correlation::CorrelationKind;
 use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::options::Masks;
+use crate::spread::Prepared;
 use crate::weight::FixedWeight;
 use crate::wire::opening;
 
@@ -217,8 +218,12 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Resu
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;
     let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
-    let (keys, entries) = (keys.evaluation(), Weights::Entries(matrix));
-    let Split { message, share } = plan.respond(keys, &request, entries, matrix.kept(), s.rng())?;
+    let seeds = plan.draw(s.rng());
+    let product = Prepared { plan, keys, matrix: matrix.clone(), seeds, request };
+    let Split { message, share } = match matrix.spread() {
+        Some((spread, number)) => spread.respond(number, product)?,
+        None => product.join(&[product.respond(0..product.plan.packs())?])?,
+    };
     s.deliver(RESPONSE, message)?;
     Ok(share)
 }
