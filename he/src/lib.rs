@@ -25,7 +25,7 @@ pub use galois::{EvaluationKeys, GaloisKeys};
 pub use keys::{PublicKey, SecretKey};
 pub use matmul::{
     CachedWeights, DEFAULT_CORES, Entries, MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, ProductPlan,
-    SeededPlan, Tile, WeightCache, Weights,
+    ResponseSeeds, SeededPlan, Tile, WeightCache, Weights,
 };
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 pub use ntt::{NttBackend, Product, backends};

@@ -53,12 +53,40 @@ struct Request {
 pub struct PeerKeys {
     public: Arc<PublicKey>,
     galois: Option<Arc<GaloisKeys>>,
+    /// The Galois keys as they came, for other processes of this party.
+    message: Option<Arc<[u8]>>,
 }
 
 impl PeerKeys {
     /// For operations that pack nothing.
     pub fn public(&self) -> &PublicKey {
         &self.public
+    }
+
+    /// These keys for another process of this party; the Galois keys if a plan `packed`.
+    pub fn to_bytes(&self, packed: bool) -> Vec<u8> {
+        let galois = self.message.as_deref().filter(|_| packed);
+        [&self.public.to_bytes()[..], galois.unwrap_or_default()].concat()
+    }
+
+    /// Reads [`PeerKeys::to_bytes`].
+    ///
+    /// # Errors
+    /// [`Error::He`] for what no keys of `set` are.
+    pub fn from_bytes(set: ParamSet, packed: bool, bytes: &[u8]) -> Result<Self, Error> {
+        let (public, galois) = bytes.split_at(PublicKey::bytes(set).min(bytes.len()));
+        let public = Arc::new(PublicKey::from_bytes(set, public)?);
+        let mut keys = PeerKeys { public, galois: None, message: None };
+        if packed {
+            keys.with_galois(set, galois.into())?;
+        }
+        Ok(keys)
+    }
+
+    fn with_galois(&mut self, set: ParamSet, message: Arc<[u8]>) -> Result<(), Error> {
+        self.galois = Some(Arc::new(GaloisKeys::from_bytes(set, &message)?));
+        self.message = Some(message);
+        Ok(())
     }
 
     /// For products of matrices.
@@ -261,14 +289,12 @@ impl Session {
             Some(keys) => keys.clone(),
             None => self.booked(Phase::Setup, |s| {
                 let bytes = s.channel.recv(PUBLIC_KEY, PublicKey::bytes(set))?;
-                Ok(PeerKeys { public: Arc::new(PublicKey::from_bytes(set, &bytes)?), galois: None })
+                Ok(PeerKeys { public: Arc::new(PublicKey::from_bytes(set, &bytes)?), galois: None, message: None })
             })?,
         };
         if packed && keys.galois.is_none() {
-            keys.galois = self.booked(Phase::Setup, |s| {
-                let bytes = s.channel.recv(GALOIS_KEYS, GaloisKeys::bytes(set))?;
-                Ok(Some(Arc::new(GaloisKeys::from_bytes(set, &bytes)?)))
-            })?;
+            let bytes = self.booked(Phase::Setup, |s| Ok(s.channel.recv(GALOIS_KEYS, GaloisKeys::bytes(set))?))?;
+            keys.with_galois(set, bytes.into())?;
         }
         self.peer_keys.insert(set, keys.clone());
         Ok(keys)

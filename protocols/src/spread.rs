@@ -1,19 +1,99 @@
 //! Products with a matrix of which several processes have some columns each.
 //!
-//! Only the products of integers are spread, those of [`FixedMatrix::times`](crate::FixedMatrix::times): the online
-//! phase takes no others, and neither does the run in the clear before a model is served. Columns are independent and
-//! exact modulo 2^64, so the words are those of one process. Products under encryption take place in one process.
+//! Spread are the products of integers, those of [`FixedMatrix::times`](crate::FixedMatrix::times): the online phase
+//! takes no others, and neither does the run in the clear before a model is served. Columns are independent and exact
+//! modulo 2^64, so the words are those of one process. So are the answers to a [`Prepared`] request, each of which
+//! depends on its own columns. Products under encryption in one phase take place in one process.
 
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
 use engine::{ColumnRange, MatrixSource, largest};
+use he::{HeError, MatmulShape, MatmulSpec, Packing, PlanOptions, ResponseSeeds, SeededPlan, Split, Weights};
 
-use crate::Error;
+use crate::{Error, FixedMatrix, PeerKeys};
+
+/// Numbers at the beginning of [`Prepared::to_bytes`].
+const NUMBERS: usize = 11;
+/// Bytes of them and of the seeds, which follow.
+const HEAD: usize = 8 * NUMBERS + ResponseSeeds::BYTES;
 
 /// X' W' modulo 2^64 for row-major X' and the columns W' of a matrix that this process has.
 pub type OwnProduct = Arc<dyn Fn(&[u64]) -> Vec<u64> + Send + Sync>;
+
+/// A client's request for products of a random operand with a matrix of the server, to which nothing was answered yet.
+pub struct Prepared {
+    /// The plan of the products.
+    pub plan: Arc<SeededPlan>,
+    /// The client's keys.
+    pub keys: PeerKeys,
+    /// All of the matrix.
+    pub matrix: FixedMatrix,
+    /// What all responses are drawn from. Secret, and fresh for each request.
+    pub seeds: ResponseSeeds,
+    /// The client's message.
+    pub request: Vec<u8>,
+}
+
+impl Prepared {
+    /// The responses and shares of some packs of columns, for which no other column is read.
+    ///
+    /// # Errors
+    /// [`Error::He`] for a request that is none, the same for all packs.
+    pub fn respond(&self, packs: Range<usize>) -> Result<Split, Error> {
+        let (keys, weights) = (self.keys.evaluation(), Weights::Entries(&self.matrix));
+        let kept = self.matrix.kept();
+        Ok(self.plan.respond_part(keys, &self.request, weights, kept, &self.seeds, packs)?)
+    }
+
+    /// The answer, of the parts of all packs in order.
+    ///
+    /// # Errors
+    /// [`Error::He`] if parts are missing.
+    pub fn join(&self, parts: &[Split]) -> Result<Split, Error> {
+        Ok(self.plan.join(&self.seeds, parts)?)
+    }
+
+    /// All but the matrix, for another process of the server.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits } = *self.plan.spec();
+        let PlanOptions { max_lsb_error, bytes_per_second, packing, cores } = *self.plan.options();
+        let sizes = [batch, m, k, n].map(|size| size as u64);
+        let small = [width, weight_bits, packing as u32, cores[0], cores[1]].map(u64::from);
+        let numbers = [&sizes[..], &small, &[max_lsb_error, bytes_per_second]].concat();
+        let numbers: Vec<u8> = numbers.into_iter().flat_map(u64::to_le_bytes).collect();
+        [&numbers[..], &self.seeds.to_bytes(), &self.request, &self.keys.to_bytes(self.plan.packed())].concat()
+    }
+
+    /// Reads [`Prepared::to_bytes`]. Every process makes the same plan of the same numbers.
+    ///
+    /// # Errors
+    /// [`Error::He`] if there is no such plan, and for keys that are none.
+    pub fn from_bytes(bytes: &[u8], matrix: FixedMatrix) -> Result<Self, Error> {
+        let short = || HeError::Length { message: "prepared product", expected: HEAD, got: bytes.len() };
+        let (head, rest) = bytes.split_at_checked(HEAD).ok_or_else(short)?;
+        let mut numbers = head.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number));
+        // A number out of range fits no plan.
+        let mut next = || numbers.next().unwrap_or(u64::MAX);
+        let mut size = || usize::try_from(next()).unwrap_or(usize::MAX);
+        let shape = MatmulShape { batch: size(), m: size(), k: size(), n: size() };
+        let mut small = || u32::try_from(next()).unwrap_or(u32::MAX);
+        let spec = MatmulSpec { shape, width: small(), weight_bits: small() };
+        let packing = match small() {
+            0 => Packing::Auto,
+            1 => Packing::Never,
+            _ => Packing::Always,
+        };
+        let cores = [small(), small()];
+        let options = PlanOptions { max_lsb_error: next(), bytes_per_second: next(), packing, cores };
+        let plan = Arc::new(SeededPlan::with_options(spec, options)?);
+        let seeds = ResponseSeeds::from_bytes(&head[8 * NUMBERS..])?;
+        let (request, keys) = rest.split_at(plan.upload_bytes().min(rest.len()));
+        let keys = PeerKeys::from_bytes(plan.set(), plan.packed(), keys)?;
+        Ok(Prepared { plan, keys, matrix, seeds, request: request.to_vec() })
+    }
+}
 
 /// Processes that multiply by the same matrices together. Each has a range of the columns of every matrix.
 ///
@@ -34,6 +114,13 @@ pub trait Spread: Debug + Send + Sync {
     /// # Errors
     /// [`Error::Spread`] if a process cannot answer.
     fn times(&self, number: usize, shape: (usize, usize), own: OwnProduct, x: &[u64]) -> Result<Vec<u64>, Error>;
+
+    /// The answer to the request `product` for the matrix of number `number`, and the own share: the bytes and words
+    /// of one process with the same seeds.
+    ///
+    /// # Errors
+    /// Those of [`Prepared::respond`], and [`Error::Spread`] if a process cannot answer.
+    fn respond(&self, number: usize, product: Prepared) -> Result<Split, Error>;
 }
 
 /// The largest magnitude of `matrix`, of which every process reads its columns. Where they hold what is no finite

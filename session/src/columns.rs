@@ -8,20 +8,19 @@ use protocols::{FixedLoader, FixedMatrix, Spread};
 
 use crate::Error;
 
-/// The columns of all matrices, loaded for `policy`, that this process of `spread` has, in the order of their
-/// numbers. Every process of `spread` loads the model at the same time, because together they find the largest
+/// All matrices, loaded for `policy`, in the order of their numbers, for a process that multiplies by some columns.
+/// They are read when they are multiplied. Every process of `spread` loads the model at the same time, because together they find the largest
 /// entries.
 ///
 /// # Errors
 /// Those of [`ServerBuilder::load`](crate::party::ServerBuilder::load), and [`protocols::Error::Spread`].
-pub fn own_columns(
+pub fn all_matrices(
     policy: &PolicySpec,
     files: &ModelFiles,
     spread: Arc<dyn Spread>,
 ) -> Result<Vec<FixedMatrix>, Error> {
-    let mut loader = FixedLoader::default().spread_over(spread.clone());
+    let mut loader = FixedLoader::default().spread_over(spread);
     let model = Model::load_for(policy, &mut loader, &files.spec, Some(&files.checkpoint))?;
-    let own = |matrix: &FixedMatrix| matrix.columns(spread.columns(matrix.shape().1));
     let weights = model.weights().into_iter();
-    Ok(weights.map(|weight| Ok(own(&weight.known()?.matrix))).collect::<Result<_, protocols::Error>>()?)
+    Ok(weights.map(|weight| Ok(weight.known()?.matrix.clone())).collect::<Result<_, protocols::Error>>()?)
 }

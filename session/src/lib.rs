@@ -18,7 +18,7 @@ mod ranges;
 mod register;
 mod terms;
 
-pub use columns::own_columns;
+pub use columns::all_matrices;
 pub use error::Error;
 pub use fingerprint::{Fingerprint, PinError};
 pub use pin::Expectation;

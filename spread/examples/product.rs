@@ -18,15 +18,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [inputs, outputs, rows, times] = arguments[..] else { return Err("INPUTS OUTPUTS ROWS TIMES".into()) };
     let mixed = |i: usize| (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
     let ranks = waggle_spread::start()?;
-    // A rank has the numbers of its columns alone.
-    let columns = ranks.as_ref().map_or(0..outputs, |ranks| ranks.columns(outputs));
-    let entries = (columns.start * inputs..columns.end * inputs).map(|i| mixed(i) as i16 as f32 / 65536.0).collect();
-    let own = FixedMatrix::rounded(Arc::new(Columns { inputs, entries }), 16);
+    let entries = (0..outputs * inputs).map(|i| mixed(i) as i16 as f32 / 65536.0).collect();
+    let whole = FixedMatrix::rounded(Arc::new(Columns { inputs, entries }), 16);
+    let own = whole.columns(ranks.as_ref().map_or(0..outputs, |ranks| ranks.columns(outputs)));
     let x: Vec<u64> = (0..rows * inputs).map(|i| mixed(i).wrapping_mul(mixed(i + 1))).collect();
     let product: Box<dyn Fn() -> Result<Vec<u64>, protocols::Error>> = match ranks.clone() {
         None => Box::new(|| Ok(own.times_here(&x))),
         Some(ranks) if ranks.rank() > 0 => {
-            ranks.work(vec![own])?;
+            ranks.work(vec![whole])?;
             ranks.end();
             return Ok(());
         }

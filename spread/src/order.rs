@@ -1,5 +1,7 @@
 //! All messages between ranks but words of products.
 
+use he::Split;
+
 use crate::SpreadError;
 
 /// Longest host and reason that a rank gives. MPI sends so little without waiting for whoever receives it, which may
@@ -18,6 +20,13 @@ pub(crate) enum Order {
         /// Rows of X.
         rows: usize,
     },
+    /// Answers a request, which follows in a broadcast.
+    Respond {
+        /// Of the matrix.
+        number: usize,
+        /// The length of what follows.
+        bytes: usize,
+    },
     /// Ends.
     End,
 }
@@ -28,6 +37,7 @@ impl Order {
             Order::Largest(value) => [0, u64::from(value.to_bits()), 0],
             Order::Times { number, rows } => [1, number as u64, rows as u64],
             Order::End => [2, 0, 0],
+            Order::Respond { number, bytes } => [3, number as u64, bytes as u64],
         };
         fields.into_iter().flat_map(u64::to_le_bytes).collect()
     }
@@ -36,15 +46,14 @@ impl Order {
         let malformed = SpreadError::Malformed { rank: 0, step, bytes: bytes.len() };
         let (fields, []) = bytes.as_chunks::<8>() else { return Err(malformed) };
         let fields: Vec<u64> = fields.iter().map(|field| u64::from_le_bytes(*field)).collect();
+        let size = |field: u64| usize::try_from(field).map_err(|_| malformed.clone());
         match fields[..] {
             [0, bits, 0] => {
                 u32::try_from(bits).map(|bits| Order::Largest(f32::from_bits(bits))).map_err(|_| malformed)
             }
-            [1, number, rows] => match (usize::try_from(number), usize::try_from(rows)) {
-                (Ok(number), Ok(rows)) => Ok(Order::Times { number, rows }),
-                _ => Err(malformed),
-            },
+            [1, number, rows] => Ok(Order::Times { number: size(number)?, rows: size(rows)? }),
             [2, 0, 0] => Ok(Order::End),
+            [3, number, bytes] => Ok(Order::Respond { number: size(number)?, bytes: size(bytes)? }),
             _ => Err(malformed),
         }
     }
@@ -64,6 +73,8 @@ pub(crate) enum Word {
     Largest(f32),
     /// All its matrices are ready.
     Ready,
+    /// Its part of the answer to a request.
+    Part(Split),
     /// It cannot go on.
     Failed {
         /// Its machine.
@@ -80,6 +91,10 @@ impl Word {
             Word::Model { digest, host } => tagged(0, format!("{digest}\n{host}").as_bytes()),
             Word::Largest(value) => tagged(1, &value.to_bits().to_le_bytes()),
             Word::Ready => tagged(2, &[]),
+            Word::Part(Split { message, share }) => {
+                let share: Vec<u8> = share.iter().flat_map(|word| word.to_le_bytes()).collect();
+                [&[4], &(share.len() as u64).to_le_bytes()[..], &share, message].concat()
+            }
             Word::Failed { host, reason } => {
                 let words = format!("{host}\n{reason}");
                 tagged(3, &words.as_bytes()[..words.floor_char_boundary(MAX_WORDS)])
@@ -101,6 +116,14 @@ impl Word {
                     let (host, reason) = std::str::from_utf8(rest).ok()?.split_once('\n')?;
                     Some(Word::Failed { host: host.into(), reason: reason.into() })
                 }
+                4 => {
+                    let (length, rest) = rest.split_first_chunk()?;
+                    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+                    let (share, message) = rest.split_at_checked(length)?;
+                    let (share, []) = share.as_chunks() else { return None };
+                    let share = share.iter().map(|word| u64::from_le_bytes(*word)).collect();
+                    Some(Word::Part(Split { message: message.to_vec(), share }))
+                }
                 _ => None,
             }
         };
@@ -114,12 +137,14 @@ mod tests {
 
     #[test]
     fn messages_come_back() {
-        for order in [Order::Largest(0.1), Order::Times { number: 7, rows: 1 << 40 }, Order::End] {
+        let respond = Order::Respond { number: 7, bytes: 1 << 40 };
+        for order in [Order::Largest(0.1), Order::Times { number: 7, rows: 1 << 40 }, respond, Order::End] {
             assert_eq!(Order::from_bytes(&order.to_bytes(), "step").unwrap(), order);
         }
         let model = Word::Model { digest: "a1".into(), host: "node-7".into() };
         let failed = |reason: &str| Word::Failed { host: "node-7".into(), reason: reason.into() };
-        for word in [model, Word::Largest(-0.0), Word::Ready, failed("no file;\nnone")] {
+        let part = Word::Part(Split { message: vec![1, 2, 3], share: vec![u64::MAX, 5] });
+        for word in [model, Word::Largest(-0.0), Word::Ready, part, failed("no file;\nnone")] {
             assert_eq!(Word::from_bytes(&word.to_bytes(), 1, "step").unwrap(), word);
         }
         let long = failed(&"ä".repeat(MAX_WORDS));
@@ -129,11 +154,20 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_refused() {
-        for bytes in [&[][..], &[0; 8], &[3; 24], &[0; 25], &[&[0; 8][..], &[255; 16]].concat()] {
+        for bytes in [&[][..], &[0; 8], &[4; 24], &[0; 25], &[&[0; 8][..], &[255; 16]].concat()] {
             let refused = Order::from_bytes(bytes, "step");
             assert_eq!(refused, Err(SpreadError::Malformed { rank: 0, step: "step", bytes: bytes.len() }));
         }
-        for bytes in [&[][..], &[0, b'x'], &[0, 255, b'\n'], &[1, 0, 0], &[2, 0], &[3, b'x'], &[4]] {
+        for bytes in [
+            &[][..],
+            &[0, b'x'],
+            &[0, 255, b'\n'],
+            &[1, 0, 0],
+            &[2, 0],
+            &[3, b'x'],
+            &[4],
+            &[4, 9, 0, 0, 0, 0, 0, 0, 0],
+        ] {
             let refused = Word::from_bytes(bytes, 3, "step");
             assert_eq!(refused, Err(SpreadError::Malformed { rank: 3, step: "step", bytes: bytes.len() }));
         }

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use protocols::spread::OwnProduct;
+use he::Split;
+use protocols::spread::{OwnProduct, Prepared};
 use protocols::{Error, FixedMatrix, Spread};
 
 use crate::SpreadError;
@@ -34,6 +36,7 @@ struct Inner {
     size: usize,
     host: String,
     most_words: usize,
+    responses: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Ranks {
@@ -58,7 +61,7 @@ impl Ranks {
     ) -> Result<Self, SpreadError> {
         let owner = Owner::start(connect)?;
         let (rank, size, host) = owner.call(|comm| (comm.rank(), comm.size(), comm.host()))?;
-        Ok(Ranks(Arc::new(Inner { owner, rank, size, host, most_words })))
+        Ok(Ranks(Arc::new(Inner { owner, rank, size, host, most_words, responses: Arc::default() })))
     }
 
     /// This rank. Rank 0 serves clients.
@@ -74,6 +77,11 @@ impl Ranks {
     /// The name of this rank's machine.
     pub fn host(&self) -> &str {
         &self.0.host
+    }
+
+    /// Bytes of responses under encryption that this rank has made.
+    pub fn response_bytes(&self) -> u64 {
+        self.0.responses.load(Ordering::Relaxed)
     }
 
     /// Every rank says what it has: the digest of its model, or why it has none. On rank 0, all digests must be
@@ -130,14 +138,17 @@ impl Ranks {
         Ok(())
     }
 
-    /// On another rank than 0: multiplies whatever rank 0 sends by `matrices`, which are this rank's columns in the
-    /// order of their numbers, until rank 0 ends. Returns the number of products.
+    /// On another rank than 0: multiplies whatever rank 0 sends by its columns of `matrices`, which are whole and in
+    /// the order of their numbers, until rank 0 ends. No other columns are read, but for those of a pack of responses
+    /// that lies across the border. Returns the number of products.
     ///
     /// # Errors
     /// [`SpreadError::NoMatrix`] and [`SpreadError::Malformed`] if rank 0 runs another program. As rank 0 would wait
     /// for this rank in vain, all ranks end.
     pub fn work(&self, matrices: Vec<FixedMatrix>) -> Result<u64, SpreadError> {
-        self.0.owner.call(move |comm| work(comm, &matrices).inspect_err(|error| abort(comm, error)))?
+        let (most_words, responses) = (self.0.most_words, self.0.responses.clone());
+        let worker = move |comm: &dyn Comm| work(comm, &matrices, most_words, &responses);
+        self.0.owner.call(move |comm| worker(comm).inspect_err(|error| abort(comm, error)))?
     }
 
     /// Ends this process's part in the job: rank 0 tells the others to end. Products that are asked for later fail.
@@ -172,8 +183,63 @@ fn unexpected(rank: usize, step: &'static str, word: &Word) -> SpreadError {
     SpreadError::Malformed { rank, step, bytes: word.to_bytes().len() }
 }
 
-fn work(comm: &dyn Comm, matrices: &[FixedMatrix]) -> Result<u64, SpreadError> {
+/// Makes `bytes` of rank 0 those of all ranks, which know their number.
+fn broadcast(comm: &dyn Comm, bytes: Vec<u8>, most_words: usize) -> Vec<u8> {
+    let length = bytes.len();
+    let mut padded = bytes;
+    padded.resize(length.next_multiple_of(8), 0);
+    let mut words: Vec<u64> = padded.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    words.chunks_mut(most_words).for_each(|words| comm.broadcast(words));
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// This rank's part of an answer.
+fn part(comm: &dyn Comm, product: &Prepared, responses: &AtomicU64) -> Result<Split, Error> {
+    let part = product.respond(columns_of(comm.rank(), comm.size(), product.plan.packs()))?;
+    responses.fetch_add(part.message.len() as u64, Ordering::Relaxed);
+    Ok(part)
+}
+
+/// Rank 0's part of an answer for the matrix `number`.
+fn answer(
+    comm: &dyn Comm,
+    number: usize,
+    product: &Prepared,
+    most_words: usize,
+    responses: &AtomicU64,
+) -> Result<Split, Error> {
+    const STEP: &str = "respond";
+    let bytes = product.to_bytes();
+    tell_all(comm, Order::Respond { number, bytes: bytes.len() });
+    broadcast(comm, bytes, most_words);
+    let own = part(comm, product, responses);
+    let words = hear(comm, STEP);
+    // A request that is none fails everywhere: the client is at fault then, and no rank.
+    let mut parts = vec![own?];
+    for (rank, word) in (1..).zip(words) {
+        match word? {
+            Word::Part(part) => parts.push(part),
+            Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }.into()),
+            word => return Err(unexpected(rank, STEP, &word).into()),
+        }
+    }
+    product.join(&parts)
+}
+
+fn work(
+    comm: &dyn Comm,
+    matrices: &[FixedMatrix],
+    most_words: usize,
+    responses: &AtomicU64,
+) -> Result<u64, SpreadError> {
     const STEP: &str = "work";
+    let own: Vec<FixedMatrix> = matrices
+        .iter()
+        .map(|matrix| matrix.columns(columns_of(comm.rank(), comm.size(), matrix.shape().1)))
+        .collect();
+    let unknown = |number| SpreadError::NoMatrix { number, matrices: matrices.len() };
     let counts = vec![0; comm.size()];
     let mut done = 0;
     loop {
@@ -181,11 +247,22 @@ fn work(comm: &dyn Comm, matrices: &[FixedMatrix]) -> Result<u64, SpreadError> {
         match Order::from_bytes(&bytes, STEP)? {
             Order::End => return Ok(done),
             Order::Times { number, rows } => {
-                let matrix = matrices.get(number);
-                let matrix = matrix.ok_or(SpreadError::NoMatrix { number, matrices: matrices.len() })?;
+                let matrix = own.get(number).ok_or_else(|| unknown(number))?;
                 let mut x = vec![0; rows * matrix.shape().0];
                 comm.broadcast(&mut x);
                 comm.gather(&matrix.times_here(&x), &counts);
+                done += 1;
+            }
+            Order::Respond { number, bytes } => {
+                let message = broadcast(comm, vec![0; bytes], most_words);
+                let matrix = matrices.get(number).ok_or_else(|| unknown(number))?.clone();
+                let read = Prepared::from_bytes(&message, matrix);
+                let answer = read.and_then(|product| part(comm, &product, responses));
+                let word = match answer {
+                    Ok(part) => Word::Part(part),
+                    Err(error) => Word::Failed { host: comm.host(), reason: error.to_string() },
+                };
+                comm.send(0, &word.to_bytes());
                 done += 1;
             }
             Order::Largest(_) => return Err(SpreadError::Malformed { rank: 0, step: STEP, bytes: bytes.len() }),
@@ -235,9 +312,7 @@ impl Spread for Ranks {
             return match order {
                 Order::Largest(value) => Ok(value),
                 Order::End => Err(SpreadError::Ended.into()),
-                Order::Times { .. } => {
-                    Err(SpreadError::Malformed { rank: 0, step: STEP, bytes: order.to_bytes().len() }.into())
-                }
+                order => Err(SpreadError::Malformed { rank: 0, step: STEP, bytes: order.to_bytes().len() }.into()),
             };
         }
         let mut most = own;
@@ -266,5 +341,10 @@ impl Spread for Ranks {
             out.extend(self.0.owner.call(move |comm| product(comm, number, shape, &own, &mut x))?);
         }
         Ok(out)
+    }
+
+    fn respond(&self, number: usize, product: Prepared) -> Result<Split, Error> {
+        let (most_words, responses) = (self.0.most_words, self.0.responses.clone());
+        self.0.owner.call(move |comm| answer(comm, number, &product, most_words, &responses))?
     }
 }

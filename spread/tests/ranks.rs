@@ -65,7 +65,7 @@ fn a_rank_without_matrices() {
     let ranks = waggle_spread::start().expect("MPI").expect("started by mpirun");
     if ranks.rank() > 0 {
         // Rank 1 knows no matrix at all.
-        let matrices = if ranks.rank() == 1 { vec![] } else { vec![FixedMatrix::integers(1, 1, vec![1])] };
+        let matrices = if ranks.rank() == 1 { vec![] } else { vec![FixedMatrix::integers(1, 3, vec![1, 2, 3])] };
         ranks.work(matrices).expect("every matrix");
     } else {
         let whole = FixedMatrix::integers(1, 3, vec![1, 2, 3]).spread_over(Arc::new(ranks.clone()), 0);

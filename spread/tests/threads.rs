@@ -18,15 +18,20 @@ fn run<T: Send>(ranks: Vec<Ranks>, work: impl Fn(&Ranks) -> T + Sync) -> Vec<T> 
 
 #[test]
 fn ranks_multiply_as_one_process_does() {
+    let mut responses = Vec::new();
     // 4099 words in a message: one row of the widest matrix at a time.
     for (size, most_words) in [(1, 1 << 20), (2, 1 << 20), (2, 4099), (3, 9000), (7, 1 << 20)] {
-        let done = run(threads::ranks(size, most_words).unwrap(), support::run);
+        let ranks = threads::ranks(size, most_words).unwrap();
+        let done = run(ranks.clone(), support::run);
+        responses.push(ranks.iter().map(Ranks::response_bytes).sum::<u64>());
         assert_eq!(done[0], 70);
         assert!(done[1..].iter().all(|products| *products >= 70), "{done:?}");
         if most_words == 4099 {
             assert!(done[1] > 70 * 2, "messages are cut: {done:?}");
         }
     }
+    // Rank 0 compares its own bytes with its share of them; so the others make the rest, once.
+    assert!(responses.iter().all(|bytes| *bytes == responses[0]), "{responses:?}");
 }
 
 #[test]
@@ -46,7 +51,7 @@ fn a_row_too_long_for_a_message_is_refused() {
     let results = run(threads::ranks(2, 10).unwrap(), |ranks| {
         if ranks.rank() > 0 {
             return ranks
-                .work(vec![FixedMatrix::integers(1, 6, vec![1; 6])])
+                .work(vec![FixedMatrix::integers(1, 11, vec![1; 11])])
                 .map_err(protocols::Error::from)
                 .map(|_| ());
         }

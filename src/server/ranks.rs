@@ -5,7 +5,7 @@ use std::thread;
 
 use model::ModelFiles;
 use protocols::Spread;
-use session::own_columns;
+use session::all_matrices;
 use spread::{Ranks, SpreadError};
 use tracing::info;
 
@@ -54,7 +54,10 @@ impl Job {
     pub(super) fn ready(&self) -> Result<(), Error> {
         let Some(ranks) = &self.0 else { return Ok(()) };
         ranks.ready(Ok(()))?;
-        info!(ranks = ranks.size(), "products of the online phase are spread over the ranks, without encryption");
+        info!(
+            ranks = ranks.size(),
+            "products online and in preparation are spread over the ranks, without encryption"
+        );
         Ok(())
     }
 
@@ -71,7 +74,7 @@ impl Job {
         let named =
             |source| Error::from(ServeError::Rank { rank, host: ranks.host().into(), source: Box::new(source) });
         let files = self.meet(open_model(&config.model)).map_err(named)?;
-        let loaded = own_columns(&config.terms.policy, &files, Arc::new(ranks.clone()));
+        let loaded = all_matrices(&config.terms.policy, &files, Arc::new(ranks.clone()));
         if loaded.as_ref().is_err_and(rank_0_has_ended) {
             // It says why. mpirun kills all when the first process fails, and would cut its words off.
             info!(rank, "rank 0 has ended");
@@ -80,7 +83,8 @@ impl Job {
         ranks.ready(loaded.as_ref().map(|_| ()).map_err(|error| describe(error)))?;
         let matrices = loaded.map_err(|error| named(error.into()))?;
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        let entries: usize = matrices.iter().map(|matrix| matrix.shape().0 * matrix.shape().1).sum();
+        let entries: usize =
+            matrices.iter().map(|matrix| matrix.shape().0 * ranks.columns(matrix.shape().1).len()).sum();
         info!(
             rank,
             host = ranks.host(),
@@ -90,7 +94,7 @@ impl Job {
             matrices.len()
         );
         let products = ranks.work(matrices)?;
-        info!(rank, products, "the end");
+        info!(rank, products, responses = ranks.response_bytes(), "the end");
         Ok(())
     }
 }

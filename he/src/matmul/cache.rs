@@ -2,14 +2,15 @@
 
 use super::layout::Layout;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 /// Transformed weights of one part of a product.
 pub(super) type Form = Vec<Zeroizing<Vec<u64>>>;
-/// A part of a product: its first column tile, and a number of its own.
-pub(super) type Part = (usize, usize);
+/// A part of a product: its column tiles, and a number of its own.
+pub(super) type Part = (Range<usize>, usize);
 
 /// Keeps transformed weights for later products with the same weights, up to a number of bytes: what comes first
 /// stays. For [`MatmulPlan::evaluate`](super::MatmulPlan::evaluate).
@@ -42,10 +43,10 @@ impl WeightCache {
         self.used.load(Ordering::Relaxed)
     }
 
-    fn find(&self, key: u64, layout: &Layout, part: Part) -> Option<Arc<Form>> {
+    fn find(&self, key: u64, layout: &Layout, part: &Part) -> Option<Arc<Form>> {
         // A thread that panics leaves no part half written.
         let shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-        shelves.get(&key)?.iter().find(|shelf| shelf.layout == *layout)?.parts.get(&part).cloned()
+        shelves.get(&key)?.iter().find(|shelf| shelf.layout == *layout)?.parts.get(part).cloned()
     }
 
     fn keep(&self, key: u64, layout: &Layout, part: Part, form: &Arc<Form>) {
@@ -84,7 +85,7 @@ pub(super) fn form(
     make: impl FnOnce() -> Form,
 ) -> Arc<Form> {
     let Some(CachedWeights { cache, key }) = cached else { return Arc::new(make()) };
-    cache.find(key, layout, part).unwrap_or_else(|| {
+    cache.find(key, layout, &part).unwrap_or_else(|| {
         let form = Arc::new(make());
         cache.keep(key, layout, part, &form);
         form

@@ -15,11 +15,10 @@ const TERMS: usize = 4;
 /// Columns that are read together where a tile has fewer: those of a cache line of weights.
 const STRIP: usize = 16;
 
-/// All responses; the uploads are factors.
-pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: &[Ciphertext]) -> Vec<Split> {
+/// The responses of some packs of columns; the uploads are factors.
+pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: &[Ciphertext], packs: Range<usize>) -> Vec<Split> {
     let columns = Columns { evaluation, uploads };
-    let packs = columns.layout().packs.column_packs();
-    (0..packs).into_par_iter().flat_map(|pack| columns.column_pack(pack)).collect()
+    packs.into_par_iter().flat_map(|pack| columns.column_pack(pack)).collect()
 }
 
 struct Columns<'a> {
@@ -113,7 +112,7 @@ impl Columns<'_> {
         let mut polys = Zeroizing::new(vec![0; TERMS * params.words()]);
         for (chunk, meetings) in meetings.chunks(TERMS).enumerate() {
             let kept = cached.map(|_| {
-                cache::form(cached, &plan.layout, (tiles.start, chunk), || {
+                cache::form(cached, &plan.layout, (tiles.clone(), chunk), || {
                     self.encode(&tiles, meetings, staged(), &mut signed);
                     let polys = |tile| {
                         let mut polys = Zeroizing::new(vec![0; meetings.len() * params.words()]);

@@ -2,7 +2,7 @@
 
 use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
-use super::response::Evaluation;
+use super::response::{Evaluation, ResponseSeeds};
 use super::spec::MatmulShape;
 use super::weights::Weights;
 use super::{columns, opened, panel};
@@ -10,9 +10,10 @@ use crate::ciphertext::{Ciphertext, Split, split_upload};
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
 use crate::params::Params;
-use crate::sampling::{Label, fresh_seed};
+use crate::sampling::Label;
 use rand::CryptoRng;
 use rayon::prelude::*;
+use std::ops::Range;
 use zeroize::Zeroize;
 
 impl MatmulPlan {
@@ -33,6 +34,21 @@ impl MatmulPlan {
         cached: Option<CachedWeights<'_>>,
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<Split, HeError> {
+        let seeds = ResponseSeeds::fresh(self.layout.seeded.is_some(), rng);
+        let packs = 0..self.layout.packs.column_packs();
+        Ok(self.join(&seeds, self.responses(keys, (upload, x_own), weights, cached, &seeds, packs)?))
+    }
+
+    /// The responses of some packs of columns, in order.
+    pub(super) fn responses<'a>(
+        &self,
+        keys: impl Into<EvaluationKeys<'a>>,
+        (upload, x_own): (&[u8], Option<&[u64]>),
+        weights: Weights<'_>,
+        cached: Option<CachedWeights<'_>>,
+        seeds: &ResponseSeeds,
+        packs: Range<usize>,
+    ) -> Result<Vec<Split>, HeError> {
         let EvaluationKeys { public, galois } = keys.into();
         let params = self.set().check(public.set())?;
         let galois = galois.filter(|_| self.packed());
@@ -46,20 +62,22 @@ impl MatmulPlan {
             self.check_x("own share of the encrypted operand", x)?;
         }
         let uploads = self.parse(params, upload, x_own)?;
-        let seed = fresh_seed(rng);
-        // Public, and drawn apart from the secret one.
-        let body = self.layout.seeded.map(|_| *fresh_seed(rng));
-        let evaluation = Evaluation { plan: self, params, public, galois, weights, cached, seed, body };
-        let responses = match self.layout.tiling.tile.run {
-            1 => columns::responses(&evaluation, &uploads),
-            _ => panel::responses(&evaluation, uploads),
-        };
+        let evaluation = Evaluation { plan: self, params, public, galois, weights, cached, seeds };
+        Ok(match self.layout.tiling.tile.run {
+            1 => columns::responses(&evaluation, &uploads, packs),
+            // Nothing is packed, so a pack is a tile.
+            _ => panel::responses(&evaluation, uploads, packs),
+        })
+    }
+
+    /// The message and the own share of all responses.
+    fn join(&self, seeds: &ResponseSeeds, responses: Vec<Split>) -> Split {
         let (messages, shares): (Vec<_>, Vec<_>) =
             responses.into_iter().map(|Split { message, share }| (message, share)).unzip();
-        let seed = body.as_ref().map_or(&[][..], |seed| seed);
+        let seed = seeds.body.as_ref().map_or(&[][..], |seed| seed);
         let message = [seed, &messages.concat()].concat();
         debug_assert_eq!(message.len(), self.download_bytes());
-        Ok(Split { message, share: self.scatter(&shares) })
+        Split { message, share: self.scatter(&shares) }
     }
 
     /// Reads the upload and adds the own share under encryption.

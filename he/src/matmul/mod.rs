@@ -79,6 +79,7 @@ mod weights;
 
 pub use cache::{CachedWeights, WeightCache};
 pub use plan::{MatmulPlan, ProductPlan};
+pub use response::ResponseSeeds;
 pub use seeded::SeededPlan;
 pub use spec::{DEFAULT_CORES, MatmulShape, MatmulSpec, Packing, PlanOptions};
 pub use tiling::Tile;

@@ -109,13 +109,13 @@ fn point_by_point(tiling: &Tiling, params: &Params, stretches: &[Stretch], uploa
     stretches.iter().map(operand).collect()
 }
 
-/// All responses; the uploads are factors.
-pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>) -> Vec<Split> {
+/// The responses of some column tiles; the uploads are factors.
+pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>, tiles: Range<usize>) -> Vec<Split> {
     let tiling = &evaluation.plan.layout.tiling;
     let stretches = stretches(tiling);
     let operands = point_by_point(tiling, evaluation.params, &stretches, &uploads);
     drop(uploads);
-    Panels { evaluation, stretches, operands, spare: Mutex::default() }.responses()
+    Panels { evaluation, stretches, operands, spare: Mutex::default() }.responses(tiles)
 }
 
 struct Panels<'a> {
@@ -132,15 +132,15 @@ impl Panels<'_> {
         &self.evaluation.plan.layout.tiling
     }
 
-    fn responses(&self) -> Vec<Split> {
+    fn responses(&self, all: Range<usize>) -> Vec<Split> {
         let (tiling, params) = (self.tiling(), self.evaluation.params);
         let (most, least) = PANEL_TILES;
         let column = tiling.inner_tiles().min(STRETCH) * tiling.points() * params.limbs().len();
         let tiles = PANEL_RESIDUES / column.max(1);
         let tiles = (tiles / TILES * TILES).clamp(least, most);
         // Evened out, for no panel to be much smaller than the others.
-        let count = tiling.column_tiles().div_ceil(tiles);
-        let start = |panel: usize| tiling.column_tiles() * panel / count;
+        let count = all.len().div_ceil(tiles);
+        let start = |panel: usize| all.start + all.len() * panel / count;
         let panel = |panel| self.panel(start(panel)..start(panel + 1));
         (0..count).into_par_iter().flat_map(panel).collect()
     }
@@ -227,7 +227,7 @@ impl Panels<'_> {
     /// The weights of a block that meet a stretch, kept or made.
     fn form(&self, block: &Block, stretch: &Stretch) -> Arc<Form> {
         let Evaluation { cached, plan, .. } = *self.evaluation;
-        cache::form(cached, &plan.layout, (block.tiles.start, stretch.index), || self.weigh(block, stretch))
+        cache::form(cached, &plan.layout, (block.tiles.clone(), stretch.index), || self.weigh(block, stretch))
     }
 
     /// Encodes and transforms the weights of a block that meet a stretch.

@@ -36,6 +36,11 @@ impl ProductPlan {
         &self.spec
     }
 
+    /// The options that it was planned with.
+    pub fn options(&self) -> &PlanOptions {
+        &self.options
+    }
+
     /// The parameter set that both keys must have.
     pub fn set(&self) -> ParamSet {
         self.layout.set

@@ -6,14 +6,49 @@ use super::plan::MatmulPlan;
 use super::tiling::Tile;
 use super::weights::{Grid, Rows, Staged, Weights};
 use crate::ciphertext::{Ciphertext, Split, write_switched};
+use crate::error::HeError;
 use crate::galois::GaloisKeys;
 use crate::keys::PublicKey;
 use crate::ntt::TILES;
 use crate::params::{Params, round_torus};
-use crate::sampling::{Expander, Label, SEED_BYTES, Seed};
+use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed, split_seed};
 use bits::Writer;
+use rand::CryptoRng;
 use std::ops::Range;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
+
+/// What is drawn for the responses to one message. Each response takes streams of its own from it, by its number. So
+/// several processes of one evaluator may make some responses each; no response may be made to two messages.
+pub struct ResponseSeeds {
+    /// Of encryptions of zero and of masks.
+    pub(super) secret: Seed,
+    /// The public seed of what c0 becomes, if the plan is seeded; drawn apart from the secret one.
+    pub(super) body: Option<[u8; SEED_BYTES]>,
+}
+
+impl ResponseSeeds {
+    /// Bytes of [`Self::to_bytes`].
+    pub const BYTES: usize = 2 * SEED_BYTES;
+
+    /// Fresh seeds.
+    pub(super) fn fresh(seeded: bool, rng: &mut (impl CryptoRng + ?Sized)) -> Self {
+        Self { secret: fresh_seed(rng), body: seeded.then(|| *fresh_seed(rng)) }
+    }
+
+    /// The seeds of a [`SeededPlan`](super::SeededPlan)'s responses, for another process of the evaluator and for
+    /// nobody else.
+    pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new([&self.secret[..], self.body.as_ref().map_or(&[], |body| &body[..])].concat())
+    }
+
+    /// Reads [`Self::to_bytes`]. Errors: another length.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, HeError> {
+        const SEEDS: &str = "seeds of responses";
+        HeError::check_length(SEEDS, Self::BYTES, bytes.len())?;
+        let (secret, rest) = split_seed(bytes, SEEDS)?;
+        Ok(Self { secret: Zeroizing::new(secret), body: Some(split_seed(rest, SEEDS)?.0) })
+    }
+}
 
 /// The evaluation of one product: its plan, the holder's keys and the own operand.
 pub(super) struct Evaluation<'a> {
@@ -24,9 +59,7 @@ pub(super) struct Evaluation<'a> {
     pub(super) galois: Option<&'a GaloisKeys>,
     pub(super) weights: Weights<'a>,
     pub(super) cached: Option<CachedWeights<'a>>,
-    pub(super) seed: Seed,
-    /// The public seed of what c0 becomes, if the plan is seeded.
-    pub(super) body: Option<[u8; SEED_BYTES]>,
+    pub(super) seeds: &'a ResponseSeeds,
 }
 
 impl Evaluation<'_> {
@@ -76,11 +109,11 @@ impl Evaluation<'_> {
     /// No index may be used twice.
     pub(super) fn respond(&self, response: usize, mut product: Ciphertext) -> Split {
         let (layout, params) = (&self.plan.layout, self.params);
-        let mut stream = Expander::new(&self.seed, Label::Response, response as u64);
+        let mut stream = Expander::new(&self.seeds.secret, Label::Response, response as u64);
         self.public.rerandomize(&mut product, &mut stream);
         let mut message = Vec::with_capacity(layout.response_bytes(response));
         write_switched(params, &product.c1, layout.c1_bits, &mut message);
-        let share = match &self.body {
+        let share = match &self.seeds.body {
             Some(body) => {
                 let mut body = Expander::new(body, Label::ResponseBody, response as u64);
                 self.complete(&product.c0, response, &mut body)

@@ -62,7 +62,8 @@
 use super::cache::CachedWeights;
 use super::cells::{Cell, Cells, Splitter};
 use super::opened::{Place, Places};
-use super::spec::{MatmulSpec, PlanOptions};
+use super::response::ResponseSeeds;
+use super::spec::{MatmulShape, MatmulSpec, PlanOptions};
 use super::weights::Weights;
 use super::{MatmulPlan, ProductPlan};
 use super::{noise, search};
@@ -76,7 +77,7 @@ use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed};
 use bits::Writer;
 use rand::CryptoRng;
 use rayon::prelude::*;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use zeroize::Zeroizing;
 
 /// The plan of a product with a uniformly random operand, for the preparation of products to come: half the bytes of
@@ -168,6 +169,51 @@ impl SeededPlan {
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<Split, HeError> {
         self.0.evaluate(keys, request, None, weights, cached, rng)
+    }
+
+    /// Fresh seeds for [`Self::respond_part`], which serve one request.
+    pub fn draw(&self, rng: &mut (impl CryptoRng + ?Sized)) -> ResponseSeeds {
+        ResponseSeeds::fresh(true, rng)
+    }
+
+    /// Number of packs of columns: responses that share columns of the weights are made together.
+    pub fn packs(&self) -> usize {
+        self.0.layout.packs.column_packs()
+    }
+
+    /// The part of [`Self::respond`] that depends on the columns of some packs alone: their responses, and their own
+    /// shares in the order of the responses. Errors: those of [`Self::respond`].
+    pub fn respond_part<'a>(
+        &self,
+        keys: impl Into<EvaluationKeys<'a>>,
+        request: &[u8],
+        weights: Weights<'_>,
+        cached: Option<CachedWeights<'_>>,
+        seeds: &ResponseSeeds,
+        packs: Range<usize>,
+    ) -> Result<Split, HeError> {
+        let responses = self.0.responses(keys, (request, None), weights, cached, seeds, packs)?;
+        let (messages, shares): (Vec<_>, Vec<_>) =
+            responses.into_iter().map(|Split { message, share }| (message, share)).unzip();
+        Ok(Split { message: messages.concat(), share: shares.concat() })
+    }
+
+    /// The result of [`Self::respond`], of the parts of all packs in order. Errors: another length of the parts.
+    pub fn join(&self, seeds: &ResponseSeeds, parts: &[Split]) -> Result<Split, HeError> {
+        let layout = &self.0.layout;
+        let parts_of = |part: fn(&Split) -> usize| parts.iter().map(part).sum::<usize>();
+        let body = seeds.body.as_ref().map_or(&[][..], |body| body);
+        let length = body.len() + parts_of(|part| part.message.len());
+        HeError::check_length("parts of responses", self.download_bytes(), length)?;
+        let MatmulShape { batch, m, n, .. } = self.spec().shape;
+        HeError::check_entries("parts of shares", batch * m * n, parts_of(|part| part.share.len()))?;
+        let messages = parts.iter().map(|part| &part.message[..]);
+        let message = std::iter::once(body).chain(messages).collect::<Vec<_>>().concat();
+        let mut shares = parts.iter().flat_map(|part| &part.share).copied();
+        let responses = 0..layout.packs.responses();
+        let shares: Vec<Vec<u64>> =
+            responses.map(|response| shares.by_ref().take(layout.outputs(response).count()).collect()).collect();
+        Ok(Split { message, share: self.0.scatter(&shares) })
     }
 
     /// The key holder's share of the product (`batch * m * n` ring elements, row-major). Errors: a key of another

@@ -30,6 +30,7 @@ use crate::correlation::CorrelationKind;
 use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::options::Masks;
+use crate::spread::Prepared;
 use crate::weight::FixedWeight;
 use crate::wire::opening;
 
@@ -105,7 +106,7 @@ impl Correlation for MaskedRow {
         let spec = self.spec(units);
         if s.is_server() {
             let matrix = matrix.ok_or_else(|| engine::Error::NoValues { tensor: self.weight.clone() })?;
-            return share(s, spec, Weights::Entries(matrix), matrix.kept());
+            return share(s, spec, Factor::Matrix(matrix));
         }
         let (r, shares) = masks(s, spec)?;
         let rows = r.chunks_exact(self.inputs).zip(shares.chunks_exact(self.outputs));
@@ -127,15 +128,10 @@ pub(super) fn masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<
 }
 
 /// The server's share of the same, and its cost below.
-pub(super) fn share(
-    s: &mut Session,
-    spec: MatmulSpec,
-    weights: Weights<'_>,
-    kept: Option<CachedWeights<'_>>,
-) -> Result<Vec<u64>, Error> {
+pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result<Vec<u64>, Error> {
     match s.options().masks {
-        Masks::Seeded => seeded_share(s, spec, weights, kept),
-        Masks::Sent => answer(s, spec, None, weights, kept),
+        Masks::Seeded => seeded_share(s, spec, factor),
+        Masks::Sent => answer(s, spec, None, factor),
     }
 }
 
@@ -143,6 +139,24 @@ pub(super) fn masks_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Er
     match plans.options().masks {
         Masks::Seeded => seeded_cost(plans, spec),
         Masks::Sent => direct_cost(plans, spec),
+    }
+}
+
+/// What the server multiplies by.
+#[derive(Clone, Copy)]
+pub(super) enum Factor<'a> {
+    /// A matrix of its model.
+    Matrix(&'a FixedMatrix),
+    /// Entries modulo 2^width that serve once.
+    Words(&'a [u64]),
+}
+
+impl<'a> Factor<'a> {
+    fn weights(self) -> (Weights<'a>, Option<CachedWeights<'a>>) {
+        match self {
+            Factor::Matrix(matrix) => (Weights::Entries(matrix), matrix.kept()),
+            Factor::Words(words) => (Weights::U64(words), None),
+        }
     }
 }
 
@@ -197,7 +211,7 @@ pub(super) fn cost(
 fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
     match side {
         Side::Client(x) => ask(s, spec, x),
-        Side::Server(x, w) => answer(s, spec, x, Weights::Entries(w), w.kept()),
+        Side::Server(x, w) => answer(s, spec, x, Factor::Matrix(w)),
     }
 }
 
@@ -216,13 +230,13 @@ pub(super) fn answer(
     s: &mut Session,
     spec: MatmulSpec,
     x: Option<&[u64]>,
-    weights: Weights<'_>,
-    kept: Option<CachedWeights<'_>>,
+    factor: Factor<'_>,
 ) -> Result<Vec<u64>, Error> {
     let plan = s.plans().matmul(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;
     let x = x.map(|x| reduced(x, spec.width));
     let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
+    let (weights, kept) = factor.weights();
     let Split { message, share } = plan.evaluate(keys.evaluation(), &upload, x.as_deref(), weights, kept, s.rng())?;
     s.deliver(DOWNLOAD, message)?;
     Ok(share)
@@ -245,16 +259,20 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>
 }
 
 /// The server's share of the same.
-fn seeded_share(
-    s: &mut Session,
-    spec: MatmulSpec,
-    weights: Weights<'_>,
-    kept: Option<CachedWeights<'_>>,
-) -> Result<Vec<u64>, Error> {
+fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;
     let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
-    let Split { message, share } = plan.respond(keys.evaluation(), &request, weights, kept, s.rng())?;
+    let Split { message, share } = match factor {
+        Factor::Matrix(matrix) if let Some((spread, number)) = matrix.spread() => {
+            let seeds = plan.draw(s.rng());
+            spread.respond(number, Prepared { plan, keys, matrix: matrix.clone(), seeds, request })?
+        }
+        _ => {
+            let (weights, kept) = factor.weights();
+            plan.respond(keys.evaluation(), &request, weights, kept, s.rng())?
+        }
+    };
     s.deliver(RESPONSE, message)?;
     Ok(share)
 }

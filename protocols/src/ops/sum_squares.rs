@@ -19,13 +19,13 @@
 
 use std::sync::Arc;
 
-use he::{MatmulShape, MatmulSpec, OleKind, OlePlan, Weights};
+use he::{MatmulShape, MatmulSpec, OleKind, OlePlan};
 use ndarray::Axis;
 use ot::Bits;
 
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, rows_shape, wire_bytes};
-use crate::ops::private;
+use crate::ops::private::{self, Factor};
 use crate::wire::beaver::{minus, random};
 use crate::wire::{cross, opening};
 use crate::words::Words;
@@ -113,7 +113,7 @@ impl Correlation for Squares {
         let mut a = random(s, units * n, width);
         let half = match way {
             Way::Entries(entries) => entries.half(s, &a, n, width)?,
-            Way::Inner(spec) if s.is_server() => private::share(s, spec, Weights::U64(&low(&a, spec.width)), None)?,
+            Way::Inner(spec) if s.is_server() => private::share(s, spec, Factor::Words(&low(&a, spec.width)))?,
             Way::Inner(spec) => {
                 let (r, shares) = private::masks(s, spec)?;
                 a.iter_mut().zip(r).for_each(|(a, r)| *a = *a & !mask(spec.width) | r);
@@ -202,7 +202,7 @@ fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Resu
     }
     let half = match Way::cheapest(s.plans(), [rows, n], width, private::direct_cost)?.0 {
         Way::Entries(entries) => entries.half(s, x, n, width)?,
-        Way::Inner(spec) if s.is_server() => private::answer(s, spec, None, Weights::U64(&low(x, spec.width)), None)?,
+        Way::Inner(spec) if s.is_server() => private::answer(s, spec, None, Factor::Words(&low(x, spec.width)))?,
         Way::Inner(spec) => private::ask(s, spec, x)?,
     };
     Ok(whole(x, n, half).collect())

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use protocols::{FixedMatrix, Spread, WEIGHT_BITS};
+use he::{GaloisKeys, MatmulShape, MatmulSpec, SEED_BYTES, SecretKey, SeededPlan, Weights};
+use protocols::spread::Prepared;
+use protocols::{Error, FixedMatrix, PeerKeys, Spread, WEIGHT_BITS};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testing::Columns;
@@ -40,8 +42,7 @@ pub(crate) fn run(ranks: &Ranks) -> u64 {
     assert_eq!(ranks.largest(own).expect("all answer"), largest);
     ranks.ready(Ok(())).expect("all are ready");
     if ranks.rank() > 0 {
-        let own = matrices.iter().map(|matrix| matrix.columns(ranks.columns(matrix.shape().1))).collect();
-        let done = ranks.work(own).expect("rank 0 runs the same program");
+        let done = ranks.work(matrices).expect("rank 0 runs the same program");
         ranks.end();
         return done;
     }
@@ -57,6 +58,8 @@ pub(crate) fn run(ranks: &Ranks) -> u64 {
         }
     };
     compare(0);
+    matrices.iter().enumerate().for_each(|(number, matrix)| answer(ranks, number, matrix));
+    assert!(ranks.size() > 2 || ranks.response_bytes() > 0);
     let sessions = 4;
     thread::scope(|scope| {
         for seed in 1..=sessions {
@@ -67,4 +70,31 @@ pub(crate) fn run(ranks: &Ranks) -> u64 {
     let refused = matrices[0].clone().spread_over(Arc::new(ranks.clone()), 0).times(&[1]);
     assert!(refused.is_err_and(|error| error.to_string() == "rank 0 has ended"));
     (sessions + 1) * matrices.len() as u64
+}
+
+/// Compares the answer to a request with that of one process that draws the same.
+fn answer(ranks: &Ranks, number: usize, matrix: &FixedMatrix) {
+    let ((k, n), rng) = (matrix.shape(), &mut StdRng::seed_from_u64(number as u64));
+    let shape = MatmulShape { batch: 1, m: SHAPES[number / 2].2, k, n };
+    let spec = MatmulSpec { shape, width: 60, weight_bits: WEIGHT_BITS };
+    let plan = Arc::new(SeededPlan::new(spec).expect("a plan"));
+    let (secret, public) = SecretKey::generate(plan.set(), rng);
+    let galois = if plan.packed() { GaloisKeys::message(&secret, rng) } else { Vec::new() };
+    let keys = [public.to_bytes(), galois].concat();
+    let keys = PeerKeys::from_bytes(plan.set(), plan.packed(), &keys).expect("keys");
+    let request = plan.request(&secret, rng).expect("a request").message;
+    let drawn = || StdRng::seed_from_u64(!0);
+    let one = plan.respond(keys.evaluation(), &request, Weights::Entries(matrix), None, &mut drawn()).unwrap();
+    let spread = |request: &[u8]| {
+        let (plan, keys, request) = (plan.clone(), keys.clone(), request.to_vec());
+        let seeds = plan.draw(&mut drawn());
+        ranks.respond(number, Prepared { plan, keys, matrix: matrix.clone(), seeds, request })
+    };
+    let before = ranks.response_bytes();
+    assert!(spread(&request).expect("all answer") == one, "{shape:?} on {} ranks", ranks.size());
+    let (packs, all) = (plan.packs(), (plan.download_bytes() - SEED_BYTES) as u64);
+    assert_eq!(ranks.response_bytes() - before, all * (packs / ranks.size()) as u64 / packs as u64);
+    // A client at fault harms no other.
+    let refused = spread(&request[1..]).map(|_| ());
+    assert!(matches!(refused, Err(Error::He(_))), "{refused:?}");
 }
