@@ -14,7 +14,7 @@
 //! **One OT, several messages.** A correlated OT of several values may send each of them in a message of its own, as
 //! soon as the sender knows it: value t is masked by bits t of the pads `H(q)` and `H(q ^ Delta)`, which no other
 //! value uses, so its message looks random to the receiver whatever the messages before it were. The OTs of an index
-//! bit serve like this. Of the first block of a pad (counter 0 of [`crate::hash`]) the low word masks the product
+//! bit serve like this. Of the first block of a pad (counter 0 of the hash of pads) the low word masks the product
 //! for the additive shares, and the high word a step of a unit vector. A step of more than 64 bits, or of words, is
 //! masked by blocks of its own (counters from 1 on). Each bit takes part in one vector at most, which is checked.
 //! Point functions ([`crate::dpf`]) use the blocks of the same OTs; their documentation says why pads stay as good.
