@@ -127,7 +127,7 @@ pub(super) fn masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<
     }
 }
 
-/// The server's share of the same, and its cost below.
+/// The server's share of X W for the client's random X.
 pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result<Vec<u64>, Error> {
     match s.options().masks {
         Masks::Seeded => seeded_share(s, spec, factor),
@@ -135,6 +135,7 @@ pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Re
     }
 }
 
+/// Cost of [`masks`] and [`share`].
 pub(super) fn masks_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     match plans.options().masks {
         Masks::Seeded => seeded_cost(plans, spec),

@@ -2,10 +2,10 @@
 //!
 //! **Functionality.** Shares of rows of n words x -> shares of the sums of their squares modulo 2^w.
 //!
-//! **Source.** The sum of x^2 is that of x_s^2 and x_c^2, which are local, and 2 <x_s, x_c>. The inner product is one of
-//! the client's row and the server's, so a ciphertext holds many entries up and many rows down ([`super::private`]);
-//! few entries take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE ([`he::OlePlan`]), where those send fewer
-//! bytes than the product and its keys. All are modulo 2^(w-1), because half of the cross terms is enough.
+//! **Source.** The sum of x^2 is the sums of x_s^2 and x_c^2, which are local, and 2 <x_s, x_c>. Many rows take the
+//! inner product under RLWE ([`super::private`]): a ciphertext holds many entries on the way up, and many rows on the
+//! way down. Few rows take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE ([`he::OlePlan`]), where those
+//! send fewer bytes than the product and its keys. All are modulo 2^(w-1), because <x_s, x_c> is doubled.
 //!
 //! *Prepared.* Offline, the parties share random rows a and the sums of their squares, in large batches. The client's
 //! share is what a request makes of its seeds ([`he::SeededPlan`]), and a random bit on top. Online, they open
@@ -14,8 +14,8 @@
 //! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`he::ProductPlan::lsb_error`]; by OLE at
 //! most 2 in the last place for every square.
 //!
-//! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical distance of
-//! [`he::OlePlan`]; for inner products see the module documentation of he's products.
+//! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical distance
+//! of [`he::OlePlan`]; for inner products see the module documentation of he's products.
 
 use std::sync::Arc;
 
@@ -195,7 +195,7 @@ fn whole(x: &[u64], n: usize, half: Vec<u64>) -> impl Iterator<Item = u64> {
     own.zip(half).map(|(own, half)| own.wrapping_add(half << 1))
 }
 
-/// The same for rows that are no masks.
+/// Shares of the sums of squares of rows of `n`, without preparation.
 fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(vec![0; rows]);

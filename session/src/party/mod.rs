@@ -10,7 +10,7 @@
 //! | message | from | bytes |
 //! |---|---|---|
 //! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model; the cores, the family of kernels, and the cores and link that were given to each party | both | up to [`net::handshake::MAX_BYTES`] |
-//! | measurement of the link ([`net::measure`]), booked under `link`, if it was given to neither | both | up to 2.4 MB each |
+//! | measurement of the link ([`net::measure`]), under `link`, if neither was given it | both | up to 2.4 MB each |
 //! | shape: a [`ModelSpec`](model::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](model::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
