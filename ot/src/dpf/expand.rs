@@ -1,11 +1,10 @@
 //! A party's shares of all leaves, from its keys.
 
-use bits::cpu::wide;
 use net::Role;
 use zeroize::ZeroizeOnDrop;
 
 use super::shape::DpfShape;
-use super::{BLOCK_BITS, MOST_BIT_BLOCKS, bit_pads, block};
+use super::{BLOCK_BITS, MOST_BIT_BLOCKS, block, tweak};
 use crate::Block;
 #[cfg(feature = "probe")]
 use crate::kernels::Simd;
@@ -105,21 +104,13 @@ impl Expander {
         assert!(self.shape.bit_blocks > 0 && split <= 1 << self.shape.depth, "bits of leaves");
         self.expand(key, out);
         // The levels alternate between the buffers.
-        let [here, next] = &mut self.nodes;
-        let (nodes, pads) = match (self.shape.depth - self.shape.top()).is_multiple_of(2) {
-            true => (&*here, next),
-            false => (&*next, here),
-        };
+        let nodes = &self.nodes[(self.shape.depth - self.shape.top()) as usize % 2];
         let hash = &self.hash.as_ref().expect("the key was read").1;
         let corrections = &key[key.len() - self.shape.bit_words()..];
         let mut sums = [BitSum::default(); 2];
         for (i, correction) in corrections.chunks_exact(2).map(block).enumerate() {
-            bit_pads(hash, i, nodes, pads);
-            for (sum, range) in sums.iter_mut().zip([0..split, split..nodes.len()]) {
-                let leaves = pads[range.clone()].iter().zip(&nodes[range]);
-                let bits = |sum, (pad, node): (&Block, &Block)| sum ^ *pad ^ correction.times(node.lsb());
-                sum[2 * i..2 * i + 2].copy_from_slice(&wide(|| leaves.fold(Block::ZERO, bits)).0);
-            }
+            let blocks = hash.bit_sums(tweak(i), correction, nodes, split);
+            sums.iter_mut().zip(blocks).for_each(|(sum, Block(bits))| sum[2 * i..2 * i + 2].copy_from_slice(&bits));
         }
         sums
     }

@@ -48,30 +48,12 @@ pub use expand::{BitSum, Expander};
 pub use generate::{Generation, Room};
 pub use shape::{BLOCK_BITS, DpfShape, GROUP, MOST_BIT_BLOCKS, TOP, level_bytes};
 
-use bits::cpu::wide;
-use zeroize::Zeroize;
-
 use crate::Block;
-use crate::kernels::Permutation;
 
 /// The term added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma
 /// of a tweak other than 0, see [`crate::hash`].
 pub(crate) fn tweak(block: usize) -> Block {
     Block([0, 1 + block as u64])
-}
-
-/// The pads of block `block` of the bits of leaves, from their nodes.
-fn bit_pads(hash: &Permutation, block: usize, nodes: &[Block], pads: &mut [Block]) {
-    // A few at a time, on the stack.
-    const RUN: usize = 64;
-    let tweak = tweak(block);
-    let mut tweaked = [Block::ZERO; RUN];
-    for (nodes, pads) in nodes.chunks(RUN).zip(pads.chunks_mut(RUN)) {
-        let tweaked = &mut tweaked[..nodes.len()];
-        wide(|| tweaked.iter_mut().zip(nodes).for_each(|(tweaked, node)| *tweaked = *node ^ tweak));
-        hash.tree_hash(tweaked, pads);
-    }
-    tweaked.zeroize();
 }
 
 /// The node of a party's key: two little-endian words.

@@ -201,6 +201,22 @@ pub(super) fn leaf_rows(
     }
 }
 
+/// The exclusive-or of the bits of leaves in one block, over those before `split` and over the others: the hash of
+/// `node ^ tweak`, and `correction` where the control bit is set.
+pub(super) fn bit_sums(
+    tweak: Block,
+    correction: Block,
+    nodes: &[Block],
+    split: usize,
+    hash: impl Fn(&[Block], &mut [Block]),
+) -> [Block; 2] {
+    let tweaked: Zeroizing<Vec<Block>> = Zeroizing::new(nodes.iter().map(|node| *node ^ tweak).collect());
+    let mut pads = Zeroizing::new(vec![Block::ZERO; nodes.len()]);
+    hash(&tweaked, &mut pads);
+    let bits = |sum, (pad, node): (&Block, &Block)| sum ^ *pad ^ correction.times(node.lsb());
+    [0..split, split..nodes.len()].map(|part| pads[part.clone()].iter().zip(&nodes[part]).fold(Block::ZERO, bits))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +255,21 @@ mod tests {
             let want = results(&portable);
             for pi in all {
                 assert!(results(&pi) == want, "{size} nodes, {levels} levels, {:?}", pi.simd());
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_add_bits_alike() {
+        for leaves in [1usize, 2, 4, 8, 16, 32, 64, 128, 256] {
+            let nodes: Vec<Block> = (0..leaves).map(mix).collect();
+            for split in 0..=leaves {
+                let (all, portable) = all();
+                let sums = |pi: &Permutation| pi.bit_sums(tweak(split % 2), mix(60), &nodes, split);
+                let want = sums(&portable);
+                for pi in all {
+                    assert!(sums(&pi) == want, "{leaves} leaves, split at {split}, {:?}", pi.simd());
+                }
             }
         }
     }

@@ -29,6 +29,9 @@ macro_rules! keyed_kernels {
             /// Adds the leaves of a group of point functions to `sums`: the children of the rows `nodes`, or these
             /// rows if there are no corrections. Hashes have `lanes` words, 2 or 4, or are bits if it is 0.
             leaf_rows(pi: &Key, nodes: &[Block], corrections: &[Block], lanes: usize, sums: &mut LeafRows<'_>);
+            /// The exclusive-or of the bits of leaves in the block that `tweak` says, over the leaves before `split`
+            /// and over the others: the hash of `node ^ tweak`, and `correction` where the control bit is set.
+            bit_sums(pi: &Key, tweak: Block, correction: Block, nodes: &[Block], split: usize) -> [Block; 2];
             /// [`crate::ggm::half::grow`] with the hash under this key.
             grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
             /// [`crate::ggm::half::regrow`] with the hash under this key.

@@ -130,6 +130,12 @@ pub(super) fn leaf_rows(
     leaves::leaf_rows(nodes, corrections, lanes, sums, |x, out| tree_hash(pi, x, out));
 }
 
+/// [`leaves::bit_sums`].
+#[inline]
+pub(super) fn bit_sums(pi: &Aes128Enc, tweak: Block, correction: Block, nodes: &[Block], split: usize) -> [Block; 2] {
+    leaves::bit_sums(tweak, correction, nodes, split, |x, out| tree_hash(pi, x, out))
+}
+
 /// The PRG of `pi` at the counters `first, first + 1, ..`.
 #[inline]
 pub(super) fn counters(pi: &Aes128Enc, first: u64, out: &mut [Block; TILES]) {

@@ -389,6 +389,20 @@ macro_rules! kernels {
         }
 
         #[target_feature(enable = $features)]
+        pub(super) fn bit_sums(
+            pi: &Key,
+            tweak: Block,
+            correction: Block,
+            nodes: &[Block],
+            split: usize,
+        ) -> [Block; 2] {
+            if nodes.len() < points::LEAST {
+                return leaves::bit_sums(tweak, correction, nodes, split, |x, out| tree_hash(pi, x, out));
+            }
+            points::bit_sums($wide::new(), pi, tweak, correction, nodes, split)
+        }
+
+        #[target_feature(enable = $features)]
         fn double(pi: &Key, mask: Block, nodes: &mut [Block]) -> Block {
             driver::double($wide::new(), pi, mask, nodes)
         }

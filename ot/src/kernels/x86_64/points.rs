@@ -239,3 +239,61 @@ fn add_leaves<W: Wide, const S: usize>(w: W, pi: &Key, leaves: &[Block], lanes: 
         }
     }
 }
+
+/// [`super::super::leaves::bit_sums`].
+#[inline(always)]
+pub(super) fn bit_sums<W: Wide>(
+    w: W,
+    pi: &Key,
+    tweak: Block,
+    correction: Block,
+    nodes: &[Block],
+    split: usize,
+) -> [Block; 2] {
+    let mut sums = BitSums { tweak: w.splat(&tweak), split, at: 0, first: [w.zero(); 2], all: [w.zero(); 2] };
+    let rest = sums.add::<W, 8>(w, pi, nodes);
+    let rest = sums.add::<W, 4>(w, pi, rest);
+    sums.add::<W, 2>(w, pi, rest);
+    let [first, all] = [sums.first, sums.all].map(|[pads, nodes]| w.sum(pads) ^ correction.times(w.sum(nodes).lsb()));
+    [first, first ^ all]
+}
+
+/// Sums of pads, and of the nodes, whose lowest bit tells how many control bits were set.
+struct BitSums<V> {
+    tweak: V,
+    split: usize,
+    /// Leaves that were added.
+    at: usize,
+    /// Of those before `split`.
+    first: [V; 2],
+    all: [V; 2],
+}
+
+impl<V: Copy> BitSums<V> {
+    /// Adds the whole runs of N vectors; returns the rest.
+    #[inline(always)]
+    fn add<'a, W: Wide<Vector = V>, const N: usize>(&mut self, w: W, pi: &Key, nodes: &'a [Block]) -> &'a [Block] {
+        let (runs, rest) = nodes.split_at(nodes.len() - nodes.len() % (N * W::BLOCKS));
+        for run in runs.chunks_exact(N * W::BLOCKS) {
+            let mut pads = load::<W, N>(w, run);
+            for i in 0..N {
+                pads[i] = w.sigma(w.xor(pads[i], self.tweak));
+            }
+            pads = encrypt(w, pi, pads);
+            let nodes = load::<W, N>(w, run);
+            for i in 0..N {
+                pads[i] = w.xor(pads[i], w.sigma(w.xor(nodes[i], self.tweak)));
+                self.all = [w.xor(self.all[0], pads[i]), w.xor(self.all[1], nodes[i])];
+                let before = self.split.saturating_sub(self.at + i * W::BLOCKS);
+                if before >= W::BLOCKS {
+                    self.first = [w.xor(self.first[0], pads[i]), w.xor(self.first[1], nodes[i])];
+                } else if before > 0 {
+                    let some = |sum, x| w.xor_some(sum, x, before);
+                    self.first = [some(self.first[0], pads[i]), some(self.first[1], nodes[i])];
+                }
+            }
+            self.at += N * W::BLOCKS;
+        }
+        rest
+    }
+}
