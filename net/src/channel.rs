@@ -7,6 +7,8 @@
 //! step at fault. Every frame but that one goes into the transcript, a hash in each direction.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crate::link::WireBytes;
@@ -21,6 +23,9 @@ const COALESCE_BYTES: usize = 256 << 10;
 /// A payload must advance by this much within each read time-out. A peer that trickles bytes thus holds us up for a
 /// bounded time, while a large message over a slow link has all the time it needs.
 const PROGRESS_BYTES: usize = 256 << 10;
+
+/// The time for which [`Channel::read_under`] reads before it looks whether the work is done.
+const READ_AHEAD: Duration = Duration::from_millis(1);
 
 /// Bytes of the message of each party in [`Channel::confirm_transcript`].
 pub const TRANSCRIPT_BYTES: usize = 32;
@@ -47,6 +52,8 @@ pub struct Channel {
     /// Hashes of all frames sent and received.
     sent: blake3::Hasher,
     received: blake3::Hasher,
+    /// Bytes of a frame that was sent before its turn.
+    ahead: Option<u64>,
     /// Whether the peer was told of its bad data.
     alerted: bool,
 }
@@ -63,6 +70,7 @@ impl Channel {
             ledger: Ledger::default(),
             sent,
             received,
+            ahead: None,
             alerted: false,
         }
     }
@@ -90,14 +98,37 @@ impl Channel {
 
     /// As [`Channel::send`], without a copy when the payload is large.
     pub fn send_owned(&mut self, step: &'static str, payload: Vec<u8>) -> Result<(), NetError> {
-        if payload.len() < COALESCE_BYTES {
-            return self.send(step, &payload);
-        }
         self.ledger.book(self.role.sends(), (payload.len() + HEADER_BYTES) as u64);
-        self.header(step, payload.len())?;
+        self.hand_over(step, payload)
+    }
+
+    /// Sends `payload` as the message of `step` while the peer is not yet due to read it, so that it crosses the link
+    /// meanwhile. Nothing else may be sent before [`Channel::take_turn`], which books it where the protocol has it.
+    pub fn send_ahead(&mut self, step: &'static str, payload: Vec<u8>) -> Result<(), NetError> {
+        let bytes = (payload.len() + HEADER_BYTES) as u64;
+        self.hand_over(step, payload)?;
         self.flush(step)?;
-        self.sent.update(&payload);
-        self.link.send(payload).map_err(|e| self.send_error(step, e))
+        self.ahead = Some(bytes);
+        Ok(())
+    }
+
+    /// Books what was sent ahead of its turn, which has come.
+    pub fn take_turn(&mut self) {
+        if let Some(bytes) = self.ahead.take() {
+            self.ledger.book(self.role.sends(), bytes);
+        }
+    }
+
+    /// Runs `work` and meanwhile takes in what the peer sends ahead.
+    pub fn read_under<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let (busy, link) = (AtomicBool::new(true), &mut self.link);
+        thread::scope(|scope| {
+            // What goes wrong with the link is met again by the next message; without a thread nothing is taken in.
+            let read = || while busy.load(Ordering::Acquire) && link.read_ahead(READ_AHEAD).is_ok() {};
+            let _ = thread::Builder::new().name("waggle-read".into()).spawn_scoped(scope, read);
+            let _idle = OnDrop(|| busy.store(false, Ordering::Release));
+            work()
+        })
     }
 
     /// Receives the message of `step`, which must have exactly `len` bytes.
@@ -238,11 +269,23 @@ impl Channel {
     fn header(&mut self, step: &'static str, len: usize) -> Result<(), NetError> {
         let announced =
             u32::try_from(len).map_err(|_| NetError::Length { step, expected: u32::MAX as usize, got: len })?;
+        assert!(self.ahead.is_none(), "`{step}` comes after a message that was sent ahead of its turn");
         let start = self.out.len();
         self.out.extend_from_slice(&announced.to_le_bytes());
         self.out.extend_from_slice(&tag(step).to_le_bytes());
         self.sent.update(&self.out[start..]);
         Ok(())
+    }
+
+    /// Frames `payload`, without a copy when it is large.
+    fn hand_over(&mut self, step: &'static str, payload: Vec<u8>) -> Result<(), NetError> {
+        if payload.len() < COALESCE_BYTES {
+            return self.frame(step, &payload);
+        }
+        self.header(step, payload.len())?;
+        self.flush(step)?;
+        self.sent.update(&payload);
+        self.link.send(payload).map_err(|e| self.send_error(step, e))
     }
 
     fn frame(&mut self, step: &'static str, payload: &[u8]) -> Result<(), NetError> {
@@ -330,6 +373,15 @@ impl Channel {
 
     fn error(&self, step: &'static str, source: io::Error) -> NetError {
         NetError::from_io(step, source, self.link.timeout())
+    }
+}
+
+/// Runs a function at the end of a scope, also of one that panics.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

@@ -16,6 +16,9 @@
 //! of any size: every exchange makes progress. The largest are 50 MB for GPT-2 small with a prompt of 512 tokens
 //! (correlations of keys and values), 6 MB with 128.
 //!
+//! A message that is sent ahead of its turn ([`Channel::send_ahead`](crate::Channel::send_ahead)) waits in the queue
+//! while its sender reads, so the peer's answer gets through, and the message is what the peer reads next.
+//!
 //! There is a second safeguard. While `send` waits, it reads into an inbox of at most [`QUEUE_BYTES`], which `recv`
 //! empties first. Suppose both parties wait in `send`. Then neither inbox grows any more, so both inboxes and both
 //! queues are full: each party has sent 128 MiB that the other has not asked for. If a protocol ever does that, both

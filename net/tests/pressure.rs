@@ -1,7 +1,7 @@
 //! Limits on a peer that does not read, and progress of two parties that send at once.
 
 use std::io::{ErrorKind, Read, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -219,4 +219,47 @@ fn short_time_outs_are_printed_right() {
     let said = |seconds| NetError::TimedOut { step: "x", seconds }.to_string();
     assert_eq!(said(0.05), "no message from the peer within 0.050 s during `x`");
     assert_eq!(said(120.0), "no message from the peer within 120.0 s during `x`");
+}
+
+#[test]
+fn what_is_sent_ahead_crosses_under_the_work_of_the_peer() {
+    let _alone = buffers();
+    // More than the sockets take, and less than is read ahead.
+    const AHEAD: usize = 40 * MIB;
+    for pair in [tcp(PATIENCE), tls(PATIENCE)] {
+        let (crossed, wait) = mpsc::channel();
+        let client = move |mut channel: Channel| {
+            channel.send("ask", &[1]).unwrap();
+            channel.send_ahead("next", noise(AHEAD, 3)).unwrap();
+            while channel.wire_bytes().unwrap().sent < AHEAD as u64 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            crossed.send(()).unwrap();
+            channel.recv("answer", 1).unwrap();
+            channel.take_turn();
+            channel.recv("answer", 1).unwrap();
+            channel.ledger().untimed()
+        };
+        let server = |mut channel: Channel| {
+            channel.recv("ask", 1).unwrap();
+            channel.read_under(|| wait.recv_timeout(PATIENCE)).expect("it crosses while this waits");
+            channel.send("answer", &[2]).unwrap();
+            assert!(channel.recv("next", AHEAD).unwrap() == noise(AHEAD, 3));
+            channel.send("answer", &[3]).unwrap();
+            channel.flush("answer").unwrap();
+            channel.ledger().untimed()
+        };
+        let (client, server) = run(pair, client, server);
+        assert_eq!(client, server, "it is booked when its turn comes");
+        assert_eq!(client[0].traffic.flows, 4);
+    }
+}
+
+#[test]
+#[should_panic(expected = "ahead of its turn")]
+fn nothing_is_sent_between_a_message_ahead_and_its_turn() {
+    let (a, _b) = memory_pair(PATIENCE);
+    let mut channel = Channel::new(Role::Client, a);
+    channel.send_ahead("next", vec![1]).unwrap();
+    let _ = channel.send("other", &[1]);
 }

@@ -37,8 +37,8 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     /// `matrix` is the server's, if the kind depends on one.
     fn make(&self, session: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error>;
 
-    /// Begins the part of the next [`make`](Correlation::make) of so many units that sends and receives nothing, if
-    /// there is one, beside the thread of the session.
+    /// Does the part of the next [`make`](Correlation::make) of so many units that takes no answer of the peer, if
+    /// there is one. What it sends is sent ahead ([`net::Channel::send_ahead`]).
     fn begin(&self, session: &mut Session, units: usize) -> Result<(), Error> {
         let _ = (session, units);
         Ok(())

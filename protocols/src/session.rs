@@ -2,13 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
-use he::{EvaluationKeys, GaloisKeys, HeError, MatmulSpec, ParamSet, PublicKey, SecretKey, Split};
+use he::{EvaluationKeys, GaloisKeys, MatmulSpec, ParamSet, PublicKey, SecretKey};
 use net::{Channel, Phase, Role};
 use ot::dpf::Room;
 use ot::{OtReceiver, OtSender};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::correlation::CorrelationKind;
@@ -32,7 +30,8 @@ pub struct Session {
     peer_keys: HashMap<ParamSet, PeerKeys>,
     /// The correlations to be made after those that are being made.
     next: Option<(CorrelationKind, usize)>,
-    request: Option<Request>,
+    /// The product that was asked for before its turn, with the random operand.
+    pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
     plans: Plans,
     rng: StdRng,
     options: Options,
@@ -40,12 +39,6 @@ pub struct Session {
     room: Room,
     #[cfg(any(test, feature = "audit"))]
     pub(crate) audit: crate::audit::Audit,
-}
-
-/// A request for a product that is made while the peer computes another one.
-struct Request {
-    spec: MatmulSpec,
-    made: JoinHandle<Result<Split, HeError>>,
 }
 
 /// Keys of the peer, under which this party computes.
@@ -136,7 +129,7 @@ impl Session {
             own_galois: HashSet::new(),
             peer_keys: HashMap::new(),
             next: None,
-            request: None,
+            asked: None,
             plans: Plans::new(options),
             rng,
         }
@@ -222,7 +215,7 @@ impl Session {
         self.next = next;
     }
 
-    /// Begins what was announced, as far as that takes neither the peer nor the data. Called by the step that is
+    /// Begins what was announced, as far as that takes no answer of the peer and no data. Called by the step that is
     /// about to wait for the peer.
     pub(crate) fn look_ahead(&mut self) -> Result<(), Error> {
         match self.next.take() {
@@ -231,25 +224,14 @@ impl Session {
         }
     }
 
-    /// Makes the request of a product of a random operand beside this thread, for [`Session::request`]. Does nothing
-    /// where the peer does not have the key yet, which it gets in its place.
-    pub(crate) fn begin_request(&mut self, spec: MatmulSpec) -> Result<(), Error> {
-        let plan = self.plans.seeded(spec)?;
-        let Some(key) = self.own_keys.get(&plan.set()).cloned() else { return Ok(()) };
-        let mut rng = StdRng::from_rng(&mut self.rng);
-        // Without a thread the request is made when it is asked for.
-        let made = thread::Builder::new().spawn(move || plan.request(&key, &mut rng));
-        self.request = made.ok().map(|made| Request { spec, made });
-        Ok(())
+    /// Whether more correlations are to be made after these.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.next.is_some()
     }
 
-    /// A random operand and the message that asks for its product. Each is handed out once.
-    pub(crate) fn request(&mut self, spec: MatmulSpec, key: &SecretKey) -> Result<Split, Error> {
-        let made = match self.request.take().filter(|request| request.spec == spec) {
-            Some(request) => request.made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            None => self.plans.seeded(spec)?.request(key, &mut self.rng),
-        };
-        Ok(made?)
+    /// This party's key of `set`, if the peer has all of it that it needs, Galois keys if a plan `packed`.
+    pub(crate) fn known_key(&self, set: ParamSet, packed: bool) -> Option<Arc<SecretKey>> {
+        self.own_keys.get(&set).filter(|_| !packed || self.own_galois.contains(&set)).cloned()
     }
 
     fn booked<T>(&mut self, phase: Phase, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {

@@ -24,7 +24,8 @@
 //! module documentation of he's products.
 
 use he::{CachedWeights, MatmulShape, MatmulSpec, Split, Weights};
-use rand::Rng;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 use crate::correlation::CorrelationKind;
 use crate::matrix::WEIGHT_BITS;
@@ -39,6 +40,9 @@ const DOWNLOAD: &str = "matmul/download";
 const REQUEST: &str = "linear/request";
 const RESPONSE: &str = "linear/response";
 const MASKED: &str = "linear/masked";
+
+/// Bytes of a request during whose answer the server takes in the next one.
+const AHEAD_BYTES: usize = 1 << 20;
 
 /// Shares of r W for the client's random row r. Unit: a row. The client keeps r beside its share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +101,7 @@ impl Correlation for MaskedRow {
 
     fn begin(&self, s: &mut Session, units: usize) -> Result<(), Error> {
         match (s.role(), s.options().masks) {
-            (Role::Client, Masks::Seeded) => s.begin_request(self.spec(units)),
+            (Role::Client, Masks::Seeded) => ask_ahead(s, self.spec(units)),
             _ => Ok(()),
         }
     }
@@ -251,12 +255,33 @@ fn reduced(x: &[u64], width: u32) -> Vec<u64> {
 fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
     let plan = s.plans().seeded(spec)?;
     let key = s.own_key(plan.set(), plan.packed())?;
-    let Split { message, share: r } = s.request(spec, &key)?;
-    s.deliver(REQUEST, message)?;
-    // The next one is encrypted while the server multiplies by this matrix.
+    let r = match s.asked.take() {
+        Some((asked, r)) => {
+            assert_eq!(asked, spec, "what was announced comes next");
+            s.channel().take_turn();
+            r
+        }
+        None => {
+            let Split { message, share } = plan.request(&key, s.rng())?;
+            s.deliver(REQUEST, message)?;
+            share
+        }
+    };
+    // The next request is made, and crosses the link, while the server multiplies by this matrix.
     s.look_ahead()?;
     let response = s.channel().recv(RESPONSE, plan.download_bytes())?;
     Ok((r, plan.finish(&key, &response)?))
+}
+
+/// Sends the request of the product that comes next. Does nothing where the peer does not have the key yet, which it
+/// gets in its place.
+fn ask_ahead(s: &mut Session, spec: MatmulSpec) -> Result<(), Error> {
+    let plan = s.plans().seeded(spec)?;
+    let Some(key) = s.known_key(plan.set(), plan.packed()) else { return Ok(()) };
+    let Split { message, share } = plan.request(&key, s.rng())?;
+    s.channel().send_ahead(REQUEST, message)?;
+    s.asked = Some((spec, share));
+    Ok(())
 }
 
 /// The server's share of the same.
@@ -271,7 +296,12 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result
         }
         _ => {
             let (weights, kept) = factor.weights();
-            plan.respond(keys.evaluation(), &request, weights, kept, s.rng())?
+            let mut rng = StdRng::from_rng(s.rng());
+            let mut respond = || plan.respond(keys.evaluation(), &request, weights, kept, &mut rng);
+            match s.goes_on() && request.len() >= AHEAD_BYTES {
+                true => s.channel().read_under(respond)?,
+                false => respond()?,
+            }
         }
     };
     s.deliver(RESPONSE, message)?;
