@@ -168,7 +168,7 @@ fn evaluated(group: &mut Group<'_>, id: &str, function_: &Function, x: &ArrayD<u
 fn functions(c: &mut Criterion<Processor>) {
     let mut group = c.benchmark_group("functions");
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
-    tailed(&mut group, "GELU", 7, 8);
+    tailed(&mut group, "GELU", 7, 7);
     tailed(&mut group, "SiLU", 8, 7);
 
     let exponential = FssTable::power(5, FRAC, 0.5, [21, 25], 49);

@@ -15,7 +15,8 @@
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails ask for and not to the next power of two.
 //!
-//! **Range.** |x| < 2^10. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.**
+//! **Range.** |x| < 2^10; for GELU where keys are prepared 2^9, which makes keys shorter by 64 bytes and a quarter of
+//! the hashes. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.**
 //! Nothing. *Cost.* One comparison, one evaluation, one truncation and one multiplexer; or three exchanges.
 
 use std::sync::{Arc, LazyLock};
@@ -130,15 +131,17 @@ struct TailedShape {
     cell_bits: u32,
     /// The reduced input is x ratio / 2^RATIO_BITS.
     ratio: u64,
+    /// |x| < 2^range_bits.
+    range_bits: u32,
 }
 
 // 128 quadratic windows of 2/31 on [-4.19, 4.06], two of which may count as tails on either side: 1e-4 there.
-const GELU_TAILED: TailedShape = TailedShape { index_bits: 7, cell_bits: 8, ratio: 31 };
+const GELU_TAILED: TailedShape = TailedShape { index_bits: 7, cell_bits: 7, ratio: 31, range_bits: 9 };
 static GELU_TANH: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(GELU_TAILED, gelu_tanh));
 static GELU_ERF: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(GELU_TAILED, gelu_erf));
 // 256 quadratic windows of 2/21 on [-12.29, 12.1].
-static SILU_TAILED: LazyLock<Tailed> =
-    LazyLock::new(|| Tailed::fit(TailedShape { index_bits: 8, cell_bits: 7, ratio: 21 }, silu_exact));
+const SILU_TAILED: TailedShape = TailedShape { index_bits: 8, cell_bits: 7, ratio: 21, range_bits: RANGE_BITS };
+static SILU_EXACT: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(SILU_TAILED, silu_exact));
 
 impl TailedShape {
     /// The word of 0, a window above the middle of the table's cell: a word may count two windows below its own.
@@ -153,12 +156,10 @@ impl Tailed {
     /// Fractional bits of the reduced input before the ratio.
     const IN_FRAC: u32 = 15;
     const OUT_FRAC: u32 = 26;
-    /// Bits of the rings in which the table's value, at [`FRAC`] fractional bits, and x are selected.
-    const SELECTED: [u32; 2] = [Self::OUT_WIDTH - (Self::OUT_FRAC - FRAC), FRAC + RANGE_BITS + 2];
     const OUT_WIDTH: u32 = 32;
 
     fn fit(shape: TailedShape, f: impl Fn(f64) -> f64) -> Self {
-        let TailedShape { index_bits, cell_bits, ratio } = shape;
+        let TailedShape { index_bits, cell_bits, ratio, .. } = shape;
         let step = (1u64 << RATIO_BITS) as f64 / ratio as f64 / (1u64 << Self::IN_FRAC) as f64;
         let (low_bits, base) = (Self::LOW_BITS, -step * shape.zero() as f64);
         let (out_frac, out_width) = (Self::OUT_FRAC, Self::OUT_WIDTH);
@@ -169,18 +170,20 @@ impl Tailed {
     fn apply<B: Abb>(&self, b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
         let (shape, n) = (x.shape(), x.len());
         let x = x.reshape(&[n]);
-        b.expect_below(&x, FRAC + RANGE_BITS)?;
+        let TailedShape { ratio, range_bits, .. } = self.shape;
+        b.expect_below(&x, FRAC + range_bits)?;
         let dropped = FRAC + RATIO_BITS - Self::IN_FRAC;
-        let TailedShape { ratio, .. } = self.shape;
         let width = self.table.shape().input_bits() + dropped;
         // Reducing the input loses up to two units, on average one.
         let reduced = b.add_public(&x.times(ratio).drop_low(dropped, width), self.shape.zero() + 1);
         let (y, side) = b.apply(EvaluateNear { table: &self.table }, &reduced)?;
-        let [out, _] = Self::SELECTED;
+        // The rings in which the table's value, at FRAC fractional bits, and x are selected.
+        let widths = [Self::OUT_WIDTH - (Self::OUT_FRAC - FRAC), FRAC + range_bits + 2];
+        let out = widths[0];
         let y = b.apply(Truncation { width: Self::OUT_WIDTH, shift: Self::OUT_FRAC - FRAC, out }, &y)?;
         let both = B::Words::concat(1, &[&y.reshape(&[n, 1]), &x.reshape(&[n, 1])]);
-        let chosen = b.apply(MuxColumns { widths: &Self::SELECTED, words: 1 }, (&side, &both))?;
-        let chosen = b.apply(ExtendColumns { widths: &Self::SELECTED }, &chosen)?;
+        let chosen = b.apply(MuxColumns { widths: &widths, words: 1 }, (&side, &both))?;
+        let chosen = b.apply(ExtendColumns { widths: &widths }, &chosen)?;
         Ok(chosen.sum_last().reshape(&shape))
     }
 }
@@ -317,7 +320,7 @@ pub fn gelu<B: Abb>(b: &mut B, x: &B::Words, form: Gelu) -> Result<B::Words, Err
 
 /// x sigmoid(x) entrywise, modulo 2^64.
 pub fn silu<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
-    b.scope("silu", |b| activation(b, "silu", x, (&SILU, &SILU_TAILED), silu_exact))
+    b.scope("silu", |b| activation(b, "silu", x, (&SILU, &SILU_EXACT), silu_exact))
 }
 
 fn gelu_tanh(x: f64) -> f64 {
@@ -346,18 +349,22 @@ mod tests {
         let all = [
             (MAX_GELU_ERROR, 5.0, &GELU, &GELU_TANH, gelu_tanh as fn(f64) -> f64),
             (MAX_GELU_ERROR, 5.0, &GELU, &GELU_ERF, gelu_erf),
-            (MAX_SILU_ERROR, 17.0, &SILU, &SILU_TAILED, silu_exact),
+            (MAX_SILU_ERROR, 17.0, &SILU, &SILU_EXACT, silu_exact),
         ];
         for (bound, end, forms, tailed, f) in all {
-            let ranges = |end: f64| [(-1023.99, 1023.99, 200_001), (-end, end, 1_000_001)];
+            let ranges = |bits: u32, end: f64| {
+                let limit = f64::from(1u32 << bits) - 0.01;
+                [(-limit, limit, 200_001), (-end, end, 1_000_001)]
+            };
             for (form, evaluation) in [(forms.lookup, Evaluation::Lookup), (forms.masked, Evaluation::Masked)] {
                 let activation = form.activation(identity);
                 let function = activation.fit(f);
                 println!("{:?}: {} bits", form.grid, function.online_bits());
                 let apply = |b: &mut Clear, x: &ArrayD<u64>| activation.apply(b, &function, x, Right::Input);
-                within(bound, &[evaluation], &ranges(end), apply, f);
+                within(bound, &[evaluation], &ranges(RANGE_BITS, end), apply, f);
             }
-            within(bound, &[Evaluation::Masked], &ranges(17.0), |b, x| tailed.apply(b, x), f);
+            let ranges = ranges(tailed.shape.range_bits, 17.0);
+            within(bound, &[Evaluation::Masked], &ranges, |b, x| tailed.apply(b, x), f);
         }
     }
 }
