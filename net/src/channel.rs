@@ -124,7 +124,13 @@ impl Channel {
         let (busy, link) = (AtomicBool::new(true), &mut self.link);
         thread::scope(|scope| {
             // What goes wrong with the link is met again by the next message; without a thread nothing is taken in.
-            let read = || while busy.load(Ordering::Acquire) && link.read_ahead(READ_AHEAD).is_ok() {};
+            let read = || {
+                while busy.load(Ordering::Acquire) {
+                    if link.read_ahead(READ_AHEAD).is_err() {
+                        break;
+                    }
+                }
+            };
             let _ = thread::Builder::new().name("waggle-read".into()).spawn_scoped(scope, read);
             let _idle = OnDrop(|| busy.store(false, Ordering::Release));
             work()
