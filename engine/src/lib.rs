@@ -21,7 +21,7 @@ pub use error::Error;
 pub use float::{Float, FloatLoader, FloatSelection, FloatWeight, States};
 pub use layer::Layer;
 pub use logit_bits::{LogitBits, LogitBitsError};
-pub use matrix::{ColumnRange, MatrixSource, Order, largest};
+pub use matrix::{ColumnRange, MatrixSource, Narrow, Order, Stored, largest};
 pub use operand::{Axis, CachedOperand, OperandId, OperandKind};
 pub use select::{Extrema, Select};
 pub use tensor::{Shape, Tensor};

@@ -19,6 +19,27 @@ pub enum Order {
     Columns,
 }
 
+/// A piece of a line as it is stored. An entry is the number there in 32 bits, times its gain, times the factor, each
+/// product rounded to 32 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'a> {
+    /// As many numbers as the piece has entries.
+    pub numbers: Narrow<'a>,
+    /// As many gains, or none if all are 1.
+    pub gains: Option<&'a [f32]>,
+    /// The factor of the line.
+    pub factor: f32,
+}
+
+/// Numbers of fewer than 32 bits, in little-endian bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Narrow<'a> {
+    /// 16 bits, IEEE.
+    F16(&'a [[u8; 2]]),
+    /// The upper half of 32 bits.
+    Bf16(&'a [[u8; 2]]),
+}
+
 /// A matrix (inputs, outputs) whose entries need not be in memory.
 ///
 /// Its *lines* are its rows or its columns, whichever are stored in one piece. Equal calls give equal entries.
@@ -36,6 +57,13 @@ pub trait MatrixSource: Debug + Send + Sync {
     /// meanwhile. Nothing depends on it.
     fn fetch(&self, line: usize, from: usize, count: usize) {
         let _ = (line, from, count);
+    }
+
+    /// The entries `from .. from + count` of the line `line` as they are stored, where [`read`](MatrixSource::read)
+    /// makes of them what [`Stored`] says. Panics as it does.
+    fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
+        let _ = (line, from, count);
+        None
     }
 
     /// Number of lines, and of the entries of each.
@@ -80,6 +108,17 @@ impl ColumnRange {
         assert!(columns.start <= columns.end && columns.end <= matrix.shape().1, "columns of a matrix");
         ColumnRange { matrix, columns }
     }
+
+    /// The line of the matrix that has the entries `from .. from + count` of `line`, and the first of them there.
+    fn place(&self, line: usize, from: usize, count: usize) -> (usize, usize) {
+        // The matrix itself has more entries to give, but they are not part of this one.
+        let (lines, length) = self.lines();
+        assert!(line < lines && from + count <= length, "entries of a range of columns");
+        match self.order() {
+            Order::Rows => (line, self.columns.start + from),
+            Order::Columns => (self.columns.start + line, from),
+        }
+    }
 }
 
 impl MatrixSource for ColumnRange {
@@ -92,20 +131,18 @@ impl MatrixSource for ColumnRange {
     }
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        // The matrix itself has more entries to give, but they are not part of this one.
-        let (lines, length) = self.lines();
-        assert!(line < lines && from + out.len() <= length, "entries of a range of columns");
-        match self.order() {
-            Order::Rows => self.matrix.read(line, self.columns.start + from, out),
-            Order::Columns => self.matrix.read(self.columns.start + line, from, out),
-        }
+        let (line, from) = self.place(line, from, out.len());
+        self.matrix.read(line, from, out);
     }
 
     fn fetch(&self, line: usize, from: usize, count: usize) {
-        match self.order() {
-            Order::Rows => self.matrix.fetch(line, self.columns.start + from, count),
-            Order::Columns => self.matrix.fetch(self.columns.start + line, from, count),
-        }
+        let (line, from) = self.place(line, from, count);
+        self.matrix.fetch(line, from, count);
+    }
+
+    fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
+        let (line, from) = self.place(line, from, count);
+        self.matrix.stored(line, from, count)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bits::cpu::{self, wide};
 #[cfg(target_arch = "x86_64")]
 use bits::cpu::{Cpu, Feature};
+use engine::Narrow;
 use memmap2::Mmap;
 use safetensors::Dtype;
 
@@ -167,6 +168,17 @@ impl Numbers {
         let size = self.number.bytes();
         let bytes = &self.stored()[from * size..(from + out.len()) * size];
         self.number.decode(bytes, out);
+    }
+
+    /// `count` numbers from `from` on as they are stored, if they are of 16 bits. Panics if there are fewer.
+    pub(crate) fn narrow(&self, from: usize, count: usize) -> Option<Narrow<'_>> {
+        let size = self.number.bytes();
+        let bytes = &self.stored()[from * size..(from + count) * size];
+        match self.number {
+            Number::F16 => Some(Narrow::F16(bytes.as_chunks().0)),
+            Number::Bf16 => Some(Narrow::Bf16(bytes.as_chunks().0)),
+            Number::F32 | Number::U8 => None,
+        }
     }
 
     /// Has `count` numbers from `from` on brought near the processor, if there are so many.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bits::cpu::wide;
-use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
+use engine::{MatrixSource, Order, Stored, WeightData, WeightLoader, WeightSpec};
 use ndarray::{Array1, Array2, Axis};
 use rayon::prelude::*;
 
@@ -288,6 +288,15 @@ impl MatrixSource for Beside {
             Order::Columns => self.second.fetch(line - outputs, from, count),
         }
     }
+
+    fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
+        let outputs = self.first.shape().1;
+        match self.first.order() {
+            Order::Rows => None,
+            Order::Columns if line < outputs => self.first.stored(line, from, count),
+            Order::Columns => self.second.stored(line - outputs, from, count),
+        }
+    }
 }
 
 /// A matrix in memory, of which columns are read.
@@ -325,7 +334,7 @@ impl PublishedMatrix {
     }
 
     /// The numbers of a line as they are published.
-    fn stored(&self, line: usize, from: usize, out: &mut [f32]) {
+    fn published(&self, line: usize, from: usize, out: &mut [f32]) {
         let (numbers, at) = self.place(line, from, out.len());
         numbers.read(at, out);
     }
@@ -345,7 +354,7 @@ impl PublishedMatrix {
         let (lines, length) = self.lines();
         let of_line = |line: usize| {
             let mut entries = vec![0f32; length];
-            self.stored(line, 0, &mut entries);
+            self.published(line, 0, &mut entries);
             entries.iter().zip(by).map(|(w, by)| f64::from(*w) * f64::from(*by)).sum()
         };
         (0..lines).into_par_iter().map(of_line).collect()
@@ -359,7 +368,7 @@ impl PublishedMatrix {
             let mut sums = vec![0f64; STRIP.min(length - start)];
             let mut piece = vec![0f32; sums.len()];
             for (line, by) in (0..lines).zip(by) {
-                self.stored(line, start, &mut piece);
+                self.published(line, start, &mut piece);
                 sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += f64::from(*w) * f64::from(*by));
             }
             sums
@@ -384,7 +393,7 @@ impl MatrixSource for PublishedMatrix {
     }
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        self.stored(line, from, out);
+        self.published(line, from, out);
         match self.order {
             Order::Rows => {
                 let mean = self.means.as_ref().map_or(0.0, |means| means[line]);
@@ -417,6 +426,17 @@ impl MatrixSource for PublishedMatrix {
         let (numbers, at) = self.place(line, from, count);
         numbers.fetch(at, count);
     }
+
+    fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
+        if self.order == Order::Rows || self.means.is_some() {
+            return None;
+        }
+        let (numbers, at) = self.place(line, from, count);
+        let gains =
+            self.gain.as_ref().map(|gain| &gain.as_slice().expect("a vector is contiguous")[from..from + count]);
+        let factor = self.scaled.filter(|(columns, _)| line < *columns).map_or(1.0, |(_, factor)| factor);
+        Some(Stored { numbers: numbers.narrow(at, count)?, gains, factor })
+    }
 }
 
 /// (w - `mean`) `factor` in place of every number w.
@@ -427,6 +447,8 @@ fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::{Bytes, Number};
+    use engine::Narrow;
 
     #[test]
     fn columns_stand_beside_a_matrix_of_either_order() {
@@ -450,6 +472,20 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+    #[test]
+    fn a_line_of_two_matrices_is_stored_in_one() {
+        static BYTES: [u8; 16] = *b"lines as stored.";
+        let numbers = Numbers::new(Bytes::Static(&BYTES), 0..16, Number::Bf16).expect("as many bytes");
+        let part = Part { name: "part".into(), first: 0, lines: 4, length: 2, numbers };
+        let [first, second] = [2, 4]
+            .map(|lines| Arc::new(Published::new(vec![Part { lines, ..part.clone() }], Order::Columns, None).matrix));
+        let wide = Beside { first, second };
+        for (line, bytes) in [0, 1, 0, 1, 2, 3].map(|line| &BYTES[4 * line + 2..4 * line + 4]).into_iter().enumerate()
+        {
+            let Some(Narrow::Bf16(numbers)) = wide.stored(line, 1, 1).map(|stored| stored.numbers) else { panic!() };
+            assert_eq!(numbers.as_flattened(), bytes, "{line}");
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::{Arc, LazyLock};
 
 use bits::cpu::{Cpu, Level};
-use engine::Order;
+use engine::{Order, Stored};
 use rayon::prelude::*;
 
 use crate::Error;
@@ -25,6 +25,12 @@ const PIECE: usize = 2048;
 
 /// Lines that are read at a time, where the entries of a line belong to different sums.
 const DEPTH: usize = 8;
+
+/// Kernels leave fewer entries than this at the end of a line.
+const REST: usize = 16;
+
+/// Lines that are multiplied side by side, so that what is read of the words serves all of them.
+const BESIDE: usize = 4;
 
 /// Columns of a task, where a line is a column.
 const COLUMNS: usize = 64;
@@ -107,6 +113,10 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
             for first in (0..inputs).step_by(DEPTH) {
                 let depth = DEPTH.min(inputs - first);
                 for (i, line) in lines.chunks_exact_mut(columns).take(depth).enumerate() {
+                    // Later lines come from memory while these are multiplied.
+                    if first + DEPTH + i < inputs {
+                        w.fetch(first + DEPTH + i, start, columns);
+                    }
                     w.read(first + i, start, line);
                 }
                 lines[depth * columns..].fill(0);
@@ -123,26 +133,47 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
             out.iter_mut().zip(&high).for_each(|(out, &h)| *out = out.wrapping_add(u64::from(h) << 32));
         }),
         Order::Columns => strips(rows, outputs, COLUMNS, |start, columns, sums| {
-            let mut line = [0; PIECE];
+            if rows == 1 {
+                let products = (start..start + columns).map(|line| line_product(level, &halves, w, line));
+                if let Some(products) = products.collect::<Option<Vec<u64>>>() {
+                    return sums.copy_from_slice(&products);
+                }
+            }
+            let mut lines = [[0; PIECE]; BESIDE];
             let count = |from: usize| PIECE.min(inputs - from);
             let pieces = || (0..inputs).step_by(PIECE).flat_map(|i| (0..columns).map(move |c| (i, c)));
-            let mut ahead = pieces().skip(1);
-            for (from, column) in pieces() {
-                let line = &mut line[..count(from)];
-                // The next piece comes from memory while this one is multiplied.
-                if let Some((from, column)) = ahead.next() {
-                    w.fetch(start + column, from, count(from));
+            let mut ahead = pieces().skip(BESIDE);
+            for (from, column) in pieces().filter(|(_, column)| column.is_multiple_of(BESIDE)) {
+                let length = count(from);
+                for (line, column) in lines.iter_mut().zip(column..columns) {
+                    // Later pieces come from memory while these are multiplied.
+                    if let Some((from, column)) = ahead.next() {
+                        w.fetch(start + column, from, count(from));
+                    }
+                    w.read(start + column, from, &mut line[..length]);
                 }
-                w.read(start + column, from, line);
-                for row in 0..rows {
-                    let part = row * inputs + from..row * inputs + from + line.len();
-                    let (low, high) = (&halves.low[part.clone()], &halves.high[part]);
-                    let sum = &mut sums[row * columns + column];
-                    *sum = sum.wrapping_add(inner(level, low, high, line));
+                let lines = lines.each_ref().map(|line| &line[..length]);
+                for (row, sums) in sums.chunks_exact_mut(columns).enumerate() {
+                    let part = row * inputs + from..row * inputs + from + length;
+                    let products = inner(level, &halves.low[part.clone()], &halves.high[part], lines);
+                    let sums = sums[column..].iter_mut().zip(products);
+                    sums.for_each(|(sum, product)| *sum = sum.wrapping_add(product));
                 }
             }
         }),
     }
+}
+
+/// The product of one row with a line of `w` that is read, rounded and multiplied at once. None if there is no kernel
+/// for what is stored.
+fn line_product(level: Level, x: &Halves, w: &FixedMatrix, line: usize) -> Option<u64> {
+    let (low, high) = (&x.low[..], &x.high[..]);
+    let stored = w.stored(line, 0, low.len())?;
+    let (done, sum) = inner_stored(level, low, high, &stored)?;
+    let mut rest = [0; REST];
+    let rest = &mut rest[..low.len() - done];
+    w.read(line, done, rest);
+    Some(sum.wrapping_add(inner_portable(&low[done..], &high[done..], rest)))
 }
 
 fn times_words_on(level: Level, x: &[u64], y: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
@@ -214,24 +245,57 @@ fn scale_lines(
     }
 }
 
-/// The inner product of the words (low, high) and of `line`.
-fn inner(level: Level, low: &[i32], high: &[u32], line: &[i32]) -> u64 {
-    let (_, done): (Level, _) = (level, (0, (0u64, 0u32)));
+/// The inner products of the words (low, high) and of each line.
+fn inner(level: Level, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
+    let (_, done): (Level, _) = (level, (0, [0; BESIDE]));
     #[cfg(target_arch = "x86_64")]
     let done = match level {
         // SAFETY: `family` is a level of this processor, and tests ask for no other.
-        Level::Avx512 | Level::Ifma => (line.len() / 16 * 16, unsafe { x86_64::inner_avx512(low, high, line) }),
+        Level::Avx512 | Level::Ifma => (low.len() / 16 * 16, unsafe { x86_64::inner_avx512(low, high, lines) }),
         // SAFETY: the same.
-        Level::Avx2 => (line.len() / 8 * 8, unsafe { x86_64::inner_avx2(low, high, line) }),
+        Level::Avx2 => (low.len() / 8 * 8, unsafe { x86_64::inner_avx2(low, high, lines) }),
         Level::Portable => done,
     };
-    let (done, (sum, top)) = done;
-    let rest = low[done..].iter().zip(&high[done..]).zip(&line[done..]);
-    let (sum, top) = rest.fold((sum, top), |(sum, top), ((low, high), w)| {
-        let product = (i64::from(*low) * i64::from(*w)) as u64;
-        (sum.wrapping_add(product), top.wrapping_add(high.wrapping_mul(*w as u32)))
-    });
-    sum.wrapping_add(u64::from(top) << 32)
+    let (done, sums) = done;
+    std::array::from_fn(|j| sums[j].wrapping_add(inner_portable(&low[done..], &high[done..], &lines[j][done..])))
+}
+
+/// The inner product of the words (low, high) and of `line` on any processor.
+fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
+    low.iter().zip(high).zip(line).fold(0, |sum: u64, ((low, high), w)| {
+        let top = u64::from(high.wrapping_mul(*w as u32)) << 32;
+        sum.wrapping_add((i64::from(*low) * i64::from(*w)) as u64).wrapping_add(top)
+    })
+}
+
+/// The inner product of the words (low, high) and of the first entries of a line, and how many those are: all but less
+/// than [`REST`]. None at levels without a kernel.
+fn inner_stored(level: Level, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
+    #[cfg(target_arch = "x86_64")]
+    match level {
+        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+        Level::Avx512 | Level::Ifma => return Some(unsafe { x86_64::inner_stored_avx512(low, high, line) }),
+        // SAFETY: the same.
+        Level::Avx2 => return Some(unsafe { x86_64::inner_stored_avx2(low, high, line) }),
+        Level::Portable => {}
+    }
+    let _ = (level, low, high, line);
+    None
+}
+
+/// Rounds the first entries of a line, and returns how many: all but less than [`REST`], none at levels without a
+/// kernel.
+pub(crate) fn round_stored(level: Level, line: &Stored, out: &mut [i32]) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    match level {
+        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+        Level::Avx512 | Level::Ifma => return unsafe { x86_64::round_stored_avx512(line, out) },
+        // SAFETY: the same.
+        Level::Avx2 => return unsafe { x86_64::round_stored_avx2(line, out) },
+        Level::Portable => {}
+    }
+    let _ = (level, line, out);
+    0
 }
 
 /// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`. AVX-512 has products of 64 bits.
@@ -269,6 +333,8 @@ mod tests {
 
     use super::*;
     use crate::matrix::WEIGHT_BITS;
+    use engine::Narrow;
+    use half::f16;
     use proptest::prelude::*;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
@@ -307,6 +373,41 @@ mod tests {
                 prop_assert_eq!(&times_matrix_on(level, &x, &by_rows), &want, "{:?}", level);
                 prop_assert_eq!(&times_matrix_on(level, &x, &by_columns), &want, "{:?}", level);
                 prop_assert_eq!(&times_words_on(level, &x, &words, inputs, outputs), &want, "{:?}", level);
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever the bits: tiny numbers, large ones, infinities and what is no number.
+        #[test]
+        fn a_line_as_it_is_stored_is_as_it_is_read(
+            bits in prop::collection::vec(any::<u16>(), 1..140),
+            (brain, gained) in (any::<bool>(), any::<bool>()),
+            (frac, seed) in (4u32..=16, any::<u64>()),
+        ) {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let gain = |i: usize| if i.is_multiple_of(3) { f32::from_bits(rng.next_u32()) } else { rng.next_u32() as f32 / 1.0e9 };
+            let gains: Option<Vec<f32>> = gained.then(|| (0..bits.len()).map(gain).collect());
+            let factor = [1.0, 0.3, -7.0, 1.0e-30, 1.0e20][bits.len() % 5];
+            let wide = |bits: u16| if brain { f32::from_bits(u32::from(bits) << 16) } else { f16::from_bits(bits).into() };
+            let entry = |(i, bits)| wide(bits) * gains.as_ref().map_or(1.0, |gains| gains[i]) * factor;
+            let entries = bits.iter().copied().enumerate().map(entry).collect();
+            let want = FixedMatrix::rounded(Arc::new(Columns { inputs: bits.len(), entries }), frac).to_integers();
+            let numbers: Vec<[u8; 2]> = bits.iter().map(|bits| bits.to_le_bytes()).collect();
+            let x: Vec<u64> = bits.iter().map(|_| rng.next_u64()).collect();
+            for (level, from) in levels().flat_map(|level| (0..bits.len().min(17)).map(move |from| (level, from))) {
+                let numbers = &numbers[from..];
+                let numbers = if brain { Narrow::Bf16(numbers) } else { Narrow::F16(numbers) };
+                let gains = gains.as_ref().map(|gains| &gains[from..]);
+                let stored = Stored { numbers, gains, factor: factor * (1u32 << frac) as f32 };
+                let mut got = vec![0; bits.len() - from];
+                let done = round_stored(level, &stored, &mut got);
+                prop_assert!(level == Level::Portable || got.len() - done < REST);
+                prop_assert_eq!(&got[..done], &want[from..from + done], "{:?}", level);
+                let halves = Halves::new(&x[from..]);
+                let sum = inner_portable(&halves.low[..done], &halves.high[..done], &got);
+                let product = inner_stored(level, &halves.low, &halves.high, &stored);
+                prop_assert_eq!(product, (level != Level::Portable).then_some((done, sum)), "{:?}", level);
             }
         }
     }

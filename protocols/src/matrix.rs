@@ -6,17 +6,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bits::cpu::{Cpu, Feature};
-use engine::{ColumnRange, MatrixSource, Order};
+use bits::cpu::Level;
+use engine::{ColumnRange, MatrixSource, Order, Stored};
 use he::{CachedWeights, WeightCache};
 
+use crate::kernel;
 use crate::spread::Spread;
 
 /// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
 
-/// Entries that are read and rounded at a time.
-const PIECE: usize = 1024;
+/// The largest entry, as a number.
+pub(crate) const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
+
+/// The number before 1/2. Adding 1/2 itself would round the number before 1/2 up to 1.
+pub(crate) const HALF: f32 = 0.5f32.next_down();
 
 /// A matrix of integers below 2^[`WEIGHT_BITS`] in magnitude. Clones share it.
 #[derive(Clone, Debug)]
@@ -121,12 +125,11 @@ impl FixedMatrix {
                 out.copy_from_slice(&entries[start..start + out.len()]);
             }
             Entries::Rounded { numbers, frac } => {
-                let unit = (1u32 << frac) as f32;
-                // In place, piece by piece, while a piece is near the processor.
-                for (i, out) in out.chunks_mut(PIECE).enumerate() {
-                    numbers.read(line, from + i * PIECE, zerocopy::transmute_mut!(&mut *out));
-                    round(Cpu::get(), out, unit);
-                }
+                let stored = self.stored(line, from, out.len());
+                let done = stored.map_or(0, |stored| kernel::round_stored(kernel::family(), &stored, out));
+                let rest = &mut out[done..];
+                numbers.read(line, from + done, zerocopy::transmute_mut!(&mut *rest));
+                round(kernel::family(), rest, (1u32 << frac) as f32);
             }
         }
     }
@@ -136,6 +139,14 @@ impl FixedMatrix {
         if let Entries::Rounded { numbers, .. } = &self.entries {
             numbers.fetch(line, from, count);
         }
+    }
+
+    /// These entries as they are stored ([`MatrixSource::stored`]), which are rounded after all factors.
+    pub(crate) fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
+        let Entries::Rounded { numbers, frac } = &self.entries else { return None };
+        let stored = numbers.stored(line, from, count)?;
+        // A power of two changes the exponent alone: what became 0 or infinite before is 0 or too large after.
+        Some(Stored { factor: stored.factor * (1u32 << frac) as f32, ..stored })
     }
 
     /// One entry.
@@ -185,58 +196,21 @@ impl he::Entries for FixedMatrix {
 }
 
 /// round(w unit) for a power of two `unit`, halves away from zero, in place of the bits of every number w.
-fn round(cpu: Cpu, numbers: &mut [i32], unit: f32) {
-    #[cfg(target_arch = "x86_64")]
-    if cpu.has(Feature::Avx512) {
-        // SAFETY: the processor has AVX-512.
-        return unsafe { round_avx512(numbers, unit) };
-    } else if cpu.has(Feature::Avx2) {
-        // SAFETY: the processor has AVX2.
-        return unsafe { round_avx2(numbers, unit) };
-    }
-    let _ = cpu;
-    round_portable(numbers, unit);
-}
-
-/// [`round`] on any processor.
-fn round_portable(numbers: &mut [i32], unit: f32) {
-    round_each(numbers, unit, |x| x as i32);
-}
-
-/// [`round`], compiled for wider registers.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn round_avx2(numbers: &mut [i32], unit: f32) {
-    // SAFETY: `round_each` asks for numbers of at most 2^20 in magnitude. What `as` does beyond takes longer.
-    round_each(numbers, unit, |x| unsafe { x.to_int_unchecked() });
-}
-
-/// [`round_avx2`] for registers of twice the width.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn round_avx512(numbers: &mut [i32], unit: f32) {
-    // SAFETY: as in `round_avx2`.
-    round_each(numbers, unit, |x| unsafe { x.to_int_unchecked() });
-}
-
-/// `integer` drops the fraction of numbers of at most 2^[`WEIGHT_BITS`] in magnitude.
-#[inline(always)]
-#[expect(clippy::manual_clamp, reason = "what is no number must become one")]
-fn round_each(numbers: &mut [i32], unit: f32, integer: impl Fn(f32) -> i32) {
-    const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
-    /// The number before 1/2. Adding 1/2 itself would round the number before 1/2 up to 1.
-    const HALF: f32 = 0.5f32.next_down();
-    for number in numbers {
-        // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
-        let scaled = (f32::from_bits(*number as u32) * unit).max(-MOST).min(MOST);
-        *number = integer(scaled + HALF.copysign(scaled));
-    }
+fn round(level: Level, numbers: &mut [i32], unit: f32) {
+    kernel::at_level!(level, |numbers: &mut [i32], unit: f32| -> () {
+        for number in numbers {
+            // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
+            #[expect(clippy::manual_clamp, reason = "what is no number must become one")]
+            let scaled = (f32::from_bits(*number as u32) * unit).max(-MOST).min(MOST);
+            // SAFETY: the sum is at most 2^20 in magnitude. What `as` does beyond takes longer.
+            *number = unsafe { (scaled + HALF.copysign(scaled)).to_int_unchecked() };
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bits::cpu::Level;
     use ndarray::Array2;
     use proptest::prelude::*;
 
@@ -258,9 +232,9 @@ mod tests {
             let matrix = FixedMatrix::rounded(Arc::new(matrix), frac);
             prop_assert_eq!(&matrix.to_integers(), &want);
             prop_assert_eq!(matrix.entry(0, columns / 2), want[columns / 2]);
-            for level in Level::ALL {
+            for level in kernel::levels() {
                 let mut got: Vec<i32> = numbers.iter().map(|w| w.to_bits() as i32).collect();
-                round(Cpu::get().at_most(level), &mut got, (1u32 << frac) as f32);
+                round(level, &mut got, (1u32 << frac) as f32);
                 prop_assert_eq!(&got, &want, "{:?}", level);
             }
         }

@@ -22,6 +22,15 @@ fn compare(model: &Model<FixedWeight>, name: &str, matrix: &Array2<f32>, bias: O
     let want: Vec<i32> = matrix.iter().map(|x| round(*x, weight.frac) as i32).collect();
     assert!(want.iter().any(|w| *w != 0));
     assert_eq!(values.matrix.to_integers(), want, "{name}");
+    // One row has a kernel of its own.
+    let x: Vec<u64> = (1..=matrix.nrows() as u64).map(|i| i.wrapping_mul(u64::MAX / 7)).collect();
+    let mut product = vec![0u64; matrix.ncols()];
+    for (i, w) in want.iter().enumerate() {
+        let (row, column) = (i / matrix.ncols(), i % matrix.ncols());
+        product[column] = product[column].wrapping_add(x[row].wrapping_mul(*w as u64));
+    }
+    assert_eq!(values.matrix.times_here(&x), product, "{name}");
+    assert_eq!(values.matrix.columns(1..matrix.ncols()).times_here(&x), product[1..], "{name}");
     let want: Vec<i64> = match bias {
         Some(bias) => bias.iter().map(|x| round(*x, FRAC + weight.frac)).collect(),
         None => vec![0; matrix.ncols()],
