@@ -179,7 +179,7 @@ pub fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
     path.exists().then(|| read(path, MAX_TOKENIZER_BYTES)).transpose()
 }
 
-fn read(path: PathBuf, limit: u64) -> Result<Vec<u8>, Error> {
+pub(crate) fn read(path: PathBuf, limit: u64) -> Result<Vec<u8>, Error> {
     match ::files::read(&path, limit) {
         Ok(bytes) if hints::is_lfs(&bytes) => Err(Error::Pointer(path)),
         Ok(bytes) => Ok(bytes),

@@ -25,7 +25,7 @@ use crate::session::Session;
 use crate::stock::Needs;
 use crate::weight::{FixedWeight, MIN_WEIGHT_FRAC};
 use crate::words::{Words, signed};
-use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, TwoParty};
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, Options, TwoParty};
 
 /// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
@@ -248,7 +248,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
         let y = self.abb.apply(Linear { weight }, x)?;
-        Ok(self.round(&y, FRAC + weight.frac, LINEAR_WIDTH)?)
+        Ok(self.round(&y, FRAC + weight.frac, weight.width())?)
     }
 
     fn add(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
@@ -266,7 +266,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn linear_ceiling(&self, weight: &FixedWeight) -> Ceiling {
-        let how = Truncation { width: LINEAR_WIDTH, shift: weight.frac, out: 64 };
+        let how = Truncation { width: weight.width(), shift: weight.frac, out: 64 };
         Ceiling::of_units(truncate::ceiling(how))
     }
 
@@ -339,10 +339,10 @@ impl<B: Abb> Engine for FixedPoint<B> {
         let scale = (frac as f64).exp2();
         let opened = self.scope("reveal", |e| {
             e.abb
-                .apply(RevealRounded { width: LINEAR_WIDTH, drop: frac - bits.get(), to: Role::Client }, &y)
+                .apply(RevealRounded { width: weight.width(), drop: frac - bits.get(), to: Role::Client }, &y)
                 .map_err(EngineError::from)
         })?;
-        Ok(opened.map(|words| words.mapv(|word| (signed(word, LINEAR_WIDTH) as f64 / scale) as f32)))
+        Ok(opened.map(|words| words.mapv(|word| (signed(word, weight.width()) as f64 / scale) as f32)))
     }
 
     fn argmax(&mut self, x: &B::Words) -> Result<Option<Vec<usize>>, EngineError> {

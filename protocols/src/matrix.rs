@@ -12,7 +12,7 @@ use he::{CachedWeights, WeightCache};
 
 use crate::spread::Spread;
 
-/// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
+/// Entries of a weight in fixed point are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
 
 /// Entries that are read and rounded at a time.
@@ -23,6 +23,8 @@ const PIECE: usize = 1024;
 pub struct FixedMatrix {
     inputs: usize,
     outputs: usize,
+    /// Entries are below 2^bits in magnitude.
+    bits: u32,
     entries: Entries,
     /// Where its transforms for products under encryption are kept, and by what name.
     kept: Option<(Arc<WeightCache>, u64)>,
@@ -43,8 +45,14 @@ impl FixedMatrix {
     /// 2^[`WEIGHT_BITS`] - 1 in magnitude count as that, and so does what is no number:
     /// [`quantise`](crate::quantise) refuses both, but a file may change later.
     pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
+        Self::bounded(numbers, frac, WEIGHT_BITS)
+    }
+
+    /// [`FixedMatrix::rounded`] with entries below 2^`bits`, at most [`WEIGHT_BITS`].
+    pub(crate) fn bounded(numbers: Arc<dyn MatrixSource>, frac: u32, bits: u32) -> Self {
+        assert!(bits <= WEIGHT_BITS, "{bits} bits of a weight");
         let (inputs, outputs) = numbers.shape();
-        Self::of(inputs, outputs, Entries::Rounded { numbers, frac })
+        FixedMatrix { bits, ..Self::of(inputs, outputs, Entries::Rounded { numbers, frac }) }
     }
 
     /// The integers `entries`, row by row. Panics unless their number fits, and all are below 2^[`WEIGHT_BITS`].
@@ -55,7 +63,7 @@ impl FixedMatrix {
     }
 
     fn of(inputs: usize, outputs: usize, entries: Entries) -> Self {
-        FixedMatrix { inputs, outputs, entries, kept: None, spread: None }
+        FixedMatrix { inputs, outputs, bits: WEIGHT_BITS, entries, kept: None, spread: None }
     }
 
     /// Some neighbouring columns, as a matrix of this process alone. Panics if there are no such columns.
@@ -67,7 +75,7 @@ impl FixedMatrix {
                 Self::of(self.inputs, columns.len(), Entries::Integers(part))
             }
             Entries::Rounded { numbers, frac } => {
-                Self::rounded(Arc::new(ColumnRange::new(numbers.clone(), columns)), *frac)
+                Self::bounded(Arc::new(ColumnRange::new(numbers.clone(), columns)), *frac, self.bits)
             }
         }
     }
@@ -121,11 +129,11 @@ impl FixedMatrix {
                 out.copy_from_slice(&entries[start..start + out.len()]);
             }
             Entries::Rounded { numbers, frac } => {
-                let unit = (1u32 << frac) as f32;
+                let (unit, most) = ((1u32 << frac) as f32, ((1u32 << self.bits) - 1) as f32);
                 // In place, piece by piece, while a piece is near the processor.
                 for (i, out) in out.chunks_mut(PIECE).enumerate() {
                     numbers.read(line, from + i * PIECE, zerocopy::transmute_mut!(&mut *out));
-                    round(Cpu::get(), out, unit);
+                    round(Cpu::get(), out, unit, most);
                 }
             }
         }
@@ -176,7 +184,7 @@ impl he::Entries for FixedMatrix {
     }
 
     fn bits(&self) -> u32 {
-        WEIGHT_BITS
+        self.bits
     }
 
     fn read(&self, line: usize, from: usize, out: &mut [i32]) {
@@ -184,51 +192,52 @@ impl he::Entries for FixedMatrix {
     }
 }
 
-/// round(w unit) for a power of two `unit`, halves away from zero, in place of the bits of every number w.
-fn round(cpu: Cpu, numbers: &mut [i32], unit: f32) {
+/// round(w unit) for a power of two `unit`, halves away from zero, but at most `most` in magnitude, which is below
+/// 2^[`WEIGHT_BITS`]. The result stands in place of the bits of every number w.
+fn round(cpu: Cpu, numbers: &mut [i32], unit: f32, most: f32) {
     #[cfg(target_arch = "x86_64")]
     if cpu.has(Feature::Avx512) {
         // SAFETY: the processor has AVX-512.
-        return unsafe { round_avx512(numbers, unit) };
+        return unsafe { round_avx512(numbers, unit, most) };
     } else if cpu.has(Feature::Avx2) {
         // SAFETY: the processor has AVX2.
-        return unsafe { round_avx2(numbers, unit) };
+        return unsafe { round_avx2(numbers, unit, most) };
     }
     let _ = cpu;
-    round_portable(numbers, unit);
+    round_portable(numbers, unit, most);
 }
 
 /// [`round`] on any processor.
-fn round_portable(numbers: &mut [i32], unit: f32) {
-    round_each(numbers, unit, |x| x as i32);
+fn round_portable(numbers: &mut [i32], unit: f32, most: f32) {
+    round_each(numbers, unit, most, |x| x as i32);
 }
 
 /// [`round`], compiled for wider registers.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn round_avx2(numbers: &mut [i32], unit: f32) {
+fn round_avx2(numbers: &mut [i32], unit: f32, most: f32) {
     // SAFETY: `round_each` asks for numbers of at most 2^20 in magnitude. What `as` does beyond takes longer.
-    round_each(numbers, unit, |x| unsafe { x.to_int_unchecked() });
+    round_each(numbers, unit, most, |x| unsafe { x.to_int_unchecked() });
 }
 
 /// [`round_avx2`] for registers of twice the width.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn round_avx512(numbers: &mut [i32], unit: f32) {
+fn round_avx512(numbers: &mut [i32], unit: f32, most: f32) {
     // SAFETY: as in `round_avx2`.
-    round_each(numbers, unit, |x| unsafe { x.to_int_unchecked() });
+    round_each(numbers, unit, most, |x| unsafe { x.to_int_unchecked() });
 }
 
-/// `integer` drops the fraction of numbers of at most 2^[`WEIGHT_BITS`] in magnitude.
+/// `integer` drops the fraction of numbers of less than 2^[`WEIGHT_BITS`] in magnitude.
 #[inline(always)]
 #[expect(clippy::manual_clamp, reason = "what is no number must become one")]
-fn round_each(numbers: &mut [i32], unit: f32, integer: impl Fn(f32) -> i32) {
-    const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
+fn round_each(numbers: &mut [i32], unit: f32, most: f32, integer: impl Fn(f32) -> i32) {
+    debug_assert!(most < (1 << WEIGHT_BITS) as f32);
     /// The number before 1/2. Adding 1/2 itself would round the number before 1/2 up to 1.
     const HALF: f32 = 0.5f32.next_down();
     for number in numbers {
         // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
-        let scaled = (f32::from_bits(*number as u32) * unit).max(-MOST).min(MOST);
+        let scaled = (f32::from_bits(*number as u32) * unit).max(-most).min(most);
         *number = integer(scaled + HALF.copysign(scaled));
     }
 }
@@ -260,7 +269,7 @@ mod tests {
             prop_assert_eq!(matrix.entry(0, columns / 2), want[columns / 2]);
             for level in Level::ALL {
                 let mut got: Vec<i32> = numbers.iter().map(|w| w.to_bits() as i32).collect();
-                round(Cpu::get().at_most(level), &mut got, (1u32 << frac) as f32);
+                round(Cpu::get().at_most(level), &mut got, (1u32 << frac) as f32, ((1 << WEIGHT_BITS) - 1) as f32);
                 prop_assert_eq!(&got, &want, "{:?}", level);
             }
         }
@@ -271,7 +280,12 @@ mod tests {
         let numbers = vec![f32::NAN, f32::INFINITY, -f32::MAX, 1.0e9];
         let matrix = Array2::from_shape_vec((2, 2), numbers).expect("four");
         let most = (1 << WEIGHT_BITS) - 1;
-        assert_eq!(FixedMatrix::rounded(Arc::new(matrix), 16).to_integers(), [-most, most, -most, most]);
+        let matrix = FixedMatrix::rounded(Arc::new(matrix), 16);
+        assert_eq!(matrix.to_integers(), [-most, most, -most, most]);
+        let Entries::Rounded { numbers, .. } = matrix.entries else { panic!("rounded") };
+        let narrow = FixedMatrix::bounded(numbers, 16, 11);
+        assert_eq!(narrow.columns(0..2).to_integers(), [-2047, 2047, -2047, 2047]);
+        assert_eq!(he::Entries::bits(&narrow), 11);
     }
 
     #[test]

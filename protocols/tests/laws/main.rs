@@ -259,7 +259,7 @@ fn matmul() {
 
 /// A weight, and the same without its values.
 fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
-    let spec = WeightSpec { name: "w".into(), inputs, outputs };
+    let spec = WeightSpec { name: "w".into(), inputs, outputs, quantized: false };
     let matrix = signed_values(WEIGHT_BITS, inputs * outputs, 4).into_iter().map(|value| value as i32).collect();
     let matrix = FixedMatrix::integers(inputs, outputs, matrix);
     let bias = signed_values(50, outputs, 5).into_iter().map(|value| value as i64).collect();
