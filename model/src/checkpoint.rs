@@ -133,7 +133,7 @@ pub enum CheckpointError {
     },
 }
 
-/// Types of weights that are not quantized.
+/// Types of weights in floating point.
 const FLOATS: &str = "F32, F16 and BF16 are supported";
 
 /// The end of the name of a tensor of scales, behind the name of the matrix.

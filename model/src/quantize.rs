@@ -13,46 +13,56 @@ use std::path::Path;
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 
-use crate::checkpoint::SCALE;
-use crate::config::{MAX_CONFIG_BYTES, Quantization, unsupported};
-use crate::files::read;
+use crate::checkpoint::{Beside, SCALE};
+use crate::config::{Quantization, unsupported};
 use crate::store::{DType, Typed, write_typed_shards};
 use crate::{Checkpoint, ConfigError, Error, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec};
 
 /// The largest integer.
 const MOST: f32 = 127.0;
 
-/// Files that are copied where there are any: the tokenizer and what words a chat.
-const BESIDE: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+/// Files that are copied where there are any: what words a chat.
+const BESIDE: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
 
-/// Writes the Hugging Face directory `from` to the directory `to`, with its matrices rounded to 8 bits and a scale a
+/// Writes the model `files` to the directory `to`, with its matrices rounded to 8 bits and a scale a
 /// line, so that the largest entry of a line is 127 in magnitude. One tensor at a time is in memory. More than
 /// `shard_bytes` of weights become several files with an index, unless it is `None`. Learned columns for cache
 /// policies are copied and bound to the new weights.
 ///
 /// # Errors
-/// [`Error::Config`] and [`Error::Checkpoint`] for a model that cannot be used, or is quantized already, and
+/// [`Error::Config`] and [`Error::Checkpoint`] for a model that cannot be used, or has 8 bits already, and
 /// [`Error::File`]; also if both directories are one, because the original would be lost.
-pub fn quantize(from: &Path, to: &Path, shard_bytes: Option<u64>) -> Result<ModelSpec, Error> {
-    let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(from)?;
-    checkpoint.check_all(&spec)?;
+pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Result<ModelSpec, Error> {
+    let ModelFiles { spec, checkpoint, config, tokenizer, .. } = files;
+    checkpoint.check_all(spec)?;
     if spec.style().quantized {
         return Err(unsupported("quantization_config", "waggle-int8", "the weights have 8 bits already").into());
     }
     let failed = |path: &Path, source| Error::File { path: path.into(), source };
     std::fs::create_dir_all(to).map_err(|source| failed(to, source))?;
-    if from.canonicalize().ok() == to.canonicalize().ok() {
+    let from = match &checkpoint.beside {
+        Beside::File(file) => file.parent(),
+        Beside::Static(_) | Beside::Nothing => None,
+    };
+    if from.and_then(|from| from.canonicalize().ok()).is_some_and(|from| to.canonicalize().is_ok_and(|to| to == from))
+    {
         return Err(failed(to, std::io::ErrorKind::AlreadyExists.into()));
     }
     let json = |e: serde_json::Error| ConfigError::Json(e.to_string());
-    let mut keys: Map<String, Value> =
-        serde_json::from_slice(&read(from.join("config.json"), MAX_CONFIG_BYTES)?).map_err(json)?;
+    let mut keys: Map<String, Value> = serde_json::from_slice(config).map_err(json)?;
     keys.insert("quantization_config".into(), json!(Quantization::Int8));
     let text = serde_json::to_vec_pretty(&keys).map_err(json)?;
     let spec = ModelSpec::from_config_json(&text)?;
-    let file = to.join("config.json");
-    let mut config = ::files::Replacement::create(&file).map_err(|source| failed(&file, source))?;
-    config.write_all(&text).map_err(|source| failed(&file, source))?;
+    let written = |name: &str, text: &[u8]| {
+        let path = to.join(name);
+        let write = || {
+            let mut file = ::files::Replacement::create(&path)?;
+            file.write_all(text).map(|()| file)
+        };
+        write().map_err(|source| failed(&path, source))
+    };
+    // Before anything that takes long.
+    let config = written("config.json", &text)?;
 
     let mut layout: Vec<Typed> = Vec::new();
     for tensor in spec.tensors() {
@@ -77,9 +87,13 @@ pub fn quantize(from: &Path, to: &Path, shard_bytes: Option<u64>) -> Result<Mode
         }
         Ok(())
     })?;
-    for name in BESIDE {
-        if from.join(name).is_file() {
-            std::fs::copy(from.join(name), to.join(name)).map_err(|source| failed(&to.join(name), source))?;
+    if let Some(tokenizer) = tokenizer {
+        let name = "tokenizer.json";
+        written(name, tokenizer)?.commit().map_err(|source| failed(&to.join(name), source))?;
+    }
+    for (from, name) in BESIDE.into_iter().filter_map(|name| Some((from?.join(name), name))) {
+        if from.is_file() {
+            std::fs::copy(&from, to.join(name)).map_err(|source| failed(&to.join(name), source))?;
         }
     }
     if checkpoint.has_learned() {
@@ -87,7 +101,7 @@ pub fn quantize(from: &Path, to: &Path, shard_bytes: Option<u64>) -> Result<Mode
         Checkpoint::open(to)?.write_learned(&spec, &columns, &to.join(LEARNED_FILE))?;
     }
     // The configuration last: without one a directory is no model.
-    config.commit().map_err(|source| failed(&file, source))?;
+    config.commit().map_err(|source| failed(&to.join("config.json"), source))?;
     Ok(spec)
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Builder<'a, W> {
     /// Columns beside query, key and value.
     pub(crate) columns: Columns,
     /// Matrices are stored as integers with scales.
-    pub(crate) quantized: bool,
+    pub(crate) narrow: bool,
     pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
 
@@ -37,7 +37,7 @@ impl<W> Builder<'_, W> {
         (inputs, outputs): (usize, usize),
         read: impl FnOnce(&Checkpoint) -> Result<Published, CheckpointError>,
     ) -> Result<W, Error> {
-        let spec = WeightSpec { name: name.into(), inputs, outputs, quantized: self.quantized };
+        let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: self.narrow };
         let Some(published) = self.checkpoint.map(read).transpose()? else {
             return Ok(self.loader.load(&spec, None)?);
         };
@@ -59,7 +59,7 @@ impl<W> Builder<'_, W> {
         width: usize,
         read: impl FnOnce(&Checkpoint) -> Result<Array1<f32>, CheckpointError>,
     ) -> Result<W, Error> {
-        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, quantized: false };
+        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, narrow: false };
         let data = self.checkpoint.map(read).transpose()?;
         let data = data.map(|gains| WeightData::new(gains.insert_axis(Axis(0)), None));
         Ok(self.loader.load(&spec, data)?)

@@ -230,13 +230,14 @@ fn round_avx512(numbers: &mut [i32], unit: f32, most: f32) {
 
 /// `integer` drops the fraction of numbers of less than 2^[`WEIGHT_BITS`] in magnitude.
 #[inline(always)]
-#[expect(clippy::manual_clamp, reason = "what is no number must become one")]
 fn round_each(numbers: &mut [i32], unit: f32, most: f32, integer: impl Fn(f32) -> i32) {
-    debug_assert!(most < (1 << WEIGHT_BITS) as f32);
+    const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
     /// The number before 1/2. Adding 1/2 itself would round the number before 1/2 up to 1.
     const HALF: f32 = 0.5f32.next_down();
+    let most = most.min(MOST);
     for number in numbers {
-        // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
+        // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none, which
+        // `clamp` would keep.
         let scaled = (f32::from_bits(*number as u32) * unit).max(-most).min(most);
         *number = integer(scaled + HALF.copysign(scaled));
     }

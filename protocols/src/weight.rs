@@ -16,13 +16,14 @@ pub const DEFAULT_WEIGHT_FRAC: u32 = 16;
 /// trained model has one, and its small entries would vanish.
 pub const MIN_WEIGHT_FRAC: u32 = 4;
 
-/// Entries of a quantized weight in fixed point are below 2^QUANTIZED_BITS in magnitude.
+/// Entries in fixed point of a matrix that is published in 8 bits ([`WeightSpec::narrow`]) are below 2^NARROW_BITS in
+/// magnitude.
 ///
-/// The largest entry, which has 127 steps of its scale, then has 2^11 units or more, so that a step of the largest scale
-/// is 16 units at least. Lines of smaller scales, and gains that are folded in, take some of these four bits. In
-/// `waggle eval --engine fixed`, 12 bits change the perplexity of a sequence by a third of what quantizing changed it, 11
-/// bits by two thirds, and 10 bits by more.
-pub const QUANTIZED_BITS: u32 = 12;
+/// The largest entry is 127 steps of its scale, and 2^11 units or more unless the weight has all
+/// [`DEFAULT_WEIGHT_FRAC`] fractional bits. So a step of the largest scale is 16 units at least. Lines of smaller scales,
+/// and gains that are folded in, take some of these four bits. In `waggle eval --engine fixed`, 12 bits change the
+/// perplexity of a sequence by a third of what 8 bits changed it, 11 bits by two thirds, and 10 bits by more.
+pub const NARROW_BITS: u32 = 12;
 
 /// A weight as integers: entry = round(w 2^frac).
 #[derive(Clone, Debug)]
@@ -53,14 +54,14 @@ impl FixedWeight {
 
     /// Entries are below 2^bits in magnitude. Public.
     pub fn bits(&self) -> u32 {
-        if self.spec.quantized { QUANTIZED_BITS } else { WEIGHT_BITS }
+        if self.spec.narrow { NARROW_BITS } else { WEIGHT_BITS }
     }
 
     /// Bits of the ring of products y with this weight: |y| < 2^(width - 2), at the fractional bits of both factors.
-    /// Public. A quantized weight that has fewer than [`DEFAULT_WEIGHT_FRAC`] has a ring as much narrower than
+    /// Public. A narrow weight that has fewer than [`DEFAULT_WEIGHT_FRAC`] has a ring as much narrower than
     /// [`LINEAR_WIDTH`], so that products stay below 2^(LINEAR_WIDTH - 2 - FRAC - DEFAULT_WEIGHT_FRAC) = 2^20.
     pub fn width(&self) -> u32 {
-        if self.spec.quantized { LINEAR_WIDTH - (DEFAULT_WEIGHT_FRAC - self.frac) } else { LINEAR_WIDTH }
+        if self.spec.narrow { LINEAR_WIDTH - (DEFAULT_WEIGHT_FRAC - self.frac) } else { LINEAR_WIDTH }
     }
 
     /// The integers.
@@ -191,7 +192,7 @@ mod tests {
     use ndarray::{Array1, Array2, arr2};
 
     fn spec(inputs: usize, outputs: usize) -> WeightSpec {
-        WeightSpec { name: "h.1.w".into(), inputs, outputs, quantized: false }
+        WeightSpec { name: "h.1.w".into(), inputs, outputs, narrow: false }
     }
 
     fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {
@@ -213,6 +214,25 @@ mod tests {
             assert_eq!(values.bias, [3 << (FRAC + frac - 1), -(2 << (FRAC + frac))]);
         }
         assert_eq!(quantised(arr2(&[[1.0], [2.0]]), None).unwrap().values.unwrap().bias, [0]);
+    }
+
+    #[test]
+    fn narrow_weights_have_fewer_bits_and_products_of_the_same_range() {
+        let spec = WeightSpec { narrow: true, ..spec(1, 2) };
+        for (largest, frac) in [(0.01f32, 16), (0.06, 16), (0.07, 15), (0.9, 12), (1.0, 11), (-255.0, 4)] {
+            let bias = Array1::from(vec![1_048_575.0, -1.0]);
+            let weight = quantise(&spec, WeightData::new(arr2(&[[largest, 0.004]]), Some(bias))).unwrap();
+            assert_eq!(weight.frac, frac, "{largest}");
+            assert_eq!((weight.bits(), weight.width()), (NARROW_BITS, LINEAR_WIDTH + frac - DEFAULT_WEIGHT_FRAC));
+            let values = weight.known().unwrap();
+            assert!(values.matrix.to_integers().iter().all(|w| w.abs() < 1 << NARROW_BITS));
+            assert!(values.bias.iter().all(|b| b.abs() < 1 << (weight.width() - 2)));
+        }
+        let wide = quantise(&spec, WeightData::new(arr2(&[[256.0, 0.0]]), None));
+        assert!(matches!(wide, Err(Error::TooLarge { limit: 256.0, .. })), "{wide:?}");
+        let bias = Array1::from(vec![0.0, -1_048_576.0]);
+        let wide = quantise(&spec, WeightData::new(arr2(&[[1.0, 0.0]]), Some(bias)));
+        assert!(matches!(wide, Err(Error::TooLarge { limit: 1_048_576.0, .. })), "{wide:?}");
     }
 
     #[test]

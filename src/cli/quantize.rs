@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Error, out};
-use crate::models::mapped_bytes;
+use crate::models::{mapped_bytes, open_model};
 
 /// Writes a model directory whose matrices have 8 bits an entry, and a scale for every row as it is stored.
 ///
@@ -15,9 +15,9 @@ use crate::models::mapped_bytes;
 /// accuracy.
 #[derive(Args, Debug)]
 pub(super) struct QuantizeArgs {
-    /// Hugging Face directory.
+    /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR")]
-    model: PathBuf,
+    model: String,
     /// Directory to write.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -28,8 +28,7 @@ pub(super) struct QuantizeArgs {
 
 pub(super) fn run(args: QuantizeArgs) -> Result<(), Error> {
     let shard = (args.shard.max(0.0) * 1e9) as u64;
-    model::quantize(&args.model, &args.out, Some(shard))?;
-    let bytes = |dir: &PathBuf| mapped_bytes(&dir.to_string_lossy()).unwrap_or_default() as f64 / 1e6;
-    let (before, after) = (bytes(&args.model), bytes(&args.out));
-    out::line(format_args!("{}: {after:.1} MB of weights, {before:.1} MB before", args.out.display()))
+    let spec = model::quantize(&open_model(&args.model)?, &args.out, Some(shard))?;
+    let megabytes = mapped_bytes(&args.out.to_string_lossy()).unwrap_or_default() as f64 / 1e6;
+    out::line(format_args!("{}: {} parameters in {megabytes:.1} MB", args.out.display(), spec.parameters()))
 }

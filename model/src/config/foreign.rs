@@ -104,8 +104,8 @@ impl Neutral {
             Neutral::Never => (false, "only null".to_owned()),
             Neutral::NoQuantized if key == quantization::KEY && keys.quantization().is_some() => return Ok(()),
             Neutral::NoQuantized => {
-                let why = "quantized weights are not computed: take the checkpoint in bf16, fp16 or fp32, \
-                           and `waggle quantize` for 8 bits";
+                let why = "weights of another program in few bits are not computed: take the checkpoint in \
+                           bf16, fp16 or fp32, and `waggle quantize` for 8 bits";
                 return Err(match value.get("quant_method") {
                     Some(method) => unsupported(key, format_args!("{{\"quant_method\": {method}, ...}}"), why),
                     None => unsupported(key, value, why),

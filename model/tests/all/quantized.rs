@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use model::{
     Checkpoint, CheckpointError, DType, Error, Model, ModelFiles, ModelSpec, bundled, quantize, write_safetensors,
 };
-use protocols::{FixedLoader, QUANTIZED_BITS};
+use protocols::{FixedLoader, NARROW_BITS};
 use serde_json::{Value, json};
 
 use crate::support::tiny::write_tiny;
@@ -18,7 +18,7 @@ fn checkpoints() -> Vec<PathBuf> {
     families.chain(["shakespeare-gpt2", "stories260k"].map(|name| here.join("assets").join(name))).collect()
 }
 
-/// Writes the numbers of the quantized model `from` in f32, and without saying that they were ever quantized.
+/// Writes the numbers of the model `from` in f32, and without saying that they ever had 8 bits.
 fn dequantize(from: &Path, to: &Path) -> ModelFiles {
     let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
     config.as_object_mut().unwrap().remove("quantization_config");
@@ -41,8 +41,10 @@ fn every_family_is_quantized_and_read() {
     for from in checkpoints() {
         let (name, dir) = (from.display(), tempfile::tempdir().unwrap());
         let (small, wide) = (dir.path().join("small"), dir.path().join("wide"));
-        let spec = quantize(&from, &small, if name.to_string().ends_with('2') { Some(3000) } else { None }).unwrap();
-        let (before, after) = (ModelFiles::open(&from).unwrap(), ModelFiles::open(&small).unwrap());
+        let before = ModelFiles::open(&from).unwrap();
+        let spec =
+            quantize(&before, &small, if name.to_string().ends_with('2') { Some(3000) } else { None }).unwrap();
+        let after = ModelFiles::open(&small).unwrap();
         assert!(after.spec == spec && spec != before.spec && after.tokenizer == before.tokenizer, "{name}");
         for tensor in spec.tensors() {
             if tensor.shape.len() == 1 {
@@ -71,8 +73,8 @@ fn every_family_is_quantized_and_read() {
             assert!(close, "{name}: {}", narrow.spec.name);
             let most = integers.iter().map(|n| n.unsigned_abs()).max().unwrap_or_default();
             assert!(most < 1 << narrow.bits(), "{name}: {most}");
-            assert_eq!((narrow.spec.quantized, wide.spec.quantized), (narrow.bits() == QUANTIZED_BITS, false));
-            assert_eq!(narrow.width(), if narrow.spec.quantized { 40 + narrow.frac } else { 56 });
+            assert_eq!((narrow.spec.narrow, wide.spec.narrow), (narrow.bits() == NARROW_BITS, false));
+            assert_eq!(narrow.width(), if narrow.spec.narrow { 40 + narrow.frac } else { 56 });
             assert_eq!(wide.width(), 56);
         }
     }
@@ -80,25 +82,25 @@ fn every_family_is_quantized_and_read() {
 
 #[test]
 fn learned_columns_are_bound_to_the_new_weights() {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/shakespeare-llama");
+    let from = bundled("shakespeare-llama").unwrap();
     let dir = tempfile::tempdir().unwrap();
     quantize(&from, dir.path(), None).unwrap();
     let policy = "kvzap:budget=16".parse().unwrap();
     let files = ModelFiles::open(dir.path()).unwrap();
     Model::load_for(&policy, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
     // The weights that they were fitted to are others.
-    let files = ModelFiles { checkpoint: bundled("shakespeare-llama").unwrap().checkpoint, ..files };
+    let files = ModelFiles { checkpoint: from.checkpoint, ..files };
     let error = Model::load_for(&policy, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).err();
     assert!(matches!(error, Some(Error::Checkpoint(CheckpointError::Type { .. }))), "{error:?}");
 }
 
-/// What loading says after `change` has seen the header of a quantized file and its data.
+/// What loading says after `change` has seen the header of a file and its data.
 fn refused(change: impl FnOnce(&mut Value, &mut [u8])) -> String {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir(&from).unwrap();
     write_tiny(&from);
-    quantize(&from, &to, None).unwrap();
+    quantize(&ModelFiles::open(&from).unwrap(), &to, None).unwrap();
     let path = to.join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let mut data = bytes.split_off(8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize);
@@ -155,10 +157,10 @@ fn the_configuration_must_say_what_the_file_holds() {
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir(&from).unwrap();
     write_tiny(&from);
-    let same = quantize(&from, &from, None).unwrap_err();
+    let same = quantize(&ModelFiles::open(&from).unwrap(), &from, None).unwrap_err();
     assert!(matches!(&same, Error::File { path, .. } if *path == from), "{same}");
-    quantize(&from, &to, None).unwrap();
-    let again = quantize(&to, &dir.path().join("again"), None).unwrap_err().to_string();
+    quantize(&ModelFiles::open(&from).unwrap(), &to, None).unwrap();
+    let again = quantize(&ModelFiles::open(&to).unwrap(), &dir.path().join("again"), None).unwrap_err().to_string();
     assert!(again.contains("8 bits already"), "{again}");
     let opened = |dir: &Path| {
         let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir)?;
