@@ -184,6 +184,16 @@ impl<B: Abb> FixedPoint<B> {
         Ok(pieces.collect())
     }
 
+    /// x W + b with the fractional bits and in the ring of products with `weight`.
+    fn product(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, Error> {
+        let (shift, out) = (FRAC - weight.input_frac(), weight.width());
+        if shift == 0 {
+            return self.abb.apply(Linear { weight }, x);
+        }
+        let x = self.abb.apply(Truncation { width: 64, shift, out }, x)?;
+        self.abb.apply(Linear { weight }, &x)
+    }
+
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
     fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
         self.abb.apply(Truncation { width, shift: frac - FRAC, out: 64 }, x)
@@ -247,8 +257,8 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
-        let y = self.abb.apply(Linear { weight }, x)?;
-        Ok(self.round(&y, FRAC + weight.frac, weight.width())?)
+        let y = self.product(x, weight)?;
+        Ok(self.round(&y, weight.product_frac(), weight.width())?)
     }
 
     fn add(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
@@ -266,7 +276,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn linear_ceiling(&self, weight: &FixedWeight) -> Ceiling {
-        let how = Truncation { width: weight.width(), shift: weight.frac, out: 64 };
+        let how = Truncation { width: weight.width(), shift: weight.product_frac() - FRAC, out: 64 };
         Ceiling::of_units(truncate::ceiling(how))
     }
 
@@ -334,8 +344,8 @@ impl<B: Abb> Engine for FixedPoint<B> {
         weight: &FixedWeight,
         bits: LogitBits,
     ) -> Result<Option<ArrayD<f32>>, EngineError> {
-        let y = self.abb.apply(Linear { weight }, x)?;
-        let frac = FRAC + weight.frac;
+        let y = self.product(x, weight)?;
+        let frac = weight.product_frac();
         let scale = (frac as f64).exp2();
         let opened = self.scope("reveal", |e| {
             e.abb

@@ -25,6 +25,13 @@ pub const MIN_WEIGHT_FRAC: u32 = 4;
 /// perplexity of a sequence by a third of what 8 bits changed it, 11 bits by two thirds, and 10 bits by more.
 pub const NARROW_BITS: u32 = 12;
 
+/// Fractional bits that are left of an activation before it is multiplied by a narrow matrix. Dropping the others sends
+/// nothing (`ops::truncate`), and 2^-14 is far below what 8 bits lose.
+const NARROW_INPUT_FRAC: u32 = 14;
+
+const _: () =
+    assert!(NARROW_INPUT_FRAC + MIN_WEIGHT_FRAC >= FRAC, "products have the fractional bits of activations");
+
 /// A weight as integers: entry = round(w 2^frac).
 #[derive(Clone, Debug)]
 pub struct FixedWeight {
@@ -41,7 +48,7 @@ pub struct FixedWeight {
 pub struct FixedValues {
     /// (inputs, outputs), at `frac` fractional bits, magnitudes below 2^[`bits`](FixedWeight::bits).
     pub matrix: FixedMatrix,
-    /// Of length `outputs`, at [`FRAC`] + `frac` fractional bits, magnitudes below
+    /// Of length `outputs`, at [`product_frac`](FixedWeight::product_frac) fractional bits, magnitudes below
     /// 2^([`width`](FixedWeight::width) - 2); zeros where the weight has no bias.
     pub bias: Vec<i64>,
 }
@@ -57,11 +64,22 @@ impl FixedWeight {
         if self.spec.narrow { NARROW_BITS } else { WEIGHT_BITS }
     }
 
-    /// Bits of the ring of products y with this weight: |y| < 2^(width - 2), at the fractional bits of both factors.
-    /// Public. A narrow weight that has fewer than [`DEFAULT_WEIGHT_FRAC`] has a ring as much narrower than
-    /// [`LINEAR_WIDTH`], so that products stay below 2^(LINEAR_WIDTH - 2 - FRAC - DEFAULT_WEIGHT_FRAC) = 2^20.
+    /// Fractional bits of what is multiplied by this weight. Public.
+    pub fn input_frac(&self) -> u32 {
+        if self.spec.narrow { NARROW_INPUT_FRAC } else { FRAC }
+    }
+
+    /// Fractional bits of products with this weight, [`FRAC`] or more. Public.
+    pub fn product_frac(&self) -> u32 {
+        self.input_frac() + self.frac
+    }
+
+    /// Bits of the ring of products y with this weight: |y| < 2^(width - 2). Public. That of a narrow weight is as
+    /// much narrower than [`LINEAR_WIDTH`] as products have fewer fractional bits than FRAC + DEFAULT_WEIGHT_FRAC, so
+    /// that they may reach 2^(LINEAR_WIDTH - 2 - FRAC - DEFAULT_WEIGHT_FRAC) = 2^20 as they always may.
     pub fn width(&self) -> u32 {
-        if self.spec.narrow { LINEAR_WIDTH - (DEFAULT_WEIGHT_FRAC - self.frac) } else { LINEAR_WIDTH }
+        let fewer = FRAC + DEFAULT_WEIGHT_FRAC - self.product_frac();
+        if self.spec.narrow { LINEAR_WIDTH - fewer } else { LINEAR_WIDTH }
     }
 
     /// The integers.
@@ -98,7 +116,7 @@ fn quantise_over(spec: &WeightSpec, data: WeightData, spread: Option<&dyn Spread
     };
 
     let weight = FixedWeight::with_frac(spec, frac);
-    let (bias_scale, width) = (FRAC + frac, weight.width());
+    let (bias_scale, width) = (weight.product_frac(), weight.width());
     let bias = match data.bias {
         None => vec![0; spec.outputs],
         Some(bias) => {
@@ -223,7 +241,7 @@ mod tests {
             let bias = Array1::from(vec![1_048_575.0, -1.0]);
             let weight = quantise(&spec, WeightData::new(arr2(&[[largest, 0.004]]), Some(bias))).unwrap();
             assert_eq!(weight.frac, frac, "{largest}");
-            assert_eq!((weight.bits(), weight.width()), (NARROW_BITS, LINEAR_WIDTH + frac - DEFAULT_WEIGHT_FRAC));
+            assert_eq!((weight.bits(), weight.width()), (NARROW_BITS, 36 + frac));
             let values = weight.known().unwrap();
             assert!(values.matrix.to_integers().iter().all(|w| w.abs() < 1 << NARROW_BITS));
             assert!(values.bias.iter().all(|b| b.abs() < 1 << (weight.width() - 2)));

@@ -74,7 +74,7 @@ fn every_family_is_quantized_and_read() {
             let most = integers.iter().map(|n| n.unsigned_abs()).max().unwrap_or_default();
             assert!(most < 1 << narrow.bits(), "{name}: {most}");
             assert_eq!((narrow.spec.narrow, wide.spec.narrow), (narrow.bits() == NARROW_BITS, false));
-            assert_eq!(narrow.width(), if narrow.spec.narrow { 40 + narrow.frac } else { 56 });
+            assert_eq!(narrow.width(), if narrow.spec.narrow { 36 + narrow.frac } else { 56 });
             assert_eq!(wide.width(), 56);
         }
     }

@@ -277,7 +277,7 @@ fn narrow(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
     let matrix = Array2::from_shape_vec((inputs, outputs), entries.collect()).expect("all entries");
     let bias = signed_values(20, outputs, 5).into_iter().map(|value| value as i64 as f32).collect();
     let known = quantise(&spec, WeightData::new(matrix, Some(bias))).expect("in range");
-    assert_eq!((known.frac, known.width(), known.bits()), (13, LINEAR_WIDTH - 3, NARROW_BITS));
+    assert_eq!((known.frac, known.width(), known.bits()), (13, LINEAR_WIDTH - 7, NARROW_BITS));
     [known, FixedWeight::with_frac(&spec, 13)]
 }
 
