@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::{
-    Checkpoint, CheckpointError, DType, Error, Model, ModelFiles, ModelSpec, bundled, quantize, write_safetensors,
+    Checkpoint, CheckpointError, DType, Error, Model, ModelFiles, ModelSpec, bundled, quantize, synthesize,
+    write_safetensors,
 };
 use protocols::{FixedLoader, NARROW_BITS};
 use serde_json::{Value, json};
@@ -157,6 +158,7 @@ fn the_configuration_must_say_what_the_file_holds() {
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir(&from).unwrap();
     write_tiny(&from);
+    let before = ModelSpec::open(&from).unwrap();
     let same = quantize(&ModelFiles::open(&from).unwrap(), &from, None).unwrap_err();
     assert!(matches!(&same, Error::File { path, .. } if *path == from), "{same}");
     quantize(&ModelFiles::open(&from).unwrap(), &to, None).unwrap();
@@ -182,6 +184,11 @@ fn the_configuration_must_say_what_the_file_holds() {
         let refused = ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap_err().to_string();
         assert!(refused.contains("quantization_config"), "{refused}");
     }
+    // Random weights are no integers.
+    let random = dir.path().join("random");
+    opened(&random).unwrap_err();
+    assert_eq!(synthesize(&configs[1], &random, None, DType::F16, None, 1).unwrap(), before);
+    opened(&random).unwrap();
     // Both parties read the scheme in the shape that the server states.
     let spec = ModelSpec::from_config_json(&configs[1]).unwrap();
     let text = serde_json::to_string(&spec).unwrap();
