@@ -56,6 +56,15 @@ fn bundled_models() {
         compare(model, &[5], 2, "--reveal token --stop-at-eos --ot softspoken8");
         compare(model, &[5, 6, 7, 8], 4, "--preprocess");
     }
+    // The scheme is public, and so is the ring that follows from it.
+    let dir = tempfile::tempdir().unwrap();
+    for model in ["shakespeare-gpt2", "shakespeare-llama"] {
+        let out = dir.path().join(model).display().to_string();
+        succeed(&mut waggle(&format!("quantize --model {model} --out {out}")));
+        compare(&out, &[5, 6, 7], 3, "");
+        compare(&out, &[5, 6, 7, 8], 4, "--preprocess");
+        compare(&out, &[1; 14], 3, "--preprocess --policy kvzap:budget=8,block=4,prefill=8,topk=sort");
+    }
     compare("shakespeare-gpt2", &[1; 40], 1, "--ot softspoken2 --link memory --logit-bits 3");
     // A prompt in chunks, the last of which is shorter.
     compare("shakespeare-llama", &[1, 2, 3, 4, 5, 6, 7, 8], 3, "--prefill-chunk 3");

@@ -16,6 +16,8 @@ pub struct WeightSpec {
     pub inputs: usize,
     /// Length of the output vectors (columns).
     pub outputs: usize,
+    /// Its matrix is published as integers of 8 bits times scales, so that few fractional bits lose little.
+    pub narrow: bool,
 }
 
 /// Values of a weight: y = x W + b with W of shape (inputs, outputs). Only the server has them.

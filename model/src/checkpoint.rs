@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::hints;
 use crate::mapping::{Bytes, Number, Numbers};
+use crate::store::DType;
 
 /// A checkpoint that cannot be used.
 #[derive(Debug, Error)]
@@ -77,13 +78,15 @@ pub enum CheckpointError {
         /// Bytes after the header.
         available: u64,
     },
-    /// A tensor of a type that is not a 16 or 32 bit float.
-    #[error("tensor `{tensor}` has type {dtype}; F32, F16 and BF16 are supported")]
+    /// A tensor of a type that is not read, or not the one that the configuration says.
+    #[error("tensor `{tensor}` has type {dtype}; {expected}")]
     Type {
         /// Published name.
         tensor: String,
         /// Its type.
         dtype: String,
+        /// The types that it may have.
+        expected: &'static str,
     },
     /// Tensors that the architecture does not have: without them the model is not the published one.
     #[error(
@@ -129,6 +132,12 @@ pub enum CheckpointError {
         position: usize,
     },
 }
+
+/// Types of weights in floating point.
+const FLOATS: &str = "F32, F16 and BF16 are supported";
+
+/// The end of the name of a tensor of scales, behind the name of the matrix.
+pub(crate) const SCALE: &str = "_scale";
 
 /// Most names in one message.
 const MAX_LISTED: usize = 4;
@@ -194,6 +203,12 @@ struct Entry {
     numbers: Option<Numbers>,
 }
 
+impl Entry {
+    fn refused(&self, name: &str) -> CheckpointError {
+        CheckpointError::Type { tensor: name.into(), dtype: self.dtype.to_string(), expected: FLOATS }
+    }
+}
+
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -211,6 +226,7 @@ impl Checkpoint {
         } else {
             return Err(CheckpointError::NoWeights { dir: dir.to_owned(), hint: hints::of_directory(dir) });
         }
+        checkpoint.scale()?;
         Ok(checkpoint)
     }
 
@@ -218,6 +234,7 @@ impl Checkpoint {
     pub fn from_bytes(name: &str, bytes: &'static [u8]) -> Result<Self, CheckpointError> {
         let mut checkpoint = Checkpoint::empty();
         checkpoint.add(name.to_owned(), Bytes::Static(bytes))?;
+        checkpoint.scale()?;
         Ok(checkpoint)
     }
 
@@ -329,6 +346,74 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Gives integers of 8 bits the scales that stand beside them, one for every line. Integers without scales are
+    /// not read.
+    fn scale(&mut self) -> Result<(), CheckpointError> {
+        let integers = |entry: &Entry| entry.numbers.is_some() && entry.dtype == Dtype::I8;
+        let mut names: Vec<_> =
+            self.tensors.iter().filter(|(_, entry)| integers(entry)).map(|(name, _)| name.clone()).collect();
+        names.sort();
+        for name in names {
+            let tensor = format!("{name}{SCALE}");
+            let scales = match self.tensors.get(&tensor) {
+                Some(Entry { dtype: Dtype::F32, .. }) => Some(self.vector(&tensor)?),
+                Some(Entry { dtype, .. }) => {
+                    return Err(CheckpointError::Type {
+                        tensor,
+                        dtype: dtype.to_string(),
+                        expected: "scales are F32",
+                    });
+                }
+                None => None,
+            };
+            let Some(entry) = self.tensors.get_mut(&name) else { continue };
+            let (Some(scales), &[lines, _]) = (scales, &entry.shape[..]) else {
+                entry.numbers = None;
+                continue;
+            };
+            if scales.len() != lines {
+                return Err(CheckpointError::Shape { tensor, expected: vec![lines], got: vec![scales.len()] });
+            }
+            if scales.iter().any(|scale| *scale <= 0.0) {
+                return Err(CheckpointError::Buffer { tensor, what: "a positive number for every line" });
+            }
+            entry.numbers = entry.numbers.take().map(|numbers| numbers.scaled(scales.iter().copied().collect()));
+        }
+        Ok(())
+    }
+
+    /// Checks that the matrices of `layout` are integers with scales, if they are `quantized`, and no matrix is one
+    /// otherwise.
+    pub(crate) fn check_types(&self, layout: &[TensorSpec], quantized: bool) -> Result<(), CheckpointError> {
+        for TensorSpec { name, shape } in layout {
+            let (entry, wanted) = (self.find(name)?, quantized && shape.len() == 2);
+            if (entry.dtype == Dtype::I8) != wanted {
+                let expected = if wanted { "config.json says I8" } else { FLOATS };
+                return Err(CheckpointError::Type { tensor: name.clone(), dtype: entry.dtype.to_string(), expected });
+            }
+            if wanted && entry.numbers.is_none() {
+                return Err(CheckpointError::Missing { tensor: format!("{name}{SCALE}") });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the tensor called so in the files is one of integers with scales.
+    pub(crate) fn is_scaled(&self, stored: &str) -> bool {
+        self.tensors.get(stored).is_some_and(|entry| entry.dtype == Dtype::I8 && entry.numbers.is_some())
+    }
+
+    /// The type of the tensor `name` in a file that is written, if it is one for weights.
+    pub(crate) fn dtype(&self, name: &str) -> Result<DType, CheckpointError> {
+        let entry = self.find(name)?;
+        match entry.dtype {
+            Dtype::F32 => Ok(DType::F32),
+            Dtype::F16 => Ok(DType::F16),
+            Dtype::BF16 => Ok(DType::Bf16),
+            _ => Err(entry.refused(name)),
+        }
+    }
+
     /// The name in the files of the tensor called `name`: with or without the prefix of the language-model class.
     pub(crate) fn stored_name<'a>(&self, name: &'a str) -> Option<&'a str> {
         let bare = ["transformer.", "model."].iter().find_map(|prefix| name.strip_prefix(prefix));
@@ -347,7 +432,7 @@ impl Checkpoint {
         // Numbers of one byte are masks, not weights.
         match entry.numbers.as_ref().filter(|_| Number::of(entry.dtype) != Some(Number::U8)) {
             Some(numbers) => Ok((&entry.shape, numbers)),
-            None => Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.to_string() }),
+            None => Err(entry.refused(name)),
         }
     }
 
@@ -360,7 +445,7 @@ impl Checkpoint {
     pub(crate) fn values(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
         let entry = self.find(name)?;
         let Some(numbers) = &entry.numbers else {
-            return Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.to_string() });
+            return Err(entry.refused(name));
         };
         let mut values = vec![0.0; numbers.len()];
         numbers.read(0, &mut values);

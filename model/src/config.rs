@@ -7,6 +7,7 @@
 mod common;
 pub(crate) mod foreign;
 mod keys;
+mod quantization;
 mod rope;
 mod windows;
 
@@ -14,6 +15,7 @@ pub use common::Common;
 pub(crate) use common::Defaults;
 pub use keys::ConfigError;
 pub(crate) use keys::{Keys, unsupported};
+pub use quantization::Quantization;
 pub use rope::{RopeConfig, RopeScaling};
 pub use windows::Windows;
 pub(crate) use windows::{check_length, window, window_layers};

@@ -16,6 +16,8 @@ pub struct ModelFiles {
     pub spec: ModelSpec,
     /// Weights, not read yet.
     pub checkpoint: Checkpoint,
+    /// Text of `config.json`, public.
+    pub config: Vec<u8>,
     /// Text of `tokenizer.json`, public.
     pub tokenizer: Option<Vec<u8>>,
 }
@@ -89,25 +91,31 @@ static TEXTS: &[(&str, &[u8])] = &[
 impl ModelFiles {
     /// Opens a Hugging Face directory.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        let spec = ModelSpec::open(dir)?;
+        let config = config(dir)?;
+        let spec = ModelSpec::from_config_json(&config)?;
         let tokenizer = tokenizer_beside(dir)?;
         let name = match dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).file_name() {
             Some(name) => name.to_string_lossy().into_owned(),
             None => dir.display().to_string(),
         };
-        Ok(ModelFiles { name, spec, checkpoint: Checkpoint::open(dir)?, tokenizer })
+        Ok(ModelFiles { name, spec, checkpoint: Checkpoint::open(dir)?, config, tokenizer })
     }
 }
 
 impl ModelSpec {
     /// The shape of a model from its directory or from a `config.json` alone.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        if path.is_dir() && !file.exists() {
-            return Err(Error::NoConfig { dir: path.to_owned(), hint: hints::of_directory(path) });
-        }
-        Ok(ModelSpec::from_config_json(&read(file, MAX_CONFIG_BYTES)?)?)
+        Ok(ModelSpec::from_config_json(&config(path)?)?)
     }
+}
+
+/// The text of a `config.json`, or of the one in a directory.
+fn config(path: &Path) -> Result<Vec<u8>, Error> {
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    if path.is_dir() && !file.exists() {
+        return Err(Error::NoConfig { dir: path.to_owned(), hint: hints::of_directory(path) });
+    }
+    read(file, MAX_CONFIG_BYTES)
 }
 
 /// The bundled model `name`; [`bundled_names`] lists them. Without the feature `bundled` it is refused
@@ -132,6 +140,7 @@ fn opened(name: &str) -> Result<ModelFiles, Error> {
             Some(learned) => checkpoint.beside_bytes(learned),
             None => checkpoint,
         },
+        config: model.config.to_vec(),
         tokenizer: model.tokenizer.map(<[u8]>::to_vec),
     })
 }

@@ -20,6 +20,7 @@ pub mod hints;
 mod learned;
 mod lengths;
 mod mapping;
+mod quantize;
 mod rope;
 mod sampling;
 mod spec;
@@ -36,7 +37,7 @@ pub use activation::{
 pub use check::{Check, check, compare};
 pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, TensorSpec};
 pub use chunks::{chunk_size, passes};
-pub use config::{Common, ConfigError, RopeConfig, RopeScaling, Windows};
+pub use config::{Common, ConfigError, Quantization, RopeConfig, RopeScaling, Windows};
 pub use decoder::{Input, Model, Rows};
 pub use draft::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, Passes, PromptLookup, SmallModel};
 pub use error::Error;
@@ -52,6 +53,7 @@ pub use generate::{
 pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};
 pub use mpcache::Padding;
+pub use quantize::quantize;
 pub use sampling::{Sampler, argmax};
 pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};

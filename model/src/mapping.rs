@@ -54,6 +54,8 @@ pub(crate) enum Number {
     Bf16,
     /// A byte, for masks.
     U8,
+    /// A signed byte, which is multiplied by the scale of its line.
+    I8,
 }
 
 impl Number {
@@ -64,6 +66,7 @@ impl Number {
             Dtype::F16 => Some(Number::F16),
             Dtype::BF16 => Some(Number::Bf16),
             Dtype::U8 | Dtype::BOOL => Some(Number::U8),
+            Dtype::I8 => Some(Number::I8),
             _ => None,
         }
     }
@@ -72,7 +75,7 @@ impl Number {
         match self {
             Number::F32 => 4,
             Number::F16 | Number::Bf16 => 2,
-            Number::U8 => 1,
+            Number::U8 | Number::I8 => 1,
         }
     }
 
@@ -88,8 +91,14 @@ impl Number {
             }
             Number::F16 => widen(bytes, out),
             Number::U8 => out.iter_mut().zip(bytes).for_each(|(out, b)| *out = f32::from(*b)),
+            Number::I8 => scale(bytes, 1.0, out),
         }
     }
+}
+
+/// Signed bytes times `by`.
+fn scale(bytes: &[u8], by: f32, out: &mut [f32]) {
+    wide(|| out.iter_mut().zip(bytes).for_each(|(out, b)| *out = f32::from(*b as i8) * by));
 }
 
 /// Numbers of 16 bits, IEEE, in little-endian bytes.
@@ -145,13 +154,21 @@ pub(crate) struct Numbers {
     /// Where they are; [`Numbers::new`] checks that they are there.
     range: Range<usize>,
     number: Number,
+    /// The scale of every line, of signed bytes.
+    scales: Option<Arc<[f32]>>,
 }
 
 impl Numbers {
     /// The numbers in the bytes `range`, or `None` if there are no such bytes.
     pub(crate) fn new(bytes: Bytes, range: Range<usize>, number: Number) -> Option<Self> {
         bytes.get().get(range.clone())?;
-        Some(Numbers { bytes, range, number })
+        Some(Numbers { bytes, range, number, scales: None })
+    }
+
+    /// Signed bytes in as many lines as there are `scales`, of one length, each times the scale of its line.
+    pub(crate) fn scaled(self, scales: Arc<[f32]>) -> Self {
+        assert!(self.number == Number::I8 && self.len().is_multiple_of(scales.len().max(1)), "bytes in lines");
+        Numbers { scales: Some(scales), ..self }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -166,8 +183,16 @@ impl Numbers {
     /// The numbers from `from` on, as many as `out` takes. Panics if there are fewer.
     pub(crate) fn read(&self, from: usize, out: &mut [f32]) {
         let size = self.number.bytes();
-        let bytes = &self.stored()[from * size..(from + out.len()) * size];
-        self.number.decode(bytes, out);
+        let mut bytes = &self.stored()[from * size..(from + out.len()) * size];
+        let Some(scales) = &self.scales else { return self.number.decode(bytes, out) };
+        let length = self.len() / scales.len().max(1);
+        let (mut at, mut out) = (from, out);
+        while !out.is_empty() {
+            let count = (length - at % length).min(out.len());
+            let ((piece, rest), (line, after)) = (bytes.split_at(count), out.split_at_mut(count));
+            scale(piece, scales[at / length], line);
+            (at, bytes, out) = (at + count, rest, after);
+        }
     }
 
     /// `count` numbers from `from` on as they are stored, if they are of 16 bits. Panics if there are fewer.
@@ -177,7 +202,7 @@ impl Numbers {
         match self.number {
             Number::F16 => Some(Narrow::F16(bytes.as_chunks().0)),
             Number::Bf16 => Some(Narrow::Bf16(bytes.as_chunks().0)),
-            Number::F32 | Number::U8 => None,
+            Number::F32 | Number::U8 | Number::I8 => None,
         }
     }
 
@@ -213,13 +238,27 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_scaled_line_by_line() {
+        let bytes: Vec<u8> = (0..=255).chain(0..44).collect();
+        let scales: Vec<f32> = (0..3).map(|line| 0.1 + line as f32).collect();
+        let want: Vec<f32> = bytes.iter().zip(0..).map(|(b, at)| f32::from(*b as i8) * scales[at / 100]).collect();
+        let numbers = Numbers::new(Bytes::Static(bytes.leak()), 0..300, Number::I8).unwrap().scaled(scales.into());
+        for (from, len) in [(0, 300), (0, 0), (300, 0), (97, 65), (99, 1), (99, 2), (100, 100), (50, 201)] {
+            let mut out = vec![0.0; len];
+            numbers.read(from, &mut out);
+            assert_eq!(out, want[from..from + len]);
+        }
+    }
+
+    #[test]
     fn every_type_gives_its_numbers_at_any_place() {
-        let values: Vec<f32> = (0..300).map(|i| (i % 200) as f32).collect();
+        let values: Vec<f32> = (0..300).map(|i| (i % 120) as f32).collect();
         for (number, bytes) in [
             (Number::F32, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>()),
             (Number::F16, values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect()),
             (Number::Bf16, values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect()),
             (Number::U8, values.iter().map(|v| *v as u8).collect()),
+            (Number::I8, values.iter().map(|v| *v as i8 as u8).collect()),
         ] {
             // One byte before the first: nothing is aligned.
             let mut file = tempfile::tempfile().unwrap();

@@ -22,7 +22,12 @@ pub enum DType {
     F16,
     /// 16 bits, the upper half of 32.
     Bf16,
+    /// Integers of 8 bits.
+    I8,
 }
+
+/// A tensor with its type.
+pub(crate) type Typed = (TensorSpec, DType);
 
 impl DType {
     /// As safetensors call it.
@@ -31,6 +36,7 @@ impl DType {
             DType::F32 => "F32",
             DType::F16 => "F16",
             DType::Bf16 => "BF16",
+            DType::I8 => "I8",
         }
     }
 
@@ -40,6 +46,7 @@ impl DType {
             DType::F32 => "float32",
             DType::F16 => "float16",
             DType::Bf16 => "bfloat16",
+            DType::I8 => "int8",
         }
     }
 
@@ -47,6 +54,7 @@ impl DType {
         match self {
             DType::F32 => 4,
             DType::F16 | DType::Bf16 => 2,
+            DType::I8 => 1,
         }
     }
 
@@ -56,13 +64,18 @@ impl DType {
             DType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
             DType::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
             DType::Bf16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
+            DType::I8 => values.iter().map(|v| v.round() as i8 as u8).collect(),
         }
     }
+}
 
-    /// Bytes of a tensor.
-    fn stored(self, tensor: &TensorSpec) -> u64 {
-        tensor.shape.iter().product::<usize>() as u64 * self.bytes()
-    }
+/// Bytes of a tensor.
+fn stored((tensor, dtype): &Typed) -> u64 {
+    tensor.shape.iter().product::<usize>() as u64 * dtype.bytes()
+}
+
+fn typed(layout: &[TensorSpec], dtype: DType) -> Vec<Typed> {
+    layout.iter().map(|tensor| (tensor.clone(), dtype)).collect()
 }
 
 /// Writes the tensors of `layout` into `dir`: as `model.safetensors`, or, if they take more than `shard_bytes`, as
@@ -77,24 +90,34 @@ pub fn write_shards(
     layout: &[TensorSpec],
     dtype: DType,
     shard_bytes: Option<u64>,
+    fill: impl FnMut(&TensorSpec, &mut Vec<f32>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    write_typed_shards(dir, &typed(layout, dtype), shard_bytes, fill)
+}
+
+/// [`write_shards`] of tensors of several types.
+pub(crate) fn write_typed_shards(
+    dir: &Path,
+    layout: &[Typed],
+    shard_bytes: Option<u64>,
     mut fill: impl FnMut(&TensorSpec, &mut Vec<f32>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (single, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
-    let total: u64 = layout.iter().map(|tensor| dtype.stored(tensor)).sum();
+    let total: u64 = layout.iter().map(stored).sum();
     let most = shard_bytes.unwrap_or(u64::MAX);
     let other = if total <= most { &index } else { &single };
     if other.exists() {
         return Err(Error::File { path: other.clone(), source: std::io::ErrorKind::AlreadyExists.into() });
     }
     if total <= most {
-        return write_safetensors(&single, layout, dtype, fill);
+        return write_typed(&single, layout, fill);
     }
-    let mut shards: Vec<&[TensorSpec]> = Vec::new();
+    let mut shards: Vec<&[Typed]> = Vec::new();
     let mut rest = layout;
     while !rest.is_empty() {
         let mut bytes = 0;
         let fits = rest.iter().take_while(|tensor| {
-            bytes += dtype.stored(tensor);
+            bytes += stored(tensor);
             bytes <= most
         });
         let (shard, after) = rest.split_at(fits.count().max(1));
@@ -104,8 +127,8 @@ pub fn write_shards(
     let mut map = BTreeMap::new();
     for (i, shard) in shards.iter().enumerate() {
         let name = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
-        write_safetensors(&dir.join(&name), shard, dtype, &mut fill)?;
-        map.extend(shard.iter().map(|tensor| (tensor.name.clone(), name.clone())));
+        write_typed(&dir.join(&name), shard, &mut fill)?;
+        map.extend(shard.iter().map(|(tensor, _)| (tensor.name.clone(), name.clone())));
     }
     let text = json!({"metadata": {"total_size": total}, "weight_map": map}).to_string();
     let io = |source| Error::File { path: index.clone(), source };
@@ -121,14 +144,22 @@ pub fn write_safetensors(
     path: &Path,
     layout: &[TensorSpec],
     dtype: DType,
+    fill: impl FnMut(&TensorSpec, &mut Vec<f32>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    write_typed(path, &typed(layout, dtype), fill)
+}
+
+fn write_typed(
+    path: &Path,
+    layout: &[Typed],
     mut fill: impl FnMut(&TensorSpec, &mut Vec<f32>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let io = |source| Error::File { path: path.into(), source };
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({"format": "pt"}));
     let mut at = 0;
-    for TensorSpec { name, shape } in layout {
-        let end = at + shape.iter().product::<usize>() as u64 * dtype.bytes();
+    for tensor @ (TensorSpec { name, shape }, dtype) in layout {
+        let end = at + stored(tensor);
         header.insert(name.clone(), json!({"dtype": dtype.name(), "shape": shape, "data_offsets": [at, end]}));
         at = end;
     }
@@ -139,7 +170,7 @@ pub fn write_safetensors(
     out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
     out.write_all(&header).map_err(io)?;
     let mut values = Vec::new();
-    for tensor in layout {
+    for (tensor, dtype) in layout {
         values.clear();
         fill(tensor, &mut values)?;
         assert_eq!(values.len(), tensor.shape.iter().product::<usize>(), "values of `{}`", tensor.name);

@@ -52,6 +52,8 @@ pub(crate) struct Style {
     pub(crate) tied: bool,
     /// A factor of embeddings, if they have one.
     pub(crate) embedding_scale: Option<f32>,
+    /// Matrices are stored as integers of 8 bits with scales.
+    pub(crate) quantized: bool,
     /// Ids that end a text.
     pub(crate) eos: Vec<u32>,
 }
@@ -243,6 +245,7 @@ impl Style {
             head_bias: false,
             tied: common.tie_word_embeddings,
             embedding_scale: None,
+            quantized: common.quantization_config.is_some(),
             eos: common.eos_token_id.clone(),
         }
     }

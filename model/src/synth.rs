@@ -42,7 +42,8 @@ pub fn synthesize(
             keys.insert(name.into(), json!(layers));
         }
     }
-    // The files say how they are stored; both spellings are in use.
+    // The files say how they are stored, not in 8 bits; both spellings of the type are in use.
+    keys.remove("quantization_config");
     for name in ["torch_dtype", "dtype"] {
         if keys.contains_key(name) {
             keys.insert(name.into(), json!(dtype.torch_name()));

@@ -15,6 +15,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::checkpoint::SCALE;
 use crate::rope;
 use crate::spec::ModelSpec;
 use crate::style::{Positions, Stored, Style};
@@ -36,9 +37,17 @@ impl Checkpoint {
         let style = spec.style();
         let layout = style.tensors();
         self.check(&layout)?;
+        self.check_types(&layout, style.quantized)?;
         let read = layout.iter().filter_map(|tensor| self.stored_name(&tensor.name)).collect::<BTreeSet<_>>();
-        let rest: BTreeSet<String> =
-            self.tensors().map(|(name, _)| name).filter(|name| !read.contains(name)).map(str::to_owned).collect();
+        let is_scale = |name: &str| {
+            name.strip_suffix(SCALE).is_some_and(|matrix| read.contains(matrix) && self.is_scaled(matrix))
+        };
+        let rest: BTreeSet<String> = self
+            .tensors()
+            .map(|(name, _)| name)
+            .filter(|name| !read.contains(name) && !is_scale(name))
+            .map(str::to_owned)
+            .collect();
         let mut unread = Vec::new();
         for name in rest {
             match style.buffer(&name) {

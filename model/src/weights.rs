@@ -24,6 +24,8 @@ pub(crate) struct Builder<'a, W> {
     pub(crate) checkpoint: Option<&'a Checkpoint>,
     /// Columns beside query, key and value.
     pub(crate) columns: Columns,
+    /// Matrices are stored as integers with scales.
+    pub(crate) narrow: bool,
     pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
 
@@ -35,7 +37,7 @@ impl<W> Builder<'_, W> {
         (inputs, outputs): (usize, usize),
         read: impl FnOnce(&Checkpoint) -> Result<Published, CheckpointError>,
     ) -> Result<W, Error> {
-        let spec = WeightSpec { name: name.into(), inputs, outputs };
+        let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: self.narrow };
         let Some(published) = self.checkpoint.map(read).transpose()? else {
             return Ok(self.loader.load(&spec, None)?);
         };
@@ -57,7 +59,7 @@ impl<W> Builder<'_, W> {
         width: usize,
         read: impl FnOnce(&Checkpoint) -> Result<Array1<f32>, CheckpointError>,
     ) -> Result<W, Error> {
-        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width };
+        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, narrow: false };
         let data = self.checkpoint.map(read).transpose()?;
         let data = data.map(|gains| WeightData::new(gains.insert_axis(Axis(0)), None));
         Ok(self.loader.load(&spec, data)?)

@@ -19,8 +19,8 @@ pub(crate) struct Classes {
     running: Option<usize>,
 }
 
-/// The key that tells classes apart: the model's word, and inputs, outputs and fractional bits of each weight.
-type Key = (usize, Vec<(usize, usize, u32)>);
+/// The key that tells classes apart: the model's word, and inputs, outputs, fractional bits and bits of each weight.
+type Key = (usize, Vec<(usize, usize, u32, u32)>);
 
 /// Layers that take the same in every pass.
 struct Class {
@@ -65,7 +65,7 @@ impl Classes {
     /// A layer begins in the scope `path`. It takes what the first layer of the class returned took in this pass; if
     /// none is, it is run and recorded.
     pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>, path: &str) -> Option<usize> {
-        let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac));
+        let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac, w.bits()));
         let key = (layer.class, weights.collect());
         let member = || {
             let weights = layer.weights.iter().map(|weight| weight.spec.name.clone()).collect();

@@ -25,7 +25,7 @@ use crate::session::Session;
 use crate::stock::Needs;
 use crate::weight::{FixedWeight, MIN_WEIGHT_FRAC};
 use crate::words::{Words, signed};
-use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, TwoParty};
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, Options, TwoParty};
 
 /// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
@@ -184,6 +184,16 @@ impl<B: Abb> FixedPoint<B> {
         Ok(pieces.collect())
     }
 
+    /// x W + b with the fractional bits and in the ring of products with `weight`.
+    fn product(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, Error> {
+        let (shift, out) = (FRAC - weight.input_frac(), weight.width());
+        if shift == 0 {
+            return self.abb.apply(Linear { weight }, x);
+        }
+        let x = self.abb.apply(Truncation { width: 64, shift, out }, x)?;
+        self.abb.apply(Linear { weight }, &x)
+    }
+
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
     fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
         self.abb.apply(Truncation { width, shift: frac - FRAC, out: 64 }, x)
@@ -247,8 +257,8 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
-        let y = self.abb.apply(Linear { weight }, x)?;
-        Ok(self.round(&y, FRAC + weight.frac, LINEAR_WIDTH)?)
+        let y = self.product(x, weight)?;
+        Ok(self.round(&y, weight.product_frac(), weight.width())?)
     }
 
     fn add(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
@@ -266,7 +276,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn linear_ceiling(&self, weight: &FixedWeight) -> Ceiling {
-        let how = Truncation { width: LINEAR_WIDTH, shift: weight.frac, out: 64 };
+        let how = Truncation { width: weight.width(), shift: weight.product_frac() - FRAC, out: 64 };
         Ceiling::of_units(truncate::ceiling(how))
     }
 
@@ -334,15 +344,15 @@ impl<B: Abb> Engine for FixedPoint<B> {
         weight: &FixedWeight,
         bits: LogitBits,
     ) -> Result<Option<ArrayD<f32>>, EngineError> {
-        let y = self.abb.apply(Linear { weight }, x)?;
-        let frac = FRAC + weight.frac;
+        let y = self.product(x, weight)?;
+        let frac = weight.product_frac();
         let scale = (frac as f64).exp2();
         let opened = self.scope("reveal", |e| {
             e.abb
-                .apply(RevealRounded { width: LINEAR_WIDTH, drop: frac - bits.get(), to: Role::Client }, &y)
+                .apply(RevealRounded { width: weight.width(), drop: frac - bits.get(), to: Role::Client }, &y)
                 .map_err(EngineError::from)
         })?;
-        Ok(opened.map(|words| words.mapv(|word| (signed(word, LINEAR_WIDTH) as f64 / scale) as f32)))
+        Ok(opened.map(|words| words.mapv(|word| (signed(word, weight.width()) as f64 / scale) as f32)))
     }
 
     fn argmax(&mut self, x: &B::Words) -> Result<Option<Vec<usize>>, EngineError> {

@@ -68,7 +68,9 @@ pub use spill::{StockError, check_space};
 pub use spread::Spread;
 pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock, Uses};
 pub use two_party::TwoParty;
-pub use weight::{DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, quantise};
+pub use weight::{
+    DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, NARROW_BITS, quantise,
+};
 pub use words::Words;
 pub use work::{Kernel, Rates, Work};
 
@@ -76,6 +78,7 @@ pub use work::{Kernel, Rates, Work};
 pub const FRAC: u32 = 18;
 
 /// Bits of the ring of products y with weights: |y| < 2^(LINEAR_WIDTH - 2), at the fractional bits of both factors.
+/// Weights of 8 bits have a narrower one ([`FixedWeight::width`]).
 pub const LINEAR_WIDTH: u32 = 56;
 
 /// Fractional bits of embedded rows before they are rounded to [`FRAC`].

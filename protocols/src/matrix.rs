@@ -13,7 +13,7 @@ use he::{CachedWeights, WeightCache};
 use crate::kernel;
 use crate::spread::Spread;
 
-/// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
+/// Entries of a weight in fixed point are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
 
 /// The largest entry, as a number.
@@ -27,6 +27,8 @@ pub(crate) const HALF: f32 = 0.5f32.next_down();
 pub struct FixedMatrix {
     inputs: usize,
     outputs: usize,
+    /// Entries are below 2^bits in magnitude.
+    bits: u32,
     entries: Entries,
     /// Where its transforms for products under encryption are kept, and by what name.
     kept: Option<(Arc<WeightCache>, u64)>,
@@ -47,8 +49,14 @@ impl FixedMatrix {
     /// 2^[`WEIGHT_BITS`] - 1 in magnitude count as that, and so does what is no number:
     /// [`quantise`](crate::quantise) refuses both, but a file may change later.
     pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
+        Self::bounded(numbers, frac, WEIGHT_BITS)
+    }
+
+    /// [`FixedMatrix::rounded`] with entries below 2^`bits`, at most [`WEIGHT_BITS`].
+    pub(crate) fn bounded(numbers: Arc<dyn MatrixSource>, frac: u32, bits: u32) -> Self {
+        assert!(bits <= WEIGHT_BITS, "{bits} bits of a weight");
         let (inputs, outputs) = numbers.shape();
-        Self::of(inputs, outputs, Entries::Rounded { numbers, frac })
+        FixedMatrix { bits, ..Self::of(inputs, outputs, Entries::Rounded { numbers, frac }) }
     }
 
     /// The integers `entries`, row by row. Panics unless their number fits, and all are below 2^[`WEIGHT_BITS`].
@@ -59,7 +67,7 @@ impl FixedMatrix {
     }
 
     fn of(inputs: usize, outputs: usize, entries: Entries) -> Self {
-        FixedMatrix { inputs, outputs, entries, kept: None, spread: None }
+        FixedMatrix { inputs, outputs, bits: WEIGHT_BITS, entries, kept: None, spread: None }
     }
 
     /// Some neighbouring columns, as a matrix of this process alone. Panics if there are no such columns.
@@ -71,7 +79,7 @@ impl FixedMatrix {
                 Self::of(self.inputs, columns.len(), Entries::Integers(part))
             }
             Entries::Rounded { numbers, frac } => {
-                Self::rounded(Arc::new(ColumnRange::new(numbers.clone(), columns)), *frac)
+                Self::bounded(Arc::new(ColumnRange::new(numbers.clone(), columns)), *frac, self.bits)
             }
         }
     }
@@ -129,7 +137,7 @@ impl FixedMatrix {
                 let done = stored.map_or(0, |stored| kernel::round_stored(kernel::family(), &stored, out));
                 let rest = &mut out[done..];
                 numbers.read(line, from + done, zerocopy::transmute_mut!(&mut *rest));
-                round(kernel::family(), rest, (1u32 << frac) as f32);
+                round(kernel::family(), rest, (1u32 << frac) as f32, ((1u32 << self.bits) - 1) as f32);
             }
         }
     }
@@ -187,7 +195,7 @@ impl he::Entries for FixedMatrix {
     }
 
     fn bits(&self) -> u32 {
-        WEIGHT_BITS
+        self.bits
     }
 
     fn read(&self, line: usize, from: usize, out: &mut [i32]) {
@@ -195,13 +203,15 @@ impl he::Entries for FixedMatrix {
     }
 }
 
-/// round(w unit) for a power of two `unit`, halves away from zero, in place of the bits of every number w.
-fn round(level: Level, numbers: &mut [i32], unit: f32) {
-    kernel::at_level!(level, |numbers: &mut [i32], unit: f32| -> () {
+/// round(w unit) for a power of two `unit`, halves away from zero, but at most `most` in magnitude, itself at most
+/// [`MOST`]. The result stands in place of the bits of every number w.
+fn round(level: Level, numbers: &mut [i32], unit: f32, most: f32) {
+    kernel::at_level!(level, |numbers: &mut [i32], unit: f32, most: f32| -> () {
+        let most = most.min(MOST);
         for number in numbers {
             // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
             #[expect(clippy::manual_clamp, reason = "what is no number must become one")]
-            let scaled = (f32::from_bits(*number as u32) * unit).max(-MOST).min(MOST);
+            let scaled = (f32::from_bits(*number as u32) * unit).max(-most).min(most);
             // SAFETY: the sum is at most 2^20 in magnitude. What `as` does beyond takes longer.
             *number = unsafe { (scaled + HALF.copysign(scaled)).to_int_unchecked() };
         }
@@ -234,7 +244,7 @@ mod tests {
             prop_assert_eq!(matrix.entry(0, columns / 2), want[columns / 2]);
             for level in kernel::levels() {
                 let mut got: Vec<i32> = numbers.iter().map(|w| w.to_bits() as i32).collect();
-                round(level, &mut got, (1u32 << frac) as f32);
+                round(level, &mut got, (1u32 << frac) as f32, MOST);
                 prop_assert_eq!(&got, &want, "{:?}", level);
             }
         }
@@ -245,7 +255,12 @@ mod tests {
         let numbers = vec![f32::NAN, f32::INFINITY, -f32::MAX, 1.0e9];
         let matrix = Array2::from_shape_vec((2, 2), numbers).expect("four");
         let most = (1 << WEIGHT_BITS) - 1;
-        assert_eq!(FixedMatrix::rounded(Arc::new(matrix), 16).to_integers(), [-most, most, -most, most]);
+        let matrix = FixedMatrix::rounded(Arc::new(matrix), 16);
+        assert_eq!(matrix.to_integers(), [-most, most, -most, most]);
+        let Entries::Rounded { numbers, .. } = matrix.entries else { panic!("rounded") };
+        let narrow = FixedMatrix::bounded(numbers, 16, 11);
+        assert_eq!(narrow.columns(0..2).to_integers(), [-2047, 2047, -2047, 2047]);
+        assert_eq!(he::Entries::bits(&narrow), 11);
     }
 
     #[test]

@@ -16,6 +16,22 @@ pub const DEFAULT_WEIGHT_FRAC: u32 = 16;
 /// trained model has one, and its small entries would vanish.
 pub const MIN_WEIGHT_FRAC: u32 = 4;
 
+/// Entries in fixed point of a matrix that is published in 8 bits ([`WeightSpec::narrow`]) are below 2^NARROW_BITS in
+/// magnitude.
+///
+/// The largest entry is 127 steps of its scale, and 2^11 units or more unless the weight has all
+/// [`DEFAULT_WEIGHT_FRAC`] fractional bits. So a step of the largest scale is 16 units at least. Lines of smaller scales,
+/// and gains that are folded in, take some of these four bits. In `waggle eval --engine fixed`, 12 bits change the
+/// perplexity of a sequence by a third of what 8 bits changed it, 11 bits by two thirds, and 10 bits by more.
+pub const NARROW_BITS: u32 = 12;
+
+/// Fractional bits that are left of an activation before it is multiplied by a narrow matrix. Dropping the others sends
+/// nothing (`ops::truncate`), and 2^-14 is far below what 8 bits lose.
+const NARROW_INPUT_FRAC: u32 = 14;
+
+const _: () =
+    assert!(NARROW_INPUT_FRAC + MIN_WEIGHT_FRAC >= FRAC, "products have the fractional bits of activations");
+
 /// A weight as integers: entry = round(w 2^frac).
 #[derive(Clone, Debug)]
 pub struct FixedWeight {
@@ -30,10 +46,10 @@ pub struct FixedWeight {
 /// The integers of a [`FixedWeight`].
 #[derive(Clone, Debug)]
 pub struct FixedValues {
-    /// (inputs, outputs), at `frac` fractional bits, magnitudes below 2^[`WEIGHT_BITS`].
+    /// (inputs, outputs), at `frac` fractional bits, magnitudes below 2^[`bits`](FixedWeight::bits).
     pub matrix: FixedMatrix,
-    /// Of length `outputs`, at [`FRAC`] + `frac` fractional bits, magnitudes below 2^([`LINEAR_WIDTH`] - 2); zeros
-    /// where the weight has no bias.
+    /// Of length `outputs`, at [`product_frac`](FixedWeight::product_frac) fractional bits, magnitudes below
+    /// 2^([`width`](FixedWeight::width) - 2); zeros where the weight has no bias.
     pub bias: Vec<i64>,
 }
 
@@ -41,6 +57,29 @@ impl FixedWeight {
     /// A weight of which only the shape and the fractional bits are known.
     pub fn with_frac(spec: &WeightSpec, frac: u32) -> Self {
         Self { spec: spec.clone(), frac, values: None }
+    }
+
+    /// Entries are below 2^bits in magnitude. Public.
+    pub fn bits(&self) -> u32 {
+        if self.spec.narrow { NARROW_BITS } else { WEIGHT_BITS }
+    }
+
+    /// Fractional bits of what is multiplied by this weight. Public.
+    pub fn input_frac(&self) -> u32 {
+        if self.spec.narrow { NARROW_INPUT_FRAC } else { FRAC }
+    }
+
+    /// Fractional bits of products with this weight, [`FRAC`] or more. Public.
+    pub fn product_frac(&self) -> u32 {
+        self.input_frac() + self.frac
+    }
+
+    /// Bits of the ring of products y with this weight: |y| < 2^(width - 2). Public. That of a narrow weight is as
+    /// much narrower than [`LINEAR_WIDTH`] as products have fewer fractional bits than FRAC + DEFAULT_WEIGHT_FRAC, so
+    /// that they may reach 2^(LINEAR_WIDTH - 2 - FRAC - DEFAULT_WEIGHT_FRAC) = 2^20 as they always may.
+    pub fn width(&self) -> u32 {
+        let fewer = FRAC + DEFAULT_WEIGHT_FRAC - self.product_frac();
+        if self.spec.narrow { LINEAR_WIDTH - fewer } else { LINEAR_WIDTH }
     }
 
     /// The integers.
@@ -53,11 +92,11 @@ impl FixedWeight {
 }
 
 /// Rounds a weight to fixed point: its integers are made when they are read. Reads all of it once. The weight gets as
-/// many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry below 2^[`WEIGHT_BITS`].
+/// many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry below 2^[`bits`](FixedWeight::bits).
 ///
 /// # Errors
 /// Errors name the tensor. They are those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of
-/// 2^(WEIGHT_BITS - MIN_WEIGHT_FRAC) or more and for a bias beyond the ring of the products.
+/// 2^(bits - MIN_WEIGHT_FRAC) or more and for a bias beyond the ring of the products.
 pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Error> {
     quantise_over(spec, data, None)
 }
@@ -68,27 +107,29 @@ fn quantise_over(spec: &WeightSpec, data: WeightData, spread: Option<&dyn Spread
         None => data.check(spec)?,
         Some(spread) => data.check_by(spec, |matrix| largest_of_all(spread, matrix))?,
     };
-    let fits = |frac: u32| scaled(largest, frac) < (1 << WEIGHT_BITS);
+    let bits = FixedWeight::with_frac(spec, DEFAULT_WEIGHT_FRAC).bits();
+    let fits = |frac: u32| scaled(largest, frac) < (1 << bits);
     let Some(frac) = (MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).rev().find(|&f| fits(f)) else {
         let value = data.find(|v| v.abs() == largest).map_or(largest, |(_, value)| value);
-        let limit = (1u32 << (WEIGHT_BITS - MIN_WEIGHT_FRAC)) as f32;
+        let limit = (1u32 << (bits - MIN_WEIGHT_FRAC)) as f32;
         return Err(Error::TooLarge { tensor: spec.name.clone(), value, limit });
     };
 
-    let bias_scale = FRAC + frac;
+    let weight = FixedWeight::with_frac(spec, frac);
+    let (bias_scale, width) = (weight.product_frac(), weight.width());
     let bias = match data.bias {
         None => vec![0; spec.outputs],
         Some(bias) => {
-            let bound = 1i64 << (LINEAR_WIDTH - 2);
+            let bound = 1i64 << (width - 2);
             if let Some(&value) = bias.iter().find(|&&v| scaled(v, bias_scale).abs() >= bound) {
-                let limit = (1u64 << (LINEAR_WIDTH - 2 - bias_scale)) as f32;
+                let limit = (1u64 << (width - 2 - bias_scale)) as f32;
                 return Err(Error::TooLarge { tensor: spec.name.clone(), value, limit });
             }
             bias.iter().map(|&v| scaled(v, bias_scale)).collect()
         }
     };
-    let matrix = FixedMatrix::rounded(data.matrix, frac);
-    Ok(FixedWeight { spec: spec.clone(), frac, values: Some(FixedValues { matrix, bias }) })
+    let matrix = FixedMatrix::bounded(data.matrix, frac, bits);
+    Ok(FixedWeight { values: Some(FixedValues { matrix, bias }), ..weight })
 }
 
 /// Loads weights in fixed point. Known values decide the number of fractional bits, or the other party announces it.
@@ -169,7 +210,7 @@ mod tests {
     use ndarray::{Array1, Array2, arr2};
 
     fn spec(inputs: usize, outputs: usize) -> WeightSpec {
-        WeightSpec { name: "h.1.w".into(), inputs, outputs }
+        WeightSpec { name: "h.1.w".into(), inputs, outputs, narrow: false }
     }
 
     fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {
@@ -191,6 +232,25 @@ mod tests {
             assert_eq!(values.bias, [3 << (FRAC + frac - 1), -(2 << (FRAC + frac))]);
         }
         assert_eq!(quantised(arr2(&[[1.0], [2.0]]), None).unwrap().values.unwrap().bias, [0]);
+    }
+
+    #[test]
+    fn narrow_weights_have_fewer_bits_and_products_of_the_same_range() {
+        let spec = WeightSpec { narrow: true, ..spec(1, 2) };
+        for (largest, frac) in [(0.01f32, 16), (0.06, 16), (0.07, 15), (0.9, 12), (1.0, 11), (-255.0, 4)] {
+            let bias = Array1::from(vec![1_048_575.0, -1.0]);
+            let weight = quantise(&spec, WeightData::new(arr2(&[[largest, 0.004]]), Some(bias))).unwrap();
+            assert_eq!(weight.frac, frac, "{largest}");
+            assert_eq!((weight.bits(), weight.width()), (NARROW_BITS, 36 + frac));
+            let values = weight.known().unwrap();
+            assert!(values.matrix.to_integers().iter().all(|w| w.abs() < 1 << NARROW_BITS));
+            assert!(values.bias.iter().all(|b| b.abs() < 1 << (weight.width() - 2)));
+        }
+        let wide = quantise(&spec, WeightData::new(arr2(&[[256.0, 0.0]]), None));
+        assert!(matches!(wide, Err(Error::TooLarge { limit: 256.0, .. })), "{wide:?}");
+        let bias = Array1::from(vec![0.0, -1_048_576.0]);
+        let wide = quantise(&spec, WeightData::new(arr2(&[[1.0, 0.0]]), Some(bias)));
+        assert!(matches!(wide, Err(Error::TooLarge { limit: 1_048_576.0, .. })), "{wide:?}");
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod preprocess;
 mod progress;
 mod prompt;
 mod published;
+mod quantize;
 mod record;
 mod report;
 mod report_tables;
@@ -104,6 +105,7 @@ commands! {
     Fit(fit::FitArgs) = fit::run,
     Heads(heads::HeadsArgs) = heads::run,
     Synth(synth::SynthArgs) = synth::run,
+    Quantize(quantize::QuantizeArgs) = quantize::run,
     Keygen(keygen::KeygenArgs) = keygen::run,
     Completions(shell::CompletionsArgs) = shell::completions,
     Man(shell::ManArgs) = shell::man,

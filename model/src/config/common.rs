@@ -4,8 +4,8 @@ use mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, RopeConfig, epsilon, size,
-    unsupported,
+    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, RopeConfig,
+    epsilon, size, unsupported,
 };
 
 /// The keys that the configurations of most families have in common; fields have their published names.
@@ -25,6 +25,8 @@ pub struct Common {
     pub norm_eps: f32,
     pub tie_word_embeddings: bool,
     pub eos_token_id: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantization_config: Option<Quantization>,
     #[serde(flatten)]
     pub rope: RopeConfig,
 }
@@ -106,6 +108,7 @@ impl Common {
             norm_eps: keys.number(eps.0)?.map_or(eps.1, |eps| eps as f32),
             tie_word_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(defaults.tie_word_embeddings),
             eos_token_id: keys.ids("eos_token_id")?.unwrap_or_else(|| defaults.eos.to_vec()),
+            quantization_config: keys.quantization(),
             rope: RopeConfig::read(keys, context, original, (defaults.rope_theta, defaults.partial_rotary_factor))?,
         })
     }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::keys::{ConfigError, Keys, unsupported};
+use super::quantization;
 
 /// Refuses what only models of other architectures compute, but for the keys that the model's own program `reads`.
 pub(crate) fn check(keys: &Keys, reads: &[&str]) -> Result<(), ConfigError> {
@@ -27,7 +28,7 @@ enum Neutral {
     AnyOf(&'static [&'static str]),
     /// No value.
     Never,
-    /// No value: what is said of weights in fewer bits.
+    /// No value that is not known here: what is said of weights in fewer bits.
     NoQuantized,
     /// Any value beside `use_sliding_window: false`, otherwise none.
     Window,
@@ -101,8 +102,10 @@ impl Neutral {
             }
             Neutral::AnyOf(texts) => (texts.iter().any(|text| value == text), texts.join(", ")),
             Neutral::Never => (false, "only null".to_owned()),
+            Neutral::NoQuantized if key == quantization::KEY && keys.quantization().is_some() => return Ok(()),
             Neutral::NoQuantized => {
-                let why = "quantized weights are not computed: take the checkpoint in bf16, fp16 or fp32";
+                let why = "weights of another program in few bits are not computed: take the checkpoint in \
+                           bf16, fp16 or fp32, and `waggle quantize` for 8 bits";
                 return Err(match value.get("quant_method") {
                     Some(method) => unsupported(key, format_args!("{{\"quant_method\": {method}, ...}}"), why),
                     None => unsupported(key, value, why),

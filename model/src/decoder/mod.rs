@@ -102,7 +102,7 @@ impl<W> Model<W> {
             None => Columns::Shape,
             Some(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
         };
-        Self::build(spec, Builder { checkpoint, columns, loader })
+        Self::build(spec, Builder { checkpoint, columns, narrow: spec.style().quantized, loader })
     }
 
     /// [`Model::load`] with a scoring head whose columns are all 0, to fit another: of the norms of (tokens, width)
@@ -118,7 +118,7 @@ impl<W> Model<W> {
         checkpoint.check_all(spec)?;
         let columns = Array2::zeros((spec.hidden(), spec.heads().kv_heads));
         let columns = Columns::Known(vec![columns; spec.layers()]);
-        Self::build(spec, Builder { checkpoint: Some(checkpoint), columns, loader })
+        Self::build(spec, Builder { checkpoint: Some(checkpoint), columns, narrow: spec.style().quantized, loader })
     }
 
     /// Builds all weights, in the order in which they are used.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Family;
 use crate::config::{
-    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size, unsupported,
+    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, epsilon, size, unsupported,
 };
 use crate::style::{Mlp, Names, Norm, Norms, Positions, QkNorm, Role, Stored, Style};
 
@@ -30,6 +30,8 @@ pub struct Gpt2Config {
     pub scale_attn_by_inverse_layer_idx: bool,
     pub tie_word_embeddings: bool,
     pub eos_token_id: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantization_config: Option<Quantization>,
 }
 
 const NAMES: Names = Names {
@@ -71,6 +73,7 @@ impl Family for Gpt2Config {
             scale_attn_weights: keys.flag("scale_attn_weights")?.unwrap_or(true),
             scale_attn_by_inverse_layer_idx: keys.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
             tie_word_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(true),
+            quantization_config: keys.quantization(),
             eos_token_id: keys.ids("eos_token_id")?.unwrap_or(vec![50256]),
         })
     }
@@ -117,6 +120,7 @@ impl Family for Gpt2Config {
             head_bias: false,
             tied: self.tie_word_embeddings,
             embedding_scale: None,
+            quantized: self.quantization_config.is_some(),
             eos: self.eos_token_id.clone(),
         }
     }

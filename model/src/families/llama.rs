@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Family;
 use crate::config::{
-    Activation, Common, ConfigError, Defaults, Keys, RopeConfig, RopeScaling, epsilon, positive, unsupported,
+    Activation, Common, ConfigError, Defaults, Keys, Quantization, RopeConfig, RopeScaling, epsilon, positive, unsupported,
 };
 use crate::style::Style;
 
@@ -32,6 +32,8 @@ pub struct LlamaConfig {
     pub mlp_bias: bool,
     pub tie_word_embeddings: bool,
     pub eos_token_id: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantization_config: Option<Quantization>,
 }
 
 impl LlamaConfig {
@@ -49,6 +51,7 @@ impl LlamaConfig {
             norm_eps: self.rms_norm_eps,
             tie_word_embeddings: self.tie_word_embeddings,
             eos_token_id: self.eos_token_id.clone(),
+            quantization_config: self.quantization_config,
             rope: RopeConfig {
                 rope_theta: self.rope_theta,
                 rope_scaling: self.rope_scaling.clone(),
@@ -83,6 +86,7 @@ impl Family for LlamaConfig {
             mlp_bias: keys.flag("mlp_bias")?.unwrap_or(false),
             tie_word_embeddings: common.tie_word_embeddings,
             eos_token_id: common.eos_token_id,
+            quantization_config: common.quantization_config,
         })
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Family;
 use super::gpt2::Gpt2Config;
 use crate::config::{
-    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, size, unsupported,
+    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, size, unsupported,
 };
 use crate::style::{Names, Positions, Role, Style};
 
@@ -32,6 +32,8 @@ pub struct OptConfig {
     pub activation_function: Activation,
     pub tie_word_embeddings: bool,
     pub eos_token_id: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantization_config: Option<Quantization>,
 }
 
 const NAMES: Names = Names {
@@ -85,6 +87,7 @@ impl Family for OptConfig {
             num_attention_heads: or("num_attention_heads", 12)?,
             activation_function: keys.activation("activation_function", Activation::Relu)?,
             tie_word_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(true),
+            quantization_config: keys.quantization(),
             eos_token_id: keys.ids("eos_token_id")?.unwrap_or(vec![2]),
         })
     }
@@ -116,6 +119,7 @@ impl Family for OptConfig {
             scale_attn_weights: true,
             scale_attn_by_inverse_layer_idx: false,
             tie_word_embeddings: self.tie_word_embeddings,
+            quantization_config: self.quantization_config,
             eos_token_id: self.eos_token_id.clone(),
         };
         Style { names: NAMES, positions: Positions::Learned { offset: OFFSET }, ..gpt2.style() }

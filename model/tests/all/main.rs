@@ -9,6 +9,7 @@ mod families;
 mod fuzz;
 mod generation;
 mod naive;
+mod quantized;
 mod reference;
 mod scores;
 mod support;

@@ -8,7 +8,6 @@
 
 use zeroize::Zeroizing;
 
-use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight};
@@ -29,8 +28,8 @@ pub struct Embed<'t> {
 impl<'t> Embed<'t> {
     /// Refuses a table whose entries may leave the ring of embedded rows. Its scale tells both parties.
     fn check_table(&self) -> Result<(), Error> {
-        // |w| < 2^(WEIGHT_BITS - frac) must stay below 2^(EMBED_WIDTH - 2 - EMBED_FRAC).
-        let low = WEIGHT_BITS - (EMBED_WIDTH - 2 - EMBED_FRAC);
+        // |w| < 2^(bits - frac) must stay below 2^(EMBED_WIDTH - 2 - EMBED_FRAC).
+        let low = self.table.bits() - (EMBED_WIDTH - 2 - EMBED_FRAC);
         if self.table.frac < low {
             return Err(Error::Scale { low, high: DEFAULT_WEIGHT_FRAC, got: self.table.frac });
         }

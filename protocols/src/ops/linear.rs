@@ -1,11 +1,10 @@
 //! Linear layers: x W + b with the server's W and b.
 //!
-//! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^[`LINEAR_WIDTH`], with the
-//! fractional bits of x plus those of the weight. **Source.** [`private`]; the server adds b.
+//! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^w for the weight's
+//! [`width`](FixedWeight::width) w, with the fractional bits of x plus those of the weight. **Source.** [`private`]; the server adds b.
 //!
-//! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** That of [`private`]. **Revealed.** Nothing.
+//! **Range.** |x W + b| < 2^(w - 1). **Error.** That of [`private`]. **Revealed.** Nothing.
 
-use crate::LINEAR_WIDTH;
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
 use crate::twin::{integers, times_matrix};
@@ -41,7 +40,7 @@ impl Operation for Linear<'_> {
     }
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
-        options.preprocess.then(|| Need::new(MaskedRow::of(self.weight, LINEAR_WIDTH), Self::rows(shape)))
+        options.preprocess.then(|| Need::new(MaskedRow::of(self.weight, self.weight.width()), Self::rows(shape)))
     }
 
     fn matrix(&self) -> Option<&FixedMatrix> {
@@ -49,12 +48,12 @@ impl Operation for Linear<'_> {
     }
 
     fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
-        private::cost(plans, self.weight, Self::rows(shape), LINEAR_WIDTH, prepared)
+        private::cost(plans, self.weight, Self::rows(shape), self.weight.width(), prepared)
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, masks: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
         let rows = Self::rows(x.shape());
-        let mut share = private::product(s, self.weight, rows, LINEAR_WIDTH, Some(&flat(x)), masks)?;
+        let mut share = private::product(s, self.weight, rows, self.weight.width(), Some(&flat(x)), masks)?;
         if let Some(values) = self.weight.values.as_ref().filter(|_| s.is_server()) {
             for row in share.chunks_exact_mut(values.bias.len().max(1)) {
                 row.iter_mut().zip(&values.bias).for_each(|(y, b)| *y = y.wrapping_add(*b as u64));
@@ -66,13 +65,13 @@ impl Operation for Linear<'_> {
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let values = self.weight.known()?;
         let outputs = self.weight.spec.outputs;
-        let y = times_matrix(&integers(x, LINEAR_WIDTH), &values.matrix)?;
+        let y = times_matrix(&integers(x, self.weight.width()), &values.matrix)?;
         // The product must fit the ring, and so must what the bias makes of it.
-        let product = twin.fitted("linear", shaped(&self.result(x.shape()), y), LINEAR_WIDTH)?;
+        let product = twin.fitted("linear", shaped(&self.result(x.shape()), y), self.weight.width())?;
         let biases = (0..outputs).cycle().map(|j| i128::from(values.bias[j]));
         let sums = product.iter().zip(biases).map(|(&y, bias)| i128::from(y as i64) + bias).collect();
         let sums = shaped(&self.result(x.shape()), sums);
-        twin.fitted("linear", sums, LINEAR_WIDTH)
+        twin.fitted("linear", sums, self.weight.width())
     }
 
     fn planned(&self, shape: Vec<usize>) -> Shape {

@@ -17,7 +17,7 @@
 //! R W is shared by he's product of a random operand ([`he::SeededPlan`]; its module argues that R is uniform for the
 //! server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
 //!
-//! **Range.** Any, modulo 2^w; entries of W below 2^[`WEIGHT_BITS`] in magnitude. **Error.**
+//! **Range.** Any, modulo 2^w; entries of W below 2^[`bits`](FixedWeight::bits) in magnitude. **Error.**
 //! [`he::ProductPlan::lsb_error`] in the last place. The naive twin is the product itself.
 //!
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
@@ -28,7 +28,6 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::correlation::CorrelationKind;
-use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::options::Masks;
 use crate::spread::Prepared;
@@ -55,22 +54,26 @@ pub struct MaskedRow {
     pub outputs: usize,
     /// Bits of the ring.
     pub width: u32,
+    /// Entries of the matrix are below 2^bits in magnitude.
+    pub bits: u32,
 }
 
 impl MaskedRow {
     pub(super) fn of(weight: &FixedWeight, width: u32) -> Self {
         let spec = &weight.spec;
-        MaskedRow { weight: spec.name.clone(), inputs: spec.inputs, outputs: spec.outputs, width }
+        MaskedRow {
+            weight: spec.name.clone(),
+            inputs: spec.inputs,
+            outputs: spec.outputs,
+            width,
+            bits: weight.bits(),
+        }
     }
 
     fn spec(&self, rows: usize) -> MatmulSpec {
-        spec(rows, self.inputs, self.outputs, self.width)
+        let shape = MatmulShape { batch: 1, m: rows, k: self.inputs, n: self.outputs };
+        MatmulSpec { shape, width: self.width, weight_bits: self.bits }
     }
-}
-
-fn spec(rows: usize, inputs: usize, outputs: usize, width: u32) -> MatmulSpec {
-    let shape = MatmulShape { batch: 1, m: rows, k: inputs, n: outputs };
-    MatmulSpec { shape, width, weight_bits: WEIGHT_BITS }
 }
 
 impl Correlation for MaskedRow {
@@ -190,7 +193,7 @@ pub(super) fn product(
     let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
     match masks {
         Some(masks) => prepared(s, inputs, outputs, width, masks, side),
-        None => direct(s, spec(rows, inputs, outputs, width), side),
+        None => direct(s, MaskedRow::of(weight, width).spec(rows), side),
     }
 }
 
@@ -210,7 +213,7 @@ pub(super) fn cost(
             .work(Role::Server, Kernel::ReadWeight, inputs * outputs)
             .work(Role::Server, Kernel::WeightTerm, rows * inputs * outputs));
     }
-    direct_cost(plans, spec(rows, inputs, outputs, width))
+    direct_cost(plans, MaskedRow::of(weight, width).spec(rows))
 }
 
 fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {

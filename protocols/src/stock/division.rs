@@ -123,6 +123,7 @@ mod tests {
                 inputs: 8 * size,
                 outputs: 5,
                 width: 56,
+                bits: 20,
             }),
             1 => CorrelationKind::new(Squares { n: size, width: 40 }),
             2 => CorrelationKind::new(RowProduct { n: size, width: 44 }),

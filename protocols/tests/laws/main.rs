@@ -6,7 +6,9 @@ mod functions;
 mod keys;
 mod rounding;
 
+use engine::WeightData;
 use he::{MatmulShape, MatmulSpec, PlanOptions};
+use ndarray::Array2;
 use net::Role;
 use testing::{DEALER, Laws, TWO_PHASES, function, signed_values};
 use waggle_protocols::ops::lookup::{Table, TableShape};
@@ -16,7 +18,8 @@ use waggle_protocols::ops::{
 };
 use waggle_protocols::{
     Axis, CachedMatmul, CachedProduct, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
-    Masks, Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+    Masks, NARROW_BITS, Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+    quantise,
 };
 
 /// The twin of a truncation rounds to nearest, the protocol to either neighbour.
@@ -259,7 +262,7 @@ fn matmul() {
 
 /// A weight, and the same without its values.
 fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
-    let spec = WeightSpec { name: "w".into(), inputs, outputs };
+    let spec = WeightSpec { name: "w".into(), inputs, outputs, narrow: false };
     let matrix = signed_values(WEIGHT_BITS, inputs * outputs, 4).into_iter().map(|value| value as i32).collect();
     let matrix = FixedMatrix::integers(inputs, outputs, matrix);
     let bias = signed_values(50, outputs, 5).into_iter().map(|value| value as i64).collect();
@@ -267,16 +270,30 @@ fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
     [known, FixedWeight { spec, frac: 16, values: None }]
 }
 
+/// [`weight`] of a narrow matrix, which has 13 fractional bits.
+fn narrow(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
+    let spec = WeightSpec { name: "w".into(), inputs, outputs, narrow: true };
+    let entries = signed_values(8, inputs * outputs, 4).into_iter().map(|value| value as i64 as f32 / 800.0);
+    let matrix = Array2::from_shape_vec((inputs, outputs), entries.collect()).expect("all entries");
+    let bias = signed_values(20, outputs, 5).into_iter().map(|value| value as i64 as f32).collect();
+    let known = quantise(&spec, WeightData::new(matrix, Some(bias))).expect("in range");
+    assert_eq!((known.frac, known.width(), known.bits()), (13, LINEAR_WIDTH - 7, NARROW_BITS));
+    [known, FixedWeight::with_frac(&spec, 13)]
+}
+
 #[test]
 fn linear() {
-    for (rows, inputs, outputs) in [(1, 12, 7), (5, 33, 20)] {
-        let [known, announced] = weight(inputs, outputs);
+    let each = [(1, 12, 7), (5, 33, 20)].into_iter().flat_map(|(rows, inputs, outputs)| {
+        [weight, narrow].map(|weight| (rows, inputs, outputs, weight(inputs, outputs)))
+    });
+    for (rows, inputs, outputs, [known, announced]) in each {
         let [known, announced] = [&known, &announced].map(|weight| Linear { weight });
+        let (width, bits) = (announced.weight.width(), announced.weight.bits());
         let shape = MatmulShape { batch: 1, m: rows, k: inputs, n: outputs };
         Laws::of_each(known, announced, known)
             .words(&[rows, inputs], signed_values(26, rows * inputs, 3))
-            .ring(LINEAR_WIDTH)
-            .error(plan_error(shape, LINEAR_WIDTH, WEIGHT_BITS))
+            .ring(width)
+            .error(plan_error(shape, width, bits))
             .weight("w", &known.weight.values.as_ref().expect("known").matrix)
             .refuses(&[vec![1 << 45; rows * inputs]])
             .over(&[DEALER, TWO_PHASES, Options { masks: Masks::Sent, ..TWO_PHASES }])

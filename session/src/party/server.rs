@@ -59,7 +59,7 @@ impl ServerBuilder {
     /// [`protocols::Error::Spread`].
     pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {
         let ServerBuilder { policy, weight_cache, spread } = self;
-        let ModelFiles { name, spec, checkpoint, tokenizer } = files;
+        let ModelFiles { name, spec, checkpoint, tokenizer, .. } = files;
         let mut loader = match weight_cache {
             0 => FixedLoader::default(),
             limit => FixedLoader::keeping(WeightCache::new(limit)),
