@@ -210,7 +210,6 @@ fn round(level: Level, numbers: &mut [i32], unit: f32, most: f32) {
         let most = most.min(MOST);
         for number in numbers {
             // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
-            #[expect(clippy::manual_clamp, reason = "what is no number must become one")]
             let scaled = (f32::from_bits(*number as u32) * unit).max(-most).min(most);
             // SAFETY: the sum is at most 2^20 in magnitude. What `as` does beyond takes longer.
             *number = unsafe { (scaled + HALF.copysign(scaled)).to_int_unchecked() };
