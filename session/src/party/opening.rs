@@ -341,7 +341,7 @@ mod tests {
     }
 
     /// [`PROTOCOL`], and the digest of what `requests_raise_the_number` encodes.
-    const PINNED: (u32, &str) = (3, "85bd50717bab42f7");
+    const PINNED: (u32, &str) = (4, "85bd50717bab42f7");
 
     #[test]
     fn requests_raise_the_number() {
