@@ -15,13 +15,13 @@ use crate::tensor::Tensor;
 ///
 /// A score is above -[`MAX_HIDDEN_SCORE`] and a lowered one below [`MAX_HIDDEN_SCORE`] - `HIDE`. They differ by 64 or
 /// more, so that every engine gives the lowered one the probability 0.
-pub const HIDE: f32 = 320.0;
+pub const HIDE: f32 = 256.0;
 
 /// Caps of [`Engine::soft_cap`], from the first to the second.
 pub const SOFT_CAPS: [f32; 2] = [1.0, 128.0];
 
 /// Bound on the scores that [`Engine::hide`] takes.
-pub const MAX_HIDDEN_SCORE: f32 = 128.0;
+pub const MAX_HIDDEN_SCORE: f32 = 96.0;
 
 const _: () = assert!(HIDE - 2.0 * MAX_HIDDEN_SCORE >= 64.0, "what HIDE says");
 

@@ -99,9 +99,9 @@ pub trait Abb: 'static {
         self.options().evaluation()
     }
 
-    /// States that |x| < 2^`bits` for words modulo 2^64. A box that sees its values checks the bound.
-    fn expect_below(&mut self, x: &Self::Words, bits: u32) -> Result<(), Error> {
-        let _ = (x, bits);
+    /// States that |x| < `bound` for words modulo 2^64. A box that sees its values checks it.
+    fn expect_below(&mut self, x: &Self::Words, bound: i128) -> Result<(), Error> {
+        let _ = (x, bound);
         Ok(())
     }
 

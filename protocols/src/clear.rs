@@ -112,8 +112,7 @@ impl Abb for Clear {
         self.evaluation
     }
 
-    fn expect_below(&mut self, x: &W, bits: u32) -> Result<(), Error> {
-        let bound = 1i128 << bits;
+    fn expect_below(&mut self, x: &W, bound: i128) -> Result<(), Error> {
         match x.iter().map(|&x| i128::from(x as i64)).find(|v| v.abs() >= bound) {
             Some(v) => Err(self.twin.out_of_range("range", v, 1 - bound, bound - 1)),
             None => Ok(()),

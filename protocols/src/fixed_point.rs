@@ -10,6 +10,7 @@ use ndarray::{Array2, ArrayD};
 use net::{Channel, Role};
 
 use crate::abb::Abb;
+use crate::functions::exp::WHOLE_RANGE;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::max::MAX_WIDTH;
 use crate::functions::selection::{self, payload_rounding};
@@ -59,7 +60,7 @@ const SCALE_FRAC: u32 = 16;
 
 const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden scores have the probability 0");
 const _: () = assert!(LogitBits::MAX <= FRAC + MIN_WEIGHT_FRAC, "products have as many fractional bits");
-const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
+const _: () = assert!((HIDE + 2.0 * MAX_HIDDEN_SCORE) as f64 + 1.0 < WHOLE_RANGE, "softmax takes such differences");
 
 /// A bound on the words that the operation `origin` returns, in units of the last place. It holds for inputs out of
 /// range, too, because it follows from the ring of the truncation that made them.
@@ -316,13 +317,13 @@ impl<B: Abb> Engine for FixedPoint<B> {
             return Ok(self.rounded(products, MATMUL_ROUNDING)?);
         }
         for product in &products {
-            self.abb.expect_below(product, SCORES_ROUNDING.width - 2)?;
+            self.abb.expect_below(product, 1 << (SCORES_ROUNDING.width - 2))?;
         }
         Ok(self.rounded(products, SCORES_ROUNDING)?)
     }
 
     fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, EngineError> {
-        self.abb.expect_below(x, FRAC + MAX_HIDDEN_SCORE.log2() as u32)?;
+        self.abb.expect_below(x, (MAX_HIDDEN_SCORE as i128) << FRAC)?;
         let shape = x.shape();
         let lowered = ((HIDE as i64) << FRAC).wrapping_neg() as u64;
         let shift = hidden.map(|hidden| {

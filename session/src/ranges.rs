@@ -2,12 +2,12 @@
 //!
 //! Operations on shares have ranges, and a value outside one is invisible between two parties: the text is spoilt and
 //! nobody knows. Activations of most models stay inside by far, but some published ones have residual streams beyond
-//! the range of the norms. [`Fixed`] computes in the clear what the parties compute and notices. It cannot see every
-//! prompt, so a model that passes may still leave a range on another one; large residuals appear at the first
-//! positions of any text, which is why a short text finds them.
+//! the range of the norms. [`Fixed`] computes in the clear what the parties compute in two phases, where ranges are
+//! narrower, and notices. It cannot see every prompt, so a model that passes may still leave a range on another one;
+//! large residuals appear at the first positions of any text, which is why a short text finds them.
 
 use model::{GenerateOptions, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
-use protocols::{Fixed, FixedWeight};
+use protocols::{Evaluation, Fixed, FixedWeight};
 use tokenizer::{Tokenizer, TokenizerError};
 
 use crate::Error;
@@ -62,7 +62,8 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
     let options = GenerateOptions { tokens, ..GenerateOptions::default() };
     let input = Input { ids: Some(&ids), count: ids.len() };
     let mut sampler = Sampler::greedy();
-    match generate(&mut Fixed::new(), model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {
+    let mut engine = Fixed::evaluating(Evaluation::Masked);
+    match generate(&mut engine, model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {
         Ok(_) => Ok(RangeCheck { tokens: ids.len() + tokens - 1 }),
         Err(model::Error::Engine(source @ engine::Error::Range { .. })) => {
             Err(Error::Ranges { tokens: ids.len(), source })

@@ -66,13 +66,13 @@ const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
 /// The most by which the argument of `exp_to_zero` may lie below 0. A maximum by counts is exact to as much.
 pub const WHOLE_MARGIN: f64 = 1.0;
 
-/// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^10.
-pub const WHOLE_RANGE: f64 = 1022.0 - WHOLE_MARGIN;
+/// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^9.
+pub const WHOLE_RANGE: f64 = 510.0 - WHOLE_MARGIN;
 
 /// Largest absolute error of `exp_to_zero`: of the coefficients, a unit of a power times e^3, the last rounding.
 pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 
-const WHOLE_INDEX_BITS: u32 = 10;
+const WHOLE_INDEX_BITS: u32 = 9;
 /// From here on there are zeros: e^-16 is a thirtieth of a unit in the last place.
 const WHOLE_END: u32 = 17;
 /// Fractional bits of coefficients and powers.
@@ -82,7 +82,7 @@ const WHOLE_FRACS: [u32; 2] = [17, 22];
 pub const WHOLE_WIDTH: u32 = 64 - (WHOLE_FRACS[0] + WHOLE_FRACS[1] - FRAC);
 
 /// The most entries of one call that are evaluated by `exp_to_zero` where both ways are open. An entry saves 44
-/// bytes online and takes 165 more to prepare, and the call saves four flows. So it is for passes of a few tokens.
+/// bytes online and takes 133 more to prepare, and the call saves four flows. So it is for passes of a few tokens.
 pub const MOST_WHOLE: usize = 1 << 16;
 
 fn fit(evaluation: Evaluation) -> Function {

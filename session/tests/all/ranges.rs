@@ -2,26 +2,39 @@
 
 use model::{Model, ModelFiles, ModelSpec, synthesize};
 use protocols::FixedLoader;
-use serde_json::json;
-use waggle_session::{Error, check_ranges};
+use serde_json::{Value, json};
+use waggle_session::{Error, RangeCheck, check_ranges};
 
 use crate::support::naive::{Published, Weights};
 use crate::support::write_checkpoint;
 
 #[test]
 fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = json!({"model_type": "llama", "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48,
-                        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "mlp_bias": true});
-    synthesize(config.to_string().as_bytes(), dir.path(), None, model::DType::F32, None, 3).unwrap();
-    let load = || {
-        let files = ModelFiles::open(dir.path()).unwrap();
-        Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap()
-    };
-    let done = check_ranges(&load(), None).unwrap();
-    assert!((16..=waggle_session::RANGE_CHECK_TOKENS).contains(&done.tokens), "{done:?}");
+    // 32 entries of 1600 are a vector of length 9051; a norm takes 8192. So it is with a published Mixtral.
+    let llama = json!({"model_type": "llama", "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48,
+                       "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "mlp_bias": true});
+    let (before, after) = around(llama, "model.layers.1.mlp.down_proj.bias", 1600.0);
+    assert!((16..=waggle_session::RANGE_CHECK_TOKENS).contains(&before.unwrap().tokens));
+    assert!(after.contains("layer 2") && after.contains("norm"), "{after}");
 
-    // The second layer writes a residual that the third one's norm cannot take, as in a published Mixtral.
+    // By keys GELU takes inputs below 512, and by look-up twice as many.
+    let gpt2 = json!({"model_type": "gpt2", "vocab_size": 40, "n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4,
+                      "n_positions": 64});
+    let (before, after) = around(gpt2, "transformer.h.0.mlp.c_fc.bias", 600.0);
+    before.unwrap();
+    assert!(after.contains("layer 0") && after.contains("gelu"), "{after}");
+}
+
+/// The range check of a random model, and the path of the operation that it names after the entries of `bias` became
+/// `value` and -`value` in turn.
+fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    synthesize(config.to_string().as_bytes(), dir.path(), None, model::DType::F32, None, 3).unwrap();
+    let check = || {
+        let files = ModelFiles::open(dir.path()).unwrap();
+        check_ranges(&Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap(), None)
+    };
+    let before = check();
     let spec = ModelSpec::open(dir.path()).unwrap();
     let checkpoint = model::Checkpoint::open(dir.path()).unwrap();
     let mut weights = Weights::new();
@@ -33,15 +46,12 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
         weights.insert(t.name, Published { shape: t.shape, data });
     }
     drop(checkpoint);
-    // 32 entries of 1600 are a vector of length 9051; a norm takes 8192.
-    for (i, v) in weights.get_mut("model.layers.1.mlp.down_proj.bias").unwrap().data.iter_mut().enumerate() {
-        *v = if i % 2 == 0 { 1600.0 } else { -1600.0 };
+    for (i, v) in weights.get_mut(bias).unwrap().data.iter_mut().enumerate() {
+        *v = if i % 2 == 0 { value } else { -value };
     }
     write_checkpoint(&dir.path().join("model.safetensors"), &weights);
-    match check_ranges(&load(), None) {
-        Err(Error::Ranges { source: engine::Error::Range { path, .. }, .. }) => {
-            assert!(path.contains("layer 2") && path.contains("norm"), "{path}");
-        }
+    match check() {
+        Err(Error::Ranges { source: engine::Error::Range { path, .. }, .. }) => (before, path),
         other => panic!("{other:?}"),
     }
 }
