@@ -7,8 +7,8 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use criterion::measurement::{Measurement, ValueFormatter};
-use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, SamplingMode, criterion_group, criterion_main};
 use ndarray::{ArrayD, IxDyn};
 use net::process_cpu_time;
 use protocols::local::Pair;
@@ -24,58 +24,15 @@ use rand::{RngExt, SeedableRng};
 /// Entries of a run.
 const COUNT: usize = 1 << 14;
 
-/// Processor time of the process.
-struct Processor;
-
-/// Writes nanoseconds.
-struct Nanoseconds;
-
-impl Measurement for Processor {
-    type Intermediate = Duration;
-    type Value = Duration;
-
-    fn start(&self) -> Duration {
-        process_cpu_time().expect("the system tells")
-    }
-
-    fn end(&self, start: Duration) -> Duration {
-        self.start() - start
-    }
-
-    fn add(&self, a: &Duration, b: &Duration) -> Duration {
-        *a + *b
-    }
-
-    fn zero(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn to_f64(&self, value: &Duration) -> f64 {
-        value.as_nanos() as f64
-    }
-
-    fn formatter(&self) -> &dyn ValueFormatter {
-        &Nanoseconds
-    }
+/// Processor time of `runs` calls of `work`, divided by the `units` that a call makes or spends.
+fn spent(runs: u64, units: usize, mut work: impl FnMut()) -> Duration {
+    let now = || process_cpu_time().expect("the system tells");
+    let start = now();
+    (0..runs).for_each(|_| work());
+    (now() - start).div_f64(units as f64)
 }
 
-impl ValueFormatter for Nanoseconds {
-    fn scale_values(&self, _: f64, _: &mut [f64]) -> &'static str {
-        "ns"
-    }
-
-    fn scale_throughputs(&self, _: f64, throughput: &Throughput, values: &mut [f64]) -> &'static str {
-        let Throughput::Elements(entries) = throughput else { return "ns" };
-        values.iter_mut().for_each(|value| *value /= *entries as f64);
-        "ns an entry"
-    }
-
-    fn scale_for_machines(&self, _: &mut [f64]) -> &'static str {
-        "ns"
-    }
-}
-
-type Group<'c> = BenchmarkGroup<'c, Processor>;
+type Group<'c> = BenchmarkGroup<'c, WallTime>;
 
 /// Times the correlations of `operation` and what spends them, on `x` as the client's share of words. `open` makes
 /// one vector of both parties' results, and `check` says whether it is right.
@@ -92,12 +49,13 @@ fn function<O, T: Send>(
     let need = operation.correlations(&size, &options).expect("an operation with keys");
     let mut pair = Pair::new(options).expect("set-up");
     let shares = [x.clone(), ArrayD::zeros(x.raw_dim())];
-    group.throughput(Throughput::Elements(need.units as u64));
     let mut made = None;
     group.bench_function(format!("{id}/made"), |bench| {
-        bench.iter(|| {
-            let run = pair.run(|abb| need.kind.make(abb.session(), need.units, None));
-            made = Some(run.expect("both parties are honest"));
+        bench.iter_custom(|runs| {
+            spent(runs, need.units, || {
+                let run = pair.run(|abb| need.kind.make(abb.session(), need.units, None));
+                made = Some(run.expect("both parties are honest"));
+            })
         });
     });
     // Keys are spent again and again here, on one input. A session spends each once.
@@ -105,12 +63,14 @@ fn function<O, T: Send>(
         pair.run(|abb| need.kind.make(abb.session(), need.units, None)).expect("both parties are honest")
     });
     group.bench_function(format!("{id}/spent"), |bench| {
-        bench.iter(|| {
-            let results = pair.run(|abb| {
-                let own = abb.session().role() as usize;
-                run(&operation, abb.session(), &shares[own], &made[own])
-            });
-            check(results.expect("both parties are honest"));
+        bench.iter_custom(|runs| {
+            spent(runs, need.units, || {
+                let results = pair.run(|abb| {
+                    let own = abb.session().role() as usize;
+                    run(&operation, abb.session(), &shares[own], &made[own])
+                });
+                check(results.expect("both parties are honest"));
+            })
         });
     });
 }
@@ -165,7 +125,7 @@ fn evaluated(group: &mut Group<'_>, id: &str, function_: &Function, x: &ArrayD<u
     });
 }
 
-fn functions(c: &mut Criterion<Processor>) {
+fn functions(c: &mut Criterion) {
     let mut group = c.benchmark_group("functions");
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
     tailed(&mut group, "GELU", 7, 7);
@@ -222,7 +182,6 @@ fn functions(c: &mut Criterion<Processor>) {
 criterion_group! {
     name = benches;
     config = Criterion::default()
-        .with_measurement(Processor)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(2));
     targets = functions

@@ -97,15 +97,9 @@ fn initial(tensor: &TensorSpec, residual: f32, unit_gain: f32) -> Initial {
 fn normals(seed: u64, spread: f32, out: &mut [f32]) {
     let mut rng = StdRng::seed_from_u64(seed);
     for pair in out.chunks_mut(2) {
-        let (a, b) = normal_pair(&mut rng);
-        pair.iter_mut().zip([a, b]).for_each(|(out, x)| *out = x * spread);
+        // Two independent ones (Box and Muller, 1958). 1 - u lies in (0, 1], where the logarithm is finite.
+        let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
+        let (sin, cos) = (std::f32::consts::TAU * rng.random::<f32>()).sin_cos();
+        pair.iter_mut().zip([radius * cos, radius * sin]).for_each(|(out, x)| *out = x * spread);
     }
-}
-
-/// Two independent standard normal numbers (Box and Muller, 1958).
-fn normal_pair(rng: &mut StdRng) -> (f32, f32) {
-    // 1 - u lies in (0, 1], where the logarithm is finite.
-    let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
-    let (sin, cos) = (std::f32::consts::TAU * rng.random::<f32>()).sin_cos();
-    (radius * cos, radius * sin)
 }

@@ -189,10 +189,10 @@ impl OtReceiver {
     /// Consumes one OT per bit of `choices`. Returns the message for [`OtSender::accept`], `ceil(n / 8)` bytes, and
     /// the keys of the chosen messages. Errors: the pool is short.
     pub fn choose(&mut self, choices: &Bits) -> Result<(Vec<u8>, ChosenKeys), OtError> {
-        let (random, keys) = self.random(choices.len())?;
-        let mut corrections = random;
+        let (mut corrections, mut keys) = self.random(choices.len())?;
         corrections.xor_assign(choices);
-        Ok((corrections.to_bytes(), keys.with_choices(choices.clone())))
+        keys.choices = choices.clone();
+        Ok((corrections.to_bytes(), keys))
     }
 
     /// Consumes `n` OTs and takes their random choice bits as they are; needs no message. Errors: the pool is short.
