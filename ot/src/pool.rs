@@ -1,7 +1,7 @@
 //! Pools of correlated OTs, refilled on demand, and the derandomisation that gives them chosen bits.
 
 use net::Channel;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::hash::CrHash;
 use crate::keys::{ChosenKeys, SenderKeys};
@@ -126,7 +126,9 @@ macro_rules! pool_methods {
 }
 
 /// The sender's half of one direction.
+#[derive(ZeroizeOnDrop)]
 pub struct OtSender {
+    #[zeroize(skip)]
     pool: Pool,
     delta: Block,
 }
@@ -164,12 +166,6 @@ impl OtSender {
 impl std::fmt::Debug for OtSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "OtSender({} OTs)", self.available())
-    }
-}
-
-impl Drop for OtSender {
-    fn drop(&mut self) {
-        self.delta.zeroize();
     }
 }
 
