@@ -167,12 +167,6 @@ impl ModelSpec {
         Layers { heads, windows, soft_cap: score_cap }
     }
 
-    /// The soft cap c of logits, if they have one: they are c tanh(x / c). The client applies it to the logits that
-    /// it learns.
-    pub fn logit_cap(&self) -> Option<f32> {
-        self.style().logit_cap
-    }
-
     /// A norm publishes this for a gain of 1.
     pub(crate) fn unit_gain(&self) -> f32 {
         if self.style().norm == Norm::RmsLessOne { 0.0 } else { 1.0 }

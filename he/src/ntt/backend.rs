@@ -42,9 +42,6 @@ pub trait NttBackend: Send + Sync + Debug {
     /// The prime p.
     fn modulus(&self) -> &Modulus;
 
-    /// The degree N.
-    fn degree(&self) -> usize;
-
     /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
     fn fwd(&self, poly: &mut [u64]);
 

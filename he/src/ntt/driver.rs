@@ -547,10 +547,6 @@ macro_rules! backend {
                 &self.tables.modulus
             }
 
-            fn degree(&self) -> usize {
-                self.tables.n
-            }
-
             fn weight_words(&self) -> usize {
                 $weight_words
             }

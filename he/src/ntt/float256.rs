@@ -287,10 +287,6 @@ impl NttBackend for Float256Ntt {
         &self.modulus
     }
 
-    fn degree(&self) -> usize {
-        self.n
-    }
-
     fn weight_words(&self) -> usize {
         PARTS
     }
