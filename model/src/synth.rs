@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::store::{DType, write_shards};
+use crate::style::Norm;
 use crate::{Error, ModelSpec, TensorSpec};
 
 /// Random numbers of one seed: pieces of a tensor are drawn side by side.
@@ -58,9 +59,11 @@ pub fn synthesize(
     config.write_all(&text).map_err(failed)?;
     let residual = SPREAD / (2.0 * spec.layers() as f32).sqrt();
     let mut rng = StdRng::seed_from_u64(seed);
+    // What a norm publishes for a gain of 1.
+    let unit_gain = if spec.style().norm == Norm::RmsLessOne { 0.0 } else { 1.0 };
     write_shards(dir, &spec.tensors(), dtype, shard_bytes, |tensor, values| {
         let len = tensor.shape.iter().product();
-        match initial(tensor, residual, spec.unit_gain()) {
+        match initial(tensor, residual, unit_gain) {
             Initial::All(value) => values.resize(len, value),
             Initial::Normal(spread) => {
                 values.resize(len, 0.0);

@@ -145,7 +145,7 @@ pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Re
 /// Cost of [`masks`] and [`share`].
 pub(super) fn masks_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     match plans.options().masks {
-        Masks::Seeded => seeded_cost(plans, spec),
+        Masks::Seeded => Ok(product_cost(&*plans.seeded(spec)?, Kernel::Request)),
         Masks::Sent => direct_cost(plans, spec),
     }
 }
@@ -304,10 +304,6 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result
     };
     s.deliver(RESPONSE, message)?;
     Ok(share)
-}
-
-fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
-    Ok(product_cost(&*plans.seeded(spec)?, Kernel::Request))
 }
 
 pub(super) fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
