@@ -7,97 +7,56 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use criterion::measurement::{Measurement, ValueFormatter};
-use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, SamplingMode, criterion_group, criterion_main};
 use ndarray::{ArrayD, IxDyn};
 use net::process_cpu_time;
+use protocols::form::Values;
 use protocols::local::Pair;
 use protocols::ops::compare::AtLeast;
 use protocols::ops::fss::ladder::{Ladder, LadderSpec};
 use protocols::ops::fss::table::{CurveSpec, FssTable};
 use protocols::ops::fss::tails::TailedTable;
 use protocols::ops::{CountAtLeast, Evaluate, EvaluateNear, Function};
-use protocols::{Error, FRAC, Lengths, Operation, Options, Session};
+use protocols::{FRAC, Lengths, Operation, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// Entries of a run.
 const COUNT: usize = 1 << 14;
 
-/// Processor time of the process.
-struct Processor;
-
-/// Writes nanoseconds.
-struct Nanoseconds;
-
-impl Measurement for Processor {
-    type Intermediate = Duration;
-    type Value = Duration;
-
-    fn start(&self) -> Duration {
-        process_cpu_time().expect("the system tells")
-    }
-
-    fn end(&self, start: Duration) -> Duration {
-        self.start() - start
-    }
-
-    fn add(&self, a: &Duration, b: &Duration) -> Duration {
-        *a + *b
-    }
-
-    fn zero(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn to_f64(&self, value: &Duration) -> f64 {
-        value.as_nanos() as f64
-    }
-
-    fn formatter(&self) -> &dyn ValueFormatter {
-        &Nanoseconds
-    }
+/// Processor time of `runs` calls of `work`, divided by the `units` that a call makes or spends.
+fn spent(runs: u64, units: usize, mut work: impl FnMut()) -> Duration {
+    let now = || process_cpu_time().expect("the system tells");
+    let start = now();
+    (0..runs).for_each(|_| work());
+    (now() - start).div_f64(units as f64)
 }
 
-impl ValueFormatter for Nanoseconds {
-    fn scale_values(&self, _: f64, _: &mut [f64]) -> &'static str {
-        "ns"
-    }
-
-    fn scale_throughputs(&self, _: f64, throughput: &Throughput, values: &mut [f64]) -> &'static str {
-        let Throughput::Elements(entries) = throughput else { return "ns" };
-        values.iter_mut().for_each(|value| *value /= *entries as f64);
-        "ns an entry"
-    }
-
-    fn scale_for_machines(&self, _: &mut [f64]) -> &'static str {
-        "ns"
-    }
-}
-
-type Group<'c> = BenchmarkGroup<'c, Processor>;
+type Group<'c> = BenchmarkGroup<'c, WallTime>;
 
 /// Times the correlations of `operation` and what spends them, on `x` as the client's share of words. `open` makes
 /// one vector of both parties' results, and `check` says whether it is right.
-fn function<O, T: Send>(
+fn function<O>(
     group: &mut Group<'_>,
     id: impl Display,
     (operation, size, options): (O, O::Size, Options),
     x: &ArrayD<u64>,
-    run: impl Fn(&O, &mut Session, &ArrayD<u64>, &[u64]) -> Result<T, Error> + Sync,
-    check: impl Fn([T; 2]),
+    check: impl Fn([O::Output<Values>; 2]),
 ) where
-    O: Operation + Sync,
+    O: for<'a> Operation<Input<'a, Values> = &'a ArrayD<u64>> + Sync,
+    O::Output<Values>: Send,
 {
     let need = operation.correlations(&size, &options).expect("an operation with keys");
     let mut pair = Pair::new(options).expect("set-up");
     let shares = [x.clone(), ArrayD::zeros(x.raw_dim())];
-    group.throughput(Throughput::Elements(need.units as u64));
     let mut made = None;
     group.bench_function(format!("{id}/made"), |bench| {
-        bench.iter(|| {
-            let run = pair.run(|abb| need.kind.make(abb.session(), need.units, None));
-            made = Some(run.expect("both parties are honest"));
+        bench.iter_custom(|runs| {
+            spent(runs, need.units, || {
+                let run = pair.run(|abb| need.kind.make(abb.session(), need.units, None));
+                made = Some(run.expect("both parties are honest"));
+            })
         });
     });
     // Keys are spent again and again here, on one input. A session spends each once.
@@ -105,14 +64,20 @@ fn function<O, T: Send>(
         pair.run(|abb| need.kind.make(abb.session(), need.units, None)).expect("both parties are honest")
     });
     group.bench_function(format!("{id}/spent"), |bench| {
-        bench.iter(|| {
-            let results = pair.run(|abb| {
-                let own = abb.session().role() as usize;
-                run(&operation, abb.session(), &shares[own], &made[own])
-            });
-            check(results.expect("both parties are honest"));
+        bench.iter_custom(|runs| {
+            spent(runs, need.units, || {
+                let results = pair.run(|abb| {
+                    let own = abb.session().role() as usize;
+                    operation.run(abb.session(), &shares[own], Some(&made[own]))
+                });
+                check(results.expect("both parties are honest"));
+            })
         });
     });
+}
+
+fn two_phases() -> Options {
+    Options { preprocess: true, ..Options::default() }
 }
 
 /// Words below `bound`.
@@ -144,10 +109,7 @@ fn tailed(group: &mut Group<'_>, id: &str, index_bits: u32, cell_bits: u32) {
     // The table's cell but for its first two windows and its last.
     let offset = words((1 << (index_bits + low_bits)) - (3 << low_bits)) + (2 << low_bits);
     let x = offset.mapv(|x| x + middle);
-    let two_phases = Options { preprocess: true, ..Options::default() };
-    let run =
-        |operation: &EvaluateNear, s: &mut Session, x: &ArrayD<u64>, keys: &[u64]| operation.run(s, x, Some(keys));
-    function(group, id, (EvaluateNear { table: &table }, COUNT, two_phases), &x, run, |[client, server]| {
+    function(group, id, (EvaluateNear { table: &table }, COUNT, two_phases()), &x, |[client, server]| {
         let got = opened(&[client.0, server.0], 32);
         near(&got, offset.iter().map(|x| scale * sigmoid(*x as f64 * step)), 2e-4 * scale);
     });
@@ -155,17 +117,15 @@ fn tailed(group: &mut Group<'_>, id: &str, index_bits: u32, cell_bits: u32) {
 
 /// A function without tails; `want` is its value in units of the result.
 fn evaluated(group: &mut Group<'_>, id: &str, function_: &Function, x: &ArrayD<u64>, want: impl Fn(f64) -> f64) {
-    let two_phases = Options { preprocess: true, ..Options::default() };
-    let run = |operation: &Evaluate, s: &mut Session, x: &ArrayD<u64>, keys: &[u64]| operation.run(s, x, Some(keys));
-    let operation = (Evaluate { function: function_ }, vec![COUNT], two_phases);
-    function(group, id, operation, x, run, |results| {
+    let operation = (Evaluate { function: function_ }, vec![COUNT], two_phases());
+    function(group, id, operation, x, |results| {
         let got = opened(&results, function_.out_width());
         let largest = x.iter().map(|x| want(*x as f64).abs()).fold(0.0, f64::max);
         near(&got, x.iter().map(|x| want(*x as f64)), 2e-3 * largest);
     });
 }
 
-fn functions(c: &mut Criterion<Processor>) {
+fn functions(c: &mut Criterion) {
     let mut group = c.benchmark_group("functions");
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
     tailed(&mut group, "GELU", 7, 7);
@@ -184,22 +144,18 @@ fn functions(c: &mut Criterion<Processor>) {
 
     let lengths = Lengths::equal(128, COUNT / 128);
     let x = words(1 << 10);
-    let two_phases = Options { preprocess: true, ..Options::default() };
-    let counts = (CountAtLeast { lengths: &lengths, width: 9 }, (), two_phases);
-    let run =
-        |operation: &CountAtLeast, s: &mut Session, x: &ArrayD<u64>, keys: &[u64]| operation.run(s, x, Some(keys));
-    function(&mut group, "count", counts, &x, run, |results| {
+    let counts = (CountAtLeast { lengths: &lengths, width: 9 }, (), two_phases());
+    function(&mut group, "count", counts, &x, |results| {
         let rows = x.as_slice().expect("in order").chunks(128);
         let want = rows.flat_map(|row| (0..1 << 10).map(move |v| row.iter().filter(|x| **x >= v).count() as f64));
         near(&opened(&results, 9), want, 0.0);
     });
 
     // Keys serve comparisons over slow links.
-    let slow = Options { preprocess: true, link: "wan".parse().expect("a preset"), ..Options::default() };
+    let slow = Options { link: "wan".parse().expect("a preset"), ..two_phases() };
     let x = words(1 << 15);
     let compared = (AtLeast { thresholds: &[-33], width: 15 }, vec![COUNT], slow);
-    let run = |operation: &AtLeast, s: &mut Session, x: &ArrayD<u64>, keys: &[u64]| operation.run(s, x, Some(keys));
-    function(&mut group, "threshold", compared, &x, run, |[client, server]| {
+    function(&mut group, "threshold", compared, &x, |[client, server]| {
         for ((client, server), x) in client.iter().zip(&server).zip(&x) {
             assert_eq!(client ^ server, u8::from((*x << 49) as i64 >> 49 >= -33), "of {x}");
         }
@@ -222,7 +178,6 @@ fn functions(c: &mut Criterion<Processor>) {
 criterion_group! {
     name = benches;
     config = Criterion::default()
-        .with_measurement(Processor)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(2));
     targets = functions

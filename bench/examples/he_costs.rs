@@ -6,7 +6,8 @@
 use bits::cpu::{Cpu, Level, VARIABLE};
 use he::{
     CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind,
-    OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, SeededPlan, Tile, WeightCache, Weights,
+    OlePlan, Packing, ParamSet, PlanOptions, Product, ProductPlan, PublicKey, SecretKey, SeededPlan, WeightCache,
+    Weights,
 };
 use net::process_cpu_time;
 use rand::RngExt;
@@ -39,6 +40,14 @@ fn best<T>(f: impl Fn() -> T) -> (Duration, T) {
     (least, value)
 }
 
+/// The keys of a product.
+fn keys(plan: &ProductPlan) -> Result<(SecretKey, PublicKey, Option<GaloisKeys>), HeError> {
+    let (sk, public) = SecretKey::generate(plan.set(), &mut rand::rng());
+    let message = plan.packed().then(|| GaloisKeys::message(&sk, &mut rand::rng()));
+    let galois = message.map(|message| GaloisKeys::from_bytes(plan.set(), &message)).transpose()?;
+    Ok((sk, public, galois))
+}
+
 /// A product with the times of its parts.
 struct Timed {
     plan: MatmulPlan,
@@ -64,12 +73,7 @@ fn timed(
     let (planning, plan) = best(|| MatmulPlan::with_options(spec, options));
     let plan = plan?;
     let mut rng = rand::rng();
-    let (sk, public) = SecretKey::generate(plan.set(), &mut rng);
-    let galois = if plan.packed() {
-        Some(GaloisKeys::from_bytes(plan.set(), &GaloisKeys::message(&sk, &mut rng))?)
-    } else {
-        None
-    };
+    let (sk, public, galois) = keys(&plan)?;
     let keys = EvaluationKeys { public: &public, galois: galois.as_ref() };
     let x: Vec<u64> = (0..batch * m * k).map(|_| rng.random()).collect();
     let w: Vec<u64> =
@@ -130,20 +134,15 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let w: Vec<i32> = (0..k * n).map(|_| rand::rng().random::<i32>() >> 12 | 1).collect();
     let weights = Weights::I32(&w);
     let x: Vec<u64> = (0..m * k).map(|_| rand::rng().random()).collect();
-    let keys = |set: ParamSet, packed: bool| -> Result<_, HeError> {
-        let (sk, public) = SecretKey::generate(set, &mut rand::rng());
-        let message = packed.then(|| GaloisKeys::message(&sk, &mut rand::rng()));
-        let galois = message.map(|message| GaloisKeys::from_bytes(set, &message)).transpose()?;
-        Ok((sk, public, galois))
-    };
-    let line = |name, set, tile: Tile, bytes: (usize, usize), times: [Duration; 3]| {
+    let line = |name, plan: &ProductPlan, bytes: [usize; 2], times: [Duration; 3]| {
         let [first, second, third] = times.map(|time| time.as_secs_f64() * 1e3);
+        let (set, tile) = (plan.set(), plan.tile());
         let tile = format!("{:?}", (tile.rows, tile.inner, tile.cols, tile.run));
         let name = format!("{name} {m}x{k}x{n}");
-        println!("{name:24} {set:?} {tile:16} {:9} {:9} {first:8.2} {second:8.2} {third:8.2}", bytes.0, bytes.1);
+        println!("{name:24} {set:?} {tile:16} {:9} {:9} {first:8.2} {second:8.2} {third:8.2}", bytes[0], bytes[1]);
     };
     let plan = MatmulPlan::with_options(spec, options)?;
-    let (sk, public, galois) = keys(plan.set(), plan.packed())?;
+    let (sk, public, galois) = keys(&plan)?;
     let keyring = EvaluationKeys { public: &public, galois: galois.as_ref() };
     let (first, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
@@ -151,9 +150,9 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let download = result?.message;
     let (third, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
-    line("direct", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
+    line("direct", &plan, [upload.len(), download.len()], [first, second, third]);
     let plan = SeededPlan::with_options(spec, options)?;
-    let (sk, public, galois) = keys(plan.set(), plan.packed())?;
+    let (sk, public, galois) = keys(&plan)?;
     let keyring = EvaluationKeys { public: &public, galois: galois.as_ref() };
     let (first, request) = best(|| plan.request(&sk, &mut rand::rng()));
     let upload = request?.message;
@@ -161,7 +160,7 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let download = result?.message;
     let (third, opened) = best(|| plan.finish(&sk, &download));
     opened?;
-    line("seeded", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
+    line("seeded", &plan, [upload.len(), download.len()], [first, second, third]);
     Ok(())
 }
 

@@ -65,7 +65,8 @@ fn run(encrypted: bool, len: usize, count: usize, reply: usize) -> Result<(f64, 
 fn main() -> Result<(), NetError> {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown processor");
-    println!("{}, {} cores; medians of {RUNS} runs", model.trim_start_matches(['\t', ':', ' ']), num_cpus());
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    println!("{}, {cores} cores; medians of {RUNS} runs", model.trim_start_matches(['\t', ':', ' ']));
     println!("{:36}{:>12}{:>12}{:>14}{:>14}", "messages", "tcp ms", "tls ms", "tcp CPU ms", "tls CPU ms");
     // 256 MB in one direction; a decoded token of GPT-2 small, 8 MB in 600 flows; short questions and answers.
     for (name, len, count, reply) in [
@@ -93,8 +94,4 @@ fn median(samples: Vec<(f64, f64)>) -> (f64, f64) {
         1e3 * column[column.len() / 2]
     };
     (middle(samples.iter().map(|s| s.0).collect()), middle(samples.iter().map(|s| s.1).collect()))
-}
-
-fn num_cpus() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
 }

@@ -5,6 +5,8 @@
 pub mod cpu;
 mod error;
 mod packed;
+#[cfg(feature = "probe")]
+pub mod probe;
 mod stream;
 mod vector;
 mod word;

@@ -117,12 +117,6 @@ impl Modulus {
         self.sub(self.reduce(x as u64), wrap)
     }
 
-    /// [`Self::reduce_signed`] of every entry, then zeros.
-    pub(crate) fn reduce_all(&self, out: &mut [u64], signed: &[i64]) {
-        out.iter_mut().zip(signed).for_each(|(x, &s)| *x = self.reduce_signed(s));
-        out[signed.len()..].fill(0);
-    }
-
     /// `(-p, p) -> [0, p)`, without a branch on the sign.
     #[inline(always)]
     pub(crate) fn lift_small(&self, x: i64) -> u64 {

@@ -100,7 +100,7 @@ impl Params {
             if bits < l.modulus().bits() {
                 l.ntt().fwd_signed(x, signed);
             } else {
-                l.modulus().reduce_all(x, signed);
+                x.iter_mut().zip(signed).for_each(|(x, &s)| *x = l.modulus().reduce_signed(s));
                 l.ntt().fwd(x);
             }
         });

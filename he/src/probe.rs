@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::hint::black_box;
 
+use bits::probe::{Probe, shared, words};
 use rand::rngs::StdRng;
 use rand::{SeedableRng, TryCryptoRng, TryRng};
 
@@ -14,20 +15,6 @@ use crate::ole::{OleKind, OlePlan, probe_rounding};
 use crate::params::round_torus;
 use crate::sampling::{Expander, Label};
 use crate::{ParamSet, PublicKey, SecretKey};
-
-/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
-/// secret.
-pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
-
-/// A computation.
-pub struct Probe {
-    /// Name of the computation and of its kernels.
-    pub name: String,
-    /// Bytes of its secret.
-    pub secret_bytes: usize,
-    /// Makes it ready.
-    pub prepare: Prepare,
-}
 
 /// Every computation; transforms with every backend of this processor.
 pub fn probes() -> Vec<Probe> {
@@ -47,19 +34,8 @@ struct Probes(Vec<Probe>);
 
 impl Probes {
     fn add<F: FnMut() + 'static>(&mut self, name: &str, secret_bytes: usize, prepare: impl Fn(&[u8]) -> F + 'static) {
-        let prepare: Prepare = Box::new(move |secret| Box::new(prepare(secret)));
-        self.0.push(Probe { name: format!("he: {name}"), secret_bytes, prepare });
+        self.0.push(Probe::new(format!("he: {name}"), secret_bytes, prepare));
     }
-}
-
-/// A value that computations share. It is leaked: the process ends with them.
-fn shared<T>(x: T) -> &'static T {
-    Box::leak(Box::new(x))
-}
-
-/// Whole words of a secret.
-fn words(secret: &[u8]) -> Vec<u64> {
-    secret.as_chunks::<8>().0.iter().map(|&bytes| u64::from_le_bytes(bytes)).collect()
 }
 
 /// Residues below p: words without their upper bits.

@@ -8,7 +8,7 @@ use crate::checkpoint::TensorSpec;
 use crate::config::{ConfigError, Keys, foreign, unsupported};
 use crate::families::{Family, families};
 use crate::hints;
-use crate::style::{Norm, Style};
+use crate::style::Style;
 
 /// Makes one type of the configurations of all families.
 macro_rules! specs {
@@ -165,17 +165,6 @@ impl ModelSpec {
         let Style { heads, max_positions, windows, score_cap, .. } = self.style();
         let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
         Layers { heads, windows, soft_cap: score_cap }
-    }
-
-    /// The soft cap c of logits, if they have one: they are c tanh(x / c). The client applies it to the logits that
-    /// it learns.
-    pub fn logit_cap(&self) -> Option<f32> {
-        self.style().logit_cap
-    }
-
-    /// A norm publishes this for a gain of 1.
-    pub(crate) fn unit_gain(&self) -> f32 {
-        if self.style().norm == Norm::RmsLessOne { 0.0 } else { 1.0 }
     }
 
     /// Names and shapes of the tensors that a checkpoint must hold.

@@ -36,7 +36,7 @@ pub(crate) struct Style {
     pub(crate) windows: Vec<Option<usize>>,
     /// The soft cap of scores, if they have one.
     pub(crate) score_cap: Option<f32>,
-    /// The soft cap of logits, if they have one.
+    /// The soft cap c of logits, if they have one: they are c tanh(x / c).
     pub(crate) logit_cap: Option<f32>,
     pub(crate) mlp: Mlp,
     pub(crate) activation: Activation,

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::store::{DType, write_shards};
+use crate::style::Norm;
 use crate::{Error, ModelSpec, TensorSpec};
 
 /// Random numbers of one seed: pieces of a tensor are drawn side by side.
@@ -58,9 +59,11 @@ pub fn synthesize(
     config.write_all(&text).map_err(failed)?;
     let residual = SPREAD / (2.0 * spec.layers() as f32).sqrt();
     let mut rng = StdRng::seed_from_u64(seed);
+    // What a norm publishes for a gain of 1.
+    let unit_gain = if spec.style().norm == Norm::RmsLessOne { 0.0 } else { 1.0 };
     write_shards(dir, &spec.tensors(), dtype, shard_bytes, |tensor, values| {
         let len = tensor.shape.iter().product();
-        match initial(tensor, residual, spec.unit_gain()) {
+        match initial(tensor, residual, unit_gain) {
             Initial::All(value) => values.resize(len, value),
             Initial::Normal(spread) => {
                 values.resize(len, 0.0);
@@ -97,15 +100,9 @@ fn initial(tensor: &TensorSpec, residual: f32, unit_gain: f32) -> Initial {
 fn normals(seed: u64, spread: f32, out: &mut [f32]) {
     let mut rng = StdRng::seed_from_u64(seed);
     for pair in out.chunks_mut(2) {
-        let (a, b) = normal_pair(&mut rng);
-        pair.iter_mut().zip([a, b]).for_each(|(out, x)| *out = x * spread);
+        // Two independent ones (Box and Muller, 1958). 1 - u lies in (0, 1], where the logarithm is finite.
+        let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
+        let (sin, cos) = (std::f32::consts::TAU * rng.random::<f32>()).sin_cos();
+        pair.iter_mut().zip([radius * cos, radius * sin]).for_each(|(out, x)| *out = x * spread);
     }
-}
-
-/// Two independent standard normal numbers (Box and Muller, 1958).
-fn normal_pair(rng: &mut StdRng) -> (f32, f32) {
-    // 1 - u lies in (0, 1], where the logarithm is finite.
-    let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
-    let (sin, cos) = (std::f32::consts::TAU * rng.random::<f32>()).sin_cos();
-    (radius * cos, radius * sin)
 }

@@ -116,17 +116,12 @@ impl<E: Engine> Part<E> {
         }
     }
 
-    /// Replaces the rows that are kept.
-    pub(crate) fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
+    /// Replaces the rows that are kept. The row `merged`, if there is one, stands for several tokens.
+    pub(crate) fn replace(&mut self, keys: E::Tensor, values: E::Tensor, merged: Option<Merged>) {
         assert_eq!(keys.shape(), values.shape());
         self.kv = Some((keys, values));
         self.operands = Operands::new(self.operands.layer, self.operands.part, self.operands.generation + 1);
-        self.merged = None;
-    }
-
-    /// Says that a row stands for several tokens, until the rows are replaced.
-    pub(crate) fn merge(&mut self, merged: Merged) {
-        self.merged = Some(merged);
+        self.merged = merged;
     }
 
     /// The row that stands for several tokens, if there is one.
@@ -153,19 +148,15 @@ impl<E: Engine> Part<E> {
         &self.kv.as_ref().expect("a store is read after its first tokens").1
     }
 
-    /// The right operand of scores.
+    /// The right operand of scores: keys by head and transposed, (heads, head_dim, rows).
     pub(crate) fn cached_keys(&mut self) -> CachedMatrix<'_, E> {
-        CachedMatrix { tensor: self.keys_by_head(), operand: &mut self.operands.keys }
+        let tensor = by_head(self.keys(), self.heads.len(), self.shape.head_dim).permute(&[0, 2, 1]);
+        CachedMatrix { tensor, operand: &mut self.operands.keys }
     }
 
     /// The right operand of mixes.
     pub(crate) fn cached_values(&mut self) -> CachedMatrix<'_, E> {
         CachedMatrix { tensor: self.values_by_head(), operand: &mut self.operands.values }
-    }
-
-    /// Keys by head and transposed, (heads, head_dim, rows).
-    pub fn keys_by_head(&self) -> E::Tensor {
-        by_head(self.keys(), self.heads.len(), self.shape.head_dim).permute(&[0, 2, 1])
     }
 
     /// Values by head, (heads, rows, head_dim).

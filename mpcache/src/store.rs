@@ -117,7 +117,7 @@ impl<E: Engine> Store<E> {
     /// Replaces the rows that are kept, for policies that evict; [`Store::seen`] stays. Such a policy also says which
     /// rows it kept, see [`Store::record_kept`].
     pub fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
-        self.whole_mut().replace(keys, values);
+        self.whole_mut().replace(keys, values, None);
     }
 
     /// Leaves the rows `rows` of the part `part`, and no others, for policies that evict by a public rule. Says which
@@ -125,16 +125,14 @@ impl<E: Engine> Store<E> {
     pub fn keep_rows(&mut self, part: usize, rows: &[usize]) {
         let of = &mut self.parts[part];
         let (keys, values) = (take(of.keys(), 0, rows), take(of.values(), 0, rows));
-        of.replace(keys, values);
+        of.replace(keys, values, None);
         self.record_kept_by(part, rows);
     }
 
     /// Leaves the rows `keys` and `values` in the part `part`, (rows, its kv_heads * head_dim), of which the row
     /// `merged` stands for several tokens. Such a policy also says which rows it kept, see [`Store::record_kept_by`].
     pub fn replace_merged(&mut self, part: usize, keys: E::Tensor, values: E::Tensor, merged: Merged) {
-        let of = &mut self.parts[part];
-        of.replace(keys, values);
-        of.merge(merged);
+        self.parts[part].replace(keys, values, Some(merged));
     }
 
     /// Whether so many tokens have come after the prompt.

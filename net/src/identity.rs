@@ -105,11 +105,6 @@ impl PublicKey {
         PublicKey(bytes)
     }
 
-    /// The key as RFC 8032 encodes it.
-    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
-        &self.0
-    }
-
     /// Reads a `SubjectPublicKeyInfo`; `None` unless it is an Ed25519 key in the one encoding that DER allows.
     pub(crate) fn from_spki(spki: &[u8]) -> Option<Self> {
         let key = spki.strip_prefix(SPKI_PREFIX.as_slice())?;

@@ -88,13 +88,8 @@ impl Traffic {
 
     /// Adds `other` to this account.
     pub fn add(&mut self, other: &Traffic) {
-        self.bytes_client_to_server += other.bytes_client_to_server;
-        self.bytes_server_to_client += other.bytes_server_to_client;
-        self.messages += other.messages;
-        self.flows += other.flows;
-        self.time += other.time;
-        self.cpu += other.cpu;
-        self.peer_cpu += other.peer_cpu;
+        let (now, other) = (self.quantities(), other.quantities());
+        *self = Traffic::of(std::array::from_fn(|quantity| now[quantity] + other[quantity]));
     }
 
     /// Everything added since the earlier state `before`.

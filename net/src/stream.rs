@@ -112,14 +112,16 @@ impl Wire {
         (&self.socket).write_all(bytes)
     }
 
-    /// Encrypts `piece`, and whatever else TLS has to say, into `records`.
+    /// Writes `piece` encrypted, and whatever else TLS has to say, by way of `records`.
     fn encrypt(&self, tls: &Mutex<Connection>, piece: &[u8], records: &mut Vec<u8>) -> io::Result<()> {
+        records.clear();
         let mut tls = lock(tls);
         tls.writer().write_all(piece)?;
         while tls.wants_write() {
             tls.write_tls(records)?;
         }
-        Ok(())
+        drop(tls);
+        self.write(records)
     }
 
     /// Writes `bytes`, of the outbox, in pieces.
@@ -129,11 +131,7 @@ impl Wire {
         for piece in bytes.chunks(PIECE_BYTES) {
             match &self.tls {
                 None => self.write(piece)?,
-                Some(tls) => {
-                    records.clear();
-                    self.encrypt(tls, piece, records)?;
-                    self.write(records)?;
-                }
+                Some(tls) => self.encrypt(tls, piece, records)?,
             }
             // The last piece is noted below, so a small message costs one lock.
             if noted + piece.len() < len {
@@ -164,9 +162,7 @@ impl Wire {
     fn farewell(&self, records: &mut Vec<u8>) -> io::Result<()> {
         if let Some(tls) = &self.tls {
             lock(tls).send_close_notify();
-            records.clear();
             self.encrypt(tls, &[], records)?;
-            self.write(records)?;
         }
         Ok(())
     }
@@ -188,9 +184,7 @@ impl Wire {
                 None if closing => return self.farewell(&mut records),
                 None => {
                     if let Some(tls) = &self.tls {
-                        records.clear();
                         self.encrypt(tls, &[], &mut records)?;
-                        self.write(&records)?;
                     }
                 }
             }

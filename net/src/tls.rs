@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::aws_lc_rs::{self, kx_group};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
@@ -261,11 +261,12 @@ fn verify(
         return Err(CertificateError::BadSignature.into());
     }
     let key = SubjectPublicKeyInfoDer::from(certificate.as_ref());
-    verify_tls13_signature_with_raw_key(message, &key, signed, &algorithms())
-}
-
-fn algorithms() -> WebPkiSupportedAlgorithms {
-    aws_lc_rs::default_provider().signature_verification_algorithms
+    verify_tls13_signature_with_raw_key(
+        message,
+        &key,
+        signed,
+        &aws_lc_rs::default_provider().signature_verification_algorithms,
+    )
 }
 
 /// The half of a verifier that both have: raw keys of Ed25519, which signatures of TLS 1.3 prove.

@@ -77,23 +77,24 @@ impl CrHash {
     pub(crate) fn tree_key(&self, index: u64) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(b"tree").update(&index.to_le_bytes());
-        let mut key = [0; 16];
-        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        key
+        first_half(hasher.finalize())
     }
 
     /// The key of the place `at`.
     fn key(&self, at: Place) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&at.run.to_le_bytes()).update(&at.number.to_le_bytes()).update(&at.part.to_le_bytes());
-        let mut key = [0; 16];
-        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        key
+        first_half(hasher.finalize())
     }
 
     fn permutation(&self, at: Place) -> Permutation {
         Permutation::new(self.simd, Block::from_bytes(self.key(at)))
     }
+}
+
+/// A key of AES from a hash.
+pub(crate) fn first_half(hash: blake3::Hash) -> [u8; 16] {
+    hash.as_bytes().as_chunks().0[0]
 }
 
 /// The pads hashed under one key: part `part` of the pads of the OTs `number * run .. (number + 1) * run`.

@@ -568,21 +568,3 @@ impl PlacedWords {
         Ok(())
     }
 }
-
-impl std::fmt::Debug for HiddenIndices {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HiddenIndices({} of {} bits)", self.count, self.places())
-    }
-}
-
-impl std::fmt::Debug for UnitVectors {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "UnitVectors({:?}, step {})", self.places, self.step)
-    }
-}
-
-impl std::fmt::Debug for PlacedWords {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PlacedWords({:?}, step {})", self.places, self.step)
-    }
-}

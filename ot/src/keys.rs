@@ -59,12 +59,6 @@ impl ChosenKeys {
         ChosenKeys { blocks, choices, hash, first }
     }
 
-    pub(crate) fn with_choices(mut self, choices: Bits) -> Self {
-        debug_assert_eq!(self.blocks.len(), choices.len());
-        self.choices = choices;
-        self
-    }
-
     /// Number of OTs.
     pub fn len(&self) -> usize {
         self.blocks.len()

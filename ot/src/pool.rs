@@ -1,7 +1,7 @@
 //! Pools of correlated OTs, refilled on demand, and the derandomisation that gives them chosen bits.
 
 use net::Channel;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::hash::CrHash;
 use crate::keys::{ChosenKeys, SenderKeys};
@@ -126,7 +126,9 @@ macro_rules! pool_methods {
 }
 
 /// The sender's half of one direction.
+#[derive(ZeroizeOnDrop)]
 pub struct OtSender {
+    #[zeroize(skip)]
     pool: Pool,
     delta: Block,
 }
@@ -167,12 +169,6 @@ impl std::fmt::Debug for OtSender {
     }
 }
 
-impl Drop for OtSender {
-    fn drop(&mut self) {
-        self.delta.zeroize();
-    }
-}
-
 /// The receiver's half of one direction.
 pub struct OtReceiver {
     pool: Pool,
@@ -189,10 +185,10 @@ impl OtReceiver {
     /// Consumes one OT per bit of `choices`. Returns the message for [`OtSender::accept`], `ceil(n / 8)` bytes, and
     /// the keys of the chosen messages. Errors: the pool is short.
     pub fn choose(&mut self, choices: &Bits) -> Result<(Vec<u8>, ChosenKeys), OtError> {
-        let (random, keys) = self.random(choices.len())?;
-        let mut corrections = random;
+        let (mut corrections, mut keys) = self.random(choices.len())?;
         corrections.xor_assign(choices);
-        Ok((corrections.to_bytes(), keys.with_choices(choices.clone())))
+        keys.choices = choices.clone();
+        Ok((corrections.to_bytes(), keys))
     }
 
     /// Consumes `n` OTs and takes their random choice bits as they are; needs no message. Errors: the pool is short.

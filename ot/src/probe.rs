@@ -3,6 +3,7 @@
 
 use std::hint::black_box;
 
+use bits::probe::{Probe, shared, words};
 use net::Role;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -15,20 +16,6 @@ use crate::hash::CrHash;
 use crate::kernels::{BATCH, LeafRows, Permutation, Simd, TABLE, all, transpose};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
 use crate::{Bits, Block, ChosenKeys, CotShape, Kernels, LookupShape, SenderKeys, SoftSpoken};
-
-/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
-/// secret.
-pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
-
-/// A computation.
-pub struct Probe {
-    /// Name of the computation and of its kernels.
-    pub name: String,
-    /// Bytes of its secret.
-    pub secret_bytes: usize,
-    /// Makes it ready.
-    pub prepare: Prepare,
-}
 
 /// Every computation with every set of kernels of this processor.
 pub fn probes() -> Vec<Probe> {
@@ -53,15 +40,8 @@ struct Probes {
 
 impl Probes {
     fn add<F: FnMut() + 'static>(&mut self, name: &str, secret_bytes: usize, prepare: impl Fn(&[u8]) -> F + 'static) {
-        let name = format!("ot: {name}{}", self.kernels);
-        let prepare: Prepare = Box::new(move |secret| Box::new(prepare(secret)));
-        self.all.push(Probe { name, secret_bytes, prepare });
+        self.all.push(Probe::new(format!("ot: {name}{}", self.kernels), secret_bytes, prepare));
     }
-}
-
-/// A value that computations share. It is leaked: the process ends with them.
-fn shared<T>(x: T) -> &'static T {
-    Box::leak(Box::new(x))
 }
 
 /// An inner loop, to be timed.
@@ -136,11 +116,6 @@ const KEYS: usize = crate::dpf::GROUP;
 /// Whole blocks of a secret.
 fn blocks(secret: &[u8]) -> Vec<Block> {
     secret.as_chunks::<16>().0.iter().map(|&bytes| Block::from_bytes(bytes)).collect()
-}
-
-/// Whole words of a secret.
-fn words(secret: &[u8]) -> Vec<u64> {
-    secret.as_chunks::<8>().0.iter().map(|&bytes| u64::from_le_bytes(bytes)).collect()
 }
 
 /// A Delta: lowest bit 1.

@@ -17,6 +17,7 @@
 
 use net::{Channel, HEADER_BYTES};
 use rayon::prelude::*;
+use zeroize::ZeroizeOnDrop;
 
 use crate::base::COUNT;
 use crate::kernels::{BATCH, Prgs, Shape, Simd, TILES};
@@ -149,7 +150,9 @@ impl CotSource for SoftSpokenReceiver {
 }
 
 /// The sender's half: knows all leaves but those at `Delta`.
+#[derive(ZeroizeOnDrop)]
 pub(crate) struct SoftSpokenSender {
+    #[zeroize(skip)]
     leaves: Leaves,
     delta: Block,
 }
@@ -169,12 +172,6 @@ impl SoftSpokenSender {
             leaves.prgs.send_batch(&leaves.shape, first, delta, rows, message);
         });
         Ok(())
-    }
-}
-
-impl Drop for SoftSpokenSender {
-    fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.delta);
     }
 }
 

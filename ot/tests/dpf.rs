@@ -1,11 +1,12 @@
 //! Distributed point functions: keys made by both parties' messages, every leaf against the definition.
 
+use crate::index::{dealt_beside, run_unit};
 use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use waggle_ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, Room, level_bytes};
 use waggle_ot::index::HiddenIndices;
-use waggle_ot::{ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
+use waggle_ot::{ChosenKeys, SenderKeys};
 
 /// One party's hidden indices and the OTs of the first levels.
 struct Party {
@@ -15,31 +16,17 @@ struct Party {
 
 /// `count` indices of `per` bits for the client and the server, and OTs of the first levels, by the dealer.
 fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Party; 2] {
-    let (n, ots, seed) = (count * per, shape.top_ots(), rng.next_u64());
+    let ots = shape.top_ots();
     let weights: Vec<u32> = (0..per as u32).rev().collect();
-    let (mut c, mut s) = crate::common::channels();
-    let deal = |role, channel: &mut net::Channel| {
-        let (mut sender, mut receiver): (OtSender, OtReceiver) = dealer::setup(role, seed);
-        sender.ensure(channel, n + count * ots).unwrap();
-        receiver.ensure(channel, n + count * ots).unwrap();
-        let keys = (sender.random(n).unwrap(), receiver.random(n).unwrap().1);
-        (HiddenIndices::new(role, &weights, keys).unwrap(), sender, receiver)
-    };
-    let mut parties = [deal(Role::Client, &mut c), deal(Role::Server, &mut s)];
-    let mut units = parties.each_mut().map(|(indices, ..)| indices.unit(0..shape.top() as usize));
-    while !units[0].is_done() {
-        let messages: [Vec<u8>; 2] = std::array::from_fn(|i| {
-            let mut message = Vec::new();
-            units[i].offer(&parties[i].0, &mut message);
-            message
-        });
-        (0..2).for_each(|i| units[i].accept(&parties[i].0, &messages[1 - i]).unwrap());
-    }
-    let chosen = [0, 1].map(|i| parties[i].2.choose(&units[i].rows(1..1 << shape.top())).unwrap());
+    let (mut indices, mut pools) = dealt_beside(&weights, count, count * ots, rng);
+    let units = indices.each_mut().map(|indices| indices.unit(0..shape.top() as usize));
+    let units = run_unit(&indices, units, count);
+    let chosen = [0, 1].map(|i| pools[i].1.choose(&units[i].rows(1..1 << shape.top())).unwrap());
     let messages = chosen.each_ref().map(|(message, _)| message.clone());
     let mut chosen = chosen.into_iter();
-    let mut theirs = messages.into_iter().rev();
-    parties.map(|(indices, mut sender, _)| {
+    let (mut theirs, mut pools) = (messages.into_iter().rev(), pools.into_iter());
+    indices.map(|indices| {
+        let mut sender = pools.next().unwrap().0;
         let sender = sender.accept(count * ots, &theirs.next().unwrap()).unwrap();
         Party { indices, top: (sender, chosen.next().unwrap().1) }
     })

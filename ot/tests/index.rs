@@ -1,29 +1,41 @@
 //! Hidden indices: vectors and shares made by both parties' messages, against the indices.
 
+use std::ops::Range;
+
 use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use waggle_ot::dealer;
 use waggle_ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
+use waggle_ot::{OtReceiver, OtSender, dealer};
 
-/// `count` indices of the client and of the server.
-fn dealt(weights: &[u32], count: usize, rng: &mut StdRng) -> [HiddenIndices; 2] {
+/// `count` indices of the client and of the server, and what deals them `more` OTs in either direction.
+pub(crate) fn dealt_beside(
+    weights: &[u32],
+    count: usize,
+    more: usize,
+    rng: &mut StdRng,
+) -> ([HiddenIndices; 2], [(OtSender, OtReceiver); 2]) {
     let (n, seed) = (count * weights.len(), rng.next_u64());
     let (mut c, mut s) = crate::common::channels();
-    [(Role::Client, &mut c), (Role::Server, &mut s)].map(|(role, channel)| {
+    let [client, server] = [(Role::Client, &mut c), (Role::Server, &mut s)].map(|(role, channel)| {
         let (mut sender, mut receiver) = dealer::setup(role, seed);
-        sender.ensure(channel, n).unwrap();
-        receiver.ensure(channel, n).unwrap();
+        sender.ensure(channel, n + more).unwrap();
+        receiver.ensure(channel, n + more).unwrap();
         let keys = (sender.random(n).unwrap(), receiver.random(n).unwrap().1);
-        HiddenIndices::new(role, weights, keys).unwrap()
-    })
+        (HiddenIndices::new(role, weights, keys).unwrap(), (sender, receiver))
+    });
+    ([client.0, server.0], [client.1, server.1])
+}
+
+fn dealt(weights: &[u32], count: usize, rng: &mut StdRng) -> [HiddenIndices; 2] {
+    dealt_beside(weights, count, 0, rng).0
 }
 
 fn mask(width: u32) -> u64 {
     if width == 0 { 0 } else { u64::MAX >> (64 - width) }
 }
 
-fn run_unit(indices: &[HiddenIndices; 2], mut units: [UnitVectors; 2], count: usize) -> [UnitVectors; 2] {
+pub(crate) fn run_unit(indices: &[HiddenIndices; 2], mut units: [UnitVectors; 2], count: usize) -> [UnitVectors; 2] {
     let mut step = 0;
     while !units[0].is_done() {
         let messages: [Vec<u8>; 2] = std::array::from_fn(|i| {
@@ -59,6 +71,35 @@ fn run_words(
     words.map(PlacedWords::into_words)
 }
 
+/// The number that the bits of some places of `index` spell, the first the highest.
+fn spelt(index: u64, weights: &[u32], places: Range<usize>) -> usize {
+    places.fold(0, |n, place| n << 1 | (index >> weights[place] & 1) as usize)
+}
+
+/// Places `per` random words of `width` bits by the bits `range` of `count` indices.
+fn check_placed(
+    indices: &mut [HiddenIndices; 2],
+    weights: &[u32],
+    range: Range<usize>,
+    count: usize,
+    (per, width): (usize, u32),
+    rng: &mut StdRng,
+) {
+    let shares = indices.each_ref().map(HiddenIndices::shares);
+    let words: [Vec<u64>; 2] =
+        std::array::from_fn(|_| (0..count * per).map(|_| rng.next_u64() & mask(width)).collect());
+    let mut own = words.clone().into_iter();
+    let placed = indices.each_mut().map(|indices| indices.place(range.clone(), own.next().unwrap(), width));
+    let placed = run_words(indices, placed, [count, per], width);
+    assert_eq!(placed[0].len(), (count * per) << range.len());
+    for (at, (a, b)) in placed[0].iter().zip(&placed[1]).enumerate() {
+        let (i, place) = (at / (per << range.len()), at % (per << range.len()));
+        let sum = words[0][i * per + place % per].wrapping_add(words[1][i * per + place % per]);
+        let here = place / per == spelt(shares[0][i] ^ shares[1][i], weights, range.clone());
+        assert_eq!(a.wrapping_add(*b) & mask(width), if here { sum & mask(width) } else { 0 });
+    }
+}
+
 #[test]
 fn shares_and_vectors_are_those_of_the_index() {
     let mut rng = StdRng::seed_from_u64(7);
@@ -78,10 +119,6 @@ fn shares_and_vectors_are_those_of_the_index() {
             let index = |i: usize| shares[0][i] ^ shares[1][i];
             let sums: Vec<u64> = indices[0].sums().zip(indices[1].sums()).map(|(a, b)| a.wrapping_add(b)).collect();
             (0..count).for_each(|i| assert_eq!(sums[i] & mask(places as u32), index(i)));
-            // The number that the bits of some places spell, the first the highest.
-            let spelt = |i: usize, places: std::ops::Range<usize>| {
-                places.fold(0usize, |n, place| n << 1 | (index(i) >> weights[place] & 1) as usize)
-            };
             for range in [0..first, first + between..places].into_iter().filter(|range| !range.is_empty()) {
                 let units = indices.each_mut().map(|indices| indices.unit(range.clone()));
                 let units = run_unit(&indices, units, count);
@@ -93,7 +130,7 @@ fn shares_and_vectors_are_those_of_the_index() {
                 let rows = units.each_ref().map(|unit| unit.rows(0..1 << range.len()));
                 for i in 0..count {
                     for entry in 0..1 << range.len() {
-                        let want = u64::from(entry == spelt(i, range.clone()));
+                        let want = u64::from(entry == spelt(index(i), &weights, range.clone()));
                         assert_eq!(bit(i, entry), want, "{count} indices, {range:?}");
                         let (start, len) = (i / 64 * 64, (count - i / 64 * 64).min(64));
                         let at = (start << range.len()) + entry * len + i - start;
@@ -101,21 +138,8 @@ fn shares_and_vectors_are_those_of_the_index() {
                     }
                 }
             }
-            for (per, width) in [(1, 64), (3, 32), (5, 41), (0, 9)].into_iter().take(if between > 0 { 1 } else { 0 })
-            {
-                let range = first..first + between;
-                let words: [Vec<u64>; 2] =
-                    std::array::from_fn(|_| (0..count * per).map(|_| rng.next_u64() & mask(width)).collect());
-                let mut own = words.clone().into_iter();
-                let placed =
-                    indices.each_mut().map(|indices| indices.place(range.clone(), own.next().unwrap(), width));
-                let placed = run_words(&indices, placed, [count, per], width);
-                for (at, (a, b)) in placed[0].iter().zip(&placed[1]).enumerate() {
-                    let (i, place) = (at / (per << between), at % (per << between));
-                    let sum = words[0][i * per + place % per].wrapping_add(words[1][i * per + place % per]);
-                    let want = if place / per == spelt(i, range.clone()) { sum & mask(width) } else { 0 };
-                    assert_eq!(a.wrapping_add(*b) & mask(width), want);
-                }
+            if between > 0 {
+                check_placed(&mut indices, &weights, first..first + between, count, (1, 64), &mut rng);
             }
         }
     }
@@ -124,22 +148,9 @@ fn shares_and_vectors_are_those_of_the_index() {
 #[test]
 fn words_of_every_size_are_placed() {
     let mut rng = StdRng::seed_from_u64(8);
-    for (per, width) in [(1, 1), (1, 64), (2, 64), (3, 32), (5, 41), (11, 56), (0, 9)] {
-        let (count, bits) = (70, 3);
-        let mut indices = dealt(&[2, 1, 0], count, &mut rng);
-        let shares = indices.each_ref().map(HiddenIndices::shares);
-        let words: [Vec<u64>; 2] =
-            std::array::from_fn(|_| (0..count * per).map(|_| rng.next_u64() & mask(width)).collect());
-        let mut own = words.clone().into_iter();
-        let placed = indices.each_mut().map(|indices| indices.place(0..bits, own.next().unwrap(), width));
-        let placed = run_words(&indices, placed, [count, per], width);
-        assert_eq!(placed[0].len(), (count * per) << bits);
-        for (at, (a, b)) in placed[0].iter().zip(&placed[1]).enumerate() {
-            let (i, place) = (at / (per << bits), at % (per << bits));
-            let sum = words[0][i * per + place % per].wrapping_add(words[1][i * per + place % per]);
-            let here = (place / per) as u64 == shares[0][i] ^ shares[1][i];
-            assert_eq!(a.wrapping_add(*b) & mask(width), if here { sum & mask(width) } else { 0 });
-        }
+    for size in [(1, 1), (1, 64), (2, 64), (3, 32), (5, 41), (11, 56), (0, 9)] {
+        let mut indices = dealt(&[2, 1, 0], 70, &mut rng);
+        check_placed(&mut indices, &[2, 1, 0], 0..3, 70, size, &mut rng);
     }
 }
 

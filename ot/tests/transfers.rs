@@ -49,15 +49,23 @@ fn check_correlation(
     }
 }
 
+fn coins(count: usize, rng: &mut StdRng) -> Bits {
+    Bits::from_fn(count, |_| rng.next_u32() & 1 == 1)
+}
+
+/// Few of every width, and many, which take many tasks.
 #[test]
 fn correlated_transfers_of_every_width() {
     let mut rng = StdRng::seed_from_u64(1);
-    for w in 1..=64 {
-        for (count, slots) in [(1, 1), (37, 1), (300, 1), (9, 5), (3, 200)] {
-            let choices = Bits::from_fn(count, |_| rng.next_u32() & 1 == 1);
-            let corr: Vec<u64> = (0..count * slots).map(|_| rng.next_u64()).collect();
-            check_correlation(&mut dealt(count), count, slots, &[w], &choices, &corr);
-        }
+    let widths: Vec<[u32; 1]> = (1..=64).map(|w| [w]).collect();
+    let sizes = [(1, 1), (37, 1), (300, 1), (9, 5), (3, 200)];
+    let small = widths.iter().flat_map(|w| sizes.map(|(count, slots)| (count, slots, &w[..])));
+    for (count, slots, widths) in
+        small.chain([(50_001, 1, &[40, 3][..]), (700, 130, &[17]), (10_000, 3, &[8, 7, 6, 5])])
+    {
+        let choices = coins(count, &mut rng);
+        let corr: Vec<u64> = (0..count * slots).map(|_| rng.next_u64()).collect();
+        check_correlation(&mut dealt(count), count, slots, widths, &choices, &corr);
     }
 }
 
@@ -71,22 +79,12 @@ fn correlated_transfers_of_mixed_widths_and_extreme_values() {
                 let choices = match extreme {
                     Some(0) => Bits::zeros(count),
                     Some(_) => Bits::from_fn(count, |_| true),
-                    None => Bits::from_fn(count, |_| rng.next_u32() & 1 == 1),
+                    None => coins(count, &mut rng),
                 };
                 let corr: Vec<u64> = (0..count * slots).map(|_| extreme.unwrap_or_else(|| rng.next_u64())).collect();
                 check_correlation(&mut dealt(count), count, slots, widths, &choices, &corr);
             }
         }
-    }
-}
-
-#[test]
-fn correlated_transfers_in_many_tasks() {
-    let mut rng = StdRng::seed_from_u64(3);
-    for (count, slots, widths) in [(50_001, 1, &[40_u32, 3][..]), (700, 130, &[17]), (10_000, 3, &[8, 7, 6, 5])] {
-        let choices = Bits::from_fn(count, |_| rng.next_u32() & 1 == 1);
-        let corr: Vec<u64> = (0..count * slots).map(|_| rng.next_u64()).collect();
-        check_correlation(&mut dealt(count), count, slots, widths, &choices, &corr);
     }
 }
 
@@ -135,19 +133,10 @@ fn lookups_of_every_size_and_index() {
             check_lookup(5, bits, widths, &mut rng, |_| n - 1);
         }
     }
-}
-
-#[test]
-fn one_of_two_of_every_width() {
-    let mut rng = StdRng::seed_from_u64(5);
     for w in 1..=64 {
         check_lookup(100, 1, &[w], &mut rng, |item| item * item / 3 % 2);
     }
-}
-
-#[test]
-fn lookups_in_many_tasks() {
-    let mut rng = StdRng::seed_from_u64(6);
+    // In many tasks.
     check_lookup(20_003, 4, &[1], &mut rng, |item| item * 7 % 16);
     check_lookup(3_001, 4, &[2, 2], &mut rng, |item| item * 5 % 16);
     check_lookup(501, 8, &[18], &mut rng, |item| item * 11 % 256);
@@ -162,7 +151,7 @@ fn short_tables_are_strings_of_entries() {
         let shape = LookupShape::new(count, bits, &[w]).unwrap();
         let tables: Vec<u128> =
             (0..count).map(|_| u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())).collect();
-        let choices = Bits::from_fn(shape.ots(), |_| rng.next_u32() & 1 == 1);
+        let choices = coins(shape.ots(), &mut rng);
         let (sender, chosen) = keys(&mut dealt(shape.ots()), &choices);
         let message = sender.lookup_short(&shape, |item| tables[item]).unwrap();
         let got = chosen.lookup(&shape, &message).unwrap();
@@ -195,7 +184,7 @@ fn entries_are_masked_independently() {
 #[test]
 fn batches_can_be_split() {
     let mut rng = StdRng::seed_from_u64(8);
-    let choices = Bits::from_fn(200, |_| rng.next_u32() & 1 == 1);
+    let choices = coins(200, &mut rng);
     let (mut sender, mut chosen) = keys(&mut dealt(200), &choices);
     let (sender_tail, chosen_tail) = (sender.split_off(77), chosen.split_off(77));
     for (sender, chosen, start) in [(sender, chosen, 0), (sender_tail, chosen_tail, 77)] {
@@ -216,7 +205,7 @@ fn random_words_are_those_chosen() {
     let mut rng = StdRng::seed_from_u64(9);
     for count in [1, 129, 20_000] {
         for widths in [&[1][..], &[17], &[64], &[1, 64, 13], &[7; 300]] {
-            let choices = Bits::from_fn(count, |_| rng.next_u32() & 1 == 1);
+            let choices = coins(count, &mut rng);
             let (sender, chosen) = keys(&mut dealt(count), &choices);
             let [r0, r1] = sender.into_rows(widths).unwrap();
             let r = chosen.into_rows(widths).unwrap();

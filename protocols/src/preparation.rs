@@ -117,11 +117,6 @@ fn seconds(rates: &Rates, cost: &Cost) -> f64 {
         .sum()
 }
 
-/// [`seconds`] of a refill of a pool of OTs with `count` OTs. The number made at once depends on the pool's contents.
-fn refill_seconds(rates: &Rates, count: usize) -> f64 {
-    count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive))
-}
-
 impl TwoParty {
     /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
     /// by its name. `progress` is called with what is done so far.
@@ -135,7 +130,8 @@ impl TwoParty {
         let costs = costs(needs, session.plans())?;
         let rates = Rates::reference();
         let seconds_of = |job: &Job, cost: &Cost| match job {
-            Job::Cots(_, count) => refill_seconds(&rates, *count),
+            // The number made at once depends on the contents of the pool.
+            Job::Cots(_, count) => *count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive)),
             Job::Units(..) | Job::Operand(..) => seconds(&rates, cost),
         };
         let all_bytes = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();

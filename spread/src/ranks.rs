@@ -101,15 +101,14 @@ impl Ranks {
         }
         // An error of this rank is known to the caller.
         let Ok(ours) = model else { return Ok(()) };
-        let words = self.hear(STEP)?;
-        for (rank, word) in (1..).zip(words) {
-            match word? {
-                Word::Model { digest, .. } if digest == ours => {}
-                Word::Model { digest: theirs, host } => {
-                    return Err(SpreadError::Differs { rank, host, ours, theirs });
-                }
-                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }),
-                word => return Err(unexpected(rank, STEP, &word)),
+        let models = self.hear(STEP, |word| match word {
+            Word::Model { digest, host } => Some((digest, host)),
+            _ => None,
+        })?;
+        for (rank, model) in (1..).zip(models) {
+            let (theirs, host) = model?;
+            if theirs != ours {
+                return Err(SpreadError::Differs { rank, host, ours, theirs });
             }
         }
         Ok(())
@@ -128,14 +127,7 @@ impl Ranks {
                 Err(reason) => Word::Failed { host, reason },
             });
         }
-        for (rank, word) in (1..).zip(self.hear(STEP)?) {
-            match word? {
-                Word::Ready => {}
-                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }),
-                word => return Err(unexpected(rank, STEP, &word)),
-            }
-        }
-        Ok(())
+        self.hear(STEP, |word| (word == Word::Ready).then_some(()))?.into_iter().collect()
     }
 
     /// On another rank than 0: multiplies whatever rank 0 sends by its columns of `matrices`, which are whole and in
@@ -165,9 +157,13 @@ impl Ranks {
         self.0.owner.call(move |comm| comm.send(0, &word.to_bytes()))
     }
 
-    /// The next word of every other rank.
-    fn hear(&self, step: &'static str) -> Result<Vec<Result<Word, SpreadError>>, SpreadError> {
-        self.0.owner.call(move |comm| hear(comm, step))
+    /// [`hear`] in the owner's thread.
+    fn hear<T: Send + 'static>(
+        &self,
+        step: &'static str,
+        take: impl Fn(Word) -> Option<T> + Send + 'static,
+    ) -> Result<Vec<Result<T, SpreadError>>, SpreadError> {
+        self.0.owner.call(move |comm| hear(comm, step, take))
     }
 }
 
@@ -175,12 +171,16 @@ fn tell_all(comm: &dyn Comm, order: Order) {
     (1..comm.size()).for_each(|rank| comm.send(rank, &order.to_bytes()));
 }
 
-fn hear(comm: &dyn Comm, step: &'static str) -> Vec<Result<Word, SpreadError>> {
-    (1..comm.size()).map(|rank| Word::from_bytes(&comm.receive(rank), rank, step)).collect()
-}
-
-fn unexpected(rank: usize, step: &'static str, word: &Word) -> SpreadError {
-    SpreadError::Malformed { rank, step, bytes: word.to_bytes().len() }
+/// What `take` finds in the next word of every other rank.
+fn hear<T>(comm: &dyn Comm, step: &'static str, take: impl Fn(Word) -> Option<T>) -> Vec<Result<T, SpreadError>> {
+    let one = |rank| {
+        let bytes = comm.receive(rank);
+        match Word::from_bytes(&bytes, rank, step)? {
+            Word::Failed { host, reason: what } => Err(SpreadError::Rank { rank, host, what }),
+            word => take(word).ok_or(SpreadError::Malformed { rank, step, bytes: bytes.len() }),
+        }
+    };
+    (1..comm.size()).map(one).collect()
 }
 
 /// Makes `bytes` of rank 0 those of all ranks, which know their number.
@@ -215,15 +215,11 @@ fn answer(
     tell_all(comm, Order::Respond { number, bytes: bytes.len() });
     broadcast(comm, bytes, most_words);
     let own = part(comm, product, responses);
-    let words = hear(comm, STEP);
+    let others = hear(comm, STEP, |word| if let Word::Part(part) = word { Some(part) } else { None });
     // A request that is none fails everywhere: the client is at fault then, and no rank.
     let mut parts = vec![own?];
-    for (rank, word) in (1..).zip(words) {
-        match word? {
-            Word::Part(part) => parts.push(part),
-            Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }.into()),
-            word => return Err(unexpected(rank, STEP, &word).into()),
-        }
+    for part in others {
+        parts.push(part?);
     }
     product.join(&parts)
 }
@@ -316,12 +312,8 @@ impl Spread for Ranks {
             };
         }
         let mut most = own;
-        for (rank, word) in (1..).zip(self.hear(STEP)?) {
-            match word? {
-                Word::Largest(value) => most = most.max(value),
-                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }.into()),
-                word => return Err(unexpected(rank, STEP, &word).into()),
-            }
+        for theirs in self.hear(STEP, |word| if let Word::Largest(value) = word { Some(value) } else { None })? {
+            most = most.max(theirs?);
         }
         self.0.owner.call(move |comm| tell_all(comm, Order::Largest(most)))?;
         Ok(most)

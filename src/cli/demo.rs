@@ -1,7 +1,6 @@
 //! `waggle demo`: both parties on this machine.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
@@ -121,7 +120,8 @@ fn with_child(
         Line::Ended(_) => return Err(Error::child("it ended before a client came")),
     };
     let proof = if key.is_some() { Proof::Own(Arc::new(identity)) } else { Proof::Plaintext };
-    let client = client(args, terms, address).proof(proof).server_key(key);
+    let client = Client::new(address.to_string()).terms(terms.clone()).network(args.link).timeout(args.timeout);
+    let client = client.proof(proof).server_key(key);
     // The tokenizer lies on this machine already.
     let asked = asked.tokenizer(TokenizerOf::Model(args.model.clone()));
     let mut generated = match client.generate(&asked, listener) {
@@ -139,10 +139,6 @@ fn with_child(
     report.set_peer_cpu(&entries, &kinds, &per_token);
     report.options.insert("processes".into(), 2.into());
     Ok(generated)
-}
-
-fn client(args: &DemoArgs, terms: &Terms, address: SocketAddr) -> Client {
-    Client::new(address.to_string()).terms(terms.clone()).network(args.link).timeout(args.timeout)
 }
 
 /// The server's process; killed when dropped.

@@ -50,15 +50,11 @@ struct RemoveArgs {
     #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
     /// Remove the files of this pool; may be repeated. The peer's part is then worth nothing.
-    #[arg(long, value_name = "ID", value_parser = id)]
+    #[arg(long, value_name = "ID", value_parser = |id: &str| PoolId::try_from(id.to_owned()))]
     id: Vec<PoolId>,
     /// Remove drafts and claimed files that no process works on, and files that have waited for a week.
     #[arg(long, required_unless_present = "id")]
     stale: bool,
-}
-
-fn id(text: &str) -> Result<PoolId, String> {
-    PoolId::try_from(text.to_owned())
 }
 
 pub(super) fn run(args: PoolsArgs) -> Result<(), Error> {

@@ -39,7 +39,9 @@ fn costs(report: &Report, operations: &OperationsArgs) -> Vec<(&'static str, Tab
 
 /// The lines before the tables of a report.
 fn about(report: &Report) -> String {
-    format!("{}{}flows: one-way messages; two flows = one round trip\n", memory(report), guessed(report))
+    let run = report.draft.as_ref().filter(|_| !report.predicted);
+    let guessed = run.map_or_else(String::new, |draft| guesses(&draft.passes) + "\n");
+    format!("{}{guessed}flows: one-way messages; two flows = one round trip\n", memory(report))
 }
 
 /// A plan in `format` for standard output; `notes` stand before its tables.
@@ -57,12 +59,6 @@ pub(super) fn guesses(passes: &[usize]) -> String {
     let kept: usize = passes.iter().sum();
     let mean = kept as f64 / passes.len().max(1) as f64;
     format!("with guesses: {kept} tokens in {} passes, {mean:.2} a pass", passes.len())
-}
-
-/// The line on the guesses of a run, if there were some.
-fn guessed(report: &Report) -> String {
-    let run = report.draft.as_ref().filter(|_| !report.predicted);
-    run.map_or_else(String::new, |draft| guesses(&draft.passes) + "\n")
 }
 
 /// One line on the memory that a plan expects.

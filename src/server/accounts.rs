@@ -76,7 +76,7 @@ impl Book {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // Without encryption no identity has made the folder.
         make_home(&self.path).map_err(io::Error::other)?;
-        let lock = beside(&self.path, ".lock");
+        let lock = self.path.with_added_extension("lock");
         let lock = files::private().create(true).truncate(false).open(lock)?;
         lock.lock()?;
         let mut accounts = read(&self.path)?;
@@ -88,12 +88,6 @@ impl Book {
         }
         Ok(result)
     }
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
 }
 
 /// The accounts in `path`; none if there is no such file. A damaged file is an error, because forgetting accounts is

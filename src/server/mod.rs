@@ -414,29 +414,15 @@ impl Service {
         }
     }
 
-    /// A session begins.
-    fn begun(&self) {
-        self.tell(Event::Begun);
-    }
-
-    /// A session is over.
-    fn served(&self, outcome: Result<Outcome, Error>) {
-        self.tell(Event::Ended(Box::new(outcome)));
-    }
-
     fn tell(&self, event: Event) {
         // Nobody waits for it if the server has ended.
         let _ = self.events.send(event);
     }
 
-    /// Pools in the directory; a directory that cannot be read shows none.
-    fn pools_kept(&self) -> usize {
-        self.config.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files))
-    }
-
-    /// The present numbers of the page of the metrics.
+    /// The present numbers of the page of the metrics; a directory that cannot be read shows no pools.
     fn now(&self) -> Now {
         let (running, waiting) = self.desk.counts();
-        Now { running, waiting, pools: self.pools_kept() }
+        let pools = self.config.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files));
+        Now { running, waiting, pools }
     }
 }

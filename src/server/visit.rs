@@ -12,11 +12,11 @@ use session::Error as SessionError;
 use session::party::{Caller, Observer, Outcome};
 use tracing::{debug, info, warn};
 
-use super::Service;
 use super::desk::Seat;
 use super::door::Place;
 use super::host::{Accepted, Host};
 use super::metrics::{End, Metrics};
+use super::{Event, Service};
 use crate::Error;
 use crate::disk::write_json;
 use crate::error::{ServeError, describe};
@@ -58,7 +58,7 @@ pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, 
     if stage == Stage::Served {
         let outcome =
             outcome.map_err(|source| ServeError::Session { peer: peer.to_string(), source: Box::new(source) }.into());
-        server.served(outcome);
+        server.tell(Event::Ended(Box::new(outcome)));
     }
 }
 
@@ -147,7 +147,7 @@ fn attend(
         return Err(turn_away(link, error));
     }
     *stage = Stage::Served;
-    server.begun();
+    server.tell(Event::Begun);
     info!("session begins");
     let limit = server
         .watch

@@ -6,7 +6,9 @@
 
 use std::process::Command;
 
-use crate::probes::{self, Probe};
+use bits::probe::Probe;
+
+use crate::probes;
 
 /// Findings of memcheck in one computation.
 pub(crate) struct Verdict {

@@ -7,10 +7,9 @@
 
 use std::time::Instant;
 
+use bits::probe::Probe;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-
-use crate::probes::Probe;
 
 /// Secrets of each class in a batch.
 const POOL: usize = 12;

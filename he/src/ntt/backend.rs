@@ -29,7 +29,7 @@ pub(crate) fn exact_terms(p: u64) -> usize {
 pub struct Product<'a> {
     /// Residues in `[0, p)`, before and after.
     pub sums: &'a mut [u64],
-    /// Weights in the form of [`NttBackend::interleave`], `TILES` columns wide whatever `sums` takes of them.
+    /// Weights in the form of [`NttBackend::weigh`], `TILES` columns wide whatever `sums` takes of them.
     pub weights: &'a [u64],
 }
 
@@ -41,9 +41,6 @@ pub trait NttBackend: Send + Sync + Debug {
 
     /// The prime p.
     fn modulus(&self) -> &Modulus;
-
-    /// The degree N.
-    fn degree(&self) -> usize;
 
     /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
     fn fwd(&self, poly: &mut [u64]);
@@ -85,20 +82,8 @@ pub trait NttBackend: Send + Sync + Debug {
     /// coefficients one after another, of each those of all `TILES` tiles. Of `scratch`, which may hold anything,
     /// every tile has as many words as there are points. The weights of point y go to `out[y * pitch ..]`.
     fn weigh(&self, signed: &[i64], scratch: &mut [u64], out: &mut [u64], pitch: usize) {
-        let points = scratch.len() / TILES;
-        let mut own = Zeroizing::new(vec![0; signed.len() / TILES]);
-        for (tile, poly) in scratch.chunks_exact_mut(points).enumerate() {
-            own.iter_mut().zip(signed[tile..].iter().step_by(TILES)).for_each(|(own, &x)| *own = x);
-            self.fwd_factor(poly, &own);
-        }
-        self.interleave(scratch, points, out, pitch);
-    }
-
-    /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to `TILES`
-    /// results of [`Self::fwd_factor`] of `points` words each. The weights of point y go to `out[y * pitch ..]`,
-    /// `TILES * weight_words` words.
-    fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
-        for (tile, poly) in polys.chunks_exact(points).enumerate() {
+        transform_tiles(self, signed, scratch);
+        for (tile, poly) in scratch.chunks_exact(scratch.len() / TILES).enumerate() {
             out[tile..].iter_mut().step_by(pitch).zip(poly).for_each(|(out, &x)| *out = x);
         }
     }
@@ -158,5 +143,15 @@ pub trait NttBackend: Send + Sync + Debug {
         for (a, &b) in a.iter_mut().zip(b) {
             *a = p.mul(*a, b);
         }
+    }
+}
+
+/// [`NttBackend::fwd_factor`] of the row of weights of [`NttBackend::weigh`], tile after tile.
+pub(super) fn transform_tiles(ntt: &(impl NttBackend + ?Sized), signed: &[i64], polys: &mut [u64]) {
+    let points = polys.len() / TILES;
+    let mut own = Zeroizing::new(vec![0; signed.len() / TILES]);
+    for (tile, poly) in polys.chunks_exact_mut(points).enumerate() {
+        own.iter_mut().zip(signed[tile..].iter().step_by(TILES)).for_each(|(own, &x)| *own = x);
+        ntt.fwd_factor(poly, &own);
     }
 }

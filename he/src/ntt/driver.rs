@@ -534,8 +534,7 @@ pub(super) use methods;
 
 /// Implements [`NttBackend`] for `$name`, a type with `tables` that its `new` makes only where the processor has
 /// `$features`. `$with!(this, k => body)` evaluates the body with a kernel k, inside of a function that enables them.
-/// The type has methods `sum_of_products`, `interleave_tiles` and `tiles` that need them too, and takes
-/// `$weight_words` words per weight. `tiles::<T, V>` adds the products with T columns of weights, V vectors at a
+/// The type has methods `sum_of_products` and `tiles` that need them too, and takes `$weight_words` words per weight. `tiles::<T, V>` adds the products with T columns of weights, V vectors at a
 /// time.
 macro_rules! backend {
     ($name:ident, $title:literal, $features:literal, $with:ident, $weight_words:expr) => {
@@ -546,10 +545,6 @@ macro_rules! backend {
 
             fn modulus(&self) -> &$crate::modulus::Modulus {
                 &self.tables.modulus
-            }
-
-            fn degree(&self) -> usize {
-                self.tables.n
             }
 
             fn weight_words(&self) -> usize {
@@ -582,11 +577,6 @@ macro_rules! backend {
             fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
                 // SAFETY: `new` found the features.
                 unsafe { self.sum_of_products(sum, a, b) }
-            }
-
-            fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
-                // SAFETY: `new` found the features.
-                unsafe { self.interleave_tiles(polys, points, out, pitch) }
             }
 
             fn matmul(&self, a: &[u64], products: &mut [$crate::ntt::Product<'_>]) {

@@ -24,7 +24,8 @@
 //! `8 (p / 2 + 1)`.
 
 use super::avx512::{self, doubles, transpose, words};
-use super::backend::{LANES, Lanes};
+use super::backend::{LANES, Lanes, half_bits};
+use super::doubles::arithmetic;
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
 use crate::modulus::Modulus;
@@ -60,37 +61,32 @@ pub(super) fn factor(p: u64, w: u64) -> [f64; 2] {
     [w, w / p as f64]
 }
 
-/// p, 1 / p and M in every lane. A value proves AVX-512 F and DQ.
-#[derive(Clone, Copy)]
-struct Prime {
-    p: __m512d,
-    inverse: __m512d,
-    magic: __m512d,
-    halves: product::Halves,
-}
+arithmetic!(
+    __m512d,
+    "avx512f,avx512dq",
+    _mm512_set1_pd,
+    _mm512_mul_pd,
+    _mm512_add_pd,
+    _mm512_sub_pd,
+    _mm512_fmadd_pd,
+    _mm512_fmsub_pd,
+    _mm512_fnmadd_pd
+);
 
 /// The kernel, for wide moduli or narrow ones.
 #[derive(Clone, Copy)]
-struct Float<const WIDE: bool>(Prime);
-
-impl Prime {
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn new(tables: &Tables<f64>) -> Self {
-        let (p, halves) = (tables.modulus.value() as f64, product::Halves::new(tables.modulus.value()));
-        Prime { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p), magic: _mm512_set1_pd(ROUND), halves }
-    }
-}
+struct Float<const WIDE: bool>(Prime, Halves);
 
 /// Evaluates the body with the kernel of a backend.
 macro_rules! with_float {
     ($this:expr, $k:ident => $body:expr) => {{
-        let prime = Prime::new(&$this.tables);
+        let p = $this.tables.modulus.value();
+        let (prime, halves) = (Prime::new(p), Halves::new(p));
         if is_wide(&$this.tables.modulus) {
-            let $k = Float::<true>(prime);
+            let $k = Float::<true>(prime, halves);
             $body
         } else {
-            let $k = Float::<false>(prime);
+            let $k = Float::<false>(prime, halves);
             $body
         }
     }};
@@ -113,7 +109,7 @@ impl<const WIDE: bool> Kernel for Float<WIDE> {
         fn finish(self, x: __m512d) -> __m512d { if WIDE { canonical(self.0, x) } else { floored(self.0, x) } }
         fn factor(self, x: __m512d) -> __m512d { centre(self.0, x) }
         fn place(self, to: &mut [u64], x: __m512d) -> () {
-            let [low, high, sum] = self.0.halves.split(x);
+            let [low, high, sum] = self.1.split(x);
             let to = to.as_chunks_mut().0;
             store(&mut to[0], low);
             store(&mut to[1], high);
@@ -154,43 +150,12 @@ fn load_signed(lanes: &[i64; LANES]) -> __m512d {
     _mm512_cvtepi64_pd(unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) })
 }
 
-/// `v w mod p` with the bounds of one product.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn mul_mod(prime: Prime, v: __m512d, [w, quotient]: [__m512d; 2]) -> __m512d {
-    let h = _mm512_mul_pd(v, w);
-    let l = _mm512_fmsub_pd(v, w, h);
-    let q = rounded_product(prime, v, quotient);
-    _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), l)
-}
-
-/// `x y` rounded to an integer, for a product below `2^51`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn rounded_product(prime: Prime, x: __m512d, y: __m512d) -> __m512d {
-    _mm512_sub_pd(_mm512_fmadd_pd(x, y, prime.magic), prime.magic)
-}
-
-/// `|x| < 2^53` -> `|x| <= p / 2 + 1`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn centre(prime: Prime, x: __m512d) -> __m512d {
-    _mm512_fnmadd_pd(rounded_product(prime, x, prime.inverse), prime.p, x)
-}
-
 /// `|x| < p` -> `[0, p)` as words. A zero of either sign is 0.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn lifted(prime: Prime, x: __m512d) -> __m512d {
     let negative = _mm512_cmp_pd_mask::<_CMP_LT_OQ>(x, _mm512_setzero_pd());
     doubles(_mm512_cvtpd_epu64(_mm512_mask_add_pd(x, negative, x, prime.p)))
-}
-
-/// `|x| < 2^53` -> `[0, p)` as words.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn canonical(prime: Prime, x: __m512d) -> __m512d {
-    lifted(prime, centre(prime, x))
 }
 
 /// `|x| < 9 p` -> `[0, p)` as words, for narrow moduli: `x / p` is an integer or at least `2^-46` away from one, and
@@ -216,16 +181,6 @@ fn forward2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 
 #[target_feature(enable = "avx512f,avx512dq")]
 fn inverse2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
     [_mm512_add_pd(u, v), mul_mod(prime, _mm512_sub_pd(u, v), w)]
-}
-
-/// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so the result
-/// is an integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below `2^47`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn multiply(prime: Prime, a: __m512d, b: __m512d) -> __m512d {
-    let h = _mm512_mul_pd(a, b);
-    let q = rounded_product(prime, h, prime.inverse);
-    _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(a, b, h))
 }
 
 /// Eight residues as doubles.
@@ -269,7 +224,7 @@ impl FloatNtt {
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         assert!(sum.len().is_multiple_of(LANES) && a.len() == b.len());
         assert!(a.iter().chain(b).all(|x| x.len() == sum.len()));
-        let prime = Prime::new(&self.tables);
+        let prime = Prime::new(self.tables.modulus.value());
         for (i, sum) in sum.as_chunks_mut().0.iter_mut().enumerate() {
             let mut total = load_integers(sum);
             for (a, b) in a.chunks(DOT_BLOCK).zip(b.chunks(DOT_BLOCK)) {
@@ -288,4 +243,4 @@ impl FloatNtt {
     }
 }
 
-driver::backend!(FloatNtt, "float", "avx512f,avx512dq", with_float, product::PARTS);
+driver::backend!(FloatNtt, "float", "avx512f,avx512dq", with_float, PARTS);

@@ -1,7 +1,8 @@
 //! Transforms in double precision for AVX2 with FMA: the arithmetic of [`super::float`] on four lanes, with the
 //! bounds proven there.
 
-use super::backend::{MIN_POINTS, NttBackend, Product};
+use super::backend::{MIN_POINTS, NttBackend, Product, half_bits};
+use super::doubles::arithmetic;
 use super::driver::MAX_DEGREE;
 use super::float::{DOT_BLOCK, NUDGE, ROUND, factor, is_wide};
 use super::portable::TfheNtt;
@@ -62,22 +63,17 @@ impl Roots {
     }
 }
 
-/// Constants of a prime in every lane. A value proves AVX2 and FMA.
-#[derive(Clone, Copy)]
-struct Prime {
-    p: __m256d,
-    inverse: __m256d,
-    magic: __m256d,
-}
-
-impl Prime {
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn new(p: u64) -> Self {
-        let p = p as f64;
-        Prime { p: _mm256_set1_pd(p), inverse: _mm256_set1_pd(1.0 / p), magic: _mm256_set1_pd(ROUND) }
-    }
-}
+arithmetic!(
+    __m256d,
+    "avx2,fma",
+    _mm256_set1_pd,
+    _mm256_mul_pd,
+    _mm256_add_pd,
+    _mm256_sub_pd,
+    _mm256_fmadd_pd,
+    _mm256_fmsub_pd,
+    _mm256_fnmadd_pd
+);
 
 /// Four words as the bits of doubles.
 #[inline]
@@ -136,33 +132,12 @@ fn from_signed(prime: Prime, from: &[i64; QUAD]) -> __m256d {
     _mm256_sub_pd(_mm256_castsi256_pd(sum), prime.magic)
 }
 
-/// `x y` rounded to an integer, for a product below `2^51`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn rounded_product(prime: Prime, x: __m256d, y: __m256d) -> __m256d {
-    _mm256_sub_pd(_mm256_fmadd_pd(x, y, prime.magic), prime.magic)
-}
-
-/// `|x| < 2^53` -> `|x| <= p / 2 + 1`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn centre(prime: Prime, x: __m256d) -> __m256d {
-    _mm256_fnmadd_pd(rounded_product(prime, x, prime.inverse), prime.p, x)
-}
-
 /// `|x| < p` -> `[0, p)` as words. A zero of either sign is 0.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn lifted(prime: Prime, x: __m256d) -> __m256d {
     let negative = _mm256_cmp_pd::<_CMP_LT_OQ>(x, _mm256_setzero_pd());
     to_words(_mm256_add_pd(x, _mm256_and_pd(negative, prime.p)))
-}
-
-/// `|x| < 2^53` -> `[0, p)` as words.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn canonical(prime: Prime, x: __m256d) -> __m256d {
-    lifted(prime, centre(prime, x))
 }
 
 /// `|x| < 9 p` -> `[0, p)` as words, for narrow moduli: `x / p` is an integer or at least `2^-46` away from one, and
@@ -172,26 +147,6 @@ fn canonical(prime: Prime, x: __m256d) -> __m256d {
 fn floored(prime: Prime, x: __m256d) -> __m256d {
     let q = _mm256_fmadd_pd(x, prime.inverse, _mm256_set1_pd(NUDGE));
     to_words(_mm256_fnmadd_pd(_mm256_floor_pd(q), prime.p, x))
-}
-
-/// `v w mod p` with the bounds of one product.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn mul_mod(prime: Prime, v: __m256d, [w, quotient]: Root) -> __m256d {
-    let q = rounded_product(prime, v, quotient);
-    let h = _mm256_mul_pd(v, w);
-    let l = _mm256_fmsub_pd(v, w, h);
-    _mm256_add_pd(_mm256_fnmadd_pd(q, prime.p, h), l)
-}
-
-/// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so the result
-/// is an integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below `2^47`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn multiply(prime: Prime, a: __m256d, b: __m256d) -> __m256d {
-    let h = _mm256_mul_pd(a, b);
-    let q = rounded_product(prime, h, prime.inverse);
-    _mm256_add_pd(_mm256_fnmadd_pd(q, prime.p, h), _mm256_fmsub_pd(a, b, h))
 }
 
 /// Rows become columns.
@@ -332,12 +287,8 @@ impl NttBackend for Float256Ntt {
         &self.modulus
     }
 
-    fn degree(&self) -> usize {
-        self.n
-    }
-
     fn weight_words(&self) -> usize {
-        product::PARTS
+        PARTS
     }
 
     forward_to! {
@@ -350,7 +301,7 @@ impl NttBackend for Float256Ntt {
         fn scale(&self, a: &mut [u64], c: u64) = scale_all;
         fn pointwise(&self, a: &mut [u64], b: &[u64]) = products;
         fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) = sum_of_products;
-        fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) = interleave_tiles;
+        fn weigh(&self, signed: &[i64], scratch: &mut [u64], out: &mut [u64], pitch: usize) = weigh_tiles;
         fn matmul(&self, a: &[u64], products: &mut [Product<'_>]) = matrix_products;
     }
 }

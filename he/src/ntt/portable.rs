@@ -85,10 +85,6 @@ impl NttBackend for TfheNtt {
         &self.modulus
     }
 
-    fn degree(&self) -> usize {
-        self.plan.ntt_size()
-    }
-
     fn fwd(&self, poly: &mut [u64]) {
         self.plan.fwd(poly);
     }
@@ -104,7 +100,7 @@ impl NttBackend for TfheNtt {
 
     /// Residues are factors as they are.
     fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
-        if out.len() == self.degree() { self.fwd_signed(out, signed) } else { self.transform(out, signed) }
+        if out.len() == self.plan.ntt_size() { self.fwd_signed(out, signed) } else { self.transform(out, signed) }
     }
 
     fn inv(&self, poly: &mut [u64]) {

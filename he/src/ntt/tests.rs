@@ -1,5 +1,6 @@
 //! Backends against the schoolbook product and against each other.
 
+use super::backend::transform_tiles;
 use super::*;
 use crate::error::HeError;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -161,28 +162,33 @@ fn subring_transforms_repeat_every_value() {
     }
 }
 
-/// A row of weights at once, and tile by tile.
+/// A row of weights, read back point by point as its product with 1, against the transforms of the tiles.
 #[test]
 fn rows_of_weights_are_transforms_side_by_side() {
     let mut rng = StdRng::seed_from_u64(6);
     for (n, p) in [64, 512, 4096].into_iter().flat_map(|n| PRIMES.map(|p| (n, p))) {
-        for ntt in backends(n, p).unwrap() {
-            let words = TILES * ntt.weight_words();
-            for points in (0..=(n / MIN_POINTS).trailing_zeros()).map(|log| n >> log) {
-                let pitch = words + LANES;
-                for given in [64, 128, points / 2, points].into_iter().filter(|g| g % 64 == 0 && *g <= points) {
-                    let mut signed: Vec<i64> =
-                        (0..given * TILES).map(|_| rng.random_range(1 - p as i64..p as i64)).collect();
-                    (signed[0], signed[given * TILES - 1]) = (1 - p as i64, p as i64 - 1);
-                    let (mut polys, mut expected) = (vec![5; TILES * points], vec![7; points * pitch]);
-                    for (tile, poly) in polys.chunks_exact_mut(points).enumerate() {
-                        let own: Vec<i64> = signed[tile..].iter().step_by(TILES).copied().collect();
-                        ntt.fwd_factor(poly, &own);
+        let portable = TfheNtt::new(n, p).unwrap();
+        for points in (0..=(n / MIN_POINTS).trailing_zeros()).map(|log| n >> log) {
+            for given in [64, 128, points / 2, points].into_iter().filter(|g| g % 64 == 0 && *g <= points) {
+                let mut signed: Vec<i64> =
+                    (0..given * TILES).map(|_| rng.random_range(1 - p as i64..p as i64)).collect();
+                (signed[0], signed[given * TILES - 1]) = (1 - p as i64, p as i64 - 1);
+                let mut expected = vec![0; TILES * points];
+                transform_tiles(&portable, &signed, &mut expected);
+                for ntt in backends(n, p).unwrap() {
+                    let (words, mut ones) = (TILES * ntt.weight_words(), vec![1; n]);
+                    ntt.factor(&mut ones);
+                    let (mut polys, mut out) = (vec![5; TILES * points], vec![7; points * (words + LANES)]);
+                    ntt.weigh(&signed, &mut polys, &mut out, words + LANES);
+                    for (point, weights) in out.chunks_exact(words + LANES).enumerate() {
+                        let mut sums = vec![0; 2 * TILES * LANES];
+                        let product = Product { sums: &mut sums, weights: &weights[..words] };
+                        ntt.matmul(&ones[..2 * LANES], &mut [product]);
+                        for (tile, sums) in sums.chunks_exact(2 * LANES).enumerate() {
+                            let want = expected[tile * points + point];
+                            assert!(sums.iter().all(|sum| *sum == want), "{given} of {points}");
+                        }
                     }
-                    ntt.interleave(&polys, points, &mut expected, pitch);
-                    let mut out = vec![7; points * pitch];
-                    ntt.weigh(&signed, &mut polys, &mut out, pitch);
-                    assert!(out.iter().zip(&expected).all(|(&a, &b)| equal_factors(a, b)), "{given} of {points}");
                 }
             }
         }
@@ -218,9 +224,13 @@ fn products_of_matrices_match_sums_of_products() {
                 let row = TILES * ntt.weight_words();
                 let mut packed = vec![0; points * terms * row];
                 for (term, weights) in weights.iter().enumerate() {
-                    let mut factors = weights.clone();
-                    factors.chunks_exact_mut(points).for_each(|poly| ntt.factor(poly));
-                    ntt.interleave(&factors, points, &mut packed[term * row..], terms * row);
+                    let mut signed = vec![0; TILES * points];
+                    for (tile, values) in weights.chunks_exact(points).enumerate() {
+                        let mut poly = values.to_vec();
+                        ntt.inv(&mut poly);
+                        signed[tile..].iter_mut().step_by(TILES).zip(poly).for_each(|(s, x)| *s = x as i64);
+                    }
+                    ntt.weigh(&signed, &mut vec![0; TILES * points], &mut packed[term * row..], terms * row);
                 }
                 for point in [0, 13, points - 1] {
                     // Alone, and as one of two.

@@ -96,16 +96,6 @@ impl Drafts {
         Drafts { steady: true, ..self }
     }
 
-    /// These drafts, whose passes keep all tokens that are right.
-    pub fn free(self) -> Self {
-        Drafts { steady: false, ..self }
-    }
-
-    /// Whether they are [steady](Drafts::steady).
-    pub fn is_steady(self) -> bool {
-        self.steady
-    }
-
     /// Tokens that the passes of steady drafts may keep instead of one; `None` unless the drafts are steady.
     pub fn schedule(self) -> Option<Passes> {
         self.steady.then(|| self.expected())

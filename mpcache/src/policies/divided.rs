@@ -146,12 +146,6 @@ impl Divided {
         }
     }
 
-    /// The rows left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt
-    /// and all stay. `None` if nothing goes.
-    fn left_before<E: Select>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {
-        if store.piece().in_prompt() { None } else { self.left_over(store, part, new) }
-    }
-
     /// The rows left after a chunk of the prompt, or all of it, has seen itself whole. `None` if nothing goes.
     fn left_after<E: Select>(&self, store: &Store<E>, part: usize) -> Option<Left> {
         let piece = store.piece();
@@ -311,7 +305,8 @@ impl<E: Select> Policy<E> for Parts<E> {
     ) -> Result<E::Tensor, Error> {
         // The prompt, or a chunk of it, sees itself whole and is cut afterwards; later tokens see what is kept.
         if let Some(part) = self.streaming(layer)
-            && let Some(left) = self.settings.left_before(store, part, q.shape()[1])
+            && !store.piece().in_prompt()
+            && let Some(left) = self.settings.left_over(store, part, q.shape()[1])
         {
             self.evict(engine, layer, store, part, left)?;
         }

@@ -139,12 +139,6 @@ impl Expander {
     }
 }
 
-impl std::fmt::Debug for Expander {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Expander({:?})", self.shape)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -162,16 +162,6 @@ impl Generation {
         Ok(Generation { shape, role, count, groups, delta, level: shape.top() })
     }
 
-    /// Number of trees.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether there are no trees.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// Whether all levels are grown.
     pub fn is_grown(&self) -> bool {
         self.level == self.shape.depth
@@ -298,18 +288,6 @@ impl Generation {
             }
         });
         Ok((out, Room(self.groups)))
-    }
-}
-
-impl std::fmt::Debug for Room {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Room({} groups)", self.0.len())
-    }
-}
-
-impl std::fmt::Debug for Generation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Generation({} trees, level {})", self.len(), self.level)
     }
 }
 

@@ -25,15 +25,9 @@ pub(crate) fn correction_bytes(k: usize) -> usize {
 fn children(key: &[u8; 32], tree: usize, level: usize, node: Block) -> [Block; 2] {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(&node.to_bytes()).update(&[tree as u8, level as u8]);
-    let digest = u128_pair(hasher.finalize().as_bytes());
-    digest.map(Block::from)
-}
-
-fn u128_pair(bytes: &[u8; 32]) -> [u128; 2] {
-    let mut halves = [[0; 16]; 2];
-    halves[0].copy_from_slice(&bytes[..16]);
-    halves[1].copy_from_slice(&bytes[16..]);
-    halves.map(u128::from_le_bytes)
+    let digest = hasher.finalize();
+    let (halves, _) = digest.as_bytes().as_chunks();
+    [halves[0], halves[1]].map(Block::from_bytes)
 }
 
 fn sum(blocks: &[Block]) -> Block {

@@ -71,14 +71,8 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_code_transposes() {
+    fn portable_code_and_kernels_transpose() {
         check(transpose);
-    }
-
-    #[test]
-    fn the_kernels_transpose() {
-        for simd in crate::kernels::all().flatten() {
-            check(|rows| simd.transpose(rows));
-        }
+        crate::kernels::all().flatten().for_each(|simd| check(|rows| simd.transpose(rows)));
     }
 }

@@ -19,10 +19,10 @@ use net::{Channel, HEADER_BYTES};
 use rayon::prelude::*;
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::hash::first_half;
 use crate::kernels::{Permutation, Simd, TABLE};
 use crate::softspoken::{SoftSpoken, SoftSpokenReceiver, SoftSpokenSender};
-use crate::source::ExtendWork;
-use crate::source::{CotSource, Run, Wire};
+use crate::source::{CotSource, ExtendWork, Run, Wire};
 use crate::{Block, OtError};
 use lpn::LPN;
 
@@ -92,12 +92,8 @@ pub(crate) struct Public {
 impl Public {
     /// From a key that binds session and direction, and has no other use.
     pub(crate) fn new(key: &[u8; 32], simd: Option<Simd>) -> Self {
-        let derive = |label: &[u8]| {
-            let digest = blake3::keyed_hash(key, label);
-            let mut key = [0; 16];
-            key.copy_from_slice(&digest.as_bytes()[..16]);
-            Permutation::new(simd, Block::from_bytes(key))
-        };
+        let derive =
+            |label: &[u8]| Permutation::new(simd, Block::from_bytes(first_half(blake3::keyed_hash(key, label))));
         Public { trees: derive(b"trees"), code: derive(b"code"), simd }
     }
 

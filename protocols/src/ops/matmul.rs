@@ -53,12 +53,17 @@ impl Operation for Matmul {
         product_shape(&a.shape(), &b.shape())
     }
 
-    fn correlations(&self, &shape: &MatmulShape, options: &Options) -> Option<Need> {
-        options.preprocess.then(|| Need::new(Triple::new(shape, self.width), 1))
+    fn correlations(&self, &MatmulShape { batch, m, k, n }: &MatmulShape, options: &Options) -> Option<Need> {
+        options.preprocess.then(|| Need::new(Triple { batch, m, k, n, width: self.width }, 1))
     }
 
     fn cost(&self, &shape: &MatmulShape, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
-        if prepared { Ok(prepared_cost(shape, self.width)) } else { shared_cost(plans, shape, self.width) }
+        if !prepared {
+            return shared_cost(plans, shape, self.width);
+        }
+        let MatmulShape { batch, m, k, n } = shape;
+        let opened = opening::open_cost(batch * (m * k + k * n), &[self.width]);
+        Ok(opened.work_at_both(Kernel::WordTerm, 2 * batch * m * k * n))
     }
 
     fn run(
@@ -102,10 +107,6 @@ pub(crate) struct Triple {
 }
 
 impl Triple {
-    fn new(MatmulShape { batch, m, k, n }: MatmulShape, width: u32) -> Self {
-        Triple { batch, m, k, n, width }
-    }
-
     fn shape(&self) -> MatmulShape {
         let Triple { batch, m, k, n, .. } = *self;
         MatmulShape { batch, m, k, n }
@@ -191,11 +192,6 @@ fn prepared(
     let opened = opening::masked(s, &difference, a.iter().chain(b).copied(), &[width])?;
     let (d, e) = opened.split_at(x.len());
     Ok(open_products(shape, s.is_server(), [d, a], [e, b], ab))
-}
-
-fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {
-    let MatmulShape { batch, m, k, n } = shape;
-    opening::open_cost(batch * (m * k + k * n), &[width]).work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
 }
 
 pub(crate) fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {

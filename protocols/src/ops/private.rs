@@ -23,7 +23,7 @@
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
 //! module documentation of he's products.
 
-use he::{CachedWeights, MatmulShape, MatmulSpec, Split, Weights};
+use he::{CachedWeights, MatmulShape, MatmulSpec, ProductPlan, Split, Weights};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -145,7 +145,7 @@ pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Re
 /// Cost of [`masks`] and [`share`].
 pub(super) fn masks_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     match plans.options().masks {
-        Masks::Seeded => seeded_cost(plans, spec),
+        Masks::Seeded => Ok(product_cost(&*plans.seeded(spec)?, Kernel::Request)),
         Masks::Sent => direct_cost(plans, spec),
     }
 }
@@ -191,9 +191,11 @@ pub(super) fn product(
         (None, Role::Server) => return Err(engine::Error::NoValues { tensor: weight.spec.name.clone() }.into()),
     };
     let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
-    match masks {
-        Some(masks) => prepared(s, inputs, outputs, width, masks, side),
-        None => direct(s, MaskedRow::of(weight, width).spec(rows), side),
+    let spec = MaskedRow::of(weight, width).spec(rows);
+    match (masks, side) {
+        (Some(masks), side) => prepared(s, inputs, outputs, width, masks, side),
+        (None, Side::Client(x)) => ask(s, spec, x),
+        (None, Side::Server(x, w)) => answer(s, spec, x, Factor::Matrix(w)),
     }
 }
 
@@ -214,13 +216,6 @@ pub(super) fn cost(
             .work(Role::Server, Kernel::WeightTerm, rows * inputs * outputs));
     }
     direct_cost(plans, MaskedRow::of(weight, width).spec(rows))
-}
-
-fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
-    match side {
-        Side::Client(x) => ask(s, spec, x),
-        Side::Server(x, w) => answer(s, spec, x, Factor::Matrix(w)),
-    }
 }
 
 /// The client's share of X W, of which it has `x`.
@@ -311,28 +306,20 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result
     Ok(share)
 }
 
-fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
-    let plan = plans.seeded(spec)?;
-    let work = plan.work();
-    Ok(Cost::free()
-        .keys(Role::Client, plan.set(), plan.packed())
-        .work(Role::Client, Kernel::Request, work.encrypted as usize)
-        .message(Role::Client, plan.upload_bytes())
-        .evaluates(Role::Server, &work)
-        .message(Role::Server, plan.download_bytes())
-        .work(Role::Client, Kernel::Decrypt, work.opened as usize))
+pub(super) fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
+    Ok(product_cost(&*plans.matmul(spec)?, Kernel::Encrypt))
 }
 
-pub(super) fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
-    let plan = plans.matmul(spec)?;
+/// Cost of a product whose upload is made by the kernel `upload`.
+fn product_cost(plan: &ProductPlan, upload: Kernel) -> Cost {
     let work = plan.work();
-    Ok(Cost::free()
+    Cost::free()
         .keys(Role::Client, plan.set(), plan.packed())
-        .work(Role::Client, Kernel::Encrypt, work.encrypted as usize)
+        .work(Role::Client, upload, work.encrypted as usize)
         .message(Role::Client, plan.upload_bytes())
         .evaluates(Role::Server, &work)
         .message(Role::Server, plan.download_bytes())
-        .work(Role::Client, Kernel::Decrypt, work.opened as usize))
+        .work(Role::Client, Kernel::Decrypt, work.opened as usize)
 }
 
 /// Shares of X W with as many units of [`MaskedRow`] as X has rows.

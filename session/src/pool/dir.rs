@@ -56,11 +56,6 @@ impl Pools {
         Pools { max_per_peer: max, ..self }
     }
 
-    /// Where they are.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Makes the file of a new pool of `peer`'s for generations up to `bound`, or of a part of one, which counts from
     /// here on.
     ///

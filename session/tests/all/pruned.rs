@@ -95,19 +95,13 @@ const SOME: &[&str] = &[
 
 #[test]
 #[ignore = "minutes: run it by name"]
-fn long_prompts_of_the_bundled_llama() {
-    let files = bundled("shakespeare-llama").expect("bundled");
-    let ids = prompt(&files, &play(), 259);
-    agree(files, &ids, 8, SOME);
-}
-
-#[test]
-#[ignore = "minutes: run it by name"]
-fn long_prompts_of_the_bundled_gpt2() {
-    // Its context is 256 tokens.
-    let files = bundled("shakespeare-gpt2").expect("bundled");
-    let ids = prompt(&files, &play(), 243);
-    agree(files, &ids, 8, SOME);
+fn long_prompts_of_bundled_models() {
+    // The context of GPT-2 is 256 tokens.
+    for (name, count) in [("shakespeare-llama", 259), ("shakespeare-gpt2", 243)] {
+        let files = bundled(name).expect("bundled");
+        let ids = prompt(&files, &play(), count);
+        agree(files, &ids, 8, SOME);
+    }
 }
 
 #[test]

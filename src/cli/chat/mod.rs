@@ -250,7 +250,8 @@ impl Talk {
             },
             ("save", _) => out::note("/save needs the name of a file"),
             _ => {
-                out::note(format_args!("there is no command /{}; /help lists those that there are", shorter(command)))
+                let command: String = harmless(command).chars().take(40).collect();
+                out::note(format_args!("there is no command /{command}; /help lists those that there are"))
             }
         }
         Ok(After::Goes)
@@ -339,9 +340,4 @@ impl Listener for Printed {
             self.print("\n");
         }
     }
-}
-
-/// The part of a line that an error quotes.
-fn shorter(text: &str) -> String {
-    harmless(text).chars().take(40).collect()
 }

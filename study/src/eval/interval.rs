@@ -53,7 +53,8 @@ pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, 
         let centre = scale(&whole)?;
         let parts = without.iter().map(scale).collect::<Option<Vec<f64>>>()?;
         let error = jackknife(centre, &parts)?;
-        let reach = error * students_t(n - 1)?;
+        let t = StudentsT::new(0.0, 1.0, (n - 1) as f64).ok()?;
+        let reach = error * t.inverse_cdf(0.5 + CONFIDENCE / 2.0);
         let interval = if metric.geometric() {
             let value = centre.exp();
             Interval { low: value * (-reach).exp(), high: value * reach.exp(), standard_error: value * error }
@@ -81,12 +82,6 @@ fn jackknife(whole: f64, without: &[f64]) -> Option<f64> {
     let mean = pseudo().sum::<f64>() / n;
     let variance = pseudo().map(|p| (p - mean).powi(2)).sum::<f64>() / (n - 1.0);
     Some((variance / n).sqrt())
-}
-
-/// The point that Student's t exceeds either way with a probability of 1 - [`CONFIDENCE`].
-fn students_t(freedom: usize) -> Option<f64> {
-    let t = StudentsT::new(0.0, 1.0, freedom as f64).ok()?;
-    Some(t.inverse_cdf(0.5 + CONFIDENCE / 2.0))
 }
 
 #[cfg(test)]

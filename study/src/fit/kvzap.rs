@@ -174,12 +174,6 @@ impl FittedColumns {
     pub fn write(&self, spec: &ModelSpec, checkpoint: &Checkpoint, path: &Path) -> Result<(), Error> {
         checkpoint.write_learned(spec, &self.columns, path)
     }
-
-    /// Scores of `states` (tokens, width) on `layer`, (tokens, kv_heads).
-    #[cfg(test)]
-    fn scores(&self, layer: usize, states: &Array2<f32>) -> Array2<f32> {
-        states.dot(&self.columns[layer])
-    }
 }
 
 #[cfg(test)]
@@ -207,7 +201,7 @@ mod tests {
             assert!(columns.iter().all(|w| w.abs() <= beside * 1.001));
         }
         let shown = show(&model, sequences[0], 4).unwrap();
-        let scores = fitted.scores(0, &shown.norms[0]);
+        let scores = shown.norms[0].dot(&fitted.columns[0]);
         assert_eq!(scores.ncols(), files.spec.heads().kv_heads);
     }
 

@@ -2,64 +2,9 @@
 //! fused multiply-adds a term, and a reduction per [`exact_terms`].
 
 use super::*;
-use crate::ntt::backend::{TILES, exact_terms, half_bits};
-
-/// Doubles per weight.
-pub(super) const PARTS: usize = 3;
-
-/// Constants that split integers of up to twice [`half_bits`] bits, sign included.
-#[derive(Clone, Copy)]
-pub(super) struct Halves {
-    unit: __m512d,
-    inverse: __m512d,
-    magic: __m512d,
-}
-
-impl Halves {
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    pub(super) fn new(p: u64) -> Self {
-        let unit = (1u64 << half_bits(p)) as f64;
-        Halves { unit: _mm512_set1_pd(unit), inverse: _mm512_set1_pd(1.0 / unit), magic: _mm512_set1_pd(ROUND) }
-    }
-
-    /// The lower half, centred on zero, the upper half and their sum.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    pub(super) fn split(self, x: __m512d) -> [__m512d; PARTS] {
-        let upper = _mm512_sub_pd(_mm512_fmadd_pd(x, self.inverse, self.magic), self.magic);
-        let lower = _mm512_fnmadd_pd(upper, self.unit, x);
-        [lower, upper, _mm512_add_pd(lower, upper)]
-    }
-}
-
-/// The double that `word` holds, in all lanes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn every(word: u64) -> __m512d {
-    _mm512_set1_pd(f64::from_bits(word))
-}
+use crate::ntt::backend::{TILES, exact_terms};
 
 impl FloatNtt {
-    /// Weights as [`NttBackend::matmul`] takes them: per term the low halves of all tiles, the high ones, their sums.
-    #[target_feature(enable = "avx512f,avx512dq")]
-    pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
-        let tiles = polys.len() / points;
-        assert!(tiles <= TILES && points.is_multiple_of(LANES));
-        let halves = Halves::new(self.tables.modulus.value());
-        for y in (0..points).step_by(LANES) {
-            let mut v = [_mm512_setzero_pd(); TILES];
-            for (tile, v) in v[..tiles].iter_mut().enumerate() {
-                *v = load(&polys[tile * points + y..].as_chunks().0[0]);
-            }
-            for (i, x) in transpose(v).into_iter().enumerate() {
-                for (part, x) in halves.split(x).into_iter().enumerate() {
-                    store(&mut out[(y + i) * pitch + part * TILES..].as_chunks_mut().0[0], x);
-                }
-            }
-        }
-    }
-
     /// T tiles; V vectors at a time, of which there is an even number.
     ///
     /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`,
@@ -73,8 +18,8 @@ impl FloatNtt {
         let vectors = a.len() / (terms * LANES);
         assert!(w.len() == terms * PARTS * TILES && a.len() == vectors * terms * LANES);
         assert!(vectors.is_multiple_of(V) && sums.len() == T * vectors * LANES);
-        let (prime, p) = (Prime::new(&self.tables), self.tables.modulus);
-        let halves = prime.halves;
+        let p = self.tables.modulus;
+        let (prime, halves) = (Prime::new(p.value()), Halves::new(p.value()));
         let power = |bits: u32| factor(p.value(), p.pow(2, u64::from(bits)));
         let s = half_bits(p.value());
         let units = [power(s), power(2 * s)];

@@ -6,10 +6,8 @@
 //! coefficients are made once for all weights that meet them.
 
 use super::*;
-use crate::ntt::backend::{LANES, TILES, exact_terms, half_bits};
+use crate::ntt::backend::{LANES, TILES, exact_terms, transform_tiles};
 
-/// Doubles per weight: the lower half, centred on zero, the upper half and their sum.
-pub(super) const PARTS: usize = 3;
 /// Terms whose halves are in memory at a time, 24 KiB of them.
 const CHUNK: usize = 128;
 /// Unit of what is carried out of accumulators of wide moduli.
@@ -22,31 +20,6 @@ struct Scratch([[[f64; LANES]; CHUNK]; PARTS]);
 /// Both halves of vectors of eight numbers, per tile.
 type Sums<const T: usize> = [[__m256d; 2]; T];
 
-/// Constants that split integers of up to twice [`half_bits`] bits, sign included.
-#[derive(Clone, Copy)]
-struct Halves {
-    unit: __m256d,
-    inverse: __m256d,
-    magic: __m256d,
-}
-
-impl Halves {
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn new(p: u64) -> Self {
-        let unit = f64::from(half_bits(p)).exp2();
-        Halves { unit: _mm256_set1_pd(unit), inverse: _mm256_set1_pd(1.0 / unit), magic: _mm256_set1_pd(ROUND) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn split(self, x: __m256d) -> [__m256d; PARTS] {
-        let upper = _mm256_sub_pd(_mm256_fmadd_pd(x, self.inverse, self.magic), self.magic);
-        let lower = _mm256_fnmadd_pd(upper, self.unit, x);
-        [lower, upper, _mm256_add_pd(lower, upper)]
-    }
-}
-
 /// Constants of a product of matrices, besides its operands.
 struct Constants {
     prime: Prime,
@@ -56,13 +29,6 @@ struct Constants {
     carries: [Root; 3],
     /// Terms that accumulators add up exactly.
     exact: usize,
-}
-
-/// The double that `word` holds, in all lanes.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn every(word: u64) -> __m256d {
-    _mm256_set1_pd(f64::from_bits(word))
 }
 
 #[inline]
@@ -180,16 +146,17 @@ fn columns<const WIDE: bool, const T: usize, const FIRST: usize, const U: usize>
 }
 
 impl Float256Ntt {
-    /// Weights as [`NttBackend::matmul`] takes them: per term the low halves of all tiles, the high ones, their sums.
+    /// [`NttBackend::weigh`]: per term the low halves of all tiles, the high ones, their sums.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
-        let tiles = polys.len() / points;
-        assert!(tiles <= TILES && points.is_multiple_of(QUAD));
+    pub(super) fn weigh_tiles(&self, signed: &[i64], polys: &mut [u64], out: &mut [u64], pitch: usize) {
+        let points = polys.len() / TILES;
+        assert!(points.is_multiple_of(QUAD));
+        transform_tiles(self, signed, polys);
         let halves = Halves::new(self.modulus.value());
         for y in (0..points).step_by(QUAD) {
             let columns: [_; 2] = std::array::from_fn(|half| {
                 let mut v = [_mm256_setzero_pd(); QUAD];
-                for (tile, v) in (half * QUAD..tiles).zip(&mut v) {
+                for (tile, v) in (half * QUAD..TILES).zip(&mut v) {
                     *v = load(&polys[tile * points + y..].as_chunks().0[0]);
                 }
                 transpose(v)

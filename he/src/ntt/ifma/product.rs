@@ -9,21 +9,6 @@ use crate::ntt::backend::TILES;
 const NEAR: usize = 256;
 
 impl IfmaNtt {
-    /// Weights as [`NttBackend::matmul`] takes them: per term one residue of every tile.
-    #[target_feature(enable = "avx512f,avx512dq")]
-    pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
-        assert!(polys.len() <= TILES * points && points.is_multiple_of(LANES));
-        for y in (0..points).step_by(LANES) {
-            let mut v = [_mm512_setzero_si512(); TILES];
-            for (v, poly) in v.iter_mut().zip(polys.chunks_exact(points)) {
-                *v = load(&poly[y..].as_chunks().0[0]);
-            }
-            for (i, x) in transpose_words(v).into_iter().enumerate() {
-                store(&mut out[(y + i) * pitch..].as_chunks_mut().0[0], x);
-            }
-        }
-    }
-
     /// T tiles; V vectors at a time, of which there is an even number.
     #[target_feature(enable = "avx512f,avx512ifma")]
     pub(super) fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {

@@ -2,16 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{self, LeafRows, Words};
-use super::super::planes::{self, Shape};
-use super::super::transpose::{BATCH, TILES};
 use super::avx2::{add_at, add_code_word, load, store, store_bytes};
 pub(super) use super::avx2::{encrypt, expand_key, transpose};
 use super::driver::{self, Wide};
-use super::{Key, points};
 use crate::Block;
-use crate::ggm::half;
 
 /// Vectors of one block for instructions `$features`. Where the macro is used, `xor_where`, `cut` and `sigma` are
 /// those of [`Wide`] in these instructions.

@@ -2,19 +2,13 @@
 
 use std::arch::x86_64::*;
 
-use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{self, LeafRows, Words};
-use super::super::planes::{self, Shape};
-use super::super::transpose::{BATCH, TILES};
 use super::aesni::one_block;
 pub(super) use super::avx2::{encrypt, expand_key};
 use super::avx2::{load, store, store_bytes};
 pub(super) use super::avx512::transpose;
 use super::avx512::{add_at, add_code_word};
 use super::driver::{self, Wide};
-use super::{Key, points};
 use crate::Block;
-use crate::ggm::half;
 
 one_block!("aes,avx512f,avx512vl");
 

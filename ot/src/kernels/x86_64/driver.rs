@@ -301,6 +301,13 @@ pub(super) use methods;
 /// Rows of trees are worked on `$many` vectors at a time, or `$few` if they are too short.
 macro_rules! kernels {
     ($wide:ident, $features:literal, counters: $counters:literal, group: $group:literal, drawn: $drawn:literal, rows: [$many:literal, $few:literal]) => {
+        use super::super::code::{CODE_WEIGHT, TABLE};
+        use super::super::leaves::{self, LeafRows, Words};
+        use super::super::planes::{self, Shape};
+        use super::super::transpose::{BATCH, TILES};
+        use super::{Key, points};
+        use crate::ggm::half;
+
         #[target_feature(enable = $features)]
         pub(super) fn receive_batch(
             shape: &Shape,

@@ -2,16 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{self, LeafRows, Words};
-use super::super::planes::{self, Shape};
-use super::super::transpose::{BATCH, TILES};
 use super::avx2::{add_at, add_code_word, load, load2, store, store2};
 pub(super) use super::avx2::{encrypt, expand_key, transpose};
 use super::driver::{self, Wide};
-use super::{Key, points};
 use crate::Block;
-use crate::ggm::half;
 
 /// Two blocks. A value proves VAES and AVX2.
 #[derive(Clone, Copy)]

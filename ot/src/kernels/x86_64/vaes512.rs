@@ -2,18 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::super::code::{CODE_WEIGHT, TABLE};
-use super::super::leaves::{self, LeafRows, Words};
-use super::super::planes::{self, Shape};
-use super::super::transpose::{BATCH, TILES};
 pub(super) use super::avx2::{encrypt, expand_key};
 use super::avx2::{load, store};
 pub(super) use super::avx512::transpose;
 use super::avx512::{add_at, add_code_word, load4, store4};
 use super::driver::{self, Wide};
-use super::{Key, points};
 use crate::Block;
-use crate::ggm::half;
 
 /// Four blocks. A value proves VAES and AVX-512 F, DQ and VL.
 #[derive(Clone, Copy)]

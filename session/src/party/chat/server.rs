@@ -1,6 +1,6 @@
 //! The party with the model.
 
-use model::{Lengths, Next, Reveal, Sampler};
+use model::{Next, Reveal, Sampler};
 use net::Channel;
 
 use super::super::opening::{complaining, send_verdict};
@@ -29,7 +29,11 @@ pub(in super::super) fn talk(
         let command = wire::receive(channel, COMMAND, MESSAGE_BYTES..=MESSAGE_BYTES).map_err(Error::from);
         let command = complaining(channel, command)?;
         let verdict = match command {
-            Command::Turn(turn) => talk.check(setting, turn).and_then(|()| observer.ask(shown(setting, turn))),
+            Command::Turn(turn) => talk.check(setting, turn).and_then(|()| {
+                // Positions of which the client learns the logits, at most.
+                let shown = if setting.terms.reveal == Reveal::Logits { turn.tokens } else { 0 };
+                observer.ask(shown as u64)
+            }),
             Command::Prepare(count) => talk.check_slices(setting, count),
             Command::End | Command::Reset | Command::Stay => Ok(()),
         };
@@ -52,9 +56,4 @@ pub(in super::super) fn talk(
             Command::Stay => observer.stays(),
         }
     }
-}
-
-/// Positions of a turn of which the client learns the logits, at most.
-fn shown(setting: &Setting, turn: Lengths) -> u64 {
-    if setting.terms.reveal == Reveal::Logits { turn.tokens as u64 } else { 0 }
 }
