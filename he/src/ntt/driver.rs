@@ -534,8 +534,8 @@ pub(super) use methods;
 
 /// Implements [`NttBackend`] for `$name`, a type with `tables` that its `new` makes only where the processor has
 /// `$features`. `$with!(this, k => body)` evaluates the body with a kernel k, inside of a function that enables them.
-/// The type has methods `sum_of_products` and `tiles` that need them too, and takes `$weight_words` words per weight. `tiles::<T, V>` adds the products with T columns of weights, V vectors at a
-/// time.
+/// The type has methods `sum_of_products` and `tiles` that need them too, and takes `$weight_words` words per weight.
+/// `tiles::<T, V>` adds the products with T columns of weights, V vectors at a time.
 macro_rules! backend {
     ($name:ident, $title:literal, $features:literal, $with:ident, $weight_words:expr) => {
         impl $crate::ntt::NttBackend for $name {
