@@ -1,0 +1,93 @@
+//! How far the largest score of a softmax lies above the scores of a few columns that are fixed beforehand.
+//!
+//! If it were never far, e^(x - s) / sum e^(x - s) could be shifted by the largest s of those columns, and nobody would
+//! have to find the maximum of the row. The program is `waggle` with a policy that looks at every row.
+//!
+//! ```text
+//! cargo run --release --example softmax_columns -- \
+//!     eval --text model/assets/text/tinystories.json --policies softmax-columns:budget=1
+//! ```
+
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use engine::{Error, Select, Tensor};
+use mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention};
+
+/// Sets of columns: so many of the first that a row sees, and so many of the last.
+const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];
+
+/// Distances, and shorter rows are not counted.
+const BEYOND: [f32; 3] = [4.0, 8.0, 12.0];
+const SHORTEST: usize = 16;
+
+/// Of each set the rows beyond each distance, and the largest distance.
+static SEEN: Mutex<(u64, [([u64; BEYOND.len()], f32); SETS.len()])> =
+    Mutex::new((0, [([0; BEYOND.len()], 0.0); SETS.len()]));
+
+/// Counts this share of the rows.
+#[derive(Clone, Copy)]
+struct Columns(f64);
+
+impl PolicyFamily for Columns {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
+        name: "softmax-columns",
+        keys: &["budget"],
+        about: "as full; counts in a share of the rows how far maxima lie above fixed columns",
+        read: |options| Ok(Columns(options.fraction("budget", 1.0)?)),
+    }];
+
+    fn facts(&self) -> Facts {
+        Facts::in_the_clear()
+    }
+
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(*self)
+    }
+}
+
+impl<E: Select> Policy<E> for Columns {
+    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
+        piece.new
+    }
+
+    fn attend(&mut self, e: &mut E, _: usize, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
+        let attended = attention::causal(e, q, store)?;
+        let p = attended.probabilities();
+        let (tokens, rows) = (p.shape()[2], q.shape()[1]);
+        let p = e.reveal(p)?.into_iter().flatten().collect::<Vec<f32>>();
+        let (count, seen) = &mut *SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let counted = (self.0 * (p.len() / tokens) as f64).ceil() as usize;
+        for (at, p) in p.chunks_exact(tokens).enumerate().take(counted) {
+            let p = &p[..tokens - rows + at % rows + 1];
+            if p.len() < SHORTEST {
+                continue;
+            }
+            *count += 1;
+            let most = |p: &[f32]| p.iter().fold(0.0, |most: f32, p| most.max(*p));
+            for ([first, last], (beyond, largest)) in SETS.into_iter().zip(&mut *seen) {
+                // Probabilities are e^x but for a common factor.
+                let fixed = most(&p[..first]).max(most(&p[p.len() - last..]));
+                let distance = (most(p) / fixed).ln();
+                beyond.iter_mut().zip(BEYOND).for_each(|(rows, bound)| *rows += u64::from(distance > bound));
+                *largest = largest.max(distance);
+            }
+        }
+        Ok(attended.output)
+    }
+}
+
+fn main() -> ExitCode {
+    waggle::init();
+    waggle::register_policy::<Columns>().expect("the name is free");
+    let code = waggle::run();
+    let (rows, seen) = *SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    for ([first, last], (beyond, largest)) in SETS.into_iter().zip(seen) {
+        let percent = beyond.map(|beyond| format!("{:.2} %", 100.0 * beyond as f64 / rows as f64));
+        println!(
+            "first {first}, last {last}: beyond {BEYOND:?} are {} of {rows} rows; {largest:.1}",
+            percent.join(", ")
+        );
+    }
+    code
+}
