@@ -21,9 +21,11 @@ const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];
 const BEYOND: [f32; 3] = [4.0, 8.0, 12.0];
 const SHORTEST: usize = 16;
 
-/// Of each set the rows beyond each distance, and the largest distance.
-static SEEN: Mutex<(u64, [([u64; BEYOND.len()], f32); SETS.len()])> =
-    Mutex::new((0, [([0; BEYOND.len()], 0.0); SETS.len()]));
+/// The rows of a set beyond each distance, and the largest distance.
+type Far = ([u64; BEYOND.len()], f32);
+
+/// All rows, and those of each set.
+static SEEN: Mutex<(u64, [Far; SETS.len()])> = Mutex::new((0, [([0; BEYOND.len()], 0.0); SETS.len()]));
 
 /// Counts this share of the rows.
 #[derive(Clone, Copy)]
