@@ -1,7 +1,7 @@
 //! How far the largest score of a softmax lies above the scores of a few columns that are fixed beforehand.
 //!
-//! If it were never far, e^(x - s) / sum e^(x - s) could be shifted by the largest s of those columns, and nobody would
-//! have to find the maximum of the row. The program is `waggle` with a policy that looks at every row.
+//! If it were never far, a softmax could subtract the largest score of those columns, and nobody would have to find
+//! the maximum of the row. The program is `waggle` with a policy that looks at the rows.
 //!
 //! ```text
 //! cargo run --release --example softmax_columns -- \
@@ -17,8 +17,10 @@ use mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store,
 /// Sets of columns: so many of the first that a row sees, and so many of the last.
 const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];
 
-/// Distances, and shorter rows are not counted.
+/// Rows with a larger distance are counted.
 const BEYOND: [f32; 3] = [4.0, 8.0, 12.0];
+
+/// Shorter rows are left out.
 const SHORTEST: usize = 16;
 
 /// The rows of a set beyond each distance, and the largest distance.
@@ -27,7 +29,7 @@ type Far = ([u64; BEYOND.len()], f32);
 /// All rows, and those of each set.
 static SEEN: Mutex<(u64, [Far; SETS.len()])> = Mutex::new((0, [([0; BEYOND.len()], 0.0); SETS.len()]));
 
-/// Counts this share of the rows.
+/// The policy. It looks at this share of the rows of a call, the first ones.
 #[derive(Clone, Copy)]
 struct Columns(f64);
 
@@ -84,7 +86,7 @@ fn main() -> ExitCode {
     waggle::register_policy::<Columns>().expect("the name is free");
     let code = waggle::run();
     let (rows, seen) = *SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    for ([first, last], (beyond, largest)) in SETS.into_iter().zip(seen) {
+    for ([first, last], (beyond, largest)) in SETS.into_iter().zip(seen).filter(|_| rows > 0) {
         let percent = beyond.map(|beyond| format!("{:.2} %", 100.0 * beyond as f64 / rows as f64));
         println!(
             "first {first}, last {last}: beyond {BEYOND:?} are {} of {rows} rows; {largest:.1}",

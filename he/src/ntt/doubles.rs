@@ -53,9 +53,9 @@ macro_rules! arithmetic {
             lifted(prime, centre(prime, x))
         }
 
-        /// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so the
-        /// result is an integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below
-        /// `2^47`.
+        /// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so
+        /// the result is an integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product
+        /// below `2^47`.
         #[inline]
         #[target_feature(enable = $features)]
         fn multiply(prime: Prime, a: $vector, b: $vector) -> $vector {
@@ -64,7 +64,7 @@ macro_rules! arithmetic {
             $add($fnmadd(q, prime.p, h), $fmsub(a, b, h))
         }
 
-        /// Doubles per weight of a product of matrices: the lower half, centred on zero, the upper half and their sum.
+        /// Doubles per weight of a product of matrices: what [`Halves::split`] returns.
         const PARTS: usize = 3;
 
         /// Constants that split integers of up to twice [`half_bits`] bits, sign included.

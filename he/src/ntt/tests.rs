@@ -184,6 +184,7 @@ fn rows_of_weights_are_transforms_side_by_side() {
                         let mut sums = vec![0; 2 * TILES * LANES];
                         let product = Product { sums: &mut sums, weights: &weights[..words] };
                         ntt.matmul(&ones[..2 * LANES], &mut [product]);
+                        assert!(weights[words..].iter().all(|x| *x == 7), "the next row's place");
                         for (tile, sums) in sums.chunks_exact(2 * LANES).enumerate() {
                             let want = expected[tile * points + point];
                             assert!(sums.iter().all(|sum| *sum == want), "{given} of {points}");

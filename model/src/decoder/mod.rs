@@ -232,8 +232,8 @@ impl<W> Model<W> {
         engine.add(&tokens, &positions)
     }
 
-    /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`], without a cap,
-    /// which changes no order.
+    /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`], without a cap, which changes no
+    /// order.
     pub fn logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -242,8 +242,8 @@ impl<W> Model<W> {
         engine.scope("head", |e| e.linear(hidden, &self.head))
     }
 
-    /// [`logits`](Model::logits) with `bits` fractional bits, opened to the client, which applies the
-    /// cap if they have one. The cap is invertible, so uncapped logits reveal nothing more.
+    /// [`logits`](Model::logits) with `bits` fractional bits, opened to the client, which applies the cap if there is
+    /// one. A cap is invertible, so uncapped logits reveal nothing more.
     pub fn reveal_logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,

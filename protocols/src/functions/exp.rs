@@ -82,7 +82,7 @@ const WHOLE_FRACS: [u32; 2] = [17, 22];
 pub const WHOLE_WIDTH: u32 = 64 - (WHOLE_FRACS[0] + WHOLE_FRACS[1] - FRAC);
 
 /// The most entries of one call that are evaluated by `exp_to_zero` where both ways are open. An entry saves 44
-/// bytes online and takes 133 more to prepare, and the call saves four flows. So it is for passes of a few tokens.
+/// bytes online and takes 132 more to prepare, and the call saves four flows. So it is for passes of a few tokens.
 pub const MOST_WHOLE: usize = 1 << 16;
 
 fn fit(evaluation: Evaluation) -> Function {
