@@ -31,13 +31,15 @@ pub struct Stored<'a> {
     pub factor: f32,
 }
 
-/// Numbers of fewer than 32 bits, in little-endian bytes.
+/// Numbers of fewer than 32 bits, each in little-endian bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum Narrow<'a> {
     /// 16 bits, IEEE.
     F16(&'a [[u8; 2]]),
     /// The upper half of 32 bits.
     Bf16(&'a [[u8; 2]]),
+    /// Signed bytes, of which each stands for its product with the scale, rounded to 32 bits.
+    I8(&'a [[u8; 1]], f32),
 }
 
 /// A matrix (inputs, outputs) whose entries need not be in memory.

@@ -195,14 +195,21 @@ impl Numbers {
         }
     }
 
-    /// `count` numbers from `from` on as they are stored, if they are of 16 bits. Panics if there are fewer.
+    /// `count` numbers from `from` on as they are stored, if they are of 16 bits, or of 8 in one line with a scale.
+    /// Panics if there are fewer.
     pub(crate) fn narrow(&self, from: usize, count: usize) -> Option<Narrow<'_>> {
         let size = self.number.bytes();
         let bytes = &self.stored()[from * size..(from + count) * size];
         match self.number {
             Number::F16 => Some(Narrow::F16(bytes.as_chunks().0)),
             Number::Bf16 => Some(Narrow::Bf16(bytes.as_chunks().0)),
-            Number::F32 | Number::U8 | Number::I8 => None,
+            Number::I8 => {
+                let scales = self.scales.as_ref()?;
+                let length = (self.len() / scales.len().max(1)).max(1);
+                let scale = *scales.get(from / length)?;
+                (from % length + count <= length).then_some(Narrow::I8(bytes.as_chunks().0, scale))
+            }
+            Number::F32 | Number::U8 => None,
         }
     }
 
@@ -247,6 +254,13 @@ mod tests {
             let mut out = vec![0.0; len];
             numbers.read(from, &mut out);
             assert_eq!(out, want[from..from + len]);
+            let stored = (len > 0).then(|| numbers.narrow(from, len)).flatten();
+            let one_line = len > 0 && from / 100 == (from + len - 1) / 100;
+            assert_eq!(stored.is_some(), one_line, "{len} from {from}");
+            if let Some(stored) = stored {
+                let Narrow::I8(bytes, scale) = stored else { panic!("{stored:?}") };
+                assert!(bytes.iter().map(|[b]| f32::from(*b as i8) * scale).eq(out), "{len} from {from}");
+            }
         }
     }
 

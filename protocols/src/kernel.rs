@@ -382,22 +382,31 @@ mod tests {
         #[test]
         fn a_line_as_it_is_stored_is_as_it_is_read(
             bits in prop::collection::vec(any::<u16>(), 1..140),
-            (brain, gained) in (any::<bool>(), any::<bool>()),
+            (kind, gained) in (0..3, any::<bool>()),
             (frac, seed) in (4u32..=16, any::<u64>()),
         ) {
             let mut rng = StdRng::seed_from_u64(seed);
             let gain = |i: usize| if i.is_multiple_of(3) { f32::from_bits(rng.next_u32()) } else { rng.next_u32() as f32 / 1.0e9 };
             let gains: Option<Vec<f32>> = gained.then(|| (0..bits.len()).map(gain).collect());
             let factor = [1.0, 0.3, -7.0, 1.0e-30, 1.0e20][bits.len() % 5];
-            let wide = |bits: u16| if brain { f32::from_bits(u32::from(bits) << 16) } else { f16::from_bits(bits).into() };
+            let scale = f32::from_bits(rng.next_u32());
+            let wide = |bits: u16| match kind {
+                0 => f16::from_bits(bits).into(),
+                1 => f32::from_bits(u32::from(bits) << 16),
+                _ => f32::from(bits as i8) * scale,
+            };
             let entry = |(i, bits)| wide(bits) * gains.as_ref().map_or(1.0, |gains| gains[i]) * factor;
             let entries = bits.iter().copied().enumerate().map(entry).collect();
             let want = FixedMatrix::rounded(Arc::new(Columns { inputs: bits.len(), entries }), frac).to_integers();
             let numbers: Vec<[u8; 2]> = bits.iter().map(|bits| bits.to_le_bytes()).collect();
+            let bytes: Vec<[u8; 1]> = bits.iter().map(|bits| [*bits as u8]).collect();
             let x: Vec<u64> = bits.iter().map(|_| rng.next_u64()).collect();
             for (level, from) in levels().flat_map(|level| (0..bits.len().min(17)).map(move |from| (level, from))) {
-                let numbers = &numbers[from..];
-                let numbers = if brain { Narrow::Bf16(numbers) } else { Narrow::F16(numbers) };
+                let numbers = match kind {
+                    0 => Narrow::F16(&numbers[from..]),
+                    1 => Narrow::Bf16(&numbers[from..]),
+                    _ => Narrow::I8(&bytes[from..], scale),
+                };
                 let gains = gains.as_ref().map(|gains| &gains[from..]);
                 let stored = Stored { numbers, gains, factor: factor * (1u32 << frac) as f32 };
                 let mut got = vec![0; bits.len() - from];

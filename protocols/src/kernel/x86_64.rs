@@ -93,6 +93,12 @@ fn eight<const AHEAD: usize>(line: &Stored, i: usize) -> __m256i {
     let mut w = match line.numbers {
         Narrow::F16(numbers) => _mm256_cvtph_ps(load(numbers)),
         Narrow::Bf16(numbers) => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load(numbers)))),
+        Narrow::I8(numbers, scale) => {
+            let bytes = fetch::<_, AHEAD>(&numbers.as_chunks::<EIGHT>().0[i]);
+            // SAFETY: the array has the 8 bytes that are loaded; the load needs no alignment.
+            let bytes = unsafe { _mm_loadl_epi64(bytes.as_ptr().cast()) };
+            _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_set1_ps(scale))
+        }
     };
     if let Some(gains) = line.gains {
         // SAFETY: the array has the 32 bytes of a vector; the load needs no alignment.
@@ -117,6 +123,12 @@ fn sixteen<const AHEAD: usize>(line: &Stored, i: usize) -> __m512i {
     let mut w = match line.numbers {
         Narrow::F16(numbers) => _mm512_cvtph_ps(load(numbers)),
         Narrow::Bf16(numbers) => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load(numbers)))),
+        Narrow::I8(numbers, scale) => {
+            let bytes = fetch::<_, AHEAD>(&numbers.as_chunks::<SIXTEEN>().0[i]);
+            // SAFETY: the array has the 16 bytes of a vector; the load needs no alignment.
+            let bytes = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(scale))
+        }
     };
     if let Some(gains) = line.gains {
         // SAFETY: the array has the 64 bytes of a vector; the load needs no alignment.
