@@ -260,3 +260,18 @@ fn parties_tell_each_other_what_they_have() {
     let text = succeed(&mut waggle("plan --model shakespeare-gpt2"));
     assert!(text.contains("assumed: 40 cores of each party") && text.contains("assumed: link lan"), "{text}");
 }
+
+#[test]
+fn links_of_papers_are_planned() {
+    let links: Value = serde_json::from_str(&succeed(&mut waggle("links --format json"))).unwrap();
+    let links = links.as_array().unwrap();
+    assert!(links.iter().any(|link| link["link"] == "bumblebee-wan" && link["mbit_s"] == 400.0), "{links:?}");
+    for link in links {
+        let name = link["link"].as_str().unwrap();
+        let plan = json(&mut waggle(&format!("plan --model stories260k --cached 8 --preprocess --link {name}")));
+        let seconds = plan["phases"]["decode"]["seconds"].as_f64().unwrap();
+        let flows = plan["phases"]["decode"]["flows"].as_f64().unwrap();
+        let round_trip = link["round_trip_ms"].as_f64().unwrap() / 1e3;
+        assert!(seconds >= 0.5 * round_trip * flows, "{name}: {seconds} s, {flows} flows");
+    }
+}

@@ -14,6 +14,7 @@ mod identity;
 mod ledger;
 mod link;
 mod measure;
+pub mod papers;
 pub mod shaped;
 mod stream;
 pub mod tcp;

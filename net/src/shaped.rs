@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::Link;
 use crate::link::SendHalf;
+use crate::papers::PAPERS;
 use crate::stream::QUEUE_BYTES;
 
 /// A large buffer is delivered in pieces of this size, as a wire would.
@@ -40,7 +41,7 @@ pub struct LinkShape {
 
 impl LinkShape {
     /// The presets by name: the LAN of the MPCache paper (appendix), a plain gigabit LAN, the 400 Mbit/s WAN
-    /// customary in papers on two-party inference, and a distant peer.
+    /// customary in papers on two-party inference, and a distant peer. Those of papers are [`PAPERS`].
     pub const PRESETS: [(&'static str, LinkShape); 4] = [
         ("lan", LinkShape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) }),
         ("lan-1g", LinkShape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) }),
@@ -72,7 +73,7 @@ fn nanoseconds(n: u128) -> Duration {
 }
 
 impl fmt::Display for LinkShape {
-    /// The name of a preset, otherwise `RATEmbit,DELAYms`.
+    /// The name of a preset, otherwise `RATEmbit,DELAYms`: papers share networks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((name, _)) = LinkShape::PRESETS.iter().find(|(_, shape)| shape == self) {
             return f.write_str(name);
@@ -84,7 +85,10 @@ impl fmt::Display for LinkShape {
 
 /// A text names no network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is no network: give lan, lan-1g, wan, wan-far, or a rate and a round trip such as `100mbit,80ms`")]
+#[error(
+    "`{text}` is no network: give lan, lan-1g, wan, wan-far, that of a paper such as bolt-wan, or a rate and a round \
+     trip such as `100mbit,80ms`"
+)]
 pub struct ParseShapeError {
     /// The text.
     pub text: String,
@@ -93,7 +97,7 @@ pub struct ParseShapeError {
 impl FromStr for LinkShape {
     type Err = ParseShapeError;
 
-    /// Reads the name of a preset or `RATEmbit,DELAYms`.
+    /// Reads the name of a preset or of a paper's network, or `RATEmbit,DELAYms`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let custom = || {
             let (rate, delay) = text.split_once(',')?;
@@ -107,7 +111,9 @@ impl FromStr for LinkShape {
             let round_trip = Duration::from_nanos((milliseconds * 1e6).round() as u64);
             Some(LinkShape { bytes_per_second: bytes as u64, round_trip })
         };
-        let preset = LinkShape::PRESETS.iter().find(|(name, _)| *name == text).map(|(_, shape)| *shape);
+        let papers = PAPERS.map(|paper| (paper.name, paper.shape));
+        let preset =
+            LinkShape::PRESETS.into_iter().chain(papers).find(|(name, _)| *name == text).map(|(_, shape)| shape);
         preset.or_else(custom).ok_or_else(|| ParseShapeError { text: text.into() })
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use waggle_net::papers::PAPERS;
 use waggle_net::{Channel, LinkShape, NetError, Role, Shaped};
 
 #[test]
@@ -11,6 +12,14 @@ fn names() {
         assert_eq!(name.parse::<LinkShape>(), Ok(shape));
         assert_eq!(shape.to_string(), name);
     }
+    let mut names: Vec<&str> = LinkShape::PRESETS.iter().map(|(name, _)| *name).collect();
+    for paper in PAPERS {
+        assert_eq!(paper.name.parse::<LinkShape>(), Ok(paper.shape));
+        assert_eq!(paper.shape.to_string().parse::<LinkShape>(), Ok(paper.shape), "{}", paper.name);
+        assert!(!names.contains(&paper.name) && !paper.source.is_empty(), "{}", paper.name);
+        names.push(paper.name);
+    }
+    assert_eq!("mpcache-lan".parse::<LinkShape>().unwrap().to_string(), "lan");
     let lan = LinkShape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) };
     assert_eq!("lan".parse(), Ok(lan));
     assert_eq!("400mbit,4ms".parse::<LinkShape>().unwrap().to_string(), "wan");

@@ -13,6 +13,7 @@ mod generate;
 mod heads;
 mod html;
 mod keygen;
+mod links;
 mod machine;
 mod mean_token;
 mod options;
@@ -94,6 +95,7 @@ commands! {
     Float(float::FloatArgs) = float::run,
     Plan(plan::PlanArgs) = plan::run,
     Policies(policies::PoliciesArgs) = policies::run,
+    Links(links::LinksArgs) = links::run,
     Calibrate(calibrate::CalibrateArgs) = calibrate::run,
     Sweep(sweep::SweepArgs) = sweep::run,
     Compare(compare::CompareArgs) = compare::run,

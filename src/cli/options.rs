@@ -220,10 +220,10 @@ fn row_count(text: &str) -> Result<usize, String> {
 }
 
 /// Names of links, for help texts.
-pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
+pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|PAPER|RATEmbit,DELAYms";
 
 /// Names of networks that a program can be planned for.
-const PLANNED_LINKS: &str = "lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
+const PLANNED_LINKS: &str = "lan|lan-1g|wan|wan-far|PAPER|RATEmbit,DELAYms";
 
 /// A link between two processes, for clap.
 pub(super) fn link_between_processes(text: &str) -> Result<Network, String> {

@@ -47,7 +47,7 @@ pub(super) struct SweepArgs {
     /// Policies, with `;` between those that have options: 'full,h2o;mpcache:topk=rank'. May be repeated.
     #[arg(long, value_name = "POLICIES", value_parser = policies::list, default_value = "full")]
     policies: Vec<Policies>,
-    /// Networks: lan, lan-1g, wan, wan-far, or RATEmbit,DELAYms.
+    /// Networks: lan, lan-1g, wan, wan-far, those of papers (`waggle links`), or RATEmbit,DELAYms.
     #[arg(long, value_name = "LINK,LINK", value_parser = links, default_value = "lan")]
     links: Links,
     /// One phase makes correlations on the spot, two make them before the prompt is known.
