@@ -8,8 +8,13 @@ SmolLM3, and the windows of Qwen by layer, came with transformers 4.53.3:
     venv/bin/pip install transformers==4.53.3
     venv/bin/python model/references/make.py model/tests/data/families smollm3 qwen2-window
 
+Encoders, by torch==2.15.0 and transformers==5.24.0:
+
+    venv/bin/python model/references/make.py model/tests/data/encoders bert roberta distilbert
+
 Each directory gets `config.json` and `model.safetensors` as transformers writes them, with weights in f16, and
-`reference.json`: sequences of token ids and the logits of every position, computed in f32 from the rounded weights.
+`reference.json`: sequences of token ids and the logits of every position, or of the classes, computed in f32 from the
+rounded weights.
 Gains are far from one, biases far from zero, and scores so large that attention is far from uniform: a step that is
 left out, or done twice, changes the logits. Windows are shorter than the sequences, and the longer sequence reaches
 beyond the lengths at which scaled rotary embeddings change. Equal versions give equal files.
@@ -53,6 +58,29 @@ LONG_ROPE = dict(
     long_factor=[1.0, 1.3, 2.5, 4.0],
 )
 
+# The same for encoders. Three classes, so that an answer is more than a sign.
+CLASSES = {0: "no", 1: "perhaps", 2: "yes"}
+ENCODERS = {
+    "bert": ("bert", changed(num_key_value_heads="absent", type_vocab_size=2, id2label=CLASSES)),
+    "roberta": (
+        "roberta",
+        changed(num_key_value_heads="absent", type_vocab_size=1, id2label=CLASSES, pad_token_id=1, bos_token_id=0),
+    ),
+    "distilbert": (
+        "distilbert",
+        dict(
+            vocab_size=72,
+            max_position_embeddings=64,
+            dim=32,
+            hidden_dim=56,
+            n_layers=3,
+            n_heads=4,
+            pad_token_id=0,
+            id2label=CLASSES,
+        ),
+    ),
+}
+
 # Directory: model type, keys of its configuration.
 FAMILIES = {
     "llama3": ("llama", changed(rope_theta=500.0, rope_scaling=LLAMA3, tie_word_embeddings=True)),
@@ -92,7 +120,7 @@ FAMILIES = {
 def fill(name, parameter, gemma):
     """Random values of the size of trained ones."""
     leaf = name.rsplit(".", 1)[-1]
-    if parameter.dim() == 1 and "norm" in name and leaf == "weight":
+    if parameter.dim() == 1 and "norm" in name.lower() and leaf == "weight":
         parameter.normal_(0.0 if gemma else 1.0, 0.35)
     elif parameter.dim() == 1:
         parameter.normal_(0.0, 0.3)
@@ -100,17 +128,19 @@ def fill(name, parameter, gemma):
         parameter.normal_(0.0, parameter.shape[1] ** -0.5 if gemma else 1.0)
     else:
         # Larger queries and keys: scores spread by a few units.
-        sharp = any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "query_key_value"))
+        sharp = any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "query_key_value", ".query.", ".key.", "q_lin", "k_lin"))
         parameter.normal_(0.0, (1.6 if sharp else 1.1) * parameter.shape[1] ** -0.5)
 
 
 @torch.no_grad()
 def make(name, out):
-    kind, keys = FAMILIES[name]
+    kind, keys = (FAMILIES | ENCODERS)[name]
     torch.manual_seed(zlib.crc32(name.encode()))
     config = transformers.AutoConfig.for_model(kind, **keys)
     config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    encoder = name in ENCODERS
+    auto = transformers.AutoModelForSequenceClassification if encoder else transformers.AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="eager")
     model.float().eval()
     for parameter_name, parameter in model.named_parameters():
         fill(parameter_name, parameter, kind.startswith("gemma"))
@@ -118,8 +148,9 @@ def make(name, out):
 
     sequences = []
     for length in (LONG, SHORT):
-        ids = torch.randint(0, config.vocab_size, (1, length))
-        logits = model(ids, use_cache=False).logits[0]
+        # Ids below 3 are special: RoBERTa gives padding no position.
+        ids = torch.randint(3 if encoder else 0, config.vocab_size, (1, length))
+        logits = model(ids).logits if encoder else model(ids, use_cache=False).logits[0]
         sequences.append({"ids": ids[0].tolist(), "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]})
 
     model.half().save_pretrained(out / name)

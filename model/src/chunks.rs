@@ -19,8 +19,12 @@ const SCORES: usize = 1 << 22;
 /// The smallest chunk that is chosen by memory. Smaller ones would cost more round trips than they save memory.
 const MIN_CHUNK: usize = 16;
 
-/// Tokens of a chunk of a prompt of `prompt` tokens: `asked`, or what memory suggests. Public.
+/// Tokens of a chunk of a prompt of `prompt` tokens: `asked`, or what memory suggests; all of an
+/// encoder's. Public.
 pub fn chunk_size(spec: &ModelSpec, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
+    if spec.is_encoder() {
+        return prompt.max(1);
+    }
     if let Some(asked) = asked {
         return asked.get();
     }

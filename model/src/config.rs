@@ -34,6 +34,7 @@ pub(crate) const MAX_LAYERS: usize = 1 << 12;
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
 pub(crate) const MAX_VOCABULARY: usize = 1 << 24;
 pub(crate) const MAX_POSITIONS: usize = 1 << 28;
+pub(crate) const MAX_LABELS: usize = 1 << 16;
 
 pub(crate) fn positive(key: &str, value: f64) -> Result<(), ConfigError> {
     if value.is_finite() && value > 0.0 { Ok(()) } else { Err(unsupported(key, value, "a positive number")) }

@@ -80,6 +80,12 @@ pub enum Error {
         "every layer of the model sees a window of the latest tokens alone, which cache policy `{0}` cannot prune"
     )]
     WindowedPolicy(String),
+    /// What an encoder cannot do.
+    #[error("{what}: the model is an encoder, which reads a text at once and answers once")]
+    Encoder {
+        /// What was asked of it.
+        what: &'static str,
+    },
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {

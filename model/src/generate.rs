@@ -199,6 +199,24 @@ pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bo
     Ok(())
 }
 
+/// Refuses what an encoder cannot do.
+pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), Error> {
+    let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, padding, draft, .. } = *options;
+    let asked = [
+        (tokens > 1, "more than one token"),
+        (stop_at_eos, "an end that the text finds"),
+        (pad_answer, "a padded answer"),
+        (padding.is_some(), "a padded prompt"),
+        (*policy != PolicySpec::default(), "a cache policy"),
+        (prefill_chunk.is_some(), "a prompt in chunks"),
+        (draft.is_some(), "a draft"),
+    ];
+    match asked.into_iter().find(|(asked, _)| *asked && spec.is_encoder()) {
+        Some((_, what)) => Err(Error::Encoder { what }),
+        None => Ok(()),
+    }
+}
+
 /// Refuses what does not fit the model after the tokens in `cache`.
 fn check<E: Engine>(
     spec: &ModelSpec,
@@ -208,6 +226,10 @@ fn check<E: Engine>(
 ) -> Result<(), Error> {
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     let before = cache.tokens();
+    check_encoder(spec, options)?;
+    if before > 0 && spec.is_encoder() {
+        return Err(Error::Encoder { what: "a text after another" });
+    }
     let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
     check_lengths(lengths, positions.saturating_sub(before))?;
     // Padding of an answer comes last in a generation, and before other words in the next turn.

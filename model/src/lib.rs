@@ -47,8 +47,8 @@ pub use files::{
     shape_names, tokenizer_beside,
 };
 pub use generate::{
-    GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_lengths, check_padding,
-    generate, generate_with,
+    GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_lengths,
+    check_padding, generate, generate_with,
 };
 pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};

@@ -138,6 +138,16 @@ impl ModelSpec {
         self.style().hidden
     }
 
+    /// Number of logits: classes of an encoder, token ids of a decoder.
+    pub fn outputs(&self) -> usize {
+        self.style().outputs()
+    }
+
+    /// Whether it reads a text at once and gives logits of classes, and does not write.
+    pub fn is_encoder(&self) -> bool {
+        self.style().encoder.is_some()
+    }
+
     /// Number of token ids.
     pub fn vocabulary(&self) -> usize {
         self.style().vocabulary
@@ -162,9 +172,9 @@ impl ModelSpec {
 
     /// The model's layers of attention. A window that all positions fit into is none.
     pub fn attention(&self) -> Layers {
-        let Style { heads, max_positions, windows, score_cap, .. } = self.style();
+        let Style { heads, max_positions, windows, score_cap, encoder, .. } = self.style();
         let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
-        Layers { heads, windows, soft_cap: score_cap }
+        Layers { heads, windows, soft_cap: score_cap, causal: encoder.is_none() }
     }
 
     /// Names and shapes of the tensors that a checkpoint must hold.

@@ -1,11 +1,13 @@
-//! In what decoders differ: the words in which a family says how it computes, and by which names it is published.
+//! In what models differ: the words in which a family says how it computes, and by which names it is published.
+
+use std::ops::Range;
 
 use mpcache::HeadShape;
 
 use crate::checkpoint::TensorSpec;
 use crate::config::{Activation, Common, RopeConfig};
 
-/// A decoder: its sizes, its names and its choices.
+/// A decoder or an encoder: its sizes, its names and its choices.
 #[derive(Clone, Debug)]
 pub(crate) struct Style {
     pub(crate) names: Names,
@@ -56,6 +58,26 @@ pub(crate) struct Style {
     pub(crate) quantized: bool,
     /// Ids that end a text.
     pub(crate) eos: Vec<u32>,
+    /// What makes it an encoder, if it is one: all tokens see one another, and the first one gives the outputs.
+    pub(crate) encoder: Option<Encoder>,
+}
+
+/// How an encoder begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Encoder {
+    /// Segments that a text may have, each with an embedding of its own; 0 for none.
+    pub(crate) segments: usize,
+    /// The function between the two matrices that make outputs of the first token.
+    pub(crate) pooled: Pooled,
+    /// Number of outputs, the logits of classes.
+    pub(crate) classes: usize,
+}
+
+/// A function of the first token's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooled {
+    Tanh,
+    Relu,
 }
 
 /// Where the norms of a layer stand.
@@ -67,6 +89,8 @@ pub(crate) enum Norms {
     After,
     /// x + norm(f(norm(x))).
     Both,
+    /// norm(x + f(x)), as in the first transformers. The embedding has a norm as well.
+    Around,
     /// x + attention(norm(x)) + mlp(norm'(x)), where the two norms may be one.
     Parallel,
 }
@@ -168,8 +192,12 @@ pub(crate) struct Names {
     pub(crate) qkv: &'static str,
     /// The name that this program gives the one matrix for gate and up, or for up alone.
     pub(crate) up: &'static str,
-    /// The last norm.
+    /// The embeddings of segments.
+    pub(crate) segments: &'static str,
+    /// The last norm; with [`Norms::Around`] the one of the embedding.
     pub(crate) norm: &'static str,
+    /// The matrix before the head of an encoder.
+    pub(crate) pooler: &'static str,
     pub(crate) head: &'static str,
     /// Tensors that older programs stored beside the weights; `{}` stands for the number of a layer.
     pub(crate) buffers: &'static [(&'static str, Stored)],
@@ -197,7 +225,9 @@ impl Names {
         conv1d: false,
         qkv: "self_attn.{q,k,v}_proj",
         up: "mlp.{gate,up}_proj",
+        segments: "",
         norm: "model.norm",
+        pooler: "",
         head: "lm_head",
         buffers: &[
             ("layers.{}.self_attn.rotary_emb.inv_freq", Stored::Frequencies),
@@ -247,6 +277,7 @@ impl Style {
             embedding_scale: None,
             quantized: common.quantization_config.is_some(),
             eos: common.eos_token_id.clone(),
+            encoder: None,
         }
     }
 
@@ -259,6 +290,26 @@ impl Style {
     /// Number of layers.
     pub(crate) fn layers(&self) -> usize {
         self.windows.len()
+    }
+
+    /// Number of logits: classes, or token ids.
+    pub(crate) fn outputs(&self) -> usize {
+        self.encoder.map_or(self.vocabulary, |encoder| encoder.classes)
+    }
+
+    /// The `wanted` ones of `count` new tokens: the last, or the first of an encoder.
+    pub(crate) fn wanted(&self, count: usize, wanted: usize) -> Range<usize> {
+        if self.encoder.is_some() { 0..wanted } else { count - wanted..count }
+    }
+
+    /// With [`Norms::Around`], the name of the norm that gives what layer `i` reads; that of no layer gives what the
+    /// head reads.
+    pub(crate) fn norm_before(&self, i: usize) -> Option<String> {
+        let after = self.names.of(Role::AfterMlp).filter(|_| self.norms == Norms::Around)?;
+        Some(match i.checked_sub(1) {
+            Some(before) => format!("{}.{before}.{after}", self.names.layers),
+            None => self.names.norm.to_owned(),
+        })
     }
 
     /// Lengths of all queries, and of all keys, of one token.
@@ -309,8 +360,15 @@ impl Style {
             }
         }
         add(names.norm, &[h], shifts);
+        if let Some(Encoder { segments, .. }) = self.encoder {
+            if segments > 0 {
+                add(names.segments, &[segments, h], None);
+            }
+            add(names.pooler, &[h, h], Some(h));
+        }
         if !self.tied {
-            add(names.head, &[v, h], self.head_bias.then_some(v));
+            let outputs = self.outputs();
+            add(names.head, &[outputs, h], self.head_bias.then_some(outputs));
         }
         out
     }

@@ -75,6 +75,8 @@ pub(crate) struct Published {
     after: Option<Box<Published>>,
     /// Further columns, which nothing is folded into.
     further: Option<Array2<f32>>,
+    /// The gain of further inputs that are added to the outputs.
+    added: Option<Array1<f32>>,
 }
 
 /// Published matrices side by side, each entry less the mean of its input's outputs if they are centred, times the
@@ -121,7 +123,7 @@ impl Published {
 
     fn new(parts: Vec<Part>, order: Order, bias: Option<Array1<f32>>) -> Self {
         let matrix = PublishedMatrix { parts, order, means: None, gain: None, scaled: None };
-        Published { matrix, bias, after: None, further: None }
+        Published { matrix, bias, after: None, further: None, added: None }
     }
 
     /// One published linear layer (outputs, inputs) with its bias, whose outputs are taken in another order: those of
@@ -214,6 +216,18 @@ impl Published {
         self
     }
 
+    /// The weight of (x, n) that adds the norm of a residual stream to its outputs: x W + b + g n + shift for the norm's
+    /// `gain` g.
+    pub(crate) fn adding(mut self, gain: Array1<f32>, shift: Option<&Array1<f32>>) -> Self {
+        if let Some(shift) = shift {
+            self.bias = Some(match self.bias {
+                Some(bias) => bias + shift,
+                None => shift.clone(),
+            });
+        }
+        Published { added: Some(gain), ..self }
+    }
+
     /// Puts `columns` (inputs, further outputs) beside the others, as they are.
     pub(crate) fn widened(self, columns: Option<Array2<f32>>) -> Self {
         Published { further: columns, ..self }
@@ -227,7 +241,13 @@ impl Published {
             }
         });
         let further = further.map(|matrix| WeightData { matrix, bias: None });
-        let own = WeightData { matrix: Arc::new(self.matrix), bias: self.bias };
+        let centred = self.matrix.means.is_some();
+        let matrix: Arc<dyn MatrixSource> = Arc::new(self.matrix);
+        let matrix = match self.added {
+            Some(gain) => Arc::new(Above { first: matrix, second: Diagonal { gain, centred } }),
+            None => matrix,
+        };
+        let own = WeightData { matrix, bias: self.bias };
         self.after.map(|after| after.data()).into_iter().chain(further).fold(own, side_by_side)
     }
 }
@@ -297,6 +317,58 @@ impl MatrixSource for Beside {
             Order::Rows => None,
             Order::Columns if line < outputs => self.first.stored(line, from, count),
             Order::Columns => self.second.stored(line - outputs, from, count),
+        }
+    }
+}
+
+/// The inputs of a matrix that is stored by columns, and then those of a diagonal one.
+#[derive(Debug)]
+struct Above {
+    first: Arc<dyn MatrixSource>,
+    second: Diagonal,
+}
+
+impl MatrixSource for Above {
+    fn shape(&self) -> (usize, usize) {
+        let (inputs, outputs) = self.first.shape();
+        (inputs + self.second.gain.len(), outputs)
+    }
+
+    fn order(&self) -> Order {
+        assert_eq!(self.first.order(), Order::Columns, "a matrix above another");
+        Order::Columns
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        let inputs = self.first.shape().0;
+        let (first, second) = out.split_at_mut(inputs.saturating_sub(from).min(out.len()));
+        if !first.is_empty() {
+            self.first.read(line, from, first);
+        }
+        self.second.read(line, from.saturating_sub(inputs), second);
+    }
+
+    fn fetch(&self, line: usize, from: usize, count: usize) {
+        let inputs = self.first.shape().0;
+        if from < inputs {
+            self.first.fetch(line, from, count.min(inputs - from));
+        }
+    }
+}
+
+/// The matrix that multiplies each input by its gain, less the mean of its outputs if it is centred.
+#[derive(Debug)]
+struct Diagonal {
+    gain: Array1<f32>,
+    centred: bool,
+}
+
+impl Diagonal {
+    /// Entries of a column.
+    fn read(&self, column: usize, from: usize, out: &mut [f32]) {
+        let share = if self.centred { 1.0 / self.gain.len().max(1) as f32 } else { 0.0 };
+        for ((out, gain), row) in out.iter_mut().zip(self.gain.iter().skip(from)).zip(from..) {
+            *out = gain * if row == column { 1.0 - share } else { -share };
         }
     }
 }

@@ -3,7 +3,7 @@
 use engine::{Ceiling, Engine, Error, Select, Tensor};
 use ndarray::ArrayD;
 
-use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, window};
+use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, attention, window};
 
 /// The class of a layer with a window of so many tokens is this and the window: above those of all policies.
 const WINDOWED: usize = 1 << 20;
@@ -28,6 +28,8 @@ enum Attention {
     Policy(usize),
     /// A window of so many tokens.
     Window(usize),
+    /// Nothing: all tokens are read at once, and see one another.
+    Whole,
 }
 
 impl<E: Select> KvCache<E> {
@@ -58,6 +60,7 @@ impl<E: Engine> KvCache<E> {
     pub fn of_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
         let mut pruned = 0..;
         let attention = layers.windows.iter().map(|window| match window {
+            _ if !layers.causal => Attention::Whole,
             Some(window) => Attention::Window(*window),
             None => Attention::Policy(pruned.next().unwrap_or_default()),
         });
@@ -65,7 +68,7 @@ impl<E: Engine> KvCache<E> {
         let store = |layer: usize| {
             let parts = match attention[layer] {
                 Attention::Policy(index) => policy.parts(index, layers.heads),
-                Attention::Window(_) => vec![(0..layers.heads.kv_heads).collect()],
+                Attention::Window(_) | Attention::Whole => vec![(0..layers.heads.kv_heads).collect()],
             };
             Store::divided(layer, layers.heads, parts, layers.soft_cap)
         };
@@ -119,7 +122,7 @@ impl<E: Engine> KvCache<E> {
     pub fn observation_window(&self, layer: usize, new: usize) -> usize {
         match self.attention[layer] {
             Attention::Policy(index) => self.policy.observation_window(index, self.stores[layer].next(new)).min(new),
-            Attention::Window(_) => 0,
+            Attention::Window(_) | Attention::Whole => 0,
         }
     }
 
@@ -128,6 +131,7 @@ impl<E: Engine> KvCache<E> {
         match self.attention[layer] {
             Attention::Policy(index) => self.policy.layer_class(index),
             Attention::Window(window) => WINDOWED + window,
+            Attention::Whole => 0,
         }
     }
 
@@ -182,6 +186,7 @@ impl<E: Engine> KvCache<E> {
         match self.attention[layer] {
             Attention::Policy(index) => self.policy.appended(engine, index, store)?,
             Attention::Window(window) => self.leave(layer, window),
+            Attention::Whole => {}
         }
         Ok(())
     }
@@ -256,6 +261,7 @@ impl<E: Engine> KvCache<E> {
                 self.leave(layer, window);
                 mixed
             }
+            Attention::Whole => attention::whole(engine, q, store)?,
         };
         let rows = q.shape()[1];
         let HeadShape { heads, head_dim, .. } = self.stores[layer].heads();

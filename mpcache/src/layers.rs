@@ -11,12 +11,14 @@ pub struct Layers {
     pub windows: Vec<Option<usize>>,
     /// The bound that scores are [capped](engine::Engine::soft_cap) at before the softmax, if they are.
     pub soft_cap: Option<f32>,
+    /// A query sees its own token and those before it, and not all, as in an encoder.
+    pub causal: bool,
 }
 
 impl Layers {
     /// `layers` layers that see all tokens.
     pub fn global(layers: usize, heads: HeadShape) -> Self {
-        Layers { heads, windows: vec![None; layers], soft_cap: None }
+        Layers { heads, windows: vec![None; layers], soft_cap: None, causal: true }
     }
 
     /// The number of layers that see all tokens. Those are the ones that a cache policy acts on: a layer with a
@@ -25,8 +27,8 @@ impl Layers {
         self.windows.iter().filter(|window| window.is_none()).count()
     }
 
-    /// Whether `policy` has a layer to act on, or is `full`, which acts on none.
+    /// Whether `policy` has a layer to act on, or is `full`, which acts on none. No policy acts on an encoder.
     pub fn take(&self, policy: &PolicySpec) -> bool {
-        *policy == PolicySpec::default() || self.pruned() > 0
+        *policy == PolicySpec::default() || (self.causal && self.pruned() > 0)
     }
 }

@@ -58,7 +58,7 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
     if ids.is_empty() {
         ids = spread(&spec)[..1].to_vec();
     }
-    let tokens = if room == 0 { 1 } else { GENERATED };
+    let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
     let options = GenerateOptions { tokens, ..GenerateOptions::default() };
     let input = Input { ids: Some(&ids), count: ids.len() };
     let mut sampler = Sampler::greedy();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use engine::LogitBits;
 use model::{
-    Drafts, Excess, GenerateOptions, Lengths, MAX_DRAFTED, ModelSpec, Reveal, Step, check_draft, check_lengths,
-    check_padding, chunk_size, passes,
+    Drafts, Excess, GenerateOptions, Lengths, MAX_DRAFTED, ModelSpec, Reveal, Step, check_draft, check_encoder,
+    check_lengths, check_padding, chunk_size, passes,
 };
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
@@ -269,6 +269,7 @@ impl Request {
             return Err(Error::PaddedDraft);
         }
         check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?;
+        check_encoder(spec, &self.options(terms))?;
         check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
         let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
         if got > limit {

@@ -3,6 +3,8 @@
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use super::{MAX_LABELS, size};
+
 /// A configuration that cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -71,6 +73,26 @@ impl Keys<'_> {
     /// A string.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, ConfigError> {
         self.read(key, "a string", Value::as_str)
+    }
+
+    /// Names of classes: those of `id2label` in the order of their numbers, or as many as `num_labels`, or two.
+    pub(crate) fn labels(&self) -> Result<Vec<String>, ConfigError> {
+        let named: Option<Vec<String>> = self.read("id2label", "names by the numbers 0, 1, ...", |v| {
+            let names = v.as_object()?;
+            (0..names.len()).map(|i| names.get(&i.to_string())?.as_str().map(str::to_owned)).collect()
+        })?;
+        let count = self.size(&["num_labels"])?;
+        match (named, count) {
+            (Some(named), Some(count)) if named.len() != count => {
+                Err(unsupported("num_labels", count, format!("id2label has {}", named.len())))
+            }
+            (Some(named), _) => Ok(named),
+            (None, count) => {
+                let count = count.unwrap_or(2);
+                size("num_labels", count, MAX_LABELS)?;
+                Ok((0..count).map(|i| format!("LABEL_{i}")).collect())
+            }
+        }
     }
 
     /// One id or a list of them. An explicit null means that the model has none.

@@ -23,7 +23,8 @@ impl<W> Block<'_, W> {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
-    /// (count, width) -> (wanted, width) for the last `wanted` tokens; nothing if none is wanted.
+    /// (count, width) -> (wanted, width) for the last `wanted` tokens, of an encoder the first; nothing if none is wanted.
+    /// With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -31,7 +32,7 @@ impl<W> Block<'_, W> {
         x: &E::Tensor,
         wanted: usize,
     ) -> Result<Option<E::Tensor>, engine::Error> {
-        let Block { style, layer, index, angles } = *self;
+        let Block { style, layer, angles, .. } = *self;
         let HeadShape { heads, kv_heads, .. } = style.heads;
         let (n, (q, kv)) = (x.shape()[0], style.widths());
         let (attended, beside) = engine.scope("attention", |engine| {
@@ -44,11 +45,15 @@ impl<W> Block<'_, W> {
                 qk = turn(engine, &qk, angles)?;
             }
             let k = qk.slice(1, heads..heads + kv_heads).reshape(&[n, kv]);
-            let mixed = attend(engine, cache, index, &qk.slice(1, 0..heads), &k, &v, wanted)?;
+            let mixed = self.attend(engine, cache, &qk.slice(1, 0..heads), &k, &v, wanted)?;
             let Some(mixed) = mixed else { return Ok((None, beside)) };
+            if style.norms == Norms::Around {
+                let kept = self.wanted(x, wanted);
+                return Ok((Some(self.around(engine, "output", &[&mixed, &kept], &layer.output)?), beside));
+            }
             let out = engine.scope("output", |s| s.linear(&mixed, &layer.output))?;
             let out = self.norm_after(engine, out, layer.attention_gains.as_ref())?;
-            Ok((Some(if beside.is_some() { out } else { engine.add(&last(x, wanted), &out)? }), beside))
+            Ok((Some(if beside.is_some() { out } else { engine.add(&self.wanted(x, wanted), &out)? }), beside))
         })?;
         let Some(attended) = attended else { return Ok(None) };
         engine.scope("mlp", |engine| {
@@ -59,7 +64,7 @@ impl<W> Block<'_, W> {
                     let name = if gated { "gate_up" } else { "up" };
                     engine.scope(name, |s| s.linear(normed.as_ref().unwrap_or(&attended), matrix))?
                 }
-                (None, Some(up)) => last(up, wanted),
+                (None, Some(up)) => self.wanted(up, wanted),
                 (None, None) => unreachable!("the MLP's first matrix stands alone or beside query, key and value"),
             };
             let activated = |s: &mut E, x: &E::Tensor| s.scope("activation", |s| activate(s, style.activation, x));
@@ -69,9 +74,12 @@ impl<W> Block<'_, W> {
             } else {
                 activated(engine, &up)?
             };
+            if style.norms == Norms::Around {
+                return self.around(engine, "down", &[&h, &attended], &layer.down).map(Some);
+            }
             let out = engine.scope("down", |s| s.linear(&h, &layer.down))?;
             let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
-            let x = if beside.is_some() { engine.add(&last(x, wanted), &attended)? } else { attended };
+            let x = if beside.is_some() { engine.add(&self.wanted(x, wanted), &attended)? } else { attended };
             engine.add(&x, &out).map(Some)
         })
     }
@@ -132,9 +140,50 @@ impl<W> Block<'_, W> {
         x: &E::Tensor,
     ) -> Result<Option<E::Tensor>, engine::Error> {
         match self.style.norms {
-            Norms::After => Ok(None),
+            Norms::After | Norms::Around => Ok(None),
             _ => engine.scope("norm", |s| s.rms_norm(x, self.style.eps)).map(Some),
         }
+    }
+
+    /// norm(f(x) + x), where the one matrix of `parts` f's last input and the normalised x does the sum, the gain of
+    /// that norm and its shift.
+    fn around<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        name: &str,
+        parts: &[&E::Tensor],
+        matrix: &W,
+    ) -> Result<E::Tensor, engine::Error> {
+        let sum = engine.scope(name, |s| s.linear(&E::Tensor::concat(1, parts), matrix))?;
+        engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
+    }
+
+    /// Attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
+    /// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
+    fn attend<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        cache: &mut KvCache<E>,
+        q: &E::Tensor,
+        k: &E::Tensor,
+        v: &E::Tensor,
+        wanted: usize,
+    ) -> Result<Option<E::Tensor>, engine::Error> {
+        let (layer, n) = (self.index, q.shape()[0]);
+        let window = cache.observation_window(layer, n).max(wanted);
+        if window == 0 {
+            cache.append(engine, layer, k, v)?;
+            return Ok(None);
+        }
+        let q = q.slice(0, self.style.wanted(n, window)).permute(&[1, 0, 2]);
+        let mixed = cache.attend(engine, layer, &q, k, v)?;
+        Ok((wanted > 0).then(|| mixed.slice(0, window - wanted..window)))
+    }
+
+    /// The `wanted` rows of x.
+    fn wanted<T: Tensor>(&self, x: &T, wanted: usize) -> T {
+        let n = x.shape()[0];
+        if wanted == n { x.clone() } else { x.slice(0, self.style.wanted(n, wanted)) }
     }
 
     /// The norm of what attention or MLP adds to the residual stream, if it has one.
@@ -163,28 +212,6 @@ fn activate<E: Engine>(engine: &mut E, function: Activation, x: &E::Tensor) -> R
     }
 }
 
-/// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
-/// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
-fn attend<E: Engine>(
-    engine: &mut E,
-    cache: &mut KvCache<E>,
-    layer: usize,
-    q: &E::Tensor,
-    k: &E::Tensor,
-    v: &E::Tensor,
-    wanted: usize,
-) -> Result<Option<E::Tensor>, engine::Error> {
-    let n = q.shape()[0];
-    let window = cache.observation_window(layer, n).max(wanted);
-    if window == 0 {
-        cache.append(engine, layer, k, v)?;
-        return Ok(None);
-    }
-    let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);
-    let mixed = cache.attend(engine, layer, &q, k, v)?;
-    Ok((wanted > 0).then(|| mixed.slice(0, window - wanted..window)))
-}
-
 /// x (n, width) times the gains (1, width) of a norm that no matrix follows, or none at once: entry by entry.
 fn gain<E: Engine>(engine: &mut E, x: &E::Tensor, gains: &E::Weight) -> Result<E::Tensor, engine::Error> {
     engine.scope("gain", |e| {
@@ -192,10 +219,4 @@ fn gain<E: Engine>(engine: &mut E, x: &E::Tensor, gains: &E::Weight) -> Result<E
         let rows = E::Tensor::concat(0, &vec![&row; x.shape()[0]]);
         e.mul(x, &rows)
     })
-}
-
-/// The last `wanted` rows of x.
-fn last<T: Tensor>(x: &T, wanted: usize) -> T {
-    let n = x.shape()[0];
-    if wanted == n { x.clone() } else { x.slice(0, n - wanted..n) }
 }

@@ -48,14 +48,18 @@ impl<W> Layer<W> {
             });
             gains.map(Some)
         };
-        let gains_after = |b: &mut Builder<W>, role: Role| match names.of(role) {
+        let gains_after = |b: &mut Builder<W>, role: Role| match names.of(role).filter(|_| norms != Norms::Around) {
             Some(name) => b.gains(&format!("{p}.{name}.weight"), h, |c| gains_of(c, role)).map(Some),
             None => Ok(None),
         };
+        // What attention and the MLP read, where norms stand around them.
+        let read = style.norm_before(i);
+        let between = read.as_ref().map(|_| format!("{p}.{}", names.of(Role::AfterAttention).unwrap_or_default()));
         let up = |c: &Checkpoint| {
             // In parallel the MLP may read what attention reads.
             let norm = names.of(Role::BeforeMlp).map_or(Role::BeforeAttention, |_| Role::BeforeMlp);
-            style.matrices(c, &p, &[Role::Gate, Role::Up, Role::GateUp], style.mlp_bias, Some(norm))
+            let up = style.matrices(c, &p, &[Role::Gate, Role::Up, Role::GateUp], style.mlp_bias, Some(norm))?;
+            style.after(c, between.as_deref(), up)
         };
         // Both parties prepare weights in this order.
         let gains_first = norms == Norms::Before;
@@ -69,15 +73,20 @@ impl<W> Layer<W> {
                 qkv = qkv.beside(up(c)?);
             }
             let scaled = if qk_norm == QkNorm::None { q } else { 0 };
-            Ok(qkv.scale_outputs(scaled, scale).widened(columns))
+            Ok(style.after(c, read.as_deref(), qkv)?.scale_outputs(scaled, scale).widened(columns))
         })?;
         if !gains_first {
             gains = qk_gains(b)?;
         }
-        let residual = |b: &mut Builder<W>, role: Role, inputs, biased| {
+        let residual = |b: &mut Builder<W>, role: Role, inputs, biased, added: Option<&str>| {
             let name = names.of(role).unwrap_or_default();
+            let inputs = inputs + added.map_or(0, |_| h);
             b.weight(&format!("{p}.{name}.weight"), (inputs, h), |c| {
-                Ok(style.residual(style.matrices(c, &p, &[role], biased, None)?))
+                let mut weight = style.matrices(c, &p, &[role], biased, None)?;
+                if let Some(norm) = added {
+                    weight = weight.adding(style.gain(c, norm)?, style.shift(c, norm)?.as_ref());
+                }
+                Ok(style.residual(weight))
             })
         };
         Ok(Layer {
@@ -85,13 +94,13 @@ impl<W> Layer<W> {
             gains_first,
             qkv,
             scores: further > 0,
-            output: residual(b, Role::Output, q, style.output_bias)?,
+            output: residual(b, Role::Output, q, style.output_bias, read.as_deref())?,
             attention_gains: gains_after(b, Role::AfterAttention)?,
             up: match norms {
                 Norms::Parallel => None,
                 _ => Some(b.weight(&format!("{p}.{}.weight", names.up), (h, style.up_width()), up)?),
             },
-            down: residual(b, Role::Down, f, style.mlp_bias)?,
+            down: residual(b, Role::Down, f, style.mlp_bias, between.as_deref())?,
             mlp_gains: gains_after(b, Role::AfterMlp)?,
         })
     }
@@ -119,8 +128,20 @@ impl Style {
         name: &str,
         weight: Published,
     ) -> Result<Published, CheckpointError> {
-        let shift = (self.norm == Norm::Layer).then(|| c.vector(&format!("{name}.bias"))).transpose()?;
-        Ok(weight.after_norm(self.gain(c, name)?, shift.as_ref()))
+        Ok(weight.after_norm(self.gain(c, name)?, self.shift(c, name)?.as_ref()))
+    }
+
+    /// [`after_norm`](Style::after_norm) if there is a norm.
+    fn after(&self, c: &Checkpoint, name: Option<&str>, weight: Published) -> Result<Published, CheckpointError> {
+        match name {
+            Some(name) => self.after_norm(c, name, weight),
+            None => Ok(weight),
+        }
+    }
+
+    /// The shift of the norm `name`, if it is one that has a shift.
+    fn shift(&self, c: &Checkpoint, name: &str) -> Result<Option<Array1<f32>>, CheckpointError> {
+        (self.norm == Norm::Layer).then(|| c.vector(&format!("{name}.bias"))).transpose()
     }
 
     /// `weight`, whose outputs are added to the residual stream.

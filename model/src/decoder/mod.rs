@@ -1,4 +1,4 @@
-//! The program of every family: a decoder in a [`Style`].
+//! The program of every family: a decoder or an encoder in a [`Style`].
 //!
 //! It differs from the programs of the models' authors in work that is done once, when the weights are loaded:
 //!
@@ -10,11 +10,13 @@
 //! - With layer norms, all that is added to the residual stream (embeddings, outputs of attention and MLP) has its
 //!   mean taken away. The stream then has none, and its layer norms, which would take it away, are root-mean-square
 //!   norms.
+//! - Where a norm stands around each sum, as in encoders, the stream holds what the norm gives before its gain g and
+//!   its shift. The matrix whose product is added to it next has diag(g) below it, and multiplies both side by side.
 
 mod block;
 mod layer;
 
-use engine::{Engine, LogitBits, Select, WeightData, WeightLoader, WeightSpec};
+use engine::{Engine, LogitBits, Select, Tensor, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{Array2, ArrayD};
 
@@ -23,7 +25,7 @@ use self::layer::Layer;
 use crate::learned::Columns;
 use crate::rope::{Angles, Rope};
 use crate::spec::ModelSpec;
-use crate::style::{Names, Positions, Style};
+use crate::style::{Names, Norms, Pooled, Positions, Style};
 use crate::weights::{Builder, Published};
 use crate::{Checkpoint, Error};
 
@@ -64,7 +66,9 @@ pub struct Model<W> {
     ropes: Vec<Rope>,
     embedding: W,
     positions: Option<W>,
+    segments: Option<W>,
     layers: Vec<Layer<W>>,
+    pooler: Option<W>,
     head: W,
 }
 
@@ -124,7 +128,7 @@ impl<W> Model<W> {
     /// Builds all weights, in the order in which they are used.
     fn build(spec: &ModelSpec, mut builder: Builder<W>) -> Result<Self, Error> {
         let (style, b) = (spec.style(), &mut builder);
-        let Names { embedding, positions, norm, head: head_name, .. } = style.names;
+        let Names { embedding, positions, segments, norm, pooler, head: head_name, .. } = style.names;
         let (h, vocabulary) = (style.hidden, style.vocabulary);
         let embedding_name = format!("{embedding}.weight");
         let embed = b.weight(&embedding_name, (vocabulary, h), |c| {
@@ -134,30 +138,40 @@ impl<W> Model<W> {
                 None => table,
             }))
         })?;
-        let mut learned = |offset: usize| {
-            let name = format!("{positions}.weight");
-            let shape = (style.max_positions + offset, h);
-            b.weight(&name, shape, |c| Ok(style.residual(Published::stored(c, &name, None)?)))
+        let mut learned = |name: &str, rows: usize| {
+            let name = format!("{name}.weight");
+            b.weight(&name, (rows, h), |c| Ok(style.residual(Published::stored(c, &name, None)?)))
         };
         let (ropes, positions) = match &style.positions {
             Positions::Rotary(ropes) => {
                 (ropes.iter().map(|rope| Rope::new(rope, style.heads.head_dim)).collect(), None)
             }
-            Positions::Learned { offset } => (Vec::new(), Some(learned(*offset)?)),
+            Positions::Learned { offset } => (Vec::new(), Some(learned(positions, style.max_positions + offset)?)),
         };
+        let kinds = style.encoder.map(|encoder| encoder.segments).filter(|kinds| *kinds > 0);
+        let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
         let layers = (0..style.layers()).map(|i| Layer::load(&style, i, b)).collect::<Result<_, _>>()?;
+        let last = style.norm_before(style.layers()).unwrap_or_else(|| norm.to_owned());
+        let pooler = style.encoder.map(|_| {
+            b.weight(&format!("{pooler}.weight"), (h, h), |c| {
+                style.after_norm(c, &last, Published::linear(c, &[pooler.to_owned()], true)?)
+            })
+        });
+        let pooler = pooler.transpose()?;
         // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
         let name = if style.tied { embedding } else { head_name };
-        let head = b.weight(&format!("{head_name}.weight"), (h, vocabulary), |c| {
-            style.after_norm(c, norm, Published::linear(c, &[name.to_owned()], style.head_bias)?)
+        let head = b.weight(&format!("{head_name}.weight"), (h, style.outputs()), |c| {
+            let head = Published::linear(c, &[name.to_owned()], style.head_bias)?;
+            if pooler.is_some() { Ok(head) } else { style.after_norm(c, &last, head) }
         })?;
-        Ok(Model { spec: spec.clone(), ropes, embedding: embed, positions, layers, head, style })
+        Ok(Model { spec: spec.clone(), ropes, embedding: embed, positions, segments, layers, pooler, head, style })
     }
 
     /// All weights, in the order in which they were prepared.
     pub fn weights(&self) -> Vec<&W> {
         let layers = self.layers.iter().flat_map(Layer::weights);
-        [&self.embedding].into_iter().chain(&self.positions).chain(layers).chain([&self.head]).collect()
+        let before = [&self.embedding].into_iter().chain(&self.positions).chain(&self.segments);
+        before.chain(layers).chain(&self.pooler).chain([&self.head]).collect()
     }
 
     /// The public shape.
@@ -179,7 +193,7 @@ impl<W> Model<W> {
     }
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
-    /// width), or nothing with [`Rows::None`]. `progress` is called with the number of layers done after each.
+    /// width), or nothing with [`Rows::None`]. Of an encoder always one, the first token's, after the pooler. `progress` is called with the number of layers done after each.
     /// Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,
@@ -191,12 +205,19 @@ impl<W> Model<W> {
     ) -> Result<Option<E::Tensor>, engine::Error> {
         let style = &self.style;
         let angles: Vec<Angles> = self.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
-        let mut x = engine.scope("embedding", |e| self.embed(e, input, cache))?;
+        let mut x = engine.scope("embedding", |e| {
+            let x = self.embed(e, input, cache)?;
+            if style.norms == Norms::Around { e.scope("norm", |e| e.rms_norm(&x, style.eps)) } else { Ok(x) }
+        })?;
         for (index, layer) in self.layers.iter().enumerate() {
             let block = Block { style, layer, index, angles: style.turns[index].map(|rope| &angles[rope]) };
             // Beyond the last layer's keys and values only the wanted rows matter.
             let is_last = index + 1 == self.layers.len();
-            let wanted = if is_last { rows.of(input.count) } else { input.count };
+            let wanted = match (is_last, style.encoder) {
+                (false, _) => input.count,
+                (true, None) => rows.of(input.count),
+                (true, Some(_)) => 1,
+            };
             let weights = layer.weights();
             let like = engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
             let out = engine
@@ -205,7 +226,20 @@ impl<W> Model<W> {
             let Some(out) = out else { return Ok(None) };
             x = out;
         }
-        engine.scope("head", |e| e.scope("norm", |e| e.rms_norm(&x, style.eps))).map(Some)
+        engine.scope("head", |e| self.pooled(e, &x)).map(Some)
+    }
+
+    /// What the head reads of the last layer's `x`.
+    fn pooled<E: Engine<Weight = W>>(&self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+        let (Some(pooler), Some(encoder)) = (&self.pooler, self.style.encoder) else {
+            return engine.scope("norm", |e| e.rms_norm(x, self.style.eps));
+        };
+        let x = engine.scope("pooler", |e| e.linear(x, pooler))?;
+        engine.scope("activation", |e| match encoder.pooled {
+            // The cap c of scores is c tanh(x / c).
+            Pooled::Tanh => e.soft_cap(&x, 1.0),
+            Pooled::Relu => e.relu(&x),
+        })
     }
 
     /// (count, width).
@@ -229,7 +263,10 @@ impl<W> Model<W> {
                 engine.scope("positions", |e| e.embed(table, ids.as_deref(), input.count))?
             }
         };
-        engine.add(&tokens, &positions)
+        let sum = engine.add(&tokens, &positions)?;
+        let Some(segments) = &self.segments else { return Ok(sum) };
+        let row = engine.rows(segments, 0, 1)?;
+        engine.add(&sum, &E::Tensor::concat(0, &vec![&row; input.count]))
     }
 
     /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`], without a cap, which changes no
@@ -270,6 +307,9 @@ impl ModelSpec {
     /// Refuses a cache policy whose settings are for another model, or that has no layer to act on.
     pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
         let layers = self.attention();
+        if self.is_encoder() && *policy != PolicySpec::default() {
+            return Err(Error::Encoder { what: "a cache policy" });
+        }
         if !layers.take(policy) {
             return Err(Error::WindowedPolicy(policy.to_string()));
         }

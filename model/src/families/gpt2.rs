@@ -51,7 +51,9 @@ const NAMES: Names = Names {
     conv1d: true,
     qkv: "attn.c_attn",
     up: "mlp.c_fc",
+    segments: "",
     norm: "transformer.ln_f",
+    pooler: "",
     head: "lm_head",
     buffers: &[("h.{}.attn.bias", Stored::CausalMask), ("h.{}.attn.masked_bias", Stored::MaskedBias)],
 };
@@ -122,6 +124,7 @@ impl Family for Gpt2Config {
             embedding_scale: None,
             quantized: self.quantization_config.is_some(),
             eos: self.eos_token_id.clone(),
+            encoder: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 extern crate waggle_model as model;
 
 mod checkpoint;
+mod encoders;
 mod endless;
 mod families;
 mod fuzz;

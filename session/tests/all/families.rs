@@ -26,6 +26,20 @@ fn two_parties_and_the_plan_agree() {
     }
 }
 
+/// Encoders answer once: two parties, the plan and fixed point agree, in one phase and in two.
+#[test]
+fn encoders_answer_between_two_parties() {
+    for name in ["bert", "roberta", "distilbert"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/encoders").join(name);
+        let files = ModelFiles::open(&dir).unwrap();
+        let ids: Vec<u32> = (0..12).map(|i| 3 + (i * i) % (files.spec.vocabulary() as u32 - 3)).collect();
+        let options = GenerateOptions { tokens: 1, ..crate::support::fine() };
+        agree(name, &files, &ids, &options, MAX_SECURE_ULPS);
+        let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        check_ranges(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
 /// Random weights of every family's shape, with fewer layers, stay in the ranges of the protocols.
 #[test]
 fn synthesised_models_are_in_range() {

@@ -1,0 +1,159 @@
+//! BERT that classifies a text: learned positions, norms around each sum, erf-GELU, a pooler with tanh.
+//!
+//! Devlin et al., arXiv 1810.04805; weights by the names of `BertForSequenceClassification` in [`modeling_bert.py`].
+//!
+//! [`modeling_bert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/bert
+
+use mpcache::HeadShape;
+use serde::{Deserialize, Serialize};
+
+use super::Family;
+use crate::config::{
+    Activation, ConfigError, Keys, MAX_LABELS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size, unsupported,
+};
+use crate::style::{Encoder, Mlp, Names, Norm, Norms, Pooled, Positions, QkNorm, Role, Style};
+
+/// Most segments, and most bytes of the name of a class.
+const MAX_SEGMENTS: usize = 1 << 10;
+const MAX_LABEL_BYTES: usize = 1 << 10;
+
+/// `config.json` of a BERT; fields have their published names, but for the labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are Hugging Face's")]
+pub struct BertConfig {
+    pub vocab_size: usize,
+    pub max_position_embeddings: usize,
+    pub type_vocab_size: usize,
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub hidden_act: Activation,
+    pub layer_norm_eps: f32,
+    /// Names of the classes, those of `id2label`.
+    pub labels: Vec<String>,
+}
+
+const NAMES: Names = Names {
+    root: "bert.",
+    embedding: "bert.embeddings.word_embeddings",
+    positions: "bert.embeddings.position_embeddings",
+    layers: "bert.encoder.layer",
+    layer: &[
+        (Role::Query, "attention.self.query"),
+        (Role::Key, "attention.self.key"),
+        (Role::Value, "attention.self.value"),
+        (Role::Output, "attention.output.dense"),
+        (Role::AfterAttention, "attention.output.LayerNorm"),
+        (Role::Up, "intermediate.dense"),
+        (Role::Down, "output.dense"),
+        (Role::AfterMlp, "output.LayerNorm"),
+    ],
+    norms: &[],
+    conv1d: false,
+    qkv: "attention.self.{query,key,value}",
+    up: "intermediate.dense",
+    segments: "bert.embeddings.token_type_embeddings",
+    norm: "bert.embeddings.LayerNorm",
+    pooler: "bert.pooler.dense",
+    head: "classifier",
+    buffers: &[],
+};
+
+impl Family for BertConfig {
+    const CLASSES: &'static [&'static str] = &["BertForSequenceClassification"];
+
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        let published = Defaults { vocab_size: 30522, max_position_embeddings: 512, type_vocab_size: 2, eps: 1e-12 };
+        BertConfig::read(keys, published)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        size("vocab_size", self.vocab_size, MAX_VOCABULARY)?;
+        size("max_position_embeddings", self.max_position_embeddings, MAX_POSITIONS)?;
+        size("type_vocab_size", self.type_vocab_size, MAX_SEGMENTS)?;
+        size("hidden_size", self.hidden_size, MAX_WIDTH)?;
+        size("intermediate_size", self.intermediate_size, MAX_WIDTH)?;
+        size("num_hidden_layers", self.num_hidden_layers, MAX_LAYERS)?;
+        size("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
+        if !self.hidden_size.is_multiple_of(self.num_attention_heads) {
+            let why = format!("must divide hidden_size = {}", self.hidden_size);
+            return Err(unsupported("num_attention_heads", self.num_attention_heads, why));
+        }
+        size("id2label", self.labels.len(), MAX_LABELS)?;
+        if let Some(label) = self.labels.iter().find(|label| label.len() > MAX_LABEL_BYTES) {
+            return Err(unsupported("id2label", label.len(), format!("at most {MAX_LABEL_BYTES} bytes a name")));
+        }
+        epsilon("layer_norm_eps", self.layer_norm_eps)
+    }
+
+    fn style(&self) -> Style {
+        let (layers, head_dim) = (self.num_hidden_layers, self.hidden_size / self.num_attention_heads);
+        Style {
+            names: NAMES,
+            heads: HeadShape { heads: self.num_attention_heads, kv_heads: self.num_attention_heads, head_dim },
+            hidden: self.hidden_size,
+            intermediate: self.intermediate_size,
+            vocabulary: self.vocab_size,
+            max_positions: self.max_position_embeddings,
+            norms: Norms::Around,
+            norm: Norm::Layer,
+            eps: self.layer_norm_eps,
+            qk_norm: QkNorm::None,
+            positions: Positions::Learned { offset: 0 },
+            turns: vec![None; layers],
+            scales: vec![(head_dim as f32).sqrt().recip(); layers],
+            windows: vec![None; layers],
+            score_cap: None,
+            logit_cap: None,
+            mlp: Mlp::Plain,
+            activation: self.hidden_act,
+            qkv_bias: true,
+            output_bias: true,
+            mlp_bias: true,
+            head_bias: true,
+            tied: false,
+            embedding_scale: None,
+            quantized: false,
+            eos: Vec::new(),
+            encoder: Some(Encoder {
+                segments: self.type_vocab_size,
+                pooled: Pooled::Tanh,
+                classes: self.labels.len(),
+            }),
+        }
+    }
+}
+
+/// What BERT and RoBERTa were first published with.
+pub(super) struct Defaults {
+    pub(super) vocab_size: usize,
+    pub(super) max_position_embeddings: usize,
+    pub(super) type_vocab_size: usize,
+    pub(super) eps: f64,
+}
+
+impl BertConfig {
+    /// Reads the keys that both have.
+    pub(super) fn read(keys: &Keys, published: Defaults) -> Result<Self, ConfigError> {
+        let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
+        if let Some(kind) = keys.text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
+            return Err(unsupported("position_embedding_type", kind, "only absolute"));
+        }
+        if keys.flag("is_decoder")? == Some(true) {
+            return Err(unsupported("is_decoder", true, "only false"));
+        }
+        Ok(BertConfig {
+            vocab_size: or("vocab_size", published.vocab_size)?,
+            max_position_embeddings: or("max_position_embeddings", published.max_position_embeddings)?,
+            type_vocab_size: or("type_vocab_size", published.type_vocab_size)?,
+            hidden_size: or("hidden_size", 768)?,
+            intermediate_size: or("intermediate_size", 3072)?,
+            num_hidden_layers: or("num_hidden_layers", 12)?,
+            num_attention_heads: or("num_attention_heads", 12)?,
+            hidden_act: keys.activation("hidden_act", Activation::GeluErf)?,
+            layer_norm_eps: keys.number("layer_norm_eps")?.unwrap_or(published.eps) as f32,
+            labels: keys.labels()?,
+        })
+    }
+}

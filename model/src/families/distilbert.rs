@@ -1,0 +1,101 @@
+//! DistilBERT that classifies a text: a BERT without segments, with ReLU in the pooler's place of tanh.
+//!
+//! Sanh et al., arXiv 1910.01108; weights by the names of `DistilBertForSequenceClassification` in
+//! [`modeling_distilbert.py`].
+//!
+//! [`modeling_distilbert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/distilbert
+
+use serde::{Deserialize, Serialize};
+
+use super::Family;
+use super::bert::BertConfig;
+use crate::config::{Activation, ConfigError, Keys};
+use crate::style::{Encoder, Names, Pooled, Role, Style};
+
+/// The program's own, which no configuration changes.
+const EPS: f32 = 1e-12;
+
+/// `config.json` of a DistilBERT; fields have their published names, but for the labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are Hugging Face's")]
+pub struct DistilBertConfig {
+    pub vocab_size: usize,
+    pub max_position_embeddings: usize,
+    pub dim: usize,
+    pub hidden_dim: usize,
+    pub n_layers: usize,
+    pub n_heads: usize,
+    pub activation: Activation,
+    /// Names of the classes, those of `id2label`.
+    pub labels: Vec<String>,
+}
+
+impl DistilBertConfig {
+    /// The BERT of its sizes.
+    fn bert(&self) -> BertConfig {
+        BertConfig {
+            vocab_size: self.vocab_size,
+            max_position_embeddings: self.max_position_embeddings,
+            type_vocab_size: 1,
+            hidden_size: self.dim,
+            intermediate_size: self.hidden_dim,
+            num_hidden_layers: self.n_layers,
+            num_attention_heads: self.n_heads,
+            hidden_act: self.activation,
+            layer_norm_eps: EPS,
+            labels: self.labels.clone(),
+        }
+    }
+}
+
+impl Family for DistilBertConfig {
+    const CLASSES: &'static [&'static str] = &["DistilBertForSequenceClassification"];
+
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
+        // Positions that are sines are stored in the table like others.
+        Ok(DistilBertConfig {
+            vocab_size: or("vocab_size", 30522)?,
+            max_position_embeddings: or("max_position_embeddings", 512)?,
+            dim: or("dim", 768)?,
+            hidden_dim: or("hidden_dim", 3072)?,
+            n_layers: or("n_layers", 6)?,
+            n_heads: or("n_heads", 12)?,
+            activation: keys.activation("activation", Activation::GeluErf)?,
+            labels: keys.labels()?,
+        })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.bert().check()
+    }
+
+    fn style(&self) -> Style {
+        let bert = self.bert().style();
+        Style {
+            names: Names {
+                root: "distilbert.",
+                embedding: "distilbert.embeddings.word_embeddings",
+                positions: "distilbert.embeddings.position_embeddings",
+                layers: "distilbert.transformer.layer",
+                layer: &[
+                    (Role::Query, "attention.q_lin"),
+                    (Role::Key, "attention.k_lin"),
+                    (Role::Value, "attention.v_lin"),
+                    (Role::Output, "attention.out_lin"),
+                    (Role::AfterAttention, "sa_layer_norm"),
+                    (Role::Up, "ffn.lin1"),
+                    (Role::Down, "ffn.lin2"),
+                    (Role::AfterMlp, "output_layer_norm"),
+                ],
+                qkv: "attention.{q,k,v}_lin",
+                up: "ffn.lin1",
+                norm: "distilbert.embeddings.LayerNorm",
+                pooler: "pre_classifier",
+                ..bert.names
+            },
+            encoder: bert.encoder.map(|encoder| Encoder { segments: 0, pooled: Pooled::Relu, ..encoder }),
+            ..bert
+        }
+    }
+}

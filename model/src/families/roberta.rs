@@ -1,0 +1,62 @@
+//! RoBERTa that classifies a text: a BERT whose positions begin behind that of padding.
+//!
+//! Liu et al., arXiv 1907.11692; weights by the names of `RobertaForSequenceClassification` in [`modeling_roberta.py`].
+//!
+//! [`modeling_roberta.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/roberta
+
+use serde::{Deserialize, Serialize};
+
+use super::Family;
+use super::bert::{BertConfig, Defaults};
+use crate::config::{ConfigError, Keys, unsupported};
+use crate::style::{Names, Positions, Style};
+
+/// `config.json` of a RoBERTa.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RobertaConfig {
+    /// What it has in common with BERT.
+    #[serde(flatten)]
+    pub body: BertConfig,
+    /// The id of padding, behind whose row the positions begin.
+    pub pad_token_id: usize,
+}
+
+impl Family for RobertaConfig {
+    const CLASSES: &'static [&'static str] = &["RobertaForSequenceClassification"];
+
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        let published = Defaults { vocab_size: 50265, max_position_embeddings: 512, type_vocab_size: 2, eps: 1e-12 };
+        let pad_token_id = keys.size(&["pad_token_id"])?.unwrap_or(1);
+        Ok(RobertaConfig { body: BertConfig::read(keys, published)?, pad_token_id })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.body.check()?;
+        // One position at least is left.
+        let limit = self.body.max_position_embeddings;
+        match self.pad_token_id {
+            pad if pad < limit - 1 => Ok(()),
+            pad => Err(unsupported("pad_token_id", pad, format!("below max_position_embeddings - 1 = {}", limit - 1))),
+        }
+    }
+
+    fn style(&self) -> Style {
+        let (bert, offset) = (self.body.style(), self.pad_token_id + 1);
+        Style {
+            names: Names {
+                root: "roberta.",
+                embedding: "roberta.embeddings.word_embeddings",
+                positions: "roberta.embeddings.position_embeddings",
+                layers: "roberta.encoder.layer",
+                segments: "roberta.embeddings.token_type_embeddings",
+                norm: "roberta.embeddings.LayerNorm",
+                pooler: "classifier.dense",
+                head: "classifier.out_proj",
+                ..bert.names
+            },
+            max_positions: self.body.max_position_embeddings - offset,
+            positions: Positions::Learned { offset },
+            ..bert
+        }
+    }
+}
