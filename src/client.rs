@@ -104,7 +104,7 @@ impl Client {
             None => model.tokenizer.as_deref().map(worker::foreign).transpose()?,
         };
         let mut ready = words.ids(&model.spec, tokenizer.as_ref())?;
-        let mut heard = Heard::new(tokenizer.as_ref(), ready.ids(), listener);
+        let mut heard = Heard::new(model.spec.labels(), tokenizer.as_ref(), ready.ids(), listener);
         let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
             [id] => id.to_string().into(),
             ids => ids.iter().map(ToString::to_string).collect::<Value>(),

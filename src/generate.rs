@@ -277,8 +277,10 @@ impl<F: FnMut(&str)> Listener for Text<F> {
     }
 }
 
-/// Makes text of the tokens of a generation: words, or ids with commas between them where there is no tokenizer.
+/// Makes text of the tokens of a generation: names of classes, words, or ids with commas between them where there is no
+/// tokenizer.
 pub(crate) struct Heard<'a> {
+    labels: Option<Vec<String>>,
     stream: Option<TextStream<'a>>,
     count: usize,
     listener: &'a mut dyn Listener,
@@ -287,8 +289,14 @@ pub(crate) struct Heard<'a> {
 }
 
 impl<'a> Heard<'a> {
-    pub(crate) fn new(tokenizer: Option<&'a Tokenizer>, before: &[u32], listener: &'a mut dyn Listener) -> Self {
-        Heard { stream: tokenizer.map(|tokenizer| tokenizer.stream(before)), count: 0, listener, transcript: None }
+    pub(crate) fn new(
+        labels: Option<Vec<String>>,
+        tokenizer: Option<&'a Tokenizer>,
+        before: &[u32],
+        listener: &'a mut dyn Listener,
+    ) -> Self {
+        let stream = tokenizer.filter(|_| labels.is_none()).map(|tokenizer| tokenizer.stream(before));
+        Heard { labels, stream, count: 0, listener, transcript: None }
     }
 
     /// Gives the text to a transcript, too.
@@ -340,7 +348,9 @@ impl Observer for Heard<'_> {
         self.listener.token(token);
         let Some(token) = token else { return };
         self.count += 1;
+        let label = self.labels.as_ref().and_then(|labels| labels.get(token as usize)).cloned();
         let text = match &mut self.stream {
+            _ if label.is_some() => label.unwrap_or_default(),
             // The tokenizer has taken these ids before; what it cannot show is left out.
             Some(stream) => stream.push(token).unwrap_or_default(),
             None if self.count == 1 => token.to_string(),

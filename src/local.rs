@@ -48,6 +48,11 @@ impl Local {
         self.spec.max_positions()
     }
 
+    /// Whether the model reads a text at once and gives its class.
+    pub fn is_encoder(&self) -> bool {
+        self.spec.is_encoder()
+    }
+
     /// Lengths of prompt and text as the server sees them.
     ///
     /// # Errors
@@ -94,7 +99,7 @@ impl Local {
         let mut ready = self.ready(asked, &terms, tokenizer)?;
         let server =
             ModelServer::builder().policy(&terms.policy).weight_cache(*weight_cache).load(open_model(&self.name)?)?;
-        let mut heard = Heard::new(tokenizer, ready.ids(), listener);
+        let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener);
         let [outcome, _] =
             in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| ready.run(session, None, &mut heard))?;
         heard.finish();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use model::{ModelFiles, ModelSpec, bundled, bundled_text, is_bundled, shape};
 use mpcache::PolicySpec;
 use session::party::{ModelServer, PublicModel};
-use tokenizer::Tokenizer;
+use tokenizer::{Tokenizer, TokenizerError};
 
 use crate::Error;
 use crate::disk::read;
@@ -153,6 +153,18 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
 /// The text of the file at `path`.
 pub(crate) fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
     String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8(path.into()).into())
+}
+
+/// The text of `tokens`: words if there is a tokenizer, and the names of an encoder's classes.
+pub(crate) fn text_of(
+    spec: &ModelSpec,
+    tokenizer: Option<&Tokenizer>,
+    tokens: &[u32],
+) -> Result<Option<String>, TokenizerError> {
+    match spec.labels() {
+        Some(labels) => Ok(Some(tokens.iter().filter_map(|token| labels.get(*token as usize)).cloned().collect())),
+        None => tokenizer.map(|tokenizer| tokenizer.decode(tokens)).transpose(),
+    }
 }
 
 /// Text without control characters except line ends and tabs, because the tokenizer may be the server's and the

@@ -7,6 +7,7 @@ use serde_json::Value;
 use session::party::{Outcome, PublicModel};
 use tokenizer::Tokenizer;
 
+use crate::models::text_of;
 use crate::terms::named;
 use crate::{Error, Report};
 
@@ -38,7 +39,7 @@ pub(crate) fn report(
     report.options.extend(named(&outcome.terms));
     report.prompt_tokens = prompt_tokens;
     report.tokens = outcome.generation.tokens.clone();
-    report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
+    report.text = text_of(&model.spec, tokenizer, &report.tokens)?;
     report.wire = outcome.wire;
     report.draft = outcome.draft.map(|draft| drafted(draft, outcome.generation.passes.clone()));
     report.set_costs(outcome.entries.clone(), outcome.kinds.clone(), outcome.per_token.clone());

@@ -132,6 +132,25 @@ def fill(name, parameter, gemma):
         parameter.normal_(0.0, (1.6 if sharp else 1.1) * parameter.shape[1] ** -0.5)
 
 
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] hello world ##s ##ing go the a film was very good bad not , . ! caf ##e 中"
+TEXTS = ["Hello worlds, the FILM was not very good!", "Café 中中 goings", "", "unheard of"]
+
+
+def write_words(path):
+    """A tokenizer as BERT's are, of a few words; texts, and what it makes of them."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    words = WORDS.split()
+    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens(words[:5])
+    tokenizer.save(str(path))
+    return [{"text": text, "ids": tokenizer.encode(text).ids} for text in TEXTS]
+
+
 @torch.no_grad()
 def make(name, out):
     kind, keys = (FAMILIES | ENCODERS)[name]
@@ -156,6 +175,8 @@ def make(name, out):
     model.half().save_pretrained(out / name)
     (out / name / "generation_config.json").unlink(missing_ok=True)
     reference = {"transformers": transformers.__version__, "torch": torch.__version__, "sequences": sequences}
+    if name == "bert":
+        reference["texts"] = write_words(out / name / "tokenizer.json")
     (out / name / "reference.json").write_text(json.dumps(reference, separators=(",", ":")) + "\n")
     spread = torch.tensor(sequences[0]["logits"]).std().item()
     size = sum(file.stat().st_size for file in (out / name).iterdir())

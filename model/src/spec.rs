@@ -148,6 +148,11 @@ impl ModelSpec {
         self.style().encoder.is_some()
     }
 
+    /// Names of an encoder's classes.
+    pub fn labels(&self) -> Option<Vec<String>> {
+        self.style().encoder.map(|encoder| encoder.labels)
+    }
+
     /// Number of token ids.
     pub fn vocabulary(&self) -> usize {
         self.style().vocabulary

@@ -63,14 +63,14 @@ pub(crate) struct Style {
 }
 
 /// How an encoder begins and ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Encoder {
     /// Segments that a text may have, each with an embedding of its own; 0 for none.
     pub(crate) segments: usize,
     /// The function between the two matrices that make outputs of the first token.
     pub(crate) pooled: Pooled,
-    /// Number of outputs, the logits of classes.
-    pub(crate) classes: usize,
+    /// Names of the classes, of which it gives the logits.
+    pub(crate) labels: Vec<String>,
 }
 
 /// A function of the first token's state.
@@ -294,7 +294,7 @@ impl Style {
 
     /// Number of logits: classes, or token ids.
     pub(crate) fn outputs(&self) -> usize {
-        self.encoder.map_or(self.vocabulary, |encoder| encoder.classes)
+        self.encoder.as_ref().map_or(self.vocabulary, |encoder| encoder.labels.len())
     }
 
     /// The `wanted` ones of `count` new tokens: the last, or the first of an encoder.
@@ -360,7 +360,7 @@ impl Style {
             }
         }
         add(names.norm, &[h], shifts);
-        if let Some(Encoder { segments, .. }) = self.encoder {
+        if let Some(&Encoder { segments, .. }) = self.encoder.as_ref() {
             if segments > 0 {
                 add(names.segments, &[segments, h], None);
             }

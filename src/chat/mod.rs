@@ -270,7 +270,7 @@ impl Chat {
         let before = self.session.last();
         let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
         self.transcript.begin(words);
-        let mut answer = Heard::new(Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
+        let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
         let next = Next::Pick(&mut self.sampler);
         let taken = self.session.turn(&ids, self.longest.tokens, next, &mut answer);
         answer.finish();

@@ -35,7 +35,7 @@ pub(super) struct DemoArgs {
     model: String,
     #[command(flatten)]
     text: TextArgs,
-    /// Tokens to generate [default: 200, or as many as the model has positions for].
+    /// Tokens to generate [default: 200, or as many as the model has positions for; 1 for an encoder].
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
     /// The network between the parties: `memory` within one process, or the name of an imitated network.
@@ -74,6 +74,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let asked = args.text.asked()?;
     let tokens = match args.tokens {
         Some(tokens) => tokens,
+        None if local.is_encoder() => 1,
         // The last token goes through no model.
         None => {
             let prompt = local.lengths(&asked.clone().tokens(1))?.prompt;

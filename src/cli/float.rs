@@ -14,7 +14,7 @@ use super::prompt::{PromptArgs, join};
 use super::report_tables::guesses;
 use crate::DEFAULT_MODEL;
 use crate::disk::{check_writable, write_json};
-use crate::models::{harmless, open_model, tokenizer};
+use crate::models::{harmless, open_model, text_of, tokenizer};
 use crate::summary::provenance;
 
 /// Writes text with a model in the clear, in f32. The protocols are compared with this.
@@ -74,7 +74,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
         None => Next::Pick(&mut sampler),
     };
     let out = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks)?;
-    let text = tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&out.tokens)).transpose()?;
+    let text = text_of(&files.spec, tokenizer.as_ref(), &out.tokens)?;
     match &text {
         Some(text) => super::out::line(harmless(text))?,
         None => super::out::line(join(&out.tokens))?,

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod chat;
+mod classify;
 mod compare;
 mod connect;
 mod demo;
@@ -90,6 +91,7 @@ commands! {
     Serve(serve::ServeArgs) = serve::run,
     Generate(generate::GenerateArgs) = generate::run,
     Chat(chat::ChatArgs) = chat::run,
+    Classify(classify::ClassifyArgs) = classify::run,
     Preprocess(preprocess::PreprocessArgs) = preprocess::run,
     Pools(pools::PoolsArgs) = pools::run,
     Float(float::FloatArgs) = float::run,

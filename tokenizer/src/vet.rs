@@ -2,17 +2,17 @@
 //!
 //! The format can ask a program for padding to 10^12 tokens, text that doubles with every stage, or templates with
 //! tokens that do not exist. The library that runs it then panics, hangs or runs out of memory. A file is therefore
-//! first read into the types below, which know the parts that tokenizers of GPT-2 and LLaMA models use and nothing
-//! else. The parts that were understood are written anew, and only that text reaches the library. So no key exists in
+//! first read into the types below, which know the parts that tokenizers of GPT-2, LLaMA and BERT models use and
+//! nothing else. The parts that were understood are written anew, and only that text reaches the library. So no key exists in
 //! it that two readers take differently.
 //!
 //! | part | kinds |
 //! |---|---|
-//! | model | BPE without dropout, prefixes and suffixes; WordLevel |
-//! | normalizer | Prepend, Replace, NFC, NFD, NFKC, NFKD, Strip, Lowercase |
-//! | pre-tokenizer | ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit |
-//! | post-processor | ByteLevel, TemplateProcessing |
-//! | decoder | ByteLevel, Replace, ByteFallback, Fuse, Strip from the left, Metaspace |
+//! | model | BPE without dropout, prefixes and suffixes; WordPiece; WordLevel |
+//! | normalizer | Prepend, Replace, NFC, NFD, NFKC, NFKD, Strip, Lowercase, BertNormalizer |
+//! | pre-tokenizer | ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit, BertPreTokenizer |
+//! | post-processor | ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing |
+//! | decoder | ByteLevel, Replace, ByteFallback, Fuse, Strip from the left, Metaspace, WordPiece |
 //!
 //! Each may be a Sequence of up to [`MAX_STAGES`] of its kinds, but not of further Sequences.
 
@@ -31,6 +31,8 @@ pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 const MAX_STAGES: usize = 8;
 /// Most tokens of a vocabulary.
 const MAX_TOKENS: usize = 1 << 20;
+/// Longest word that a WordPiece divides, in characters.
+const MAX_WORD_CHARS: usize = 100;
 /// Most merges of a BPE.
 const MAX_MERGES: usize = 1 << 21;
 /// Longest token, in bytes.
@@ -62,8 +64,12 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     let kind = match (kind.as_deref(), merges) {
         (Some("BPE"), _) | (None, Some(_)) => ModelKind::Bpe,
         (Some("WordLevel"), _) => ModelKind::WordLevel,
+        (Some("WordPiece"), _) => ModelKind::WordPiece,
         (Some(other), _) => {
-            return Err(TokenizerError::refused("model", format!("its type is {other}, not BPE or WordLevel")));
+            return Err(TokenizerError::refused(
+                "model",
+                format!("its type is {other}, not BPE, WordPiece or WordLevel"),
+            ));
         }
         (None, None) => return Err(TokenizerError::refused("model", "it has no type")),
     };
@@ -120,6 +126,7 @@ struct Kind {
 enum ModelKind {
     Bpe,
     WordLevel,
+    WordPiece,
 }
 
 #[derive(Deserialize)]
@@ -181,7 +188,7 @@ fn check_id(id: u32) -> Result<(), TokenizerError> {
     at_most("the id of a token", id as usize, MAX_ID as usize)
 }
 
-/// BPE or WordLevel; fields have their published names.
+/// BPE, WordPiece or WordLevel; fields have their published names.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Model {
@@ -201,6 +208,8 @@ struct Model {
     byte_fallback: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ignore_merges: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_input_chars_per_word: Option<usize>,
     vocab: HashMap<String, u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     merges: Option<Vec<Merge>>,
@@ -233,6 +242,10 @@ impl Model {
         if let Some(unknown) = self.unk_token.as_ref().filter(|token| !self.vocab.contains_key(*token)) {
             return Err(TokenizerError::refused("model.unk_token", format!("`{unknown}` is not in the vocabulary")));
         }
+        let prefix = match kind {
+            ModelKind::WordPiece => self.continuing_subword_prefix.take(),
+            ModelKind::Bpe | ModelKind::WordLevel => None,
+        };
         for (part, text) in [
             ("model.continuing_subword_prefix", &mut self.continuing_subword_prefix),
             ("model.end_of_word_suffix", &mut self.end_of_word_suffix),
@@ -244,20 +257,33 @@ impl Model {
         if self.dropout.take().is_some_and(|dropout| dropout != 0.0) {
             return Err(TokenizerError::refused("model.dropout", "a text must have one encoding"));
         }
+        let longest = self.max_input_chars_per_word;
+        if longest.is_some() && !matches!(kind, ModelKind::WordPiece) {
+            return Err(TokenizerError::refused("model.max_input_chars_per_word", "only a WordPiece has it"));
+        }
         match kind {
             ModelKind::Bpe => {
                 self.kind = Some("BPE".into());
                 self.vet_merges()?;
             }
-            ModelKind::WordLevel => {
+            ModelKind::WordLevel | ModelKind::WordPiece => {
                 let Model { unk_token, fuse_unk, byte_fallback, ignore_merges, merges, .. } = &self;
                 if unk_token.is_none() {
-                    return Err(TokenizerError::refused("model.unk_token", "a WordLevel needs one"));
+                    return Err(TokenizerError::refused("model.unk_token", "a list of words needs one"));
                 }
                 if merges.is_some() || [fuse_unk, byte_fallback, ignore_merges].iter().any(|flag| flag.is_some()) {
-                    return Err(TokenizerError::refused("model", "a WordLevel has no keys of a BPE"));
+                    return Err(TokenizerError::refused("model", "a list of words has no keys of a BPE"));
                 }
             }
+        }
+        if matches!(kind, ModelKind::WordPiece) {
+            let prefix = prefix.unwrap_or_else(|| "##".into());
+            at_most("bytes of a prefix", prefix.len(), MAX_CONTENT_BYTES)?;
+            self.continuing_subword_prefix = Some(prefix);
+            // A word takes the square of its length.
+            let longest = longest.unwrap_or(MAX_WORD_CHARS);
+            at_most("characters of a word", longest, MAX_WORD_CHARS)?;
+            self.max_input_chars_per_word = Some(longest);
         }
         Ok(self)
     }
@@ -388,6 +414,12 @@ enum Normalizer {
     Nfkc,
     #[serde(rename = "NFKD")]
     Nfkd,
+    BertNormalizer {
+        clean_text: bool,
+        handle_chinese_chars: bool,
+        strip_accents: Option<bool>,
+        lowercase: bool,
+    },
 }
 
 impl Normalizer {
@@ -404,6 +436,8 @@ impl Normalizer {
             // The largest factors in UTF-8, by the Unicode consortium's answers on normalization.
             Normalizer::Nfc | Normalizer::Nfd => Ok(3),
             Normalizer::Nfkc | Normalizer::Nfkd => Ok(11),
+            // Spaces around a character of three bytes, NFD without what it splits off, and lower case.
+            Normalizer::BertNormalizer { .. } => Ok(2 * 3 * 2),
         }
     }
 }
@@ -462,6 +496,7 @@ enum PreTokenizer {
     Metaspace(Metaspace),
     Whitespace,
     WhitespaceSplit,
+    BertPreTokenizer,
 }
 
 impl PreTokenizer {
@@ -474,7 +509,10 @@ impl PreTokenizer {
                 Ok(1)
             }
             PreTokenizer::Metaspace(metaspace) => Ok(metaspace.replacement.len_utf8()),
-            PreTokenizer::Digits { .. } | PreTokenizer::Whitespace | PreTokenizer::WhitespaceSplit => Ok(1),
+            PreTokenizer::Digits { .. }
+            | PreTokenizer::Whitespace
+            | PreTokenizer::WhitespaceSplit
+            | PreTokenizer::BertPreTokenizer => Ok(1),
         }
     }
 }
@@ -488,6 +526,7 @@ enum Decoder {
     ByteFallback,
     Fuse,
     Strip { content: char, start: usize, stop: usize },
+    WordPiece { prefix: String, cleanup: bool },
 }
 
 impl Decoder {
@@ -497,6 +536,11 @@ impl Decoder {
             Decoder::ByteLevel(_) | Decoder::ByteFallback => Ok(3),
             Decoder::Replace { pattern, content } => pattern.growth("decoder", content),
             Decoder::Metaspace(_) | Decoder::Fuse => Ok(1),
+            // A space before a token.
+            Decoder::WordPiece { prefix, .. } => {
+                at_most("bytes of a prefix", prefix.len(), MAX_CONTENT_BYTES)?;
+                Ok(2)
+            }
             // The library panics at a token that is shorter than `stop`.
             Decoder::Strip { stop, .. } if *stop != 0 => {
                 Err(TokenizerError::refused("decoder", format!("Strip with stop = {stop}; only 0 is supported")))
@@ -518,6 +562,16 @@ enum PostProcessor {
         /// Of two texts, which nobody encodes here.
         pair: Vec<Piece>,
         special_tokens: BTreeMap<String, SpecialToken>,
+    },
+    BertProcessing {
+        sep: (String, u32),
+        cls: (String, u32),
+    },
+    RobertaProcessing {
+        sep: (String, u32),
+        cls: (String, u32),
+        trim_offsets: bool,
+        add_prefix_space: bool,
     },
 }
 
@@ -545,12 +599,23 @@ struct SpecialToken {
 /// A text stands in a template once, and every token of it is known; `ids` are those of the tokenizer.
 fn vet_templates(stages: &[PostProcessor], ids: &HashSet<u32>) -> Result<(), TokenizerError> {
     let refused = |why: String| Err(TokenizerError::refused("post_processor", why));
-    let templates = stages.iter().filter(|stage| matches!(stage, PostProcessor::TemplateProcessing { .. })).count();
+    let templates = stages.iter().filter(|stage| !matches!(stage, PostProcessor::ByteLevel(_))).count();
     if templates > 1 {
         return refused(format!("{templates} templates; there may be one"));
     }
     for stage in stages {
-        let PostProcessor::TemplateProcessing { single, pair, special_tokens } = stage else { continue };
+        let (single, pair, special_tokens) = match stage {
+            PostProcessor::ByteLevel(_) => continue,
+            PostProcessor::BertProcessing { sep, cls } | PostProcessor::RobertaProcessing { sep, cls, .. } => {
+                match [sep, cls].into_iter().find(|(_, id)| !ids.contains(id)) {
+                    Some((name, id)) => {
+                        return refused(format!("`{name}` has id {id}, which is not in the vocabulary"));
+                    }
+                    None => continue,
+                }
+            }
+            PostProcessor::TemplateProcessing { single, pair, special_tokens } => (single, pair, special_tokens),
+        };
         at_most("tokens of a template", special_tokens.len(), MAX_PIECES)?;
         for (name, token) in special_tokens {
             at_most("ids of a template's token", token.ids.len(), MAX_PIECES)?;

@@ -148,11 +148,11 @@ impl<W> Model<W> {
             }
             Positions::Learned { offset } => (Vec::new(), Some(learned(positions, style.max_positions + offset)?)),
         };
-        let kinds = style.encoder.map(|encoder| encoder.segments).filter(|kinds| *kinds > 0);
+        let kinds = style.encoder.as_ref().map(|encoder| encoder.segments).filter(|kinds| *kinds > 0);
         let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
         let layers = (0..style.layers()).map(|i| Layer::load(&style, i, b)).collect::<Result<_, _>>()?;
         let last = style.norm_before(style.layers()).unwrap_or_else(|| norm.to_owned());
-        let pooler = style.encoder.map(|_| {
+        let pooler = style.encoder.as_ref().map(|_| {
             b.weight(&format!("{pooler}.weight"), (h, h), |c| {
                 style.after_norm(c, &last, Published::linear(c, &[pooler.to_owned()], true)?)
             })
@@ -193,7 +193,8 @@ impl<W> Model<W> {
     }
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
-    /// width), or nothing with [`Rows::None`]. Of an encoder always one, the first token's, after the pooler. `progress` is called with the number of layers done after each.
+    /// width), or nothing with [`Rows::None`]. Of an encoder always one, the first token's, after the pooler. `progress`
+    /// is called with the number of layers done after each.
     /// Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,
@@ -213,7 +214,7 @@ impl<W> Model<W> {
             let block = Block { style, layer, index, angles: style.turns[index].map(|rope| &angles[rope]) };
             // Beyond the last layer's keys and values only the wanted rows matter.
             let is_last = index + 1 == self.layers.len();
-            let wanted = match (is_last, style.encoder) {
+            let wanted = match (is_last, &style.encoder) {
                 (false, _) => input.count,
                 (true, None) => rows.of(input.count),
                 (true, Some(_)) => 1,
@@ -231,7 +232,7 @@ impl<W> Model<W> {
 
     /// What the head reads of the last layer's `x`.
     fn pooled<E: Engine<Weight = W>>(&self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
-        let (Some(pooler), Some(encoder)) = (&self.pooler, self.style.encoder) else {
+        let (Some(pooler), Some(encoder)) = (&self.pooler, &self.style.encoder) else {
             return engine.scope("norm", |e| e.rms_norm(x, self.style.eps));
         };
         let x = engine.scope("pooler", |e| e.linear(x, pooler))?;

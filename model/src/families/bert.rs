@@ -119,7 +119,7 @@ impl Family for BertConfig {
             encoder: Some(Encoder {
                 segments: self.type_vocab_size,
                 pooled: Pooled::Tanh,
-                classes: self.labels.len(),
+                labels: self.labels.clone(),
             }),
         }
     }

@@ -7,6 +7,7 @@ use model::{Error, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Rev
 use ndarray::Array2;
 use protocols::{Evaluation, Fixed, FixedLoader};
 use serde_json::Value;
+use tokenizer::Tokenizer;
 
 use crate::support::{fine, load};
 
@@ -65,6 +66,18 @@ fn encoders_equal_the_programs_of_their_authors() {
                 assert!(off < MAX_FIXED_ERROR, "{name}, {evaluation:?}: {off}");
             }
         }
+    }
+}
+
+/// Words of a BERT: pieces, accents, characters of Chinese, and the tokens that begin and end a text.
+#[test]
+fn texts_have_the_ids_of_their_authors_library() {
+    let value: Value = serde_json::from_slice(&std::fs::read(dir("bert").join("reference.json")).unwrap()).unwrap();
+    let files = ModelFiles::open(&dir("bert")).unwrap();
+    let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+    for text in value["texts"].as_array().unwrap() {
+        let want: Vec<u32> = serde_json::from_value(text["ids"].clone()).unwrap();
+        assert_eq!(tokenizer.encode(text["text"].as_str().unwrap()).unwrap(), want, "{text}");
     }
 }
 

@@ -1,0 +1,57 @@
+//! `waggle classify`: the party with a text, whose class a server's encoder gives.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::connect::ConnectArgs;
+use super::options::TermsArgs;
+use super::pools::warn_of_others;
+use super::progress::Progress;
+use super::report_tables::cost_line;
+use super::{Error, out};
+use crate::disk::{check_writable, write_json};
+use crate::{Generate, Prompt, TokenizerOf};
+
+/// Asks the encoder of a server for the class of a text. The server learns neither the text nor the class.
+///
+/// With `--reveal logits` the client learns the logits of all classes, and with `--reveal token` the class alone.
+#[derive(Args, Debug)]
+pub(super) struct ClassifyArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// The text; needs a tokenizer.
+    #[arg(long, value_name = "TEXT", required_unless_present = "text_ids")]
+    text: Option<String>,
+    /// The text as token ids, those that begin and end it included, for models without a tokenizer.
+    #[arg(long, value_name = "1,2,3", value_delimiter = ',', num_args = 1, conflicts_with = "text")]
+    text_ids: Option<Vec<u32>>,
+    /// Use this `tokenizer.json` instead of the server's.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Take the correlations from this file of `waggle preprocess`, as `generate` does.
+    #[arg(long, value_name = "FILE")]
+    pool: Option<PathBuf>,
+    /// Write the report here.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    terms: TermsArgs,
+}
+
+pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
+    check_writable(args.json.as_deref())?;
+    args.pool.iter().for_each(|path| warn_of_others(path));
+    let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
+    let text = args.text_ids.map(Prompt::Ids).unwrap_or_else(|| args.text.unwrap_or_default().into());
+    let asked = Generate::after(text).tokens(1).pool(args.pool).tokenizer(tokenizer);
+    let client = args.connect.client(args.terms.terms()?);
+    let mut progress = Progress::of_text(1);
+    let generated = client.generate(&asked, &mut progress);
+    let generated = progress.finish(generated)?;
+    out::note(cost_line(&generated));
+    if let Some(path) = &args.json {
+        write_json(path, &generated.report)?;
+    }
+    Ok(())
+}
