@@ -5,6 +5,7 @@
 mod book;
 mod calibration;
 mod chat;
+mod encoders;
 mod eval;
 mod examples;
 mod failures;

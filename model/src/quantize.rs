@@ -35,6 +35,9 @@ const BESIDE: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
 pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Result<ModelSpec, Error> {
     let ModelFiles { spec, checkpoint, config, tokenizer, .. } = files;
     checkpoint.check_all(spec)?;
+    if spec.is_encoder() {
+        return Err(Error::Encoder { what: "matrices of 8 bits" });
+    }
     if spec.style().quantized {
         return Err(unsupported("quantization_config", "waggle-int8", "the weights have 8 bits already").into());
     }

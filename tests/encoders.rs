@@ -1,0 +1,66 @@
+//! Two processes classify a text as the plaintext encoder does.
+
+use crate::support::{Server, fails, json, succeed, waggle};
+
+const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model/tests/data/encoders/bert");
+const TEXT: &str = "Hello worlds, the film was not very good!";
+
+/// `line` with the text, which has spaces.
+fn on_text(mut command: std::process::Command, option: &str) -> std::process::Command {
+    command.args([option, TEXT]);
+    command
+}
+
+#[test]
+fn a_server_gives_the_class_of_a_text() {
+    let label = succeed(&mut on_text(waggle(&format!("float --model {BERT} --tokens 1")), "--prompt"));
+    assert!(["no\n", "perhaps\n", "yes\n"].contains(&&*label), "{label}");
+    let demo = json(&mut on_text(waggle(&format!("demo --model {BERT} --check")), "--prompt"));
+    assert_eq!(demo["token_agreement"], 1.0);
+    assert!(demo["max_abs_logit_error"].as_f64().unwrap() < 0.01, "{demo}");
+    let shy = Server::start(&format!("--model {BERT} --reveal token"));
+    let server = Server::start(&format!("--model {BERT}"));
+    for (server, terms) in [(&server, ""), (&server, "--preprocess"), (&shy, "--reveal token")] {
+        let mut client = on_text(waggle(&format!("classify --connect {} {terms}", server.address)), "--text");
+        assert_eq!(succeed(&mut client), label, "{terms}");
+    }
+    let ids = demo["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(ids, 13, "pieces, and the tokens around them");
+    fails(&mut waggle(&format!("classify --connect {} --text-ids 1,2,900", server.address)), 1, ["900"]);
+    fails(&mut server.client("generate --prompt-ids 2,5,3 --tokens 2"), 1, ["more than one token", "encoder"]);
+}
+
+/// The bytes of a real session are those of its plan, in one phase and in two.
+#[test]
+fn plans_of_encoders_equal_their_sessions() {
+    for encoder in ["bert", "roberta", "distilbert"] {
+        let model = format!("{}/model/tests/data/encoders/{encoder}", env!("CARGO_MANIFEST_DIR"));
+        for phases in ["", "--preprocess"] {
+            let terms = format!("--model {model} --tokens 1 --link lan --cores 2 {phases}");
+            let run = json(&mut waggle(&format!("demo --prompt-ids 4,8,15,16,23,42 {terms}")));
+            let plan = json(&mut waggle(&format!("plan --prompt-len 6 {terms}")));
+            for phase in ["offline", "prefill"] {
+                for number in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+                    let [run, plan] = [&run, &plan].map(|report| &report["phases"][phase][number]);
+                    assert_eq!(run, plan, "{encoder} {phases}, {phase}: {number}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn encoders_refuse_what_only_decoders_do() {
+    let out = tempfile::tempdir().unwrap();
+    for (command, why) in [
+        (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 3"), "more than one token"),
+        (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --policy streaming"), "a cache policy"),
+        (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --draft lookup"), "a draft"),
+        (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --pad-prompt"), "a padded prompt"),
+        (format!("eval --model {BERT} --text tinystories.json"), "more than one token"),
+        ("sweep --models bert-base".to_owned(), "more than one token"),
+        (format!("quantize --model {BERT} --out {}", out.path().join("int8").display()), "matrices of 8 bits"),
+    ] {
+        fails(&mut waggle(&command), 1, [why, "encoder"]);
+    }
+}
