@@ -27,7 +27,7 @@ fn a_server_gives_the_class_of_a_text() {
     let ids = demo["prompt_tokens"].as_u64().unwrap();
     assert_eq!(ids, 13, "pieces, and the tokens around them");
     fails(&mut waggle(&format!("classify --connect {} --text-ids 1,2,900", server.address)), 1, ["900"]);
-    fails(&mut server.client("generate --prompt-ids 2,5,3 --tokens 2"), 1, ["more than one token", "encoder"]);
+    fails(&mut server.client("--prompt-ids 2,5,3 --tokens 2"), 1, ["more than one token", "encoder"]);
 }
 
 /// The bytes of a real session are those of its plan, in one phase and in two.

@@ -414,7 +414,8 @@ enum Normalizer {
     Nfkc,
     #[serde(rename = "NFKD")]
     Nfkd,
-    BertNormalizer {
+    #[serde(rename = "BertNormalizer")]
+    Bert {
         clean_text: bool,
         handle_chinese_chars: bool,
         strip_accents: Option<bool>,
@@ -437,7 +438,7 @@ impl Normalizer {
             Normalizer::Nfc | Normalizer::Nfd => Ok(3),
             Normalizer::Nfkc | Normalizer::Nfkd => Ok(11),
             // Spaces around a character of three bytes, NFD without what it splits off, and lower case.
-            Normalizer::BertNormalizer { .. } => Ok(2 * 3 * 2),
+            Normalizer::Bert { .. } => Ok(2 * 3 * 2),
         }
     }
 }
@@ -491,12 +492,19 @@ struct Metaspace {
 #[serde(tag = "type", deny_unknown_fields)]
 enum PreTokenizer {
     ByteLevel(ByteLevel),
-    Split { pattern: Pattern, behavior: Behavior, invert: bool },
-    Digits { individual_digits: bool },
+    Split {
+        pattern: Pattern,
+        behavior: Behavior,
+        invert: bool,
+    },
+    Digits {
+        individual_digits: bool,
+    },
     Metaspace(Metaspace),
     Whitespace,
     WhitespaceSplit,
-    BertPreTokenizer,
+    #[serde(rename = "BertPreTokenizer")]
+    Bert,
 }
 
 impl PreTokenizer {
@@ -512,7 +520,7 @@ impl PreTokenizer {
             PreTokenizer::Digits { .. }
             | PreTokenizer::Whitespace
             | PreTokenizer::WhitespaceSplit
-            | PreTokenizer::BertPreTokenizer => Ok(1),
+            | PreTokenizer::Bert => Ok(1),
         }
     }
 }
