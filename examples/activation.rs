@@ -105,7 +105,7 @@ fn show() -> Result<(), Box<dyn StdError>> {
 
 /// The tokens that `model` writes after `prompt` on `engine`.
 fn written<E: Select>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) -> Result<Vec<u32>, model::Error> {
-    let input = Input { ids: Some(prompt), count: prompt.len() };
+    let input = Input::known(prompt);
     let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
     let mut greedy = Sampler::greedy();
     Ok(generate(engine, model, input, &options, Next::Pick(&mut greedy), &mut NoHooks)?.tokens)

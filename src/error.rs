@@ -205,6 +205,9 @@ pub enum PromptError {
     /// A prompt in words for a model that knows none.
     #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
     NoTokenizer,
+    /// Two texts where one is read.
+    #[error("two texts need an encoder, which reads them together")]
+    Pair,
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     Empty,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use model::{
-    DEFAULT_RATE, Drafts, Guess, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup, Reveal, Sampler,
+    DEFAULT_RATE, Drafts, Guess, Input, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup, Reveal, Sampler,
     SmallModel, Step, bucket, check,
 };
 use mpcache::PolicySpec;
@@ -403,9 +403,12 @@ pub(crate) struct Ready<'a> {
 impl<'a> Asked<'a> {
     pub(crate) fn ids(self, spec: &ModelSpec, tokenizer: Option<&Tokenizer>) -> Result<Ready<'a>, Error> {
         let Asked { options, terms, words, sampler, drafts } = self;
-        let ids = words.ids(tokenizer)?;
+        if !spec.is_encoder() && matches!(words, Words::Pair(..)) {
+            return Err(PromptError::Pair.into());
+        }
+        let (ids, second) = words.ids_and_second(tokenizer)?;
         let whole = match &options.pad_prompt {
-            None => (&ids).into(),
+            None => party::Prompt::from(&ids).with_second(second),
             Some(pads) => {
                 // The last token goes through no model.
                 let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
@@ -470,6 +473,7 @@ impl Ready<'_> {
         chosen: impl IntoIterator<Item = Chosen>,
     ) -> Result<Generated, Error> {
         let Ready { options, ids, whole, .. } = self;
+        let second = whole.second();
         let padded = whole.padding().map(|_| whole.ids().len());
         let own = [
             ("tokens", options.tokens.into()),
@@ -481,7 +485,7 @@ impl Ready<'_> {
         let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
         let mut report = report(model, tokenizer, ids.len(), &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
-        Ok(Generated { report, outcome, ids })
+        Ok(Generated { report, outcome, ids, second })
     }
 }
 
@@ -492,6 +496,7 @@ pub struct Generated {
     pub report: Report,
     pub(crate) outcome: Outcome,
     ids: Vec<u32>,
+    second: Option<usize>,
 }
 
 impl Generated {
@@ -512,7 +517,8 @@ impl Generated {
     /// If the model cannot be read or has another shape.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         let files = open_model(model)?;
-        let Generated { report, outcome, ids } = self;
+        let Generated { report, outcome, ids, second } = self;
+        let input = Input { second: *second, ..Input::known(ids) };
         let terms = &outcome.terms;
         let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let tokens =
@@ -520,7 +526,7 @@ impl Generated {
         let under = |policy: PolicySpec| {
             let options =
                 model::GenerateOptions { tokens, reveal: terms.reveal, policy, ..model::GenerateOptions::default() };
-            check(&clear, ids, &options, &outcome.generation)
+            check(&clear, input, &options, &outcome.generation)
         };
         report.check = Some(under(terms.policy.clone())?);
         if terms.policy != PolicySpec::default() {

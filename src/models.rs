@@ -71,6 +71,8 @@ pub enum Prompt {
     Text(String),
     /// Token ids.
     Ids(Vec<u32>),
+    /// Two texts that an encoder reads together.
+    Pair(String, String),
     /// The text of a file, or with the ending `.json` a list of texts; some are bundled.
     File(PathBuf),
 }
@@ -99,6 +101,7 @@ impl Prompt {
         Ok(match self {
             Prompt::Text(text) => Words::Texts(vec![text]),
             Prompt::Ids(ids) => Words::Ids(ids),
+            Prompt::Pair(first, second) => Words::Pair(first, second),
             Prompt::File(path) => Words::Texts(texts(&path)?),
         })
     }
@@ -107,14 +110,27 @@ impl Prompt {
 /// A prompt that needs no file any more.
 pub(crate) enum Words {
     Texts(Vec<String>),
+    Pair(String, String),
     Ids(Vec<u32>),
 }
 
 impl Words {
+    /// The ids of one text.
     pub(crate) fn ids(self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
         match self {
             Words::Ids(ids) => Ok(ids),
             Words::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
+            Words::Pair(..) => Err(PromptError::Pair.into()),
+        }
+    }
+
+    /// The ids, and where a second text begins that the model may tell from the first.
+    pub(crate) fn ids_and_second(self, tokenizer: Option<&Tokenizer>) -> Result<(Vec<u32>, Option<usize>), Error> {
+        match self {
+            Words::Pair(first, second) => {
+                Ok(tokenizer.ok_or(PromptError::NoTokenizer)?.encode_pair(&first, &second)?)
+            }
+            one => Ok((one.ids(tokenizer)?, None)),
         }
     }
 }

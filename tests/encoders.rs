@@ -24,6 +24,16 @@ fn a_server_gives_the_class_of_a_text() {
         let mut client = on_text(waggle(&format!("classify --connect {} {terms}", server.address)), "--text");
         assert_eq!(succeed(&mut client), label, "{terms}");
     }
+    // A pair is read as one, by the server's tokenizer in a process of its own; decoders have no use for one.
+    let pair = |line: &str| {
+        let mut client = on_text(waggle(&format!("classify --connect {line}")), "--text");
+        client.args(["--pair", "good, hello!"]);
+        client
+    };
+    let report = json(&mut pair(&server.address));
+    assert_eq!(report["prompt_tokens"], 18);
+    let decoder = Server::start("--model stories260k");
+    fails(&mut pair(&decoder.address), 1, ["two texts need an encoder"]);
     let ids = demo["prompt_tokens"].as_u64().unwrap();
     assert_eq!(ids, 13, "pieces, and the tokens around them");
     fails(&mut waggle(&format!("classify --connect {} --text-ids 1,2,900", server.address)), 1, ["900"]);

@@ -31,7 +31,7 @@ fn needs(options: Options, prompt: usize, tokens: usize) -> Result<Needs, Box<dy
     let weights = Model::load_for(&PolicySpec::default(), &mut FixedLoader::announced(&[])?, &spec, None)?;
     let mut engine = Planner::listing(options).engine();
     let mut sampler = Sampler::greedy();
-    let input = Input { ids: None, count: prompt };
+    let input = Input::unknown(prompt);
     let asked = GenerateOptions { tokens, ..GenerateOptions::default() };
     generate(&mut engine, &weights, input, &asked, Next::Pick(&mut sampler), &mut Nobody)?;
     Ok(engine.into_abb().needs())

@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let options = GenerateOptions { tokens: 1, all_positions: true, ..GenerateOptions::default() };
         let mut rows: Vec<Vec<f32>> = Vec::new();
         for ids in ids.chunks_exact(CONTEXT).take(SEQUENCES) {
-            let (input, mut sampler) = (Input { ids: Some(ids), count: CONTEXT }, Sampler::greedy());
+            let (input, mut sampler) = (Input::known(ids), Sampler::greedy());
             let next = Next::Pick(&mut sampler);
             let made = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks)?;
             rows.extend(made.logits.ok_or("no logits")?.outer_iter().map(|row| row.to_vec()));

@@ -30,6 +30,9 @@ import transformers
 
 LONG, SHORT = 44, 11
 
+# Where the second text of a pair begins.
+SECOND = 6
+
 SHAPE = dict(
     vocab_size=72,
     hidden_size=32,
@@ -133,6 +136,7 @@ def fill(name, parameter, gemma):
 
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] hello world ##s ##ing go the a film was very good bad not , . ! caf ##e 中"
+PAIR = ["the film", "hello worlds"]
 TEXTS = ["Hello worlds, the FILM was not very good!", "Café 中中 goings", "", "unheard of"]
 
 
@@ -148,7 +152,9 @@ def write_words(path):
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.add_special_tokens(words[:5])
     tokenizer.save(str(path))
-    return [{"text": text, "ids": tokenizer.encode(text).ids} for text in TEXTS]
+    both = tokenizer.encode(*PAIR)
+    pair = {"pair": PAIR, "ids": both.ids, "second": both.type_ids.index(1)}
+    return [{"text": text, "ids": tokenizer.encode(text).ids} for text in TEXTS] + [pair]
 
 
 @torch.no_grad()
@@ -169,8 +175,11 @@ def make(name, out):
     for length in (LONG, SHORT):
         # Ids below 3 are special: RoBERTa gives padding no position.
         ids = torch.randint(3 if encoder else 0, config.vocab_size, (1, length))
-        logits = model(ids).logits if encoder else model(ids, use_cache=False).logits[0]
-        sequences.append({"ids": ids[0].tolist(), "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]})
+        # The shorter text is a pair where the model knows of two.
+        pair = dict(second=SECOND) if length == SHORT and encoder and getattr(config, "type_vocab_size", 1) > 1 else {}
+        segments = dict(token_type_ids=(torch.arange(length) >= SECOND).long()[None]) if pair else {}
+        logits = model(ids, **segments).logits if encoder else model(ids, use_cache=False).logits[0]
+        sequences.append({**pair, "ids": ids[0].tolist(), "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]})
 
     model.half().save_pretrained(out / name)
     (out / name / "generation_config.json").unlink(missing_ok=True)

@@ -29,15 +29,14 @@ pub struct Check {
 /// Where logits were revealed, their most probable token is compared, so that sampling does not count as an error.
 pub fn check(
     model: &Model<FloatWeight>,
-    prompt: &[u32],
+    prompt: Input,
     options: &GenerateOptions,
     generation: &Generation,
 ) -> Result<Check, Error> {
     let options = GenerateOptions { reveal: Reveal::Logits, tokens: generation.tokens.len(), ..options.clone() };
-    let input = Input { ids: Some(prompt), count: prompt.len() };
     let forced = Next::Forced(&generation.tokens);
     let mut engine = Float::default();
-    let truth = generate(&mut engine, model, input, &options, forced, &mut NoHooks)?;
+    let truth = generate(&mut engine, model, prompt, &options, forced, &mut NoHooks)?;
     Ok(Check { close_choices: engine.close_choices(), ..compare(&truth, generation)? })
 }
 

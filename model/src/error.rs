@@ -86,6 +86,17 @@ pub enum Error {
         /// What was asked of it.
         what: &'static str,
     },
+    /// A second text that the model cannot read, or that does not begin within the prompt.
+    #[error("{}", match at {
+        None => "a second text needs an encoder".to_owned(),
+        Some(at) => format!("a second text begins at token {at} of {tokens}"),
+    })]
+    Second {
+        /// Its first token; none where it is the model that reads one text.
+        at: Option<usize>,
+        /// Tokens of the prompt.
+        tokens: usize,
+    },
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {

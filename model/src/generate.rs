@@ -227,6 +227,13 @@ fn check<E: Engine>(
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     let before = cache.tokens();
     check_encoder(spec, options)?;
+    match prompt.second {
+        Some(_) if !spec.is_encoder() => return Err(Error::Second { at: None, tokens: prompt.count }),
+        Some(at) if at == 0 || at >= prompt.count => {
+            return Err(Error::Second { at: Some(at), tokens: prompt.count });
+        }
+        _ => {}
+    }
     if before > 0 && spec.is_encoder() {
         return Err(Error::Encoder { what: "a text after another" });
     }

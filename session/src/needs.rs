@@ -48,7 +48,7 @@ pub(crate) fn listing(
 ) -> Result<Planner, Error> {
     let mut engine = Planner::listing(terms.protocol).engine();
     let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(frac_bits)?, spec, None)?;
-    let input = Input { ids: None, count: request.lengths.prompt };
+    let input = Input::unknown(request.lengths.prompt);
     let mut unused = Sampler::greedy();
     let mut hooks = Planning { observer, schedule };
     let next = Next::Pick(&mut unused);

@@ -60,7 +60,7 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
     }
     let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
     let options = GenerateOptions { tokens, ..GenerateOptions::default() };
-    let input = Input { ids: Some(&ids), count: ids.len() };
+    let input = Input::known(&ids);
     let mut sampler = Sampler::greedy();
     let mut engine = Fixed::evaluating(Evaluation::Masked);
     match generate(&mut engine, model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {

@@ -44,7 +44,7 @@ impl Clear {
     pub(crate) fn turn(&mut self, ids: &[u32], generation: &Generation) -> Result<Check, Error> {
         let Clear { model, cache, options, .. } = self;
         let options = GenerateOptions { tokens: generation.count, ..options.clone() };
-        let input = Input { ids: Some(ids), count: ids.len() };
+        let input = Input::known(ids);
         let forced = Next::Forced(&generation.tokens);
         let mut engine = Float::default();
         let truth = generate_with(&mut engine, model, cache, input, &options, forced, &mut NoHooks)?;

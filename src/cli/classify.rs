@@ -23,6 +23,9 @@ pub(super) struct ClassifyArgs {
     /// The text; needs a tokenizer.
     #[arg(long, value_name = "TEXT", required_unless_present = "text_ids")]
     text: Option<String>,
+    /// A second text, beside which the encoder reads the first: an answer, a claim, a translation.
+    #[arg(long, value_name = "TEXT", requires = "text")]
+    pair: Option<String>,
     /// The text as token ids, those that begin and end it included, for models without a tokenizer.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',', num_args = 1, conflicts_with = "text")]
     text_ids: Option<Vec<u32>>,
@@ -43,7 +46,11 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
-    let text = args.text_ids.map(Prompt::Ids).unwrap_or_else(|| args.text.unwrap_or_default().into());
+    let text = match (args.text_ids, args.text.unwrap_or_default(), args.pair) {
+        (Some(ids), _, _) => Prompt::Ids(ids),
+        (None, text, None) => Prompt::Text(text),
+        (None, text, Some(pair)) => Prompt::Pair(text, pair),
+    };
     let asked = Generate::after(text).tokens(1).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?);
     let mut progress = Progress::of_text(1);

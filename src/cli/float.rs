@@ -67,7 +67,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let mut guess = draft.as_ref().map(|draft| draft.guess(&files.spec)).transpose()?;
     let draft = draft.map(|draft| draft.drafts()).transpose()?;
     let options = GenerateOptions { tokens: args.tokens, all_positions, policy, draft, ..Default::default() };
-    let input = Input { ids: Some(&prompt), count: prompt.len() };
+    let input = Input::known(&prompt);
     let mut sampler = Sampler::greedy();
     let next = match &mut guess {
         Some(guess) => Next::Drafted { sampler: &mut sampler, guess: &mut **guess },

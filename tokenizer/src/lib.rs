@@ -58,6 +58,18 @@ impl Tokenizer {
         self.ids(text, false)
     }
 
+    /// Ids of two texts that an encoder reads together, and the place where the second one begins, if the tokenizer
+    /// tells it from the first.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`]; [`TokenizerError::Refused`] for a tokenizer that does not put one after the other.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
+        match &self.0 {
+            Place::Here(local) => local.encode_pair(first, second),
+            Place::Worker(worker) => worker.encode_pair(first, second),
+        }
+    }
+
     fn ids(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         match &self.0 {
             Place::Here(local) => local.encode(text, begins),
@@ -117,18 +129,30 @@ struct Local {
     library: tokenizers::Tokenizer,
     /// By how much encoding may lengthen a text.
     growth: usize,
+    /// Whether it puts two texts one after the other.
+    pairs: bool,
 }
 
 impl Local {
     fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
-        let vet::Vetted { json, growth } = vet::vet(bytes)?;
+        let vet::Vetted { json, growth, pairs } = vet::vet(bytes)?;
         let library = tokenizers::Tokenizer::from_bytes(json).map_err(TokenizerError::failed)?;
-        Ok(Local { library, growth })
+        Ok(Local { library, growth, pairs })
     }
 
     /// `begins` says whether the special tokens that begin a text are put before it.
     fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         Ok(self.library.encode(text, begins).map_err(TokenizerError::failed)?.get_ids().to_vec())
+    }
+
+    /// The place of the second text is that of the first token of another segment than the first.
+    fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
+        if !self.pairs {
+            return Err(TokenizerError::refused("post_processor", "it does not put one text after another"));
+        }
+        let encoding = self.library.encode((first, second), true).map_err(TokenizerError::failed)?;
+        let begins = encoding.get_type_ids().iter().position(|segment| *segment != 0);
+        Ok((encoding.get_ids().to_vec(), begins.filter(|at| *at > 0)))
     }
 
     fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {

@@ -54,6 +54,8 @@ pub(super) struct Vetted {
     pub(super) json: Vec<u8>,
     /// By how much encoding may lengthen a text, in bytes.
     pub(super) growth: usize,
+    /// Whether two texts stand one after the other, each once.
+    pub(super) pairs: bool,
 }
 
 /// Reads the bytes of a `tokenizer.json` and writes down what may be used of it.
@@ -94,7 +96,7 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     let before = normalizer.stages.iter().map(Normalizer::growth);
     let growth = bounded_growth("normalizer", before.chain(pre_tokenizer.stages.iter().map(PreTokenizer::growth)))?;
     bounded_growth("decoder", decoder.stages.iter().map(Decoder::growth))?;
-    vet_templates(&post_processor.stages, &ids)?;
+    let pairs = vet_templates(&post_processor.stages, &ids)?;
 
     let out = Out {
         version: "1.0",
@@ -107,7 +109,7 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
         decoder: decoder.written()?,
         model: &model,
     };
-    Ok(Vetted { json: serde_json::to_vec(&out).map_err(TokenizerError::format)?, growth })
+    Ok(Vetted { json: serde_json::to_vec(&out).map_err(TokenizerError::format)?, growth, pairs })
 }
 
 #[derive(Deserialize)]
@@ -567,7 +569,7 @@ enum PostProcessor {
     ByteLevel(ByteLevel),
     TemplateProcessing {
         single: Vec<Piece>,
-        /// Of two texts, which nobody encodes here.
+        /// Of two texts.
         pair: Vec<Piece>,
         special_tokens: BTreeMap<String, SpecialToken>,
     },
@@ -604,9 +606,11 @@ struct SpecialToken {
     tokens: Vec<String>,
 }
 
-/// A text stands in a template once, and every token of it is known; `ids` are those of the tokenizer.
-fn vet_templates(stages: &[PostProcessor], ids: &HashSet<u32>) -> Result<(), TokenizerError> {
+/// A text stands in a template once, and every token of it is known; `ids` are those of the tokenizer. Says whether two
+/// texts stand in theirs one after the other.
+fn vet_templates(stages: &[PostProcessor], ids: &HashSet<u32>) -> Result<bool, TokenizerError> {
     let refused = |why: String| Err(TokenizerError::refused("post_processor", why));
+    let mut pairs = false;
     let templates = stages.iter().filter(|stage| !matches!(stage, PostProcessor::ByteLevel(_))).count();
     if templates > 1 {
         return refused(format!("{templates} templates; there may be one"));
@@ -619,7 +623,10 @@ fn vet_templates(stages: &[PostProcessor], ids: &HashSet<u32>) -> Result<(), Tok
                     Some((name, id)) => {
                         return refused(format!("`{name}` has id {id}, which is not in the vocabulary"));
                     }
-                    None => continue,
+                    None => {
+                        pairs = true;
+                        continue;
+                    }
                 }
             }
             PostProcessor::TemplateProcessing { single, pair, special_tokens } => (single, pair, special_tokens),
@@ -644,13 +651,17 @@ fn vet_templates(stages: &[PostProcessor], ids: &HashSet<u32>) -> Result<(), Tok
                 }
             }
         }
-        let texts = single.iter().filter_map(|piece| match piece {
-            Piece::Sequence { id, .. } => Some(*id),
-            Piece::SpecialToken { .. } => None,
-        });
-        if texts.collect::<Vec<_>>() != [TextId::A] {
+        let texts = |template: &[Piece]| -> Vec<TextId> {
+            let text = |piece: &Piece| match piece {
+                Piece::Sequence { id, .. } => Some(*id),
+                Piece::SpecialToken { .. } => None,
+            };
+            template.iter().filter_map(text).collect()
+        };
+        if texts(single) != [TextId::A] {
             return refused("its template must hold the text A once".into());
         }
+        pairs = texts(pair) == [TextId::A, TextId::B];
     }
-    Ok(())
+    Ok(pairs)
 }

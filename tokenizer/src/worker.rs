@@ -9,6 +9,7 @@
 //! | `{"load":N}`, N bytes of `tokenizer.json` | `{"loaded":{"vocabulary":V}}` |
 //! | `{"encode":"text"}` | `{"ids":[1,2]}` |
 //! | `{"encode_more":"text"}` | `{"ids":[1,2]}`, without the tokens that begin a text |
+//! | `{"encode_pair":["a","b"]}` | `{"pair":[[1,2],1]}`: ids, and where the second text begins, or null |
 //! | `{"decode":[1,2]}` | `{"text":"text"}` |
 //! | `{"render":{"template":…,"messages":[…],"generate":true}}` | `{"text":"text"}` |
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
@@ -70,6 +71,7 @@ enum Request {
     Load(usize),
     Encode(String),
     EncodeMore(String),
+    EncodePair(String, String),
     Decode(Vec<u32>),
     Render(Rendering),
 }
@@ -88,6 +90,7 @@ struct Rendering {
 enum Response {
     Loaded { vocabulary: usize },
     Ids(Vec<u32>),
+    Pair(Vec<u32>, Option<usize>),
     Text(String),
     Failed(TokenizerError),
 }
@@ -97,7 +100,7 @@ impl Request {
     fn step(&self) -> &'static str {
         match self {
             Request::Load(_) => "read tokenizer.json",
-            Request::Encode(_) | Request::EncodeMore(_) => "encode a text",
+            Request::Encode(_) | Request::EncodeMore(_) | Request::EncodePair(..) => "encode a text",
             Request::Decode(_) => "decode ids",
             Request::Render(_) => "apply a chat template",
         }
@@ -150,6 +153,19 @@ impl Worker {
         let request = if begins { Request::Encode } else { Request::EncodeMore };
         self.ask(&request(text.to_owned()), |response| match response {
             Response::Ids(ids) if ids.len() <= MAX_TEXT_IDS => Some(ids),
+            _ => None,
+        })
+    }
+
+    pub(super) fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
+        at_most("bytes of text", first.len() + second.len(), MAX_TEXT_BYTES)?;
+        let request = Request::EncodePair(first.to_owned(), second.to_owned());
+        self.ask(&request, |response| match response {
+            Response::Pair(ids, begins)
+                if ids.len() <= MAX_TEXT_IDS && begins.is_none_or(|at| (1..ids.len()).contains(&at)) =>
+            {
+                Some((ids, begins))
+            }
             _ => None,
         })
     }
@@ -306,6 +322,9 @@ fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
             }
             Ok(Request::Encode(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, true)),
             Ok(Request::EncodeMore(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, false)),
+            Ok(Request::EncodePair(first, second)) => {
+                loaded(&tokenizer).and_then(|local| encode_pair(local, &first, &second))
+            }
             Ok(Request::Render(Rendering { template, messages, generate })) => {
                 template.render(&messages, generate).and_then(text)
             }
@@ -329,6 +348,13 @@ fn encode(local: &Local, text: &str, begins: bool) -> Result<Response, Tokenizer
     let ids = local.encode(text, begins)?;
     at_most("ids of a text", ids.len(), MAX_TEXT_IDS)?;
     Ok(Response::Ids(ids))
+}
+
+fn encode_pair(local: &Local, first: &str, second: &str) -> Result<Response, TokenizerError> {
+    at_most("bytes of text", first.len() + second.len(), MAX_TEXT_BYTES / local.growth.max(1))?;
+    let (ids, begins) = local.encode_pair(first, second)?;
+    at_most("ids of a text", ids.len(), MAX_TEXT_IDS)?;
+    Ok(Response::Pair(ids, begins))
 }
 
 fn text(text: String) -> Result<Response, TokenizerError> {

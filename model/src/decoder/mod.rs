@@ -36,6 +36,26 @@ pub struct Input<'a> {
     pub ids: Option<&'a [u32]>,
     /// Their number.
     pub count: usize,
+    /// The place of the first token of a second text, beside which an encoder may have been trained to read the first.
+    /// Only the client knows of one. Models without segments read both as one text.
+    pub second: Option<usize>,
+}
+
+impl<'a> Input<'a> {
+    /// Tokens that are known.
+    pub fn known(ids: &'a [u32]) -> Self {
+        Input::of(Some(ids), ids.len())
+    }
+
+    /// So many tokens, which somebody else knows.
+    pub fn unknown(count: usize) -> Self {
+        Input::of(None, count)
+    }
+
+    /// So many tokens, on any party.
+    pub fn of(ids: Option<&'a [u32]>, count: usize) -> Self {
+        Input { ids, count, second: None }
+    }
 }
 
 /// Which of the new tokens' logits are wanted.
@@ -266,8 +286,17 @@ impl<W> Model<W> {
         };
         let sum = engine.add(&tokens, &positions)?;
         let Some(segments) = &self.segments else { return Ok(sum) };
-        let row = engine.rows(segments, 0, 1)?;
-        engine.add(&sum, &E::Tensor::concat(0, &vec![&row; input.count]))
+        let kinds = self.style.encoder.as_ref().map_or(0, |encoder| encoder.segments);
+        let rows = if kinds > 1 {
+            // Where the second text begins is the client's secret, and whether there is one.
+            let begins = input.second.unwrap_or(input.count);
+            let ids = input.ids.map(|_| (0..input.count).map(|i| u32::from(i >= begins)).collect::<Vec<_>>());
+            engine.scope("segments", |e| e.embed(segments, ids.as_deref(), input.count))?
+        } else {
+            let row = engine.rows(segments, 0, 1)?;
+            E::Tensor::concat(0, &vec![&row; input.count])
+        };
+        engine.add(&sum, &rows)
     }
 
     /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`], without a cap, which changes no

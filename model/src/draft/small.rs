@@ -39,7 +39,7 @@ impl SmallModel {
     fn next(&mut self, tokens: &[u32]) -> Result<u32, Error> {
         let engine = &mut Float::default();
         let chunk = chunk_size(&self.spec, self.read.len() + tokens.len(), None);
-        let input = Input { ids: Some(tokens), count: tokens.len() };
+        let input = Input::known(tokens);
         let hidden = read(engine, &self.model, input, &mut self.cache, Rows::Last, chunk, &mut |_, _| ())?;
         self.read.extend_from_slice(tokens);
         let Some(hidden) = hidden else { return Err(Error::Nothing) };
@@ -101,7 +101,7 @@ mod tests {
         let mut small = SmallModel::new(&files, &files.spec).unwrap();
         let greedy = |text: &[u32], tokens| {
             let options = GenerateOptions { tokens, ..Default::default() };
-            let input = Input { ids: Some(text), count: text.len() };
+            let input = Input::known(text);
             let mut sampler = Sampler::greedy();
             let next = Next::Pick(&mut sampler);
             generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks).unwrap().tokens

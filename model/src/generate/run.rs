@@ -27,6 +27,8 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     chunk: usize,
     /// The tokens that passes of a steady draft keep.
     steady: Option<Passes>,
+    /// The place where the prompt's second text begins.
+    second: Option<usize>,
     surprisal: Surprisal,
     /// Whether the text is over, and goes on so that nobody sees it.
     over: bool,
@@ -96,6 +98,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
             ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
             steady: options.draft.and_then(Drafts::schedule),
+            second: prompt.second,
             surprisal: Surprisal::default(),
             over: false,
             rows: Vec::new(),
@@ -165,7 +168,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let all =
             self.options.all_positions || *drafted > 0 || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if all { Rows::All } else { Rows::Last };
-        let input = Input { ids: ids.as_deref(), count: *count };
+        let input = Input { second: self.second, ..Input::of(ids.as_deref(), *count) };
         let progress = &mut |done, all| self.hooks.layer(done, all);
         let hidden = read(self.engine, self.model, input, self.cache, wanted, self.chunk, progress)?;
         hidden.ok_or(Error::Nothing)

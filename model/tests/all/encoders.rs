@@ -23,12 +23,13 @@ fn dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encoders").join(name)
 }
 
-/// Texts, and the logits of their classes.
-fn references(name: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
+/// Texts, where their second parts begin, and the logits of their classes.
+fn references(name: &str) -> Vec<(Vec<u32>, Option<usize>, Vec<f32>)> {
     let value: Value = serde_json::from_slice(&std::fs::read(dir(name).join("reference.json")).unwrap()).unwrap();
     let sequence = |sequence: &Value| {
         let logits: Vec<Vec<f32>> = serde_json::from_value(sequence["logits"].clone()).unwrap();
-        (serde_json::from_value(sequence["ids"].clone()).unwrap(), logits.concat())
+        let second = sequence.get("second").map(|at| at.as_u64().unwrap() as usize);
+        (serde_json::from_value(sequence["ids"].clone()).unwrap(), second, logits.concat())
     };
     value["sequences"].as_array().unwrap().iter().map(sequence).collect()
 }
@@ -48,8 +49,9 @@ fn encoders_equal_the_programs_of_their_authors() {
         let files = ModelFiles::open(&dir(name)).unwrap();
         let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
         let float = load(files);
-        for (ids, want) in references(name) {
-            let input = Input { ids: Some(&ids), count: ids.len() };
+        for (ids, second, want) in references(name) {
+            assert_eq!(second.is_some(), name == "bert" && ids.len() == 11, "a pair");
+            let input = Input { second, ..Input::known(&ids) };
             let next = &mut Sampler::greedy();
             let got =
                 generate(&mut Float::default(), &float, input, &answer(), Next::Pick(next), &mut NoHooks).unwrap();
@@ -77,7 +79,14 @@ fn texts_have_the_ids_of_their_authors_library() {
     let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
     for text in value["texts"].as_array().unwrap() {
         let want: Vec<u32> = serde_json::from_value(text["ids"].clone()).unwrap();
-        assert_eq!(tokenizer.encode(text["text"].as_str().unwrap()).unwrap(), want, "{text}");
+        match text["pair"].as_array() {
+            None => assert_eq!(tokenizer.encode(text["text"].as_str().unwrap()).unwrap(), want, "{text}"),
+            Some(pair) => {
+                let [first, second] = [0, 1].map(|i| pair[i].as_str().unwrap());
+                let begins = text["second"].as_u64().map(|at| at as usize);
+                assert_eq!(tokenizer.encode_pair(first, second).unwrap(), (want, begins));
+            }
+        }
     }
 }
 
@@ -86,7 +95,7 @@ fn texts_have_the_ids_of_their_authors_library() {
 fn the_first_token_sees_the_last() {
     let model = load(ModelFiles::open(&dir("bert")).unwrap());
     let logits = |ids: &[u32]| {
-        let input = Input { ids: Some(ids), count: ids.len() };
+        let input = Input::known(ids);
         let next = Next::Pick(&mut Sampler::greedy());
         generate(&mut Float::default(), &model, input, &answer(), next, &mut NoHooks).unwrap().logits.unwrap()
     };
@@ -104,7 +113,7 @@ fn what_an_encoder_cannot_do_is_refused() {
         (GenerateOptions { prefill_chunk: std::num::NonZeroUsize::new(2), ..base.clone() }, "a prompt in chunks"),
     ];
     for (options, why) in cases {
-        let input = Input { ids: Some(&[5, 6, 7]), count: 3 };
+        let input = Input::known(&[5, 6, 7]);
         let next = Next::Pick(&mut Sampler::greedy());
         match model::generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks) {
             Err(Error::Encoder { what }) => assert_eq!(what, why),
@@ -112,7 +121,7 @@ fn what_an_encoder_cannot_do_is_refused() {
         }
     }
     let token = GenerateOptions { reveal: Reveal::Token, ..base };
-    let input = Input { ids: Some(&[5, 6, 7]), count: 3 };
+    let input = Input::known(&[5, 6, 7]);
     let next = Next::Pick(&mut Sampler::greedy());
     assert_eq!(generate(&mut Float::default(), &model, input, &token, next, &mut NoHooks).unwrap().tokens.len(), 1);
 }

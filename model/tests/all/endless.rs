@@ -41,7 +41,7 @@ fn write<E: Select>(engine: &mut E, model: &Model<E::Weight>, text: &str, prompt
     for _ in 0..tokens / STRETCH {
         let ((), most) = memory::peak(|| {
             for _ in 0..STRETCH {
-                let input = Input { ids: Some(&next), count: next.len() };
+                let input = Input::known(&next);
                 let pick = Next::Pick(&mut sampler);
                 let got = generate_with(engine, model, &mut cache, input, &options, pick, &mut NoHooks).expect(text);
                 next = got.tokens;

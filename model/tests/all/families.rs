@@ -92,7 +92,7 @@ fn forced<E: Select>(
         prefill_chunk: chunk.and_then(NonZeroUsize::new),
         ..crate::support::fine()
     };
-    let input = Input { ids: Some(&ids[..prompt]), count: prompt };
+    let input = Input::known(&ids[..prompt]);
     let next = Next::Forced(&ids[prompt..]);
     generate(engine, model, input, &options, next, &mut NoHooks).unwrap().logits.unwrap()
 }
@@ -144,8 +144,12 @@ fn policies_act_on_layers_without_windows() {
         match sampled(&model, ids, &options, &mut Sampler::greedy()) {
             Ok(pruned) => {
                 assert!(windows.pruned() > 0, "{name}");
-                let compared =
-                    check(&model, ids, &GenerateOptions { policy: PolicySpec::default(), ..options }, &pruned);
+                let compared = check(
+                    &model,
+                    Input::known(ids),
+                    &GenerateOptions { policy: PolicySpec::default(), ..options },
+                    &pruned,
+                );
                 assert!(compared.unwrap().max_abs_logit_error.unwrap() > 0.0, "{name}: something is pruned");
             }
             Err(error) => {
@@ -168,7 +172,7 @@ fn drafts_and_padding_change_no_text() {
                 Some(_) => Next::Drafted { sampler: &mut sampler, guess: &mut guess },
                 None => Next::Pick(&mut sampler),
             };
-            let input = Input { ids: Some(ids), count: ids.len() };
+            let input = Input::known(ids);
             generate(&mut Float::default(), &model, input, options, next, &mut NoHooks).unwrap()
         };
         let ids = &reference.ids[..6];

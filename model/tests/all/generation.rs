@@ -94,7 +94,7 @@ impl Hooks<Float> for Diary {
 fn hooks_see_every_step_and_can_end_it() {
     let model = load(bundled("shakespeare-llama").unwrap());
     let prompt = [40, 37, 35, 27];
-    let input = Input { ids: Some(&prompt), count: 4 };
+    let input = Input::of(Some(&prompt), 4);
     let mut sampler = Sampler::greedy();
     let mut diary = Diary { stop_after: 3, ..Diary::default() };
     let options = GenerateOptions { tokens: 5, ..Default::default() };
@@ -170,7 +170,7 @@ fn check_measures_what_was_disturbed() {
     for all_positions in [false, true] {
         let options = GenerateOptions { tokens: 10, all_positions, ..Default::default() };
         let honest = run(&model, &prompt, &options, &mut Sampler::greedy());
-        let same = check(&model, &prompt, &options, &honest).unwrap();
+        let same = check(&model, Input::known(&prompt), &options, &honest).unwrap();
         assert_eq!((same.max_abs_logit_error, same.token_agreement), (Some(0.0), 1.0));
         assert_eq!(same.largest_margin_missed, None);
         let mut disturbed = honest.clone();
@@ -178,7 +178,7 @@ fn check_measures_what_was_disturbed() {
         let last = logits.nrows() - 1;
         logits[[last, 3]] += 1000.0;
         disturbed.tokens[9] = 3;
-        let found = check(&model, &prompt, &options, &disturbed).unwrap();
+        let found = check(&model, Input::known(&prompt), &options, &disturbed).unwrap();
         assert!((found.max_abs_logit_error.unwrap() - 1000.0).abs() < 0.1);
         assert_eq!(found.token_agreement, 0.9);
         let mut row = honest.logits.as_ref().unwrap().row(last).to_vec();
@@ -189,9 +189,9 @@ fn check_measures_what_was_disturbed() {
     let options = GenerateOptions { tokens: 30, ..Default::default() };
     let mut sampler = Sampler::random(1.5, 1.0, StdRng::seed_from_u64(3)).unwrap();
     let sampled = run(&model, &prompt, &options, &mut sampler);
-    assert_eq!(check(&model, &prompt, &options, &sampled).unwrap().token_agreement, 1.0);
+    assert_eq!(check(&model, Input::known(&prompt), &options, &sampled).unwrap().token_agreement, 1.0);
     let tokens_only = model::Generation { logits: None, ..sampled };
-    let found = check(&model, &prompt, &options, &tokens_only).unwrap();
+    let found = check(&model, Input::known(&prompt), &options, &tokens_only).unwrap();
     assert!(found.token_agreement < 1.0 && found.max_abs_logit_error.is_none());
     assert!(found.largest_margin_missed.unwrap() > 0.0);
 }

@@ -87,7 +87,7 @@ fn scores_are_columns_of_what_the_first_norm_of_a_layer_returns() {
         let mut cache = KvCache::with_policy(spec.layers(), spec.heads(), Box::new(Noting(noted.clone())));
         let mut engine = Float::keeping_states();
         let ids = ids(&spec);
-        let input = Input { ids: Some(&ids), count: ids.len() };
+        let input = Input::known(&ids);
         model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ()).unwrap();
         let norms = engine.take_states().norms;
         let of_a_layer = (norms.len() - 1) / spec.layers();
@@ -114,7 +114,7 @@ fn states_of_the_residual_stream() {
         let mut engine = Float::keeping_states();
         let mut cache = KvCache::new(spec.layers(), spec.heads(), &PolicySpec::default());
         let ids = ids(&spec);
-        let input = Input { ids: Some(&ids), count: ids.len() };
+        let input = Input::known(&ids);
         let last = model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ()).unwrap();
         let residual = engine.take_states().residual;
         // The embedding, a second one with positions, and two for each layer.
@@ -139,7 +139,7 @@ fn run<E: Select>(
 ) -> Result<Array2<f32>, model::Error> {
     let ids = ids(&model.spec());
     let options = GenerateOptions { tokens: 5, policy: policy.clone(), ..crate::support::fine() };
-    let input = Input { ids: Some(&ids), count: ids.len() };
+    let input = Input::known(&ids);
     Ok(generate(engine, model, input, &options, Next::Forced(&[0, 1, 2, 3]), &mut NoHooks)?.logits.unwrap())
 }
 

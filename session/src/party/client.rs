@@ -166,7 +166,7 @@ impl ClientSession {
         let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
-        let input = Input { ids: Some(ids), count: ids.len() };
+        let input = Input { second: prompt.second(), ..Input::known(ids) };
         let padding = prompt.padding().map(|tokens| Padding { tokens: Some(tokens) });
         let options = GenerateOptions { padding, ..request.options(&terms) };
         let mut recorder = Recorder::new(observer);

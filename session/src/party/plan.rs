@@ -232,7 +232,7 @@ impl<'a> SessionPlan<'a> {
         let SessionPlan { model, terms, .. } = *self;
         let mut loader = FixedLoader::announced(&model.frac_bits)?;
         let weights = Model::load_for(&terms.policy, &mut loader, &model.spec, None)?;
-        let input = Input { ids: None, count: request.lengths.prompt };
+        let input = Input::unknown(request.lengths.prompt);
         let mut unused = Sampler::greedy();
         Ok(generate(engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), hooks)?)
     }

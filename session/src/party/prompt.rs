@@ -7,6 +7,7 @@ use crate::Error;
 pub struct Prompt {
     ids: Vec<u32>,
     padding: Option<usize>,
+    second: Option<usize>,
 }
 
 impl Prompt {
@@ -20,7 +21,18 @@ impl Prompt {
         let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
         // Any id will do, because no token attends to it.
         let ids = std::iter::repeat_n(0, padding).chain(ids.iter().copied()).collect();
-        Ok(Prompt { ids, padding: Some(padding) })
+        Ok(Prompt { ids, padding: Some(padding), second: None })
+    }
+
+    /// Says where a second text begins, if there is one, see [`Input::second`](model::Input::second). The server does
+    /// not learn it.
+    pub fn with_second(self, second: Option<usize>) -> Self {
+        Prompt { second, ..self }
+    }
+
+    /// Where a second text begins.
+    pub fn second(&self) -> Option<usize> {
+        self.second
     }
 
     /// All ids, padding first.
@@ -36,7 +48,7 @@ impl Prompt {
 
 impl From<&[u32]> for Prompt {
     fn from(ids: &[u32]) -> Self {
-        Prompt { ids: ids.to_vec(), padding: None }
+        Prompt { ids: ids.to_vec(), padding: None, second: None }
     }
 }
 

@@ -169,7 +169,7 @@ impl ModelServer {
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
         correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, observer)?;
-        let input = Input { ids: None, count: request.lengths.prompt };
+        let input = Input::unknown(request.lengths.prompt);
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
         let mut recorder = Recorder::new(observer);

@@ -38,7 +38,7 @@ fn sampler() -> Sampler {
 fn alone(files: &ModelFiles, tokens: usize) -> Vec<u32> {
     let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
     let options = GenerateOptions { tokens, stop_at_eos: true, ..crate::support::fine() };
-    let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
+    let input = Input::known(&PROMPT);
     let next = Next::Pick(&mut sampler());
     generate(&mut Fixed::new(), &model, input, &options, next, &mut NoHooks).unwrap().tokens
 }
@@ -124,7 +124,7 @@ fn turns_after_a_padded_answer_are_those_of_the_clear_engine() {
             let ids: Vec<u32> = last.into_iter().chain(words(i)).collect();
             let options =
                 GenerateOptions { tokens: 18, stop_at_eos: true, pad_answer: true, ..crate::support::fine() };
-            let input = Input { ids: Some(&ids), count: ids.len() };
+            let input = Input::known(&ids);
             let next = Next::Pick(&mut sampler);
             let mut engine = Fixed::new();
             let truth = generate_with(&mut engine, &fixed, &mut cache, input, &options, next, &mut NoHooks).unwrap();
@@ -148,14 +148,14 @@ fn what_stands_behind_an_end_changes_no_later_turn() {
             let mut cache = float.cache(&"full".parse().unwrap());
             let options = GenerateOptions { tokens: 16, stop_at_eos: true, pad_answer, ..crate::support::fine() };
             let answer = [&[1, 2, 3, 9], dummies].concat();
-            let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
+            let input = Input::known(&PROMPT);
             let engine = &mut Float::default();
             let next = Next::Forced(&answer);
             let options = if pad_answer { options } else { GenerateOptions { stop_at_eos: false, ..options } };
             let first = generate_with(engine, &float, &mut cache, input, &options, next, &mut NoHooks).unwrap();
             assert_eq!(first.count, 16);
             assert!(!pad_answer || first.tokens == [1, 2, 3, 9]);
-            let input = Input { ids: Some(&[9, 4, 4]), count: 3 };
+            let input = Input::known(&[9, 4, 4]);
             let next = Next::Pick(&mut Sampler::greedy());
             generate_with(engine, &float, &mut cache, input, &options, next, &mut NoHooks).unwrap().logits.unwrap()
         };

@@ -95,7 +95,7 @@ fn clear<E: Select>(
     let answers = (0..).zip(TURNS).map(|(i, (count, tokens))| {
         let ids: Vec<u32> = last.into_iter().chain(words(i, count)).collect();
         let options = GenerateOptions { tokens, policy: policy.clone(), ..crate::support::fine() };
-        let input = Input { ids: Some(&ids), count: ids.len() };
+        let input = Input::known(&ids);
         let next = Next::Pick(&mut Sampler::greedy());
         let got = generate_with(engine, model, &mut cache, input, &options, next, &mut NoHooks).unwrap();
         look(&cache);
@@ -157,7 +157,7 @@ fn clusters_of_one_turn_serve_no_other() {
     for count in [37, 5, 9, 41] {
         let ids: Vec<u32> = (0..count as u32).map(|i| i % 60).collect();
         let options = GenerateOptions { tokens: 6, policy: policy.clone(), ..crate::support::fine() };
-        let (input, mut sampler) = (Input { ids: Some(&ids), count }, Sampler::greedy());
+        let (input, mut sampler) = (Input::of(Some(&ids), count), Sampler::greedy());
         let next = Next::Pick(&mut sampler);
         let turn = generate_with(&mut Float::default(), &model, &mut cache, input, &options, next, &mut NoHooks);
         assert_eq!(turn.unwrap().tokens.len(), 6);

@@ -78,7 +78,7 @@ fn options(policy: &str, chunk: usize, tokens: usize) -> GenerateOptions {
 }
 
 fn run<E: Select>(engine: &mut E, model: &Model<E::Weight>, ids: &[u32], options: &GenerateOptions) -> Generation {
-    let input = Input { ids: Some(ids), count: ids.len() };
+    let input = Input::known(ids);
     let sampler = &mut Sampler::greedy();
     generate(engine, model, input, options, Next::Pick(sampler), &mut NoHooks).unwrap()
 }
@@ -146,7 +146,7 @@ fn a_cache_takes_more_prompt_later() {
     for more in [prompt(9), prompt(6)] {
         // The last token of a generation was not read.
         let ids: Vec<u32> = last.into_iter().chain(more).collect();
-        let input = Input { ids: Some(&ids), count: ids.len() };
+        let input = Input::known(&ids);
         let next = Next::Pick(&mut Sampler::greedy());
         let got = generate_with(&mut engine, &model, &mut cache, input, &options, next, &mut NoHooks).unwrap();
         text.extend(&ids);
@@ -159,7 +159,7 @@ fn a_cache_takes_more_prompt_later() {
     }
     assert_eq!(cache.tokens(), text.len());
     let ids = prompt(120);
-    let input = Input { ids: Some(&ids), count: ids.len() };
+    let input = Input::known(&ids);
     let next = Next::Pick(&mut Sampler::greedy());
     let refused = generate_with(&mut engine, &model, &mut cache, input, &options, next, &mut NoHooks);
     assert!(matches!(refused, Err(model::Error::TooLong { .. })), "{refused:?}");

@@ -81,7 +81,7 @@ fn alone<E: Select>(
         Some(guess) => Next::Drafted { sampler: &mut sampler, guess },
         None => Next::Pick(&mut sampler),
     };
-    let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
+    let input = Input::known(&PROMPT);
     generate(engine, model, input, options, next, &mut NoHooks).unwrap()
 }
 
@@ -229,7 +229,7 @@ fn a_word_that_the_model_does_not_have_is_refused() {
     let options = GenerateOptions { tokens: 4, draft, ..crate::support::fine() };
     let mut sampler = Sampler::greedy();
     let next = Next::Drafted { sampler: &mut sampler, guess: &mut Foreign };
-    let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
+    let input = Input::known(&PROMPT);
     let refused = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks).unwrap_err();
     assert!(matches!(refused, model::Error::Engine(engine::Error::Token { id: 11, vocabulary: 11 })), "{refused}");
 }
@@ -250,7 +250,7 @@ fn counts_and_caches_that_do_not_fit_are_refused() {
     let run = |policy: &str, mut hooks: Keeping| {
         let mut sampler = Sampler::greedy();
         let next = Next::Drafted { sampler: &mut sampler, guess: &mut PromptLookup };
-        let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
+        let input = Input::known(&PROMPT);
         let mut cache = model.cache(&policy.parse().unwrap());
         generate_with(&mut Float::default(), &model, &mut cache, input, &options, next, &mut hooks)
     };
@@ -523,7 +523,7 @@ fn padding_and_guesses_go_together() {
     let mut knowing = Knowing { tokens: &text.tokens, prompt: PROMPT.len(), wrong: usize::MAX };
     let mut sampler = Sampler::greedy();
     let next = Next::Drafted { sampler: &mut sampler, guess: &mut knowing };
-    let input = Input { ids: Some(&ids), count: ids.len() };
+    let input = Input::known(&ids);
     let got = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks).unwrap();
     assert_eq!(got.tokens, text.tokens);
 }

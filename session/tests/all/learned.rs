@@ -79,7 +79,7 @@ fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
         let ids = ids(20);
         let options = GenerateOptions { tokens: 5, ..crate::support::fine() };
         let text = |model: &Model<protocols::FixedWeight>| {
-            let input = Input { ids: Some(&ids), count: ids.len() };
+            let input = Input::known(&ids);
             generate(&mut Fixed::new(), model, input, &options, Next::Forced(&[]), &mut NoHooks).unwrap()
         };
         assert_eq!(text(&plain), text(&wide));
@@ -104,7 +104,7 @@ fn two_parties_evict_as_fixed_point_does_and_a_plan_knows_the_cost() {
         let context = options.policy.to_string();
         let pruned = agree(&context, &files, &ids, &options, MAX_SECURE_ULPS).fixed;
         let (weights, _) = load_fixed_for(&options.policy, &files.spec, Some(&files.checkpoint), &[]);
-        let input = Input { ids: Some(&ids), count: ids.len() };
+        let input = Input::known(&ids);
         let full = GenerateOptions { policy: PolicySpec::default(), ..options };
         let whole = generate(&mut Fixed::new(), &weights, input, &full, Next::Forced(&[]), &mut NoHooks).unwrap();
         assert_ne!(pruned.logits, whole.logits, "{context}: nothing was evicted");
@@ -183,7 +183,7 @@ fn models_and_servers_of_other_policies_are_refused() {
     let policy = kvzap("budget=0.5");
     let options = GenerateOptions { tokens: 2, policy: policy.clone(), ..crate::support::fine() };
     let ids = ids(9);
-    let input = Input { ids: Some(&ids), count: 9 };
+    let input = Input::of(Some(&ids), 9);
     let refused = generate(&mut Float::default(), &plain, input, &options, Next::Forced(&[]), &mut NoHooks);
     assert!(matches!(refused, Err(model::Error::NotLearned)), "{refused:?}");
 

@@ -51,10 +51,10 @@ fn fixed_point_agrees_with_f32() {
     // With the tokens that come out the row of 4096 grows beyond what a narrow ring takes.
     for length in [4095, 6000, 32_768] {
         let ids = prompt(length);
-        let input = Input { ids: Some(&ids), count: length };
+        let input = Input::of(Some(&ids), length);
         let next = &mut Sampler::greedy();
         let got = generate(&mut Fixed::new(), &fixed, input, &options, Next::Pick(next), &mut NoHooks).unwrap();
-        let compared = check(&float, &ids, &options, &got).unwrap();
+        let compared = check(&float, Input::known(&ids), &options, &got).unwrap();
         println!("{length} positions: {compared:?}");
         assert!(compared.max_abs_logit_error.is_some_and(|e| e < max_fixed_error(length)), "{length}: {compared:?}");
     }

@@ -34,7 +34,7 @@ fn run<E: Select>(
     ids: &[u32],
     options: &GenerateOptions,
 ) -> Result<Generation, Error> {
-    let input = Input { ids: Some(ids), count: ids.len() };
+    let input = Input::known(ids);
     generate(engine, model, input, options, Next::Pick(&mut Sampler::greedy()), &mut NoHooks)
 }
 

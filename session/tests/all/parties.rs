@@ -74,7 +74,7 @@ fn two_parties(
     let party = |channel: Channel, model: &Model<FixedWeight>, ids: Option<&[u32]>| {
         let mut engine = Secure::new(channel, Options::default()).expect("set-up");
         let mut sampler = Sampler::greedy();
-        let input = Input { ids, count };
+        let input = Input::of(ids, count);
         // The client alone knows how long a padding is.
         let padding = options.padding.map(|padding| Padding { tokens: padding.tokens.filter(|_| ids.is_some()) });
         let options = &GenerateOptions { padding, ..options.clone() };
@@ -102,7 +102,7 @@ pub(crate) struct Agreed {
 pub(crate) fn agree(context: &str, files: &ModelFiles, ids: &[u32], options: &GenerateOptions, ulps: f32) -> Agreed {
     let ModelFiles { spec, checkpoint, .. } = files;
     let (weights, frac_bits) = load_fixed_for(&options.policy, spec, Some(checkpoint), &[]);
-    let input = Input { ids: Some(ids), count: ids.len() };
+    let input = Input::known(ids);
     let next = Next::Pick(&mut Sampler::greedy());
     let all = GenerateOptions { reveal: Reveal::Logits, ..options.clone() };
     let fixed = generate(&mut Fixed::new(), &weights, input, &all, next, &mut NoHooks).expect("fixed");
@@ -123,7 +123,7 @@ pub(crate) fn agree(context: &str, files: &ModelFiles, ids: &[u32], options: &Ge
 
     let (shapes, _) = load_fixed_for(&options.policy, spec, None, &frac_bits);
     let mut plan = Planner::new(Options::default()).engine();
-    let input = Input { ids: None, count: ids.len() };
+    let input = Input::unknown(ids.len());
     let options = GenerateOptions { padding: options.padding.map(|_| Padding { tokens: None }), ..options.clone() };
     generate(&mut plan, &shapes, input, &options, Next::Pick(&mut Sampler::greedy()), &mut Phases).expect("plan");
     let planned = plan.abb().ledger().untimed();

@@ -38,7 +38,7 @@ fn one_text_in_all_engines_and_one_cost() {
         let options = GenerateOptions { tokens: 3, reveal, ..GenerateOptions::default() };
         let fixed = agree(name, &files, &ids, &options, MAX_SECURE_ULPS).fixed;
         let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
-        let compared = check(&float, &ids, &options, &fixed).expect("check");
+        let compared = check(&float, Input::known(&ids), &options, &fixed).expect("check");
         println!("{name}: fixed against float {compared:?}");
         let most = if quantized { MAX_NARROW_ERROR } else { MAX_FIXED_ERROR };
         assert!(compared.max_abs_logit_error.is_some_and(|e| e < most), "{name}: {compared:?}");

@@ -222,7 +222,7 @@ fn watch(
         let mut cache = KvCache::<Float>::with_policy(layers, shape, Box::new(profiler));
         cache.expect_prompt(texts[i].len());
         for piece in texts[i].chunks(PIECE) {
-            let input = Input { ids: Some(piece), count: piece.len() };
+            let input = Input::known(piece);
             model.forward(&mut Float::default(), input, &mut cache, Rows::None, &mut |_| ())?;
         }
         tick();

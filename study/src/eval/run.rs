@@ -99,7 +99,7 @@ impl<E: Select> Runner for InClear<'_, E> {
         let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();
         let (observed, means) = Observed::new(policy.build(pruned, layers.heads), pruned, &alone);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
-        let input = Input { ids: Some(prompt), count: prompt.len() };
+        let input = Input::known(prompt);
         let mut ticks = Ticks(tick);
         let generate =
             |policy: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {

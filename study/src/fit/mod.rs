@@ -77,7 +77,7 @@ fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, 
     let policy = Watching { after, received: received.clone() };
     let mut cache = KvCache::with_policy(spec.layers(), spec.heads(), Box::new(policy));
     let mut engine = Float::keeping_states();
-    let input = Input { ids: Some(ids), count: ids.len() };
+    let input = Input::known(ids);
     model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ())?;
     let States { norms, mut residual } = engine.take_states();
     let norms = norms.into_iter().filter_map(|x| x.into_dimensionality::<Ix2>().ok()).collect();

@@ -37,7 +37,7 @@ pub(crate) fn sampled(
     options: &GenerateOptions,
     sampler: &mut Sampler,
 ) -> Result<Generation, Error> {
-    let input = Input { ids: Some(prompt), count: prompt.len() };
+    let input = Input::known(prompt);
     generate(&mut Float::default(), model, input, options, Next::Pick(sampler), &mut NoHooks)
 }
 

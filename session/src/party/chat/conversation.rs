@@ -185,7 +185,7 @@ impl Conversation {
         if let Some(needs) = self.needs(setting, turn, &*observer)? {
             self.make(setting, &needs, observer)?;
         }
-        let input = Input { ids, count: turn.prompt };
+        let input = Input::of(ids, turn.prompt);
         let options = Request { lengths: turn, ..*setting.bound }.options(setting.terms);
         let Conversation { engine, cache, meter, .. } = self;
         engine.ledger().leave();

@@ -122,7 +122,7 @@ impl Rehearsal {
         turn: Lengths,
         observer: &dyn Observer,
     ) -> Result<(), Error> {
-        let input = Input { ids: None, count: turn.prompt };
+        let input = Input::unknown(turn.prompt);
         let options = Request::from(turn).options(setting.terms);
         let mut unused = Sampler::greedy();
         let hooks = &mut Planning { observer, schedule: Passes::expected(None) };
