@@ -1,6 +1,7 @@
 //! Distributed point functions: keys made by both parties' messages, every leaf against the definition.
 
 use crate::index::{dealt_beside, run_unit};
+use bits::mask;
 use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -36,10 +37,6 @@ fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Party;
 fn plant(shape: DpfShape, role: Role, party: Party) -> Result<(HiddenIndices, Generation), waggle_ot::OtError> {
     let trees = Generation::new(shape, role, &party.indices, party.top, Room::default())?;
     Ok((party.indices, trees))
-}
-
-fn mask(width: u32) -> u64 {
-    u64::MAX >> (64 - width)
 }
 
 fn check<L: Lane + Into<u64>>(count: usize, depth: u32, spare: u32, width: u32, rng: &mut StdRng) {

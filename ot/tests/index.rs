@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bits::mask;
 use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -29,10 +30,6 @@ pub(crate) fn dealt_beside(
 
 fn dealt(weights: &[u32], count: usize, rng: &mut StdRng) -> [HiddenIndices; 2] {
     dealt_beside(weights, count, 0, rng).0
-}
-
-fn mask(width: u32) -> u64 {
-    if width == 0 { 0 } else { u64::MAX >> (64 - width) }
 }
 
 pub(crate) fn run_unit(indices: &[HiddenIndices; 2], mut units: [UnitVectors; 2], count: usize) -> [UnitVectors; 2] {

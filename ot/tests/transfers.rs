@@ -1,13 +1,10 @@
 //! The defining equations of correlated and 1-of-N transfers, on every output.
 
+use bits::mask;
 use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use waggle_ot::{Bits, ChosenKeys, CotShape, LookupShape, OtError, OtReceiver, OtSender, SenderKeys, dealer};
-
-fn mask(w: u32) -> u64 {
-    u64::MAX >> (64 - w)
-}
 
 /// Pools of at least `n` OTs from the dealer.
 fn dealt(n: usize) -> (OtSender, OtReceiver) {
