@@ -22,6 +22,7 @@ use ndarray::Ix3;
 use rayon::prelude::*;
 
 use crate::operation::prelude::*;
+use crate::ops::private::reduced;
 use crate::twin::integers;
 use crate::wire::beaver::{minus, open_products, random};
 use crate::wire::opening;
@@ -157,7 +158,7 @@ pub(crate) fn shared(
     let (plan, transposed) = cheaper(s.plans(), shape, width)?;
     let (key, peer) = s.both_keys(plan.set(), plan.packed())?;
     let MatmulShape { batch, m, k, n } = shape;
-    let (a, b) = (reduce(a, width), reduce(b, width));
+    let (a, b) = (reduced(a, width), reduced(b, width));
     let (mine, other) =
         if transposed { (transpose(&b, batch, k, n), transpose(&a, batch, m, k)) } else { (a.clone(), b.clone()) };
     let upload = plan.encrypt(&key, &mine, s.rng())?;
@@ -220,10 +221,6 @@ fn cheaper(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<(Arc<Mat
     let turned = MatmulShape { batch, m: n, k, n: m };
     let transposed = plans.matmul(MatmulSpec { shape: turned, width, weight_bits: width })?;
     Ok(if transposed.seconds() < straight.seconds() { (transposed, true) } else { (straight, false) })
-}
-
-fn reduce(x: &[u64], width: u32) -> Vec<u64> {
-    x.iter().map(|x| x & mask(width)).collect()
 }
 
 /// (batch, rows, columns) -> (batch, columns, rows).

@@ -245,7 +245,8 @@ pub(super) fn answer(
     Ok(share)
 }
 
-fn reduced(x: &[u64], width: u32) -> Vec<u64> {
+/// The words `x` modulo 2^`width`.
+pub(super) fn reduced(x: &[u64], width: u32) -> Vec<u64> {
     x.iter().map(|x| x & mask(width)).collect()
 }
 

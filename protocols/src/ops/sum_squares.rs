@@ -25,7 +25,7 @@ use ot::Bits;
 
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, rows_shape, wire_bytes};
-use crate::ops::private::{self, Factor};
+use crate::ops::private::{self, Factor, reduced};
 use crate::wire::beaver::{minus, random};
 use crate::wire::{cross, opening};
 use crate::words::Words;
@@ -113,7 +113,7 @@ impl Correlation for Squares {
         let mut a = random(s, units * n, width);
         let half = match way {
             Way::Entries(entries) => entries.half(s, &a, n, width)?,
-            Way::Inner(spec) if s.is_server() => private::share(s, spec, Factor::Words(&low(&a, spec.width)))?,
+            Way::Inner(spec) if s.is_server() => private::share(s, spec, Factor::Words(&reduced(&a, spec.width)))?,
             Way::Inner(spec) => {
                 let (r, shares) = private::masks(s, spec)?;
                 a.iter_mut().zip(r).for_each(|(a, r)| *a = *a & !mask(spec.width) | r);
@@ -185,10 +185,6 @@ impl Entries {
     }
 }
 
-fn low(x: &[u64], width: u32) -> Vec<u64> {
-    x.iter().map(|x| x & mask(width)).collect()
-}
-
 /// Shares of the sums of squares of rows of `n`, from shares of `half` of their cross terms.
 fn whole(x: &[u64], n: usize, half: Vec<u64>) -> impl Iterator<Item = u64> {
     let own = x.chunks_exact(n).map(|row| row.iter().fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(*x))));
@@ -202,7 +198,7 @@ fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Resu
     }
     let half = match Way::cheapest(s.plans(), [rows, n], width, private::direct_cost)?.0 {
         Way::Entries(entries) => entries.half(s, x, n, width)?,
-        Way::Inner(spec) if s.is_server() => private::answer(s, spec, None, Factor::Words(&low(x, spec.width)))?,
+        Way::Inner(spec) if s.is_server() => private::answer(s, spec, None, Factor::Words(&reduced(x, spec.width)))?,
         Way::Inner(spec) => private::ask(s, spec, x)?,
     };
     Ok(whole(x, n, half).collect())
