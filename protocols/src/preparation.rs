@@ -154,7 +154,7 @@ impl TwoParty {
                     let mut batches = kind.batches(units, session.options()).peekable();
                     while let Some(batch) = batches.next() {
                         let next = batches.peek().map(|batch| (kind.clone(), *batch));
-                        session.announce(next.or_else(|| after.clone()));
+                        session.next = next.or_else(|| after.clone());
                         stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
                         made += kind.cost(session.plans(), batch)?.total_bytes();
                         units_made += batch;

@@ -28,15 +28,15 @@ pub struct Session {
     /// Sets of this party's keys for which the peer has Galois keys.
     own_galois: HashSet<ParamSet>,
     peer_keys: HashMap<ParamSet, PeerKeys>,
-    /// The correlations to be made after those that are being made.
-    next: Option<(CorrelationKind, usize)>,
+    /// The correlations to be made after those that are being made, for [`Session::look_ahead`].
+    pub(crate) next: Option<(CorrelationKind, usize)>,
     /// The product that was asked for before its turn, with the random operand.
     pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
     plans: Plans,
     rng: StdRng,
     options: Options,
     /// Memory in which trees of point functions grew, for those to come.
-    room: Room,
+    pub(crate) room: Room,
     #[cfg(any(test, feature = "audit"))]
     pub(crate) audit: crate::audit::Audit,
 }
@@ -89,16 +89,6 @@ impl PeerKeys {
 }
 
 impl Session {
-    /// Memory for trees, as [`Self::keep_room`] left it.
-    pub(crate) fn take_room(&mut self) -> Room {
-        std::mem::take(&mut self.room)
-    }
-
-    /// Keeps the memory of trees.
-    pub(crate) fn keep_room(&mut self, room: Room) {
-        self.room = room;
-    }
-
     /// Sets up base OTs with the peer, which calls this with equal `options`. They are booked as `setup`.
     pub fn new(mut channel: Channel, options: Options) -> Result<Self, Error> {
         let mut rng: StdRng = rand::make_rng();
@@ -208,11 +198,6 @@ impl Session {
     /// Runs `steps`, which do not depend on the data, with their messages booked as `offline`.
     pub fn offline<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         self.booked(Phase::Offline, steps)
-    }
-
-    /// Names the units that are made after the next ones, for [`Session::look_ahead`].
-    pub(crate) fn announce(&mut self, next: Option<(CorrelationKind, usize)>) {
-        self.next = next;
     }
 
     /// Begins what was announced, as far as that takes no answer of the peer and no data. Called by the step that is

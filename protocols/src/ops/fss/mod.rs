@@ -245,7 +245,7 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     let masks: Vec<u64> =
         indices.sums().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low)).collect();
     let (entries, room) = trees.finish(&masks, &corrections, &bits)?;
-    s.keep_room(room);
+    s.room = room;
     Ok(entries)
 }
 
@@ -354,7 +354,7 @@ fn grow(
     let (choices, chosen) = s.receiver().choose(&unit.rows(1..1 << tree.top()))?;
     let theirs = exchange(s, indices, strands, false, choices)?;
     let sender = s.sender().accept(ots, &theirs)?;
-    let mut trees = Generation::new(tree, s.role(), indices, (sender, chosen), s.take_room())?;
+    let mut trees = Generation::new(tree, s.role(), indices, (sender, chosen), std::mem::take(&mut s.room))?;
     while !trees.is_grown() {
         let mut message = Vec::new();
         trees.offer(indices, &mut message);

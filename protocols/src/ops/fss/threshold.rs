@@ -75,7 +75,7 @@ impl Correlation for Comparison {
         let [Strand::Unit(unit)] = leaf else { unreachable!("as made above") };
         let corrections = open_bits(s, unit.words(), &trees.xor_leaves())?;
         let (entries, room) = trees.finish(&indices.sums().collect::<Vec<_>>(), &corrections, &[])?;
-        s.keep_room(room);
+        s.room = room;
         Ok(entries)
     }
 }
