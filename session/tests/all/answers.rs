@@ -10,9 +10,9 @@ use protocols::{Fixed, FixedLoader};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use waggle_session::party::chat::Turn;
-use waggle_session::party::{Limits, ModelServer, Request, SessionPlan, Silent, Terms};
+use waggle_session::party::{Limits, ModelServer, Request, SessionPlan, Silent};
 
-use crate::outcome::untimed;
+use crate::outcome::{terms, untimed};
 use crate::parties::session;
 
 const PROMPT: [u32; 5] = [3, 1, 4, 1, 5];
@@ -41,12 +41,6 @@ fn alone(files: &ModelFiles, tokens: usize) -> Vec<u32> {
     let input = Input::known(&PROMPT);
     let next = Next::Pick(&mut sampler());
     generate(&mut Fixed::new(), &model, input, &options, next, &mut NoHooks).unwrap().tokens
-}
-
-fn terms(policy: &str, preprocess: bool) -> Terms {
-    let mut terms = Terms { policy: policy.parse().unwrap(), ..crate::outcome::fine_terms() };
-    terms.protocol.preprocess = preprocess;
-    terms
 }
 
 #[test]

@@ -17,7 +17,7 @@ use waggle_session::party::{
     Caller, ChatSession, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
 };
 
-use crate::outcome::{late, untimed};
+use crate::outcome::{late, terms, untimed};
 use crate::parties::load_fixed;
 
 const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 24,
@@ -37,12 +37,6 @@ fn files() -> (tempfile::TempDir, ModelFiles) {
 
 fn words(turn: u32, count: u32) -> Vec<u32> {
     (0..count).map(|i| (i * i + 5 * i + 3 * turn) % 23).collect()
-}
-
-fn terms(policy: &str, preprocess: bool) -> Terms {
-    let mut terms = Terms { policy: policy.parse().unwrap(), ..crate::outcome::fine_terms() };
-    terms.protocol.preprocess = preprocess;
-    terms
 }
 
 /// Runs both parties of a chat; `talk` is the client's side.

@@ -9,6 +9,13 @@ pub(crate) fn fine_terms() -> Terms {
     Terms { logit_bits: LogitBits::FINEST, ..Terms::default() }
 }
 
+/// [`fine_terms`] under a policy.
+pub(crate) fn terms(policy: &str, preprocess: bool) -> Terms {
+    let mut terms = Terms { policy: policy.parse().unwrap(), ..fine_terms() };
+    terms.protocol.preprocess = preprocess;
+    terms
+}
+
 /// The accounts that all ledgers of a session agree on.
 pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
     let mut entries = outcome.entries.clone();
