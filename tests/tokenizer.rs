@@ -86,8 +86,11 @@ fn a_hostile_file_is_refused_by_its_part() {
     let sequence = |of: &str, part: &Value, times: usize| json!({"type": "Sequence", of: vec![part; times]});
     let nested = (0..60).fold(byte_level.clone(), |inner, _| sequence("pretokenizers", &inner, 1));
     let ctc = json!({"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": true});
-    let word_piece = json!({"type": "WordPiece", "unk_token": "u", "continuing_subword_prefix": "",
-                            "max_input_chars_per_word": 0, "vocab": {}});
+    let word_piece = |vocab: Value, longest: u64| {
+        json!({"type": "WordPiece", "unk_token": "u", "continuing_subword_prefix": "##",
+               "max_input_chars_per_word": longest, "vocab": vocab})
+    };
+    let bert = json!({"type": "BertProcessing", "sep": ["s", 4_000_000], "cls": ["c", 0]});
     let token = &good()["added_tokens"][0];
     let cases = [
         ("/post_processor", template(json!([unknown, text])), "[X]"),
@@ -116,7 +119,10 @@ fn a_hostile_file_is_refused_by_its_part() {
         ("/model/continuing_subword_prefix", json!("##########"), "continuing_subword_prefix"),
         ("/model/unk_token", json!("missing"), "missing"),
         ("/model", json!({"type": "Unigram", "unk_id": 7, "vocab": []}), "Unigram"),
-        ("/model", word_piece, "WordPiece"),
+        ("/model", word_piece(json!({}), 100), "`u` is not in the vocabulary"),
+        ("/model", word_piece(json!({"u": 0}), 1 << 40), "characters of a word"),
+        ("/model/max_input_chars_per_word", json!(9), "only a WordPiece"),
+        ("/post_processor", bert, "4000000"),
         ("/added_tokens/0/content", json!(""), "token 0 is empty"),
         ("/added_tokens", json!(vec![token; 20_000]), "20000"),
         ("/from_the_future", json!(1), "from_the_future"),

@@ -212,8 +212,8 @@ mod tests {
         let parameters: Vec<usize> = shape_names()
             .map(|name| ModelSpec::from_config_json(shape(name).unwrap()).unwrap().parameters())
             .collect();
-        // As their authors count them, GPT-2 without its tied head.
-        assert_eq!(parameters, [124_439_808, 6_738_415_616, 8_030_261_248]);
+        // As their authors count them, GPT-2 without its tied head, BERT with a classifier of two classes.
+        assert_eq!(parameters, [124_439_808, 109_483_778, 335_143_938, 6_738_415_616, 8_030_261_248]);
         assert!(shape("meta-llama/Llama-2-7b-hf") == shape("llama-2-7b") && shape("llama-2-7b").is_some());
         for (name, text) in TEXTS {
             assert!(std::str::from_utf8(text).is_ok_and(|text| text.len() > 10_000), "{name}");

@@ -40,7 +40,10 @@ fn each(run: impl Fn(&str, &Path)) {
         let kind = serde_json::to_value(ModelFiles::open(&from).unwrap().spec).unwrap();
         seen.push(kind["model_type"].as_str().unwrap().to_owned());
     }
-    assert!(ModelSpec::TYPES.iter().all(|kind| seen.iter().any(|seen| seen == kind)), "{seen:?}");
+    // Encoders keep no cache, whose tokens scores are for.
+    let encoders = ["bert", "roberta", "distilbert"];
+    let mut decoders = ModelSpec::TYPES.iter().filter(|kind| !encoders.contains(kind));
+    assert!(decoders.all(|kind| seen.iter().any(|seen| seen == kind)), "{seen:?}");
 }
 
 fn ids(spec: &ModelSpec) -> Vec<u32> {
