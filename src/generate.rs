@@ -277,8 +277,8 @@ impl<F: FnMut(&str)> Listener for Text<F> {
     }
 }
 
-/// Makes text of the tokens of a generation: names of classes, words, or ids with commas between them where there is no
-/// tokenizer.
+/// Makes text of the tokens of a generation: names of classes, words, or without a tokenizer ids with commas between
+/// them.
 pub(crate) struct Heard<'a> {
     labels: Option<Vec<String>>,
     stream: Option<TextStream<'a>>,

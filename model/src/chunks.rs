@@ -19,8 +19,8 @@ const SCORES: usize = 1 << 22;
 /// The smallest chunk that is chosen by memory. Smaller ones would cost more round trips than they save memory.
 const MIN_CHUNK: usize = 16;
 
-/// Tokens of a chunk of a prompt of `prompt` tokens: `asked`, or what memory suggests; all of an
-/// encoder's. Public.
+/// Tokens of a chunk of a prompt of `prompt` tokens: `asked`, or what memory suggests. An encoder's are
+/// all in one. Public.
 pub fn chunk_size(spec: &ModelSpec, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
     if spec.is_encoder() {
         return prompt.max(1);

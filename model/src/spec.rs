@@ -138,11 +138,6 @@ impl ModelSpec {
         self.style().hidden
     }
 
-    /// Number of logits: classes of an encoder, token ids of a decoder.
-    pub fn outputs(&self) -> usize {
-        self.style().outputs()
-    }
-
     /// Whether it reads a text at once and gives logits of classes, and does not write.
     pub fn is_encoder(&self) -> bool {
         self.style().encoder.is_some()

@@ -302,8 +302,8 @@ impl Style {
         if self.encoder.is_some() { 0..wanted } else { count - wanted..count }
     }
 
-    /// With [`Norms::Around`], the name of the norm that gives what layer `i` reads; that of no layer gives what the
-    /// head reads.
+    /// With [`Norms::Around`], the name of the norm whose output layer `i` reads. After the last layer it is the head
+    /// that reads it.
     pub(crate) fn norm_before(&self, i: usize) -> Option<String> {
         let after = self.names.of(Role::AfterMlp).filter(|_| self.norms == Norms::Around)?;
         Some(match i.checked_sub(1) {

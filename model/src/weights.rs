@@ -216,7 +216,7 @@ impl Published {
         self
     }
 
-    /// The weight of (x, n) that adds the norm of a residual stream to its outputs: x W + b + g n + shift for the norm's
+    /// The weight of (x, n) that adds a residual stream to its outputs: x W + b + g n + shift, for a norm with the
     /// `gain` g.
     pub(crate) fn adding(mut self, gain: Array1<f32>, shift: Option<&Array1<f32>>) -> Self {
         if let Some(shift) = shift {

@@ -38,8 +38,8 @@ pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) ->
     over(engine, q, store, |tokens| causal_spans(shape, rows, tokens))
 }
 
-/// Attention of `q` (heads, rows, head_dim), the queries of any `rows` tokens of the store, over all its tokens: of an
-/// encoder.
+/// An encoder's attention of `q` (heads, rows, head_dim), the queries of any `rows` tokens of the store, over all its
+/// tokens.
 pub(crate) fn whole<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
     store.record_all_attended();
     let rows = store.heads().group() * q.shape()[1];

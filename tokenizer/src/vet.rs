@@ -3,8 +3,8 @@
 //! The format can ask a program for padding to 10^12 tokens, text that doubles with every stage, or templates with
 //! tokens that do not exist. The library that runs it then panics, hangs or runs out of memory. A file is therefore
 //! first read into the types below, which know the parts that tokenizers of GPT-2, LLaMA and BERT models use and
-//! nothing else. The parts that were understood are written anew, and only that text reaches the library. So no key exists in
-//! it that two readers take differently.
+//! nothing else. The parts that were understood are written anew, and only that text reaches the library. So no key
+//! exists in it that two readers take differently.
 //!
 //! | part | kinds |
 //! |---|---|
@@ -606,7 +606,7 @@ struct SpecialToken {
     tokens: Vec<String>,
 }
 
-/// A text stands in a template once, and every token of it is known; `ids` are those of the tokenizer. Says whether two
+/// A text stands in a template once, and every token of it is known; `ids` are those of the tokenizer. Whether two
 /// texts stand in theirs one after the other.
 fn vet_templates(stages: &[PostProcessor], ids: &HashSet<u32>) -> Result<bool, TokenizerError> {
     let refused = |why: String| Err(TokenizerError::refused("post_processor", why));

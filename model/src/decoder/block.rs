@@ -23,8 +23,8 @@ impl<W> Block<'_, W> {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
-    /// (count, width) -> (wanted, width) for the last `wanted` tokens, of an encoder the first; nothing if none is wanted.
-    /// With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
+    /// (count, width) -> (wanted, width) for the last `wanted` tokens, of an encoder the first; nothing if none is
+    /// wanted. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -145,8 +145,8 @@ impl<W> Block<'_, W> {
         }
     }
 
-    /// norm(f(x) + x), where the one matrix of `parts` f's last input and the normalised x does the sum, the gain of
-    /// that norm and its shift.
+    /// norm(f(x) + g x), for the normalised x and the gain g of its norm. `parts` are the input of f's last matrix and
+    /// x, and `matrix` multiplies both.
     fn around<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,

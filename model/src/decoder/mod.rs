@@ -36,8 +36,8 @@ pub struct Input<'a> {
     pub ids: Option<&'a [u32]>,
     /// Their number.
     pub count: usize,
-    /// The place of the first token of a second text, beside which an encoder may have been trained to read the first.
-    /// Only the client knows of one. Models without segments read both as one text.
+    /// The place of the first token of a second text, which an encoder reads together with the first. Only the client
+    /// knows of one. Models without segments read both as one text.
     pub second: Option<usize>,
 }
 
@@ -213,8 +213,8 @@ impl<W> Model<W> {
     }
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
-    /// width), or nothing with [`Rows::None`]. Of an encoder always one, the first token's, after the pooler. `progress`
-    /// is called with the number of layers done after each.
+    /// width), or nothing with [`Rows::None`]. Of an encoder it is always one, the first token's after the pooler.
+    /// `progress` is called with the number of layers done after each.
     /// Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,

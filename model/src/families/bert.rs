@@ -13,8 +13,10 @@ use crate::config::{
 };
 use crate::style::{Encoder, Mlp, Names, Norm, Norms, Pooled, Positions, QkNorm, Role, Style};
 
-/// Most segments, and most bytes of the name of a class.
+/// Most segments.
 const MAX_SEGMENTS: usize = 1 << 10;
+
+/// Most bytes of the name of a class.
 const MAX_LABEL_BYTES: usize = 1 << 10;
 
 /// `config.json` of a BERT; fields have their published names, but for the labels.
