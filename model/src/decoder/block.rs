@@ -145,8 +145,8 @@ impl<W> Block<'_, W> {
         }
     }
 
-    /// norm(f(x) + g x), for the normalised x and the gain g of its norm. `parts` are the input of f's last matrix and
-    /// x, and `matrix` multiplies both.
+    /// norm(f(x) + g x), for the normalised x and the gain g of its norm. `parts` are the input of f's last matrix,
+    /// and x; `matrix` multiplies both.
     fn around<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
