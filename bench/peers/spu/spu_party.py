@@ -1,4 +1,4 @@
-"""One party of SPU's Cheetah backend with one decoder layer of GPT-2. `beside.py` starts two of these.
+"""One party of SPU's Cheetah backend with one layer of GPT-2 or BERT. `beside.py` starts two of these.
 
 Reads `run` on standard input, answers with a line of JSON. The layer's exponential, reciprocal and inverse root are
 SPU's own; GELU is PUMA's piecewise polynomial (Dong et al., "PUMA", 2023, equation 6), which is what SPU's examples of
@@ -13,6 +13,7 @@ import time
 
 import jax.numpy as jnp
 import numpy as np
+from operands import operands
 
 
 def gelu(x):
@@ -43,36 +44,37 @@ def norm(x, gain, bias):
     return centred * (1.0 / jnp.sqrt(variance + 1e-3)) * gain + bias
 
 
-def layer(heads):
-    """A decoding step of a layer: `x` is [1, width], the cache `keys`, `values` [heads, cached, width / heads]."""
+def attention(x, cache, heads, causal, wqkv, bqkv, wo, bo):
+    """Attention of the rows of `x` to each other, and to a cache of keys and values [heads, cached, width / heads]."""
+    rows, width = x.shape
+    size = width // heads
+    split = lambda t: t.reshape(rows, heads, size).transpose(1, 0, 2)
+    q, k, v = (split(t) for t in jnp.split(x @ wqkv + bqkv, 3, axis=1))
+    if cache:
+        k, v = (jnp.concatenate([old, new], axis=1) for old, new in zip(cache, (k, v), strict=True))
+    scores = jnp.matmul(q, k.transpose(0, 2, 1)) * (1.0 / np.sqrt(size))
+    if causal:
+        # The mask is public: what is below -14 counts as nothing.
+        scores = scores + np.triu(np.full((rows, rows), -100.0, np.float32), 1)
+    mixed = jnp.matmul(softmax(scores), v).transpose(1, 0, 2).reshape(rows, width)
+    return mixed @ wo + bo
 
-    def step(x, keys, values, g1, b1, wqkv, bqkv, wo, bo, g2, b2, wi, bi, wd, bd):
-        width = x.shape[1]
-        size = width // heads
-        q, k, v = jnp.split(norm(x, g1, b1) @ wqkv + bqkv, 3, axis=1)
-        q, k, v = (t.reshape(heads, 1, size) for t in (q, k, v))
-        keys = jnp.concatenate([keys, k], axis=1)
-        values = jnp.concatenate([values, v], axis=1)
-        scores = jnp.matmul(q, keys.transpose(0, 2, 1)) * (1.0 / np.sqrt(size))
-        mixed = jnp.matmul(softmax(scores), values).reshape(1, width)
-        x = x + mixed @ wo + bo
+
+def layer(kind, heads):
+    """A function of a layer's operands: GPT-2's at a decoding step or at a prompt, or BERT's."""
+
+    def before(x, *rest):
+        """GPT-2 normalises before its two parts."""
+        *cache, g1, b1, wqkv, bqkv, wo, bo, g2, b2, wi, bi, wd, bd = rest
+        x = x + attention(norm(x, g1, b1), cache, heads, kind == "prompt", wqkv, bqkv, wo, bo)
         return x + gelu(norm(x, g2, b2) @ wi + bi) @ wd + bd
 
-    return step
+    def after(x, g1, b1, wqkv, bqkv, wo, bo, g2, b2, wi, bi, wd, bd):
+        """BERT normalises after them, and every row sees every other."""
+        x = norm(x + attention(x, [], heads, False, wqkv, bqkv, wo, bo), g1, b1)
+        return norm(x + gelu(x @ wi + bi) @ wd + bd, g2, b2)
 
-
-def operands(width, heads, cached, seed):
-    """Random operands of the layer: the first three are shared, the rest belongs to the server."""
-    rng = np.random.default_rng(seed)
-    size, inner = width // heads, 4 * width
-    draw = lambda *shape, scale=1.0: (rng.standard_normal(shape) * scale).astype(np.float32)
-    weight = lambda rows, columns: draw(rows, columns, scale=rows**-0.5)
-    public = [draw(1, width), draw(heads, cached, size, scale=0.5), draw(heads, cached, size, scale=0.5)]
-    affine = lambda: [1.0 + draw(width, scale=0.1), draw(width, scale=0.1)]
-    return public + [
-        *affine(), weight(width, 3 * width), draw(3 * width, scale=0.1), weight(width, width), draw(width, scale=0.1),
-        *affine(), weight(width, inner), draw(inner, scale=0.1), weight(inner, width), draw(width, scale=0.1),
-    ]  # fmt: skip
+    return after if kind == "encoder" else before
 
 
 def config():
@@ -90,16 +92,17 @@ def main():
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--hosts", nargs=2, required=True)
     parser.add_argument("--shares", required=True)
-    parser.add_argument("--shape", type=int, nargs=4, required=True, metavar=("WIDTH", "HEADS", "CACHED", "SEED"))
+    parser.add_argument("--layer", choices=("decode", "prompt", "encoder"), required=True)
+    parser.add_argument("--shape", type=int, nargs=4, required=True, metavar=("WIDTH", "HEADS", "TOKENS", "SEED"))
     args = parser.parse_args()
     from spu import api, libspu
     from spu.utils import frontend
 
-    width, heads, cached, seed = args.shape
-    values = operands(width, heads, cached, seed)
+    width, heads, tokens, seed = args.shape
+    _, values = operands(args.layer, width, heads, tokens, seed)
     names = [f"in{i}" for i in range(len(values))]
     executable, _ = frontend.compile(
-        frontend.Kind.JAX, layer(heads), values, {}, names, [libspu.Visibility.VIS_SECRET] * len(values),
+        frontend.Kind.JAX, layer(args.layer, heads), values, {}, names, [libspu.Visibility.VIS_SECRET] * len(values),
         lambda outputs: [f"out{i}" for i in range(len(outputs))],
     )  # fmt: skip
     desc = libspu.link.Desc()
