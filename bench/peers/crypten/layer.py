@@ -3,31 +3,35 @@
 
     python3 -m venv venv && SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
         venv/bin/pip install crypten==0.4.1 torch==2.5.1 torchvision==0.20.1
-    venv/bin/python bench/peers/crypten/layer.py --layer encoder --repeat 5 --out bench/results/peers-crypten-encoder
+    venv/bin/python bench/peers/crypten/layer.py --layer encoder --link lan --out bench/results/peers-crypten-encoder-lan
 
-Two parties and the trusted third one are processes on this machine, and talk over its loopback. The answer is compared
-with the layer in the clear. Bytes and rounds are those that CrypTen counts.
+Two parties and the trusted third one are processes on this machine. The bytes between the two pass the relay of
+`beside.py`; the third one's way to party 0 is not slowed. The answer is compared with the layer in the clear.
 """
 
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import torch
+import torch.distributed as distributed
 import torch.multiprocessing as processes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spu"))
 
+from beside import LAYERS, LINKS, SEED, SHAPE, TOLERANCE, machine  # noqa: E402
+from link import Link, relay  # noqa: E402
 from operands import operands  # noqa: E402
 
-SHAPE = {"width": 768, "heads": 12}
-SEED = 7
-TOLERANCE = 0.05
+# An IPv4 address of this machine as the library Gloo stores it: family, port, 127.0.0.1.
+ADDRESS = re.compile(rb"(?<=\x02\x00)(..)(?=\x7f\x00\x00\x01)", re.DOTALL)
 
 
 class Clear:
@@ -96,12 +100,71 @@ def layer(f, kind, heads, values):
     return x + f.gelu(norm(f, x, g2, b2).matmul(wi) + bi).matmul(wd) + bd
 
 
-def party(rank, args, folder):
+class Meeting(distributed.Store):
+    """A file in which parties find each other, where the way between the two leads through the relay."""
+
+    def __init__(self, folder, size, rank, parent):
+        super().__init__()
+        self.file, self.rank, self.parent = distributed.FileStore(f"{folder}/meeting", size), rank, parent
+        self.own = {}
+
+    def wait(self, *keys_and_timeout):
+        self.file.wait(*keys_and_timeout)
+
+    def add(self, key, amount):
+        return self.file.add(key, amount)
+
+    def set(self, key, value):
+        if found := ADDRESS.search(value):
+            self.own[key.rpartition("/")[0]] = found[0]
+        self.file.set(key, value)
+
+    def get(self, key):
+        value = self.file.get(key)
+        group, _, name = key.rpartition("/")
+        found = ADDRESS.search(value)
+        if not found or {str(self.rank), name} != {"0", "1"}:
+            return value
+        # Gloo compares ports as they lie in memory: the larger one connects, and must stay so beside the relay's.
+        order = lambda port: int.from_bytes(port, "little")
+        port = own = self.own[group]
+        if order(own) < order(found[0]):
+            return value
+        while order(port) >= order(own):
+            port = ask(self.parent, "relay", int.from_bytes(found[0], "big")).to_bytes(2, "big")
+        return ADDRESS.sub(lambda _: port, value, count=1)
+
+
+def ask(parent, *question):
+    """The answer of the process that has the relay."""
+    parent.send(question)
+    return parent.recv()
+
+
+def answer(child, link, rank):
+    """Answers the questions of a party."""
+    while True:
+        try:
+            what, *rest = child.recv()
+        except EOFError:
+            return
+        if what == "relay":
+            child.send(relay(link, *rest, rank, duplex=True))
+        elif what == "reset":
+            child.send(link.reset())
+        else:
+            child.send({"bytes": sum(link.bytes), "flows": link.flows})
+
+
+def party(rank, args, folder, parents):
     """A party of two, or the trusted third one (rank 2). Writes its runs into a file."""
+    parties = 2 if args.provider == "TFP" else 3
+    # Its name keeps the Python object alive, which the group alone does not.
+    meeting = Meeting(folder, parties, rank, parents[rank])
+    distributed.register_rendezvous_handler("meeting", lambda *_, **__: iter([(meeting, rank, parties)]))
     os.environ.update(
-        WORLD_SIZE="2", RANK=str(rank), DISTRIBUTED_BACKEND="gloo", RENDEZVOUS=f"file://{folder}/meeting",
-        GLOO_SOCKET_IFNAME="lo",
-    )  # fmt: skip
+        WORLD_SIZE="2", RANK=str(rank), DISTRIBUTED_BACKEND="gloo", RENDEZVOUS="meeting://", GLOO_SOCKET_IFNAME="lo"
+    )
     torch.set_num_threads(1)
     import crypten
     import crypten.communicator
@@ -121,28 +184,78 @@ def party(rank, args, folder):
     talk, runs = crypten.communicator.get(), []
     for _ in range(args.repeat + 1):
         talk.barrier()
+        if rank == 0:
+            ask(parents[0], "reset")
+        talk.barrier()
         crypten.reset_communication_stats()
         start, cpu = time.monotonic(), time.process_time()
-        answer = layer(Shared, args.layer, SHAPE["heads"], values)
+        result = layer(Shared, args.layer, SHAPE["heads"], values)
         taken = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu}
-        taken.update(talk.get_communication_stats())
-        taken["error"] = float((answer.get_plain_text() - expected).abs().max())
+        taken["counted"] = talk.get_communication_stats()
+        talk.barrier()
+        taken["passed"] = ask(parents[rank], "count")
+        taken["error"] = float((result.get_plain_text() - expected).abs().max())
+        if not taken["error"] < TOLERANCE:
+            raise SystemExit(f"CrypTen's answer is off by {taken['error']}")
         runs.append(taken)
     Path(folder, f"runs{rank}").write_text(json.dumps(runs))
 
 
+def joined(of_server, of_client):
+    """One run out of what both parties say of it."""
+    return {
+        "seconds": max(of_server["seconds"], of_client["seconds"]),
+        "cpu_seconds": of_server["cpu_seconds"] + of_client["cpu_seconds"],
+        **of_server["passed"],
+        "rounds": of_client["counted"]["rounds"],
+        # CrypTen counts what a party sends and receives; the third party talks to party 0 alone.
+        "third_bytes": round(of_server["counted"]["bytes"] - of_client["counted"]["bytes"]),
+        "error": of_server["error"],
+    }
+
+
+def table(record):
+    """The record as Markdown."""
+    chosen, machine_, runs = record["options"], record["machine"], record["runs"]
+    median = lambda key: statistics.median(run[key] for run in runs)
+    seconds = [run["seconds"] for run in runs]
+    return (
+        f"{LAYERS[chosen['layer']].format(chosen['tokens'])} (width {SHAPE['width']}, {SHAPE['heads']} heads), "
+        f"link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
+        f"{machine_['cores']} cores, {machine_['date']}.\n\n"
+        "| side | s (median) | least to most | MB | rounds | MB of the third party |\n|---|---|---|---|---|---|\n"
+        f"| CrypTen 0.4.1, {chosen['provider']} | {median('seconds'):.3f} | {min(seconds):.3f} to {max(seconds):.3f} "
+        f"| {median('bytes') / 1e6:.2f} | {round(median('rounds'))} | {median('third_bytes') / 1e6:.2f} |\n"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--layer", choices=("decode", "prompt", "encoder"), default="encoder")
+    parser.add_argument("--link", choices=LINKS, default="lan")
+    parser.add_argument("--layer", choices=LAYERS, default="decode", help="a decoder's at a step or a prompt, or BERT's")
     parser.add_argument("--tokens", type=int, default=128, help="tokens in the cache, of the prompt, or of the text")
     parser.add_argument("--provider", choices=("TTP", "TFP"), default="TTP", help="a third party, or party 0 itself")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs after one that warms up")
-    parser.add_argument("--out", type=Path, help="write OUT.json")
+    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
     args = parser.parse_args()
+    link = Link(*LINKS[args.link])
+    parties = 2 if args.provider == "TFP" else 3
+    parents, children = zip(*(processes.Pipe() for _ in range(parties)), strict=True)
+    for rank, child in enumerate(children):
+        threading.Thread(target=answer, args=(child, link, rank), daemon=True).start()
     with tempfile.TemporaryDirectory() as folder:
-        processes.spawn(party, (args, folder), nprocs=3 if args.provider == "TTP" else 2)
-        runs = [json.loads(Path(folder, f"runs{rank}").read_text()) for rank in range(2)]
-    print(json.dumps(runs, indent=1))
+        processes.spawn(party, (args, folder, parents), nprocs=parties)
+        sides = [json.loads(Path(folder, f"runs{rank}").read_text()) for rank in range(2)]
+    options = {name: getattr(args, name) for name in ("layer", "tokens", "link", "provider", "repeat")}
+    record = {
+        "version": 1, "machine": machine(), "options": {**options, "shape": SHAPE, "seed": SEED},
+        "runs": [joined(*pair) for pair in zip(*sides, strict=True)][1:],
+    }  # fmt: skip
+    text = table(record)
+    print(text, end="")
+    if args.out:
+        args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+        args.out.with_suffix(".md").write_text(text)
 
 
 if __name__ == "__main__":
