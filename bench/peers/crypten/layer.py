@@ -37,7 +37,7 @@ ADDRESS = re.compile(rb"(?<=\x02\x00)(..)(?=\x7f\x00\x00\x01)", re.DOTALL)
 class Clear:
     """Functions of a layer in the clear."""
 
-    gelu = staticmethod(lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
+    gelu = staticmethod(torch.nn.functional.gelu)
     softmax = staticmethod(lambda x: x.softmax(-1))
     inverse_root = staticmethod(torch.rsqrt)
     join = staticmethod(lambda parts: torch.cat(parts, dim=1))
@@ -50,7 +50,8 @@ class Shared:
     def gelu(x):
         import crypten
 
-        low, middle, high = (crypten.stack([x + 4.0, x + 1.95, 3.0 - x]) < 0)[:]
+        below = crypten.stack([x + 4.0, x + 1.95, 3.0 - x]) < 0
+        low, middle, high = (below[i] for i in range(3))
         x2 = x.square()
         x4 = x2.square()
         x3, x6 = x2 * x, x4 * x2
@@ -232,7 +233,7 @@ def table(record):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--link", choices=LINKS, default="lan")
-    parser.add_argument("--layer", choices=LAYERS, default="decode", help="a decoder's at a step or a prompt, or BERT's")
+    parser.add_argument("--layer", choices=LAYERS, default="decode", help="GPT-2's at a step or a prompt, or BERT's")
     parser.add_argument("--tokens", type=int, default=128, help="tokens in the cache, of the prompt, or of the text")
     parser.add_argument("--provider", choices=("TTP", "TFP"), default="TTP", help="a third party, or party 0 itself")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs after one that warms up")

@@ -304,7 +304,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--waggle", default=str(HERE.parents[2] / "target/release/waggle"), help="the binary")
     parser.add_argument("--link", choices=LINKS, default="lan")
-    parser.add_argument("--layer", choices=LAYERS, default="decode", help="a decoder's at a step or a prompt, or BERT's")
+    parser.add_argument("--layer", choices=LAYERS, default="decode", help="GPT-2's at a step or a prompt, or BERT's")
     parser.add_argument("--tokens", type=int, default=128, help="tokens in the cache, of the prompt, or of the text")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, after one that warms up")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
