@@ -118,17 +118,18 @@ class Meeting(distributed.Store):
     def set(self, key, value):
         if found := ADDRESS.search(value):
             self.own[key.rpartition("/")[0]] = found[0]
+            # The key has the rank in a group, which may be that of a pair with the third party.
+            self.file.set(f"{key} is of", str(self.rank))
         self.file.set(key, value)
 
     def get(self, key):
         value = self.file.get(key)
-        group, _, name = key.rpartition("/")
         found = ADDRESS.search(value)
-        if not found or {str(self.rank), name} != {"0", "1"}:
+        if not found or {self.rank, int(self.file.get(f"{key} is of"))} != {0, 1}:
             return value
         # Gloo compares ports as they lie in memory: the larger one connects, and must stay so beside the relay's.
         order = lambda port: int.from_bytes(port, "little")
-        port = own = self.own[group]
+        port = own = self.own[key.rpartition("/")[0]]
         if order(own) < order(found[0]):
             return value
         while order(port) >= order(own):
