@@ -278,7 +278,7 @@ def table(record):
         f"link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
         f"{machine_['cores']} cores, {machine_['date']}, {record['waggle']}.",
         "",
-        "| side | s (median) | least to most | MB | flows | prepared s | prepared MB | faster | in all | fewer MB in all |",
+        "| side | s (median) | least to most | MB | flows | prepared s | prepared MB | faster | in all | fewer MB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     first = rows[0]
