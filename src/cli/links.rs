@@ -2,7 +2,7 @@
 
 use clap::Args;
 use net::LinkShape;
-use net::papers::{Delay, Known, PAPERS, PaperLink};
+use net::papers::{Delay, PAPERS, PaperLink};
 use report::table::{Cell, Table};
 
 use super::options::FormatArgs;
@@ -40,12 +40,7 @@ fn table() -> Table {
             Delay::RoundTrip => "round trip",
             Delay::NotStated => "not stated",
         };
-        let known = match known {
-            Known::Read => "read",
-            Known::SecondHand => "second-hand",
-            Known::Remembered => "remembered",
-        };
-        add(name, shape, delay, known, source);
+        add(name, shape, delay, known.name(), source);
     }
     table
 }

@@ -21,14 +21,13 @@ use super::mean_token::{Cost, MeanToken, Operation, Sessions};
 use super::options::FormatArgs;
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::published::{self, Figure, Published};
 use super::{Error, out};
 use crate::OptionsError;
 use crate::disk::{check_writable, read, write_json};
 use crate::models::{public_model, unweighted};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
-pub(super) const SWEEP_VERSION: u32 = 2;
+pub(super) const SWEEP_VERSION: u32 = 3;
 
 /// Plans what a decoded token costs, for every model, context, policy, link and number of phases: the mean of some
 /// tokens after a prompt.
@@ -38,7 +37,7 @@ pub(super) const SWEEP_VERSION: u32 = 2;
 /// one. The traffic of some policies is random, as a column says: their bytes and flows are means.
 #[derive(Args, Debug)]
 pub(super) struct SweepArgs {
-    /// Models: directories, `config.json` files, bundled models, or published shapes (gpt2, llama-2-7b, llama-3-8b).
+    /// Models: directories, `config.json` files, bundled models, or published shapes (gpt2, llama-2-7b...).
     #[arg(long, value_name = "M,M", value_delimiter = ',', default_value = "gpt2")]
     models: Vec<String>,
     /// Tokens of the prompt.
@@ -74,9 +73,6 @@ pub(super) struct SweepArgs {
     /// Add a digest of the exact bytes and flows: it shows changes that rounding hides.
     #[arg(long)]
     digest: bool,
-    /// Write the table of what other systems publish for these models instead, and plan nothing.
-    #[arg(long, conflicts_with_all = ["json", "out", "digest", "by"])]
-    published: bool,
     #[command(flatten)]
     calibration: CalibrationArgs,
     #[command(flatten)]
@@ -177,7 +173,6 @@ pub(super) struct Sweep {
     version: u32,
     provenance: Option<Provenance>,
     cells: Vec<Planned>,
-    published: Vec<Figure>,
 }
 
 struct Task {
@@ -189,13 +184,6 @@ struct Task {
 
 pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let Published { about, figures } = Published::of(&args.models)?;
-    if args.published {
-        let mut document = Document::default();
-        document.caption(about);
-        document.table("published", published::table(&figures));
-        return out::line(document.render(args.format.format, out::width()));
-    }
     if let Some(dir) = &args.out {
         make_dir(dir)?;
     }
@@ -211,7 +199,7 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
         })
         .collect();
     bar.finish_and_clear();
-    let sweep = Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: planned?, published: figures };
+    let sweep = Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: planned? };
     if let Some(path) = &args.json {
         write_json(path, &sweep)?;
     }

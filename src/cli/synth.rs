@@ -13,7 +13,7 @@ use crate::disk::read;
 #[derive(Args, Debug)]
 pub(super) struct SynthArgs {
     /// A `config.json` that gives the shape, or a published one by name: gpt2, bert-base, bert-large, llama-2-7b,
-    /// llama-3-8b.
+    /// llama-2-13b, llama-3-8b.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Directory to write.
