@@ -122,7 +122,7 @@ fn a_table_is_one_table_and_says_what_its_seconds_are() {
     }
     let latex = succeed(&mut waggle(&format!("{line} --format latex")));
     assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
-    assert!(latex.contains("online, MB & "), "{latex}");
+    assert!(latex.contains(r"\shortstack[r]{online,\\MB} & "), "{latex}");
     let rows = latex.lines().filter(|line| line.starts_with("gpt2"));
     assert!(rows.into_iter().all(|row| !row.contains("MB")), "units stand in the head alone: {latex}");
 
@@ -223,7 +223,9 @@ fn a_committed_page_is_what_this_program_plans() {
 
 #[test]
 fn a_papers_rows_stand_beside_ours() {
-    let tables = |line: &str| json(&mut waggle(&format!("reproduce {line} --format json")));
+    let tables = |line: &str| -> Value {
+        serde_json::from_str(&succeed(&mut waggle(&format!("reproduce {line} --format json")))).unwrap()
+    };
     let rows = |tables: &Value| tables["figures"].as_array().unwrap().clone();
     let all = tables("");
     let figures = rows(&all);

@@ -80,7 +80,10 @@ static SHAPES: &[(&[&str], &[u8])] = &[
     (&["bert-base", "bert-base-uncased", "google-bert/bert-base-uncased"], asset!("shapes/bert-base.json")),
     (&["bert-large", "bert-large-uncased", "google-bert/bert-large-uncased"], asset!("shapes/bert-large.json")),
     (&["llama-2-7b", "llama2-7b", "llama-2-7b-hf", "meta-llama/llama-2-7b-hf"], asset!("shapes/llama-2-7b.json")),
-    (&["llama-2-13b", "llama2-13b", "llama-2-13b-hf", "meta-llama/llama-2-13b-hf"], asset!("shapes/llama-2-13b.json")),
+    (
+        &["llama-2-13b", "llama2-13b", "llama-2-13b-hf", "meta-llama/llama-2-13b-hf"],
+        asset!("shapes/llama-2-13b.json"),
+    ),
     (&["llama-3-8b", "llama3-8b", "meta-llama-3-8b", "meta-llama/meta-llama-3-8b"], asset!("shapes/llama-3-8b.json")),
 ];
 

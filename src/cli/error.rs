@@ -49,6 +49,8 @@ pub(super) enum Error {
     Cell { cell: String, source: Box<Error> },
     #[error("--positions raises those of shapes and of `config.json` files; {0} is neither")]
     PositionsOfWeights(String),
+    #[error(transparent)]
+    Column(#[from] report::table::NoColumn),
     #[error("{paper} has no row {row}, only 1 to {rows}")]
     NoRow { paper: String, row: usize, rows: usize },
     /// A run of a comparison failed.

@@ -21,7 +21,7 @@ use super::options::{FormatArgs, LINKS, named};
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::{Error, html, out};
+use super::{Error, html};
 use crate::disk::{at, check_writable, write, write_json};
 use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
 use crate::{DEFAULT_MODEL, Network, PromptError, StudyEngine, study};
@@ -140,7 +140,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     }
     // The files first: who reads the table may leave early.
     args.write(&study, task)?;
-    out::line(study.table().render(args.format.format, out::width()))
+    args.format.show(study.table())
 }
 
 /// Plans the longest of `sequences` under every policy of `study` that two parties can run.

@@ -5,8 +5,8 @@ use net::LinkShape;
 use net::papers::{Delay, PAPERS, PaperLink};
 use report::table::{Cell, Table};
 
+use super::Error;
 use super::options::FormatArgs;
-use super::{Error, out};
 
 /// Lists the networks that have a name: rate, delay, and the paper that measures on it.
 ///
@@ -19,7 +19,7 @@ pub(super) struct LinksArgs {
 }
 
 pub(super) fn run(args: LinksArgs) -> Result<(), Error> {
-    out::line(table().render(args.format.format, out::width()))
+    args.format.show(table())
 }
 
 fn table() -> Table {

@@ -12,10 +12,10 @@ use net::LinkShape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
 use protocols::{Cores, Masks, Packing};
-use report::table::Format;
+use report::table::{Document, Format, Layout};
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
-use super::Error;
+use super::{Error, out};
 use crate::{Draft, Network, Sampling, Terms};
 
 /// Options of the library, with those of a command that have the same names.
@@ -191,11 +191,32 @@ impl DraftArgs {
 }
 
 /// The form of what a command writes to standard output.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(super) struct FormatArgs {
     /// Form of the tables. CSV and JSON have raw values, bytes and seconds; LaTeX needs the package booktabs.
     #[arg(long, value_parser = named(&Format::NAMES), default_value = "terminal")]
-    pub(super) format: Format,
+    format: Format,
+    /// Write these columns alone, in this order, by the names that --format csv gives them.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// Caption of the table in LaTeX.
+    #[arg(long, value_name = "TEXT")]
+    caption: Option<String>,
+    /// Label of the table in LaTeX.
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
+    /// Set the table of LaTeX across the page, not in one of its columns.
+    #[arg(long)]
+    wide: bool,
+}
+
+impl FormatArgs {
+    /// Writes `tables` to standard output.
+    pub(super) fn show(&self, tables: impl Into<Document>) -> Result<(), Error> {
+        let FormatArgs { format, columns, caption, label, wide } = self.clone();
+        let document = tables.into().laid_out(&Layout { columns, caption, label, wide })?;
+        out::line(document.render(format, out::width()))
+    }
 }
 
 /// The length of the table of operations.

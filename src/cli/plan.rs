@@ -110,7 +110,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     });
     notes.push(format!("predicted for {} over {link}; {seconds}", report.model.name));
     notes.extend(cores.into_iter().chain(network).map(|assumed| format!("assumed: {assumed}")));
-    out::line(planned(&report, &args.operations, &notes, args.format.format))?;
+    args.format.show(planned(&report, &args.operations, &notes))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }

@@ -9,8 +9,9 @@ use net::LinkShape;
 use net::papers::Known;
 use serde::Deserialize;
 
-static PUBLISHED: LazyLock<Published> =
-    LazyLock::new(|| serde_json::from_str(include_str!("published.json")).expect("a part of the program, and tested"));
+static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("published.json")).expect("a part of the program, and tested")
+});
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Published {

@@ -45,14 +45,14 @@ fn about(report: &Report) -> String {
 }
 
 /// A plan in `format` for standard output; `notes` stand before its tables.
-pub(super) fn planned(report: &Report, operations: &OperationsArgs, notes: &[String], format: Format) -> String {
+pub(super) fn planned(report: &Report, operations: &OperationsArgs, notes: &[String]) -> Document {
     let mut document = Document::default();
     for note in notes {
         document.note(note);
     }
     about(report).lines().for_each(|line| document.note(line));
     costs(report, operations).into_iter().for_each(|(name, table)| document.table(name, table));
-    document.render(format, out::width())
+    document
 }
 
 pub(super) fn guesses(passes: &[usize]) -> String {

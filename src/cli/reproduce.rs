@@ -13,11 +13,11 @@ use report::{Cost as Counted, Report, Seconds, bytes};
 use session::party::Silent;
 use tempfile::TempDir;
 
+use super::Error;
 use super::options::FormatArgs;
 use super::progress::passes;
 use super::published::{self, Figure, Part, Published, Work, published};
 use super::settings::forget_variables;
-use super::{Error, out};
 use crate::disk::read;
 use crate::terms::ASSUMED_CORES;
 use crate::{Network, Plan, Terms, worker};
@@ -128,7 +128,8 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
                 for (full, pruned) in args.sessions(figure, &PolicySpec::default())?.iter().zip(&ours) {
                     let [full, kept] = [full, pruned].map(|ours| ours.prepared.plus(ours.online));
                     let (faster, fewer) = (full.seconds / kept.seconds, full.bytes / kept.bytes);
-                    let what = format!("{policy}, in {}", if pruned.phases == "one" { "one phase" } else { "two phases" });
+                    let what =
+                        format!("{policy}, in {}", if pruned.phases == "one" { "one phase" } else { "two phases" });
                     ablations.add(factors(row, "Waggle", &what, Some(pruned.kind), Some(faster), Some(fewer)));
                 }
             }
@@ -160,7 +161,7 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
         let keys = bytes(keys);
         document.note(format!("A session begins with keys and base OTs of up to {keys}, which stand in no row."));
     }
-    out::line(document.render(args.format.format, out::width()))
+    args.format.show(document)
 }
 
 const COLUMNS: [(&str, &str); 14] = [

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use session::party::{PublicModel, Terms};
 
+use super::Error;
 use super::error::make_dir;
 use super::machine::{self, CalibrationArgs, provenance};
 use super::mean_token::{Cost, MeanToken, Operation, Sessions};
 use super::options::FormatArgs;
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::{Error, out};
 use crate::OptionsError;
 use crate::disk::{check_writable, read, write_json};
 use crate::models::{public_model, unweighted};
@@ -208,7 +208,7 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
         let exact: Vec<_> = sweep.cells.iter().map(exact).collect();
         document.note(format!("Exact bytes and flows have the digest {}.", digest(&exact)));
     }
-    out::line(document.render(args.format.format, out::width()))
+    args.format.show(document)
 }
 
 impl Sweep {
