@@ -116,7 +116,7 @@ fn a_table_is_one_table_and_says_what_its_seconds_are() {
     assert_eq!((of("mean_of_tokens"), of("prompt_tokens")), (vec!["64"; 2], vec!["16"; 2]));
     assert!(heads.contains(&"online_network_seconds") && !heads.iter().any(|head| head.contains("predicted")));
 
-    for format in ["terminal", "markdown", "latex"] {
+    for format in ["terminal", "markdown"] {
         let shown = succeed(&mut waggle(&format!("{line} --format {format}")));
         assert!(shown.contains("online, network s") && shown.contains("mean of 64 tokens after a prompt"), "{shown}");
     }
