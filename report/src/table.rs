@@ -80,6 +80,16 @@ impl Cell {
         Cell::number(times, format!("{times:.2}"))
     }
 
+    /// Cents, with four digits.
+    pub fn cents(cents: f64) -> Self {
+        Cell::number(cents, digits(cents))
+    }
+
+    /// Joules, with four digits.
+    pub fn joules(joules: f64) -> Self {
+        Cell::number(joules, digits(joules))
+    }
+
     /// Nothing is known: a dash, or null.
     pub fn absent() -> Self {
         Cell { text: "-".into(), value: Value::Null }
@@ -110,7 +120,11 @@ struct Column {
 impl Column {
     /// The title that readers see: it names seconds, because their cells do not.
     fn head(&self) -> String {
-        if self.unit == SECONDS { format!("{} s", self.title) } else { self.title.clone() }
+        match &*self.unit {
+            SECONDS => format!("{} s", self.title),
+            unit if NAMED.contains(&unit) => format!("{}, {unit}", self.title),
+            _ => self.title.clone(),
+        }
     }
 
     /// The name for programs: `client to server` in bytes is `client_to_server_bytes`.
@@ -133,6 +147,9 @@ const LATEX_HEAD: usize = 8;
 /// Units that are written in a way of their own.
 const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
+
+/// Those that a head names behind its title.
+const NAMED: [&str; 2] = ["cents", "joules"];
 
 /// Rows of cells under titles.
 #[derive(Clone, Debug, PartialEq)]
@@ -338,6 +355,12 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.render(Format::Terminal, None))
     }
+}
+
+/// A number with four digits that tell, and no exponent.
+fn digits(number: f64) -> String {
+    let before = if number > 0.0 { number.log10().floor() as i32 } else { 0 };
+    format!("{number:.*}", (3 - before).max(0) as usize)
 }
 
 /// A cell of CSV, in quotes where it needs them.
@@ -621,6 +644,12 @@ mod tests {
         assert_eq!(lines[0], "table,policy,client_to_server_bytes,faster,note,operation,network_seconds,random");
         assert_eq!((lines[1], lines[3]), ("phases,full,7000000,1.0,,,,", "operations,,,3.0,,softmax,0.25,true"));
         assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn small_prices_keep_their_digits() {
+        let shown = [0.0, 0.000_123_45, 1.5, 123.456, 98_765.4].map(digits);
+        assert_eq!(shown, ["0.000", "0.0001234", "1.500", "123.5", "98765"]);
     }
 
     #[test]

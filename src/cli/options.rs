@@ -12,6 +12,7 @@ use net::LinkShape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
 use protocols::{Cores, Masks, Packing};
+use report::Price;
 use report::table::{Document, Format, Layout};
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
@@ -188,6 +189,29 @@ impl DraftArgs {
     pub(super) fn draft(&self) -> Option<Draft> {
         self.draft.clone().map(|draft| draft.rate(self.draft_rate).steady(self.draft_steady))
     }
+}
+
+/// What a session's work costs.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct PriceArgs {
+    /// Add what everything costs in cents: an hour of a core of either party and a gigabyte that is sent, or one of
+    /// the two. In a plan core hours need a calibration; nothing has a price unless it is given.
+    #[arg(long, value_name = "core-hour=X,gb=Y")]
+    price: Option<Price>,
+    /// Add the energy of the parties' cores in joules, each of which draws so many watts while it works.
+    #[arg(long, value_name = "W", value_parser = watts)]
+    watts: Option<f64>,
+}
+
+impl PriceArgs {
+    pub(super) fn price(&self) -> Price {
+        Price { watts: self.watts, ..self.price.unwrap_or_default() }
+    }
+}
+
+fn watts(text: &str) -> Result<f64, String> {
+    let watts = text.parse().ok().filter(|watts: &f64| watts.is_finite() && *watts >= 0.0);
+    watts.ok_or_else(|| "a number of watts is expected".to_owned())
 }
 
 /// The form of what a command writes to standard output.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::machine::CalibrationArgs;
-use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, TermsArgs, set};
+use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, TermsArgs, set};
 use super::progress::Progress;
 use super::record::RecordError;
 use super::report_tables::planned;
@@ -56,6 +56,8 @@ pub(super) struct PlanArgs {
     format: FormatArgs,
     #[command(flatten)]
     operations: OperationsArgs,
+    #[command(flatten)]
+    price: PriceArgs,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -110,7 +112,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     });
     notes.push(format!("predicted for {} over {link}; {seconds}", report.model.name));
     notes.extend(cores.into_iter().chain(network).map(|assumed| format!("assumed: {assumed}")));
-    args.format.show(planned(&report, &args.operations, &notes))?;
+    args.format.show(planned(&report, &args.operations, &args.price.price(), &notes))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }
