@@ -15,6 +15,9 @@ pub enum Error {
     /// A study of cache policies.
     #[error(transparent)]
     Study(#[from] study::eval::EvalError),
+    /// A study of an encoder.
+    #[error(transparent)]
+    Glue(#[from] study::glue::GlueError),
     /// Nothing is learned from a text.
     #[error(transparent)]
     Fit(#[from] study::fit::FitError),

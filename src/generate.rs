@@ -412,7 +412,12 @@ impl<'a> Asked<'a> {
             Some(pads) => {
                 // The last token goes through no model.
                 let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
-                party::Prompt::padded(&ids, pads.of(ids.len(), room)?)?
+                let length = pads.of(ids.len(), room)?;
+                let padded = match spec.is_encoder() {
+                    true => party::Prompt::padded_behind(&ids, length)?,
+                    false => party::Prompt::padded(&ids, length)?,
+                };
+                padded.with_second(second)
             }
         };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;

@@ -24,6 +24,13 @@ fn a_server_gives_the_class_of_a_text() {
         let mut client = on_text(waggle(&format!("classify --connect {} {terms}", server.address)), "--text");
         assert_eq!(succeed(&mut client), label, "{terms}");
     }
+    // A padded text has the same class, and the server sees the padded length alone.
+    let line = format!("classify --connect {} --pad 7,24 --preprocess", server.address);
+    let mut padded = on_text(waggle(&line), "--text");
+    assert_eq!(json(&mut padded)["options"]["padded_prompt"], 24);
+    let padded = json(&mut on_text(waggle(&format!("demo --model {BERT} --check --pad-prompt 24")), "--prompt"));
+    assert_eq!(padded["token_agreement"], 1.0);
+    assert!(padded["max_abs_logit_error"].as_f64().unwrap() < 0.01, "{padded}");
     // A pair is read as one, by the server's tokenizer in a process of its own; decoders have no use for one.
     let pair = |line: &str| {
         let mut client = on_text(waggle(&format!("classify --connect {line}")), "--text");
@@ -45,10 +52,12 @@ fn a_server_gives_the_class_of_a_text() {
 fn plans_of_encoders_equal_their_sessions() {
     for encoder in ["bert", "roberta", "distilbert"] {
         let model = format!("{}/model/tests/data/encoders/{encoder}", env!("CARGO_MANIFEST_DIR"));
-        for phases in ["", "--preprocess"] {
+        for (phases, pad, padded, length) in
+            [("", "", "", 6), ("--preprocess", "", "", 6), ("--preprocess", "--pad-prompt 9", "--pad-prompt", 9)]
+        {
             let terms = format!("--model {model} --tokens 1 --link lan --cores 2 {phases}");
-            let run = json(&mut waggle(&format!("demo --prompt-ids 4,8,15,16,23,42 {terms}")));
-            let plan = json(&mut waggle(&format!("plan --prompt-len 6 {terms}")));
+            let run = json(&mut waggle(&format!("demo --prompt-ids 4,8,15,16,23,42 {terms} {pad}")));
+            let plan = json(&mut waggle(&format!("plan --prompt-len {length} {terms} {padded}")));
             for phase in ["offline", "prefill"] {
                 for number in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
                     let [run, plan] = [&run, &plan].map(|report| &report["phases"][phase][number]);
@@ -66,7 +75,6 @@ fn encoders_refuse_what_only_decoders_do() {
         (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 3"), "more than one token"),
         (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --policy streaming"), "a cache policy"),
         (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --draft lookup"), "a draft"),
-        (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --pad-prompt"), "a padded prompt"),
         (format!("eval --model {BERT} --text tinystories.json"), "more than one token"),
         ("sweep --models bert-base".to_owned(), "more than one token"),
         (format!("quantize --model {BERT} --out {}", out.path().join("int8").display()), "matrices of 8 bits"),

@@ -39,7 +39,7 @@ macro_rules! asset {
 }
 
 /// The bundled models, the default first.
-const NAMES: [&str; 4] = ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall"];
+const NAMES: [&str; 5] = ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall", "whose-line"];
 
 /// The models in this program, as in [`NAMES`].
 #[cfg(feature = "bundled")]
@@ -72,6 +72,13 @@ static BUNDLED: &[Bundled] = &[
         weights: asset!("recall/model.safetensors"),
         learned: None,
     },
+    Bundled {
+        name: "whose-line",
+        config: asset!("whose-line/config.json"),
+        tokenizer: Some(asset!("whose-line/tokenizer.json")),
+        weights: asset!("whose-line/model.safetensors"),
+        learned: None,
+    },
 ];
 
 /// Published shapes without weights, by their names, the usual one first: what plans and random weights need.
@@ -92,6 +99,7 @@ static TEXTS: &[(&str, &[u8])] = &[
     ("tinystories.json", asset!("text/tinystories.json")),
     ("tinyshakespeare.txt", asset!("text/tinyshakespeare.txt")),
     ("queries.jsonl", asset!("recall/queries.jsonl")),
+    ("whose-line.tsv", asset!("whose-line/dev.tsv")),
 ];
 
 impl ModelFiles {

@@ -45,7 +45,8 @@ pub struct GenerateOptions {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same,
     /// the messages are not.
     pub prefill_chunk: Option<NonZeroUsize>,
-    /// The first tokens of the prompt are padding; the client alone passes their number. Only with the policy `full`.
+    /// The first tokens of the prompt are padding, or of an encoder's text the last; the client alone passes their
+    /// number. Only with the policy `full`.
     pub padding: Option<Padding>,
     /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
     pub draft: Option<Drafts>,
@@ -201,12 +202,11 @@ pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bo
 
 /// Refuses what an encoder cannot do.
 pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), Error> {
-    let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, padding, draft, .. } = *options;
+    let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, draft, .. } = *options;
     let asked = [
         (tokens > 1, "more than one token"),
         (stop_at_eos, "an end that the text finds"),
         (pad_answer, "a padded answer"),
-        (padding.is_some(), "a padded prompt"),
         (*policy != PolicySpec::default(), "a cache policy"),
         (prefill_chunk.is_some(), "a prompt in chunks"),
         (draft.is_some(), "a draft"),

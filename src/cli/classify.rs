@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
-use crate::{Generate, Prompt, TokenizerOf};
+use crate::{Generate, Pads, Prompt, TokenizerOf};
 
 /// Asks the encoder of a server for the class of a text. The server learns neither the text nor the class.
 ///
@@ -29,6 +29,10 @@ pub(super) struct ClassifyArgs {
     /// The text as token ids, those that begin and end it included, for models without a tokenizer.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',', num_args = 1, conflicts_with = "text")]
     text_ids: Option<Vec<u32>>,
+    /// Hide how long the text is: pad it to the next of these lengths, which anybody may know, or with `auto` to the
+    /// next power of two from 16 on. The server sees the padded length alone.
+    #[arg(long, value_name = "auto|N,N", num_args = 0..=1, default_missing_value = "auto")]
+    pad: Option<Pads>,
     /// Use this `tokenizer.json` instead of the server's.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
@@ -51,7 +55,7 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
         (None, text, None) => Prompt::Text(text),
         (None, text, Some(pair)) => Prompt::Pair(text, pair),
     };
-    let asked = Generate::after(text).tokens(1).pool(args.pool).tokenizer(tokenizer);
+    let asked = Generate::after(text).tokens(1).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?);
     let mut progress = Progress::of_text(1);
     let generated = client.generate(&asked, &mut progress);

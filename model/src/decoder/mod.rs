@@ -275,7 +275,8 @@ impl<W> Model<W> {
             return Ok(tokens);
         };
         let position = cache.tokens();
-        let positions = match cache.padding() {
+        // Before an encoder's text there is no padding.
+        let positions = match cache.padding().filter(|_| self.style.encoder.is_none()) {
             None => engine.rows(table, position + offset, input.count)?,
             // Where the text begins is the client's secret, so it looks positions up as it does words.
             Some(padding) => {

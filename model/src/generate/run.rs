@@ -82,7 +82,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         }
         check_draft(options.draft, &options.policy, cache.can_roll_back())?;
         if let Some(padding) = options.padding {
-            cache.pad(padding);
+            cache.pad(padding, prompt.count);
         }
         if cache.tokens() == 0 {
             cache.expect_prompt(prompt.count);
@@ -91,7 +91,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             return Err(Error::NotLearned);
         }
         let padding = options.padding.and_then(|padding| padding.tokens).unwrap_or(0);
-        let ids: Vec<u32> = prompt.ids.map(|ids| ids[padding..].to_vec()).unwrap_or_default();
+        let words = if spec.is_encoder() { 0..prompt.count - padding } else { padding..prompt.count };
+        let ids: Vec<u32> = prompt.ids.map(|ids| ids[words].to_vec()).unwrap_or_default();
         Ok(Run {
             chunk: chunk_size(&spec, cache.tokens() + prompt.count, options.prefill_chunk),
             text: Text { words: ids.len(), ids, next },

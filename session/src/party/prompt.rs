@@ -1,4 +1,4 @@
-//! A prompt as token ids, perhaps behind padding.
+//! A prompt as token ids, perhaps with padding.
 
 use crate::Error;
 
@@ -17,10 +17,20 @@ impl Prompt {
     /// # Errors
     /// [`Error::Padding`] if it is longer.
     pub fn padded(ids: &[u32], length: usize) -> Result<Self, Error> {
+        let mut prompt = Prompt::padded_behind(ids, length)?;
+        prompt.ids.rotate_left(ids.len());
+        Ok(prompt)
+    }
+
+    /// [`Prompt::padded`] for an encoder, which reads its text's first token: the rest comes last.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn padded_behind(ids: &[u32], length: usize) -> Result<Self, Error> {
         let got = ids.len();
         let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
         // Any id will do, because no token attends to it.
-        let ids = std::iter::repeat_n(0, padding).chain(ids.iter().copied()).collect();
+        let ids = ids.iter().copied().chain(std::iter::repeat_n(0, padding)).collect();
         Ok(Prompt { ids, padding: Some(padding), second: None })
     }
 
@@ -35,7 +45,7 @@ impl Prompt {
         self.second
     }
 
-    /// All ids, padding first.
+    /// All ids, with those of the padding.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }

@@ -51,6 +51,7 @@ pub use interval::{CONFIDENCE, Interval};
 pub use metrics::{METRICS, Metric, Metrics, Trace};
 pub use observed::Observed;
 pub use report::{EVALUATION_VERSION, Row, SequenceInfo, StudyReport, TokenCost};
+pub(crate) use run::parallel;
 pub use run::{Candidate, InClear, Runner, Scores, TwoParties, evaluate};
 pub use sequence::{Grader, Sequence, Wanted};
 pub use tasks::{TASKS, Task, TaskInput};
