@@ -3,11 +3,12 @@
     python3 -m venv venv && venv/bin/pip install kvpress==0.5.5      # Python 3.10 or later
     HF_HUB_OFFLINE=1 venv/bin/python bench/peers/kvpress/make.py model/tests/data/kvpress.json
 
-Both programs read the tiny checkpoint `model/tests/data/families/llama3` (3 layers, 4 query heads, 2 key/value heads) in
-f32. The prompt is its longer text, the continuation begins the shorter one. For each policy of Waggle with options the
-file says which tokens kvpress keeps by layer and key/value head when the last token of the continuation comes, and the
-logits after every token of the continuation. Where the rules of the two programs differ, `plain` is what kvpress keeps
-as it is, and the rest is by our rules. `model/tests/all/kvpress.rs` reads the file. Equal versions give equal files.
+Both programs read the tiny checkpoint `model/tests/data/families/llama3` (3 layers, 4 query heads, 2 key/value heads)
+in f32. The prompt is its longer text, the continuation begins the shorter one. For each policy of Waggle with options
+the file says which tokens kvpress keeps by layer and key/value head when the last token of the continuation comes,
+and the logits after every token of the continuation. Where the rules of the programs differ, `plain` is what kvpress
+keeps as it is, and the rest is by our rules. `model/tests/all/kvpress.rs` reads the file. Equal versions give equal
+files.
 """
 
 import json
@@ -45,7 +46,7 @@ def keeping(kept, press, **options):
 
 
 def by_our_rules(press, units, recent=1):
-    """`press`, but scores are rounded to whole `units`, of equal ones the earlier stays, and so do the latest tokens."""
+    """`press`, but scores are rounded to `units`, the earlier of equal ones stays, and so do the latest tokens."""
     score = press.score
 
     def changed(*arguments):
@@ -64,7 +65,7 @@ def units(terms):
 
 
 def voting(window, kernel, press=SnapKVPress, kept=KEPT, **options):
-    """SnapKV or a press like it, and that by our rules: it takes means of queries, neighbours and two heads, ours sums."""
+    """SnapKV or a press like it, and that by our rules. They take means where ours sums."""
     make = lambda: press(1 - kept / PROMPT, window_size=window, kernel_size=kernel, **options)
     terms = window * kernel * 2
     return make(), by_our_rules(make(), units(terms) * terms, window)
@@ -78,7 +79,7 @@ class Squared(KnormPress):
 
 
 class Summed(ObservedAttentionPress):
-    """The sum of what a token received, as in H2O's paper, where kvpress takes the mean over the queries that see it."""
+    """The sum of what a token received, as in H2O's paper; kvpress takes the mean over the queries that see it."""
 
     def score(self, module, hidden_states, keys, *rest):
         return super().score(module, hidden_states, keys, *rest) * torch.arange(keys.shape[2], 0, -1)
@@ -111,11 +112,11 @@ class GivenColumns(KVzapPress):
 def policies():
     """Waggle's policy; kvpress's; that by our rules if those differ.
 
-    With a number of tokens and a block ours keeps the first less the second at the end of the prompt, or one more, and
-    nothing goes until the number is reached.
+    With a number of tokens and a block ours keeps the first less the second at the end of the prompt, or one more.
+    The next tokens go when the number is reached.
     """
     by_layer = lambda press: PerLayerCompressionPress(press, [1 - (kept + 0.5) / PROMPT for kept in (27, 12, 27)])
-    each_step = lambda kept, press: PrefillDecodingPress(press, DecodingPress(press, compression_interval=1, target_size=kept))
+    each_step = lambda kept, press: PrefillDecodingPress(press, DecodingPress(press, 1, kept))
     return [
         ("full", None, None),
         ("streaming:budget=28,block=7,sinks=4", keeping(KEPT, StreamingLLMPress, n_sink=4), None),
@@ -125,7 +126,11 @@ def policies():
         ("pyramid:budget=0.5454,window=4,kernel=5,beta=5", *voting(4, 5, PyramidKVPress, kept=24, beta=3)),
         ("squeeze:budget=0.5,window=4,kernel=5,layers=1,part=0.5", *map(by_layer, voting(4, 5))),
         ("knorm:budget=0.5,recent=1", keeping(KEPT, KnormPress), by_our_rules(keeping(KEPT, Squared), 2.0**6)),
-        ("kvzap:budget=0.5,recent=4", keeping(KEPT, GivenColumns), by_our_rules(keeping(KEPT, GivenColumns), 2.0**6, 4)),
+        (
+            "kvzap:budget=0.5,recent=4",
+            keeping(KEPT, GivenColumns),
+            by_our_rules(keeping(KEPT, GivenColumns), 2.0**6, 4),
+        ),
         (
             "h2o:budget=28,block=6",
             keeping(KEPT, ObservedAttentionPress),
@@ -133,6 +138,11 @@ def policies():
         ),
         ("tova:budget=28,block=6", keeping(KEPT, TOVAPress), by_our_rules(keeping(KEPT, TOVAPress), units(4) * 4)),
         ("tova:budget=12,block=1", each_step(11, keeping(11, TOVAPress)), None),
+        (
+            "knorm:budget=23,block=1,recent=1",
+            each_step(KEPT, keeping(KEPT, KnormPress)),
+            each_step(KEPT, by_our_rules(keeping(KEPT, Squared), 2.0**6)),
+        ),
     ]
 
 

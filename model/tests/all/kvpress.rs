@@ -67,7 +67,7 @@ fn kvpress_keeps_the_same_tokens_and_gives_the_same_logits() {
     let dir = tempfile::tempdir().unwrap();
     let ModelFiles { spec, checkpoint, .. } = checkpoint(dir.path(), &columns);
     let (group, last) = (spec.heads().group(), prompt.len() + continuation.len() - 1);
-    assert_eq!(runs.len(), 12);
+    assert_eq!(runs.len(), 13);
     for Run { policy, plain, kept, logits: want } in runs {
         let model = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
         let mut cache = model.cache(&policy);
