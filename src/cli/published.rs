@@ -107,7 +107,9 @@ impl Figure {
     /// What a reader must know of it: first, whether it is broken.
     pub(super) fn remarks(&self) -> String {
         let broken = self.broken.as_ref().map(|attack| format!("BROKEN: {attack}"));
-        broken.into_iter().chain(self.remark.clone()).collect::<Vec<_>>().join("; ")
+        // In an ablation the factor has a column.
+        let faster = self.faster.filter(|_| self.policy.is_none()).map(|times| format!("{times} times faster"));
+        broken.into_iter().chain(faster).chain(self.remark.clone()).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -25,8 +25,8 @@ use crate::{Network, Plan, Terms, worker};
 /// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run.
 ///
 /// Preparation stands in the table with everything else. Planned bytes and flows are exact, and planned seconds are
-/// those of the network alone, so that only bytes are compared. With --run seconds are measured on this machine, which
-/// is not the paper's. A token is the mean of sixteen after the prompt: the difference of two sessions.
+/// those of the network alone, so that only bytes are compared. With --run seconds are measured on this machine,
+/// which is not the paper's. A token is the mean of sixteen after the prompt: the difference of two sessions.
 #[derive(Args, Debug)]
 pub(super) struct ReproduceArgs {
     /// The paper, by its system; without one, all of them.
@@ -45,7 +45,7 @@ pub(super) struct ReproduceArgs {
     /// Tokens of the input where the source names none.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     tokens: u16,
-    /// The network where the source names none, or all of them.
+    /// The network of ours where the source names none.
     #[arg(long, value_name = "LINK", default_value = "lan")]
     link: LinkShape,
     #[command(flatten)]
@@ -95,7 +95,7 @@ impl Cost {
 
 /// What one session of ours costs, without its set-up.
 struct Ours {
-    phases: &'static str,
+    two_phases: bool,
     kind: Seconds,
     prepared: Cost,
     online: Cost,
@@ -128,8 +128,8 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
                 for (full, pruned) in args.sessions(figure, &PolicySpec::default())?.iter().zip(&ours) {
                     let [full, kept] = [full, pruned].map(|ours| ours.prepared.plus(ours.online));
                     let (faster, fewer) = (full.seconds / kept.seconds, full.bytes / kept.bytes);
-                    let what =
-                        format!("{policy}, in {}", if pruned.phases == "one" { "one phase" } else { "two phases" });
+                    let phases = if pruned.two_phases { "two phases" } else { "one phase" };
+                    let what = format!("{policy}, in {phases}");
                     ablations.add(factors(row, "Waggle", &what, Some(pruned.kind), Some(faster), Some(fewer)));
                 }
             }
@@ -241,7 +241,7 @@ impl Session<'_> {
         let tokens = mean(|report| &report.phases.decode.total);
         let online = if self.work == Work::Token { tokens } else { prompt };
         Ok(Ours {
-            phases: if self.two_phases { "two" } else { "one" },
+            two_phases: self.two_phases,
             kind: long.seconds(),
             prepared: mean(|report| &report.phases.offline),
             online,
@@ -309,7 +309,7 @@ fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
     ]);
     for own in ours {
         // What one phase makes on the spot has no seconds of its own.
-        let split = own.phases == "two";
+        let split = own.two_phases;
         let all = own.prepared.plus(own.online);
         // Each part is compared with the same part.
         let timed = if figure.phase == Part::All { Some(all) } else { split.then_some(own.online) };
@@ -324,7 +324,7 @@ fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
             Cell::count(row as u64),
             Cell::text("Waggle"),
             Cell::text(figure.what()),
-            Cell::text(own.phases),
+            Cell::text(if split { "two" } else { "one" }),
             Cell::text(own.kind.name()),
             Cell::maybe(prepared, seconds),
             Cell::maybe(prepared, bytes),

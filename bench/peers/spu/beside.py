@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs one decoder layer of GPT-2's shape in SPU's Cheetah backend and in Waggle, in turn, over the same relay.
+"""Runs one layer of GPT-2's or BERT's shape in SPU's Cheetah backend and in Waggle, in turn, over the same relay.
 
     python3 -m venv venv && venv/bin/pip install spu==0.9.5
     cargo build --release
@@ -36,6 +36,11 @@ LINKS = {
 }
 SHAPE = {"width": 768, "heads": 12}
 SEED = 7
+LAYERS = {
+    "decode": "One decoding step of a layer of GPT-2 small on {} cached tokens",
+    "prompt": "One layer of GPT-2 small on a prompt of {} tokens",
+    "encoder": "One layer of BERT-base on a text of {} tokens",
+}
 
 
 def free_port():
@@ -51,23 +56,23 @@ class Spu:
 
     name = "SPU 0.9.5, Cheetah"
 
-    def __init__(self, link, cached, folder):
+    def __init__(self, link, layer, tokens, folder):
         import spu_party
         from spu import api, libspu
 
         self.link = link
-        values = spu_party.operands(SHAPE["width"], SHAPE["heads"], cached, SEED)
+        values = spu_party.operands(layer, SHAPE["width"], SHAPE["heads"], tokens, SEED)
         io = api.Io(2, spu_party.config())
         shares = [[], []]
         for i, value in enumerate(values):
             # The input and the cache are shared; the weights lie at the server, who is party 0.
-            owner = -1 if i < 3 else 0
+            owner = -1 if i < spu_party.inputs(layer) else 0
             for rank, share in enumerate(io.make_shares(value, libspu.Visibility.VIS_SECRET, owner)):
                 shares[rank].append((bytes(share.meta), [bytes(chunk) for chunk in share.share_chunks]))
         self.io, self.libspu = io, libspu
         import jax
 
-        self.expected = jax.jit(spu_party.layer(SHAPE["heads"]))(*values)
+        self.expected = jax.jit(spu_party.layer(layer, SHAPE["heads"]))(*values)
         ports = [free_port(), free_port()]
         # A party's own address is where it listens; the other's leads through the relay.
         to_server = relay(link, ports[0], 1, duplex=False)
@@ -78,9 +83,9 @@ class Spu:
             file = folder / f"shares{rank}"
             file.write_bytes(pickle.dumps(shares[rank]))
             addresses = [f"127.0.0.1:{port}" for port in hosts[rank]]
-            shape = [str(n) for n in (SHAPE["width"], SHAPE["heads"], cached, SEED)]
+            shape = [str(n) for n in (SHAPE["width"], SHAPE["heads"], tokens, SEED)]
             command = [sys.executable, str(HERE / "spu_party.py"), "--rank", str(rank), "--hosts", *addresses]
-            command += ["--shares", str(file), "--shape", *shape]
+            command += ["--shares", str(file), "--layer", layer, "--shape", *shape]
             log = open(folder / f"spu{rank}.log", "w")
             self.parties.append(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -129,20 +134,29 @@ class Spu:
 
 
 class Waggle:
-    """Sessions of Waggle with a model of one layer; the layer's part is taken out of the report."""
+    """Sessions of Waggle with a model of one layer or two; the first layer's part is taken out of the report."""
 
-    def __init__(self, binary, link, link_name, cached, phases, folder):
-        self.binary, self.link, self.cached, self.phases, self.folder = binary, link, cached, phases, folder
+    def __init__(self, binary, link, link_name, layer, tokens, phases, folder):
+        self.binary, self.link, self.layer, self.tokens, self.folder = binary, link, layer, tokens, folder
         self.name = f"Waggle, {'one phase' if phases == 1 else 'two phases, online'}"
         self.terms = [] if link_name == "loopback" else ["--plan-for", link_name]
         self.chosen = ["--preprocess=true"] if phases == 2 else []
         self.model = folder / "model"
         if not self.model.exists():
+            # Of a last layer the rows that nobody reads are left out, so that a whole one needs one behind it.
+            layers = 1 if layer == "decode" else 2
             config = {
                 "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 1024,
-                "n_embd": SHAPE["width"], "n_head": SHAPE["heads"], "n_layer": 1, "layer_norm_epsilon": 1e-5,
+                "n_embd": SHAPE["width"], "n_head": SHAPE["heads"], "n_layer": layers, "layer_norm_epsilon": 1e-5,
                 "activation_function": "gelu_new",
             }  # fmt: skip
+            if layer == "encoder":
+                config = {
+                    "model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 256,
+                    "hidden_size": SHAPE["width"], "num_hidden_layers": layers, "num_attention_heads": SHAPE["heads"],
+                    "intermediate_size": 4 * SHAPE["width"], "max_position_embeddings": 512, "type_vocab_size": 2,
+                    "layer_norm_eps": 1e-12, "hidden_act": "gelu",
+                }  # fmt: skip
             (folder / "config.json").write_text(json.dumps(config))
             self.command("synth", "--config", folder / "config.json", "--out", self.model)
 
@@ -153,7 +167,11 @@ class Waggle:
         return done.stdout
 
     def run(self):
-        """One session: a prompt of `cached` tokens, and then steps of which the layer's mean is taken."""
+        """One session: the layer's part of its prompt, or the mean of its part of the steps after that.
+
+        In one phase all is made at once, so that what the session books as preparation counts with the rest, except
+        in a step, where it is the prompt's.
+        """
         port = free_port()
         report = self.folder / "report.json"
         log = open(self.folder / "serve.log", "w")
@@ -167,35 +185,48 @@ class Waggle:
             raise SystemExit(f"waggle serve ended with code {serve.wait()}")
         try:
             address = f"127.0.0.1:{relay(self.link, port, 1, duplex=True)}"
-            ids = ",".join(str(i % 251) for i in range(self.cached))
+            ids = ",".join(str(i % 251) for i in range(self.tokens))
+            generated = 3 if self.layer == "decode" else 1
             self.command(
-                "generate", "--connect", address, "--insecure-plaintext", "--prompt-ids", ids, "--tokens", 3,
+                "generate", "--connect", address, "--insecure-plaintext", "--prompt-ids", ids, "--tokens", generated,
                 "--json", report, *self.chosen, *self.terms,
             )  # fmt: skip
         finally:
             serve.terminate()
             serve.wait(timeout=30)
         run = json.loads(report.read_text())
-        steps = len(run["tokens"]) - 1
-        layer = [o for o in run["operations"] if o["phase"] == "decode" and o["path"].startswith("layer 0")]
-        total = lambda key: sum(o[key] for o in layer) / steps
-        clear = self.command("float", "--model", self.model, "--prompt-ids", ids, "--tokens", 3).strip()
-        if clear != ",".join(map(str, run["tokens"])):
+        layer = [o for o in run["operations"] if o["path"].startswith("layer 0")]
+        of = lambda *phases: [o for o in layer if o["phase"] in phases]
+        offline = of("offline")
+        if self.layer == "decode":
+            online, offline, parts = of("decode"), [], len(run["tokens"]) - 1
+        else:
+            online, parts = of("prefill") if self.chosen else of("offline", "prefill"), 1
+        total = lambda key, rows: sum(o[key] for o in rows) / parts
+        both = lambda rows: total("bytes_client_to_server", rows) + total("bytes_server_to_client", rows)
+        clear = self.folder / "clear.json"
+        self.command(
+            "float", "--model", self.model, "--prompt-ids", ids, "--tokens", generated, "--json", clear
+        )
+        clear = json.loads(clear.read_text())["tokens"]
+        if clear != run["tokens"]:
             raise SystemExit(f"Waggle wrote {run['tokens']}, its clear engine {clear}")
         return {
-            "seconds": total("seconds"),
+            "seconds": total("seconds", online),
             "cpu_seconds": None,
-            "bytes": total("bytes_client_to_server") + total("bytes_server_to_client"),
-            "flows": total("flows"),
+            "bytes": both(online),
+            "flows": total("flows", online),
             "error": None,
+            "prepared_seconds": total("seconds", offline) if self.chosen and offline else None,
+            "prepared_bytes": both(offline) if self.chosen and offline else None,
         }
 
     def prepared_bytes(self):
-        """Bytes that the preparation of one step of the layer takes, by plan: 0 in one phase."""
-        if not self.chosen:
+        """Bytes that the preparation of one step of the layer takes, by plan: 0 where it is measured or made at once."""
+        if not self.chosen or self.layer != "decode":
             return 0
         out = self.folder / "plan.json"
-        self.command("plan", "--model", self.model, "--cached", self.cached, "--json", out, *self.chosen, *self.terms)
+        self.command("plan", "--model", self.model, "--cached", self.tokens, "--json", out, *self.chosen, *self.terms)
         offline = json.loads(out.read_text())["phases"]["offline"]
         return offline["bytes_client_to_server"] + offline["bytes_server_to_client"]
 
@@ -223,22 +254,24 @@ def row(name, runs, prepared):
     return {
         "side": name, "runs": len(runs), "seconds": median("seconds"), "least": min(seconds), "most": max(seconds),
         "bytes": round(median("bytes")), "prepared_bytes": prepared, "flows": round(median("flows")),
-    }  # fmt: skip
+    } | ({"prepared_seconds": median("prepared_seconds"), "prepared_bytes": round(median("prepared_bytes"))}
+         if runs[0].get("prepared_bytes") else {})  # fmt: skip
 
 
 def table(record):
     """The record as Markdown."""
     chosen, machine_ = record["options"], record["machine"]
     lines = [
-        f"One decoder layer of GPT-2 small (width {SHAPE['width']}, {SHAPE['heads']} heads) on {chosen['cached']} "
-        f"cached tokens, link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
+        f"{LAYERS[chosen['layer']].format(chosen['tokens'])} (width {SHAPE['width']}, {SHAPE['heads']} heads), "
+        f"link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
         f"{machine_['cores']} cores, {machine_['date']}, {record['waggle']}.",
         "",
         "| side | s (median) | least to most | MB | prepared MB | flows |",
         "|---|---|---|---|---|---|",
     ]
     for r in record["rows"]:
-        prepared = f"{r['prepared_bytes'] / 1e6:.2f} (plan)" if r["prepared_bytes"] else ""
+        how = f" in {r['prepared_seconds']:.2f} s" if "prepared_seconds" in r else " (plan)"
+        prepared = f"{r['prepared_bytes'] / 1e6:.2f}{how}" if r["prepared_bytes"] else ""
         spread = f"{r['least']:.3f} to {r['most']:.3f}"
         lines.append(
             f"| {r['side']} | {r['seconds']:.3f} | {spread} | {r['bytes'] / 1e6:.2f} | {prepared} | {r['flows']} |"
@@ -250,7 +283,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--waggle", default=str(HERE.parents[2] / "target/release/waggle"), help="the binary")
     parser.add_argument("--link", choices=LINKS, default="lan")
-    parser.add_argument("--cached", type=int, default=128, help="tokens in the cache")
+    parser.add_argument("--layer", choices=LAYERS, default="decode")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens in the cache, of the prompt or of the text")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, after one that warms up")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
     args = parser.parse_args()
@@ -264,8 +298,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         link = Link(*LINKS[args.link])
         spu_link = Link(*LINKS[args.link])
-        sides = [Spu(spu_link, args.cached, Path(folder))]
-        sides += [Waggle(args.waggle, link, args.link, args.cached, phases, Path(folder)) for phases in (1, 2)]
+        sides = [Spu(spu_link, args.layer, args.tokens, Path(folder))]
+        for phases in (1, 2):
+            sides.append(Waggle(args.waggle, link, args.link, args.layer, args.tokens, phases, Path(folder)))
         runs = [[] for _ in sides]
         for turn in range(args.repeat + 1):
             for side, kept in zip(sides, runs, strict=True):
@@ -277,8 +312,11 @@ def main():
         for side in sides:
             side.close()
     record = {
-        "version": 1, "waggle": version, "machine": machine(),
-        "options": {"link": args.link, "cached": args.cached, "repeat": args.repeat, "shape": SHAPE, "seed": SEED},
+        "version": 2, "waggle": version, "machine": machine(),
+        "options": {
+            "link": args.link, "layer": args.layer, "tokens": args.tokens, "repeat": args.repeat, "shape": SHAPE,
+            "seed": SEED,
+        },
         "rows": [row(side.name, kept, more) for side, kept, more in zip(sides, runs, prepared, strict=True)],
         "samples": {side.name: kept for side, kept in zip(sides, runs, strict=True)},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""One party of SPU's Cheetah backend with one decoder layer of GPT-2. `beside.py` starts two of these.
+"""One party of SPU's Cheetah backend with one layer of GPT-2 or BERT. `beside.py` starts two of these.
 
 Reads `run` on standard input, answers with a line of JSON. The layer's exponential, reciprocal and inverse root are
 SPU's own; GELU is PUMA's piecewise polynomial (Dong et al., "PUMA", 2023, equation 6), which is what SPU's examples of
@@ -43,31 +43,49 @@ def norm(x, gain, bias):
     return centred * (1.0 / jnp.sqrt(variance + 1e-3)) * gain + bias
 
 
-def layer(heads):
-    """A decoding step of a layer: `x` is [1, width], the cache `keys`, `values` [heads, cached, width / heads]."""
+def layer(kind, heads):
+    """A layer on `x`, [rows, width]: a decoding step on a cache `keys`, `values` [heads, tokens, width / heads], a
+    prompt, of whose tokens none attends to later ones, or all tokens of an encoder, which has its norms after."""
 
-    def step(x, keys, values, g1, b1, wqkv, bqkv, wo, bo, g2, b2, wi, bi, wd, bd):
-        width = x.shape[1]
+    def attend(x, cache, wqkv, bqkv):
+        rows, width = x.shape
         size = width // heads
-        q, k, v = jnp.split(norm(x, g1, b1) @ wqkv + bqkv, 3, axis=1)
-        q, k, v = (t.reshape(heads, 1, size) for t in (q, k, v))
-        keys = jnp.concatenate([keys, k], axis=1)
-        values = jnp.concatenate([values, v], axis=1)
-        scores = jnp.matmul(q, keys.transpose(0, 2, 1)) * (1.0 / np.sqrt(size))
-        mixed = jnp.matmul(softmax(scores), values).reshape(1, width)
-        x = x + mixed @ wo + bo
+        q, k, v = jnp.split(x @ wqkv + bqkv, 3, axis=1)
+        q, k, v = (t.reshape(rows, heads, size).transpose(1, 0, 2) for t in (q, k, v))
+        if cache:
+            k, v = (jnp.concatenate([old, new], axis=1) for old, new in zip(cache, (k, v), strict=True))
+        scores = jnp.matmul(q, k.transpose(0, 2, 1)) * (1.0 / np.sqrt(size))
+        if kind == "prompt":
+            # Far enough below all others that the softmax leaves it out.
+            scores = scores + np.triu(np.full((rows, rows), -40.0, dtype=np.float32), 1)
+        return jnp.matmul(softmax(scores), v).transpose(1, 0, 2).reshape(rows, width)
+
+    def run(x, *rest):
+        cache, weights = rest[:-12], rest[-12:]
+        g1, b1, wqkv, bqkv, wo, bo, g2, b2, wi, bi, wd, bd = weights
+        if kind == "encoder":
+            x = norm(x + attend(x, cache, wqkv, bqkv) @ wo + bo, g1, b1)
+            return norm(x + gelu(x @ wi + bi) @ wd + bd, g2, b2)
+        x = x + attend(norm(x, g1, b1), cache, wqkv, bqkv) @ wo + bo
         return x + gelu(norm(x, g2, b2) @ wi + bi) @ wd + bd
 
-    return step
+    return run
 
 
-def operands(width, heads, cached, seed):
-    """Random operands of the layer: the first three are shared, the rest belongs to the server."""
+def inputs(kind):
+    """How many operands are shared; the rest belongs to the server."""
+    return 3 if kind == "decode" else 1
+
+
+def operands(kind, width, heads, tokens, seed):
+    """Random operands of the layer, the shared ones first."""
     rng = np.random.default_rng(seed)
     size, inner = width // heads, 4 * width
     draw = lambda *shape, scale=1.0: (rng.standard_normal(shape) * scale).astype(np.float32)
     weight = lambda rows, columns: draw(rows, columns, scale=rows**-0.5)
-    public = [draw(1, width), draw(heads, cached, size, scale=0.5), draw(heads, cached, size, scale=0.5)]
+    public = [draw(tokens, width)]
+    if kind == "decode":
+        public = [draw(1, width), draw(heads, tokens, size, scale=0.5), draw(heads, tokens, size, scale=0.5)]
     affine = lambda: [1.0 + draw(width, scale=0.1), draw(width, scale=0.1)]
     return public + [
         *affine(), weight(width, 3 * width), draw(3 * width, scale=0.1), weight(width, width), draw(width, scale=0.1),
@@ -90,16 +108,17 @@ def main():
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--hosts", nargs=2, required=True)
     parser.add_argument("--shares", required=True)
-    parser.add_argument("--shape", type=int, nargs=4, required=True, metavar=("WIDTH", "HEADS", "CACHED", "SEED"))
+    parser.add_argument("--layer", required=True)
+    parser.add_argument("--shape", type=int, nargs=4, required=True, metavar=("WIDTH", "HEADS", "TOKENS", "SEED"))
     args = parser.parse_args()
     from spu import api, libspu
     from spu.utils import frontend
 
-    width, heads, cached, seed = args.shape
-    values = operands(width, heads, cached, seed)
+    width, heads, tokens, seed = args.shape
+    values = operands(args.layer, width, heads, tokens, seed)
     names = [f"in{i}" for i in range(len(values))]
     executable, _ = frontend.compile(
-        frontend.Kind.JAX, layer(heads), values, {}, names, [libspu.Visibility.VIS_SECRET] * len(values),
+        frontend.Kind.JAX, layer(args.layer, heads), values, {}, names, [libspu.Visibility.VIS_SECRET] * len(values),
         lambda outputs: [f"out{i}" for i in range(len(outputs))],
     )  # fmt: skip
     desc = libspu.link.Desc()

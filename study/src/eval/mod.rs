@@ -48,6 +48,7 @@ pub use attention::AttentionMeans;
 pub use error::EvalError;
 pub use heads::{HeadMeasure, HeadScores, InSight, judge_heads, repetitions};
 pub use interval::{CONFIDENCE, Interval};
+pub(crate) use lm_eval::config_of;
 pub use metrics::{METRICS, Metric, Metrics, Trace};
 pub use observed::Observed;
 pub use report::{EVALUATION_VERSION, Row, SequenceInfo, StudyReport, TokenCost};

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 use tokenizer::Tokenizer;
 
-use crate::eval::{EvalError, Interval, Runner};
+use crate::eval::{EvalError, Interval, Runner, config_of};
 pub use read::{Example, read};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
@@ -54,6 +54,9 @@ pub enum GlueError {
     /// A model that gives no class and no score.
     #[error("the task glue is for encoders with a classifier, and {0} is none")]
     NoEncoder(String),
+    /// A run that failed.
+    #[error(transparent)]
+    Run(#[from] EvalError),
     /// An example that the model does not read.
     #[error("example {example}: {source}")]
     Example {
@@ -148,16 +151,13 @@ pub fn answers(
         }
         inputs.push((ids, second));
     }
-    let mut answers = Vec::with_capacity(examples.len());
     let logits = crate::eval::parallel(inputs.len(), runner.most_at_once(), |at| {
         let (ids, second) = &inputs[at];
         let logits = runner.classify(ids, *second)?;
         tick();
         Ok(logits)
-    });
-    let logits = logits.map_err(of(0))?;
-    answers.extend(logits.into_iter().zip(examples).map(|(logits, example)| Answer { gold: example.gold, logits }));
-    Ok(answers)
+    })?;
+    Ok(logits.into_iter().zip(examples).map(|(logits, example)| Answer { gold: example.gold, logits }).collect())
 }
 
 impl GlueReport {
@@ -240,12 +240,7 @@ impl GlueReport {
             "n-shot": { TASK: 0 },
             "n-samples": { TASK: { "original": n, "effective": n } },
             "higher_is_better": { TASK: higher },
-            "config": {
-                "model": "waggle",
-                "model_args": format!("pretrained={}", self.model.name),
-                "model_num_parameters": self.model.parameters,
-                "batch_size": 1,
-            },
+            "config": config_of(&self.model),
             "model_name": self.model.name,
         })
     }
