@@ -225,3 +225,83 @@ impl Preprocessor {
         shape.patches(numbers.view()).ok_or(ImageError::Size { width, height, side: shape.side })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vit(name: &str) -> Vec<u8> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tests/data/encoders/vit");
+        std::fs::read(dir.join(name)).unwrap()
+    }
+
+    /// The largest difference of a byte to Pillow's, which rounds between its two passes.
+    const MOST: i32 = 1;
+
+    #[test]
+    fn pixels_are_those_of_the_authors_program() {
+        let image = decode(Path::new("image.png"), &vit("image.png")).unwrap();
+        let reference: Value = serde_json::from_slice(&vit("reference.json")).unwrap();
+        for (sequence, filter) in reference["sequences"].as_array().unwrap().iter().zip(["2", "3"]) {
+            let config = String::from_utf8(vit("preprocessor_config.json")).unwrap();
+            let config = config.replace("\"resample\": 2", &format!("\"resample\": {filter}"));
+            let preprocessor = Preprocessor::from_bytes(config.as_bytes()).unwrap();
+            let got = preprocessor.resized(&image, ImageShape { side: 32, patch: 8 }).unwrap();
+            let text = sequence["pixels"].as_str().unwrap();
+            let want = (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap());
+            let off: Vec<i32> =
+                got.as_raw().iter().zip(want).map(|(a, b)| (i32::from(*a) - i32::from(b)).abs()).collect();
+            let differ = off.iter().filter(|off| **off > 0).count();
+            let most = off.iter().copied().max().unwrap();
+            println!("{}: {differ} of {} bytes differ, by {most} at most", sequence["resample"], off.len());
+            assert!(off.len() == 3 * 32 * 32 && most <= MOST, "{most}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_computed_is_refused_by_name() {
+        for (text, why) in [
+            ("[]", "not a JSON object"),
+            (r#"{"do_center_crop": true}"#, "`do_center_crop` = true"),
+            (r#"{"resample": 0}"#, "`resample` = 0"),
+            (r#"{"size": {"shortest_edge": 224}}"#, "`size`"),
+            (r#"{"size": 0}"#, "`size` = 0"),
+            (r#"{"image_std": [0.5, 0.5, 0]}"#, "`image_std`"),
+            (r#"{"image_mean": [0.5]}"#, "`image_mean`"),
+            (r#"{"image_processor_type": "CLIPImageProcessor"}"#, "CLIPImageProcessor"),
+            (r#"{"do_resize": 1}"#, "`do_resize` = 1"),
+        ] {
+            let refused = Preprocessor::from_bytes(text.as_bytes()).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+        let image = RgbImage::new(5, 7);
+        let shape = ImageShape { side: 32, patch: 8 };
+        let of = |text: &str| Preprocessor::from_bytes(text.as_bytes()).unwrap().patches(&image, shape);
+        assert!(matches!(of(r#"{"do_resize": false}"#), Err(ImageError::Size { width: 5, height: 7, side: 32 })));
+        assert!(matches!(of("{}"), Err(ImageError::Unsupported { .. })));
+        assert_eq!(of(r#"{"size": 32, "do_center_crop": false}"#).unwrap()[(0, 0)], -1.0);
+    }
+
+    /// A PNG whose header says that it is `width` x `height`, and a JPEG.
+    #[test]
+    fn damaged_and_huge_images_are_refused() {
+        let path = Path::new("image");
+        let mut wide = vit("image.png");
+        wide[16..20].copy_from_slice(&(MAX_SIDE + 1).to_be_bytes());
+        // The checksum of the header, over its type and its content.
+        let sum = !wide[12..29].iter().fold(!0u32, |sum, byte| {
+            (0..8).fold(sum ^ u32::from(*byte), |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 })
+        });
+        wide[29..33].copy_from_slice(&sum.to_be_bytes());
+        assert!(matches!(decode(path, &wide), Err(ImageError::Large { width: 65_537, .. })));
+        let png = vit("image.png");
+        assert!(matches!(decode(path, &png[..png.len() / 2]), Err(ImageError::Broken { .. })));
+        assert!(matches!(decode(path, b"no image"), Err(ImageError::Unknown(_))));
+        let mut jpeg = Vec::new();
+        let image = decode(path, &png).unwrap();
+        DynamicImage::from(image.clone()).write_to(&mut Cursor::new(&mut jpeg), ImageFormat::Jpeg).unwrap();
+        assert_eq!(decode(path, &jpeg).unwrap().dimensions(), image.dimensions());
+        assert!(matches!(decode(path, &jpeg[..jpeg.len() / 2]), Err(ImageError::Broken { .. })));
+        assert!(decode(path, &jpeg[..20]).is_err());
+    }
+}

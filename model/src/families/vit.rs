@@ -13,8 +13,8 @@ use crate::config::{Activation, ConfigError, Keys, MAX_WIDTH, size, unsupported}
 use crate::image::{CHANNELS, ImageShape};
 use crate::style::{Encoder, Names, Norms, Role, Style};
 
-/// Most pixels of a side.
-const MAX_SIDE: usize = 1 << 13;
+/// Most pixels of a side: a client makes as many for a shape that a server states.
+const MAX_SIDE: usize = 1 << 11;
 
 /// `config.json` of a ViT; fields have their published names, but for the labels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
