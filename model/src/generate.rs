@@ -232,7 +232,7 @@ pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
     match (spec.image(), prompt.patches) {
         (None, Some(_)) => Err(Error::NoImages),
         (Some(_), _) if prompt.ids.is_some() || prompt.second.is_some() => Err(Error::NoTexts),
-        (Some(_), Some(patches)) => match patches.iter().find(|x| !(x.abs() <= MAX_IMAGE_VALUE)) {
+        (Some(_), Some(patches)) => match patches.iter().find(|x| x.is_nan() || x.abs() > MAX_IMAGE_VALUE) {
             Some(&value) => Err(Error::ImageValue { value }),
             None => check_image(spec, prompt.count),
         },
