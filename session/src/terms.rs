@@ -113,8 +113,8 @@ pub struct PublicModel {
     /// Fractional bits of each weight in the order of [`Model::load`](model::Model::load): about the logarithm of its
     /// largest entry.
     pub frac_bits: Vec<u32>,
-    /// Text of `tokenizer.json`, or of `preprocessor_config.json` where the model reads images, if there is one and the
-    /// client asked for it.
+    /// Text of `tokenizer.json`, or of `preprocessor_config.json` where the model reads images, if there is one and
+    /// the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
     /// The chat template as JSON, empty if there is none; only if the client asked for it.
     pub template: Option<Vec<u8>>,
