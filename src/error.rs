@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use net::PublicKey;
 use thiserror::Error;
 
+use crate::pixels::ImageError;
+
 /// Why a session, a plan or a study came to nothing.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -52,6 +54,9 @@ pub enum Error {
     /// Words that make no prompt.
     #[error(transparent)]
     Prompt(#[from] PromptError),
+    /// An image, or how a model wants it.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// A conversation. After [`ChatError::Refused`] it goes on.
     #[error(transparent)]
     Chat(#[from] ChatError),

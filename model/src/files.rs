@@ -18,7 +18,7 @@ pub struct ModelFiles {
     pub checkpoint: Checkpoint,
     /// Text of `config.json`, public.
     pub config: Vec<u8>,
-    /// Text of `tokenizer.json`, public.
+    /// Text of `tokenizer.json`, or where the model reads images of `preprocessor_config.json`; public.
     pub tokenizer: Option<Vec<u8>>,
 }
 
@@ -86,6 +86,7 @@ static SHAPES: &[(&[&str], &[u8])] = &[
     (&["gpt2", "gpt2-small", "openai-community/gpt2"], asset!("shapes/gpt2.json")),
     (&["bert-base", "bert-base-uncased", "google-bert/bert-base-uncased"], asset!("shapes/bert-base.json")),
     (&["bert-large", "bert-large-uncased", "google-bert/bert-large-uncased"], asset!("shapes/bert-large.json")),
+    (&["vit-base", "vit-base-patch16-224", "google/vit-base-patch16-224"], asset!("shapes/vit-base.json")),
     (&["llama-2-7b", "llama2-7b", "llama-2-7b-hf", "meta-llama/llama-2-7b-hf"], asset!("shapes/llama-2-7b.json")),
     (
         &["llama-2-13b", "llama2-13b", "llama-2-13b-hf", "meta-llama/llama-2-13b-hf"],
@@ -107,7 +108,10 @@ impl ModelFiles {
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let config = config(dir)?;
         let spec = ModelSpec::from_config_json(&config)?;
-        let tokenizer = tokenizer_beside(dir)?;
+        let tokenizer = match spec.image() {
+            Some(_) => beside(dir, "preprocessor_config.json")?,
+            None => tokenizer_beside(dir)?,
+        };
         let name = match dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).file_name() {
             Some(name) => name.to_string_lossy().into_owned(),
             None => dir.display().to_string(),
@@ -198,7 +202,11 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
 
 /// The text of `tokenizer.json` in the directory of a model, if it has one.
 pub fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let path = dir.join("tokenizer.json");
+    beside(dir, "tokenizer.json")
+}
+
+fn beside(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, Error> {
+    let path = dir.join(name);
     path.exists().then(|| read(path, MAX_TOKENIZER_BYTES)).transpose()
 }
 
@@ -225,7 +233,10 @@ mod tests {
             .map(|name| ModelSpec::from_config_json(shape(name).unwrap()).unwrap().parameters())
             .collect();
         // As their authors count them, GPT-2 without its tied head, BERT with a classifier of two classes.
-        assert_eq!(parameters, [124_439_808, 109_483_778, 335_143_938, 6_738_415_616, 8_030_261_248]);
+        assert_eq!(
+            parameters,
+            [124_439_808, 109_483_778, 335_143_938, 86_567_656, 6_738_415_616, 13_015_864_320, 8_030_261_248]
+        );
         assert!(shape("meta-llama/Llama-2-7b-hf") == shape("llama-2-7b") && shape("llama-2-7b").is_some());
         for (name, text) in TEXTS {
             assert!(std::str::from_utf8(text).is_ok_and(|text| text.len() > 10_000), "{name}");

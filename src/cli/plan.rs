@@ -22,9 +22,9 @@ use crate::{DEFAULT_MODEL, Network, Plan};
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
     /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape:
-    /// gpt2, bert-base, bert-large, llama-2-7b, llama-2-13b, llama-3-8b. The number of fractional bits of a matrix
-    /// follows from its weights; from a configuration alone all weights are assumed to be below 16. Encoders answer
-    /// once: --tokens 1.
+    /// gpt2, bert-base, bert-large, vit-base, llama-2-7b, llama-2-13b, llama-3-8b. The number of fractional bits of a
+    /// matrix follows from its weights; from a configuration alone all weights are assumed to be below 16. Encoders
+    /// answer once: --tokens 1.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
