@@ -13,9 +13,11 @@ use serde_json::Value;
 use session::names::name;
 use session::party::ModelServer;
 use study::eval::{Candidate, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
+#[cfg(feature = "cli")]
 use study::glue::{Example, GlueReport, answers};
 
 use crate::Error;
+#[cfg(feature = "cli")]
 use crate::error::PromptError;
 use crate::models::{Prompt, open_model, tokenizer};
 use crate::options::options;
@@ -145,8 +147,9 @@ pub(crate) fn evaluation(
     Ok(study)
 }
 
-/// Asks the encoder called `name`, whose files are `files`, for the classes or scores of `examples` on `engine` and
+/// The study of an encoder: asks the one called `name`, whose files are `files`, for the classes or scores of `examples` on `engine` and
 /// in f32. `tick` is called after each of the first.
+#[cfg(feature = "cli")]
 pub(crate) fn glue(
     name: &str,
     files: ModelFiles,
