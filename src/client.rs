@@ -18,9 +18,10 @@ use crate::disk::at;
 use crate::error::TrustError;
 use crate::generate::{Generate, Generated, Heard, Listener};
 use crate::keys::{Proof, ServerTrust};
+use crate::models::Reader;
 use crate::options::options;
 use crate::summary::report;
-use crate::{Chat, ChatOptions, Error, Network, Report, Terms, worker};
+use crate::{Chat, ChatOptions, Error, Network, Report, Terms};
 
 options! {
     /// The server that a client talks to, and what it must be: `Client::new("example.org").terms(terms)`. A server
@@ -95,16 +96,16 @@ impl Client {
         let pool = asked.pool.as_deref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
         let terms = terms.planned_like(pool.as_ref().and_then(PoolSet::link)).over(self.network)?;
         let words = asked.ask(&terms)?;
-        let own = asked.tokenizer.own()?;
+        let own = asked.reader()?;
         let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
         let session = self.open(&terms, wanted, listener)?;
         let model = session.model().clone();
-        let tokenizer = match own {
+        let reader = match own {
             Some(own) => own,
-            None => model.tokenizer.as_deref().map(worker::foreign).transpose()?,
+            None => Reader::foreign(&model)?,
         };
-        let mut ready = words.ids(&model.spec, tokenizer.as_ref())?;
-        let mut heard = Heard::new(model.spec.labels(), tokenizer.as_ref(), ready.ids(), listener);
+        let mut ready = words.prompt(&model.spec, &reader)?;
+        let mut heard = Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener);
         let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
             [id] => id.to_string().into(),
             ids => ids.iter().map(ToString::to_string).collect::<Value>(),
@@ -112,7 +113,7 @@ impl Client {
         let outcome = ready.run(session, pool, &mut heard)?;
         heard.finish();
         let chosen = [("link", self.network.to_string().into()), ("pool", ids.into())];
-        ready.report(&model, tokenizer.as_ref(), outcome, chosen)
+        ready.report(&model, reader.tokenizer(), outcome, chosen)
     }
 
     /// Opens a conversation, in one session.

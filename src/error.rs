@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use net::PublicKey;
 use thiserror::Error;
 
+use crate::pixels::ImageError;
+
 /// Why a session, a plan or a study came to nothing.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -15,6 +17,9 @@ pub enum Error {
     /// A study of cache policies.
     #[error(transparent)]
     Study(#[from] study::eval::EvalError),
+    /// A study of an encoder.
+    #[error(transparent)]
+    Glue(#[from] study::glue::GlueError),
     /// Nothing is learned from a text.
     #[error(transparent)]
     Fit(#[from] study::fit::FitError),
@@ -49,6 +54,9 @@ pub enum Error {
     /// Words that make no prompt.
     #[error(transparent)]
     Prompt(#[from] PromptError),
+    /// An image, or how a model wants it.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// A conversation. After [`ChatError::Refused`] it goes on.
     #[error(transparent)]
     Chat(#[from] ChatError),

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use model::{
-    DEFAULT_RATE, Drafts, Guess, Input, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup, Reveal, Sampler,
-    SmallModel, Step, bucket, check,
+    DEFAULT_RATE, Drafts, Guess, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup, Reveal, Sampler,
+    SmallModel, Step, bucket, check, check_input,
 };
 use mpcache::PolicySpec;
 use protocols::Made;
@@ -18,8 +18,9 @@ use session::pool::PoolSet;
 use tokenizer::{ChatTemplate, TextStream, Tokenizer};
 
 use crate::chat::Transcript;
+use crate::disk::read;
 use crate::error::{OptionsError, PromptError};
-use crate::models::{Prompt, Words, harmless, open_model};
+use crate::models::{Prompt, Reader, Words, harmless, open_model};
 use crate::options::options;
 use crate::summary::{Chosen, report};
 use crate::{Error, Report};
@@ -45,7 +46,7 @@ options! {
         /// Take the correlations from this file of [`Client::preprocess`](crate::Client::preprocess), or from all
         /// parts of it, and use them up.
         pool: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Whose tokenizer makes ids of words.
+        /// Whose tokenizer makes ids of words, or whose `preprocessor_config.json` numbers of pixels.
         tokenizer: TokenizerOf = TokenizerOf::Server,
     }
 }
@@ -55,29 +56,28 @@ impl Generate {
     pub fn after(prompt: impl Into<Prompt>) -> Self {
         Generate::default().prompt(prompt)
     }
+
+    /// What makes the input, if it is the client's own; otherwise the server's is asked for.
+    pub(crate) fn reader(&self) -> Result<Option<Reader>, Error> {
+        Ok(match (&self.tokenizer, &self.prompt) {
+            (TokenizerOf::Server, _) => None,
+            (TokenizerOf::File(path), Prompt::Image(_)) => Some(Reader::images(Some(&read(path)?))?),
+            (TokenizerOf::File(path), _) => Some(Reader::Texts(Some(Tokenizer::from_bytes(&read(path)?)?))),
+            (TokenizerOf::Model(name), _) => Some(Reader::of(&open_model(name)?)?),
+        })
+    }
 }
 
-/// Whose tokenizer a client takes.
+/// Whose tokenizer a client takes, or for an image whose `preprocessor_config.json`.
 #[derive(Clone, Debug, Default)]
 pub enum TokenizerOf {
     /// That of the server, which runs in a process of its own: see [`init`](crate::init).
     #[default]
     Server,
-    /// This `tokenizer.json`.
+    /// This file.
     File(PathBuf),
     /// That of a model of one's own, a directory or a bundled name; none if the model has none.
     Model(String),
-}
-
-impl TokenizerOf {
-    /// The client's own, outside of which the server's is asked for.
-    pub(crate) fn own(&self) -> Result<Option<Option<Tokenizer>>, Error> {
-        Ok(match self {
-            TokenizerOf::Server => None,
-            TokenizerOf::File(path) => Some(Some(Tokenizer::from_bytes(&crate::disk::read(path)?)?)),
-            TokenizerOf::Model(name) => Some(crate::models::tokenizer(&open_model(name)?)?),
-        })
-    }
 }
 
 options! {
@@ -393,7 +393,8 @@ impl Generate {
 pub(crate) struct Ready<'a> {
     options: &'a Generate,
     terms: &'a party::Terms,
-    ids: Vec<u32>,
+    /// The prompt without padding.
+    plain: party::Prompt,
     whole: party::Prompt,
     sampler: Sampler,
     drafts: Option<Drafts>,
@@ -401,34 +402,38 @@ pub(crate) struct Ready<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub(crate) fn ids(self, spec: &ModelSpec, tokenizer: Option<&Tokenizer>) -> Result<Ready<'a>, Error> {
+    pub(crate) fn prompt(self, spec: &ModelSpec, reader: &Reader) -> Result<Ready<'a>, Error> {
         let Asked { options, terms, words, sampler, drafts } = self;
-        if !spec.is_encoder() && matches!(words, Words::Pair(..)) {
-            return Err(PromptError::Pair.into());
-        }
-        let (ids, second) = words.ids_and_second(tokenizer)?;
+        let plain = words.prompt(spec, reader)?;
+        let ids = plain.ids();
         let whole = match &options.pad_prompt {
-            None => party::Prompt::from(&ids).with_second(second),
+            None => plain.clone(),
+            Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
             Some(pads) => {
                 // The last token goes through no model.
                 let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
-                party::Prompt::padded(&ids, pads.of(ids.len(), room)?)?
+                let length = pads.of(ids.len(), room)?;
+                let padded = match spec.is_encoder() {
+                    true => party::Prompt::padded_behind(ids, length)?,
+                    false => party::Prompt::padded(ids, length)?,
+                };
+                padded.with_second(plain.input().second)
             }
         };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
-        Ok(Ready { options, terms, ids, whole, sampler, drafts, guess })
+        Ok(Ready { options, terms, plain, whole, sampler, drafts, guess })
     }
 }
 
 impl Ready<'_> {
-    /// The prompt, without padding.
+    /// The ids of the prompt, without padding.
     pub(crate) fn ids(&self) -> &[u32] {
-        &self.ids
+        self.plain.ids()
     }
 
     /// Lengths of prompt and text as the server sees them.
     pub(crate) fn lengths(&self) -> Lengths {
-        Lengths { prompt: self.whole.ids().len(), tokens: self.options.tokens }
+        Lengths { prompt: self.whole.input().count, tokens: self.options.tokens }
     }
 
     /// Refuses what cannot work with the model `spec`, before a server is bothered.
@@ -437,7 +442,7 @@ impl Ready<'_> {
         let padded = self.whole.padding().is_some();
         let request = Request { lengths: self.lengths(), stop_at_eos, pad_answer, padded, draft: self.drafts };
         request.validate(spec, self.terms, &Limits::NONE)?;
-        Ok(spec.check_ids(&self.ids)?)
+        Ok(check_input(spec, self.whole.input())?)
     }
 
     pub(crate) fn run(
@@ -472,8 +477,7 @@ impl Ready<'_> {
         outcome: Outcome,
         chosen: impl IntoIterator<Item = Chosen>,
     ) -> Result<Generated, Error> {
-        let Ready { options, ids, whole, .. } = self;
-        let second = whole.second();
+        let Ready { options, plain, whole, .. } = self;
         let padded = whole.padding().map(|_| whole.ids().len());
         let own = [
             ("tokens", options.tokens.into()),
@@ -483,9 +487,9 @@ impl Ready<'_> {
         let chosen = options.sampling.chosen().into_iter().chain(own).chain(chosen);
         let chosen = chosen.chain(options.draft.iter().flat_map(Draft::chosen));
         let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
-        let mut report = report(model, tokenizer, ids.len(), &outcome, chosen)?;
+        let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
-        Ok(Generated { report, outcome, ids, second })
+        Ok(Generated { report, outcome, prompt: plain })
     }
 }
 
@@ -495,8 +499,7 @@ pub struct Generated {
     /// The report.
     pub report: Report,
     pub(crate) outcome: Outcome,
-    ids: Vec<u32>,
-    second: Option<usize>,
+    prompt: party::Prompt,
 }
 
 impl Generated {
@@ -517,8 +520,8 @@ impl Generated {
     /// If the model cannot be read or has another shape.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         let files = open_model(model)?;
-        let Generated { report, outcome, ids, second } = self;
-        let input = Input { second: *second, ..Input::known(ids) };
+        let Generated { report, outcome, prompt } = self;
+        let input = prompt.input();
         let terms = &outcome.terms;
         let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let tokens =

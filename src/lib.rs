@@ -40,6 +40,7 @@ mod keys;
 mod local;
 mod models;
 mod options;
+mod pixels;
 mod plan;
 #[cfg(feature = "server")]
 mod server;
@@ -74,6 +75,7 @@ pub use generate::{Draft, Generate, Generated, Guesser, Listener, Pads, Sampling
 pub use keys::{KeyFile, Proof, identity};
 pub use local::{Local, LocalOptions};
 pub use models::Prompt;
+pub use pixels::ImageError;
 pub use plan::{Machines, Plan};
 #[cfg(feature = "server")]
 pub use server::{Allow, Job, Server, ServerConfig, Stop};

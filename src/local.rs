@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use model::{Lengths, ModelSpec};
 use session::party::{Limits, ModelServer, Terms as Agreed, in_one_process};
-use tokenizer::Tokenizer;
 
 use crate::error::OptionsError;
 use crate::generate::{Generate, Generated, Heard, Listener, Ready};
-use crate::models::{open_model, tokenizer};
+use crate::models::{Reader, open_model};
 use crate::options::options;
 use crate::{Error, Network, Terms};
 
@@ -29,7 +28,7 @@ pub struct Local {
     name: String,
     options: LocalOptions,
     spec: ModelSpec,
-    tokenizer: Option<Tokenizer>,
+    reader: Reader,
 }
 
 impl Local {
@@ -39,8 +38,8 @@ impl Local {
     /// If there is no such model, or it is damaged.
     pub fn open(model: &str, options: LocalOptions) -> Result<Self, Error> {
         let files = open_model(model)?;
-        let tokenizer = tokenizer(&files)?;
-        Ok(Local { name: model.into(), options, spec: files.spec, tokenizer })
+        let reader = Reader::of(&files)?;
+        Ok(Local { name: model.into(), options, spec: files.spec, reader })
     }
 
     /// Most positions of the model.
@@ -59,30 +58,20 @@ impl Local {
     /// If the generation cannot work with the model.
     pub fn lengths(&self, asked: &Generate) -> Result<Lengths, Error> {
         let terms = self.terms()?;
-        let own = asked.tokenizer.own()?;
-        Ok(self.ready(asked, &terms, self.tokenizer(own.as_ref()))?.lengths())
+        let own = asked.reader()?;
+        Ok(self.ready(asked, &terms, own.as_ref().unwrap_or(&self.reader))?.lengths())
     }
 
     fn terms(&self) -> Result<Agreed, Error> {
         self.options.terms.together(Network::Memory).over(Network::Memory)
     }
 
-    /// The tokenizer that is asked for, or that of the model.
-    fn tokenizer<'a>(&'a self, own: Option<&'a Option<Tokenizer>>) -> Option<&'a Tokenizer> {
-        own.unwrap_or(&self.tokenizer).as_ref()
-    }
-
     /// A generation that can work with the model.
-    fn ready<'a>(
-        &self,
-        asked: &'a Generate,
-        terms: &'a Agreed,
-        tokenizer: Option<&Tokenizer>,
-    ) -> Result<Ready<'a>, Error> {
+    fn ready<'a>(&self, asked: &'a Generate, terms: &'a Agreed, reader: &Reader) -> Result<Ready<'a>, Error> {
         if asked.pool.is_some() {
             return Err(OptionsError::PoolNeedsServer.into());
         }
-        let ready = asked.ask(terms)?.ids(&self.spec, tokenizer)?;
+        let ready = asked.ask(terms)?.prompt(&self.spec, reader)?;
         ready.check(&self.spec)?;
         Ok(ready)
     }
@@ -94,9 +83,10 @@ impl Local {
     pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
         let LocalOptions { weight_cache, timeout, .. } = &self.options;
         let terms = self.terms()?;
-        let own = asked.tokenizer.own()?;
-        let tokenizer = self.tokenizer(own.as_ref());
-        let mut ready = self.ready(asked, &terms, tokenizer)?;
+        let own = asked.reader()?;
+        let reader = own.as_ref().unwrap_or(&self.reader);
+        let tokenizer = reader.tokenizer();
+        let mut ready = self.ready(asked, &terms, reader)?;
         let server =
             ModelServer::builder().policy(&terms.policy).weight_cache(*weight_cache).load(open_model(&self.name)?)?;
         let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener);

@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use image::RgbImage;
 use model::{ModelFiles, ModelSpec, bundled, bundled_text, is_bundled, shape};
 use mpcache::PolicySpec;
-use session::party::{ModelServer, PublicModel};
+use session::party::{self, ModelServer, PublicModel};
 use tokenizer::{Tokenizer, TokenizerError};
 
-use crate::Error;
 use crate::disk::read;
 use crate::error::{NameError, PromptError};
+use crate::pixels::{ImageError, Preprocessor, read_image};
+use crate::{Error, worker};
 
 /// Opens the model directory `name` or, if there is no such path, the bundled model of that name.
 pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
@@ -61,7 +63,48 @@ pub(crate) fn mapped_bytes(name: &str) -> Option<u64> {
 
 /// The tokenizer of a model of one's own, if it has one.
 pub(crate) fn tokenizer(files: &ModelFiles) -> Result<Option<Tokenizer>, Error> {
-    Ok(files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?)
+    match files.spec.image() {
+        Some(_) => Err(model::Error::NoTexts.into()),
+        None => Ok(files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?),
+    }
+}
+
+/// What makes a model's input of words or of pixels.
+pub(crate) enum Reader {
+    Texts(Option<Tokenizer>),
+    Images(Option<Preprocessor>),
+}
+
+impl Reader {
+    /// That of a model of one's own.
+    pub(crate) fn of(files: &ModelFiles) -> Result<Self, Error> {
+        match files.spec.image() {
+            Some(_) => Reader::images(files.tokenizer.as_deref()),
+            None => Ok(Reader::Texts(tokenizer(files)?)),
+        }
+    }
+
+    /// That of a server's model.
+    pub(crate) fn foreign(model: &PublicModel) -> Result<Self, Error> {
+        let bytes = model.tokenizer.as_deref();
+        match model.spec.image() {
+            Some(_) => Reader::images(bytes),
+            None => Ok(Reader::Texts(bytes.map(worker::foreign).transpose()?)),
+        }
+    }
+
+    /// By the text of a `preprocessor_config.json`, if there is one.
+    pub(crate) fn images(bytes: Option<&[u8]>) -> Result<Self, Error> {
+        Ok(Reader::Images(bytes.map(Preprocessor::from_bytes).transpose()?))
+    }
+
+    /// The tokenizer, if it is one.
+    pub(crate) fn tokenizer(&self) -> Option<&Tokenizer> {
+        match self {
+            Reader::Texts(tokenizer) => tokenizer.as_ref(),
+            Reader::Images(_) => None,
+        }
+    }
 }
 
 /// A model's input.
@@ -73,6 +116,8 @@ pub enum Prompt {
     Ids(Vec<u32>),
     /// Two texts that an encoder reads together.
     Pair(String, String),
+    /// The image in a PNG or a JPEG, for a model that reads images.
+    Image(PathBuf),
     /// The text of a file, or with the ending `.json` a list of texts; some are bundled.
     File(PathBuf),
 }
@@ -102,6 +147,7 @@ impl Prompt {
             Prompt::Text(text) => Words::Texts(vec![text]),
             Prompt::Ids(ids) => Words::Ids(ids),
             Prompt::Pair(first, second) => Words::Pair(first, second),
+            Prompt::Image(path) => Words::Image(read_image(&path)?),
             Prompt::File(path) => Words::Texts(texts(&path)?),
         })
     }
@@ -112,6 +158,7 @@ pub(crate) enum Words {
     Texts(Vec<String>),
     Pair(String, String),
     Ids(Vec<u32>),
+    Image(RgbImage),
 }
 
 impl Words {
@@ -121,16 +168,26 @@ impl Words {
             Words::Ids(ids) => Ok(ids),
             Words::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
             Words::Pair(..) => Err(PromptError::Pair.into()),
+            Words::Image(_) => Err(model::Error::NoImages.into()),
         }
     }
 
-    /// The ids, and where a second text begins that the model may tell from the first.
-    pub(crate) fn ids_and_second(self, tokenizer: Option<&Tokenizer>) -> Result<(Vec<u32>, Option<usize>), Error> {
-        match self {
-            Words::Pair(first, second) => {
-                Ok(tokenizer.ok_or(PromptError::NoTokenizer)?.encode_pair(&first, &second)?)
+    /// The prompt that a model of the shape `spec` reads.
+    pub(crate) fn prompt(self, spec: &ModelSpec, reader: &Reader) -> Result<party::Prompt, Error> {
+        match (self, spec.image()) {
+            (Words::Image(image), Some(shape)) => {
+                let Reader::Images(Some(preprocessor)) = reader else {
+                    return Err(ImageError::NoPreprocessor.into());
+                };
+                Ok(party::Prompt::image(preprocessor.patches(&image, shape)?))
             }
-            one => Ok((one.ids(tokenizer)?, None)),
+            (_, Some(_)) => Err(model::Error::NoTexts.into()),
+            (Words::Pair(first, second), None) if spec.is_encoder() => {
+                let tokenizer = reader.tokenizer().ok_or(PromptError::NoTokenizer)?;
+                let (ids, second) = tokenizer.encode_pair(&first, &second)?;
+                Ok(party::Prompt::from(&ids).with_second(second))
+            }
+            (one, None) => Ok((&one.ids(reader.tokenizer())?).into()),
         }
     }
 }

@@ -13,8 +13,12 @@ use serde_json::Value;
 use session::names::name;
 use session::party::ModelServer;
 use study::eval::{Candidate, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
+#[cfg(feature = "cli")]
+use study::glue::{Example, GlueReport, answers};
 
 use crate::Error;
+#[cfg(feature = "cli")]
+use crate::error::PromptError;
 use crate::models::{Prompt, open_model, tokenizer};
 use crate::options::options;
 use crate::summary::provenance;
@@ -137,29 +141,63 @@ pub(crate) fn evaluation(
     // One model serves all: columns that a policy has no use for change nothing in the clear.
     let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_scoring_head());
     let widest = widest.cloned().unwrap_or_default();
-    let run = |runner: &dyn Runner| evaluate(runner, sequences, candidates, tick);
-    let scores = match engine {
+    let scores = on(engine, name, files, &widest, |runner| Ok(evaluate(runner, sequences, candidates, tick)?))?;
+    let mut study = StudyReport::new(info, options, sequences, candidates, scores);
+    study.provenance = provenance();
+    Ok(study)
+}
+
+/// The study of an encoder: asks the one called `name`, whose files are `files`, for the classes or scores of `examples` on `engine` and
+/// in f32. `tick` is called after each of the first.
+#[cfg(feature = "cli")]
+pub(crate) fn glue(
+    name: &str,
+    files: ModelFiles,
+    engine: StudyEngine,
+    options: BTreeMap<String, Value>,
+    examples: &[Example],
+    tick: &(dyn Fn() + Sync),
+) -> Result<GlueReport, Error> {
+    let (info, tokenizer) = (ModelInfo::new(&files.name, &files.spec), tokenizer(&files)?);
+    let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
+    let labels = files.spec.labels().unwrap_or_default();
+    let ask = |engine, files, tick: &(dyn Fn() + Sync)| {
+        on(engine, name, files, &PolicySpec::default(), |runner| Ok(answers(runner, &tokenizer, examples, tick)?))
+    };
+    let float = ask(StudyEngine::Float, open_model(name)?, &|| ())?;
+    let answers = ask(engine, files, tick)?;
+    let mut report = GlueReport::new(info, labels, options, answers, &float);
+    report.provenance = provenance();
+    Ok(report)
+}
+
+/// What `run` makes of a model on an engine, with the columns that `policy` needs.
+fn on<T>(
+    engine: StudyEngine,
+    name: &str,
+    files: ModelFiles,
+    policy: &PolicySpec,
+    run: impl FnOnce(&dyn Runner) -> Result<T, Error>,
+) -> Result<T, Error> {
+    match engine {
         StudyEngine::Float => {
-            let model = Model::load_for(&widest, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+            let model = Model::load_for(policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
             run(&in_clear(&model, Float::default))
         }
         StudyEngine::Fixed => {
-            let model = Model::load_for(&widest, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
+            let model = Model::load_for(policy, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
             run(&in_clear(&model, Fixed::new))
         }
         StudyEngine::Secure => {
-            let learned = match widest.needs_scoring_head() {
-                true => Some(ModelServer::builder().policy(&widest).load(open_model(name)?)?),
+            let learned = match policy.needs_scoring_head() {
+                true => Some(ModelServer::builder().policy(policy).load(open_model(name)?)?),
                 false => None,
             };
             let server = ModelServer::builder().load(files)?;
             let protocol = protocols::Options::default();
             run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
         }
-    };
-    let mut study = StudyReport::new(info, options, sequences, candidates, scores?);
-    study.provenance = provenance();
-    Ok(study)
+    }
 }
 
 /// A runner on engines that see their values.

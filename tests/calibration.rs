@@ -104,6 +104,21 @@ fn a_sweep_predicts_as_a_plan_does() {
     }
     assert!(!succeed(&mut sweep("")).contains("redicted"));
 
+    // Prices are of what is known: cores and bytes with a calibration, bytes alone without.
+    let priced = |rest: &str| -> Value {
+        let form = "--price core-hour=36,gb=1000 --watts 2 --format json";
+        serde_json::from_str(&succeed(&mut sweep(&format!("{form} {rest}")))).unwrap()
+    };
+    let (row, online) = (&priced(&calibrated)["planned"][0], &timed["online"]);
+    let (cores, bytes) = (seconds(&online["core_seconds"]), seconds(&row["online_bytes"]));
+    assert!((seconds(&row["online_cents"]) / (cores + bytes / 1e4) - 1.0).abs() < 1e-3, "{row} {online}");
+    assert!((seconds(&row["online_joules"]) / (2.0 * cores) - 1.0).abs() < 1e-9, "{row} {online}");
+    let row = &priced("")["planned"][0];
+    assert!(row["total_cents"].is_null() && row["total_joules"].is_null(), "{row}");
+    let sent = succeed(&mut sweep("--price gb=1000 --format json"));
+    assert!(seconds(&serde_json::from_str::<Value>(&sent).unwrap()["planned"][0]["total_cents"]) > 0.0, "{sent}");
+    assert!(fail(&mut sweep("--price gb=-1"), 2).contains("prices are core-hour=X, gb=Y or both"));
+
     // The user's own calibration serves both, and no page of results.
     let own = Profile {
         processor: report::provenance::processor(),

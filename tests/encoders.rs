@@ -1,6 +1,6 @@
 //! Two processes classify a text as the plaintext encoder does.
 
-use crate::support::{Server, fails, json, succeed, waggle};
+use crate::support::{Server, fail, fails, json, succeed, waggle};
 
 const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model/tests/data/encoders/bert");
 const TEXT: &str = "Hello worlds, the film was not very good!";
@@ -24,6 +24,13 @@ fn a_server_gives_the_class_of_a_text() {
         let mut client = on_text(waggle(&format!("classify --connect {} {terms}", server.address)), "--text");
         assert_eq!(succeed(&mut client), label, "{terms}");
     }
+    // A padded text has the same class, and the server sees the padded length alone.
+    let line = format!("classify --connect {} --pad 7,24 --preprocess", server.address);
+    let mut padded = on_text(waggle(&line), "--text");
+    assert_eq!(json(&mut padded)["options"]["padded_prompt"], 24);
+    let padded = json(&mut on_text(waggle(&format!("demo --model {BERT} --check --pad-prompt 24")), "--prompt"));
+    assert_eq!(padded["token_agreement"], 1.0);
+    assert!(padded["max_abs_logit_error"].as_f64().unwrap() < 0.01, "{padded}");
     // A pair is read as one, by the server's tokenizer in a process of its own; decoders have no use for one.
     let pair = |line: &str| {
         let mut client = on_text(waggle(&format!("classify --connect {line}")), "--text");
@@ -43,12 +50,19 @@ fn a_server_gives_the_class_of_a_text() {
 /// The bytes of a real session are those of its plan, in one phase and in two.
 #[test]
 fn plans_of_encoders_equal_their_sessions() {
-    for encoder in ["bert", "roberta", "distilbert"] {
+    let (text, image) = ("--prompt-ids 4,8,15,16,23,42".to_owned(), format!("--image {VIT}/image.png"));
+    for (encoder, input, length) in
+        [("bert", &text, 6), ("roberta", &text, 6), ("distilbert", &text, 6), ("vit", &image, 17)]
+    {
         let model = format!("{}/model/tests/data/encoders/{encoder}", env!("CARGO_MANIFEST_DIR"));
-        for phases in ["", "--preprocess"] {
+        let mut cases = vec![("", "", "", length), ("--preprocess", "", "", length)];
+        if encoder != "vit" {
+            cases.push(("--preprocess", "--pad-prompt 9", "--pad-prompt", 9));
+        }
+        for (phases, pad, padded, length) in cases {
             let terms = format!("--model {model} --tokens 1 --link lan --cores 2 {phases}");
-            let run = json(&mut waggle(&format!("demo --prompt-ids 4,8,15,16,23,42 {terms}")));
-            let plan = json(&mut waggle(&format!("plan --prompt-len 6 {terms}")));
+            let run = json(&mut waggle(&format!("demo {input} {terms} {pad}")));
+            let plan = json(&mut waggle(&format!("plan --prompt-len {length} {terms} {padded}")));
             for phase in ["offline", "prefill"] {
                 for number in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
                     let [run, plan] = [&run, &plan].map(|report| &report["phases"][phase][number]);
@@ -66,11 +80,49 @@ fn encoders_refuse_what_only_decoders_do() {
         (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 3"), "more than one token"),
         (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --policy streaming"), "a cache policy"),
         (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --draft lookup"), "a draft"),
-        (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --pad-prompt"), "a padded prompt"),
+        (format!("demo --model {VIT} --image {VIT}/image.png --pad-prompt 32"), "a padded image"),
         (format!("eval --model {BERT} --text tinystories.json"), "more than one token"),
         ("sweep --models bert-base".to_owned(), "more than one token"),
         (format!("quantize --model {BERT} --out {}", out.path().join("int8").display()), "matrices of 8 bits"),
     ] {
         fails(&mut waggle(&command), 1, [why, "encoder"]);
     }
+}
+
+const VIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model/tests/data/encoders/vit");
+
+/// A client decodes and normalises its image; the server's `preprocessor_config.json` says how.
+#[test]
+fn a_server_gives_the_class_of_an_image() {
+    let image = format!("--image {VIT}/image.png");
+    let label = succeed(&mut waggle(&format!("float --model {VIT} --tokens 1 {image}")));
+    assert_eq!(label, "yes\n");
+    let demo = json(&mut waggle(&format!("demo --model {VIT} --check {image}")));
+    assert_eq!((&demo["token_agreement"], &demo["prompt_tokens"]), (&1.0.into(), &17.into()));
+    assert!(demo["max_abs_logit_error"].as_f64().unwrap() < 0.01, "{demo}");
+    let server = Server::start(&format!("--model {VIT}"));
+    let classify = |terms: &str| waggle(&format!("classify --connect {} {terms}", server.address));
+    for terms in ["", "--preprocess", &format!("--preprocessor {VIT}/preprocessor_config.json")] {
+        assert_eq!(succeed(&mut classify(&format!("{image} {terms}"))), label, "{terms}");
+    }
+    // What is no image of the model's, in one line.
+    let dir = tempfile::tempdir().unwrap();
+    let png = std::fs::read(format!("{VIT}/image.png")).unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+        format!("--image {}", dir.path().join(name).display())
+    };
+    for (input, why) in [
+        (file("text", b"Hello"), "neither a PNG nor a JPEG"),
+        (file("short.png", &png[..png.len() / 2]), "short.png: "),
+        ("--text-ids 1,2,3".to_owned(), "the model reads images, and no texts"),
+        (format!("{image} --preprocessor {VIT}/config.json"), "the model reads 32 x 32"),
+    ] {
+        let errors = fail(&mut classify(&input), 1);
+        assert!(errors.contains(why) && errors.trim_end().lines().count() == 1, "{errors}");
+    }
+    fails(&mut waggle(&format!("demo --model {BERT} {image}")), 1, ["the model reads texts, and no images"]);
+    let texts = Server::start(&format!("--model {BERT}"));
+    let mut client = waggle(&format!("classify --connect {} {image}", texts.address));
+    fails(&mut client, 1, ["the model reads texts, and no images"]);
 }

@@ -213,3 +213,48 @@ fn what_cannot_be_studied_is_refused() {
     std::fs::write(&list, "{\"a\": 1}").unwrap();
     fails(&mut eval(&format!("--text {}", list.display())), 1, ["not a list of texts"]);
 }
+
+/// The encoder of the bundle on its own unseen lines: between two parties as in f32.
+#[test]
+fn an_encoder_is_scored_on_a_task_of_glue() {
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = dir.path().join("results.json");
+    let line = "--task glue --model whose-line --data whose-line.tsv";
+    let study = |rest: &str| json(&mut eval(&format!("{line} {rest}")));
+    let float = study(&format!("--lm-eval {}", foreign.display()));
+    let value = |study: &Value, metric: &str| study["metrics"][metric]["value"].as_f64().unwrap();
+    let answers = float["answers"].as_array().unwrap().len();
+    assert!(answers > 200 && value(&float, "accuracy") > 0.75 && value(&float, "matthews") > 0.5, "{float}");
+    let interval = &float["metrics"]["accuracy"]["interval"];
+    let [low, high] = ["low", "high"].map(|end| interval[end].as_f64().unwrap());
+    assert!(low < value(&float, "accuracy") && value(&float, "accuracy") < high && high - low < 0.12, "{interval}");
+    let results = read_json(&foreign);
+    assert_eq!(results["results"]["glue"]["accuracy,none"].as_f64(), Some(value(&float, "accuracy")));
+    assert_eq!(results["n-samples"]["glue"]["effective"], answers);
+    let fixed = study("--engine fixed");
+    assert!(
+        fixed["agreement"].as_f64().unwrap() > 0.99 && fixed["largest_error"].as_f64().unwrap() < 0.01,
+        "{fixed}"
+    );
+    let secure = study("--engine secure --sequences 6");
+    assert_eq!((secure["agreement"].as_f64(), secure["answers"].as_array().unwrap().len()), (Some(1.0), 6));
+    assert!(secure["largest_error"].as_f64().unwrap() < 0.01, "{secure}");
+    // Pairs go to the model as pairs.
+    let pairs = dir.path().join("pairs.jsonl");
+    std::fs::write(&pairs, "{\"sentence1\": \"a cat\", \"sentence2\": \"a dog\", \"label\": \"tinystories\"}\n")
+        .unwrap();
+    let of_pairs = succeed(&mut eval(&format!("--task glue --model whose-line --data {}", pairs.display())));
+    assert!(of_pairs.contains("accuracy"), "{of_pairs}");
+
+    let lacking = dir.path().join("lacking.tsv");
+    std::fs::write(&lacking, "sentence\tlabel\na cat\t1\na dog\n").unwrap();
+    let lacking = fail(&mut eval(&format!("--task glue --model whose-line --data {}", lacking.display())), 1);
+    assert_eq!(lacking, "error: line 3: no label and no score\n");
+    std::fs::write(&pairs, format!("sentence\tlabel\n{}\t1\n", "long ".repeat(90))).unwrap();
+    let long = fail(&mut eval(&format!("--task glue --model whose-line --data {}", pairs.display())), 1);
+    assert!(long.contains("example 1: sequences of"), "{long}");
+    let decoder = fail(&mut eval("--task glue --data whose-line.tsv --model stories260k"), 1);
+    assert!(decoder.contains("stories260k is none"), "{decoder}");
+    let pruned = fail(&mut eval(&format!("{line} --policies h2o")), 1);
+    assert!(pruned.contains("--policies is no option of --task glue"), "{pruned}");
+}

@@ -69,8 +69,6 @@ fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
         }
     }
     assert_eq!((&cell["tokens"], &cell["prepared_prompt"]), (&1.into(), &Value::Null));
-    let published = record["published"].as_array().unwrap();
-    assert!(published.iter().all(|figure| figure["model"] == "gpt2") && !published.is_empty());
     assert_eq!(fs::read_dir(&cells).unwrap().count(), planned.len());
     // A kept cell is planned anew when it is spoilt, or of a program with changes.
     let first = fs::read_dir(&cells).unwrap().next().unwrap().unwrap().path();
@@ -118,19 +116,15 @@ fn a_table_is_one_table_and_says_what_its_seconds_are() {
     assert_eq!((of("mean_of_tokens"), of("prompt_tokens")), (vec!["64"; 2], vec!["16"; 2]));
     assert!(heads.contains(&"online_network_seconds") && !heads.iter().any(|head| head.contains("predicted")));
 
-    for format in ["terminal", "markdown", "latex"] {
+    for format in ["terminal", "markdown"] {
         let shown = succeed(&mut waggle(&format!("{line} --format {format}")));
         assert!(shown.contains("online, network s") && shown.contains("mean of 64 tokens after a prompt"), "{shown}");
     }
     let latex = succeed(&mut waggle(&format!("{line} --format latex")));
     assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
-    assert!(latex.contains("online, MB & "), "{latex}");
+    assert!(latex.contains(r"\shortstack[r]{online,\\MB} & "), "{latex}");
     let rows = latex.lines().filter(|line| line.starts_with("gpt2"));
     assert!(rows.into_iter().all(|row| !row.contains("MB")), "units stand in the head alone: {latex}");
-    // Published measurements have a table of their own.
-    let published = succeed(&mut waggle("sweep --published --format csv"));
-    assert!(published.starts_with("system,what,measured_seconds,sent_bytes,"), "{published}");
-    assert!(!published.contains("network"), "{published}");
 
     // A plan has two tables, and is one for programs.
     let csv = succeed(&mut waggle("plan --model gpt2 --cached 16 --preprocess --format csv"));
@@ -225,4 +219,43 @@ fn a_committed_page_is_what_this_program_plans() {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/results");
     let checked = succeed(waggle("tables check online --pages").arg(pages));
     assert!(checked.contains("of 1 pages are what this program plans"), "{checked}");
+}
+
+#[test]
+fn a_papers_rows_stand_beside_ours() {
+    let tables = |line: &str| -> Value {
+        serde_json::from_str(&succeed(&mut waggle(&format!("reproduce {line} --format json")))).unwrap()
+    };
+    let rows = |tables: &Value| tables["figures"].as_array().unwrap().clone();
+    let all = tables("");
+    let figures = rows(&all);
+    let of = |system: &str| figures.iter().filter(|row| row["system"] == system).count();
+    assert!(of("Waggle") > 40 && of("BumbleBee") >= 2, "{figures:?}");
+    let sources = all["sources"].as_array().unwrap();
+    let remark = |system: &str| sources.iter().find(|row| row["system"] == system).unwrap()["remark"].to_string();
+    assert!(remark("PermLLM").contains("BROKEN: ") && remark("PermLLM").contains("no shape chatglm-6b"));
+    // Ours are the plans of `plan`, and a ratio stands where both are of the same part of the work.
+    let plan = json(&mut waggle("plan --model bert-base --prompt-len 128 --tokens 1 --preprocess"));
+    let bumblebee = rows(&tables("bumblebee 2"));
+    let [theirs, one, two] = &bumblebee[..] else { panic!("{bumblebee:?}") };
+    let bytes = |phase: &str| {
+        let cost = &plan["phases"][phase];
+        cost["bytes_client_to_server"].as_u64().unwrap() + cost["bytes_server_to_client"].as_u64().unwrap()
+    };
+    assert_eq!(two["prepared_bytes"].as_u64(), Some(bytes("offline")));
+    assert_eq!(two["online_bytes"].as_u64(), Some(bytes("prefill")));
+    assert_eq!((&one["prepared_bytes"], &one["seconds_are"]), (&Value::Null, &"network".into()));
+    let number = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    let factor = number(theirs, "all_bytes") / number(two, "all_bytes");
+    assert!((number(two, "fewer_bytes") - factor).abs() < 1e-9 && two["faster"].is_null(), "{two}");
+    let ablations = tables("mpcache")["ablations"].as_array().unwrap().clone();
+    assert_eq!(ablations.len(), 6, "{ablations:?}");
+
+    // A run is of both parties, with weights of its own or with a model.
+    let run = rows(&tables("mpcache 1 --run --model stories260k"));
+    assert!(run.iter().all(|row| row["seconds_are"] == "measured"), "{run:?}");
+    assert!(number(&run[2], "faster") > 0.0 && number(&run[2], "prepared_seconds") > 0.0);
+    assert!(fail(&mut waggle("reproduce mpcache 1 --run --model nothing"), 1).contains("waggle demo: "));
+    assert!(fail(&mut waggle("reproduce mpcache 99"), 1).contains("mpcache has no row 99, only 1 to 7"));
+    assert!(fail(&mut waggle("reproduce gazelle"), 2).contains("bumblebee"));
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array2, ArrayD, ArrayViewD};
 
 use crate::ceiling::Ceiling;
 use crate::error::Error;
@@ -138,6 +138,11 @@ pub trait Engine: 'static {
 
     /// Rows `start..start + count` of the table, public indices: shape (count, outputs).
     fn rows(&mut self, table: &Self::Weight, start: usize, count: usize) -> Result<Self::Tensor, Error>;
+
+    /// Numbers that only the client knows and passes as `Some`; their `shape` is public. Free.
+    ///
+    /// Range: |x| < 2^10.
+    fn input(&mut self, shape: &[usize], values: Option<ArrayViewD<f32>>) -> Result<Self::Tensor, Error>;
 
     /// x W + b: (..., inputs) -> (..., outputs).
     fn linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Self::Tensor, Error>;

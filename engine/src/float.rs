@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Ix2, Ix3, IxDyn, Slice};
+use ndarray::{
+    Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, Ix2, Ix3, IxDyn, Slice,
+};
 use rayon::prelude::*;
 
 use crate::ceiling::{Ceiling, Origin};
@@ -119,6 +121,15 @@ impl Engine for Float {
 
     fn rows(&mut self, table: &FloatWeight, start: usize, count: usize) -> Result<T, Error> {
         Ok(table.matrix.slice_axis(Axis(0), Slice::from(start..start + count)).to_owned().into_dyn())
+    }
+
+    fn input(&mut self, shape: &[usize], values: Option<ArrayViewD<f32>>) -> Result<T, Error> {
+        let got = values.as_ref().map(|values| values.shape().to_vec()).unwrap_or_default();
+        values.filter(|values| values.shape() == shape).map(|values| values.to_owned()).ok_or_else(|| Error::Shape {
+            tensor: "input".into(),
+            expected: shape.to_vec(),
+            got,
+        })
     }
 
     fn linear(&mut self, x: &T, weight: &FloatWeight) -> Result<T, Error> {

@@ -10,11 +10,14 @@ SmolLM3, and the windows of Qwen by layer, came with transformers 4.53.3:
 
 Encoders, by torch==2.15.0 and transformers==5.24.0:
 
-    venv/bin/python model/references/make.py model/tests/data/encoders bert roberta distilbert
+    venv/bin/python model/references/make.py model/tests/data/encoders bert roberta distilbert vit
+
+The ViT needs pillow==13.0.0 as well.
 
 Each directory gets `config.json` and `model.safetensors` as transformers writes them, with weights in f16, and
 `reference.json`: sequences of token ids and the logits of every position, or of the classes, computed in f32 from the
-rounded weights.
+rounded weights. A ViT gets `image.png` and `preprocessor_config.json`, too, and `reference.json` has the bytes of the
+pixels that its authors' program makes of the image, row by row, in hexadecimal.
 Gains are far from one, biases far from zero, and scores so large that attention is far from uniform: a step that is
 left out, or done twice, changes the logits. Windows are shorter than the sequences, and the longer sequence reaches
 beyond the lengths at which scaled rotary embeddings change. Equal versions give equal files.
@@ -84,6 +87,16 @@ ENCODERS = {
     ),
 }
 
+VIT = dict(
+    image_size=32,
+    patch_size=8,
+    hidden_size=32,
+    intermediate_size=56,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    id2label=CLASSES,
+)
+
 # Directory: model type, keys of its configuration.
 FAMILIES = {
     "llama3": ("llama", changed(rope_theta=500.0, rope_scaling=LLAMA3, tie_word_embeddings=True)),
@@ -127,6 +140,8 @@ def fill(name, parameter, gemma):
         parameter.normal_(0.0 if gemma else 1.0, 0.35)
     elif parameter.dim() == 1:
         parameter.normal_(0.0, 0.3)
+    elif name.endswith("patch_embeddings.projection.weight"):
+        parameter.normal_(0.0, parameter[0].numel() ** -0.5)
     elif "embed" in name and "embed_out" not in name:
         parameter.normal_(0.0, parameter.shape[1] ** -0.5 if gemma else 1.0)
     else:
@@ -157,19 +172,66 @@ def write_words(path):
     return [{"text": text, "ids": tokenizer.encode(text).ids} for text in TEXTS] + [pair]
 
 
-@torch.no_grad()
-def make(name, out):
-    kind, keys = (FAMILIES | ENCODERS)[name]
+def picture(width, height):
+    """Waves of three colours with noise and an edge."""
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    waves = torch.stack([torch.sin(x / 7.0), torch.sin(y / 5.0), torch.sin((x + y) / 3.0)], -1)
+    edge = (x > 2 * y).float()[..., None]
+    return (128 + 60 * waves + 30 * edge + 12 * torch.randn(height, width, 3)).clamp(0, 255).byte().numpy()
+
+
+def write_image(path, model):
+    """An image as a PNG, how it is read, its pixels when it was read, and the logits of its classes."""
+    from PIL import Image
+    from transformers import ViTImageProcessorPil
+
+    image = Image.fromarray(picture(57, 43))
+    image.save(path / "image.png")
+    side = model.config.image_size
+    half = [0.5, 0.5, 0.5]
+    processor = ViTImageProcessorPil(size=dict(height=side, width=side), image_mean=half, image_std=half)
+    processor.save_pretrained(path)
+    sequences = []
+    for resample, name in ((2, "bilinear"), (3, "bicubic")):
+        values = processor(image, resample=resample, return_tensors="pt").pixel_values
+        pixels = ((values[0] * 0.5 + 0.5) * 255).round().byte().permute(1, 2, 0)
+        logits = [[float(f"{x:.7g}") for x in model(values).logits[0].tolist()]]
+        sequences.append({"resample": name, "pixels": bytes(pixels.flatten().tolist()).hex(), "logits": logits})
+    return sequences
+
+
+def built(auto, name, kind, keys):
+    """A model with random weights, rounded to f16."""
     torch.manual_seed(zlib.crc32(name.encode()))
     config = transformers.AutoConfig.for_model(kind, **keys)
     config._attn_implementation = "eager"
-    encoder = name in ENCODERS
-    auto = transformers.AutoModelForSequenceClassification if encoder else transformers.AutoModelForCausalLM
     model = auto.from_config(config, attn_implementation="eager")
     model.float().eval()
     for parameter_name, parameter in model.named_parameters():
         fill(parameter_name, parameter, kind.startswith("gemma"))
         parameter.copy_(parameter.half().float())
+    return model
+
+
+@torch.no_grad()
+def make_vit(out):
+    model = built(transformers.AutoModelForImageClassification, "vit", "vit", VIT)
+    path = out / "vit"
+    path.mkdir(exist_ok=True)
+    sequences = write_image(path, model)
+    model.half().save_pretrained(path)
+    reference = {"transformers": transformers.__version__, "torch": torch.__version__, "sequences": sequences}
+    (path / "reference.json").write_text(json.dumps(reference, separators=(",", ":")) + "\n")
+    print("vit: logits", sequences[0]["logits"])
+
+
+@torch.no_grad()
+def make(name, out):
+    kind, keys = (FAMILIES | ENCODERS)[name]
+    encoder = name in ENCODERS
+    auto = transformers.AutoModelForSequenceClassification if encoder else transformers.AutoModelForCausalLM
+    model = built(auto, name, kind, keys)
+    config = model.config
 
     sequences = []
     for length in (LONG, SHORT):
@@ -196,7 +258,7 @@ def main():
     out = Path(sys.argv[1])
     wanted = sys.argv[2:] or [n for n in FAMILIES if n not in ("smollm3", "qwen2-window")]
     for name in wanted:
-        make(name, out)
+        make_vit(out) if name == "vit" else make(name, out)
 
 
 main()

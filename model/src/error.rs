@@ -86,6 +86,26 @@ pub enum Error {
         /// What was asked of it.
         what: &'static str,
     },
+    /// An image for a model of texts.
+    #[error("the model reads texts, and no images")]
+    NoImages,
+    /// A text for a model of images.
+    #[error("the model reads images, and no texts")]
+    NoTexts,
+    /// Another number of tokens than an image has.
+    #[error("an image is {expected} tokens of the model, not {got}")]
+    ImageRows {
+        /// Tokens of an image.
+        expected: usize,
+        /// The number asked for.
+        got: usize,
+    },
+    /// A pixel that is not finite, or too large for fixed point.
+    #[error("a pixel is {value}, and at most {} in magnitude is computed", crate::MAX_IMAGE_VALUE)]
+    ImageValue {
+        /// Its value.
+        value: f32,
+    },
     /// A second text that the model cannot read, or that does not begin within the prompt.
     #[error("{}", match at {
         None => "a second text needs an encoder".to_owned(),

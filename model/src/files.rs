@@ -18,7 +18,7 @@ pub struct ModelFiles {
     pub checkpoint: Checkpoint,
     /// Text of `config.json`, public.
     pub config: Vec<u8>,
-    /// Text of `tokenizer.json`, public.
+    /// Text of `tokenizer.json`, or where the model reads images of `preprocessor_config.json`; public.
     pub tokenizer: Option<Vec<u8>>,
 }
 
@@ -39,7 +39,7 @@ macro_rules! asset {
 }
 
 /// The bundled models, the default first.
-const NAMES: [&str; 4] = ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall"];
+const NAMES: [&str; 5] = ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall", "whose-line"];
 
 /// The models in this program, as in [`NAMES`].
 #[cfg(feature = "bundled")]
@@ -72,6 +72,13 @@ static BUNDLED: &[Bundled] = &[
         weights: asset!("recall/model.safetensors"),
         learned: None,
     },
+    Bundled {
+        name: "whose-line",
+        config: asset!("whose-line/config.json"),
+        tokenizer: Some(asset!("whose-line/tokenizer.json")),
+        weights: asset!("whose-line/model.safetensors"),
+        learned: None,
+    },
 ];
 
 /// Published shapes without weights, by their names, the usual one first: what plans and random weights need.
@@ -79,7 +86,12 @@ static SHAPES: &[(&[&str], &[u8])] = &[
     (&["gpt2", "gpt2-small", "openai-community/gpt2"], asset!("shapes/gpt2.json")),
     (&["bert-base", "bert-base-uncased", "google-bert/bert-base-uncased"], asset!("shapes/bert-base.json")),
     (&["bert-large", "bert-large-uncased", "google-bert/bert-large-uncased"], asset!("shapes/bert-large.json")),
+    (&["vit-base", "vit-base-patch16-224", "google/vit-base-patch16-224"], asset!("shapes/vit-base.json")),
     (&["llama-2-7b", "llama2-7b", "llama-2-7b-hf", "meta-llama/llama-2-7b-hf"], asset!("shapes/llama-2-7b.json")),
+    (
+        &["llama-2-13b", "llama2-13b", "llama-2-13b-hf", "meta-llama/llama-2-13b-hf"],
+        asset!("shapes/llama-2-13b.json"),
+    ),
     (&["llama-3-8b", "llama3-8b", "meta-llama-3-8b", "meta-llama/meta-llama-3-8b"], asset!("shapes/llama-3-8b.json")),
 ];
 
@@ -88,6 +100,7 @@ static TEXTS: &[(&str, &[u8])] = &[
     ("tinystories.json", asset!("text/tinystories.json")),
     ("tinyshakespeare.txt", asset!("text/tinyshakespeare.txt")),
     ("queries.jsonl", asset!("recall/queries.jsonl")),
+    ("whose-line.tsv", asset!("whose-line/dev.tsv")),
 ];
 
 impl ModelFiles {
@@ -95,7 +108,10 @@ impl ModelFiles {
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let config = config(dir)?;
         let spec = ModelSpec::from_config_json(&config)?;
-        let tokenizer = tokenizer_beside(dir)?;
+        let tokenizer = match spec.image() {
+            Some(_) => beside(dir, "preprocessor_config.json")?,
+            None => tokenizer_beside(dir)?,
+        };
         let name = match dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).file_name() {
             Some(name) => name.to_string_lossy().into_owned(),
             None => dir.display().to_string(),
@@ -186,7 +202,11 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
 
 /// The text of `tokenizer.json` in the directory of a model, if it has one.
 pub fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let path = dir.join("tokenizer.json");
+    beside(dir, "tokenizer.json")
+}
+
+fn beside(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, Error> {
+    let path = dir.join(name);
     path.exists().then(|| read(path, MAX_TOKENIZER_BYTES)).transpose()
 }
 
@@ -213,10 +233,13 @@ mod tests {
             .map(|name| ModelSpec::from_config_json(shape(name).unwrap()).unwrap().parameters())
             .collect();
         // As their authors count them, GPT-2 without its tied head, BERT with a classifier of two classes.
-        assert_eq!(parameters, [124_439_808, 109_483_778, 335_143_938, 6_738_415_616, 8_030_261_248]);
+        assert_eq!(
+            parameters,
+            [124_439_808, 109_483_778, 335_143_938, 86_567_656, 6_738_415_616, 13_015_864_320, 8_030_261_248]
+        );
         assert!(shape("meta-llama/Llama-2-7b-hf") == shape("llama-2-7b") && shape("llama-2-7b").is_some());
         for (name, text) in TEXTS {
-            assert!(std::str::from_utf8(text).is_ok_and(|text| text.len() > 10_000), "{name}");
+            assert!(std::str::from_utf8(text).is_ok_and(|text| text.len() > 5_000), "{name}");
         }
         assert!(
             bundled_text("queries.jsonl").is_some() && bundled_text("absent").is_none() && shape("absent").is_none()

@@ -10,6 +10,7 @@ use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
 use crate::draft::{Drafts, Guess};
+use crate::image::{ImageShape, MAX_IMAGE_VALUE};
 use crate::{Error, Input, Lengths, Model, ModelSpec, Sampler};
 use run::Run;
 
@@ -45,7 +46,8 @@ pub struct GenerateOptions {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same,
     /// the messages are not.
     pub prefill_chunk: Option<NonZeroUsize>,
-    /// The first tokens of the prompt are padding; the client alone passes their number. Only with the policy `full`.
+    /// The first tokens of the prompt are padding, or of an encoder's text the last; the client alone passes their
+    /// number. Only with the policy `full`.
     pub padding: Option<Padding>,
     /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
     pub draft: Option<Drafts>,
@@ -206,7 +208,7 @@ pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), 
         (tokens > 1, "more than one token"),
         (stop_at_eos, "an end that the text finds"),
         (pad_answer, "a padded answer"),
-        (padding.is_some(), "a padded prompt"),
+        (padding.is_some() && spec.image().is_some(), "a padded image"),
         (*policy != PolicySpec::default(), "a cache policy"),
         (prefill_chunk.is_some(), "a prompt in chunks"),
         (draft.is_some(), "a draft"),
@@ -214,6 +216,29 @@ pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), 
     match asked.into_iter().find(|(asked, _)| *asked && spec.is_encoder()) {
         Some((_, what)) => Err(Error::Encoder { what }),
         None => Ok(()),
+    }
+}
+
+/// Refuses a `prompt` of another number of tokens than an image has, for a model that reads images.
+pub fn check_image(spec: &ModelSpec, prompt: usize) -> Result<(), Error> {
+    match spec.image().map(ImageShape::rows) {
+        Some(expected) if prompt != expected => Err(Error::ImageRows { expected, got: prompt }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an image for a model of texts, the reverse, pixels that no engine takes, and token ids that the model does
+/// not have.
+pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
+    match (spec.image(), prompt.patches) {
+        (None, Some(_)) => Err(Error::NoImages),
+        (Some(_), _) if prompt.ids.is_some() || prompt.second.is_some() => Err(Error::NoTexts),
+        (Some(_), Some(patches)) => match patches.iter().find(|x| x.is_nan() || x.abs() > MAX_IMAGE_VALUE) {
+            Some(&value) => Err(Error::ImageValue { value }),
+            None => check_image(spec, prompt.count),
+        },
+        (Some(_), None) => check_image(spec, prompt.count),
+        (None, None) => spec.check_ids(prompt.ids.unwrap_or_default()),
     }
 }
 
@@ -227,6 +252,7 @@ fn check<E: Engine>(
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     let before = cache.tokens();
     check_encoder(spec, options)?;
+    check_input(spec, prompt)?;
     match prompt.second {
         Some(_) if !spec.is_encoder() => return Err(Error::Second { at: None, tokens: prompt.count }),
         Some(at) if at == 0 || at >= prompt.count => {
@@ -245,5 +271,5 @@ fn check<E: Engine>(
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });
     }
-    spec.check_ids(prompt.ids.unwrap_or_default())
+    Ok(())
 }

@@ -17,6 +17,7 @@ mod families;
 mod files;
 mod generate;
 pub mod hints;
+mod image;
 mod learned;
 mod lengths;
 mod mapping;
@@ -47,9 +48,10 @@ pub use files::{
     shape_names, tokenizer_beside,
 };
 pub use generate::{
-    GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_lengths,
-    check_padding, generate, generate_with,
+    GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_image,
+    check_input, check_lengths, check_padding, generate, generate_with,
 };
+pub use image::{CHANNELS, ImageShape, MAX_IMAGE_VALUE};
 pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};
 pub use mpcache::Padding;

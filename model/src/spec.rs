@@ -8,6 +8,7 @@ use crate::checkpoint::TensorSpec;
 use crate::config::{ConfigError, Keys, foreign, unsupported};
 use crate::families::{Family, families};
 use crate::hints;
+use crate::image::ImageShape;
 use crate::style::Style;
 
 /// Makes one type of the configurations of all families.
@@ -148,7 +149,12 @@ impl ModelSpec {
         self.style().encoder.map(|encoder| encoder.labels)
     }
 
-    /// Number of token ids.
+    /// What it reads in place of a text, if it reads images.
+    pub fn image(&self) -> Option<ImageShape> {
+        self.style().image()
+    }
+
+    /// Number of token ids; 0 where it reads images.
     pub fn vocabulary(&self) -> usize {
         self.style().vocabulary
     }

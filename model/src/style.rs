@@ -6,6 +6,7 @@ use mpcache::HeadShape;
 
 use crate::checkpoint::TensorSpec;
 use crate::config::{Activation, Common, RopeConfig};
+use crate::image::{CHANNELS, ImageShape};
 
 /// A decoder or an encoder: its sizes, its names and its choices.
 #[derive(Clone, Debug)]
@@ -67,8 +68,10 @@ pub(crate) struct Style {
 pub(crate) struct Encoder {
     /// Segments that a text may have, each with an embedding of its own; 0 for none.
     pub(crate) segments: usize,
-    /// The function between the two matrices that make outputs of the first token.
-    pub(crate) pooled: Pooled,
+    /// The function between the two matrices that make outputs of the first token, where there are two.
+    pub(crate) pooled: Option<Pooled>,
+    /// What it reads in place of a text, if it reads images.
+    pub(crate) image: Option<ImageShape>,
     /// Names of the classes, of which it gives the logits.
     pub(crate) labels: Vec<String>,
 }
@@ -178,7 +181,7 @@ pub(crate) struct Names {
     /// Some files leave this out at the beginning of the names of `buffers`.
     pub(crate) root: &'static str,
     pub(crate) embedding: &'static str,
-    /// The table of learned positions.
+    /// The table of learned positions; of a model of images its whole name.
     pub(crate) positions: &'static str,
     /// The beginning of the names of layers, before their number.
     pub(crate) layers: &'static str,
@@ -192,6 +195,8 @@ pub(crate) struct Names {
     pub(crate) qkv: &'static str,
     /// The name that this program gives the one matrix for gate and up, or for up alone.
     pub(crate) up: &'static str,
+    /// The row in front of an image's, whose name is whole.
+    pub(crate) first: &'static str,
     /// The embeddings of segments.
     pub(crate) segments: &'static str,
     /// The last norm; with [`Norms::Around`] the one of the embedding.
@@ -225,6 +230,7 @@ impl Names {
         conv1d: false,
         qkv: "self_attn.{q,k,v}_proj",
         up: "mlp.{gate,up}_proj",
+        first: "",
         segments: "",
         norm: "model.norm",
         pooler: "",
@@ -297,6 +303,11 @@ impl Style {
         self.encoder.as_ref().map_or(self.vocabulary, |encoder| encoder.labels.len())
     }
 
+    /// The images that it reads, if it reads any.
+    pub(crate) fn image(&self) -> Option<ImageShape> {
+        self.encoder.as_ref().and_then(|encoder| encoder.image)
+    }
+
     /// The `wanted` ones of `count` new tokens: the last, or the first of an encoder.
     pub(crate) fn wanted(&self, count: usize, wanted: usize) -> Range<usize> {
         if self.encoder.is_some() { 0..wanted } else { count - wanted..count }
@@ -334,15 +345,25 @@ impl Style {
 
     /// Published tensors.
     pub(crate) fn tensors(&self) -> Vec<TensorSpec> {
-        let (names, h, v) = (&self.names, self.hidden, self.vocabulary);
+        let (names, h) = (&self.names, self.hidden);
         let mut out = Vec::new();
+        if self.image().is_some() {
+            // Parameters of their own, whose names are whole.
+            out.push(TensorSpec::new(names.first, [1, 1, h]));
+            out.push(TensorSpec::new(names.positions, [1, self.max_positions, h]));
+        }
         let mut add = |name: &str, shape: &[usize], bias: Option<usize>| {
             out.push(TensorSpec::new(format!("{name}.weight"), shape));
             out.extend(bias.map(|outputs| TensorSpec::new(format!("{name}.bias"), [outputs])));
         };
-        add(names.embedding, &[v, h], None);
-        if let Positions::Learned { offset } = self.positions {
-            add(names.positions, &[self.max_positions + offset, h], None);
+        match (self.image(), &self.positions) {
+            (Some(ImageShape { patch, .. }), _) => add(names.embedding, &[h, CHANNELS, patch, patch], Some(h)),
+            (None, positions) => {
+                add(names.embedding, &[self.vocabulary, h], None);
+                if let Positions::Learned { offset } = positions {
+                    add(names.positions, &[self.max_positions + offset, h], None);
+                }
+            }
         }
         let shifts = (self.norm == Norm::Layer).then_some(h);
         for i in 0..self.layers() {
@@ -360,11 +381,13 @@ impl Style {
             }
         }
         add(names.norm, &[h], shifts);
-        if let Some(&Encoder { segments, .. }) = self.encoder.as_ref() {
+        if let Some(&Encoder { segments, pooled, .. }) = self.encoder.as_ref() {
             if segments > 0 {
                 add(names.segments, &[segments, h], None);
             }
-            add(names.pooler, &[h, h], Some(h));
+            if pooled.is_some() {
+                add(names.pooler, &[h, h], Some(h));
+            }
         }
         if !self.tied {
             let outputs = self.outputs();

@@ -57,6 +57,12 @@ pub fn synthesize(
     let failed = |source| Error::File { path: file.clone(), source };
     let mut config = ::files::Replacement::create(&file).map_err(failed)?;
     config.write_all(&text).map_err(failed)?;
+    if let Some(image) = spec.image() {
+        let size = json!({ "height": image.side, "width": image.side });
+        let text = json!({ "image_processor_type": "ViTImageProcessor", "size": size }).to_string();
+        let file = dir.join("preprocessor_config.json");
+        std::fs::write(&file, text).map_err(|source| Error::File { path: file, source })?;
+    }
     let residual = SPREAD / (2.0 * spec.layers() as f32).sqrt();
     let mut rng = StdRng::seed_from_u64(seed);
     // What a norm publishes for a gain of 1.

@@ -105,19 +105,23 @@ struct Part {
 }
 
 impl Part {
-    fn find(checkpoint: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
+    /// The whole tensor. One of more than two dimensions is a table in its last, or a matrix of its first: a
+    /// convolution whose places do not overlap.
+    fn find(checkpoint: &Checkpoint, name: &str, order: Order) -> Result<Self, CheckpointError> {
         let (shape, numbers) = checkpoint.numbers(name)?;
-        match shape {
-            &[lines, length] => Ok(Part { name: name.into(), first: 0, lines, length, numbers: numbers.clone() }),
-            _ => Err(CheckpointError::Shape { tensor: name.into(), expected: vec![0, 0], got: shape.to_vec() }),
+        if shape.len() < 2 {
+            return Err(CheckpointError::Shape { tensor: name.into(), expected: vec![0, 0], got: shape.to_vec() });
         }
+        let (lines, line) = shape.split_at(if order == Order::Rows { shape.len() - 1 } else { 1 });
+        let (lines, length) = (lines.iter().product(), line.iter().product());
+        Ok(Part { name: name.into(), first: 0, lines, length, numbers: numbers.clone() })
     }
 }
 
 impl Published {
     /// The tensor `name`, published as (inputs, outputs).
     pub(crate) fn stored(c: &Checkpoint, name: &str, bias: Option<Array1<f32>>) -> Result<Self, CheckpointError> {
-        let parts = vec![Part::find(c, name)?];
+        let parts = vec![Part::find(c, name, Order::Rows)?];
         Ok(Published::new(parts, Order::Rows, bias))
     }
 
@@ -136,7 +140,8 @@ impl Published {
         name: &str,
         ranges: impl Iterator<Item = Range<usize>>,
     ) -> Result<Self, CheckpointError> {
-        let (whole, stored) = (Part::find(c, &format!("{name}.weight"))?, c.vector(&format!("{name}.bias"))?);
+        let (whole, stored) =
+            (Part::find(c, &format!("{name}.weight"), Order::Columns)?, c.vector(&format!("{name}.bias"))?);
         let (mut parts, mut bias) = (Vec::new(), Vec::new());
         for Range { start, end } in ranges {
             assert!(start <= end && end <= whole.lines, "outputs of `{name}`");
@@ -161,8 +166,8 @@ impl Published {
 
     /// Published linear layers (outputs, inputs), with or without biases, side by side as one matrix.
     pub(crate) fn linear(c: &Checkpoint, names: &[String], biased: bool) -> Result<Self, CheckpointError> {
-        let parts =
-            names.iter().map(|name| Part::find(c, &format!("{name}.weight"))).collect::<Result<Vec<_>, _>>()?;
+        let find = |name| Part::find(c, &format!("{name}.weight"), Order::Columns);
+        let parts = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
         if let Some(part) = parts.iter().find(|part| part.length != parts[0].length) {
             let (expected, got) = (vec![part.lines, parts[0].length], vec![part.lines, part.length]);
             return Err(CheckpointError::Shape { tensor: part.name.clone(), expected, got });

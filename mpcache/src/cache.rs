@@ -89,10 +89,17 @@ impl<E: Engine> KvCache<E> {
         Some(KvCache { stores, attention: self.attention.clone(), policy: self.policy.fork()?, ..*self })
     }
 
-    /// Says that the first tokens of the prompt are padding. Called before the first token, and under the policy
-    /// `full` alone: other policies would choose among tokens that stand for nothing.
-    pub fn pad(&mut self, padding: Padding) {
-        self.stores.iter_mut().for_each(|store| store.pad(padding));
+    /// Says that the first of the `prompt` tokens of the prompt are padding, or where every token attends to all, the
+    /// last. Called before the first token, and under the policy `full` alone: other policies would choose among
+    /// tokens that stand for nothing.
+    pub fn pad(&mut self, padding: Padding, prompt: usize) {
+        for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
+            let place = padding.tokens.map(|tokens| match attention {
+                Attention::Whole => prompt - tokens..prompt,
+                Attention::Policy(_) | Attention::Window(_) => 0..tokens,
+            });
+            store.pad(padding, place);
+        }
     }
 
     /// The padding of the prompt, if there may be some.

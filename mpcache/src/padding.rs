@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens before the first word of a prompt that stand for nothing, so that prompts of many lengths look alike. No
-/// token attends to them. It is public that there may be some; only the client knows how many.
+/// Tokens before the first word of a prompt that stand for nothing, so that prompts of many lengths look alike. An
+/// encoder's come behind its text, because its first token is read. No token attends to them. It is public that there
+/// may be some; only the client knows how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Padding {
     /// Their number, on the client; `None` on the server and in a plan.

@@ -75,10 +75,10 @@ impl<E: Engine> Store<E> {
         self.soft_cap
     }
 
-    /// Says that the first tokens are padding.
-    pub(crate) fn pad(&mut self, padding: Padding) {
+    /// Says that there may be padding, which the client alone knows to be the tokens `place`.
+    pub(crate) fn pad(&mut self, padding: Padding, place: Option<Range<usize>>) {
         self.padding = Some(padding);
-        self.hide(padding.tokens.map(|tokens| 0..tokens));
+        self.hide(place);
     }
 
     /// Says that of the tokens seen so far the last ones stand for nothing; their number on the client.
@@ -96,7 +96,7 @@ impl<E: Engine> Store<E> {
         self.prompt = Some(tokens);
     }
 
-    /// The padding before the first token, if there may be some.
+    /// The padding of the prompt, if there may be some.
     pub fn padding(&self) -> Option<Padding> {
         self.padding
     }

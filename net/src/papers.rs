@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::LinkShape;
 
 /// A network on which a paper measures.
@@ -29,7 +31,8 @@ pub enum Delay {
 }
 
 /// How a number of a paper is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Known {
     /// Read in the paper, or in a quotation of it.
     Read,
@@ -37,6 +40,17 @@ pub enum Known {
     SecondHand,
     /// Remembered, and not found again.
     Remembered,
+}
+
+impl Known {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Known::Read => "read",
+            Known::SecondHand => "second-hand",
+            Known::Remembered => "remembered",
+        }
+    }
 }
 
 const fn link(

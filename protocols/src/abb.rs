@@ -111,3 +111,15 @@ pub trait Abb: 'static {
         None
     }
 }
+
+/// The values that `owner` passes, if they have this shape.
+pub(crate) fn given<'v>(
+    owner: Role,
+    shape: &[usize],
+    values: Option<&'v ArrayD<u64>>,
+) -> Result<&'v ArrayD<u64>, Error> {
+    values.filter(|values| values.shape() == shape).ok_or_else(|| {
+        let got = values.map(|values| values.shape().to_vec()).unwrap_or_default();
+        engine::Error::Shape { tensor: format!("input of the {owner:?}"), expected: shape.to_vec(), got }.into()
+    })
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ndarray::{ArrayD, Dimension, IxDyn, Zip};
 use net::Role;
 
-use crate::abb::Abb;
+use crate::abb::{Abb, given};
 use crate::form::Values;
 use crate::operation::Operation;
 use crate::twin::Twin;
@@ -79,16 +79,7 @@ impl Abb for Clear {
     }
 
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&W>) -> Result<W, Error> {
-        let error = |got: &[usize]| engine::Error::Shape {
-            tensor: format!("input of the {owner:?}"),
-            expected: shape.to_vec(),
-            got: got.to_vec(),
-        };
-        match values {
-            Some(values) if values.shape() == shape => Ok(values.clone()),
-            Some(values) => Err(error(values.shape()).into()),
-            None => Err(error(&[]).into()),
-        }
+        given(owner, shape, values).cloned()
     }
 
     fn not(&mut self, bits: &ArrayD<u8>) -> ArrayD<u8> {

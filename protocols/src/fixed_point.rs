@@ -6,7 +6,7 @@ use engine::{
     Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE, OperandId,
     Origin, Precision, Product, Ranking, Right, Select, Tensor, Visible,
 };
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array2, ArrayD, ArrayViewD};
 use net::{Channel, Role};
 
 use crate::abb::Abb;
@@ -75,6 +75,11 @@ pub(crate) fn ceiling(origin: Origin) -> Result<Ceiling, Error> {
         Origin::Moved { magnitude } => payload_rounding(magnitude)?,
     };
     Ok(Ceiling::of_units(truncate::ceiling(how)))
+}
+
+/// The word of an activation.
+fn units(x: f32) -> u64 {
+    (f64::from(x) * f64::from(1u32 << FRAC)).round() as i64 as u64
 }
 
 /// An engine on activations with [`FRAC`] fractional bits in words of the box `B`.
@@ -257,6 +262,11 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(self.round(&rows, EMBED_FRAC, EMBED_WIDTH)?)
     }
 
+    fn input(&mut self, shape: &[usize], values: Option<ArrayViewD<f32>>) -> Result<B::Words, EngineError> {
+        let words = values.map(|values| values.mapv(units));
+        Ok(self.abb.input(Role::Client, shape, words.as_ref())?)
+    }
+
     fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
         let y = self.product(x, weight)?;
         Ok(self.round(&y, weight.product_frac(), weight.width())?)
@@ -282,8 +292,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn public(&mut self, values: &ArrayD<f32>) -> B::Words {
-        let units = f64::from(1u32 << FRAC);
-        self.abb.public(values.shape(), |at| (f64::from(values[at]) * units).round() as i64 as u64)
+        self.abb.public(values.shape(), |at| units(values[at]))
     }
 
     /// Products have [`FRAC`] + `NARROW_FRAC` fractional bits modulo 2^`MATMUL_WIDTH` until they are rounded.

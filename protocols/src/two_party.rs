@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Dimension, IxDyn};
 use net::Role;
 
-use crate::abb::Abb;
+use crate::abb::{Abb, given};
 use crate::form::Values;
 use crate::operation::Operation;
 use crate::session::Session;
@@ -74,9 +74,10 @@ impl Abb for TwoParty {
     }
 
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<ArrayD<u64>, Error> {
-        let zeros = || ArrayD::zeros(IxDyn(shape));
-        let mine = self.session.role() == owner;
-        Ok(if mine { values.cloned().unwrap_or_else(zeros) } else { zeros() })
+        if self.session.role() != owner {
+            return Ok(ArrayD::zeros(IxDyn(shape)));
+        }
+        given(owner, shape, values).cloned()
     }
 
     fn not(&mut self, bits: &ArrayD<u8>) -> ArrayD<u8> {

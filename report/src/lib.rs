@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod cost;
+mod price;
 pub mod provenance;
 mod report;
 pub mod table;
 
 pub use cost::{Cost, DecodeCost, Operation, Phases, TokenMeter, any_layer, by_operation, phase_name};
+pub use price::{ParsePriceError, Price};
 pub use report::{DraftReport, ModelInfo, PeakMemory, REPORT_VERSION, Report, Seconds, Wire, bytes};

@@ -11,6 +11,7 @@ use net::Entry;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Price;
 use crate::cost::{Cost, Operation, Phases, add_peer_cpu, by_operation, phase_name};
 use crate::provenance::Provenance;
 pub use crate::table::bytes;
@@ -217,8 +218,8 @@ impl Report {
         self.phases.total().bytes()
     }
 
-    /// The cost by phase.
-    pub fn phase_table(&self) -> Table {
+    /// The cost by phase, with what it costs by `price`.
+    pub fn phase_table(&self, price: &Price) -> Table {
         let decode = &self.phases.decode;
         let mut rows = self.phases.named().map(|(name, cost)| (name.to_owned(), *cost)).to_vec();
         match &self.draft {
@@ -235,22 +236,22 @@ impl Report {
             }
             _ => {}
         }
-        self.cost_table("phase", rows.into_iter())
+        self.cost_table("phase", price, rows.into_iter())
     }
 
     /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together.
-    pub fn operation_table(&self, limit: usize) -> Table {
-        self.summed("operation", &self.operations, limit)
+    pub fn operation_table(&self, limit: usize, price: &Price) -> Table {
+        self.summed("operation", price, &self.operations, limit)
     }
 
     /// The costs of what was made ahead, by kind of correlation, if something was.
-    pub fn preparation_table(&self) -> Option<Table> {
+    pub fn preparation_table(&self, price: &Price) -> Option<Table> {
         let kinds = &self.preparation_kinds;
-        (!kinds.is_empty()).then(|| self.summed("kind of correlation", kinds, usize::MAX))
+        (!kinds.is_empty()).then(|| self.summed("kind of correlation", price, kinds, usize::MAX))
     }
 
     /// The `limit` largest of `operations`, all layers together.
-    fn summed(&self, title: &str, operations: &[Operation], limit: usize) -> Table {
+    fn summed(&self, title: &str, price: &Price, operations: &[Operation], limit: usize) -> Table {
         let sums = by_operation(operations);
         let bytes = |c: &Cost| c.bytes() as f64;
         let cpu = |c: &Cost| c.cpu_seconds + c.peer_cpu_seconds.unwrap_or(0.0);
@@ -261,25 +262,33 @@ impl Report {
         rows.sort_by(|(_, a), (_, b)| share(b).total_cmp(&share(a)));
         let rows = rows.into_iter().take(limit);
         let named = rows.map(|((phase, path), cost)| (format!("{} {path}", phase_name(*phase)), *cost));
-        self.cost_table(title, named)
+        self.cost_table(title, price, named)
     }
 
     /// A table of costs with these rows and the columns that are known: a plan has no processor time unless it was
     /// estimated, and no seconds unless a link was given.
-    fn cost_table(&self, first: &str, rows: impl Iterator<Item = (String, Cost)>) -> Table {
+    fn cost_table(&self, first: &str, price: &Price, rows: impl Iterator<Item = (String, Cost)>) -> Table {
         let mut columns: Vec<Column> = vec![
-            ("client to server", "bytes", |c| Cell::bytes(c.bytes_client_to_server)),
-            ("server to client", "bytes", |c| Cell::bytes(c.bytes_server_to_client)),
-            ("flows", "", |c| Cell::count(c.flows)),
+            ("client to server", "bytes", Box::new(|c| Cell::bytes(c.bytes_client_to_server))),
+            ("server to client", "bytes", Box::new(|c| Cell::bytes(c.bytes_server_to_client))),
+            ("flows", "", Box::new(|c| Cell::count(c.flows))),
         ];
         if !self.predicted || self.phases.costs().any(|cost| cost.seconds > 0.0) {
-            columns.push((self.seconds().name(), "seconds", |c| Cell::seconds(c.seconds)));
+            columns.push((self.seconds().name(), "seconds", Box::new(|c| Cell::seconds(c.seconds))));
         }
         if !self.predicted || self.phases.costs().any(|cost| cost.cpu_seconds > 0.0) {
-            columns.push(("cpu seconds", "", |c| Cell::seconds(c.cpu_seconds)));
+            columns.push(("cpu seconds", "", Box::new(|c| Cell::seconds(c.cpu_seconds))));
         }
         if self.phases.setup.peer_cpu_seconds.is_some() {
-            columns.push(("peer cpu seconds", "", |c| Cell::seconds(c.peer_cpu_seconds.unwrap_or(0.0))));
+            columns.push(("peer cpu seconds", "", Box::new(|c| Cell::seconds(c.peer_cpu_seconds.unwrap_or(0.0)))));
+        }
+        if price.is_given() {
+            let cents = |c: &Cost| price.cents(c.bytes() as f64, self.core_seconds(c));
+            columns.push(("price", "cents", Box::new(move |c| Cell::maybe(cents(c), Cell::cents))));
+        }
+        if price.watts.is_some() {
+            let joules = |c: &Cost| price.joules(self.core_seconds(c));
+            columns.push(("energy", "joules", Box::new(move |c| Cell::maybe(joules(c), Cell::joules))));
         }
         let header = std::iter::once((first, "")).chain(columns.iter().map(|(title, unit, _)| (*title, *unit)));
         let mut table = Table::new(1, header);
@@ -288,10 +297,18 @@ impl Report {
         }
         table
     }
+
+    /// Seconds of the cores of both parties, where those of both are known.
+    fn core_seconds(&self, cost: &Cost) -> Option<f64> {
+        let together = self.options.get("processes").and_then(Value::as_u64) == Some(1);
+        let peer = self.phases.setup.peer_cpu_seconds.map(|_| cost.peer_cpu_seconds.unwrap_or(0.0));
+        let known = self.seconds() != Seconds::Network;
+        peer.or(together.then_some(0.0)).filter(|_| known).map(|peer| cost.cpu_seconds + peer)
+    }
 }
 
 /// The title of a column of costs, its unit, and its entries.
-type Column = (&'static str, &'static str, fn(&Cost) -> Cell);
+type Column<'a> = (&'static str, &'static str, Box<dyn Fn(&Cost) -> Cell + 'a>);
 
 #[cfg(test)]
 mod tests {
@@ -410,9 +427,9 @@ mod tests {
         assert_eq!((decode.total.cpu_seconds, decode.total.peer_cpu_seconds), (0.042, Some(3.0)));
         let tokens: Vec<_> = decode.per_token.iter().map(|c| (c.cpu_seconds, c.peer_cpu_seconds)).collect();
         assert_eq!(tokens, [(0.03, Some(0.1)), (0.012, Some(2.9))]);
-        assert!(report.phase_table().to_string().contains("peer cpu seconds"));
+        assert!(report.phase_table(&Price::default()).to_string().contains("peer cpu seconds"));
         // An operation that sends nothing but takes long comes first.
-        let operations = report.operation_table(1).to_string();
+        let operations = report.operation_table(1, &Price::default()).to_string();
         assert!(operations.contains("decode layer */reshape") && operations.contains("2.000"), "{operations}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
@@ -424,10 +441,10 @@ mod tests {
         report.predicted = true;
         let untimed = |cost: &mut Cost| (cost.seconds, cost.cpu_seconds, cost.peer_cpu_seconds) = (0.0, 0.0, None);
         report.phases.costs_mut().for_each(untimed);
-        assert!(!report.phase_table().to_string().contains(" s "));
+        assert!(!report.phase_table(&Price::default()).to_string().contains(" s "));
         report.phases.decode.total.seconds = 1.5;
         report.seconds_are = Some(Seconds::Network);
-        let phases = report.phase_table().to_string();
+        let phases = report.phase_table(&Price::default()).to_string();
         assert!(phases.contains("network s") && phases.contains("1.500"), "{phases}");
         assert!(!phases.contains("cpu seconds"), "{phases}");
         // Older plans did not say which seconds they have.
@@ -451,9 +468,9 @@ mod tests {
     #[test]
     fn tables_sum_over_layers() {
         let report = report();
-        let phases = report.phase_table().to_string();
+        let phases = report.phase_table(&Price::default()).to_string();
         assert!(phases.contains("per decoded token") && phases.contains("400 B"), "{phases}");
-        let operations = report.operation_table(10).to_string();
+        let operations = report.operation_table(10, &Price::default()).to_string();
         assert!(operations.contains("decode layer */softmax") && !operations.contains("layer 1"), "{operations}");
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(37_000_000), "37.00 MB");

@@ -7,6 +7,7 @@
 use std::fmt::{self, Write};
 
 use serde_json::{Map, Value};
+use thiserror::Error;
 
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +80,16 @@ impl Cell {
         Cell::number(times, format!("{times:.2}"))
     }
 
+    /// Cents, with four digits.
+    pub fn cents(cents: f64) -> Self {
+        Cell::number(cents, digits(cents))
+    }
+
+    /// Joules, with four digits.
+    pub fn joules(joules: f64) -> Self {
+        Cell::number(joules, digits(joules))
+    }
+
     /// Nothing is known: a dash, or null.
     pub fn absent() -> Self {
         Cell { text: "-".into(), value: Value::Null }
@@ -109,7 +120,11 @@ struct Column {
 impl Column {
     /// The title that readers see: it names seconds, because their cells do not.
     fn head(&self) -> String {
-        if self.unit == SECONDS { format!("{} s", self.title) } else { self.title.clone() }
+        match &*self.unit {
+            SECONDS => format!("{} s", self.title),
+            unit if NAMED.contains(&unit) => format!("{}, {unit}", self.title),
+            _ => self.title.clone(),
+        }
     }
 
     /// The name for programs: `client to server` in bytes is `client_to_server_bytes`.
@@ -126,9 +141,15 @@ impl Column {
     }
 }
 
+/// Letters of a head that a column of a paper has room for.
+const LATEX_HEAD: usize = 8;
+
 /// Units that are written in a way of their own.
 const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
+
+/// Those that a head names behind its title.
+const NAMED: [&str; 2] = ["cents", "joules"];
 
 /// Rows of cells under titles.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,6 +173,17 @@ impl Table {
         debug_assert_eq!(row.len(), self.columns.len(), "a cell for each column");
         row.resize(self.columns.len(), Cell::absent());
         self.rows.push(row);
+    }
+
+    /// Leaves the columns of these keys, in their order.
+    fn choose(&mut self, keys: &[String]) {
+        let at = |key: &String| self.columns.iter().position(|column| column.key() == *key);
+        let chosen: Vec<usize> = keys.iter().filter_map(at).collect();
+        self.names = chosen.iter().take_while(|i| **i < self.names).count();
+        self.columns = chosen.iter().map(|&i| self.columns[i].clone()).collect();
+        for row in &mut self.rows {
+            *row = chosen.iter().map(|&i| row[i].clone()).collect();
+        }
     }
 
     /// Whether there are no rows.
@@ -181,7 +213,7 @@ impl Table {
             }
             Format::Markdown => self.markdown(),
             Format::Csv => self.csv(),
-            Format::Latex => self.latex(),
+            Format::Latex => self.latex(false),
             Format::Json => format!("{:#}", self.json()),
         }
     }
@@ -289,15 +321,22 @@ impl Table {
         (self.columns[i].unit == BYTES && least.is_finite()).then_some(unit)
     }
 
-    fn latex(&self) -> String {
+    /// A `tabular`; one that shall fit a paper has the words of a head below each other.
+    fn latex(&self, fits: bool) -> String {
         let line = |cells: Vec<String>| cells.join(" & ") + r" \\";
         let mut text = String::from("\\begin{tabular}{");
         text.extend((0..self.columns.len()).map(|i| if self.is_numeric(i) { 'r' } else { 'l' }));
         text.push_str("}\n\\toprule\n");
         let units: Vec<_> = (0..self.columns.len()).map(|i| self.one_unit(i)).collect();
-        let head = self.columns.iter().zip(&units).map(|(column, unit)| match unit {
-            Some((_, unit)) => latex(&format!("{}, {unit}", column.head())),
-            None => latex(&column.head()),
+        let head = self.columns.iter().zip(&units).enumerate().map(|(i, (column, unit))| {
+            let head = match unit {
+                Some((_, unit)) => format!("{}, {unit}", column.head()),
+                None => column.head(),
+            };
+            match (fits && head.len() > LATEX_HEAD, self.is_numeric(i)) {
+                (true, true) => format!(r"\shortstack[r]{{{}}}", latex(&head).replace(' ', r"\\")),
+                _ => latex(&head),
+            }
         });
         let _ = writeln!(text, "{}\n\\midrule", line(head.collect()));
         for row in &self.rows {
@@ -316,6 +355,12 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.render(Format::Terminal, None))
     }
+}
+
+/// A number with four digits that tell, and no exponent.
+fn digits(number: f64) -> String {
+    let before = if number > 0.0 { number.log10().floor() as i32 } else { 0 };
+    format!("{number:.*}", (3 - before).max(0) as usize)
 }
 
 /// A cell of CSV, in quotes where it needs them.
@@ -343,12 +388,44 @@ fn latex(text: &str) -> String {
     out
 }
 
+/// What of a document is written, and how LaTeX sets it.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// The columns, in this order, by the names that CSV has for them; all if there are none.
+    pub columns: Vec<String>,
+    /// The caption in LaTeX, in place of the document's own.
+    pub caption: Option<String>,
+    /// The label in LaTeX. Of several tables each has its title behind it.
+    pub label: Option<String>,
+    /// Whether a table of LaTeX is as wide as the page, not as one of its columns.
+    pub wide: bool,
+}
+
+/// No table has a column of this name beside the others that were asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no table has all of these columns, such as `{name}`; there are {}", known.join(", "))]
+pub struct NoColumn {
+    /// The name that was asked for.
+    pub name: String,
+    /// Those that there are.
+    pub known: Vec<String>,
+}
+
 /// Several tables with titles, and remarks before them.
 #[derive(Clone, Debug, Default)]
 pub struct Document {
     notes: Vec<String>,
     caption: Option<String>,
+    label: Option<String>,
+    wide: bool,
     tables: Vec<(String, Table)>,
+}
+
+/// A table alone, which needs no title.
+impl From<Table> for Document {
+    fn from(table: Table) -> Self {
+        Document { tables: vec![(String::new(), table)], ..Document::default() }
+    }
 }
 
 impl Document {
@@ -367,11 +444,34 @@ impl Document {
         self.tables.push((title.into(), table));
     }
 
+    /// The document as `layout` wants it. A table that lacks one of its columns goes.
+    ///
+    /// # Errors
+    /// [`NoColumn`] if no table has all of them.
+    pub fn laid_out(mut self, layout: &Layout) -> Result<Self, NoColumn> {
+        let Layout { columns, caption, label, wide } = layout;
+        let keys = |table: &Table| table.columns.iter().map(Column::key).collect::<Vec<_>>();
+        let lacks = |(_, table): &(String, Table)| columns.iter().find(|name| !keys(table).contains(name)).cloned();
+        if let Some(name) = self.tables.iter().map(lacks).min().flatten() {
+            return Err(NoColumn { name, known: self.tables.iter().flat_map(|(_, table)| keys(table)).collect() });
+        }
+        self.tables.retain(|named| lacks(named).is_none());
+        if !columns.is_empty() {
+            self.tables.iter_mut().for_each(|(_, table)| table.choose(columns));
+        }
+        let caption = caption.clone().or(self.caption);
+        Ok(Document { caption, label: label.clone(), wide: *wide, ..self })
+    }
+
     /// Everything in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         let table = |(_, table): &(String, Table)| table.render(format, width);
         let remarks = || self.caption.iter().chain(&self.notes).cloned();
         match format {
+            Format::Json if self.is_untitled() => self.one_table().render(format, None),
+            Format::Terminal | Format::Markdown if self.is_untitled() => {
+                remarks().chain(self.tables.iter().map(table)).collect::<Vec<_>>().join("\n\n")
+            }
             Format::Json => {
                 let pairs = self.tables.iter().map(|(title, table)| (title.clone(), table.json()));
                 format!("{:#}", Value::Object(pairs.collect()))
@@ -385,16 +485,41 @@ impl Document {
                 let titled = self.tables.iter().map(|named| format!("**{}**\n\n{}", named.0, table(named)));
                 remarks().chain(titled).collect::<Vec<_>>().join("\n\n")
             }
-            Format::Latex => {
+            Format::Latex if self.caption.is_none() && self.label.is_none() => {
                 let notes = self.notes.iter().map(|note| format!("% {note}"));
-                let titled = self.tables.iter().map(|named| {
-                    let Some(caption) = &self.caption else { return format!("% {}\n{}", named.0, table(named)) };
-                    let caption = latex(&format!("{}: {caption}", named.0));
-                    format!("\\begin{{table}}\n\\caption{{{caption}}}\n{}\n\\end{{table}}", table(named))
-                });
+                let comment = |title: &str| if title.is_empty() { String::new() } else { format!("% {title}\n") };
+                let titled = self.tables.iter().map(|named| comment(&named.0) + &table(named));
                 notes.chain(titled).collect::<Vec<_>>().join("\n")
             }
+            Format::Latex => {
+                let last = self.tables.len().saturating_sub(1);
+                let notes = |i| if i == last { &self.notes[..] } else { &[] };
+                let tables = self.tables.iter().enumerate();
+                tables.map(|(i, (title, table))| self.float(title, table, notes(i))).collect::<Vec<_>>().join("\n")
+            }
         }
+    }
+
+    fn is_untitled(&self) -> bool {
+        matches!(&self.tables[..], [(title, _)] if title.is_empty())
+    }
+
+    /// A floating table of LaTeX: caption, label, `table` in small letters, and `notes` below it.
+    fn float(&self, title: &str, table: &Table, notes: &[String]) -> String {
+        let environment = if self.wide { "table*" } else { "table" };
+        let several = self.tables.len() > 1;
+        let mut lines =
+            vec![format!("\\begin{{{environment}}}\n\\centering\\footnotesize\\setlength{{\\tabcolsep}}{{3pt}}")];
+        let caption = [Some(title).filter(|_| several), self.caption.as_deref()].into_iter().flatten();
+        lines.push(format!("\\caption{{{}}}", latex(&caption.collect::<Vec<_>>().join(": "))));
+        if let Some(label) = &self.label {
+            let end = if several { format!("-{title}") } else { String::new() };
+            lines.push(format!("\\label{{{label}{end}}}"));
+        }
+        lines.push(table.latex(true));
+        lines.extend(notes.iter().map(|note| format!("\n\\smallskip {}", latex(note))));
+        lines.push(format!("\\end{{{environment}}}"));
+        lines.join("\n")
     }
 
     /// All tables as one, for programs that read one table a file: their titles are a column, and a table has no
@@ -512,15 +637,49 @@ mod tests {
         document.caption("exact");
         document.table("phases", table());
         assert_eq!(document.render(Format::Csv, None), table().render(Format::Csv, None));
-        assert!(
-            document.render(Format::Latex, None).starts_with("\\begin{table}\n\\caption{phases: exact}\n\\begin{tab")
-        );
+        assert!(document.render(Format::Latex, None).contains("{3pt}\n\\caption{exact}\n\\begin{tab"));
         document.table("operations", other);
         let csv = document.render(Format::Csv, None);
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines[0], "table,policy,client_to_server_bytes,faster,note,operation,network_seconds,random");
         assert_eq!((lines[1], lines[3]), ("phases,full,7000000,1.0,,,,", "operations,,,3.0,,softmax,0.25,true"));
         assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn small_prices_keep_their_digits() {
+        let shown = [0.0, 0.000_123_45, 1.5, 123.456, 98_765.4].map(digits);
+        assert_eq!(shown, ["0.000", "0.0001234", "1.500", "123.5", "98765"]);
+    }
+
+    #[test]
+    fn a_document_is_laid_out_for_a_paper() {
+        let document = || {
+            let mut document = Document::default();
+            document.note("50 %");
+            document.table("phases", table());
+            document
+        };
+        let columns = ["faster", "policy"].map(String::from).to_vec();
+        let layout = Layout { columns, caption: Some("A & B".into()), label: Some("tab:x".into()), wide: true };
+        let text = document().laid_out(&layout).unwrap().render(Format::Latex, None);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines[0], lines[2], lines[3]), (r"\begin{table*}", r"\caption{A \& B}", r"\label{tab:x}"));
+        assert_eq!((lines[4], lines[6]), (r"\begin{tabular}{rl}", r"faster & policy \\"));
+        assert!(text.ends_with("\\end{tabular}\n\n\\smallskip 50 \\%\n\\end{table*}"), "{text}");
+        let mut several = document();
+        several.table("operations", table());
+        let text = several.laid_out(&layout).unwrap().render(Format::Latex, None);
+        assert!(text.contains("\\caption{operations: A \\& B}\n\\label{tab:x-operations}"), "{text}");
+        let unknown = Layout { columns: vec!["slower".into()], ..Layout::default() };
+        let error = document().laid_out(&unknown).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no table has all of these columns, such as `slower`; there are policy, client_to_server_bytes, faster, note"
+        );
+        let alone = Document::from(table());
+        assert_eq!(alone.render(Format::Json, None), table().render(Format::Json, None));
+        assert_eq!(alone.render(Format::Latex, None), table().render(Format::Latex, None));
     }
 
     #[test]

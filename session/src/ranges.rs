@@ -6,7 +6,8 @@
 //! narrower, and notices. It cannot see every prompt, so a model that passes may still leave a range on another one;
 //! large residuals appear at the first positions of any text, which is why a short text finds them.
 
-use model::{GenerateOptions, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
+use model::{GenerateOptions, ImageShape, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
+use ndarray::Array2;
 use protocols::{Evaluation, Fixed, FixedWeight};
 use tokenizer::{Tokenizer, TokenizerError};
 
@@ -36,14 +37,18 @@ pub struct RangeCheck {
 }
 
 /// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids
-/// from all over the vocabulary where it has none. Costs about as many multiplications a token as the model has
-/// parameters, so models of more than two billion get fewer tokens.
+/// from all over the vocabulary where it has none, or an image. Costs about as many multiplications a token as the model
+/// has parameters, so models of more than two billion get fewer tokens.
 ///
 /// # Errors
 /// [`Error::Ranges`] with the operation and layer that a value left the range of; what is wrong with the
 /// tokenizer, since clients will refuse it, too.
 pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result<RangeCheck, Error> {
     let spec = model.spec();
+    if let Some(image) = spec.image() {
+        let patches = waves(image);
+        return run(model, Input::image(&patches), 1);
+    }
     let mut ids = match tokenizer {
         Some(bytes) => Tokenizer::from_bytes(bytes)?.encode(TEXT)?,
         None => spread(&spec),
@@ -59,17 +64,29 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
         ids = spread(&spec)[..1].to_vec();
     }
     let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
+    run(model, Input::known(&ids), tokens)
+}
+
+/// Generates `tokens` tokens after `input` in the clear.
+fn run(model: &Model<FixedWeight>, input: Input, tokens: usize) -> Result<RangeCheck, Error> {
     let options = GenerateOptions { tokens, ..GenerateOptions::default() };
-    let input = Input::known(&ids);
     let mut sampler = Sampler::greedy();
     let mut engine = Fixed::evaluating(Evaluation::Masked);
     match generate(&mut engine, model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {
-        Ok(_) => Ok(RangeCheck { tokens: ids.len() + tokens - 1 }),
+        Ok(_) => Ok(RangeCheck { tokens: input.count + tokens - 1 }),
         Err(model::Error::Engine(source @ engine::Error::Range { .. })) => {
-            Err(Error::Ranges { tokens: ids.len(), source })
+            Err(Error::Ranges { tokens: input.count, source })
         }
         Err(other) => Err(other.into()),
     }
+}
+
+/// An image with patches from flat to busy, whose numbers are as large as those of normalised pixels.
+fn waves(image: ImageShape) -> Array2<f32> {
+    let shape = (image.rows() - 1, image.values());
+    Array2::from_shape_fn(shape, |(patch, value)| {
+        2.5 * (patch as f32 * 0.7 + value as f32 * patch as f32 / 300.0).sin()
+    })
 }
 
 /// Ids at equal distances, an end of text first: many models have their largest activations there.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use engine::LogitBits;
 use model::{
     Drafts, Excess, GenerateOptions, Lengths, MAX_DRAFTED, ModelSpec, Reveal, Step, check_draft, check_encoder,
-    check_lengths, check_padding, chunk_size, passes,
+    check_image, check_lengths, check_padding, chunk_size, passes,
 };
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
@@ -113,7 +113,8 @@ pub struct PublicModel {
     /// Fractional bits of each weight in the order of [`Model::load`](model::Model::load): about the logarithm of its
     /// largest entry.
     pub frac_bits: Vec<u32>,
-    /// Text of `tokenizer.json`, if there is one and the client asked for it.
+    /// Text of `tokenizer.json`, or of `preprocessor_config.json` where the model reads images, if there is one and
+    /// the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
     /// The chat template as JSON, empty if there is none; only if the client asked for it.
     pub template: Option<Vec<u8>>,
@@ -270,6 +271,7 @@ impl Request {
         }
         check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?;
         check_encoder(spec, &self.options(terms))?;
+        check_image(spec, self.lengths.prompt)?;
         check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
         let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
         if got > limit {

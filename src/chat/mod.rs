@@ -126,6 +126,9 @@ impl Chat {
         let wanted = ClientOptions { tokenizer: own.is_none(), template, expected: None };
         let opened = client.open(&terms, wanted, listener)?;
         let model = opened.model().clone();
+        if model.spec.image().is_some() {
+            return Err(model::Error::NoTexts.into());
+        }
         let template = own_template.map_or_else(|| model.chat_template(), |own| Ok(Some(own)))?;
         let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(ChatError::NoTokenizer)?;
         // The template may be the server's, so it runs where a foreign tokenizer does.

@@ -46,7 +46,7 @@ pub(super) struct CompareArgs {
 pub(super) fn run(args: CompareArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     match (&args.records[..], &args.binaries[..]) {
-        ([first, second], _) => records::run([first, second], args.operations.rows, args.format.format),
+        ([first, second], _) => records::run([first, second], args.operations.rows, &args.format),
         (_, [old, new]) => binaries::run([old, new], &args),
         // Clap asks for two of either.
         _ => Ok(()),

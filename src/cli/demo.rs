@@ -14,7 +14,7 @@ use report::PeakMemory;
 
 use super::connect::warn_of_plaintext;
 use super::generate::TextArgs;
-use super::options::{LINKS, OperationsArgs, TermsArgs, seconds};
+use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds};
 use super::progress::Progress;
 use super::report_tables::{tables, verdict};
 use super::serve::{Line, Used};
@@ -56,6 +56,8 @@ pub(super) struct DemoArgs {
     json: Option<PathBuf>,
     #[command(flatten)]
     operations: OperationsArgs,
+    #[command(flatten)]
+    price: PriceArgs,
     /// Encrypt nothing between the two processes, for measurements. A text is unverified until it has ended.
     #[arg(long)]
     insecure_plaintext: bool,
@@ -96,7 +98,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         generated.compare(&args.model)?;
     }
     let report = &generated.report;
-    out::note(format_args!("\n{}", tables(report, &args.operations)));
+    out::note(format_args!("\n{}", tables(report, &args.operations, &args.price.price())));
     if let Some(line) = verdict(report) {
         out::note(line);
     }

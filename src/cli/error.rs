@@ -44,14 +44,15 @@ pub(super) enum Error {
     Calibration { path: PathBuf, source: planner::ProfileError },
     #[error("predictions need a calibration: {0}")]
     NotCalibrated(String),
-    /// The figures of other systems.
-    #[error("src/cli/published.json: {0}")]
-    Published(#[source] serde_json::Error),
     /// A cell of a sweep.
     #[error("{cell}")]
     Cell { cell: String, source: Box<Error> },
     #[error("--positions raises those of shapes and of `config.json` files; {0} is neither")]
     PositionsOfWeights(String),
+    #[error(transparent)]
+    Column(#[from] report::table::NoColumn),
+    #[error("{paper} has no row {row}, only 1 to {rows}")]
+    NoRow { paper: String, row: usize, rows: usize },
     /// A run of a comparison failed.
     #[error("{program}: {what}")]
     Compared { program: String, what: String },

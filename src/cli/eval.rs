@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::study::eval::{Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost};
+use ::study::glue::{self, GlueError};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use model::ModelFiles;
@@ -21,7 +22,7 @@ use super::options::{FormatArgs, LINKS, named};
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::{Error, html, out};
+use super::{Error, html};
 use crate::disk::{at, check_writable, write, write_json};
 use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
 use crate::{DEFAULT_MODEL, Network, PromptError, StudyEngine, study};
@@ -47,8 +48,9 @@ pub(super) struct EvalArgs {
     text: Option<PathBuf>,
     /// Sequences. For recall JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
     /// query is ids[q + 1]; bundled are those of the model `recall`, queries.jsonl. For longbench the field's own
-    /// lines: input, context, answers, dataset.
-    #[arg(long, value_name = "FILE", required_if_eq_any = [("task", "recall"), ("task", "longbench")])]
+    /// lines: input, context, answers, dataset. For glue a task's own file, columns with tabs between them or JSON
+    /// lines, of sentences, perhaps pairs, with labels or scores; bundled are those of `whose-line`, whose-line.tsv.
+    #[arg(long, value_name = "FILE", required_if_eq_any = [("task", "recall"), ("task", "longbench"), ("task", "glue")])]
     data: Option<PathBuf>,
     /// Prompts of longbench by data set: a JSON object like the authors' dataset2prompt.json [default: the context,
     /// an empty line, the input].
@@ -122,11 +124,15 @@ const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
 /// The tasks, for clap.
 fn task_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(TASKS.iter().map(|task| PossibleValue::new(task.name).help(task.about)))
+    let tasks = TASKS.iter().map(|task| (task.name, task.about)).chain([(glue::TASK, glue::ABOUT)]);
+    PossibleValuesParser::new(tasks.map(|(name, about)| PossibleValue::new(name).help(about)))
 }
 
 pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     args.check_outputs()?;
+    if args.task == glue::TASK {
+        return args.glue();
+    }
     let files = open_model(&args.model)?;
     let task = Task::named(&args.task).ok_or(EvalError::NoText)?;
     let sequences = args.sequences(task, &files)?;
@@ -140,7 +146,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     }
     // The files first: who reads the table may leave early.
     args.write(&study, task)?;
-    out::line(study.table().render(args.format.format, out::width()))
+    args.format.show(study.table())
 }
 
 /// Plans the longest of `sequences` under every policy of `study` that two parties can run.
@@ -181,6 +187,43 @@ fn plan_costs(study: &mut StudyReport, model: &str, sequences: &[Sequence], link
 }
 
 impl EvalArgs {
+    /// The task whose answers are classes or scores, and which has no policies.
+    fn glue(&self) -> Result<(), Error> {
+        let given = [
+            ("text", self.text.is_some()),
+            ("prompts", self.prompts.is_some()),
+            ("context", self.context.is_some()),
+            ("prompt", self.prompt.is_some()),
+            ("lengths", self.lengths.is_some()),
+            ("depths", self.depths.is_some()),
+            ("seed", self.seed.is_some()),
+            ("budgets", self.budgets.is_some()),
+            ("policies", self.named().any(|policy| *policy != PolicySpec::default())),
+            ("costs", self.costs.is_some()),
+            ("plots", self.plots().is_some()),
+            ("out", self.out.is_some()),
+        ];
+        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+            return Err(EvalError::NotOfTask { option, task: glue::TASK, takes: &["data", "sequences"] }.into());
+        }
+        let files = open_model(&self.model)?;
+        let labels = files.spec.labels().ok_or_else(|| GlueError::NoEncoder(files.name.clone()))?;
+        let data = self.data.as_deref().map(read_text).transpose()?.unwrap_or_default();
+        let mut examples = glue::read(&data, &labels).map_err(crate::Error::from)?;
+        examples.truncate(self.sequences.unwrap_or(usize::MAX));
+        let bar = passes(examples.len());
+        let chosen = self.chosen(&[]).into_iter().filter(|(name, _)| ["task", "engine", "data"].contains(&&**name));
+        let study = study::glue(&self.model, files, self.engine, chosen.collect(), &examples, &|| bar.inc(1))?;
+        bar.finish_and_clear();
+        if let Some(path) = &self.json {
+            write_json(path, &study)?;
+        }
+        if let Some(path) = &self.lm_eval {
+            write_json(path, &study.lm_eval())?;
+        }
+        self.format.show(study.table())
+    }
+
     fn sequences(&self, task: &Task, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
         let given = [
             ("text", self.text.is_some()),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::{Float, FloatLoader, FloatWeight};
-use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, generate};
+use model::{GenerateOptions, Model, Next, NoHooks, Sampler, generate};
 use report::provenance::Provenance;
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use super::prompt::{PromptArgs, join};
 use super::report_tables::guesses;
 use crate::DEFAULT_MODEL;
 use crate::disk::{check_writable, write_json};
-use crate::models::{harmless, open_model, text_of, tokenizer};
+use crate::models::{Reader, harmless, open_model, text_of};
 use crate::summary::provenance;
 
 /// Writes text with a model in the clear, in f32. The protocols are compared with this.
@@ -58,8 +58,9 @@ pub(super) type FloatModel = Model<FloatWeight>;
 pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let files = open_model(&args.model)?;
-    let tokenizer = tokenizer(&files)?;
-    let prompt = args.prompt.read()?.read()?.ids(tokenizer.as_ref())?;
+    let reader = Reader::of(&files)?;
+    let tokenizer = reader.tokenizer();
+    let prompt = args.prompt.read()?.read()?.prompt(&files.spec, &reader)?;
     let policy = args.policy.spec()?;
     let model: FloatModel = Model::load_for(&policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
     let all_positions = args.json.is_some();
@@ -67,14 +68,13 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let mut guess = draft.as_ref().map(|draft| draft.guess(&files.spec)).transpose()?;
     let draft = draft.map(|draft| draft.drafts()).transpose()?;
     let options = GenerateOptions { tokens: args.tokens, all_positions, policy, draft, ..Default::default() };
-    let input = Input::known(&prompt);
     let mut sampler = Sampler::greedy();
     let next = match &mut guess {
         Some(guess) => Next::Drafted { sampler: &mut sampler, guess: &mut **guess },
         None => Next::Pick(&mut sampler),
     };
-    let out = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks)?;
-    let text = text_of(&files.spec, tokenizer.as_ref(), &out.tokens)?;
+    let out = generate(&mut Float::default(), &model, prompt.input(), &options, next, &mut NoHooks)?;
+    let text = text_of(&files.spec, tokenizer, &out.tokens)?;
     match &text {
         Some(text) => super::out::line(harmless(text))?,
         None => super::out::line(join(&out.tokens))?,
@@ -86,8 +86,8 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
         let report = FloatReport {
             provenance: provenance(),
             model: report::ModelInfo::new(&files.name, &files.spec),
-            prompt_tokens: prompt.len(),
-            prompt_ids: &prompt,
+            prompt_tokens: prompt.input().count,
+            prompt_ids: prompt.ids(),
             tokens: &out.tokens,
             passes: &out.passes,
             text: text.as_deref(),

@@ -2,11 +2,11 @@
 
 use clap::Args;
 use net::LinkShape;
-use net::papers::{Delay, Known, PAPERS, PaperLink};
+use net::papers::{Delay, PAPERS, PaperLink};
 use report::table::{Cell, Table};
 
+use super::Error;
 use super::options::FormatArgs;
-use super::{Error, out};
 
 /// Lists the networks that have a name: rate, delay, and the paper that measures on it.
 ///
@@ -19,7 +19,7 @@ pub(super) struct LinksArgs {
 }
 
 pub(super) fn run(args: LinksArgs) -> Result<(), Error> {
-    out::line(table().render(args.format.format, out::width()))
+    args.format.show(table())
 }
 
 fn table() -> Table {
@@ -40,12 +40,7 @@ fn table() -> Table {
             Delay::RoundTrip => "round trip",
             Delay::NotStated => "not stated",
         };
-        let known = match known {
-            Known::Read => "read",
-            Known::SecondHand => "second-hand",
-            Known::Remembered => "remembered",
-        };
-        add(name, shape, delay, known, source);
+        add(name, shape, delay, known.name(), source);
     }
     table
 }

@@ -24,6 +24,9 @@ pub(super) struct Cost {
     /// With computation, by a calibration of the machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) predicted_seconds: Option<f64>,
+    /// Of the cores of both parties, by that calibration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) core_seconds: Option<f64>,
 }
 
 impl Cost {
@@ -39,11 +42,14 @@ impl Cost {
             flows: times(self.flows, other.flows),
             network_seconds: times(self.network_seconds, other.network_seconds),
             predicted_seconds: self.predicted_seconds.zip(other.predicted_seconds).map(|(a, b)| times(a, b)),
+            core_seconds: self.core_seconds.zip(other.core_seconds).map(|(a, b)| times(a, b)),
         }
     }
 
     fn over(self, n: f64) -> Self {
-        Cost { predicted_seconds: self.predicted_seconds.map(|_| 0.0), ..Cost::default() }.plus(1.0 / n, self)
+        let [predicted_seconds, core_seconds] =
+            [self.predicted_seconds, self.core_seconds].map(|known| known.map(|_| 0.0));
+        Cost { predicted_seconds, core_seconds, ..Cost::default() }.plus(1.0 / n, self)
     }
 }
 
@@ -142,6 +148,7 @@ impl Sessions {
                 flows: flows as f64,
                 network_seconds: self.link.map_or(0.0, |link| link.predict([up, down], flows).as_secs_f64()),
                 predicted_seconds: self.predicted.then_some(time.as_secs_f64()),
+                core_seconds: self.predicted.then_some((sum.cpu + sum.peer_cpu).as_secs_f64()),
             }
         };
         let Some(short) = &self.short else {

@@ -32,6 +32,7 @@ mod quantize;
 mod record;
 mod report;
 mod report_tables;
+mod reproduce;
 mod serve;
 mod settings;
 mod shell;
@@ -100,6 +101,7 @@ commands! {
     Links(links::LinksArgs) = links::run,
     Calibrate(calibrate::CalibrateArgs) = calibrate::run,
     Sweep(sweep::SweepArgs) = sweep::run,
+    Reproduce(reproduce::ReproduceArgs) = reproduce::run,
     Compare(compare::CompareArgs) = compare::run,
     Eval(eval::EvalArgs) = eval::run,
     Tables(tables::TablesArgs) = tables::run,

@@ -12,10 +12,11 @@ use net::LinkShape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
 use protocols::{Cores, Masks, Packing};
-use report::table::Format;
+use report::Price;
+use report::table::{Document, Format, Layout};
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
-use super::Error;
+use super::{Error, out};
 use crate::{Draft, Network, Sampling, Terms};
 
 /// Options of the library, with those of a command that have the same names.
@@ -190,12 +191,56 @@ impl DraftArgs {
     }
 }
 
-/// The form of what a command writes to standard output.
+/// What a session's work costs.
 #[derive(Args, Clone, Copy, Debug)]
+pub(super) struct PriceArgs {
+    /// Add what everything costs in cents: an hour of a core of either party and a gigabyte that is sent, or one of
+    /// the two. In a plan core hours need a calibration; nothing has a price unless it is given.
+    #[arg(long, value_name = "core-hour=X,gb=Y")]
+    price: Option<Price>,
+    /// Add the energy of the parties' cores in joules, each of which draws so many watts while it works.
+    #[arg(long, value_name = "W", value_parser = watts)]
+    watts: Option<f64>,
+}
+
+impl PriceArgs {
+    pub(super) fn price(&self) -> Price {
+        Price { watts: self.watts, ..self.price.unwrap_or_default() }
+    }
+}
+
+fn watts(text: &str) -> Result<f64, String> {
+    let watts = text.parse().ok().filter(|watts: &f64| watts.is_finite() && *watts >= 0.0);
+    watts.ok_or_else(|| "a number of watts is expected".to_owned())
+}
+
+/// The form of what a command writes to standard output.
+#[derive(Args, Clone, Debug)]
 pub(super) struct FormatArgs {
     /// Form of the tables. CSV and JSON have raw values, bytes and seconds; LaTeX needs the package booktabs.
     #[arg(long, value_parser = named(&Format::NAMES), default_value = "terminal")]
-    pub(super) format: Format,
+    format: Format,
+    /// Write these columns alone, in this order, by the names that --format csv gives them.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// Caption of the table in LaTeX.
+    #[arg(long, value_name = "TEXT")]
+    caption: Option<String>,
+    /// Label of the table in LaTeX.
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
+    /// Set the table of LaTeX across the page, not in one of its columns.
+    #[arg(long)]
+    wide: bool,
+}
+
+impl FormatArgs {
+    /// Writes `tables` to standard output.
+    pub(super) fn show(&self, tables: impl Into<Document>) -> Result<(), Error> {
+        let FormatArgs { format, columns, caption, label, wide } = self.clone();
+        let document = tables.into().laid_out(&Layout { columns, caption, label, wide })?;
+        out::line(document.render(format, out::width()))
+    }
 }
 
 /// The length of the table of operations.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::machine::CalibrationArgs;
-use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, TermsArgs, set};
+use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, TermsArgs, set};
 use super::progress::Progress;
 use super::record::RecordError;
 use super::report_tables::planned;
@@ -22,8 +22,9 @@ use crate::{DEFAULT_MODEL, Network, Plan};
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
     /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape:
-    /// gpt2, bert-base, bert-large, llama-2-7b, llama-3-8b. The number of fractional bits of a matrix follows from
-    /// its weights; from a configuration alone all weights are assumed to be below 16. Encoders answer once: --tokens 1.
+    /// gpt2, bert-base, bert-large, vit-base, llama-2-7b, llama-2-13b, llama-3-8b. The number of fractional bits of a
+    /// matrix follows from its weights; from a configuration alone all weights are assumed to be below 16. Encoders
+    /// answer once: --tokens 1.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
@@ -56,6 +57,8 @@ pub(super) struct PlanArgs {
     format: FormatArgs,
     #[command(flatten)]
     operations: OperationsArgs,
+    #[command(flatten)]
+    price: PriceArgs,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -110,7 +113,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     });
     notes.push(format!("predicted for {} over {link}; {seconds}", report.model.name));
     notes.extend(cores.into_iter().chain(network).map(|assumed| format!("assumed: {assumed}")));
-    out::line(planned(&report, &args.operations, &notes, args.format.format))?;
+    args.format.show(planned(&report, &args.operations, &args.price.price(), &notes))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }

@@ -23,6 +23,9 @@ pub(super) struct PromptArgs {
     /// Prompt as token ids, for models without a tokenizer.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',', num_args = 1)]
     prompt_ids: Option<Vec<u32>>,
+    /// An image in the place of a prompt, a PNG or a JPEG, for a model that reads images.
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
 }
 
 const DEFAULT_PROMPT: &str = "Once upon a time";
@@ -33,6 +36,9 @@ const MAX_PROMPT_BYTES: u64 = 4 << 20;
 impl PromptArgs {
     /// Reads a prompt that is in a file. Called before a server is bothered.
     pub(super) fn read(&self) -> Result<Prompt, Error> {
+        if let Some(image) = &self.image {
+            return Ok(Prompt::Image(image.clone()));
+        }
         if let Some(ids) = &self.prompt_ids {
             return Ok(Prompt::Ids(ids.clone()));
         }
@@ -74,7 +80,7 @@ mod tests {
     fn a_prompt_may_stand_in_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("prompt");
-        let args = PromptArgs { prompt: None, prompt_file: Some(file.clone()), prompt_ids: None };
+        let args = PromptArgs { prompt: None, prompt_file: Some(file.clone()), prompt_ids: None, image: None };
         assert!(matches!(args.read(), Err(Error::Library(crate::Error::File { .. }))));
         std::fs::write(&file, "two\nlines\n").unwrap();
         assert!(matches!(args.read(), Ok(Prompt::Text(text)) if text == "two\nlines\n"));

@@ -1,76 +1,116 @@
 //! Figures that other systems publish, read from `published.json` beside this file, which says where each figure
 //! stands.
 
-use report::table::{Cell, Table};
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-use super::Error;
+use mpcache::PolicySpec;
+use net::LinkShape;
+use net::papers::Known;
+use serde::Deserialize;
 
-/// The file, which is a part of the program.
-const FILE: &str = include_str!("published.json");
+static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("published.json")).expect("a part of the program, and tested")
+});
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Published {
     /// A remark on what the figures are, and on what they are not.
     pub(super) about: String,
     pub(super) figures: Vec<Figure>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Figure {
-    system: String,
-    /// The shape that it is of, by the name that `--models` knows it by.
-    model: String,
-    what: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    measured_seconds: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
-    /// The factor by which it is faster than the same system without what it proposes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    faster: Option<f64>,
-    /// The factor by which it sends fewer bytes than that system.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    fewer: Option<f64>,
-    hardware: String,
-    source: String,
+    /// The paper whose table it stands in, by the name that `waggle reproduce` knows.
+    pub(super) paper: String,
+    pub(super) system: String,
+    /// The shape that it is of, by the name that `plan --model` knows.
+    pub(super) model: String,
+    pub(super) work: Work,
+    /// Tokens of the input: those before a token, or all of a pass. Not every source names them.
+    pub(super) tokens: Option<usize>,
+    /// Waggle's policy for the same, in an ablation.
+    pub(super) policy: Option<PolicySpec>,
+    link: Option<String>,
+    pub(super) phase: Part,
+    /// Those who compute, and what they must be trusted with.
+    pub(super) trust: String,
+    pub(super) measured_seconds: Option<f64>,
+    pub(super) bytes: Option<u64>,
+    /// What is sent before the input is known, where that stands apart.
+    pub(super) prepared_bytes: Option<u64>,
+    pub(super) flows: Option<u64>,
+    /// The factor by which it is faster than what the source compares it with.
+    pub(super) faster: Option<f64>,
+    /// The factor by which it sends fewer bytes than that.
+    pub(super) fewer: Option<f64>,
+    pub(super) hardware: String,
+    pub(super) known: Known,
+    pub(super) source: String,
+    /// The attack that shows that the system does not keep what it promises.
+    pub(super) broken: Option<String>,
+    remark: Option<String>,
 }
 
-impl Published {
-    pub(super) fn of(models: &[String]) -> Result<Self, Error> {
-        let mut all: Published = serde_json::from_str(FILE).map_err(Error::Published)?;
-        all.figures.retain(|figure| models.contains(&figure.model));
-        Ok(all)
-    }
+/// The work that a figure is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Work {
+    /// One generated token.
+    Token,
+    /// One pass over a whole input.
+    Pass,
 }
 
-pub(super) fn table(figures: &[Figure]) -> Table {
-    let columns = [
-        ("system", ""),
-        ("what", ""),
-        ("measured", "seconds"),
-        ("sent", "bytes"),
-        ("faster", ""),
-        ("fewer bytes", ""),
-        ("hardware", ""),
-        ("source", ""),
-    ];
-    let mut table = Table::new(2, columns);
-    for figure in figures {
-        let seconds = |seconds: f64| Cell::number(seconds, seconds.to_string());
-        table.add([
-            Cell::text(figure.system.clone()),
-            Cell::text(figure.what.clone()),
-            Cell::maybe(figure.measured_seconds, seconds),
-            Cell::maybe(figure.bytes, Cell::bytes),
-            Cell::maybe(figure.faster, Cell::times),
-            Cell::maybe(figure.fewer, Cell::times),
-            Cell::text(figure.hardware.clone()),
-            Cell::text(figure.source.clone()),
-        ]);
+/// The part of the work that a figure is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Part {
+    All,
+    /// All but what does not depend on the input.
+    Online,
+}
+
+/// All figures.
+pub(super) fn published() -> &'static Published {
+    &PUBLISHED
+}
+
+/// The names of all papers.
+pub(super) fn papers() -> BTreeSet<&'static str> {
+    PUBLISHED.figures.iter().map(|figure| figure.paper.as_str()).collect()
+}
+
+impl Figure {
+    /// The work in words.
+    pub(super) fn what(&self) -> String {
+        let (work, between) = match self.work {
+            Work::Token => ("a token", " after "),
+            Work::Pass => ("a pass", " over "),
+        };
+        let tokens = self.tokens.map(|tokens| format!("{between}{tokens}"));
+        format!("{}, {work}{}", self.model, tokens.unwrap_or_default())
     }
-    table
+
+    /// The network, where the source names one.
+    pub(super) fn link(&self) -> Option<LinkShape> {
+        self.link.as_deref().and_then(|name| name.parse().ok())
+    }
+
+    /// The network by its name.
+    pub(super) fn link_name(&self) -> &str {
+        self.link.as_deref().unwrap_or("not stated")
+    }
+
+    /// What a reader must know of it: first, whether it is broken.
+    pub(super) fn remarks(&self) -> String {
+        let broken = self.broken.as_ref().map(|attack| format!("BROKEN: {attack}"));
+        // In an ablation the factor has a column.
+        let faster = self.faster.filter(|_| self.policy.is_none()).map(|times| format!("{times} times faster"));
+        broken.into_iter().chain(faster).chain(self.remark.clone()).collect::<Vec<_>>().join("; ")
+    }
 }
 
 #[cfg(test)]
@@ -79,14 +119,20 @@ mod tests {
 
     #[test]
     fn every_figure_says_something_and_where_it_stands() {
-        let all: Published = serde_json::from_str(FILE).unwrap();
-        assert!(all.about.contains("Abstracts are quoted"));
-        for figure in &all.figures {
-            let Figure { measured_seconds, bytes, faster, fewer, .. } = figure;
+        let Published { about, figures } = &*PUBLISHED;
+        assert!(about.contains("none of these was measured here"));
+        for figure in figures {
+            let Figure { measured_seconds, bytes, faster, fewer, broken, .. } = figure;
             let said = measured_seconds.is_some() || bytes.is_some() || faster.is_some() || fewer.is_some();
-            assert!(said && figure.source.len() > 10 && figure.hardware.len() > 3, "{figure:?}");
+            assert!(said || broken.is_some(), "{figure:?}");
+            assert!(figure.source.len() > 10 && figure.hardware.len() > 2 && figure.trust.len() > 8, "{figure:?}");
+            assert_eq!(figure.link.is_some(), figure.link().is_some(), "the link of {figure:?}");
         }
-        let gpt2 = Published::of(&["gpt2".into()]).unwrap().figures;
-        assert!(!gpt2.is_empty() && gpt2.len() < all.figures.len());
+    }
+
+    #[test]
+    fn what_is_broken_says_so_first() {
+        let broken = PUBLISHED.figures.iter().find(|figure| figure.paper == "permllm").unwrap();
+        assert!(broken.remarks().starts_with("BROKEN: "), "{broken:?}");
     }
 }

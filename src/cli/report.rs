@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use report::table::Format;
 
-use super::options::OperationsArgs;
+use super::options::{OperationsArgs, PriceArgs};
 use super::record::{self, Record, RecordError};
 use super::report_tables::{tables, verdict};
 use super::{Error, html, out};
@@ -24,6 +24,8 @@ pub(super) struct ReportArgs {
     html: Option<PathBuf>,
     #[command(flatten)]
     operations: OperationsArgs,
+    #[command(flatten)]
+    price: PriceArgs,
 }
 
 pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
@@ -39,11 +41,13 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
                     "{name}: {what} of {}, prompt of {} tokens",
                     report.model.name, report.prompt_tokens
                 ))?;
-                out::line(tables(&report, &args.operations))?;
+                out::line(tables(&report, &args.operations, &args.price.price()))?;
                 verdict(&report).map_or(Ok(()), out::line)
             }
             Record::Study(study) => out::line(study.table()),
-            Record::Sweep(sweep) => out::line(sweep.document().render(Format::Terminal, out::width())),
+            Record::Sweep(sweep) => {
+                out::line(sweep.document(&args.price.price()).render(Format::Terminal, out::width()))
+            }
         };
     }
     let page = match record {

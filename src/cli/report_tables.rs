@@ -2,7 +2,7 @@
 
 use model::Check;
 use report::table::{Document, Format, Table};
-use report::{Cost, PeakMemory, Report, bytes};
+use report::{Cost, PeakMemory, Price, Report, bytes};
 
 use super::options::OperationsArgs;
 use super::out;
@@ -23,16 +23,17 @@ pub(super) fn cost_line(generated: &Generated) -> String {
 }
 
 /// Phases and the costliest `operations`, as text.
-pub(super) fn tables(report: &Report, operations: &OperationsArgs) -> String {
-    let tables = costs(report, operations).into_iter();
+pub(super) fn tables(report: &Report, operations: &OperationsArgs, price: &Price) -> String {
+    let tables = costs(report, operations, price).into_iter();
     let tables: Vec<_> = tables.map(|(_, table)| table.render(Format::Terminal, out::error_width())).collect();
     about(report) + &tables.join("\n")
 }
 
 /// The tables of a report by name. Whoever asks for all operations also sees what was prepared, by kind.
-fn costs(report: &Report, operations: &OperationsArgs) -> Vec<(&'static str, Table)> {
-    let kinds = report.preparation_table().filter(|_| operations.all());
-    let mut tables = vec![("phases", report.phase_table()), ("operations", report.operation_table(operations.rows))];
+fn costs(report: &Report, operations: &OperationsArgs, price: &Price) -> Vec<(&'static str, Table)> {
+    let kinds = report.preparation_table(price).filter(|_| operations.all());
+    let phases = ("phases", report.phase_table(price));
+    let mut tables = vec![phases, ("operations", report.operation_table(operations.rows, price))];
     tables.extend(kinds.map(|table| ("preparation by kind", table)));
     tables
 }
@@ -45,14 +46,14 @@ fn about(report: &Report) -> String {
 }
 
 /// A plan in `format` for standard output; `notes` stand before its tables.
-pub(super) fn planned(report: &Report, operations: &OperationsArgs, notes: &[String], format: Format) -> String {
+pub(super) fn planned(report: &Report, operations: &OperationsArgs, price: &Price, notes: &[String]) -> Document {
     let mut document = Document::default();
     for note in notes {
         document.note(note);
     }
     about(report).lines().for_each(|line| document.note(line));
-    costs(report, operations).into_iter().for_each(|(name, table)| document.table(name, table));
-    document.render(format, out::width())
+    costs(report, operations, price).into_iter().for_each(|(name, table)| document.table(name, table));
+    document
 }
 
 pub(super) fn guesses(passes: &[usize]) -> String {

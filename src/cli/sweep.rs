@@ -9,26 +9,26 @@ use net::LinkShape;
 use planner::Deployment;
 use protocols::Cores;
 use rayon::prelude::*;
+use report::Price;
 use report::provenance::Provenance;
 use report::table::{Cell, Document, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use session::party::{PublicModel, Terms};
 
+use super::Error;
 use super::error::make_dir;
 use super::machine::{self, CalibrationArgs, provenance};
 use super::mean_token::{Cost, MeanToken, Operation, Sessions};
-use super::options::FormatArgs;
+use super::options::{FormatArgs, PriceArgs};
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::published::{self, Figure, Published};
-use super::{Error, out};
 use crate::OptionsError;
 use crate::disk::{check_writable, read, write_json};
 use crate::models::{public_model, unweighted};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
-pub(super) const SWEEP_VERSION: u32 = 2;
+pub(super) const SWEEP_VERSION: u32 = 3;
 
 /// Plans what a decoded token costs, for every model, context, policy, link and number of phases: the mean of some
 /// tokens after a prompt.
@@ -38,7 +38,7 @@ pub(super) const SWEEP_VERSION: u32 = 2;
 /// one. The traffic of some policies is random, as a column says: their bytes and flows are means.
 #[derive(Args, Debug)]
 pub(super) struct SweepArgs {
-    /// Models: directories, `config.json` files, bundled models, or published shapes (gpt2, llama-2-7b, llama-3-8b).
+    /// Models: directories, `config.json` files, bundled models, or published shapes (gpt2, llama-2-7b...).
     #[arg(long, value_name = "M,M", value_delimiter = ',', default_value = "gpt2")]
     models: Vec<String>,
     /// Tokens of the prompt.
@@ -74,9 +74,8 @@ pub(super) struct SweepArgs {
     /// Add a digest of the exact bytes and flows: it shows changes that rounding hides.
     #[arg(long)]
     digest: bool,
-    /// Write the table of what other systems publish for these models instead, and plan nothing.
-    #[arg(long, conflicts_with_all = ["json", "out", "digest", "by"])]
-    published: bool,
+    #[command(flatten)]
+    price: PriceArgs,
     #[command(flatten)]
     calibration: CalibrationArgs,
     #[command(flatten)]
@@ -177,7 +176,6 @@ pub(super) struct Sweep {
     version: u32,
     provenance: Option<Provenance>,
     cells: Vec<Planned>,
-    published: Vec<Figure>,
 }
 
 struct Task {
@@ -189,13 +187,6 @@ struct Task {
 
 pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let Published { about, figures } = Published::of(&args.models)?;
-    if args.published {
-        let mut document = Document::default();
-        document.caption(about);
-        document.table("published", published::table(&figures));
-        return out::line(document.render(args.format.format, out::width()));
-    }
     if let Some(dir) = &args.out {
         make_dir(dir)?;
     }
@@ -211,21 +202,21 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
         })
         .collect();
     bar.finish_and_clear();
-    let sweep = Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: planned?, published: figures };
+    let sweep = Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: planned? };
     if let Some(path) = &args.json {
         write_json(path, &sweep)?;
     }
-    let mut document = sweep.document();
+    let mut document = sweep.document(&args.price.price());
     if args.digest {
         let exact: Vec<_> = sweep.cells.iter().map(exact).collect();
         document.note(format!("Exact bytes and flows have the digest {}.", digest(&exact)));
     }
-    out::line(document.render(args.format.format, out::width()))
+    args.format.show(document)
 }
 
 impl Sweep {
     /// The table, with what its numbers are.
-    pub(super) fn document(&self) -> Document {
+    pub(super) fn document(&self, price: &Price) -> Document {
         let any = |of: fn(&Planned) -> bool| self.cells.iter().any(of);
         let mut tokens: Vec<u16> = self.cells.iter().map(|cell| cell.choice.tokens).collect();
         tokens.dedup();
@@ -248,10 +239,10 @@ impl Sweep {
         if any(|cell| !cell.operations.is_empty()) {
             caption += " Share: of the bytes of a token and its preparation.";
             document.caption(caption);
-            document.table("operations", operations(&self.cells));
+            document.table("operations", operations(&self.cells, price));
         } else {
             document.caption(caption);
-            document.table("planned", table(&self.cells));
+            document.table("planned", table(&self.cells, price));
         }
         document
     }
@@ -411,6 +402,16 @@ impl Row {
         }
     }
 
+    /// Cents and joules, where they are wanted.
+    fn priced(&mut self, title: &str, cost: Cost, price: &Price) {
+        if price.is_given() {
+            self.add(title, "cents", Cell::maybe(price.cents(cost.bytes(), cost.core_seconds), Cell::cents));
+        }
+        if price.watts.is_some() {
+            self.add(title, "joules", Cell::maybe(price.joules(cost.core_seconds), Cell::joules));
+        }
+    }
+
     /// Adds the factor from `mine` to `other`; a dash where one of them is nothing.
     fn fewer(&mut self, mine: Cost, other: Option<Cost>) {
         let times = other.map(|other| other.bytes() / mine.bytes()).filter(|times| *times > 0.0 && times.is_finite());
@@ -427,7 +428,7 @@ fn tabulated(names: usize, rows: Vec<Row>) -> Table {
 }
 
 /// The operations of all cells, each compared with the same of the first policy of its setting.
-fn operations(cells: &[Planned]) -> Table {
+fn operations(cells: &[Planned], price: &Price) -> Table {
     let predicted = cells.iter().any(|cell| cell.mean.online.predicted_seconds.is_some());
     let of = |cell| {
         let compared = &first(cells, cell).operations;
@@ -440,7 +441,9 @@ fn operations(cells: &[Planned]) -> Table {
             row.bytes("online", Some(mean.online));
             row.flows(mean.online);
             row.seconds("online", Some(mean.online), predicted);
+            row.priced("online", mean.online, price);
             row.bytes("prepared, token", Some(mean.prepared_token));
+            row.priced("prepared, token", mean.prepared_token, price);
             row.bytes("total", Some(mean.total()));
             row.add("share", "", Cell::number(share, format!("{share:.3}")));
             row.fewer(mean.total(), other.map(|other| other.mean.total()));
@@ -453,7 +456,7 @@ fn operations(cells: &[Planned]) -> Table {
 }
 
 /// All cells, each compared with the first policy of its setting.
-fn table(cells: &[Planned]) -> Table {
+fn table(cells: &[Planned], price: &Price) -> Table {
     let predicted = cells.iter().any(|cell| cell.mean.online.predicted_seconds.is_some());
     let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
     let of = |cell: &Planned| {
@@ -465,9 +468,11 @@ fn table(cells: &[Planned]) -> Table {
         row.bytes("online", Some(mean.online));
         row.flows(mean.online);
         row.seconds("online", Some(mean.online), predicted);
+        row.priced("online", mean.online, price);
         for (title, cost) in [("prepared, token", mean.prepared_token), ("total", mine)] {
             row.bytes(title, Some(cost));
             row.seconds(title, Some(cost), predicted);
+            row.priced(title, cost, price);
         }
         row.fewer(mine, Some(other));
         let faster = if predicted { "faster, predicted" } else { "faster, network" };

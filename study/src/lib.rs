@@ -4,3 +4,4 @@
 
 pub mod eval;
 pub mod fit;
+pub mod glue;

@@ -29,11 +29,15 @@ use crate::style::{Names, Norms, Pooled, Positions, Style};
 use crate::weights::{Builder, Published};
 use crate::{Checkpoint, Error};
 
-/// New tokens: how many, which is public, and which, where that is known.
+/// New tokens: how many, which is public, and which, where that is known. An image's are its patches, after one that
+/// stands for the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The ids; only the client has them.
     pub ids: Option<&'a [u32]>,
+    /// The patches of an image in place of ids, see [`ImageShape::patches`](crate::ImageShape::patches); only the
+    /// client has them.
+    pub patches: Option<&'a Array2<f32>>,
     /// Their number.
     pub count: usize,
     /// The place of the first token of a second text, which an encoder reads together with the first. Only the client
@@ -54,7 +58,12 @@ impl<'a> Input<'a> {
 
     /// So many tokens, on any party.
     pub fn of(ids: Option<&'a [u32]>, count: usize) -> Self {
-        Input { ids, count, second: None }
+        Input { ids, count, patches: None, second: None }
+    }
+
+    /// The patches of an image.
+    pub fn image(patches: &'a Array2<f32>) -> Self {
+        Input { patches: Some(patches), ..Input::unknown(patches.nrows() + 1) }
     }
 }
 
@@ -85,6 +94,7 @@ pub struct Model<W> {
     style: Style,
     ropes: Vec<Rope>,
     embedding: W,
+    first: Option<W>,
     positions: Option<W>,
     segments: Option<W>,
     layers: Vec<Layer<W>>,
@@ -148,10 +158,14 @@ impl<W> Model<W> {
     /// Builds all weights, in the order in which they are used.
     fn build(spec: &ModelSpec, mut builder: Builder<W>) -> Result<Self, Error> {
         let (style, b) = (spec.style(), &mut builder);
-        let Names { embedding, positions, segments, norm, pooler, head: head_name, .. } = style.names;
-        let (h, vocabulary) = (style.hidden, style.vocabulary);
+        let Names { embedding, first, positions, segments, norm, pooler, head: head_name, .. } = style.names;
+        let (h, image) = (style.hidden, style.image());
         let embedding_name = format!("{embedding}.weight");
-        let embed = b.weight(&embedding_name, (vocabulary, h), |c| {
+        let inputs = image.map_or(style.vocabulary, |image| image.values());
+        let embed = b.weight(&embedding_name, (inputs, h), |c| {
+            if image.is_some() {
+                return Ok(style.residual(Published::linear(c, &[embedding.to_owned()], true)?));
+            }
             let table = Published::stored(c, &embedding_name, None)?;
             Ok(style.residual(match style.embedding_scale {
                 Some(scale) => table.scale_outputs(h, scale),
@@ -159,9 +173,10 @@ impl<W> Model<W> {
             }))
         })?;
         let mut learned = |name: &str, rows: usize| {
-            let name = format!("{name}.weight");
+            let name = if image.is_some() { name.to_owned() } else { format!("{name}.weight") };
             b.weight(&name, (rows, h), |c| Ok(style.residual(Published::stored(c, &name, None)?)))
         };
+        let first = image.map(|_| learned(first, 1)).transpose()?;
         let (ropes, positions) = match &style.positions {
             Positions::Rotary(ropes) => {
                 (ropes.iter().map(|rope| Rope::new(rope, style.heads.head_dim)).collect(), None)
@@ -172,7 +187,7 @@ impl<W> Model<W> {
         let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
         let layers = (0..style.layers()).map(|i| Layer::load(&style, i, b)).collect::<Result<_, _>>()?;
         let last = style.norm_before(style.layers()).unwrap_or_else(|| norm.to_owned());
-        let pooler = style.encoder.as_ref().map(|_| {
+        let pooler = style.encoder.as_ref().and_then(|encoder| encoder.pooled).map(|_| {
             b.weight(&format!("{pooler}.weight"), (h, h), |c| {
                 style.after_norm(c, &last, Published::linear(c, &[pooler.to_owned()], true)?)
             })
@@ -184,13 +199,14 @@ impl<W> Model<W> {
             let head = Published::linear(c, &[name.to_owned()], style.head_bias)?;
             if pooler.is_some() { Ok(head) } else { style.after_norm(c, &last, head) }
         })?;
-        Ok(Model { spec: spec.clone(), ropes, embedding: embed, positions, segments, layers, pooler, head, style })
+        let (spec, embedding) = (spec.clone(), embed);
+        Ok(Model { spec, ropes, embedding, first, positions, segments, layers, pooler, head, style })
     }
 
     /// All weights, in the order in which they were prepared.
     pub fn weights(&self) -> Vec<&W> {
         let layers = self.layers.iter().flat_map(Layer::weights);
-        let before = [&self.embedding].into_iter().chain(&self.positions).chain(&self.segments);
+        let before = [&self.embedding].into_iter().chain(&self.first).chain(&self.positions).chain(&self.segments);
         before.chain(layers).chain(&self.pooler).chain([&self.head]).collect()
     }
 
@@ -252,11 +268,12 @@ impl<W> Model<W> {
 
     /// What the head reads of the last layer's `x`.
     fn pooled<E: Engine<Weight = W>>(&self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
-        let (Some(pooler), Some(encoder)) = (&self.pooler, &self.style.encoder) else {
+        let function = self.style.encoder.as_ref().and_then(|encoder| encoder.pooled);
+        let (Some(pooler), Some(function)) = (&self.pooler, function) else {
             return engine.scope("norm", |e| e.rms_norm(x, self.style.eps));
         };
         let x = engine.scope("pooler", |e| e.linear(x, pooler))?;
-        engine.scope("activation", |e| match encoder.pooled {
+        engine.scope("activation", |e| match function {
             // The cap c of scores is c tanh(x / c).
             Pooled::Tanh => e.soft_cap(&x, 1.0),
             Pooled::Relu => e.relu(&x),
@@ -270,12 +287,21 @@ impl<W> Model<W> {
         input: Input,
         cache: &KvCache<E>,
     ) -> Result<E::Tensor, engine::Error> {
-        let tokens = engine.embed(&self.embedding, input.ids, input.count)?;
+        let tokens = match (&self.first, self.style.image()) {
+            (Some(first), Some(image)) => {
+                let shape = [image.rows() - 1, image.values()];
+                let patches = engine.input(&shape, input.patches.map(|patches| patches.view().into_dyn()))?;
+                let patches = engine.scope("patches", |e| e.linear(&patches, &self.embedding))?;
+                E::Tensor::concat(0, &[&engine.rows(first, 0, 1)?, &patches])
+            }
+            _ => engine.embed(&self.embedding, input.ids, input.count)?,
+        };
         let (Some(table), Positions::Learned { offset }) = (&self.positions, &self.style.positions) else {
             return Ok(tokens);
         };
         let position = cache.tokens();
-        let positions = match cache.padding() {
+        // Before an encoder's text there is no padding.
+        let positions = match cache.padding().filter(|_| self.style.encoder.is_none()) {
             None => engine.rows(table, position + offset, input.count)?,
             // Where the text begins is the client's secret, so it looks positions up as it does words.
             Some(padding) => {

@@ -55,6 +55,7 @@ const NAMES: Names = Names {
     conv1d: false,
     qkv: "attention.self.{query,key,value}",
     up: "intermediate.dense",
+    first: "",
     segments: "bert.embeddings.token_type_embeddings",
     norm: "bert.embeddings.LayerNorm",
     pooler: "bert.pooler.dense",
@@ -120,7 +121,8 @@ impl Family for BertConfig {
             eos: Vec::new(),
             encoder: Some(Encoder {
                 segments: self.type_vocab_size,
-                pooled: Pooled::Tanh,
+                pooled: Some(Pooled::Tanh),
+                image: None,
                 labels: self.labels.clone(),
             }),
         }

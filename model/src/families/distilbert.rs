@@ -94,7 +94,7 @@ impl Family for DistilBertConfig {
                 pooler: "pre_classifier",
                 ..bert.names
             },
-            encoder: bert.encoder.map(|encoder| Encoder { segments: 0, pooled: Pooled::Relu, ..encoder }),
+            encoder: bert.encoder.map(|encoder| Encoder { segments: 0, pooled: Some(Pooled::Relu), ..encoder }),
             ..bert
         }
     }

@@ -51,6 +51,7 @@ const NAMES: Names = Names {
     conv1d: true,
     qkv: "attn.c_attn",
     up: "mlp.c_fc",
+    first: "",
     segments: "",
     norm: "transformer.ln_f",
     pooler: "",

@@ -25,6 +25,7 @@ macro_rules! families {
             bert, Bert, BertConfig, "bert";
             roberta, Roberta, RobertaConfig, "roberta";
             distilbert, DistilBert, DistilBertConfig, "distilbert";
+            vit, Vit, VitConfig, "vit";
             // ANCHOR_END: families
         }
     };

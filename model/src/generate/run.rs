@@ -27,6 +27,8 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     chunk: usize,
     /// The tokens that passes of a steady draft keep.
     steady: Option<Passes>,
+    /// The patches of an image.
+    patches: Option<&'a Array2<f32>>,
     /// The place where the prompt's second text begins.
     second: Option<usize>,
     surprisal: Surprisal,
@@ -67,7 +69,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         engine: &'a mut E,
         model: &'a Model<E::Weight>,
         cache: &'a mut KvCache<E>,
-        prompt: Input,
+        prompt: Input<'a>,
         options: &'a GenerateOptions,
         next: Next<'n>,
         hooks: &'a mut dyn Hooks<E>,
@@ -82,7 +84,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         }
         check_draft(options.draft, &options.policy, cache.can_roll_back())?;
         if let Some(padding) = options.padding {
-            cache.pad(padding);
+            cache.pad(padding, prompt.count);
         }
         if cache.tokens() == 0 {
             cache.expect_prompt(prompt.count);
@@ -91,13 +93,15 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             return Err(Error::NotLearned);
         }
         let padding = options.padding.and_then(|padding| padding.tokens).unwrap_or(0);
-        let ids: Vec<u32> = prompt.ids.map(|ids| ids[padding..].to_vec()).unwrap_or_default();
+        let words = if spec.is_encoder() { 0..prompt.count - padding } else { padding..prompt.count };
+        let ids: Vec<u32> = prompt.ids.map(|ids| ids[words].to_vec()).unwrap_or_default();
         Ok(Run {
             chunk: chunk_size(&spec, cache.tokens() + prompt.count, options.prefill_chunk),
             text: Text { words: ids.len(), ids, next },
             feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
             ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
             steady: options.draft.and_then(Drafts::schedule),
+            patches: prompt.patches,
             second: prompt.second,
             surprisal: Surprisal::default(),
             over: false,
@@ -168,7 +172,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let all =
             self.options.all_positions || *drafted > 0 || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if all { Rows::All } else { Rows::Last };
-        let input = Input { second: self.second, ..Input::of(ids.as_deref(), *count) };
+        let input = Input { patches: self.patches, second: self.second, ..Input::of(ids.as_deref(), *count) };
         let progress = &mut |done, all| self.hooks.layer(done, all);
         let hidden = read(self.engine, self.model, input, self.cache, wanted, self.chunk, progress)?;
         hidden.ok_or(Error::Nothing)

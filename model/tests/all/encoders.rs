@@ -4,18 +4,21 @@ use std::path::{Path, PathBuf};
 
 use engine::Float;
 use model::{Error, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Reveal, Sampler, generate};
-use ndarray::Array2;
+use ndarray::{Array2, Array3};
 use protocols::{Evaluation, Fixed, FixedLoader};
 use serde_json::Value;
 use tokenizer::Tokenizer;
 
-use crate::support::{fine, load};
+use crate::support::{FloatModel, fine, load};
 
 /// Largest difference to a reference logit in f32.
 const MAX_LOGIT_ERROR: f32 = 1e-4;
 
 /// Largest difference in fixed point.
 const MAX_FIXED_ERROR: f32 = 0.01;
+
+/// Largest difference in fixed point of the ViT.
+const MAX_FIXED_ERROR_OF_IMAGES: f32 = 0.001;
 
 const ENCODERS: [&str; 3] = ["bert", "roberta", "distilbert"];
 
@@ -69,6 +72,67 @@ fn encoders_equal_the_programs_of_their_authors() {
             }
         }
     }
+}
+
+/// The numbers of the images that the ViT of `references/make.py` reads, as its authors' program normalises them.
+fn images() -> Vec<(Array2<f32>, Vec<f32>)> {
+    let shape = ModelFiles::open(&dir("vit")).unwrap().spec.image().unwrap();
+    let value: Value = serde_json::from_slice(&std::fs::read(dir("vit").join("reference.json")).unwrap()).unwrap();
+    let sequence = |sequence: &Value| {
+        let text = sequence["pixels"].as_str().unwrap();
+        let byte = |i: usize| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap();
+        let pixels = Array3::from_shape_fn((3, shape.side, shape.side), |(c, y, x)| {
+            f32::from(byte(3 * (y * shape.side + x) + c)) / 127.5 - 1.0
+        });
+        let logits: Vec<Vec<f32>> = serde_json::from_value(sequence["logits"].clone()).unwrap();
+        (shape.patches(pixels.view()).unwrap(), logits.concat())
+    };
+    value["sequences"].as_array().unwrap().iter().map(sequence).collect()
+}
+
+#[test]
+fn images_have_the_classes_that_the_program_of_the_authors_gives() {
+    let files = ModelFiles::open(&dir("vit")).unwrap();
+    let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
+    let float = load(files);
+    let images = images();
+    assert_eq!(images.len(), 2);
+    for (patches, want) in &images {
+        let next = &mut Sampler::greedy();
+        let input = Input::image(patches);
+        let got = generate(&mut Float::default(), &float, input, &answer(), Next::Pick(next), &mut NoHooks).unwrap();
+        let off = error(&got.logits.unwrap(), want);
+        assert!(off < MAX_LOGIT_ERROR, "{off}");
+        for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+            let engine = &mut Fixed::evaluating(evaluation);
+            let got = generate(engine, &fixed, input, &answer(), Next::Pick(next), &mut NoHooks).unwrap();
+            let off = error(&got.logits.unwrap(), want);
+            println!("vit, {evaluation:?}: {off:.1e}");
+            assert!(off < MAX_FIXED_ERROR_OF_IMAGES, "{evaluation:?}: {off}");
+        }
+    }
+}
+
+#[test]
+fn an_image_for_a_model_of_texts_is_refused_and_the_reverse() {
+    let (vit, bert) = (load(ModelFiles::open(&dir("vit")).unwrap()), load(ModelFiles::open(&dir("bert")).unwrap()));
+    let refused = |model: &FloatModel, input: Input| {
+        let next = Next::Pick(&mut Sampler::greedy());
+        generate(&mut Float::default(), model, input, &answer(), next, &mut NoHooks).unwrap_err()
+    };
+    let (mut patches, _) = images().remove(0);
+    assert!(matches!(refused(&bert, Input::image(&patches)), Error::NoImages));
+    assert!(matches!(refused(&vit, Input::known(&[1; 17])), Error::NoTexts));
+    assert!(matches!(refused(&vit, Input::unknown(5)), Error::ImageRows { expected: 17, got: 5 }));
+    for value in [f32::NAN, f32::INFINITY, -65.0] {
+        patches[(3, 5)] = value;
+        assert!(matches!(refused(&vit, Input::image(&patches)), Error::ImageValue { .. }));
+    }
+    let short = patches.slice(ndarray::s![..4, ..]).to_owned();
+    assert!(matches!(
+        refused(&vit, Input::image(&short)),
+        Error::ImageRows { got: 5, .. } | Error::ImageValue { .. }
+    ));
 }
 
 /// Words of a BERT: pieces, accents, characters of Chinese, and the tokens that begin and end a text.

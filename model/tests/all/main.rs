@@ -9,6 +9,7 @@ mod endless;
 mod families;
 mod fuzz;
 mod generation;
+mod kvpress;
 mod naive;
 mod quantized;
 mod reference;

@@ -41,7 +41,7 @@ fn each(run: impl Fn(&str, &Path)) {
         seen.push(kind["model_type"].as_str().unwrap().to_owned());
     }
     // Encoders keep no cache, whose tokens scores are for.
-    let encoders = ["bert", "roberta", "distilbert"];
+    let encoders = ["bert", "roberta", "distilbert", "vit"];
     let mut decoders = ModelSpec::TYPES.iter().filter(|kind| !encoders.contains(kind));
     assert!(decoders.all(|kind| seen.iter().any(|seen| seen == kind)), "{seen:?}");
 }

@@ -1,10 +1,11 @@
 //! `streaming`, `duo` and `razor`: heads stream, all of them or some, and the others keep every token.
 //!
-//! **Source.** StreamingLLM (Xiao et al., arXiv 2309.17453): the first tokens and the latest are kept, at the
-//! positions at which they were encoded. DuoAttention (Xiao et al., arXiv 2410.10819): *retrieval heads* look at all
-//! tokens, and *streaming heads* need no more than the first tokens and the latest. RazorAttention (Tang et al.,
-//! arXiv 2407.15891): the same, and what a streaming head lets go stays as a *compensation token*. Its key and its
-//! value are the means of those that went, and the softmax counts it as often as tokens went.
+//! **Source.** StreamingLLM (Xiao et al., arXiv 2309.17453): the first tokens and the latest are kept. Its authors
+//! count positions within the cache; here every token keeps the one at which it was encoded. DuoAttention (Xiao et
+//! al., arXiv 2410.10819): *retrieval heads* look at all tokens, and *streaming heads* need no more than the first
+//! tokens and the latest. RazorAttention (Tang et al., arXiv 2407.15891): the same, and what a streaming head lets go
+//! stays as a *compensation token*. Its key and its value are the means of those that went, and the softmax counts it
+//! as often as tokens went.
 //!
 //! **The pattern.** The authors of DuoAttention train a gate for each head; those of RazorAttention choose heads that
 //! look back to an equal token, or to the one after it, in a random text that repeats itself. Here `waggle heads`

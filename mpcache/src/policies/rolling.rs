@@ -5,6 +5,12 @@
 //! gathered. Either way the slots lose their order, which attention does not need, and all rows are rewritten. A
 //! block of N therefore costs once in N steps about what a single token costs in each ([`Schedule`]).
 //!
+//! **Beside the papers.** H2O adds up attention, and half of what it keeps are the latest tokens: so here. TOVA
+//! protects no token; here the one of the query stays. Sums are rounded before they are compared ([`Received`]). Of
+//! equal tokens a block leaves the first in the store, and a token that goes alone is the first. kvpress differs in
+//! `h2o` (`bench/peers/README.md`): a token's score is a mean over the queries that see it, and nothing protects the
+//! latest ones.
+//!
 //! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
 //! that method's documentation says.
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use model::{Drafts, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
+use model::{Drafts, GenerateOptions, Generation, Lengths, Model, Next, check_input, generate};
 use mpcache::Padding;
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Part, Secure};
@@ -138,11 +138,11 @@ impl ClientSession {
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let ids = prompt.ids();
-        let request =
-            &Request { padded: prompt.padding().is_some(), ..self.request(Lengths { prompt: ids.len(), tokens }) };
+        let input = prompt.input();
+        let lengths = Lengths { prompt: input.count, tokens };
+        let request = &Request { padded: prompt.padding().is_some(), ..self.request(lengths) };
         let kind = pool.as_ref().map_or(SessionKind::Generate, |pool| SessionKind::Spend(pool.ids()));
-        self.model.spec.check_ids(ids)?;
+        check_input(&self.model.spec, input)?;
         kind.validate(request, &self.model.spec, &self.terms, &Limits::NONE)?;
         observer.setup();
         let peer = self.server.key.as_deref();
@@ -166,7 +166,6 @@ impl ClientSession {
         let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
-        let input = Input { second: prompt.second(), ..Input::known(ids) };
         let padding = prompt.padding().map(|tokens| Padding { tokens: Some(tokens) });
         let options = GenerateOptions { padding, ..request.options(&terms) };
         let mut recorder = Recorder::new(observer);

@@ -1,11 +1,15 @@
-//! A prompt as token ids, perhaps behind padding.
+//! A prompt as token ids, perhaps with padding, or as an image.
+
+use model::Input;
+use ndarray::Array2;
 
 use crate::Error;
 
-/// The ids of a prompt. The length is public; how much of it is padding is not.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The ids of a prompt, or an image. The length is public; how much of it is padding is not.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
     ids: Vec<u32>,
+    patches: Option<Array2<f32>>,
     padding: Option<usize>,
     second: Option<usize>,
 }
@@ -17,11 +21,34 @@ impl Prompt {
     /// # Errors
     /// [`Error::Padding`] if it is longer.
     pub fn padded(ids: &[u32], length: usize) -> Result<Self, Error> {
+        let mut prompt = Prompt::padded_behind(ids, length)?;
+        prompt.ids.rotate_left(ids.len());
+        Ok(prompt)
+    }
+
+    /// [`Prompt::padded`] for an encoder, which reads its text's first token: the rest comes last.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn padded_behind(ids: &[u32], length: usize) -> Result<Self, Error> {
         let got = ids.len();
         let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
         // Any id will do, because no token attends to it.
-        let ids = std::iter::repeat_n(0, padding).chain(ids.iter().copied()).collect();
-        Ok(Prompt { ids, padding: Some(padding), second: None })
+        let ids = ids.iter().copied().chain(std::iter::repeat_n(0, padding)).collect();
+        Ok(Prompt { ids, patches: None, padding: Some(padding), second: None })
+    }
+
+    /// The patches of an image, for a model that reads images ([`ImageShape::patches`](model::ImageShape::patches)).
+    pub fn image(patches: Array2<f32>) -> Self {
+        Prompt { ids: Vec::new(), patches: Some(patches), padding: None, second: None }
+    }
+
+    /// The prompt as the model reads it.
+    pub fn input(&self) -> Input<'_> {
+        match &self.patches {
+            Some(patches) => Input::image(patches),
+            None => Input { second: self.second, ..Input::known(&self.ids) },
+        }
     }
 
     /// Says where a second text begins, if there is one, see [`Input::second`](model::Input::second). The server does
@@ -30,12 +57,7 @@ impl Prompt {
         Prompt { second, ..self }
     }
 
-    /// Where a second text begins.
-    pub fn second(&self) -> Option<usize> {
-        self.second
-    }
-
-    /// All ids, padding first.
+    /// All ids, with those of the padding.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
@@ -48,7 +70,7 @@ impl Prompt {
 
 impl From<&[u32]> for Prompt {
     fn from(ids: &[u32]) -> Self {
-        Prompt { ids: ids.to_vec(), padding: None, second: None }
+        Prompt { ids: ids.to_vec(), patches: None, padding: None, second: None }
     }
 }
 

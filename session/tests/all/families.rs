@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{DType, GenerateOptions, ModelFiles, synthesize};
-use waggle_session::check_ranges;
+use model::{CHANNELS, DType, GenerateOptions, Input, Lengths, ModelFiles, Next, Reveal, Sampler, synthesize};
+use ndarray::{Array2, Array3};
+use waggle_session::party::{ClientSession, Limits, ModelServer, Prompt, Request, Silent, Terms};
+use waggle_session::{Error, check_ranges};
 
-use crate::parties::{agree, load_fixed};
+use crate::parties::{agree, agree_on, load_fixed, session};
 use crate::secure::MAX_SECURE_ULPS;
 
 /// Their directories, with their names.
@@ -38,6 +40,45 @@ fn encoders_answer_between_two_parties() {
         let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         check_ranges(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
+}
+
+/// Images do, too: only the client knows their pixels.
+#[test]
+fn an_image_is_classified_between_two_parties() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/encoders/vit");
+    let files = ModelFiles::open(&dir).unwrap();
+    let image = files.spec.image().unwrap();
+    let pixels =
+        Array3::from_shape_fn((CHANNELS, image.side, image.side), |(c, y, x)| ((c + 2 * y * x) as f32 / 50.0).sin());
+    let patches = image.patches(pixels.view()).unwrap();
+    for reveal in [Reveal::Logits, Reveal::Token] {
+        let options = GenerateOptions { tokens: 1, reveal, ..crate::support::fine() };
+        agree_on("vit", &files, Input::image(&patches), &options, MAX_SECURE_ULPS);
+    }
+    let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+    assert_eq!(check_ranges(&model, None).unwrap().tokens, image.rows());
+}
+
+/// The number of tokens tells a server of images that a request is no image's, and a client knows the model.
+#[test]
+fn a_server_of_images_refuses_a_text_and_a_client_an_image_for_texts() {
+    let open = |name: &str| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/encoders").join(name);
+        ModelServer::builder().load(ModelFiles::open(&dir).unwrap()).unwrap()
+    };
+    let ask = |server: &ModelServer, prompt: Prompt| {
+        let next = &mut Sampler::greedy();
+        let ask = |open: ClientSession| open.generate(prompt, 1, Next::Pick(next), &mut Silent);
+        session(server, &Terms::default(), &Limits::NONE, ask).0.map(|_| ()).unwrap_err()
+    };
+    let (vit, bert) = (open("vit"), open("bert"));
+    let text = Prompt::from(&[5, 6, 7]);
+    let image = Prompt::image(Array2::zeros((16, 192)));
+    assert!(matches!(ask(&vit, text), Error::Model(model::Error::NoTexts)));
+    assert!(matches!(ask(&bert, image), Error::Model(model::Error::NoImages)));
+    let lengths = Lengths { prompt: 3, tokens: 1 };
+    let refused = Request::from(lengths).validate(&vit.public().spec, &Terms::default(), &Limits::NONE).unwrap_err();
+    assert_eq!(refused.to_string(), "an image is 17 tokens of the model, not 3");
 }
 
 /// Random weights of every family's shape, with fewer layers, stay in the ranges of the protocols.

@@ -66,17 +66,16 @@ fn two_parties(
     spec: &ModelSpec,
     server_model: &Model<FixedWeight>,
     frac_bits: &[u32],
-    ids: &[u32],
+    prompt: Input,
     options: &GenerateOptions,
 ) -> [(Generation, Vec<Entry>); 2] {
-    let count = ids.len();
     let (client, server) = memory_pair(Duration::from_secs(600));
-    let party = |channel: Channel, model: &Model<FixedWeight>, ids: Option<&[u32]>| {
+    let party = |channel: Channel, model: &Model<FixedWeight>, input: Input| {
         let mut engine = Secure::new(channel, Options::default()).expect("set-up");
         let mut sampler = Sampler::greedy();
-        let input = Input::of(ids, count);
+        let knows = input.ids.is_some();
         // The client alone knows how long a padding is.
-        let padding = options.padding.map(|padding| Padding { tokens: padding.tokens.filter(|_| ids.is_some()) });
+        let padding = options.padding.map(|padding| Padding { tokens: padding.tokens.filter(|_| knows) });
         let options = &GenerateOptions { padding, ..options.clone() };
         let out = generate(&mut engine, model, input, options, Next::Pick(&mut sampler), &mut Phases).expect("run");
         (out, engine.channel().ledger().untimed())
@@ -84,9 +83,9 @@ fn two_parties(
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
             let (model, _) = load_fixed_for(&options.policy, spec, None, frac_bits);
-            party(Channel::new(Role::Client, client), &model, Some(ids))
+            party(Channel::new(Role::Client, client), &model, prompt)
         });
-        let server = party(Channel::new(Role::Server, server), server_model, None);
+        let server = party(Channel::new(Role::Server, server), server_model, Input::unknown(prompt.count));
         [client.join().expect("client"), server]
     })
 }
@@ -100,14 +99,24 @@ pub(crate) struct Agreed {
 /// Generates after `ids` in fixed point, between two parties and on shapes. The parties write the text of fixed point
 /// with logits at most `ulps` units of 2^-18 away, the server learns nothing, and the plan is both parties' ledger.
 pub(crate) fn agree(context: &str, files: &ModelFiles, ids: &[u32], options: &GenerateOptions, ulps: f32) -> Agreed {
+    agree_on(context, files, Input::known(ids), options, ulps)
+}
+
+/// [`agree`] on any input.
+pub(crate) fn agree_on(
+    context: &str,
+    files: &ModelFiles,
+    prompt: Input,
+    options: &GenerateOptions,
+    ulps: f32,
+) -> Agreed {
     let ModelFiles { spec, checkpoint, .. } = files;
     let (weights, frac_bits) = load_fixed_for(&options.policy, spec, Some(checkpoint), &[]);
-    let input = Input::known(ids);
     let next = Next::Pick(&mut Sampler::greedy());
     let all = GenerateOptions { reveal: Reveal::Logits, ..options.clone() };
-    let fixed = generate(&mut Fixed::new(), &weights, input, &all, next, &mut NoHooks).expect("fixed");
+    let fixed = generate(&mut Fixed::new(), &weights, prompt, &all, next, &mut NoHooks).expect("fixed");
 
-    let [(client, ledger), (server, other)] = two_parties(spec, &weights, &frac_bits, ids, options);
+    let [(client, ledger), (server, other)] = two_parties(spec, &weights, &frac_bits, prompt, options);
     assert_eq!(client.tokens, fixed.tokens, "{context}: tokens");
     assert!(server.tokens.is_empty() && server.logits.is_none(), "{context}: the server learns nothing");
     match (&client.logits, &fixed.logits) {
@@ -123,7 +132,7 @@ pub(crate) fn agree(context: &str, files: &ModelFiles, ids: &[u32], options: &Ge
 
     let (shapes, _) = load_fixed_for(&options.policy, spec, None, &frac_bits);
     let mut plan = Planner::new(Options::default()).engine();
-    let input = Input::unknown(ids.len());
+    let input = Input::unknown(prompt.count);
     let options = GenerateOptions { padding: options.padding.map(|_| Padding { tokens: None }), ..options.clone() };
     generate(&mut plan, &shapes, input, &options, Next::Pick(&mut Sampler::greedy()), &mut Phases).expect("plan");
     let planned = plan.abb().ledger().untimed();

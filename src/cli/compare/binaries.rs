@@ -9,9 +9,9 @@ use report::{Cost, Phases};
 use serde::{Deserialize, Serialize};
 
 use super::{CompareArgs, differences};
+use crate::cli::Error;
 use crate::cli::machine::provenance;
 use crate::cli::progress::passes;
-use crate::cli::{Error, out};
 use crate::disk::{at, read, write_json};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
@@ -65,7 +65,7 @@ pub(super) fn run(programs: [&Path; 2], args: &CompareArgs) -> Result<(), Error>
     if let Some(path) = &args.json {
         write_json(path, &comparison)?;
     }
-    out::line(document(&comparison, args).render(args.format.format, out::width()))
+    args.format.show(document(&comparison, args))
 }
 
 fn side(program: &Path) -> Result<Side, Error> {

@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use report::provenance::Provenance;
-use report::table::{Cell, Document, Format, Table};
+use report::table::{Cell, Document, Table};
 use report::{Cost, ModelInfo, Report, Seconds, by_operation, phase_name};
 use serde_json::Value;
 use study::eval::{METRICS, StudyReport};
 
 use super::{differences, ratio};
+use crate::cli::Error;
+use crate::cli::options::FormatArgs;
 use crate::cli::record::{self, Record, RecordError};
-use crate::cli::{Error, out};
 
-pub(super) fn run(paths: [&Path; 2], operations: usize, format: Format) -> Result<(), Error> {
+pub(super) fn run(paths: [&Path; 2], operations: usize, format: &FormatArgs) -> Result<(), Error> {
     let names = names(paths);
     let [first, second] = paths;
     let document = match (record::open(first)?.0, record::open(second)?.0) {
@@ -23,7 +24,7 @@ pub(super) fn run(paths: [&Path; 2], operations: usize, format: Format) -> Resul
         (_, Record::Sweep(_)) => return Err(RecordError::SweepAlone(second.into()).into()),
         _ => return Err(RecordError::Incomparable(paths.map(Path::to_owned)).into()),
     };
-    out::line(document.render(format, out::width()))
+    format.show(document)
 }
 
 /// The files' names, or `first` and `second` if they are the same.

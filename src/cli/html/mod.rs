@@ -3,7 +3,7 @@
 use ::study::eval::{METRICS, StudyReport};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
 use report::table::Table;
-use report::{Report, bytes};
+use report::{Price, Report, bytes};
 
 use super::Error;
 #[cfg(feature = "plots")]
@@ -21,9 +21,9 @@ pub(super) fn of_session(name: &str, report: &Report, json: &serde_json::Value) 
     render(context! {
         body => "session.html", name, report, json, plots,
         clock => report.seconds().name(),
-        phases => cells(&report.phase_table()),
-        operations => cells(&report.operation_table(OPERATIONS)),
-        kinds => report.preparation_table().as_ref().map(cells),
+        phases => cells(&report.phase_table(&Price::default())),
+        operations => cells(&report.operation_table(OPERATIONS, &Price::default())),
+        kinds => report.preparation_table(&Price::default()).as_ref().map(cells),
     })
 }
 

@@ -157,6 +157,10 @@ impl Block {
     /// Takes over what the command wrote, and says by what it was `made`.
     pub(super) fn set(&mut self, output: &str, made: &str, seconds: f64) {
         self.text = std::iter::once(String::new()).chain(output.trim_end().lines().map(str::to_owned)).collect();
+        if self.arguments.iter().any(|word| word == "latex") {
+            self.text.insert(1, "```latex".to_owned());
+            self.text.push("```".to_owned());
+        }
         self.text.extend([String::new(), format!("{MADE}`waggle {}`, {made}.*", self.command)]);
         self.seconds = Some(seconds);
     }
@@ -208,8 +212,9 @@ fn allowed(kind: Kind, arguments: &[String]) -> bool {
         return false;
     }
     let known: &[&str] = match kind {
-        Kind::Planned => &["sweep"],
-        Kind::Measured => &["eval", "demo", "compare", "heads", "float"],
+        Kind::Planned if words.contains(&"--run") => return false,
+        Kind::Planned => &["sweep", "reproduce"],
+        Kind::Measured => &["eval", "demo", "compare", "heads", "float", "reproduce"],
     };
     words.first().is_some_and(|command| known.contains(command))
 }

@@ -43,7 +43,6 @@ pub struct Interval {
 /// The intervals of all metrics that were measured, by key; none of a single sequence. `policy` and `full` are the
 /// sums of a policy and of the full cache over the same sequences, one by one.
 pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, Interval> {
-    let n = policy.len();
     let (all, all_of_full) = (Totals::sum(policy), Totals::sum(full));
     let whole = all.metrics(&all_of_full);
     let without: Vec<Metrics> =
@@ -52,23 +51,30 @@ pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, 
         let scale = |m: &Metrics| (metric.of)(m).map(|value| if metric.geometric() { value.ln() } else { value });
         let centre = scale(&whole)?;
         let parts = without.iter().map(scale).collect::<Option<Vec<f64>>>()?;
-        let error = jackknife(centre, &parts)?;
-        let t = StudentsT::new(0.0, 1.0, (n - 1) as f64).ok()?;
-        let reach = error * t.inverse_cdf(0.5 + CONFIDENCE / 2.0);
-        let interval = if metric.geometric() {
-            let value = centre.exp();
-            Interval { low: value * (-reach).exp(), high: value * reach.exp(), standard_error: value * error }
-        } else {
-            let most = if metric.share { 1.0 } else { f64::INFINITY };
-            Interval {
-                low: (centre - reach).max(0.0),
-                high: (centre + reach).min(most).max(centre),
-                standard_error: error,
-            }
+        let range = match (metric.geometric(), metric.share) {
+            (true, _) => (f64::NEG_INFINITY, f64::INFINITY),
+            (_, share) => (0.0, if share { 1.0 } else { f64::INFINITY }),
         };
-        interval.low.is_finite().then_some((metric.key.to_owned(), interval))
+        let mut interval = Interval::of(centre, &parts, range)?;
+        if metric.geometric() {
+            let Interval { low, high, standard_error } = interval;
+            interval = Interval { low: low.exp(), high: high.exp(), standard_error: centre.exp() * standard_error };
+        }
+        Some((metric.key.to_owned(), interval))
     };
     METRICS.iter().filter_map(of).collect()
+}
+
+impl Interval {
+    /// The interval of a statistic within `range` that is `whole` of all parts, and `without[i]` of all but one; none
+    /// unless there are two parts.
+    pub(crate) fn of(whole: f64, without: &[f64], range: (f64, f64)) -> Option<Self> {
+        let standard_error = jackknife(whole, without)?;
+        let t = StudentsT::new(0.0, 1.0, (without.len() - 1) as f64).ok()?;
+        let reach = standard_error * t.inverse_cdf(0.5 + CONFIDENCE / 2.0);
+        let (low, high) = ((whole - reach).max(range.0), (whole + reach).min(range.1).max(whole));
+        low.is_finite().then_some(Interval { low, high, standard_error })
+    }
 }
 
 /// The standard error of a statistic that is `whole` of all parts, and `without[i]` of all but one; `None` unless

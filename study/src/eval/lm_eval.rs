@@ -1,5 +1,6 @@
 //! A study in the form of lm-evaluation-harness, for scripts that read its results.
 
+use report::ModelInfo;
 use serde_json::{Map, Value, json};
 
 use super::{Metric, Row, StudyReport, Task};
@@ -33,15 +34,20 @@ impl StudyReport {
             "n-shot": by_name(&|_| 0.into()),
             "n-samples": by_name(&|_| json!({ "original": self.sequences, "effective": self.sequences })),
             "higher_is_better": by_name(&higher),
-            "config": {
-                "model": "waggle",
-                "model_args": format!("pretrained={}", self.model.name),
-                "model_num_parameters": self.model.parameters,
-                "batch_size": 1,
-            },
+            "config": config_of(&self.model),
             "model_name": self.model.name,
         })
     }
+}
+
+/// What the harness calls the configuration of a run with `model`.
+pub(crate) fn config_of(model: &ModelInfo) -> Value {
+    json!({
+        "model": "waggle",
+        "model_args": format!("pretrained={}", model.name),
+        "model_num_parameters": model.parameters,
+        "batch_size": 1,
+    })
 }
 
 fn name(task: &Task, row: &Row) -> String {

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use engine::{Engine, Select};
 use model::{
-    GenerateOptions, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, NoHooks, Sampler, Step, generate_with,
+    GenerateOptions, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, NoHooks, Sampler, Step, generate,
+    generate_with,
 };
 use mpcache::{Budget, KvCache, Policy, PolicySpec};
 use ndarray::{Array2, Axis};
-use session::party::{Limits, ModelServer, Observer, Request, Silent, Terms, in_one_process};
+use session::party::{Limits, ModelServer, Observer, Prompt, Request, Silent, Terms, in_one_process};
 
 use super::interval::{Interval, intervals};
 use super::metrics::{Metrics, Totals, Trace};
@@ -66,6 +67,9 @@ pub trait Runner: Sync {
     /// Runs `sequence` under `policy`. `tick` is called after each of its [`passes`](Sequence::passes), and not while
     /// an answer that it [wants](Sequence::wanted) is generated.
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
+
+    /// The logits of an encoder's classes for the text `ids`, in which a second text may begin at `second`.
+    fn classify(&self, ids: &[u32], second: Option<usize>) -> Result<Vec<f32>, EvalError>;
 }
 
 /// Runs in this process on engines that see their values, with attention [`Observed`].
@@ -117,6 +121,13 @@ impl<E: Select> Runner for InClear<'_, E> {
         let generated = generated.transpose()?.map(|out| out.tokens);
         Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })
     }
+
+    fn classify(&self, ids: &[u32], second: Option<usize>) -> Result<Vec<f32>, EvalError> {
+        let input = Input { second, ..Input::known(ids) };
+        let options = GenerateOptions { tokens: 1, ..GenerateOptions::default() };
+        let next = Next::Pick(&mut Sampler::greedy());
+        Ok(class_logits(generate(&mut (self.engine)(), self.model, input, &options, next, &mut NoHooks)?))
+    }
 }
 
 /// Runs between two parties, two threads of this process over memory: the whole session, as over a network.
@@ -155,6 +166,12 @@ impl Runner for TwoParties<'_> {
         let generated = generated.transpose()?.map(|out| out.tokens);
         Ok(Trace { logits: scored_rows(sequence, &out), attention: None, generated })
     }
+
+    fn classify(&self, ids: &[u32], second: Option<usize>) -> Result<Vec<f32>, EvalError> {
+        let text = Prompt::from(ids).with_second(second);
+        let next = Next::Pick(&mut Sampler::greedy());
+        Ok(class_logits(self.session(&PolicySpec::default(), text, 1, false, next, &mut Silent)?))
+    }
 }
 
 impl TwoParties<'_> {
@@ -162,7 +179,7 @@ impl TwoParties<'_> {
     fn session(
         &self,
         policy: &PolicySpec,
-        prompt: &[u32],
+        prompt: impl Into<Prompt>,
         tokens: usize,
         stop_at_eos: bool,
         next: Next<'_>,
@@ -176,6 +193,11 @@ impl TwoParties<'_> {
         })?;
         Ok(out.generation)
     }
+}
+
+/// The only row of an encoder's logits.
+fn class_logits(out: Generation) -> Vec<f32> {
+    out.logits.map_or_else(Vec::new, |logits| logits.into_iter().collect())
 }
 
 /// Row i of a generation belongs to the input position `prompt - 1 + i`.
@@ -292,7 +314,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
 ///
 /// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another
 /// job on top of itself, and products would be cut finer than there are idle cores.
-pub(super) fn parallel<T: Send>(
+pub(crate) fn parallel<T: Send>(
     jobs: usize,
     at_once: usize,
     run: impl Fn(usize) -> Result<T, EvalError> + Sync,

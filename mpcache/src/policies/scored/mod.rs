@@ -4,7 +4,7 @@
 //! **`knorm`** (Devoto et al., arXiv 2406.11430): keys with small norms receive the most attention, so the choice
 //! needs no query. The square of a key's norm is computed once, by the first eviction after the token came in, and
 //! stays hidden beside the key. Rotary embeddings keep norms, so a token that is repeated has equal norms in the
-//! first layer of such a model.
+//! first layer of such a model. Unlike here, kvpress protects no latest tokens.
 //!
 //! **`kvzap`** (NVIDIA, arXiv 2601.07891): a linear function of the hidden state predicts the score of KVzip, the
 //! logarithm of the most attention that a token receives while its context is repeated. The authors drop what is
@@ -12,9 +12,11 @@
 //! number of tokens is kept. The matrix that gives query, key and value has a further column for each key/value head,
 //! the *scoring head*, so that scores come with the keys and cost no exchange. `waggle fit kvzap` finds the columns
 //! on a text in the clear, and the model's loader reads them. A function that is equal for all tokens of a head
-//! changes no choice, so there is no bias. Scores are compared within a head alone, so their unit is free, and the
-//! fit chooses it so that their size is below 2^[`HEAD_MAGNITUDE`] for every hidden state: a hidden state that a norm
-//! has made has a length, and Cauchy's inequality bounds the product. The loader refuses columns beyond that.
+//! changes no choice, so there is no bias. Columns read the state before the gain of its norm, and the authors'
+//! functions the state after it: a factor for each of their weights. Scores are compared within a head alone, so
+//! their unit is free, and the fit chooses it so that their size is below 2^[`HEAD_MAGNITUDE`] for every hidden
+//! state: a hidden state that a norm has made has a length, and Cauchy's inequality bounds the product. The loader
+//! refuses columns beyond that.
 //!
 //! **`keyformer`** (Adnan et al., arXiv 2403.09054): what a token received in a second softmax of noisy logits; see
 //! [`Noise`].

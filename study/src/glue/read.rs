@@ -1,0 +1,162 @@
+//! Files in the forms in which GLUE's tasks are published.
+
+use serde_json::Value;
+
+use super::GlueError;
+
+/// A line of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Example {
+    /// The text, or the first of two.
+    pub text: String,
+    /// The second of two texts.
+    pub pair: Option<String>,
+    /// The number of the right class among the model's, or the right score.
+    pub gold: f64,
+}
+
+/// Columns of texts in files of GLUE, where a column of the first kind beside its pair comes first.
+const TEXTS: [(&str, Option<&str>); 7] = [
+    ("sentence1", Some("sentence2")),
+    ("question1", Some("question2")),
+    ("premise", Some("hypothesis")),
+    ("#1 string", Some("#2 string")),
+    ("question", Some("sentence")),
+    ("sentence", None),
+    ("text", None),
+];
+
+/// Columns of right answers.
+const GOLD: [&str; 5] = ["gold_label", "label", "score", "quality", "is_duplicate"];
+
+/// The columns of CoLA, whose files have no head.
+const COLA: [&str; 4] = ["source", "label", "mark", "sentence"];
+
+/// The examples of `file` for a model with classes of these names, or with one output, which is a score.
+///
+/// The file has tab-separated columns with a head, as GLUE's archives have (CoLA's have none), or a JSON object a
+/// line, as the library `datasets` writes. A class is a name of the model's or its number there.
+///
+/// # Errors
+/// [`GlueError::Line`] for the first line that lacks something.
+pub fn read(file: &str, labels: &[String]) -> Result<Vec<Example>, GlueError> {
+    let file = file.trim_start_matches('\u{feff}');
+    let lines = (1..).zip(file.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let examples: Vec<Example> = if file.trim_start().starts_with('{') {
+        lines
+            .map(|(at, line)| json(line).and_then(|field| example(&field, labels)).map_err(in_line(at)))
+            .collect::<Result<_, _>>()?
+    } else {
+        let mut lines = lines.peekable();
+        let first: Vec<String> = lines.peek().map_or(Vec::new(), |(_, line)| cells(line)).into_iter().collect();
+        let lower: Vec<String> = first.iter().map(|name| name.trim().to_lowercase()).collect();
+        let columns: Vec<String> = if lower.iter().any(|name| GOLD.contains(&name.as_str())) {
+            lines.next();
+            lower
+        } else if first.len() == COLA.len() {
+            COLA.map(str::to_owned).to_vec()
+        } else {
+            return Err(GlueError::Line { line: 1, what: "no head that names a label or a score".into() });
+        };
+        let of = |line: &str| {
+            let cells = cells(line);
+            let field = |name: &str| cells.get(columns.iter().position(|column| column == name)?).cloned();
+            example(&field, labels)
+        };
+        lines.map(|(at, line)| of(line).map_err(in_line(at))).collect::<Result<_, _>>()?
+    };
+    if examples.is_empty() { Err(GlueError::Empty) } else { Ok(examples) }
+}
+
+fn in_line(line: usize) -> impl Fn(String) -> GlueError {
+    move |what| GlueError::Line { line, what }
+}
+
+fn cells(line: &str) -> Vec<String> {
+    line.split('\t').map(str::to_owned).collect()
+}
+
+/// The fields of a JSON object, as text.
+fn json(line: &str) -> Result<impl Fn(&str) -> Option<String>, String> {
+    let Value::Object(object) = serde_json::from_str(line).map_err(|e| e.to_string())? else {
+        return Err("no JSON object".into());
+    };
+    Ok(move |name: &str| {
+        object.get(name).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    })
+}
+
+fn example(field: &dyn Fn(&str) -> Option<String>, labels: &[String]) -> Result<Example, String> {
+    let texts = TEXTS.iter().find_map(|(first, second)| {
+        let text = field(first)?;
+        match second {
+            Some(second) => Some((text, Some(field(second)?))),
+            None => Some((text, None)),
+        }
+    });
+    let (text, pair) = texts.ok_or("no sentence, or no second one where one belongs")?;
+    let answer = GOLD.iter().find_map(|name| field(name)).ok_or("no label and no score")?;
+    let number: Option<f64> = answer.trim().parse().ok();
+    let gold = match labels {
+        [_] => number.filter(|score| score.is_finite()),
+        names => {
+            let named = names.iter().position(|name| name.eq_ignore_ascii_case(answer.trim()));
+            let class = |number: &f64| number.fract() == 0.0 && (0.0..names.len() as f64).contains(number);
+            named.map(|class| class as f64).or(number.filter(class))
+        }
+    };
+    let gold = gold.ok_or_else(|| match labels {
+        [_] => format!("`{answer}` is no score"),
+        names => format!("`{answer}` is none of the classes {} and no number of theirs", names.join(", ")),
+    })?;
+    Ok(Example { text, pair, gold })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(labels: &[&str]) -> Vec<String> {
+        labels.iter().map(|label| (*label).to_owned()).collect()
+    }
+
+    #[test]
+    fn every_tasks_file_is_read() {
+        let two = names(&["no", "yes"]);
+        let pair = |text: &str, second: &str, gold| Example { text: text.into(), pair: Some(second.into()), gold };
+        let one = |text: &str, gold| Example { text: text.into(), pair: None, gold };
+        let cases = [
+            ("sentence\tlabel\na b\t1\nc\tno\n", vec![one("a b", 1.0), one("c", 0.0)]),
+            ("gj04\t1\t\ta b.\nks08\t0\t*\tc\n", vec![one("a b.", 1.0), one("c", 0.0)]),
+            ("\u{feff}Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\ta\tb\n", vec![pair("a", "b", 1.0)]),
+            ("index\tquestion\tsentence\tlabel\n0\ta\tb\tyes\n", vec![pair("a", "b", 1.0)]),
+            ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\ta\tb\t0\n", vec![pair("a", "b", 0.0)]),
+            ("{\"premise\": \"a\", \"hypothesis\": \"b\", \"label\": 1}\n", vec![pair("a", "b", 1.0)]),
+        ];
+        for (file, want) in cases {
+            assert_eq!(read(file, &two).unwrap(), want, "{file}");
+        }
+        let scores = read("index\tsentence1\tsentence2\tscore\n0\ta\tb\t3.25\n", &names(&["score"])).unwrap();
+        assert_eq!(scores, [pair("a", "b", 3.25)]);
+    }
+
+    #[test]
+    fn a_line_that_lacks_something_is_named() {
+        let two = names(&["no", "yes"]);
+        let refused = |file: &str| read(file, &two).unwrap_err().to_string();
+        assert_eq!(refused("sentence\tlabel\na\t1\nb\n"), "line 3: no label and no score");
+        assert_eq!(
+            refused("sentence1\tsentence2\tlabel\na\n"),
+            "line 2: no sentence, or no second one where one belongs"
+        );
+        assert_eq!(
+            refused("sentence\tlabel\na\t2\n"),
+            "line 2: `2` is none of the classes no, yes and no number of theirs"
+        );
+        assert_eq!(refused("sentence\tlabel\n\n"), "no line of the file has an example");
+        assert_eq!(refused("words\nx\n"), "line 1: no head that names a label or a score");
+        assert!(refused("{\"sentence\": 1\n").starts_with("line 1: "));
+        let scores = read("sentence\tscore\na\tnan\n", &two[..1]).unwrap_err().to_string();
+        assert_eq!(scores, "line 2: `nan` is no score");
+    }
+}
