@@ -3,7 +3,7 @@
 
     python3 -m venv venv && SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
         venv/bin/pip install crypten==0.4.1 torch==2.5.1 torchvision==0.20.1
-    venv/bin/python bench/peers/crypten/layer.py --layer encoder --link lan --out bench/results/peers-crypten-encoder-lan
+    venv/bin/python bench/peers/crypten/layer.py --layer encoder --link lan --out bench/results/reports/peers-crypten-encoder-lan
 
 Two parties and the trusted third one are processes on this machine. The bytes between the two pass the relay of
 `beside.py`; the third one's way to party 0 is not slowed. The answer is compared with the layer in the clear.
@@ -29,6 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spu"))
 from beside import LAYERS, LINKS, SEED, SHAPE, TOLERANCE, machine  # noqa: E402
 from link import Link, relay  # noqa: E402
 from operands import operands  # noqa: E402
+
+# Two that compute, and the third that both trust.
+PARTIES = 3
 
 # An IPv4 address of this machine as the library Gloo stores it: family, port, 127.0.0.1.
 ADDRESS = re.compile(rb"(?<=\x02\x00)(..)(?=\x7f\x00\x00\x01)", re.DOTALL)
@@ -160,10 +163,9 @@ def answer(child, link, rank):
 
 def party(rank, args, folder, parents):
     """A party of two, or the trusted third one (rank 2). Writes its runs into a file."""
-    parties = 2 if args.provider == "TFP" else 3
     # Its name keeps the Python object alive, which the group alone does not.
-    meeting = Meeting(folder, parties, rank, parents[rank])
-    distributed.register_rendezvous_handler("meeting", lambda *_, **__: iter([(meeting, rank, parties)]))
+    meeting = Meeting(folder, PARTIES, rank, parents[rank])
+    distributed.register_rendezvous_handler("meeting", lambda *_, **__: iter([(meeting, rank, PARTIES)]))
     os.environ.update(
         WORLD_SIZE="2", RANK=str(rank), DISTRIBUTED_BACKEND="gloo", RENDEZVOUS="meeting://", GLOO_SOCKET_IFNAME="lo"
     )
@@ -172,7 +174,7 @@ def party(rank, args, folder, parents):
     import crypten.communicator
     from crypten.config import cfg
 
-    cfg.mpc.provider = args.provider
+    cfg.mpc.provider = "TTP"
     cfg.communicator.verbose = True
     if rank == 2:
         crypten.mpc.provider.TTPServer()
@@ -226,7 +228,7 @@ def table(record):
         f"link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
         f"{machine_['cores']} cores, {machine_['date']}.\n\n"
         "| side | s (median) | least to most | MB | rounds | MB of the third party |\n|---|---|---|---|---|---|\n"
-        f"| CrypTen 0.4.1, {chosen['provider']} | {median('seconds'):.3f} | {min(seconds):.3f} to {max(seconds):.3f} "
+        f"| CrypTen 0.4.1, trusted third party | {median('seconds'):.3f} | {min(seconds):.3f} to {max(seconds):.3f} "
         f"| {median('bytes') / 1e6:.2f} | {round(median('rounds'))} | {median('third_bytes') / 1e6:.2f} |\n"
     )
 
@@ -236,19 +238,17 @@ def main():
     parser.add_argument("--link", choices=LINKS, default="lan")
     parser.add_argument("--layer", choices=LAYERS, default="decode", help="GPT-2's at a step or a prompt, or BERT's")
     parser.add_argument("--tokens", type=int, default=128, help="tokens in the cache, of the prompt, or of the text")
-    parser.add_argument("--provider", choices=("TTP", "TFP"), default="TTP", help="a third party, or party 0 itself")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs after one that warms up")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
     args = parser.parse_args()
     link = Link(*LINKS[args.link])
-    parties = 2 if args.provider == "TFP" else 3
-    parents, children = zip(*(processes.Pipe() for _ in range(parties)), strict=True)
+    parents, children = zip(*(processes.Pipe() for _ in range(PARTIES)), strict=True)
     for rank, child in enumerate(children):
         threading.Thread(target=answer, args=(child, link, rank), daemon=True).start()
     with tempfile.TemporaryDirectory() as folder:
-        processes.spawn(party, (args, folder, parents), nprocs=parties)
+        processes.spawn(party, (args, folder, parents), nprocs=PARTIES)
         sides = [json.loads(Path(folder, f"runs{rank}").read_text()) for rank in range(2)]
-    options = {name: getattr(args, name) for name in ("layer", "tokens", "link", "provider", "repeat")}
+    options = {name: getattr(args, name) for name in ("layer", "tokens", "link", "repeat")}
     record = {
         "version": 1, "machine": machine(), "options": {**options, "shape": SHAPE, "seed": SEED},
         "runs": [joined(*pair) for pair in zip(*sides, strict=True)][1:],

@@ -3,8 +3,8 @@
 
     python3 -m venv venv && venv/bin/pip install spu==0.9.5
     cargo build --release
-    venv/bin/python bench/peers/spu/beside.py --link lan --repeat 5 --out bench/results/peers-lan
-    venv/bin/python bench/peers/spu/beside.py --layer encoder --link lan --out bench/results/peers-encoder-lan
+    venv/bin/python bench/peers/spu/beside.py --link lan --repeat 5 --out bench/results/reports/peers-lan
+    venv/bin/python bench/peers/spu/beside.py --layer encoder --link lan --out bench/results/reports/peers-encoder-lan
 
 Both sides are two processes on this machine; their bytes pass one relay (`link.py`) that imitates the network and
 counts. Neither side encrypts the connection. Each side's answer is compared with the layer in the clear.
