@@ -147,7 +147,7 @@ pub(crate) fn evaluation(
     Ok(study)
 }
 
-/// The study of an encoder: asks the one called `name`, whose files are `files`, for the classes or scores of `examples` on `engine` and
+/// The study of the encoder called `name`, whose files are `files`: the classes or scores of `examples` on `engine` and
 /// in f32. `tick` is called after each of the first.
 #[cfg(feature = "cli")]
 pub(crate) fn glue(
