@@ -69,6 +69,8 @@ options! {
         pool: PathBuf as impl Into<PathBuf> = PathBuf::new(),
         /// Tokens of the prompt, at most.
         prompt: usize = 0,
+        /// Texts that an encoder reads side by side.
+        texts: usize = 1,
         /// Tokens to generate, at most.
         tokens: usize = 32,
         /// Make this part alone.
@@ -144,10 +146,11 @@ impl Client {
             paths => session.having_only(own_pools(paths)?),
         };
         let bound = Lengths { prompt: fill.prompt, tokens: fill.tokens };
-        let outcome = session.fill_part(bound, fill.part, &path, listener)?;
+        let outcome = session.for_texts(fill.texts).fill_part(bound, fill.part, &path, listener)?;
         let part = Some(fill.part.to_string()).filter(|_| !fill.part.is_whole());
         let chosen =
             [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
+        let chosen = chosen.into_iter().chain((fill.texts != 1).then_some(("texts", fill.texts.into())));
         let mut report = report(&model, None, fill.prompt, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         Ok(Prepared { report, filled: outcome.filled })

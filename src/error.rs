@@ -238,6 +238,26 @@ pub enum PromptError {
         /// The fault.
         what: String,
     },
+    /// A line of a file of inputs that is none.
+    #[error("{}: line {line}: {what}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from one.
+        line: usize,
+        /// The fault.
+        what: String,
+    },
+    /// An option of a single session, for more inputs than one session takes.
+    #[error("{option} is for one session, and these {lines} lines take {sessions}: raise --batch")]
+    Batches {
+        /// The option.
+        option: &'static str,
+        /// Sessions.
+        sessions: usize,
+        /// Inputs.
+        lines: usize,
+    },
 }
 
 /// An error that stops a conversation, or a turn of it.

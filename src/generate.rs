@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use model::{
-    DEFAULT_RATE, Drafts, Guess, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup, Reveal, Sampler,
-    SmallModel, Step, bucket, check, check_input,
+    DEFAULT_RATE, Drafts, Generation, Guess, Input, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup,
+    Reveal, Sampler, SmallModel, Step, bucket, check, check_input,
 };
 use mpcache::PolicySpec;
 use protocols::Made;
@@ -350,7 +350,7 @@ impl Observer for Heard<'_> {
         self.count += 1;
         let label = self.labels.as_ref().and_then(|labels| labels.get(token as usize)).cloned();
         let text = match &mut self.stream {
-            _ if label.is_some() => label.unwrap_or_default(),
+            _ if label.is_some() => if self.count > 1 { "\n" } else { "" }.to_owned() + &label.unwrap_or_default(),
             // The tokenizer has taken these ids before; what it cannot show is left out.
             Some(stream) => stream.push(token).unwrap_or_default(),
             None if self.count == 1 => token.to_string(),
@@ -393,7 +393,7 @@ impl Generate {
 pub(crate) struct Ready<'a> {
     options: &'a Generate,
     terms: &'a party::Terms,
-    /// The prompt without padding.
+    /// The prompt without padding; of several texts as the server sees it.
     plain: party::Prompt,
     whole: party::Prompt,
     sampler: Sampler,
@@ -404,22 +404,22 @@ pub(crate) struct Ready<'a> {
 impl<'a> Asked<'a> {
     pub(crate) fn prompt(self, spec: &ModelSpec, reader: &Reader) -> Result<Ready<'a>, Error> {
         let Asked { options, terms, words, sampler, drafts } = self;
-        let plain = words.prompt(spec, reader)?;
-        let ids = plain.ids();
-        let whole = match &options.pad_prompt {
-            None => plain.clone(),
+        let texts = words.prompts(spec, reader)?;
+        let longest = texts.iter().map(|text| text.input().count).max().unwrap_or(0);
+        let length = match &options.pad_prompt {
             Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
-            Some(pads) => {
-                // The last token goes through no model.
-                let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
-                let length = pads.of(ids.len(), room)?;
-                let padded = match spec.is_encoder() {
-                    true => party::Prompt::padded_behind(ids, length)?,
-                    false => party::Prompt::padded(ids, length)?,
-                };
-                padded.with_second(plain.input().second)
-            }
+            // The last token goes through no model.
+            Some(pads) => Some(pads.of(longest, (spec.max_positions() + 1).saturating_sub(options.tokens))?),
+            None => texts.iter().any(|text| text.input().count < longest).then_some(longest),
         };
+        let padded = |text: &party::Prompt| match length {
+            None => Ok(text.clone()),
+            Some(length) if spec.is_encoder() => text.clone().padded_behind(length),
+            Some(length) => party::Prompt::padded(text.ids(), length),
+        };
+        let whole = texts.iter().map(padded).collect::<Result<Vec<_>, _>>()?;
+        let whole = party::Prompt::side_by_side(&whole)?;
+        let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
         Ok(Ready { options, terms, plain, whole, sampler, drafts, guess })
     }
@@ -439,8 +439,8 @@ impl Ready<'_> {
     /// Refuses what cannot work with the model `spec`, before a server is bothered.
     pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
         let Generate { stop_at_eos, pad_answer, .. } = *self.options;
-        let padded = self.whole.padding().is_some();
-        let request = Request { lengths: self.lengths(), stop_at_eos, pad_answer, padded, draft: self.drafts };
+        let (padded, texts) = (self.whole.padding().is_some(), self.whole.input().texts);
+        let request = Request { lengths: self.lengths(), stop_at_eos, pad_answer, padded, texts, draft: self.drafts };
         request.validate(spec, self.terms, &Limits::NONE)?;
         Ok(check_input(spec, self.whole.input())?)
     }
@@ -478,7 +478,8 @@ impl Ready<'_> {
         chosen: impl IntoIterator<Item = Chosen>,
     ) -> Result<Generated, Error> {
         let Ready { options, plain, whole, .. } = self;
-        let padded = whole.padding().map(|_| whole.ids().len());
+        let Input { count, texts, .. } = whole.input();
+        let padded = whole.padding().map(|_| count);
         let own = [
             ("tokens", options.tokens.into()),
             ("padded_prompt", padded.into()),
@@ -487,9 +488,10 @@ impl Ready<'_> {
         let chosen = options.sampling.chosen().into_iter().chain(own).chain(chosen);
         let chosen = chosen.chain(options.draft.iter().flat_map(Draft::chosen));
         let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
+        let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
         let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
-        Ok(Generated { report, outcome, prompt: plain })
+        Ok(Generated { report, outcome, prompt: plain, labels: model.spec.labels() })
     }
 }
 
@@ -500,6 +502,26 @@ pub struct Generated {
     pub report: Report,
     pub(crate) outcome: Outcome,
     prompt: party::Prompt,
+    /// Names of an encoder's classes.
+    labels: Option<Vec<String>>,
+}
+
+/// What an encoder says of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The class that it finds.
+    pub class: Option<String>,
+    /// The logits of all classes, or the score of a model with one; empty if the client learned the class alone.
+    pub logits: Vec<f32>,
+}
+
+impl Answer {
+    /// The probability of the class that was found, where there are several and their logits are known.
+    pub fn probability(&self) -> Option<f32> {
+        let most = self.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = self.logits.iter().map(|logit| (logit - most).exp()).sum();
+        (self.logits.len() > 1).then(|| 1.0 / sum)
+    }
 }
 
 impl Generated {
@@ -513,6 +535,17 @@ impl Generated {
         self.outcome.generation.count
     }
 
+    /// What an encoder says of each text.
+    pub fn answers(&self) -> Vec<Answer> {
+        let Generation { tokens, logits, .. } = &self.outcome.generation;
+        let names = self.labels.as_deref().unwrap_or_default();
+        let answer = |(at, token): (usize, &u32)| {
+            let logits = logits.as_ref().map_or_else(Vec::new, |logits| logits.row(at).to_vec());
+            Answer { class: names.get(*token as usize).cloned(), logits }
+        };
+        tokens.iter().enumerate().map(answer).collect()
+    }
+
     /// Holds the tokens against `model` in the clear, a directory or a bundled name: under the policy of the session,
     /// which shows what the protocol changed, and with the full cache, which shows what pruning changed.
     ///
@@ -520,15 +553,20 @@ impl Generated {
     /// If the model cannot be read or has another shape.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         let files = open_model(model)?;
-        let Generated { report, outcome, prompt } = self;
+        let Generated { report, outcome, prompt, .. } = self;
         let input = prompt.input();
         let terms = &outcome.terms;
         let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let tokens =
             report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
         let under = |policy: PolicySpec| {
-            let options =
-                model::GenerateOptions { tokens, reveal: terms.reveal, policy, ..model::GenerateOptions::default() };
+            let options = model::GenerateOptions {
+                tokens,
+                reveal: terms.reveal,
+                policy,
+                padding: prompt.known_padding(),
+                ..model::GenerateOptions::default()
+            };
             check(&clear, input, &options, &outcome.generation)
         };
         report.check = Some(under(terms.policy.clone())?);

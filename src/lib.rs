@@ -71,7 +71,7 @@ pub use client::{Client, Fill, Prepared};
 pub use error::{
     ChatError, Error, Full, NameError, OptionsError, PromptError, Refusal, ServeError, TrustError, describe,
 };
-pub use generate::{Draft, Generate, Generated, Guesser, Listener, Pads, Sampling, Text, TokenizerOf};
+pub use generate::{Answer, Draft, Generate, Generated, Guesser, Listener, Pads, Sampling, Text, TokenizerOf};
 pub use keys::{KeyFile, Proof, identity};
 pub use local::{Local, LocalOptions};
 pub use models::Prompt;

@@ -118,6 +118,8 @@ pub enum Prompt {
     Pair(String, String),
     /// The image in a PNG or a JPEG, for a model that reads images.
     Image(PathBuf),
+    /// Several of these, which an encoder reads side by side, in one pass.
+    Several(Vec<Prompt>),
     /// The text of a file, or with the ending `.json` a list of texts; some are bundled.
     File(PathBuf),
 }
@@ -148,6 +150,7 @@ impl Prompt {
             Prompt::Ids(ids) => Words::Ids(ids),
             Prompt::Pair(first, second) => Words::Pair(first, second),
             Prompt::Image(path) => Words::Image(read_image(&path)?),
+            Prompt::Several(all) => Words::Several(all.into_iter().map(Prompt::read).collect::<Result<_, _>>()?),
             Prompt::File(path) => Words::Texts(texts(&path)?),
         })
     }
@@ -159,6 +162,7 @@ pub(crate) enum Words {
     Pair(String, String),
     Ids(Vec<u32>),
     Image(RgbImage),
+    Several(Vec<Words>),
 }
 
 impl Words {
@@ -169,6 +173,15 @@ impl Words {
             Words::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
             Words::Pair(..) => Err(PromptError::Pair.into()),
             Words::Image(_) => Err(model::Error::NoImages.into()),
+            Words::Several(all) => Err(model::Error::Texts { texts: all.len() }.into()),
+        }
+    }
+
+    /// The prompts that a model of the shape `spec` reads side by side.
+    pub(crate) fn prompts(self, spec: &ModelSpec, reader: &Reader) -> Result<Vec<party::Prompt>, Error> {
+        match self {
+            Words::Several(all) => all.into_iter().map(|one| one.prompt(spec, reader)).collect(),
+            one => Ok(vec![one.prompt(spec, reader)?]),
         }
     }
 
@@ -228,14 +241,17 @@ pub(crate) fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
     String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8(path.into()).into())
 }
 
-/// The text of `tokens`: words if there is a tokenizer, and the names of an encoder's classes.
+/// The text of `tokens`: words if there is a tokenizer, and the names of an encoder's classes, a line each.
 pub(crate) fn text_of(
     spec: &ModelSpec,
     tokenizer: Option<&Tokenizer>,
     tokens: &[u32],
 ) -> Result<Option<String>, TokenizerError> {
     match spec.labels() {
-        Some(labels) => Ok(Some(tokens.iter().filter_map(|token| labels.get(*token as usize)).cloned().collect())),
+        Some(labels) => {
+            let names: Vec<&str> = tokens.iter().filter_map(|token| Some(&**labels.get(*token as usize)?)).collect();
+            Ok(Some(names.join("\n")))
+        }
         None => tokenizer.map(|tokenizer| tokenizer.decode(tokens)).transpose(),
     }
 }

@@ -22,8 +22,10 @@ options! {
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
         /// Tokens of the prompt.
         prompt: usize = 32,
-        /// Tokens to generate.
-        tokens: usize = 32,
+        /// Texts of that length that an encoder reads side by side.
+        texts: usize = 1,
+        /// Tokens to generate; unless told otherwise 32, or an encoder's only one.
+        tokens: Option<usize> as impl Into<Option<usize>> = None,
         /// Plan one decoding step after so many tokens instead, and its preparation, without the pass over the
         /// prompt.
         cached: Option<usize> as impl Into<Option<usize>> = None,
@@ -44,6 +46,9 @@ options! {
         machines: Option<Machines> as impl Into<Option<Machines>> = None,
     }
 }
+
+/// Tokens of a plan that is told no number.
+const DEFAULT_TOKENS: usize = 32;
 
 /// The network of a plan that is told none.
 pub(crate) const LAN: Network = Network::Imitated(LinkShape::PRESETS[0].1);
@@ -102,9 +107,11 @@ impl Plan {
         let Plan { stop_at_eos, pad_answer, .. } = *self;
         let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
         // The step after a prompt makes the second token.
-        let (prompt, tokens) = self.cached.map_or((self.prompt, self.tokens), |cached| (cached, 2));
+        let tokens = self.tokens.unwrap_or(if model.spec.is_encoder() { 1 } else { DEFAULT_TOKENS });
+        let (prompt, tokens) = self.cached.map_or((self.prompt, tokens), |cached| (cached, 2));
         let lengths = Lengths { prompt, tokens };
-        let request = Request { lengths, stop_at_eos, pad_answer, padded: self.pad_prompt, draft: drafts };
+        let request =
+            Request { lengths, stop_at_eos, pad_answer, padded: self.pad_prompt, texts: self.texts, draft: drafts };
         let link = self.network.shape();
         let setting = self.machines.as_ref().map(|machines| machines.setting(link));
         let plan = SessionPlan::new(model, terms).request(request).timed(setting);
@@ -137,7 +144,8 @@ impl Plan {
             ("stop_at_eos", self.stop_at_eos.into()),
             ("pad_prompt", self.pad_prompt.into()),
         ];
-        let chosen = chosen.into_iter().chain(self.cached.map(|cached| ("cached", cached.into())));
+        let chosen = chosen.into_iter().chain((self.texts != 1).then_some(("texts", self.texts.into())));
+        let chosen = chosen.chain(self.cached.map(|cached| ("cached", cached.into())));
         let chosen = chosen.chain(self.draft.iter().flat_map(Draft::chosen));
         chosen.chain(self.pad_answer.then_some(("pad_answer", true.into())))
     }

@@ -186,11 +186,12 @@ pub trait Engine: 'static {
     /// Range: |x| < 2^10, and caps from 1 to 128.
     fn soft_cap(&mut self, x: &Self::Tensor, cap: f32) -> Result<Self::Tensor, Error>;
 
-    /// Scores (..., columns) with those of the `hidden` columns lowered by [`HIDE`], so that softmax gives them 0
-    /// wherever another is visible. Which columns are hidden the client alone knows and passes as `Some`. Free.
+    /// Scores (batch, rows, columns) with those of the `hidden` columns (batch, columns) lowered by [`HIDE`], so that
+    /// softmax gives them 0 wherever another is visible. Which columns are hidden the client alone knows and passes as
+    /// `Some`. Free.
     ///
     /// Range: |x| < [`MAX_HIDDEN_SCORE`], which leaves room for the lowered ones.
-    fn hide(&mut self, x: &Self::Tensor, hidden: Option<&[bool]>) -> Result<Self::Tensor, Error>;
+    fn hide(&mut self, x: &Self::Tensor, hidden: Option<&Array2<bool>>) -> Result<Self::Tensor, Error>;
 
     /// GELU, entrywise.
     fn gelu(&mut self, x: &Self::Tensor, form: Gelu) -> Result<Self::Tensor, Error>;

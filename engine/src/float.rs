@@ -235,18 +235,16 @@ impl Engine for Float {
         Ok(out.into_dyn())
     }
 
-    fn hide(&mut self, x: &T, hidden: Option<&[bool]>) -> Result<T, Error> {
-        let columns = x.shape().last().copied().unwrap_or(0);
-        let hidden = hidden.filter(|hidden| hidden.len() == columns).ok_or_else(|| Error::Shape {
+    fn hide(&mut self, x: &T, hidden: Option<&Array2<bool>>) -> Result<T, Error> {
+        let shape = x.shape();
+        let expected = vec![shape[0], shape[2]];
+        let hidden = hidden.filter(|hidden| hidden.shape() == expected).ok_or_else(|| Error::Shape {
             tensor: "hidden columns".into(),
-            expected: vec![columns],
-            got: hidden.iter().map(|hidden| hidden.len()).collect(),
+            expected,
+            got: hidden.map_or_else(Vec::new, |hidden| hidden.shape().to_vec()),
         })?;
-        let mut out = x.clone();
-        for (score, _) in out.iter_mut().zip(hidden.iter().cycle()).filter(|(_, hidden)| **hidden) {
-            *score -= HIDE;
-        }
-        Ok(out)
+        let lowered = |at: IxDyn| if hidden[[at[0], at[2]]] { x[&at] - HIDE } else { x[&at] };
+        Ok(ArrayD::from_shape_fn(shape, lowered))
     }
 
     fn reveal(&mut self, x: &T) -> Result<Option<ArrayD<f32>>, Error> {

@@ -33,7 +33,8 @@ pub fn check(
     options: &GenerateOptions,
     generation: &Generation,
 ) -> Result<Check, Error> {
-    let options = GenerateOptions { reveal: Reveal::Logits, tokens: generation.tokens.len(), ..options.clone() };
+    let tokens = generation.tokens.len() / prompt.texts;
+    let options = GenerateOptions { reveal: Reveal::Logits, tokens, ..options.clone() };
     let forced = Next::Forced(&generation.tokens);
     let mut engine = Float::default();
     let truth = generate(&mut engine, model, prompt, &options, forced, &mut NoHooks)?;

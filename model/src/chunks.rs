@@ -72,7 +72,8 @@ pub(crate) fn read<E: Engine>(
     let mut parts = Vec::new();
     for (index, chunk) in chunks(input.count, size, evict).enumerate() {
         let wanted = if rows == Rows::Last && chunk.end < input.count { Rows::None } else { rows };
-        let ids = input.ids.map(|ids| &ids[chunk.clone()]);
+        // Several texts come in one chunk.
+        let ids = input.ids.map(|ids| &ids[chunk.start..chunk.end * input.texts]);
         let part = Input { ids, count: chunk.len(), ..input };
         let done = &mut |done| progress(index * layers + done, all);
         parts.extend(model.forward(engine, part, cache, wanted, done)?);

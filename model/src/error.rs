@@ -149,6 +149,12 @@ pub enum Error {
         /// Words of the server's model.
         expected: usize,
     },
+    /// Several texts in one pass, for a model that does not read them side by side.
+    #[error("{texts} texts in one pass are for encoders, and this model reads one text at a time")]
+    Texts {
+        /// Their number.
+        texts: usize,
+    },
     /// A prompt without a word.
     #[error("{tokens} of the {prompt} tokens of the prompt are padding")]
     AllPadding {

@@ -46,8 +46,8 @@ pub struct GenerateOptions {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same,
     /// the messages are not.
     pub prefill_chunk: Option<NonZeroUsize>,
-    /// The first tokens of the prompt are padding, or of an encoder's text the last; the client alone passes their
-    /// number. Only with the policy `full`.
+    /// The first tokens of the prompt are padding, or of an encoder's texts the last; the client alone passes their
+    /// numbers. Only with the policy `full`.
     pub padding: Option<Padding>,
     /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
     pub draft: Option<Drafts>,
@@ -130,9 +130,9 @@ impl<E: Engine> Hooks<E> for NoHooks {}
 /// The result of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
-    /// Number of tokens generated; public. With `pad_answer` the client has fewer.
+    /// Number of tokens generated of each text; public. With `pad_answer` the client has fewer.
     pub count: usize,
-    /// Their ids; empty on the server and in a plan.
+    /// Their ids, text by text; empty on the server and in a plan.
     pub tokens: Vec<u32>,
     /// Logits (positions, vocabulary) of the positions whose successor was generated, on the party that learns
     /// them; with `all_positions` of every position that went through the model, prompt first. Guesses that were
@@ -156,7 +156,8 @@ pub fn generate<E: Select>(
     hooks: &mut dyn Hooks<E>,
 ) -> Result<Generation, Error> {
     model.spec().check_policy(&options.policy)?;
-    generate_with(engine, model, &mut model.cache(&options.policy), prompt, options, next, hooks)
+    let mut cache = model.cache_of(prompt.texts.max(1), &options.policy);
+    generate_with(engine, model, &mut cache, prompt, options, next, hooks)
 }
 
 /// [`generate`] on a `cache` of the caller's, whose policy stands in for `options.policy`. A cache that holds tokens
@@ -203,7 +204,8 @@ pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bo
 
 /// Refuses what an encoder cannot do.
 pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), Error> {
-    let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, padding, draft, .. } = *options;
+    let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, ref padding, draft, .. } =
+        *options;
     let asked = [
         (tokens > 1, "more than one token"),
         (stop_at_eos, "an end that the text finds"),
@@ -216,6 +218,16 @@ pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), 
     match asked.into_iter().find(|(asked, _)| *asked && spec.is_encoder()) {
         Some((_, what)) => Err(Error::Encoder { what }),
         None => Ok(()),
+    }
+}
+
+/// Refuses no text, and several texts for a model that does not read them side by side.
+pub fn check_texts(spec: &ModelSpec, texts: usize) -> Result<(), Error> {
+    match texts {
+        0 => Err(Error::Nothing),
+        1 => Ok(()),
+        _ if spec.is_encoder() => Ok(()),
+        texts => Err(Error::Texts { texts }),
     }
 }
 
@@ -232,7 +244,7 @@ pub fn check_image(spec: &ModelSpec, prompt: usize) -> Result<(), Error> {
 pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
     match (spec.image(), prompt.patches) {
         (None, Some(_)) => Err(Error::NoImages),
-        (Some(_), _) if prompt.ids.is_some() || prompt.second.is_some() => Err(Error::NoTexts),
+        (Some(_), _) if prompt.ids.is_some() || prompt.seconds.iter().any(Option::is_some) => Err(Error::NoTexts),
         (Some(_), Some(patches)) => match patches.iter().find(|x| x.is_nan() || x.abs() > MAX_IMAGE_VALUE) {
             Some(&value) => Err(Error::ImageValue { value }),
             None => check_image(spec, prompt.count),
@@ -253,12 +265,14 @@ fn check<E: Engine>(
     let before = cache.tokens();
     check_encoder(spec, options)?;
     check_input(spec, prompt)?;
-    match prompt.second {
-        Some(_) if !spec.is_encoder() => return Err(Error::Second { at: None, tokens: prompt.count }),
-        Some(at) if at == 0 || at >= prompt.count => {
+    check_texts(spec, prompt.texts)?;
+    for at in prompt.seconds.iter().copied().flatten() {
+        if !spec.is_encoder() {
+            return Err(Error::Second { at: None, tokens: prompt.count });
+        }
+        if at == 0 || at >= prompt.count {
             return Err(Error::Second { at: Some(at), tokens: prompt.count });
         }
-        _ => {}
     }
     if before > 0 && spec.is_encoder() {
         return Err(Error::Encoder { what: "a text after another" });
@@ -267,8 +281,8 @@ fn check<E: Engine>(
     check_lengths(lengths, positions.saturating_sub(before))?;
     // Padding of an answer comes last in a generation, and before other words in the next turn.
     check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
-    let hidden = options.padding.and_then(|padding| padding.tokens);
-    if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
+    let hidden = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
+    if let Some(&tokens) = hidden.into_iter().flatten().find(|tokens| **tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });
     }
     Ok(())

@@ -49,7 +49,7 @@ pub use files::{
 };
 pub use generate::{
     GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_image,
-    check_input, check_lengths, check_padding, generate, generate_with,
+    check_input, check_lengths, check_padding, check_texts, generate, generate_with,
 };
 pub use image::{CHANNELS, ImageShape, MAX_IMAGE_VALUE};
 pub use learned::most as largest_score;

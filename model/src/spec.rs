@@ -180,7 +180,7 @@ impl ModelSpec {
     pub fn attention(&self) -> Layers {
         let Style { heads, max_positions, windows, score_cap, encoder, .. } = self.style();
         let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
-        Layers { heads, windows, soft_cap: score_cap, causal: encoder.is_none() }
+        Layers { heads, windows, soft_cap: score_cap, causal: encoder.is_none(), texts: 1 }
     }
 
     /// Names and shapes of the tensors that a checkpoint must hold.

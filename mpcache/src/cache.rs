@@ -19,6 +19,9 @@ pub struct KvCache<E: Engine> {
     rolls_back: bool,
     /// Positions of the whole text, if they were stated.
     text: Option<usize>,
+    /// Texts that are read side by side.
+    texts: usize,
+    padding: Option<Padding>,
 }
 
 /// The reader of a layer.
@@ -44,7 +47,7 @@ impl<E: Select> KvCache<E> {
     /// If no layer is left for a policy that prunes ([`Layers::take`]).
     pub fn of(layers: &Layers, spec: &PolicySpec) -> Self {
         assert!(layers.take(spec), "every layer has a window, and cache policy `{spec}` prunes none");
-        let policy = spec.build(layers.pruned().max(1), layers.heads);
+        let policy = spec.build(layers.pruned().max(1), layers.all_heads());
         KvCache { can_roll_back: spec.can_roll_back(), ..Self::of_policy(layers, policy) }
     }
 }
@@ -65,12 +68,13 @@ impl<E: Engine> KvCache<E> {
             None => Attention::Policy(pruned.next().unwrap_or_default()),
         });
         let attention: Vec<Attention> = attention.collect();
+        let heads = layers.all_heads();
         let store = |layer: usize| {
             let parts = match attention[layer] {
-                Attention::Policy(index) => policy.parts(index, layers.heads),
-                Attention::Window(_) | Attention::Whole => vec![(0..layers.heads.kv_heads).collect()],
+                Attention::Policy(index) => policy.parts(index, heads),
+                Attention::Window(_) | Attention::Whole => vec![(0..heads.kv_heads).collect()],
             };
-            Store::divided(layer, layers.heads, parts, layers.soft_cap)
+            Store::divided(layer, heads, parts, layers.soft_cap, layers.texts)
         };
         KvCache {
             stores: (0..layers.windows.len()).map(store).collect(),
@@ -79,6 +83,8 @@ impl<E: Engine> KvCache<E> {
             can_roll_back: false,
             rolls_back: false,
             text: None,
+            texts: layers.texts,
+            padding: None,
         }
     }
 
@@ -86,7 +92,8 @@ impl<E: Engine> KvCache<E> {
     /// made for it ([`Policy::fork`]).
     pub fn fork(&self) -> Option<Self> {
         let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
-        Some(KvCache { stores, attention: self.attention.clone(), policy: self.policy.fork()?, ..*self })
+        let (attention, padding) = (self.attention.clone(), self.padding.clone());
+        Some(KvCache { stores, attention, policy: self.policy.fork()?, padding, ..*self })
     }
 
     /// Says that the first of the `prompt` tokens of the prompt are padding, or where every token attends to all, the
@@ -94,26 +101,35 @@ impl<E: Engine> KvCache<E> {
     /// tokens that stand for nothing.
     pub fn pad(&mut self, padding: Padding, prompt: usize) {
         for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
-            let place = padding.tokens.map(|tokens| match attention {
+            let place = |tokens: &usize| match attention {
                 Attention::Whole => prompt - tokens..prompt,
-                Attention::Policy(_) | Attention::Window(_) => 0..tokens,
-            });
-            store.pad(padding, place);
+                Attention::Policy(_) | Attention::Window(_) => 0..*tokens,
+            };
+            store.hide(padding.tokens.as_ref().map(|tokens| tokens.iter().map(place).collect()));
         }
+        self.padding = Some(padding);
     }
 
     /// The padding of the prompt, if there may be some.
-    pub fn padding(&self) -> Option<Padding> {
-        self.stores.first().and_then(Store::padding)
+    pub fn padding(&self) -> Option<&Padding> {
+        self.padding.as_ref()
+    }
+
+    /// The number of texts that are read side by side.
+    pub fn texts(&self) -> usize {
+        self.texts
     }
 
     /// Says that of the tokens seen last so many stand for nothing, of which only the client knows how many there
     /// are: no later token attends to them. They keep their positions. Under the policy `full`, as padding.
     pub fn bury(&mut self, tokens: Option<usize>) {
-        self.stores.iter_mut().for_each(|store| store.bury(tokens));
+        for store in &mut self.stores {
+            let seen = store.seen();
+            store.hide(tokens.map(|tokens| vec![seen - tokens..seen]));
+        }
     }
 
-    /// Number of tokens seen: the position of the next one.
+    /// Number of tokens seen of each text: the position of the next one.
     pub fn tokens(&self) -> usize {
         self.stores.first().map_or(0, Store::seen)
     }
@@ -189,7 +205,7 @@ impl<E: Engine> KvCache<E> {
     /// queries.
     pub fn append(&mut self, engine: &mut E, layer: usize, k: &E::Tensor, v: &E::Tensor) -> Result<(), Error> {
         let store = &mut self.stores[layer];
-        store.append(k, v);
+        store.append(&beside(k, self.texts), &beside(v, self.texts));
         match self.attention[layer] {
             Attention::Policy(index) => self.policy.appended(engine, index, store)?,
             Attention::Window(window) => self.leave(layer, window),
@@ -250,7 +266,8 @@ impl<E: Engine> KvCache<E> {
     }
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer` and attends with the queries
-    /// `q` (heads, rows, head_dim) of the last `rows` of these tokens, scaled and rotated: (rows, heads * head_dim).
+    /// `q` (heads, rows, head_dim) of the last `rows` of these tokens, scaled and rotated: (rows, heads * head_dim). Of
+    /// several texts, tokens, heads and rows come text by text, as many of each.
     pub fn attend(
         &mut self,
         engine: &mut E,
@@ -259,8 +276,10 @@ impl<E: Engine> KvCache<E> {
         k: &E::Tensor,
         v: &E::Tensor,
     ) -> Result<E::Tensor, Error> {
+        let (texts, rows) = (self.texts, q.shape()[1]);
         let store = &mut self.stores[layer];
-        store.append(k, v);
+        let HeadShape { heads, head_dim, .. } = store.heads();
+        store.append(&beside(k, texts), &beside(v, texts));
         let mixed = match self.attention[layer] {
             Attention::Policy(index) => self.policy.attend(engine, index, q, store)?,
             Attention::Window(window) => {
@@ -270,8 +289,17 @@ impl<E: Engine> KvCache<E> {
             }
             Attention::Whole => attention::whole(engine, q, store)?,
         };
-        let rows = q.shape()[1];
-        let HeadShape { heads, head_dim, .. } = self.stores[layer].heads();
-        Ok(mixed.permute(&[1, 0, 2]).reshape(&[rows, heads * head_dim]))
+        let mixed = mixed.reshape(&[texts, heads / texts, rows, head_dim]).permute(&[0, 2, 1, 3]);
+        Ok(mixed.reshape(&[texts * rows, heads / texts * head_dim]))
     }
+}
+
+/// Rows (texts * tokens, width), text by text, with the texts side by side: (tokens, texts * width).
+fn beside<T: Tensor>(x: &T, texts: usize) -> T {
+    if texts == 1 {
+        return x.clone();
+    }
+    let (rows, width) = (x.shape()[0], x.shape()[1]);
+    let by_text = x.reshape(&[texts, rows / texts, width]).permute(&[1, 0, 2]);
+    by_text.reshape(&[rows / texts, texts * width])
 }

@@ -13,12 +13,20 @@ pub struct Layers {
     pub soft_cap: Option<f32>,
     /// A query sees its own token and those before it, and not all, as in an encoder.
     pub causal: bool,
+    /// Texts of one length that are read side by side. None sees another: each has heads of its own.
+    pub texts: usize,
 }
 
 impl Layers {
     /// `layers` layers that see all tokens.
     pub fn global(layers: usize, heads: HeadShape) -> Self {
-        Layers { heads, windows: vec![None; layers], soft_cap: None, causal: true }
+        Layers { heads, windows: vec![None; layers], soft_cap: None, causal: true, texts: 1 }
+    }
+
+    /// The heads of all texts, those of the first text first.
+    pub fn all_heads(&self) -> HeadShape {
+        let HeadShape { heads, kv_heads, head_dim } = self.heads;
+        HeadShape { heads: self.texts * heads, kv_heads: self.texts * kv_heads, head_dim }
     }
 
     /// The number of layers that see all tokens. Those are the ones that a cache policy acts on: a layer with a

@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::slice;
 
 use engine::{Engine, Error, Precision, Product, Right, Select, Tensor};
+use ndarray::Array2;
 
 use crate::heads::take;
 use crate::part::{CachedMatrix, Part, by_head};
 use crate::recorded::Positions;
-use crate::{Granularity, HeadShape, Merged, Padding, Piece};
+use crate::{Granularity, HeadShape, Merged, Piece};
 
 /// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Select::gather`].
 pub const KV_MAGNITUDE: u32 = 9;
@@ -28,9 +29,10 @@ pub struct Store<E: Engine> {
     /// Tokens of the prompt; without a word on that, those that come first are all of it.
     prompt: Option<usize>,
     pub(crate) shape: HeadShape,
-    padding: Option<Padding>,
-    /// Tokens that stand for nothing, if there may be some; empty where only the other party knows them.
-    hidden: Option<Vec<Range<usize>>>,
+    /// Texts that are read side by side, each with heads of its own.
+    texts: usize,
+    /// Tokens of each text that stand for nothing, if there may be some; empty where only the other party knows them.
+    hidden: Option<Vec<Vec<Range<usize>>>>,
     soft_cap: Option<f32>,
     pub(crate) positions: Option<Positions>,
 }
@@ -38,12 +40,18 @@ pub struct Store<E: Engine> {
 impl<E: Engine> Store<E> {
     /// An empty store, of layer `layer` of the model.
     pub fn new(layer: usize, shape: HeadShape) -> Self {
-        Store::divided(layer, shape, vec![(0..shape.kv_heads).collect()], None)
+        Store::divided(layer, shape, vec![(0..shape.kv_heads).collect()], None, 1)
     }
 
     /// An empty store of parts with these key/value heads, in which every head stands once. Scores are capped at
     /// `soft_cap` before a softmax. Positions are recorded where values are seen.
-    pub(crate) fn divided(layer: usize, shape: HeadShape, parts: Vec<Vec<usize>>, soft_cap: Option<f32>) -> Self {
+    pub(crate) fn divided(
+        layer: usize,
+        shape: HeadShape,
+        parts: Vec<Vec<usize>>,
+        soft_cap: Option<f32>,
+        texts: usize,
+    ) -> Self {
         assert!(parts.iter().all(|heads| heads.is_sorted() && !heads.is_empty()), "parts {parts:?}");
         let mut all = parts.concat();
         all.sort_unstable();
@@ -55,7 +63,7 @@ impl<E: Engine> Store<E> {
             fresh: 0,
             prompt: None,
             shape,
-            padding: None,
+            texts,
             hidden: None,
             soft_cap,
             positions: E::CLEAR.then(|| Positions::new(shape.kv_heads)),
@@ -75,30 +83,17 @@ impl<E: Engine> Store<E> {
         self.soft_cap
     }
 
-    /// Says that there may be padding, which the client alone knows to be the tokens `place`.
-    pub(crate) fn pad(&mut self, padding: Padding, place: Option<Range<usize>>) {
-        self.padding = Some(padding);
-        self.hide(place);
-    }
-
-    /// Says that of the tokens seen so far the last ones stand for nothing; their number on the client.
-    pub(crate) fn bury(&mut self, tokens: Option<usize>) {
-        self.hide(tokens.map(|tokens| self.seen - tokens..self.seen));
-    }
-
-    /// From now on no token attends to these, which the client alone names.
-    fn hide(&mut self, tokens: Option<Range<usize>>) {
-        self.hidden.get_or_insert_default().extend(tokens);
+    /// From now on no token attends to the tokens of one of these ranges for each text, which the client alone names.
+    pub(crate) fn hide(&mut self, tokens: Option<Vec<Range<usize>>>) {
+        let hidden = self.hidden.get_or_insert_default();
+        let Some(tokens) = tokens else { return };
+        hidden.resize(self.texts, Vec::new());
+        hidden.iter_mut().zip(tokens).for_each(|(hidden, tokens)| hidden.push(tokens));
     }
 
     /// Says that the prompt, which may come in pieces, has `tokens` tokens.
     pub(crate) fn expect_prompt(&mut self, tokens: usize) {
         self.prompt = Some(tokens);
-    }
-
-    /// The padding of the prompt, if there may be some.
-    pub fn padding(&self) -> Option<Padding> {
-        self.padding
     }
 
     /// Appends the rows of new tokens: (new tokens, kv_heads * head_dim) each. Amortised time O(new tokens).
@@ -240,9 +235,14 @@ impl<E: Engine> Store<E> {
             }
             if let Some(hidden) = &self.hidden {
                 let gone = self.seen - part.len();
-                let is_hidden = |token: usize| hidden.iter().any(|tokens| tokens.contains(&token));
-                let known = (!hidden.is_empty()).then(|| (gone..self.seen).map(is_hidden).collect::<Vec<bool>>());
-                *scores = engine.hide(scores, known.as_deref())?;
+                let of_text = self.shape.kv_heads / self.texts;
+                let is_hidden = |(head, token): (usize, usize)| {
+                    let text = part.heads()[head] / of_text;
+                    hidden[text].iter().any(|tokens| tokens.contains(&(gone + token)))
+                };
+                let dim = (part.heads().len(), part.len());
+                let known = (!hidden.is_empty()).then(|| Array2::from_shape_fn(dim, is_hidden));
+                *scores = engine.hide(scores, known.as_ref())?;
             }
             if let Some(merged) = part.merged() {
                 let weights = engine.public(&merged.weights(&scores.shape()));

@@ -110,7 +110,7 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
     for soft_cap in [None, Some(1.5)] {
         for windows in [vec![Some(1)], vec![Some(8), None, Some(3)], vec![None, Some(100)], vec![Some(59), Some(60)]]
         {
-            let layers = Layers { heads: HEADS, windows, soft_cap, causal: true };
+            let layers = Layers { heads: HEADS, windows, soft_cap, causal: true, texts: 1 };
             for pieces in [&[TOKENS][..], &[20; 3], &[1; TOKENS], &[7, 30, 1, 1, 1, 4, 1, 15]] {
                 for cuts in [false, true] {
                     compare(&layers, "full", pieces, cuts);
@@ -122,8 +122,8 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
 
 #[test]
 fn a_policy_prunes_the_other_layers_alone() {
-    let layers =
-        Layers { heads: HEADS, windows: vec![Some(8), None, Some(3), None], soft_cap: Some(2.0), causal: true };
+    let windows = vec![Some(8), None, Some(3), None];
+    let layers = Layers { heads: HEADS, windows, soft_cap: Some(2.0), causal: true, texts: 1 };
     assert_eq!(layers.pruned(), 2);
     let pieces = [&[24][..], &[1; 36]].concat();
     for policy in [
@@ -143,8 +143,8 @@ fn a_policy_prunes_the_other_layers_alone() {
 
 #[test]
 fn layers_of_one_window_cost_the_same() {
-    let layers =
-        Layers { heads: HEADS, windows: vec![Some(8), None, Some(8), Some(3), None], soft_cap: None, causal: true };
+    let windows = vec![Some(8), None, Some(8), Some(3), None];
+    let layers = Layers { heads: HEADS, windows, soft_cap: None, causal: true, texts: 1 };
     let cache = KvCache::<Float>::of(&layers, &PolicySpec::default());
     let classes: Vec<usize> = (0..5).map(|layer| cache.layer_class(layer)).collect();
     assert_eq!((classes[0], classes[1]), (classes[2], classes[4]));

@@ -331,13 +331,12 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(self.rounded(products, SCORES_ROUNDING)?)
     }
 
-    fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, EngineError> {
+    fn hide(&mut self, x: &B::Words, hidden: Option<&Array2<bool>>) -> Result<B::Words, EngineError> {
         self.abb.expect_below(x, (MAX_HIDDEN_SCORE as i128) << FRAC)?;
         let shape = x.shape();
         let lowered = ((HIDE as i64) << FRAC).wrapping_neg() as u64;
-        let shift = hidden.map(|hidden| {
-            ArrayD::from_shape_fn(shape.as_slice(), |at| u64::from(hidden[at[shape.len() - 1]]) * lowered)
-        });
+        let shift = hidden
+            .map(|hidden| ArrayD::from_shape_fn(shape.as_slice(), |at| u64::from(hidden[[at[0], at[2]]]) * lowered));
         let shift = self.abb.input(Role::Client, &shape, shift.as_ref())?;
         Ok(x.plus(&shift))
     }

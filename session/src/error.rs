@@ -92,6 +92,12 @@ pub enum Error {
     /// A draft where answers are padded.
     #[error("an answer that is padded takes no draft: what its passes keep would tell where the text ends")]
     PaddedDraft,
+    /// Texts that cannot be read side by side.
+    #[error("text {text} is not of the kind and the length of the first, so that they cannot be read side by side")]
+    Unlike {
+        /// Its number, from one; 0 if there is no text.
+        text: usize,
+    },
     /// A prompt that does not fit its padded length.
     #[error("the prompt has {got} tokens, more than the {length} that it is to be padded to")]
     Padding {

@@ -1,6 +1,6 @@
 //! The needs of a session in two phases, from shapes alone.
 
-use model::{Hooks, Input, Model, ModelSpec, Next, Passes, Sampler, generate};
+use model::{Hooks, Model, ModelSpec, Next, Passes, Sampler, generate};
 use planner::{Plan, Planner};
 use protocols::{FixedLoader, Needs};
 
@@ -48,7 +48,7 @@ pub(crate) fn listing(
 ) -> Result<Planner, Error> {
     let mut engine = Planner::listing(terms.protocol).engine();
     let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(frac_bits)?, spec, None)?;
-    let input = Input::unknown(request.lengths.prompt);
+    let input = request.input();
     let mut unused = Sampler::greedy();
     let mut hooks = Planning { observer, schedule };
     let next = Next::Pick(&mut unused);

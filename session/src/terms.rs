@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use engine::LogitBits;
 use model::{
-    Drafts, Excess, GenerateOptions, Lengths, MAX_DRAFTED, ModelSpec, Reveal, Step, check_draft, check_encoder,
-    check_image, check_lengths, check_padding, chunk_size, passes,
+    Drafts, Excess, GenerateOptions, Input, Lengths, MAX_DRAFTED, ModelSpec, Reveal, Step, check_draft,
+    check_encoder, check_image, check_lengths, check_padding, check_texts, chunk_size, passes,
 };
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
@@ -74,6 +74,8 @@ pub struct Request {
     pub pad_answer: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
+    /// Texts of this length that are read side by side; more than one for encoders alone.
+    pub texts: usize,
     /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
     /// what the model says after wrong guesses, too; see [`Drafts`].
     pub draft: Option<Drafts>,
@@ -82,7 +84,7 @@ pub struct Request {
 /// The most that a server does for one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest prompt and longest text.
+    /// Longest prompt and longest text. The prompts of several texts are as long as all of them together.
     pub lengths: Lengths,
     /// Most positions of a conversation, in which all of its turns are; `None` allows no conversation.
     pub conversation: Option<usize>,
@@ -230,9 +232,9 @@ impl Limits {
 }
 
 impl From<Lengths> for Request {
-    /// A generation of these lengths to the end, without padding or drafts.
+    /// A generation of one text of these lengths to the end, without padding or drafts.
     fn from(lengths: Lengths) -> Self {
-        Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None }
+        Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, texts: 1, draft: None }
     }
 }
 
@@ -272,7 +274,12 @@ impl Request {
         check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?;
         check_encoder(spec, &self.options(terms))?;
         check_image(spec, self.lengths.prompt)?;
+        check_texts(spec, self.texts)?;
         check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
+        let (got, limit) = (self.texts.saturating_mul(self.lengths.prompt), limits.lengths.prompt);
+        if got > limit {
+            return Err(Error::Limit { what: "tokens of all texts", got, limit });
+        }
         let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
         if got > limit {
             return Err(Error::Limit { what: "guesses in a pass", got, limit });
@@ -290,7 +297,12 @@ impl Request {
 
     /// Positions of which the client learns something, at most.
     pub(crate) fn positions_shown(&self) -> u64 {
-        Drafts::positions(self.draft, self.lengths.tokens)
+        self.texts as u64 * Drafts::positions(self.draft, self.lengths.tokens)
+    }
+
+    /// The prompt as the server knows it.
+    pub(crate) fn input(&self) -> Input<'static> {
+        Input { texts: self.texts, ..Input::unknown(self.lengths.prompt) }
     }
 
     /// The options of the generation under `terms`, as far as both parties know them.

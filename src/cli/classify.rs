@@ -1,17 +1,22 @@
 //! `waggle classify`: the party with a text or an image, whose class a server's encoder gives.
 
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use report::table::{Cell, Table};
+use serde::Deserialize;
 
 use super::connect::ConnectArgs;
-use super::options::TermsArgs;
+use super::options::{FormatArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
-use crate::{Generate, Pads, Prompt, TokenizerOf};
+use crate::error::PromptError;
+use crate::models::read_text;
+use crate::{Answer, Generate, Pads, Prompt, TokenizerOf};
 
 /// Asks the encoder of a server for the class of a text or of an image. The server learns neither it nor the class.
 ///
@@ -21,7 +26,7 @@ pub(super) struct ClassifyArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     /// The text; needs a tokenizer.
-    #[arg(long, value_name = "TEXT", required_unless_present_any = ["text_ids", "image"])]
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["text_ids", "image", "file"])]
     text: Option<String>,
     /// A second text, beside which the encoder reads the first: an answer, a claim, a translation.
     #[arg(long, value_name = "TEXT", requires = "text")]
@@ -36,6 +41,16 @@ pub(super) struct ClassifyArgs {
     /// An image, a PNG or a JPEG, for a model that reads images.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "text_ids", "pad"])]
     image: Option<PathBuf>,
+    /// Many texts or images, a JSON object a line: {"text": ..}, {"text": .., "pair": ..}, {"ids": [..]} or
+    /// {"image": FILE}. The answer is a table.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "text_ids", "image"])]
+    file: Option<PathBuf>,
+    /// Lines of --file that the model reads side by side, in one pass and one session, padded to the longest of them
+    /// or as --pad says. The server learns how many there are.
+    #[arg(long, value_name = "N", default_value = "8", requires = "file")]
+    batch: NonZeroUsize,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Use this `tokenizer.json` instead of the server's.
     #[arg(long, value_name = "FILE", conflicts_with = "image")]
     tokenizer: Option<PathBuf>,
@@ -45,31 +60,99 @@ pub(super) struct ClassifyArgs {
     /// Take the correlations from this file of `waggle preprocess`, as `generate` does.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
-    /// Write the report here.
+    /// Write the report here; with --file, of a single batch.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     terms: TermsArgs,
 }
 
+/// A line of `--file`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    text: Option<String>,
+    pair: Option<String>,
+    ids: Option<Vec<u32>>,
+    image: Option<PathBuf>,
+}
+
+impl TryFrom<Line> for Prompt {
+    type Error = &'static str;
+
+    fn try_from(line: Line) -> Result<Self, &'static str> {
+        match line {
+            Line { text: Some(text), pair: None, ids: None, image: None } => Ok(Prompt::Text(text)),
+            Line { text: Some(text), pair: Some(pair), ids: None, image: None } => Ok(Prompt::Pair(text, pair)),
+            Line { text: None, pair: None, ids: Some(ids), image: None } => Ok(Prompt::Ids(ids)),
+            Line { text: None, pair: None, ids: None, image: Some(image) } => Ok(Prompt::Image(image)),
+            _ => Err("give `text`, perhaps with `pair`, or `ids`, or `image`"),
+        }
+    }
+}
+
+/// The inputs in `text`, a JSON object a line.
+fn lines(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
+    let numbered = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let inputs = numbered.map(|(number, line)| {
+        let read = serde_json::from_str::<Line>(line).map_err(|e| e.to_string());
+        let input = read.and_then(|line| Ok(Prompt::try_from(line)?));
+        input.map_err(|what| PromptError::Line { path: path.into(), line: number, what })
+    });
+    let inputs: Vec<Prompt> = inputs.collect::<Result<_, _>>()?;
+    if inputs.is_empty() { Err(PromptError::Empty) } else { Ok(inputs) }
+}
+
 pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
+    let pooled = args.pool.is_some();
     let tokenizer = args.tokenizer.or(args.preprocessor).map_or(TokenizerOf::Server, TokenizerOf::File);
-    let input = match (args.image, args.text_ids, args.text.unwrap_or_default(), args.pair) {
-        (Some(image), ..) => Prompt::Image(image),
-        (None, Some(ids), ..) => Prompt::Ids(ids),
-        (None, None, text, None) => Prompt::Text(text),
-        (None, None, text, Some(pair)) => Prompt::Pair(text, pair),
-    };
-    let asked = Generate::after(input).tokens(1).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
+    let asked = Generate::default().tokens(1).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?);
-    let mut progress = Progress::of_text(1);
-    let generated = client.generate(&asked, &mut progress);
-    let generated = progress.finish(generated)?;
-    out::note(cost_line(&generated));
-    if let Some(path) = &args.json {
-        write_json(path, &generated.report)?;
+    let answer = |input: Prompt| {
+        let mut progress = Progress::bars(1);
+        let generated = client.generate(&asked.clone().prompt(input), &mut progress);
+        let generated = progress.finish(generated)?;
+        out::note(cost_line(&generated));
+        if let Some(path) = &args.json {
+            write_json(path, &generated.report)?;
+        }
+        Ok::<_, Error>(generated)
+    };
+    let Some(file) = &args.file else {
+        let input = match (args.image, args.text_ids, args.text.unwrap_or_default(), args.pair) {
+            (Some(image), ..) => Prompt::Image(image),
+            (None, Some(ids), ..) => Prompt::Ids(ids),
+            (None, None, text, None) => Prompt::Text(text),
+            (None, None, text, Some(pair)) => Prompt::Pair(text, pair),
+        };
+        let generated = answer(input)?;
+        return match &generated.answers()[..] {
+            [Answer { logits, .. }] if logits.len() == 1 => out::line(logits[0]),
+            _ => out::line(generated.text()),
+        };
+    };
+    let inputs = lines(file, &read_text(file)?).map_err(crate::Error::from)?;
+    let sessions = inputs.len().div_ceil(args.batch.get());
+    for (given, option) in [(args.json.is_some(), "--json"), (pooled, "--pool")] {
+        if given && sessions > 1 {
+            return Err(crate::Error::from(PromptError::Batches { option, sessions, lines: inputs.len() }).into());
+        }
     }
-    Ok(())
+    let mut table = Table::new(1, [("line", ""), ("class", ""), ("probability", ""), ("score", "")]);
+    for (at, batch) in inputs.chunks(args.batch.get()).enumerate() {
+        let generated = answer(Prompt::Several(batch.to_vec()))?;
+        for (line, found) in (1 + (at * args.batch.get()) as u64..).zip(generated.answers()) {
+            let fraction = |x: f32| Cell::number(x, format!("{x:.3}"));
+            let score = (found.logits.len() == 1).then(|| found.logits[0]);
+            table.add([
+                Cell::count(line),
+                Cell::maybe(found.class.clone().filter(|_| score.is_none()), Cell::text),
+                Cell::maybe(found.probability(), fraction),
+                Cell::maybe(score, fraction),
+            ]);
+        }
+    }
+    args.format.show(table)
 }

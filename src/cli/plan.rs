@@ -23,16 +23,18 @@ use crate::{DEFAULT_MODEL, Network, Plan};
 pub(super) struct PlanArgs {
     /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape:
     /// gpt2, bert-base, bert-large, vit-base, llama-2-7b, llama-2-13b, llama-3-8b. The number of fractional bits of a
-    /// matrix follows from its weights; from a configuration alone all weights are assumed to be below 16. Encoders
-    /// answer once: --tokens 1.
+    /// matrix follows from its weights; from a configuration alone all weights are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
     #[arg(long, value_name = "N", default_value_t = 32)]
     prompt_len: usize,
-    /// Tokens to generate.
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    tokens: usize,
+    /// Texts of that length that an encoder reads side by side, as with `classify --file`.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    texts: usize,
+    /// Tokens to generate [default: 32, of an encoder 1].
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
     /// Plan one decoding step after so many tokens, and its preparation, without the pass over the prompt.
     #[arg(long, value_name = "N", conflicts_with_all = ["prompt_len", "tokens", "stop_at_eos", "pad_prompt", "pad_answer"])]
     cached: Option<usize>,
@@ -81,7 +83,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         return against::run(&args.against, &calibrated);
     }
     check_writable(args.json.as_deref())?;
-    let mut progress = Progress::bars(args.tokens);
+    let mut progress = Progress::bars(0);
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
     let mut terms = args.terms.terms()?;
@@ -95,7 +97,8 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let cores = terms.cores.is_none().then(|| format!("{ASSUMED_CORES} cores of each party"));
     let network = (args.link.is_none() && terms.plan_for.is_none()).then(|| format!("link {link}"));
     let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(terms).network(link);
-    let plan = set!(plan, args => tokens, cached, stop_at_eos, pad_answer, pad_prompt).draft(args.draft.draft());
+    let plan =
+        set!(plan, args => texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt).draft(args.draft.draft());
     let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
     let report = plan.run(&mut progress)?;
     drop(progress);

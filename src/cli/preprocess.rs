@@ -30,6 +30,9 @@ pub(super) struct PreprocessArgs {
     /// one, products with keys and values are made on the spot.
     #[arg(long, value_name = "N")]
     prompt_len: usize,
+    /// Texts of that length that an encoder reads side by side, as with `classify --file`: so many, no fewer.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    texts: usize,
     /// Tokens to generate, at most.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
@@ -56,6 +59,7 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     let fill = Fill::default()
         .pool(args.pool)
         .prompt(args.prompt_len)
+        .texts(args.texts)
         .tokens(args.tokens)
         .part(args.part)
         .forget_all_but(args.forget_all_but);

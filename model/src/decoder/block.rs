@@ -23,8 +23,8 @@ impl<W> Block<'_, W> {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
-    /// (count, width) -> (wanted, width) for the last `wanted` tokens, of an encoder the first; nothing if none is
-    /// wanted. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
+    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, of an encoder the first; nothing if
+    /// none is wanted. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -48,12 +48,19 @@ impl<W> Block<'_, W> {
             let mixed = self.attend(engine, cache, &qk.slice(1, 0..heads), &k, &v, wanted)?;
             let Some(mixed) = mixed else { return Ok((None, beside)) };
             if style.norms == Norms::Around {
-                let kept = self.wanted(x, wanted);
+                let kept = self.wanted(x, cache.texts(), wanted);
                 return Ok((Some(self.around(engine, "output", &[&mixed, &kept], &layer.output)?), beside));
             }
             let out = engine.scope("output", |s| s.linear(&mixed, &layer.output))?;
             let out = self.norm_after(engine, out, layer.attention_gains.as_ref())?;
-            Ok((Some(if beside.is_some() { out } else { engine.add(&self.wanted(x, wanted), &out)? }), beside))
+            Ok((
+                Some(if beside.is_some() {
+                    out
+                } else {
+                    engine.add(&self.wanted(x, cache.texts(), wanted), &out)?
+                }),
+                beside,
+            ))
         })?;
         let Some(attended) = attended else { return Ok(None) };
         engine.scope("mlp", |engine| {
@@ -64,7 +71,7 @@ impl<W> Block<'_, W> {
                     let name = if gated { "gate_up" } else { "up" };
                     engine.scope(name, |s| s.linear(normed.as_ref().unwrap_or(&attended), matrix))?
                 }
-                (None, Some(up)) => self.wanted(up, wanted),
+                (None, Some(up)) => self.wanted(up, cache.texts(), wanted),
                 (None, None) => unreachable!("the MLP's first matrix stands alone or beside query, key and value"),
             };
             let activated = |s: &mut E, x: &E::Tensor| s.scope("activation", |s| activate(s, style.activation, x));
@@ -79,7 +86,11 @@ impl<W> Block<'_, W> {
             }
             let out = engine.scope("down", |s| s.linear(&h, &layer.down))?;
             let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
-            let x = if beside.is_some() { engine.add(&self.wanted(x, wanted), &attended)? } else { attended };
+            let x = if beside.is_some() {
+                engine.add(&self.wanted(x, cache.texts(), wanted), &attended)?
+            } else {
+                attended
+            };
             engine.add(&x, &out).map(Some)
         })
     }
@@ -160,6 +171,7 @@ impl<W> Block<'_, W> {
 
     /// Attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
     /// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
+    /// Rows of several texts come text by text, `wanted` of each.
     fn attend<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -169,21 +181,27 @@ impl<W> Block<'_, W> {
         v: &E::Tensor,
         wanted: usize,
     ) -> Result<Option<E::Tensor>, engine::Error> {
-        let (layer, n) = (self.index, q.shape()[0]);
-        let window = cache.observation_window(layer, n).max(wanted);
+        let (layer, texts, HeadShape { heads, head_dim, .. }) = (self.index, cache.texts(), self.style.heads);
+        let window = cache.observation_window(layer, q.shape()[0] / texts).max(wanted);
         if window == 0 {
             cache.append(engine, layer, k, v)?;
             return Ok(None);
         }
-        let q = q.slice(0, self.style.wanted(n, window)).permute(&[1, 0, 2]);
-        let mixed = cache.attend(engine, layer, &q, k, v)?;
-        Ok((wanted > 0).then(|| mixed.slice(0, window - wanted..window)))
+        let q = self.wanted(q, texts, window).reshape(&[texts, window, heads, head_dim]).permute(&[0, 2, 1, 3]);
+        let mixed = cache.attend(engine, layer, &q.reshape(&[texts * heads, window, head_dim]), k, v)?;
+        Ok((wanted > 0).then(|| self.wanted(&mixed, texts, wanted)))
     }
 
-    /// The `wanted` rows of x.
-    fn wanted<T: Tensor>(&self, x: &T, wanted: usize) -> T {
-        let n = x.shape()[0];
-        if wanted == n { x.clone() } else { x.slice(0, self.style.wanted(n, wanted)) }
+    /// The `wanted` rows of each of `texts` texts, whose rows x has one after another.
+    fn wanted<T: Tensor>(&self, x: &T, texts: usize, wanted: usize) -> T {
+        let mut shape = x.shape();
+        let n = shape[0] / texts;
+        if wanted == n {
+            return x.clone();
+        }
+        let by_text = [&[texts, n], &shape[1..]].concat();
+        shape[0] = texts * wanted;
+        x.reshape(&by_text).slice(1, self.style.wanted(n, wanted)).reshape(&shape)
     }
 
     /// The norm of what attention or MLP adds to the residual stream, if it has one.

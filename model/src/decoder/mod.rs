@@ -17,7 +17,7 @@ mod block;
 mod layer;
 
 use engine::{Engine, LogitBits, Select, Tensor, WeightData, WeightLoader, WeightSpec};
-use mpcache::{KvCache, PolicySpec};
+use mpcache::{KvCache, Layers, PolicySpec};
 use ndarray::{Array2, ArrayD};
 
 use self::block::Block;
@@ -29,20 +29,22 @@ use crate::style::{Names, Norms, Pooled, Positions, Style};
 use crate::weights::{Builder, Published};
 use crate::{Checkpoint, Error};
 
-/// New tokens: how many, which is public, and which, where that is known. An image's are its patches, after one that
-/// stands for the whole.
+/// New tokens of one text, or of several of one length that are read side by side: how many, which is public, and
+/// which, where that is known. An image's are its patches, after one that stands for the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// The ids; only the client has them.
+    /// The ids, text by text; only the client has them.
     pub ids: Option<&'a [u32]>,
-    /// The patches of an image in place of ids, see [`ImageShape::patches`](crate::ImageShape::patches); only the
-    /// client has them.
+    /// The patches of images in place of ids, one image after another, see
+    /// [`ImageShape::patches`](crate::ImageShape::patches); only the client has them.
     pub patches: Option<&'a Array2<f32>>,
-    /// Their number.
+    /// The number of texts or images.
+    pub texts: usize,
+    /// The number of tokens of each.
     pub count: usize,
-    /// The place of the first token of a second text, which an encoder reads together with the first. Only the client
-    /// knows of one. Models without segments read both as one text.
-    pub second: Option<usize>,
+    /// For each text the place of the first token of a second one, which an encoder reads together with it; empty if
+    /// no text has one. Only the client knows of them. Models without segments read both as one text.
+    pub seconds: &'a [Option<usize>],
 }
 
 impl<'a> Input<'a> {
@@ -58,7 +60,12 @@ impl<'a> Input<'a> {
 
     /// So many tokens, on any party.
     pub fn of(ids: Option<&'a [u32]>, count: usize) -> Self {
-        Input { ids, count, patches: None, second: None }
+        Input { ids, count, texts: 1, patches: None, seconds: &[] }
+    }
+
+    /// The tokens of `texts` texts in place of one.
+    pub fn of_texts(self, texts: usize) -> Self {
+        Input { texts, count: self.count / texts.max(1), ..self }
     }
 
     /// The patches of an image.
@@ -225,11 +232,17 @@ impl<W> Model<W> {
     /// # Panics
     /// If the policy has no layer to act on ([`ModelSpec::check_policy`]).
     pub fn cache<E: Select<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
-        KvCache::of(&self.spec.attention(), policy)
+        self.cache_of(1, policy)
+    }
+
+    /// [`Model::cache`] for so many texts that are read side by side.
+    pub(crate) fn cache_of<E: Select<Weight = W>>(&self, texts: usize, policy: &PolicySpec) -> KvCache<E> {
+        KvCache::of(&Layers { texts, ..self.spec.attention() }, policy)
     }
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
-    /// width), or nothing with [`Rows::None`]. Of an encoder it is always one, the first token's after the pooler.
+    /// width), or nothing with [`Rows::None`]. Of an encoder it is always one for each text, the first token's after
+    /// the pooler.
     /// `progress` is called with the number of layers done after each.
     /// Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
@@ -280,21 +293,29 @@ impl<W> Model<W> {
         })
     }
 
-    /// (count, width).
+    /// (texts * count, width).
     fn embed<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
         input: Input,
         cache: &KvCache<E>,
     ) -> Result<E::Tensor, engine::Error> {
+        let texts = cache.texts();
+        let repeated = |rows: &E::Tensor, times: usize| match times {
+            1 => rows.clone(),
+            _ => E::Tensor::concat(0, &vec![rows; times]),
+        };
         let tokens = match (&self.first, self.style.image()) {
             (Some(first), Some(image)) => {
-                let shape = [image.rows() - 1, image.values()];
+                let each = image.rows() - 1;
+                let shape = [texts * each, image.values()];
                 let patches = engine.input(&shape, input.patches.map(|patches| patches.view().into_dyn()))?;
                 let patches = engine.scope("patches", |e| e.linear(&patches, &self.embedding))?;
-                E::Tensor::concat(0, &[&engine.rows(first, 0, 1)?, &patches])
+                let patches = patches.reshape(&[texts, each, self.style.hidden]);
+                let first = repeated(&engine.rows(first, 0, 1)?, texts).reshape(&[texts, 1, self.style.hidden]);
+                E::Tensor::concat(1, &[&first, &patches]).reshape(&[texts * input.count, self.style.hidden])
             }
-            _ => engine.embed(&self.embedding, input.ids, input.count)?,
+            _ => engine.embed(&self.embedding, input.ids, texts * input.count)?,
         };
         let (Some(table), Positions::Learned { offset }) = (&self.positions, &self.style.positions) else {
             return Ok(tokens);
@@ -302,12 +323,12 @@ impl<W> Model<W> {
         let position = cache.tokens();
         // Before an encoder's text there is no padding.
         let positions = match cache.padding().filter(|_| self.style.encoder.is_none()) {
-            None => engine.rows(table, position + offset, input.count)?,
+            None => repeated(&engine.rows(table, position + offset, input.count)?, texts),
             // Where the text begins is the client's secret, so it looks positions up as it does words.
             Some(padding) => {
                 let ids = padding.positions(position, input.count);
                 let ids: Option<Vec<u32>> = ids.map(|ids| ids.iter().map(|id| id + *offset as u32).collect());
-                engine.scope("positions", |e| e.embed(table, ids.as_deref(), input.count))?
+                engine.scope("positions", |e| e.embed(table, ids.as_deref(), texts * input.count))?
             }
         };
         let sum = engine.add(&tokens, &positions)?;
@@ -315,12 +336,13 @@ impl<W> Model<W> {
         let kinds = self.style.encoder.as_ref().map_or(0, |encoder| encoder.segments);
         let rows = if kinds > 1 {
             // Where the second text begins is the client's secret, and whether there is one.
-            let begins = input.second.unwrap_or(input.count);
-            let ids = input.ids.map(|_| (0..input.count).map(|i| u32::from(i >= begins)).collect::<Vec<_>>());
-            engine.scope("segments", |e| e.embed(segments, ids.as_deref(), input.count))?
+            let begins = |text: usize| input.seconds.get(text).copied().flatten().unwrap_or(input.count);
+            let kind = |(text, token): (usize, usize)| u32::from(token >= begins(text));
+            let ids =
+                input.ids.map(|_| Array2::from_shape_fn((texts, input.count), kind).into_raw_vec_and_offset().0);
+            engine.scope("segments", |e| e.embed(segments, ids.as_deref(), texts * input.count))?
         } else {
-            let row = engine.rows(segments, 0, 1)?;
-            E::Tensor::concat(0, &vec![&row; input.count])
+            repeated(&engine.rows(segments, 0, 1)?, texts * input.count)
         };
         engine.add(&sum, &rows)
     }

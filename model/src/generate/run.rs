@@ -27,10 +27,8 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     chunk: usize,
     /// The tokens that passes of a steady draft keep.
     steady: Option<Passes>,
-    /// The patches of an image.
-    patches: Option<&'a Array2<f32>>,
-    /// The place where the prompt's second text begins.
-    second: Option<usize>,
+    /// The prompt, whose ids are in `feed`.
+    prompt: Input<'a>,
     surprisal: Surprisal,
     /// Whether the text is over, and goes on so that nobody sees it.
     over: bool,
@@ -83,8 +81,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             }
         }
         check_draft(options.draft, &options.policy, cache.can_roll_back())?;
-        if let Some(padding) = options.padding {
-            cache.pad(padding, prompt.count);
+        if let Some(padding) = &options.padding {
+            cache.pad(padding.clone(), prompt.count);
         }
         if cache.tokens() == 0 {
             cache.expect_prompt(prompt.count);
@@ -92,17 +90,17 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         if cache.wants_scores() == Some(ScoreSource::ScoringHead) && !model.learned() {
             return Err(Error::NotLearned);
         }
-        let padding = options.padding.and_then(|padding| padding.tokens).unwrap_or(0);
-        let words = if spec.is_encoder() { 0..prompt.count - padding } else { padding..prompt.count };
-        let ids: Vec<u32> = prompt.ids.map(|ids| ids[words].to_vec()).unwrap_or_default();
+        // Nobody reads an encoder's text again.
+        let padding = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref()?.first());
+        let words = padding.copied().filter(|_| !spec.is_encoder()).unwrap_or(0);
+        let ids: Vec<u32> = prompt.ids.map(|ids| ids[words..].to_vec()).unwrap_or_default();
         Ok(Run {
             chunk: chunk_size(&spec, cache.tokens() + prompt.count, options.prefill_chunk),
             text: Text { words: ids.len(), ids, next },
             feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
             ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
             steady: options.draft.and_then(Drafts::schedule),
-            patches: prompt.patches,
-            second: prompt.second,
+            prompt,
             surprisal: Surprisal::default(),
             over: false,
             rows: Vec::new(),
@@ -123,8 +121,9 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         self.hooks.go_on()?;
         self.hooks.begin(self.engine, step);
         let hidden = self.read()?;
-        // The last token that is known; the guesses come after it.
-        let first = hidden.shape()[0] - 1 - drafted;
+        let texts = self.prompt.texts;
+        // The last token that is known, of each text; guesses come after that of one.
+        let first = hidden.shape()[0] - texts - drafted;
         let Revealed { picked, logits } = self.reveal(&hidden, first)?;
         let kept = self.agree_to_keep(picked.as_deref())?;
         self.cache.roll_back(1 + drafted - kept);
@@ -133,12 +132,12 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         }
         if let Some(mut logits) = logits.filter(|_| !self.over) {
             let start = if self.options.all_positions { 0 } else { first };
-            logits.slice_axis_inplace(Axis(0), Slice::from(start..first + kept));
+            logits.slice_axis_inplace(Axis(0), Slice::from(start..first + kept.max(texts)));
             self.rows.push(logits);
         }
-        for i in 0..kept {
+        self.out.count += kept;
+        for i in 0..kept.max(texts) {
             let token = picked.as_ref().and_then(|picked| picked.get(i)).copied().filter(|_| !self.over);
-            self.out.count += 1;
             self.out.tokens.extend(token);
             self.hooks.token(self.engine, step, token);
         }
@@ -172,7 +171,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let all =
             self.options.all_positions || *drafted > 0 || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if all { Rows::All } else { Rows::Last };
-        let input = Input { patches: self.patches, second: self.second, ..Input::of(ids.as_deref(), *count) };
+        let input = Input { ids: ids.as_deref(), count: *count, ..self.prompt };
         let progress = &mut |done, all| self.hooks.layer(done, all);
         let hidden = read(self.engine, self.model, input, self.cache, wanted, self.chunk, progress)?;
         hidden.ok_or(Error::Nothing)
@@ -180,9 +179,13 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 
     /// Opens what the client learns of `hidden`, and picks the tokens after the row `first`.
     fn reveal(&mut self, hidden: &E::Tensor, first: usize) -> Result<Revealed, Error> {
-        let Run { engine, model, cache, options, ends, text, feed, surprisal, out, .. } = self;
+        let Run { engine, model, cache, options, ends, text, feed, prompt, surprisal, out, .. } = self;
         let ends = |token: u32| ends.contains(&token);
-        let (index, guesses) = (out.count, feed.guesses());
+        let (index, guesses, texts) = (out.count, feed.guesses(), prompt.texts);
+        let chosen = |pick: &mut dyn FnMut(usize) -> u32| match texts {
+            1 => accepted(guesses, ends, pick),
+            _ => (0..texts).map(pick).collect(),
+        };
         match options.reveal {
             Reveal::Logits => {
                 let logits = model.reveal_logits(*engine, hidden, options.logit_bits)?;
@@ -191,15 +194,15 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
                 surprisal.tell(*engine, cache, feed.ids.as_deref(), logits.as_ref())?;
                 let picked = logits.as_ref().map(|logits| {
                     let row = |i| logits.row(first + i);
-                    accepted(guesses, ends, |i| text.pick(index + i, &|sampler| sampler.pick(row(i))))
+                    chosen(&mut |i| text.pick(index + i, &|sampler| sampler.pick(row(i))))
                 });
                 Ok(Revealed { picked, logits })
             }
             Reveal::Token => {
                 surprisal.tell(*engine, cache, feed.ids.as_deref(), None)?;
-                let logits = model.logits(*engine, hidden)?.slice(0, first..first + 1 + feed.drafted);
+                let logits = model.logits(*engine, hidden)?.slice(0, first..first + texts + feed.drafted);
                 let best = engine.scope("argmax", |e| e.argmax(&logits))?;
-                let picked = best.map(|best| accepted(guesses, ends, |i| text.pick(index + i, &|_| best[i] as u32)));
+                let picked = best.map(|best| chosen(&mut |i| text.pick(index + i, &|_| best[i] as u32)));
                 Ok(Revealed { picked, logits: None })
             }
         }

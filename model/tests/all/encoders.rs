@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use engine::Float;
-use model::{Error, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Reveal, Sampler, generate};
+use model::{Error, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Padding, Reveal, Sampler, generate};
 use ndarray::{Array2, Array3};
 use protocols::{Evaluation, Fixed, FixedLoader};
 use serde_json::Value;
@@ -54,7 +54,8 @@ fn encoders_equal_the_programs_of_their_authors() {
         let float = load(files);
         for (ids, second, want) in references(name) {
             assert_eq!(second.is_some(), name == "bert" && ids.len() == 11, "a pair");
-            let input = Input { second, ..Input::known(&ids) };
+            let seconds = [second];
+            let input = Input { seconds: &seconds, ..Input::known(&ids) };
             let next = &mut Sampler::greedy();
             let got =
                 generate(&mut Float::default(), &float, input, &answer(), Next::Pick(next), &mut NoHooks).unwrap();
@@ -72,6 +73,57 @@ fn encoders_equal_the_programs_of_their_authors() {
             }
         }
     }
+}
+
+/// Texts that are read side by side do not see one another, nor the padding of the shorter ones.
+#[test]
+fn texts_side_by_side_have_the_logits_that_each_has_alone() {
+    for name in ENCODERS {
+        let files = ModelFiles::open(&dir(name)).unwrap();
+        let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
+        let float = load(files);
+        let texts = references(name);
+        let longest = texts.iter().map(|(ids, ..)| ids.len()).max().unwrap();
+        let padding: Vec<usize> = texts.iter().map(|(ids, ..)| longest - ids.len()).collect();
+        assert!(texts.len() > 1 && padding.iter().any(|tokens| *tokens > 0), "{name}: of several lengths");
+        let ids: Vec<u32> =
+            texts.iter().flat_map(|(ids, ..)| ids.iter().copied().chain([7; 64]).take(longest)).collect();
+        let seconds: Vec<_> = texts.iter().map(|(_, second, _)| *second).collect();
+        let input = Input { seconds: &seconds, ..Input::known(&ids).of_texts(texts.len()) };
+        let options = GenerateOptions { padding: Some(Padding { tokens: Some(padding) }), ..answer() };
+        let next = &mut Sampler::greedy();
+        let got = generate(&mut Float::default(), &float, input, &options, Next::Pick(next), &mut NoHooks).unwrap();
+        assert_eq!((got.count, got.tokens.len()), (1, texts.len()), "{name}");
+        let engine = &mut Fixed::evaluating(Evaluation::Masked);
+        let rounded = generate(engine, &fixed, input, &options, Next::Pick(next), &mut NoHooks).unwrap();
+        assert_eq!(got.tokens, rounded.tokens, "{name}");
+        for (logits, most) in [(got.logits, MAX_LOGIT_ERROR), (rounded.logits, MAX_FIXED_ERROR)] {
+            let want: Vec<f32> = texts.iter().flat_map(|(.., want)| want).copied().collect();
+            let got = logits.unwrap().into_raw_vec_and_offset().0;
+            let off = error(&Array2::from_shape_vec((1, got.len()), got).unwrap(), &want);
+            assert!(off < most, "{name}: {off}");
+        }
+    }
+}
+
+#[test]
+fn a_decoder_reads_one_text() {
+    let files = model::bundled("stories260k").unwrap();
+    let ids = [1, 2, 3, 4];
+    let ask = |input: Input| {
+        let next = Next::Pick(&mut Sampler::greedy());
+        generate(
+            &mut Float::default(),
+            &load(model::bundled("stories260k").unwrap()),
+            input,
+            &answer(),
+            next,
+            &mut NoHooks,
+        )
+    };
+    assert!(!files.spec.is_encoder());
+    assert!(matches!(ask(Input::known(&ids).of_texts(2)), Err(Error::Texts { texts: 2 })));
+    assert!(matches!(ask(Input { texts: 0, ..Input::known(&ids) }), Err(Error::Nothing)));
 }
 
 /// The numbers of the images that the ViT of `references/make.py` reads, as its authors' program normalises them.
@@ -97,6 +149,15 @@ fn images_have_the_classes_that_the_program_of_the_authors_gives() {
     let float = load(files);
     let images = images();
     assert_eq!(images.len(), 2);
+    let patches: Vec<_> = images.iter().map(|(patches, _)| patches.view()).collect();
+    let both = ndarray::concatenate(ndarray::Axis(0), &patches).unwrap();
+    let input = Input { count: images[0].0.nrows() + 1, texts: 2, ..Input::image(&both) };
+    let next = Next::Pick(&mut Sampler::greedy());
+    let got = generate(&mut Float::default(), &float, input, &answer(), next, &mut NoHooks).unwrap();
+    for (row, (_, want)) in got.logits.unwrap().rows().into_iter().zip(&images) {
+        let off = error(&row.to_owned().insert_axis(ndarray::Axis(0)), want);
+        assert!(off < MAX_LOGIT_ERROR, "side by side: {off}");
+    }
     for (patches, want) in &images {
         let next = &mut Sampler::greedy();
         let input = Input::image(patches);

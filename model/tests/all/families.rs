@@ -182,7 +182,7 @@ fn drafts_and_padding_change_no_text() {
         assert_eq!(drafted.tokens, alone.tokens, "{name}");
         assert!(drafted.passes.iter().any(|kept| *kept < 4), "{name}: some guesses are wrong");
 
-        let padding = Some(Padding { tokens: Some(8) });
+        let padding = Some(Padding::of(8));
         let padded = run(&[&[0; 8], ids].concat(), &GenerateOptions { padding, ..plain });
         assert_eq!(padded.tokens, alone.tokens, "{name}");
         let (got, want) = (padded.logits.unwrap(), alone.logits.unwrap());

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use model::{Drafts, GenerateOptions, Generation, Lengths, Model, Next, check_input, generate};
-use mpcache::Padding;
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Part, Secure};
 
@@ -29,6 +28,7 @@ pub struct ClientSession {
     /// When it began.
     since: Instant,
     kept: Option<Vec<PoolId>>,
+    texts: usize,
 }
 
 impl ClientSession {
@@ -55,6 +55,7 @@ impl ClientSession {
             pad_answer: false,
             since,
             kept: None,
+            texts: 1,
         })
     }
 
@@ -79,6 +80,11 @@ impl ClientSession {
     /// client's but those of `kept`, which must be all that the client has.
     pub fn having_only(self, kept: Vec<PoolId>) -> Self {
         ClientSession { kept: Some(kept), ..self }
+    }
+
+    /// This session, for [`ClientSession::fill`]: the pool is for so many texts that are read side by side.
+    pub fn for_texts(self, texts: usize) -> Self {
+        ClientSession { texts, ..self }
     }
 
     /// The terms on which the parties agreed.
@@ -140,7 +146,7 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let input = prompt.input();
         let lengths = Lengths { prompt: input.count, tokens };
-        let request = &Request { padded: prompt.padding().is_some(), ..self.request(lengths) };
+        let request = &Request { padded: prompt.padding().is_some(), texts: input.texts, ..self.request(lengths) };
         let kind = pool.as_ref().map_or(SessionKind::Generate, |pool| SessionKind::Spend(pool.ids()));
         check_input(&self.model.spec, input)?;
         kind.validate(request, &self.model.spec, &self.terms, &Limits::NONE)?;
@@ -150,7 +156,8 @@ impl ClientSession {
             Some(pool) => {
                 // Before the planning, which takes a while.
                 pool.check_bound(request)?;
-                let purpose = Purpose::new(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
+                let bound = pool.bound();
+                let purpose = Purpose::new(&self.model, &self.terms, bound, request.texts, None, peer, &*observer)?;
                 let purposes = purpose.parts(pool.last())?;
                 pool.check(&purposes, request)?;
                 Some((pool, purposes))
@@ -166,8 +173,7 @@ impl ClientSession {
         let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
-        let padding = prompt.padding().map(|tokens| Padding { tokens: Some(tokens) });
-        let options = GenerateOptions { padding, ..request.options(&terms) };
+        let options = GenerateOptions { padding: prompt.known_padding(), ..request.options(&terms) };
         let mut recorder = Recorder::new(observer);
         let generation = generate(&mut engine, &model, input, &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
@@ -213,10 +219,10 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let draft = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let ClientSession { mut channel, server, terms, model: public, kept, .. } = self;
-        let (request, kind) = (Request::from(bound), SessionKind::Fill { part, kept });
+        let ClientSession { mut channel, server, terms, model: public, kept, texts, .. } = self;
+        let (request, kind) = (Request { texts, ..bound.into() }, SessionKind::Fill { part, kept });
         kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
-        let purpose = Purpose::new(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
+        let purpose = Purpose::new(&public, &terms, bound, texts, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
         opening::ask(&mut channel, &request, &kind)?;
         let id = opening::learn_pool(&mut channel)?;

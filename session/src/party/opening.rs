@@ -17,7 +17,7 @@ use crate::pool::PoolId;
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
 /// number work together.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 /// The field of the handshake that states it.
 const PROTOCOL_FIELD: &str = "protocol";
 /// Longest shape of a model.
@@ -77,6 +77,7 @@ struct Message {
     stop_at_eos: bool,
     pad_answer: bool,
     padded: bool,
+    texts: u32,
     draft: Option<Drafts>,
     kind: SessionKind,
 }
@@ -84,24 +85,25 @@ struct Message {
 impl Message {
     /// Lengths beyond 32 bits, which no session has, become the largest.
     fn new(request: &Request, kind: &SessionKind) -> Self {
-        let Request { lengths: Lengths { prompt, tokens }, stop_at_eos, pad_answer, padded, draft } = *request;
-        let [prompt, tokens] = [prompt, tokens].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
-        Message { prompt, tokens, stop_at_eos, pad_answer, padded, draft, kind: kind.clone() }
+        let Request { lengths: Lengths { prompt, tokens }, stop_at_eos, pad_answer, padded, texts, draft } = *request;
+        let [prompt, tokens, texts] = [prompt, tokens, texts].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind: kind.clone() }
     }
 
     /// The request, unless no client means it.
     fn read(self) -> Result<(Request, SessionKind), NetError> {
-        let Message { prompt, tokens, stop_at_eos, pad_answer, padded, draft, kind } = self;
+        let Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind } = self;
         let wrong = match &kind {
             _ if pad_answer && !stop_at_eos => Some("an answer that does not end is padded".to_owned()),
             SessionKind::Chat if padded => Some("the prompt of a chat is padded".to_owned()),
+            SessionKind::Chat if texts != 1 => Some("a chat has several texts at once".to_owned()),
             SessionKind::Spend(ids) if !(1..=MAX_PARTS as usize).contains(&ids.len()) => {
                 Some(format!("a pool has no {} parts", ids.len()))
             }
             _ => None,
         };
         let lengths = Lengths { prompt: prompt as usize, tokens: tokens as usize };
-        let request = Request { lengths, stop_at_eos, pad_answer, padded, draft };
+        let request = Request { lengths, stop_at_eos, pad_answer, padded, texts: texts as usize, draft };
         wrong.map_or(Ok((request, kind)), |what| Err(malformed(REQUEST, what)))
     }
 }
@@ -329,6 +331,7 @@ mod tests {
         stop_at_eos: true,
         pad_answer: false,
         padded: false,
+        texts: 1,
         draft: None,
     };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{Drafts, Generation, Hooks, Input, Lengths, Model, Next, Passes, Sampler, Step, generate};
+use model::{Drafts, Generation, Hooks, Lengths, Model, Next, Passes, Sampler, Step, generate};
 use mpcache::HeadShape;
 use net::{Channel, Ledger, Role, memory_pair};
 use planner::{Deployment, Footprint, Plan, Planner, Tallies};
@@ -162,7 +162,7 @@ impl<'a> SessionPlan<'a> {
         }
         let HeadShape { kv_heads, head_dim, .. } = model.spec.heads();
         let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
-        let cached = 2 * (model.spec.layers() * kv_heads * head_dim) as u64 * positions;
+        let cached = 2 * (request.texts * model.spec.layers() * kv_heads * head_dim) as u64 * positions;
         let footprint = Footprint::of(cached, &prepared, engine.abb().room());
         let work = engine.abb().tallies().cloned().unwrap_or_default();
         Ok(Planned { outcome: finish(&mut engine, terms, &request, generation, recorder), footprint, work })
@@ -188,7 +188,8 @@ impl<'a> SessionPlan<'a> {
 
     /// A generation of `tokens` tokens, of which a step is planned.
     fn decoding(&self, tokens: usize) -> Request {
-        Request { draft: self.request.draft, ..Lengths { tokens, ..self.request.lengths }.into() }
+        let Request { lengths, texts, draft, .. } = self.request;
+        Request { texts, draft, ..Lengths { tokens, ..lengths }.into() }
     }
 
     /// Makes what the session takes from its stock, in two phases; returns it, too.
@@ -196,7 +197,7 @@ impl<'a> SessionPlan<'a> {
         let SessionPlan { model, terms, .. } = *self;
         let listed =
             |request: &Request, schedule| listing(&model.spec, &model.frac_bits, terms, request, schedule, &Silent);
-        let purpose = |bound| Purpose::new(model, terms, bound, None, None, &Silent);
+        let purpose = |bound| Purpose::new(model, terms, bound, request.texts, None, None, &Silent);
         let (prepared, stock) = match self.extent {
             Extent::Generation => {
                 let listed = listed(request, Passes::expected(request.draft))?;
@@ -232,7 +233,7 @@ impl<'a> SessionPlan<'a> {
         let SessionPlan { model, terms, .. } = *self;
         let mut loader = FixedLoader::announced(&model.frac_bits)?;
         let weights = Model::load_for(&terms.policy, &mut loader, &model.spec, None)?;
-        let input = Input::unknown(request.lengths.prompt);
+        let input = request.input();
         let mut unused = Sampler::greedy();
         Ok(generate(engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), hooks)?)
     }

@@ -1,17 +1,20 @@
-//! A prompt as token ids, perhaps with padding, or as an image.
+//! A prompt as token ids, perhaps with padding, or as an image; and several of them.
 
-use model::Input;
-use ndarray::Array2;
+use model::{Input, Padding};
+use ndarray::{Array2, Axis, concatenate};
 
 use crate::Error;
 
-/// The ids of a prompt, or an image. The length is public; how much of it is padding is not.
+/// The ids of a prompt, or an image, or several of one length that an encoder reads side by side. Their number and
+/// length are public; how much of it is padding is not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
     ids: Vec<u32>,
     patches: Option<Array2<f32>>,
-    padding: Option<usize>,
-    second: Option<usize>,
+    /// Tokens of padding of each text.
+    padding: Option<Vec<usize>>,
+    /// For each text where a second one begins.
+    seconds: Vec<Option<usize>>,
 }
 
 impl Prompt {
@@ -21,56 +24,92 @@ impl Prompt {
     /// # Errors
     /// [`Error::Padding`] if it is longer.
     pub fn padded(ids: &[u32], length: usize) -> Result<Self, Error> {
-        let mut prompt = Prompt::padded_behind(ids, length)?;
+        let mut prompt = Prompt::from(ids).padded_behind(length)?;
         prompt.ids.rotate_left(ids.len());
         Ok(prompt)
     }
 
-    /// [`Prompt::padded`] for an encoder, which reads its text's first token: the rest comes last.
+    /// This text, padded for an encoder, which reads its first token: the rest comes last. An image stays as it is.
     ///
     /// # Errors
-    /// As there.
-    pub fn padded_behind(ids: &[u32], length: usize) -> Result<Self, Error> {
-        let got = ids.len();
-        let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
-        // Any id will do, because no token attends to it.
-        let ids = ids.iter().copied().chain(std::iter::repeat_n(0, padding)).collect();
-        Ok(Prompt { ids, patches: None, padding: Some(padding), second: None })
+    /// [`Error::Padding`] if it is longer.
+    pub fn padded_behind(mut self, length: usize) -> Result<Self, Error> {
+        if self.patches.is_none() {
+            let got = self.ids.len();
+            let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
+            // Any id will do, because no token attends to it.
+            self.ids.resize(length, 0);
+            self.padding = Some(vec![padding]);
+        }
+        Ok(self)
     }
 
     /// The patches of an image, for a model that reads images ([`ImageShape::patches`](model::ImageShape::patches)).
     pub fn image(patches: Array2<f32>) -> Self {
-        Prompt { ids: Vec::new(), patches: Some(patches), padding: None, second: None }
+        Prompt { ids: Vec::new(), patches: Some(patches), padding: None, seconds: vec![None] }
+    }
+
+    /// Several prompts of one kind and of one length, which an encoder reads side by side.
+    ///
+    /// # Errors
+    /// [`Error::Unlike`] if they are not, or none of them is there.
+    pub fn side_by_side(prompts: &[Prompt]) -> Result<Self, Error> {
+        let shape = |prompt: &Prompt| {
+            let Input { count, texts, .. } = prompt.input();
+            (texts, count, prompt.patches.is_some(), prompt.padding.is_some())
+        };
+        let Some((first, rest)) = prompts.split_first() else { return Err(Error::Unlike { text: 0 }) };
+        if let Some(at) = rest.iter().position(|prompt| shape(prompt) != shape(first)) {
+            return Err(Error::Unlike { text: at + 2 });
+        }
+        let patches: Vec<_> = prompts.iter().filter_map(|prompt| Some(prompt.patches.as_ref()?.view())).collect();
+        let patches = (!patches.is_empty()).then(|| concatenate(Axis(0), &patches)).transpose();
+        Ok(Prompt {
+            ids: prompts.iter().flat_map(|prompt| &prompt.ids).copied().collect(),
+            patches: patches.map_err(|_| Error::Unlike { text: 1 })?,
+            padding: first
+                .padding
+                .as_ref()
+                .map(|_| prompts.iter().filter_map(|p| p.padding.clone()).flatten().collect()),
+            seconds: prompts.iter().flat_map(|prompt| &prompt.seconds).copied().collect(),
+        })
     }
 
     /// The prompt as the model reads it.
     pub fn input(&self) -> Input<'_> {
-        match &self.patches {
-            Some(patches) => Input::image(patches),
-            None => Input { second: self.second, ..Input::known(&self.ids) },
-        }
+        let texts = self.seconds.len();
+        let input = match &self.patches {
+            Some(patches) => Input { count: patches.nrows() / texts + 1, ..Input::image(patches) },
+            None => Input { count: self.ids.len() / texts, ..Input::known(&self.ids) },
+        };
+        Input { texts, seconds: &self.seconds, ..input }
     }
 
-    /// Says where a second text begins, if there is one, see [`Input::second`](model::Input::second). The server does
-    /// not learn it.
+    /// Says where a second text begins, if there is one, see [`Input::seconds`](model::Input::seconds). The server
+    /// does not learn it.
     pub fn with_second(self, second: Option<usize>) -> Self {
-        Prompt { second, ..self }
+        Prompt { seconds: vec![second], ..self }
     }
 
-    /// All ids, with those of the padding.
+    /// All ids, with those of the padding, text by text.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Tokens of padding, if the server is told that there may be some.
-    pub fn padding(&self) -> Option<usize> {
-        self.padding
+    /// The padding as this party, which knows it, tells a model.
+    pub fn known_padding(&self) -> Option<Padding> {
+        self.padding.clone().map(|tokens| Padding { tokens: Some(tokens) })
+    }
+
+    /// Tokens of padding of each text, if the server is told that there may be some.
+    pub fn padding(&self) -> Option<&[usize]> {
+        self.padding.as_deref()
     }
 }
 
 impl From<&[u32]> for Prompt {
     fn from(ids: &[u32]) -> Self {
-        Prompt { ids: ids.to_vec(), patches: None, padding: None, second: None }
+        Prompt { ids: ids.to_vec(), patches: None, padding: None, seconds: vec![None] }
     }
 }
 

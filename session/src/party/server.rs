@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use model::{Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler, generate};
+use model::{Generation, Lengths, Model, ModelFiles, Next, Reveal, Sampler, generate};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
@@ -169,13 +169,12 @@ impl ModelServer {
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
         correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, observer)?;
-        let input = Input::unknown(request.lengths.prompt);
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
         let mut recorder = Recorder::new(observer);
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
-        let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder);
+        let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         engine.confirm_transcript()?;
         Ok(finish(&mut engine, terms, &request, generation, recorder))
@@ -202,13 +201,14 @@ impl ModelServer {
                     pools()?.forget(peer, &kept, begun)?;
                 }
                 let place = pools()?.draft(filled.id, peer, request.lengths, part)?;
-                let purpose = self.purpose(peer, terms, request.lengths, observer)?.part(part)?;
+                let purpose = self.purpose(peer, terms, request.lengths, request.texts, observer)?.part(part)?;
                 Ok(Grant::Fill(Box::new((filled, place, purpose))))
             }
             SessionKind::Spend(ids) => {
                 let pool = pools()?.set(&ids)?;
                 pool.check_bound(request)?;
-                let purposes = self.purpose(peer, terms, pool.bound(), observer)?.parts(pool.last())?;
+                let purposes =
+                    self.purpose(peer, terms, pool.bound(), request.texts, observer)?.parts(pool.last())?;
                 pool.check(&purposes, request)?;
                 Ok(Grant::Spend(Box::new((pools()?.set_aside(pool)?, purposes))))
             }
@@ -220,10 +220,11 @@ impl ModelServer {
         peer: Option<&str>,
         terms: &Terms,
         bound: Lengths,
+        texts: usize,
         observer: &dyn Observer,
     ) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));
-        Purpose::new(&self.public, terms, bound, Some(digest), peer, observer)
+        Purpose::new(&self.public, terms, bound, texts, Some(digest), peer, observer)
     }
 
     /// The session of a client that fills a pool.

@@ -138,7 +138,7 @@ pub struct Purpose {
 }
 
 impl Purpose {
-    /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its `weights`, because its
+    /// Generations up to `bound` of `texts` texts side by side, with `model` under `terms`. The server passes a digest of its `weights`, because its
     /// words are products with them; the client must not learn the digest. The forms of operations follow from the
     /// link, so a session that spends a pool takes its link ([`PoolSet::link`]), and no measurement refuses a pool. The
     /// ciphertexts by which the words came do not matter. `peer` is the key of the other party, where the link has
@@ -150,6 +150,7 @@ impl Purpose {
         model: &PublicModel,
         terms: &Terms,
         bound: Lengths,
+        texts: usize,
         weights: Option<&str>,
         peer: Option<&str>,
         observer: &dyn Observer,
@@ -157,7 +158,7 @@ impl Purpose {
         if !terms.protocol.preprocess {
             return Err(PoolError::OnePhase.into());
         }
-        let longest = Request::from(bound);
+        let longest = Request { texts, ..Request::from(bound) };
         longest.validate(&model.spec, terms, &Limits::NONE)?;
         let needs = needs(&model.spec, &model.frac_bits, terms, &longest, observer)?;
         let json = |e: serde_json::Error| model::ConfigError::Json(e.to_string());
@@ -174,6 +175,7 @@ impl Purpose {
         ] {
             facts.insert(name.into(), value);
         }
+        facts.extend((texts != 1).then(|| ("texts".to_owned(), texts.to_string())));
         facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));
         facts.extend(peer.map(|key| (PEER.to_owned(), key.to_owned())));
         Ok(Purpose { bound, facts, link: terms.protocol.link, needs: needs.stored() })

@@ -70,7 +70,14 @@ fn write(path: &Path, role: Role) -> PoolId {
 }
 
 pub(super) fn request(prompt: usize, tokens: usize) -> Request {
-    Request { lengths: Lengths { prompt, tokens }, stop_at_eos: true, pad_answer: false, padded: false, draft: None }
+    Request {
+        lengths: Lengths { prompt, tokens },
+        stop_at_eos: true,
+        pad_answer: false,
+        padded: false,
+        texts: 1,
+        draft: None,
+    }
 }
 
 /// All that a session does with a file.

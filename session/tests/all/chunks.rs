@@ -125,7 +125,7 @@ fn padding_may_end_within_a_chunk() {
         let padded: Vec<u32> = [0; 7].iter().chain(&text).copied().collect();
         let plain = run(&mut Float::default(), &float, &text, &options("full", 9, 5));
         for chunk in [3, 7, 8] {
-            let padding = Some(Padding { tokens: Some(7) });
+            let padding = Some(Padding::of(7));
             let options = GenerateOptions { padding, ..options("full", chunk, 5) };
             let got = run(&mut Float::default(), &float, &padded, &options);
             assert_eq!(got.tokens, plain.tokens, "chunks of {chunk}");

@@ -336,6 +336,7 @@ impl<'a> Session<'a> {
             stop_at_eos: self.stop,
             pad_answer: false,
             padded: self.prompt.padding().is_some(),
+            texts: 1,
             draft: self.draft,
         }
     }
@@ -516,7 +517,7 @@ fn padding_and_guesses_go_together() {
     let ids = [&[0; 3][..], &PROMPT].concat();
     let options = GenerateOptions {
         tokens: 8,
-        padding: Some(Padding { tokens: Some(3) }),
+        padding: Some(Padding::of(3)),
         draft: Some(Drafts::new(2, 1.0).unwrap()),
         ..Default::default()
     };

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{CHANNELS, DType, GenerateOptions, Input, Lengths, ModelFiles, Next, Reveal, Sampler, synthesize};
+use model::{
+    CHANNELS, DType, GenerateOptions, Input, Lengths, ModelFiles, Next, Padding, Reveal, Sampler, synthesize,
+};
 use ndarray::{Array2, Array3};
 use waggle_session::party::{ClientSession, Limits, ModelServer, Prompt, Request, Silent, Terms};
 use waggle_session::{Error, check_ranges};
 
-use crate::parties::{agree, agree_on, load_fixed, session};
+use crate::parties::{Agreed, agree, agree_on, load_fixed, session};
 use crate::secure::MAX_SECURE_ULPS;
 
 /// Their directories, with their names.
@@ -39,6 +41,28 @@ fn encoders_answer_between_two_parties() {
         agree(name, &files, &ids, &options, MAX_SECURE_ULPS);
         let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         check_ranges(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+/// Eight texts go through a model in the messages of one: at most a fifth more of them.
+#[test]
+fn texts_side_by_side_take_the_flows_of_one() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/encoders/bert");
+    let files = ModelFiles::open(&dir).unwrap();
+    let ids: Vec<u32> = (0..8 * 6).map(|i| 3 + (i * i) % (files.spec.vocabulary() as u32 - 3)).collect();
+    let seconds: Vec<Option<usize>> = (0..8).map(|text| Some(text).filter(|at| (1..6).contains(at))).collect();
+    for reveal in [Reveal::Logits, Reveal::Token] {
+        let padding = Some(Padding { tokens: Some(vec![0, 3, 0, 0, 1, 0, 2, 0]) });
+        let options = GenerateOptions { tokens: 1, reveal, padding, ..crate::support::fine() };
+        let eight = Input { seconds: &seconds, ..Input::known(&ids).of_texts(8) };
+        let eight = agree_on("eight texts", &files, eight, &options, MAX_SECURE_ULPS);
+        let options = GenerateOptions { padding: Some(Padding::of(1)), ..options };
+        let one = agree_on("one text", &files, Input::known(&ids[..6]), &options, MAX_SECURE_ULPS);
+        assert_eq!(eight.fixed.tokens.len(), 8);
+        let flows = |agreed: &Agreed| agreed.ledger.iter().map(|entry| entry.traffic.flows).sum::<u64>() as f64;
+        let (eight, one) = (flows(&eight), flows(&one));
+        println!("{eight} flows for eight texts, {one} for one");
+        assert!(eight <= 1.2 * one, "{eight} flows for eight texts, {one} for one");
     }
 }
 

@@ -143,7 +143,7 @@ fn write_private(path: &Path, bytes: &[u8]) {
 
 /// The purpose of pools of the tiny sessions.
 fn purpose() -> Purpose {
-    Purpose::new(public(), &terms(Mode::Spend), BOUND, None, None, &Silent).expect("a purpose")
+    Purpose::new(public(), &terms(Mode::Spend), BOUND, 1, None, None, &Silent).expect("a purpose")
 }
 
 #[test]

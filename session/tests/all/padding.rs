@@ -23,8 +23,7 @@ const MAX_FIXED_ERROR: f32 = 0.02;
 /// `ids` behind as many tokens of padding as make [`LENGTH`], and the options that say so.
 fn padded(ids: &[u32], tokens: usize) -> (Vec<u32>, GenerateOptions) {
     let padding = LENGTH - ids.len();
-    let options =
-        GenerateOptions { tokens, padding: Some(Padding { tokens: Some(padding) }), ..crate::support::fine() };
+    let options = GenerateOptions { tokens, padding: Some(Padding::of(padding)), ..crate::support::fine() };
     ([vec![0; padding], ids.to_vec()].concat(), options)
 }
 
@@ -96,7 +95,7 @@ fn what_cannot_be_padded_is_refused() {
     let pruned = GenerateOptions { policy, ..options.clone() };
     let error = run(&mut Float::default(), &model, &ids, &pruned).expect_err("a policy would see the padding");
     assert!(matches!(error, Error::PaddedPolicy { .. }), "{error}");
-    let all = GenerateOptions { padding: Some(Padding { tokens: Some(LENGTH) }), ..options };
+    let all = GenerateOptions { padding: Some(Padding::of(LENGTH)), ..options };
     let error = run(&mut Float::default(), &model, &ids, &all).expect_err("no word is left");
     assert!(matches!(error, Error::AllPadding { tokens: LENGTH, prompt: LENGTH }), "{error}");
 }

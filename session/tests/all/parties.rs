@@ -75,7 +75,7 @@ fn two_parties(
         let mut sampler = Sampler::greedy();
         let knows = input.ids.is_some();
         // The client alone knows how long a padding is.
-        let padding = options.padding.map(|padding| Padding { tokens: padding.tokens.filter(|_| knows) });
+        let padding = options.padding.clone().map(|padding| Padding { tokens: padding.tokens.filter(|_| knows) });
         let options = &GenerateOptions { padding, ..options.clone() };
         let out = generate(&mut engine, model, input, options, Next::Pick(&mut sampler), &mut Phases).expect("run");
         (out, engine.channel().ledger().untimed())
@@ -132,8 +132,9 @@ pub(crate) fn agree_on(
 
     let (shapes, _) = load_fixed_for(&options.policy, spec, None, &frac_bits);
     let mut plan = Planner::new(Options::default()).engine();
-    let input = Input::unknown(prompt.count);
-    let options = GenerateOptions { padding: options.padding.map(|_| Padding { tokens: None }), ..options.clone() };
+    let input = Input { texts: prompt.texts, ..Input::unknown(prompt.count) };
+    let options =
+        GenerateOptions { padding: options.padding.as_ref().map(|_| Padding { tokens: None }), ..options.clone() };
     generate(&mut plan, &shapes, input, &options, Next::Pick(&mut Sampler::greedy()), &mut Phases).expect("plan");
     let planned = plan.abb().ledger().untimed();
     if options.policy.random_traffic() {

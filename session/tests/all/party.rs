@@ -47,6 +47,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
         stop_at_eos: true,
         pad_answer: false,
         padded: false,
+        texts: 1,
         draft: None,
     };
     let planned = SessionPlan::new(hosted.public(), &terms).options(options).request(request);

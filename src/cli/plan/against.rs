@@ -90,6 +90,7 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crat
     let model = unweighted(measured.model.name.clone(), measured.model.config.clone());
     Plan::default()
         .prompt(count("padded_prompt").unwrap_or(measured.prompt_tokens))
+        .texts(count("texts").unwrap_or(1))
         .tokens(count("tokens").ok_or(unknown("tokens"))?)
         .stop_at_eos(flag("stop_at_eos"))
         .pad_answer(flag("pad_answer"))

@@ -68,8 +68,23 @@ pub trait Runner: Sync {
     /// an answer that it [wants](Sequence::wanted) is generated.
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
 
-    /// The logits of an encoder's classes for the text `ids`, in which a second text may begin at `second`.
-    fn classify(&self, ids: &[u32], second: Option<usize>) -> Result<Vec<f32>, EvalError>;
+    /// Most texts that an encoder reads side by side.
+    fn most_side_by_side(&self) -> usize;
+
+    /// The logits of an encoder's classes for each of `texts`, which it reads side by side: their ids, and where a
+    /// second text begins.
+    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError>;
+}
+
+/// Texts that an encoder reads side by side, padded to the longest of them if they are not of one length.
+fn side_by_side(texts: &[(Vec<u32>, Option<usize>)]) -> Result<Prompt, EvalError> {
+    let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
+    let alike = texts.iter().all(|(ids, _)| ids.len() == longest);
+    let prompts = texts.iter().map(|(ids, second)| {
+        let text = Prompt::from(ids).with_second(*second);
+        if alike { Ok(text) } else { text.padded_behind(longest) }
+    });
+    Ok(Prompt::side_by_side(&prompts.collect::<Result<Vec<_>, _>>()?)?)
 }
 
 /// Runs in this process on engines that see their values, with attention [`Observed`].
@@ -122,10 +137,16 @@ impl<E: Select> Runner for InClear<'_, E> {
         Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })
     }
 
-    fn classify(&self, ids: &[u32], second: Option<usize>) -> Result<Vec<f32>, EvalError> {
-        let input = Input { second, ..Input::known(ids) };
-        let options = GenerateOptions { tokens: 1, ..GenerateOptions::default() };
+    /// In the clear nobody waits for a message.
+    fn most_side_by_side(&self) -> usize {
+        1
+    }
+
+    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError> {
+        let prompt = side_by_side(texts)?;
+        let options = GenerateOptions { tokens: 1, padding: prompt.known_padding(), ..GenerateOptions::default() };
         let next = Next::Pick(&mut Sampler::greedy());
+        let input = prompt.input();
         Ok(class_logits(generate(&mut (self.engine)(), self.model, input, &options, next, &mut NoHooks)?))
     }
 }
@@ -167,10 +188,13 @@ impl Runner for TwoParties<'_> {
         Ok(Trace { logits: scored_rows(sequence, &out), attention: None, generated })
     }
 
-    fn classify(&self, ids: &[u32], second: Option<usize>) -> Result<Vec<f32>, EvalError> {
-        let text = Prompt::from(ids).with_second(second);
+    fn most_side_by_side(&self) -> usize {
+        8
+    }
+
+    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError> {
         let next = Next::Pick(&mut Sampler::greedy());
-        Ok(class_logits(self.session(&PolicySpec::default(), text, 1, false, next, &mut Silent)?))
+        Ok(class_logits(self.session(&PolicySpec::default(), side_by_side(texts)?, 1, false, next, &mut Silent)?))
     }
 }
 
@@ -195,9 +219,9 @@ impl TwoParties<'_> {
     }
 }
 
-/// The only row of an encoder's logits.
-fn class_logits(out: Generation) -> Vec<f32> {
-    out.logits.map_or_else(Vec::new, |logits| logits.into_iter().collect())
+/// An encoder's logits, text by text.
+fn class_logits(out: Generation) -> Vec<Vec<f32>> {
+    out.logits.map_or_else(Vec::new, |logits| logits.rows().into_iter().map(|row| row.to_vec()).collect())
 }
 
 /// Row i of a generation belongs to the input position `prompt - 1 + i`.

@@ -151,13 +151,18 @@ pub fn answers(
         }
         inputs.push((ids, second));
     }
-    let logits = crate::eval::parallel(inputs.len(), runner.most_at_once(), |at| {
-        let (ids, second) = &inputs[at];
-        let logits = runner.classify(ids, *second)?;
-        tick();
+    let batches: Vec<_> = inputs.chunks(runner.most_side_by_side()).collect();
+    let logits = crate::eval::parallel(batches.len(), runner.most_at_once(), |at| {
+        let logits = runner.classify(batches[at])?;
+        batches[at].iter().for_each(|_| tick());
         Ok(logits)
     })?;
-    Ok(logits.into_iter().zip(examples).map(|(logits, example)| Answer { gold: example.gold, logits }).collect())
+    Ok(logits
+        .into_iter()
+        .flatten()
+        .zip(examples)
+        .map(|(logits, example)| Answer { gold: example.gold, logits })
+        .collect())
 }
 
 impl GlueReport {
