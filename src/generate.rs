@@ -417,7 +417,7 @@ impl<'a> Asked<'a> {
                     true => party::Prompt::padded_behind(ids, length)?,
                     false => party::Prompt::padded(ids, length)?,
                 };
-                padded.with_second(plain.input().second)
+                padded.with_second(plain.input().second).with_mask(plain.input().mask)
             }
         };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;

@@ -260,6 +260,13 @@ fn check<E: Engine>(
         }
         _ => {}
     }
+    let fits = match prompt.mask {
+        Some(at) => spec.fills_mask() && at < prompt.count,
+        None => !spec.fills_mask() || prompt.ids.is_none(),
+    };
+    if !fits {
+        return Err(Error::Mask { at: prompt.mask, tokens: prompt.count });
+    }
     if before > 0 && spec.is_encoder() {
         return Err(Error::Encoder { what: "a text after another" });
     }

@@ -64,7 +64,7 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
         ids = spread(&spec)[..1].to_vec();
     }
     let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
-    run(model, Input::known(&ids), tokens)
+    run(model, Input { mask: spec.fills_mask().then_some(0), ..Input::known(&ids) }, tokens)
 }
 
 /// Generates `tokens` tokens after `input` in the clear.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Family;
 use super::bert::BertConfig;
 use crate::config::{Activation, ConfigError, Keys};
-use crate::style::{Encoder, Names, Pooled, Role, Style};
+use crate::style::{Encoder, Masked, Names, Pooled, Role, Style};
 
 /// The program's own, which no configuration changes.
 const EPS: f32 = 1e-12;
@@ -49,7 +49,7 @@ impl DistilBertConfig {
 }
 
 impl Family for DistilBertConfig {
-    const CLASSES: &'static [&'static str] = &["DistilBertForSequenceClassification"];
+    const CLASSES: &'static [&'static str] = &["DistilBertForSequenceClassification", "DistilBertForMaskedLM"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
@@ -72,7 +72,7 @@ impl Family for DistilBertConfig {
 
     fn style(&self) -> Style {
         let bert = self.bert().style();
-        Style {
+        let style = Style {
             names: Names {
                 root: "distilbert.",
                 embedding: "distilbert.embeddings.word_embeddings",
@@ -96,6 +96,9 @@ impl Family for DistilBertConfig {
             },
             encoder: bert.encoder.map(|encoder| Encoder { segments: 0, pooled: Some(Pooled::Relu), ..encoder }),
             ..bert
-        }
+        };
+        let masked =
+            Masked { activation: self.activation, norm: "vocab_layer_norm", bias: "vocab_projector.bias" };
+        style.or_masked("vocab_transform", "vocab_projector", masked)
     }
 }

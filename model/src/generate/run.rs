@@ -31,6 +31,8 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     patches: Option<&'a Array2<f32>>,
     /// The place where the prompt's second text begins.
     second: Option<usize>,
+    /// The place of the mask.
+    mask: Option<usize>,
     surprisal: Surprisal,
     /// Whether the text is over, and goes on so that nobody sees it.
     over: bool,
@@ -103,6 +105,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             steady: options.draft.and_then(Drafts::schedule),
             patches: prompt.patches,
             second: prompt.second,
+            mask: prompt.mask,
             surprisal: Surprisal::default(),
             over: false,
             rows: Vec::new(),
@@ -172,7 +175,12 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let all =
             self.options.all_positions || *drafted > 0 || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if all { Rows::All } else { Rows::Last };
-        let input = Input { patches: self.patches, second: self.second, ..Input::of(ids.as_deref(), *count) };
+        let input = Input {
+            patches: self.patches,
+            second: self.second,
+            mask: self.mask,
+            ..Input::of(ids.as_deref(), *count)
+        };
         let progress = &mut |done, all| self.hooks.layer(done, all);
         let hidden = read(self.engine, self.model, input, self.cache, wanted, self.chunk, progress)?;
         hidden.ok_or(Error::Nothing)

@@ -12,6 +12,7 @@ pub struct Prompt {
     patches: Option<Array2<f32>>,
     padding: Option<usize>,
     second: Option<usize>,
+    mask: Option<usize>,
 }
 
 impl Prompt {
@@ -35,19 +36,19 @@ impl Prompt {
         let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
         // Any id will do, because no token attends to it.
         let ids = ids.iter().copied().chain(std::iter::repeat_n(0, padding)).collect();
-        Ok(Prompt { ids, patches: None, padding: Some(padding), second: None })
+        Ok(Prompt { ids, patches: None, padding: Some(padding), second: None, mask: None })
     }
 
     /// The patches of an image, for a model that reads images ([`ImageShape::patches`](model::ImageShape::patches)).
     pub fn image(patches: Array2<f32>) -> Self {
-        Prompt { ids: Vec::new(), patches: Some(patches), padding: None, second: None }
+        Prompt { ids: Vec::new(), patches: Some(patches), padding: None, second: None, mask: None }
     }
 
     /// The prompt as the model reads it.
     pub fn input(&self) -> Input<'_> {
         match &self.patches {
             Some(patches) => Input::image(patches),
-            None => Input { second: self.second, ..Input::known(&self.ids) },
+            None => Input { second: self.second, mask: self.mask, ..Input::known(&self.ids) },
         }
     }
 
@@ -55,6 +56,12 @@ impl Prompt {
     /// not learn it.
     pub fn with_second(self, second: Option<usize>) -> Self {
         Prompt { second, ..self }
+    }
+
+    /// Says where the mask is whose word is wanted, if there is one, see [`Input::mask`](model::Input::mask). The
+    /// server does not learn it.
+    pub fn with_mask(self, mask: Option<usize>) -> Self {
+        Prompt { mask, ..self }
     }
 
     /// All ids, with those of the padding.
@@ -70,7 +77,7 @@ impl Prompt {
 
 impl From<&[u32]> for Prompt {
     fn from(ids: &[u32]) -> Self {
-        Prompt { ids: ids.to_vec(), patches: None, padding: None, second: None }
+        Prompt { ids: ids.to_vec(), patches: None, padding: None, second: None, mask: None }
     }
 }
 
