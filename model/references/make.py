@@ -94,6 +94,8 @@ MASKED = {
     f"{name}-masked": (kind, {key: value for key, value in keys.items() if key != "id2label"})
     for name, (kind, keys) in ENCODERS.items()
 }
+# Positions begin behind this one.
+MASKED["roberta-masked"][1]["pad_token_id"] = 3
 
 VIT = dict(
     image_size=32,

@@ -348,6 +348,7 @@ impl Checkpoint {
                 return Err(CheckpointError::Bytes { tensor: name, start, end, shape, available });
             };
             let entry = Entry { dtype, shape, numbers: numbers.flatten() };
+            let name = renamed(name);
             if self.tensors.contains_key(&name) {
                 return Err(malformed(format!("tensor `{name}` is in another file, too")));
             }

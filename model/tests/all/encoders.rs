@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use engine::Float;
-use model::{Error, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Reveal, Sampler, generate};
+use model::{Error, GenerateOptions, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Reveal, Sampler, generate};
 use ndarray::{Array2, Array3};
 use protocols::{Evaluation, Fixed, FixedLoader};
 use serde_json::Value;
@@ -184,6 +184,82 @@ fn the_first_token_sees_the_last() {
         generate(&mut Float::default(), &model, input, &answer(), next, &mut NoHooks).unwrap().logits.unwrap()
     };
     assert!(logits(&[5, 6, 7, 8]) != logits(&[5, 6, 7, 9]));
+}
+
+/// `dir` as the first programs wrote it, with other names of gains and shifts, positions as integers, and `further`
+/// tensors of one number.
+fn old_checkpoint(dir: &Path, out: &Path, further: &[&str]) {
+    std::fs::copy(dir.join("config.json"), out.join("config.json")).unwrap();
+    let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let text = std::str::from_utf8(header).unwrap();
+    let text = text.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
+    assert!(text.contains("LayerNorm.gamma"));
+    let mut header: Value = serde_json::from_str(&text).unwrap();
+    let mut data = data.to_vec();
+    for name in further.iter().chain(&["bert.embeddings.position_ids"]) {
+        let end = data.len();
+        header[*name] = serde_json::json!({"dtype": "I64", "shape": [1], "data_offsets": [end, end + 8]});
+        data.extend([0; 8]);
+    }
+    let text = serde_json::to_vec(&header).unwrap();
+    let file = [&(text.len() as u64).to_le_bytes()[..], &text, &data].concat();
+    std::fs::write(out.join("model.safetensors"), file).unwrap();
+}
+
+#[test]
+fn checkpoints_of_the_first_programs_are_read() {
+    let out = tempfile::tempdir().unwrap();
+    let logits = |model: &FloatModel, reference: &Reference| {
+        let next = Next::Pick(&mut Sampler::greedy());
+        let input = reference.input();
+        generate(&mut Float::default(), model, input, &answer(), next, &mut NoHooks).unwrap().logits.unwrap()
+    };
+    let unused = ["bert.pooler.dense.weight", "cls.seq_relationship.bias"];
+    for (name, further) in [("bert", &[][..]), ("bert-masked", &unused)] {
+        old_checkpoint(&dir(name), out.path(), further);
+        let (old, new) = (ModelFiles::open(out.path()).unwrap(), ModelFiles::open(&dir(name)).unwrap());
+        let (old, new, references) = (load(old), load(new), references(name));
+        references.iter().for_each(|reference| assert_eq!(logits(&old, reference), logits(&new, reference)));
+    }
+    // A second bias of the head is compared with the first.
+    old_checkpoint(&dir("bert-masked"), out.path(), &["cls.predictions.decoder.bias"]);
+    let files = ModelFiles::open(out.path()).unwrap();
+    let error = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).err().unwrap();
+    assert!(error.to_string().contains("cls.predictions.decoder.bias"), "{error}");
+}
+
+#[test]
+fn a_mask_is_refused_where_it_is_not_and_where_none_is_filled() {
+    let refused = |name: &str, mask| {
+        let model = load(ModelFiles::open(&dir(name)).unwrap());
+        let next = Next::Pick(&mut Sampler::greedy());
+        let input = Input { mask, ..Input::known(&[5, 6, 7]) };
+        match generate(&mut Float::default(), &model, input, &answer(), next, &mut NoHooks) {
+            Err(Error::Mask { at, tokens: 3 }) => assert_eq!(at, mask),
+            other => panic!("{name}, {mask:?}: {other:?}"),
+        }
+    };
+    refused("bert-masked", None);
+    refused("bert-masked", Some(3));
+    refused("bert", Some(1));
+}
+
+/// Positions begin behind that of padding, of which one must be left. A head of words is the embedding.
+#[test]
+fn configurations_that_are_not_computed_are_refused_by_key() {
+    let text = std::fs::read_to_string(dir("roberta-masked").join("config.json")).unwrap();
+    for (old, new, key) in [
+        ("\"pad_token_id\": 3", "\"pad_token_id\": 63", "pad_token_id"),
+        ("\"pad_token_id\": 3", "\"pad_token_id\": -1", "pad_token_id"),
+        ("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", "tie_word_embeddings"),
+    ] {
+        let changed = text.replace(old, new);
+        assert_ne!(changed, text);
+        let error = ModelSpec::from_config_json(changed.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+    }
 }
 
 #[test]
