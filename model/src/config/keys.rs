@@ -86,7 +86,8 @@ impl Keys<'_> {
         Ok(masked)
     }
 
-    /// Names of classes: none for a model that fills a mask, otherwise those of `id2label` in the order of their numbers, or as many as `num_labels`, or two.
+    /// Names of classes: those of `id2label` in the order of their numbers, or as many as `num_labels`, or two. A
+    /// model that fills a mask has none.
     pub(crate) fn labels(&self) -> Result<Vec<String>, ConfigError> {
         if self.fills_mask()? {
             return Ok(Vec::new());

@@ -1,6 +1,8 @@
-//! BERT that classifies a text: learned positions, norms around each sum, erf-GELU, a pooler with tanh.
+//! BERT that classifies a text or fills a mask: learned positions, norms around each sum, erf-GELU, a pooler with
+//! tanh.
 //!
-//! Devlin et al., arXiv 1810.04805; weights by the names of `BertForSequenceClassification` in [`modeling_bert.py`].
+//! Devlin et al., arXiv 1810.04805; weights by the names of `BertForSequenceClassification` and `BertForMaskedLM` in
+//! [`modeling_bert.py`].
 //!
 //! [`modeling_bert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/bert
 
@@ -60,13 +62,11 @@ const NAMES: Names = Names {
     norm: "bert.embeddings.LayerNorm",
     pooler: "bert.pooler.dense",
     head: "classifier",
-    buffers: &[
-        ("embeddings.position_ids", Stored::Unused),
-    ],
+    buffers: &[("embeddings.position_ids", Stored::Unused)],
 };
 
-/// The names of the heads that the training before a masked word's model is published with, and second names of its
-/// own. A pooler is no part of it.
+/// What models with the head of a masked word may be published with: positions, the pooler and the head of whole
+/// sentences, which only the training reads, and a second name of the bias of words.
 const MASKED_BUFFERS: &[(&str, Stored)] = &[
     ("embeddings.position_ids", Stored::Unused),
     ("pooler.dense.weight", Stored::Unused),

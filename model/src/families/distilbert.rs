@@ -1,7 +1,8 @@
-//! DistilBERT that classifies a text: a BERT without segments, with ReLU in the pooler's place of tanh.
+//! DistilBERT that classifies a text or fills a mask: a BERT without segments, with ReLU in the pooler's place of
+//! tanh.
 //!
-//! Sanh et al., arXiv 1910.01108; weights by the names of `DistilBertForSequenceClassification` in
-//! [`modeling_distilbert.py`].
+//! Sanh et al., arXiv 1910.01108; weights by the names of `DistilBertForSequenceClassification` and
+//! `DistilBertForMaskedLM` in [`modeling_distilbert.py`].
 //!
 //! [`modeling_distilbert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/distilbert
 
@@ -97,8 +98,7 @@ impl Family for DistilBertConfig {
             encoder: bert.encoder.map(|encoder| Encoder { segments: 0, pooled: Some(Pooled::Relu), ..encoder }),
             ..bert
         };
-        let masked =
-            Masked { activation: self.activation, norm: "vocab_layer_norm", bias: "vocab_projector.bias" };
+        let masked = Masked { activation: self.activation, norm: "vocab_layer_norm", bias: "vocab_projector.bias" };
         style.or_masked("vocab_transform", "vocab_projector", masked)
     }
 }

@@ -1,7 +1,7 @@
-//! RoBERTa that classifies a text: a BERT whose positions begin behind that of padding.
+//! RoBERTa that classifies a text or fills a mask: a BERT whose positions begin behind that of padding.
 //!
-//! Liu et al., arXiv 1907.11692; weights by the names of `RobertaForSequenceClassification` in
-//! [`modeling_roberta.py`].
+//! Liu et al., arXiv 1907.11692; weights by the names of `RobertaForSequenceClassification` and
+//! `RobertaForMaskedLM` in [`modeling_roberta.py`].
 //!
 //! [`modeling_roberta.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/roberta
 

@@ -42,8 +42,8 @@ fn encoders_answer_between_two_parties() {
     }
 }
 
-/// The word of a mask, whose place is the client's alone: plans and the server do not know it, and the bytes are those
-/// of any place. Opening the word alone works as well.
+/// The place of a mask is the client's alone: neither plans nor the server know it, and all places take the same
+/// bytes. Opening the word alone works as well.
 #[test]
 fn a_mask_is_filled_between_two_parties() {
     for name in ["bert-masked", "roberta-masked", "distilbert-masked"] {
