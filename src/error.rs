@@ -216,6 +216,17 @@ pub enum PromptError {
     /// Two texts where one is read.
     #[error("two texts need an encoder, which reads them together")]
     Pair,
+    /// No mask, or several, for a model that gives the word of one.
+    #[error("the model gives the word in the place of one {mask}; the text has {count}")]
+    Masks {
+        /// How the tokenizer writes one.
+        mask: &'static str,
+        /// Their number.
+        count: usize,
+    },
+    /// A tokenizer without a mask for a model that fills one.
+    #[error("the model gives the word in the place of a mask, and its tokenizer has none")]
+    NoMask,
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     Empty,

@@ -195,14 +195,41 @@ impl Words {
                 Ok(party::Prompt::image(preprocessor.patches(&image, shape)?))
             }
             (_, Some(_)) => Err(model::Error::NoTexts.into()),
-            (Words::Pair(first, second), None) if spec.is_encoder() => {
-                let tokenizer = reader.tokenizer().ok_or(PromptError::NoTokenizer)?;
-                let (ids, second) = tokenizer.encode_pair(&first, &second)?;
-                Ok(party::Prompt::from(&ids).with_second(second))
+            (words, None) => {
+                let (ids, second) = match words {
+                    Words::Pair(first, second) if spec.is_encoder() => {
+                        let tokenizer = reader.tokenizer().ok_or(PromptError::NoTokenizer)?;
+                        tokenizer.encode_pair(&first, &second)?
+                    }
+                    one => (one.ids(reader.tokenizer())?, None),
+                };
+                let mask = if spec.fills_mask() { Some(mask_of(&ids, reader.tokenizer())?) } else { None };
+                Ok(party::Prompt::from(&ids).with_second(second).with_mask(mask))
             }
-            (one, None) => Ok((&one.ids(reader.tokenizer())?).into()),
         }
     }
+}
+
+/// How tokenizers write a mask.
+const MASKS: [&str; 2] = ["[MASK]", "<mask>"];
+
+/// The place of the one mask in `ids`.
+fn mask_of(ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<usize, Error> {
+    let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
+    let around = tokenizer.encode("")?;
+    for mask in MASKS {
+        // A text that is no mask has more pieces than one.
+        let with = tokenizer.encode(mask)?;
+        let Some(id) = with.iter().find(|id| !around.contains(id)).filter(|_| with.len() == around.len() + 1) else {
+            continue;
+        };
+        let places: Vec<usize> = (0..ids.len()).filter(|at| ids[*at] == *id).collect();
+        return match places[..] {
+            [place] => Ok(place),
+            _ => Err(PromptError::Masks { mask, count: places.len() }.into()),
+        };
+    }
+    Err(PromptError::NoMask.into())
 }
 
 /// The tokens of `texts`, joined: `enough` of them or more, if there are so many.

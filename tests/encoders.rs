@@ -51,9 +51,14 @@ fn a_server_gives_the_class_of_a_text() {
 #[test]
 fn plans_of_encoders_equal_their_sessions() {
     let (text, image) = ("--prompt-ids 4,8,15,16,23,42".to_owned(), format!("--image {VIT}/image.png"));
-    for (encoder, input, length) in
-        [("bert", &text, 6), ("roberta", &text, 6), ("distilbert", &text, 6), ("vit", &image, 17)]
-    {
+    let masked = "--prompt-ids 2,15,4,16,23,3".to_owned();
+    for (encoder, input, length) in [
+        ("bert", &text, 6),
+        ("roberta", &text, 6),
+        ("distilbert", &text, 6),
+        ("bert-masked", &masked, 6),
+        ("vit", &image, 17),
+    ] {
         let model = format!("{}/model/tests/data/encoders/{encoder}", env!("CARGO_MANIFEST_DIR"));
         let mut cases = vec![("", "", "", length), ("--preprocess", "", "", length)];
         if encoder != "vit" {
@@ -70,6 +75,35 @@ fn plans_of_encoders_equal_their_sessions() {
                 }
             }
         }
+    }
+}
+
+/// The word of a mask, whatever the phases, the padding and what is opened.
+#[test]
+fn a_server_gives_the_word_of_a_mask() {
+    const MASKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model/tests/data/encoders/bert-masked");
+    let texts = |line: &str, option: &str, text: &str| {
+        let mut command = waggle(line);
+        command.args([option, text]);
+        command
+    };
+    let text = "the [MASK] was not very good!";
+    let word = succeed(&mut texts(&format!("float --model {MASKED} --tokens 1"), "--prompt", text));
+    let demo = format!("demo --model {MASKED} --check --preprocess --pad-prompt 24");
+    let demo = json(&mut texts(&demo, "--prompt", text));
+    assert_eq!((&demo["token_agreement"], &demo["options"]["padded_prompt"]), (&1.0.into(), &24.into()));
+    let shy = Server::start(&format!("--model {MASKED} --reveal token"));
+    let server = Server::start(&format!("--model {MASKED}"));
+    for (server, terms) in [(&server, ""), (&server, "--preprocess"), (&server, "--pad 24"), (&shy, "--reveal token")]
+    {
+        let line = format!("classify --connect {} {terms}", server.address);
+        assert_eq!(succeed(&mut texts(&line, "--text", text)), word, "{terms}");
+    }
+    for (text, count) in [("the film", 0), ("[MASK] [MASK] film", 2)] {
+        let line = format!("classify --connect {}", server.address);
+        let errors = fail(&mut texts(&line, "--text", text), 1);
+        let why = format!("the word in the place of one [MASK]; the text has {count}");
+        assert!(errors.contains(&why) && errors.trim_end().lines().count() == 1, "{errors}");
     }
 }
 

@@ -11,12 +11,13 @@ SmolLM3, and the windows of Qwen by layer, came with transformers 4.53.3:
 Encoders, by torch==2.15.0 and transformers==5.24.0:
 
     venv/bin/python model/references/make.py model/tests/data/encoders bert roberta distilbert vit
+    venv/bin/python model/references/make.py model/tests/data/encoders bert-masked roberta-masked distilbert-masked
 
 The ViT needs pillow==13.0.0 as well.
 
 Each directory gets `config.json` and `model.safetensors` as transformers writes them, with weights in f16, and
-`reference.json`: sequences of token ids and the logits of every position, or of the classes, computed in f32 from the
-rounded weights. A ViT gets `image.png` and `preprocessor_config.json`, too, and `reference.json` has the bytes of the
+`reference.json`: sequences of token ids and the logits of every position, of the classes, or of the words in the
+place of the mask, computed in f32 from the rounded weights. A ViT gets `image.png` and `preprocessor_config.json`, too, and `reference.json` has the bytes of the
 pixels that its authors' program makes of the image, row by row, in hexadecimal.
 Gains are far from one, biases far from zero, and scores so large that attention is far from uniform: a step that is
 left out, or done twice, changes the logits. Windows are shorter than the sequences, and the longer sequence reaches
@@ -86,6 +87,15 @@ ENCODERS = {
         ),
     ),
 }
+
+# The same with the head of words, whose mask is the token 4 of `WORDS`.
+MASK = 4
+MASKED = {
+    f"{name}-masked": (kind, {key: value for key, value in keys.items() if key != "id2label"})
+    for name, (kind, keys) in ENCODERS.items()
+}
+# Positions begin behind this one.
+MASKED["roberta-masked"][1]["pad_token_id"] = 3
 
 VIT = dict(
     image_size=32,
@@ -227,27 +237,35 @@ def make_vit(out):
 
 @torch.no_grad()
 def make(name, out):
-    kind, keys = (FAMILIES | ENCODERS)[name]
-    encoder = name in ENCODERS
+    kind, keys = (FAMILIES | ENCODERS | MASKED)[name]
+    masked = name in MASKED
+    encoder = masked or name in ENCODERS
     auto = transformers.AutoModelForSequenceClassification if encoder else transformers.AutoModelForCausalLM
+    auto = transformers.AutoModelForMaskedLM if masked else auto
     model = built(auto, name, kind, keys)
     config = model.config
 
     sequences = []
     for length in (LONG, SHORT):
         # Ids below 3 are special: RoBERTa gives padding no position.
-        ids = torch.randint(3 if encoder else 0, config.vocab_size, (1, length))
+        ids = torch.randint(MASK + 1 if masked else 3 if encoder else 0, config.vocab_size, (1, length))
         # The shorter text is a pair where the model knows of two.
         pair = dict(second=SECOND) if length == SHORT and encoder and getattr(config, "type_vocab_size", 1) > 1 else {}
         segments = dict(token_type_ids=(torch.arange(length) >= SECOND).long()[None]) if pair else {}
+        place = dict(mask=length // 3) if masked else {}
+        if masked:
+            ids[0, place["mask"]] = MASK
         logits = model(ids, **segments).logits if encoder else model(ids, use_cache=False).logits[0]
-        sequences.append({**pair, "ids": ids[0].tolist(), "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]})
+        logits = logits[:, place["mask"]] if masked else logits
+        sequences.append({**pair, **place, "ids": ids[0].tolist(), "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]})
 
     model.half().save_pretrained(out / name)
     (out / name / "generation_config.json").unlink(missing_ok=True)
     reference = {"transformers": transformers.__version__, "torch": torch.__version__, "sequences": sequences}
-    if name == "bert":
-        reference["texts"] = write_words(out / name / "tokenizer.json")
+    if kind == "bert":
+        texts = write_words(out / name / "tokenizer.json")
+        if not masked:
+            reference["texts"] = texts
     (out / name / "reference.json").write_text(json.dumps(reference, separators=(",", ":")) + "\n")
     spread = torch.tensor(sequences[0]["logits"]).std().item()
     size = sum(file.stat().st_size for file in (out / name).iterdir())

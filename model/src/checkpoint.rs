@@ -167,6 +167,16 @@ impl TensorSpec {
     }
 }
 
+/// The name that a tensor has today: the first programs called the gain and shift of a layer norm gamma and beta.
+fn renamed(name: String) -> String {
+    for (old, new) in [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")] {
+        if let Some(norm) = name.strip_suffix(old) {
+            return format!("{norm}{new}");
+        }
+    }
+    name
+}
+
 /// The file with learned columns, in the directory of a model.
 pub const LEARNED_FILE: &str = "kvzap.safetensors";
 
@@ -303,7 +313,7 @@ impl Checkpoint {
             }
             self.add_file(&dir.join(shard))?;
         }
-        match weight_map.into_keys().find(|name| !self.tensors.contains_key(name)) {
+        match weight_map.into_keys().map(renamed).find(|name| !self.tensors.contains_key(name)) {
             Some(tensor) => Err(CheckpointError::Missing { tensor }),
             None => Ok(()),
         }
@@ -338,6 +348,7 @@ impl Checkpoint {
                 return Err(CheckpointError::Bytes { tensor: name, start, end, shape, available });
             };
             let entry = Entry { dtype, shape, numbers: numbers.flatten() };
+            let name = renamed(name);
             if self.tensors.contains_key(&name) {
                 return Err(malformed(format!("tensor `{name}` is in another file, too")));
             }

@@ -117,6 +117,17 @@ pub enum Error {
         /// Tokens of the prompt.
         tokens: usize,
     },
+    /// A mask that the model does not fill, or none for a model that fills one.
+    #[error("{}", match at {
+        None => "the model gives the word in the place of a mask, and the text has none".to_owned(),
+        Some(at) => format!("the model fills no mask at token {at} of {tokens}"),
+    })]
+    Mask {
+        /// Its place.
+        at: Option<usize>,
+        /// Tokens of the prompt.
+        tokens: usize,
+    },
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {

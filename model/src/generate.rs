@@ -274,6 +274,13 @@ fn check<E: Engine>(
             return Err(Error::Second { at: Some(at), tokens: prompt.count });
         }
     }
+    let fits = match prompt.masks {
+        [] => !spec.fills_mask() || prompt.ids.is_none(),
+        masks => spec.fills_mask() && masks.len() == prompt.texts && masks.iter().all(|at| *at < prompt.count),
+    };
+    if !fits {
+        return Err(Error::Mask { at: prompt.masks.first().copied(), tokens: prompt.count });
+    }
     if before > 0 && spec.is_encoder() {
         return Err(Error::Encoder { what: "a text after another" });
     }

@@ -139,14 +139,19 @@ impl ModelSpec {
         self.style().hidden
     }
 
-    /// Whether it reads a text at once and gives logits of classes, and does not write.
+    /// Whether it reads a text at once and gives logits of classes or of a masked word, and does not write.
     pub fn is_encoder(&self) -> bool {
         self.style().encoder.is_some()
     }
 
     /// Names of an encoder's classes.
     pub fn labels(&self) -> Option<Vec<String>> {
-        self.style().encoder.map(|encoder| encoder.labels)
+        self.style().encoder.map(|encoder| encoder.labels).filter(|labels| !labels.is_empty())
+    }
+
+    /// Whether it gives the word in the place of a mask.
+    pub fn fills_mask(&self) -> bool {
+        self.style().masked().is_some()
     }
 
     /// What it reads in place of a text, if it reads images.

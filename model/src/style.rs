@@ -68,19 +68,31 @@ pub(crate) struct Style {
 pub(crate) struct Encoder {
     /// Segments that a text may have, each with an embedding of its own; 0 for none.
     pub(crate) segments: usize,
-    /// The function between the two matrices that make outputs of the first token, where there are two.
+    /// The function between the two matrices that make outputs of the chosen token, where there are two.
     pub(crate) pooled: Option<Pooled>,
     /// What it reads in place of a text, if it reads images.
     pub(crate) image: Option<ImageShape>,
-    /// Names of the classes, of which it gives the logits.
+    /// Names of the classes, of which it gives the logits; none where it gives those of the masked word.
     pub(crate) labels: Vec<String>,
 }
 
-/// A function of the first token's state.
+/// A function of the chosen token's state: the first one's, or the mask's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooled {
     Tanh,
     Relu,
+    /// The mask's, before a norm and the embedding.
+    Masked(Masked),
+}
+
+/// The head of a model that fills a mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Masked {
+    pub(crate) activation: Activation,
+    /// The name of the norm behind the activation.
+    pub(crate) norm: &'static str,
+    /// The whole name of the bias of the words, which the embedding has none of.
+    pub(crate) bias: &'static str,
 }
 
 /// Where the norms of a layer stand.
@@ -173,6 +185,10 @@ pub(crate) enum Stored {
     Frequencies,
     /// A head that is tied to the embedding.
     TiedHead,
+    /// A second name of the bias of a masked word's head.
+    TiedBias,
+    /// Positions as integers, and what the training alone reads.
+    Unused,
 }
 
 /// Published names, without `.weight` and `.bias`.
@@ -300,7 +316,16 @@ impl Style {
 
     /// Number of logits: classes, or token ids.
     pub(crate) fn outputs(&self) -> usize {
-        self.encoder.as_ref().map_or(self.vocabulary, |encoder| encoder.labels.len())
+        let labels = self.encoder.as_ref().filter(|_| self.masked().is_none()).map(|encoder| encoder.labels.len());
+        labels.unwrap_or(self.vocabulary)
+    }
+
+    /// The head of a masked word, if it has one.
+    pub(crate) fn masked(&self) -> Option<Masked> {
+        match self.encoder.as_ref()?.pooled? {
+            Pooled::Masked(masked) => Some(masked),
+            Pooled::Tanh | Pooled::Relu => None,
+        }
     }
 
     /// The images that it reads, if it reads any.
@@ -387,6 +412,11 @@ impl Style {
             }
             if pooled.is_some() {
                 add(names.pooler, &[h, h], Some(h));
+            }
+            if let Some(Pooled::Masked(masked)) = pooled {
+                add(masked.norm, &[h], Some(h));
+                out.push(TensorSpec::new(masked.bias, [self.vocabulary]));
+                return out;
             }
         }
         if !self.tied {

@@ -89,6 +89,11 @@ impl Checkpoint {
                 if wanted.iter().any(close) { Ok(()) } else { wrong("the frequencies that follow from config.json") }
             }
             Stored::TiedHead if self.equal(name, &format!("{}.weight", style.names.embedding))? => Ok(()),
+            Stored::TiedBias => match style.masked() {
+                Some(masked) if self.equal(name, masked.bias)? => Ok(()),
+                _ => wrong("the bias of the head, to which it is tied"),
+            },
+            Stored::Unused => Ok(()),
             Stored::TiedHead => wrong("the embedding, to which config.json ties it"),
         }
     }

@@ -198,6 +198,11 @@ impl Published {
         self
     }
 
+    /// This weight with a bias.
+    pub(crate) fn with_bias(self, bias: Array1<f32>) -> Self {
+        Published { bias: Some(bias), ..self }
+    }
+
     /// The weight after a norm with `gain` g and `shift` beta: for x' = g x + beta,
     /// x' W + b = x (diag(g) W) + (beta W + b).
     pub(crate) fn after_norm(mut self, gain: Array1<f32>, shift: Option<&Array1<f32>>) -> Self {

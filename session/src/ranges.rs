@@ -64,7 +64,8 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
         ids = spread(&spec)[..1].to_vec();
     }
     let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
-    run(model, Input::known(&ids), tokens)
+    let masks: &[usize] = if spec.fills_mask() { &[0] } else { &[] };
+    run(model, Input { masks, ..Input::known(&ids) }, tokens)
 }
 
 /// Generates `tokens` tokens after `input` in the clear.

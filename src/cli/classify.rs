@@ -1,4 +1,4 @@
-//! `waggle classify`: the party with a text or an image, whose class a server's encoder gives.
+//! `waggle classify`: the party with a text or an image, whose class or masked word a server's encoder gives.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,9 @@ use crate::models::read_text;
 use crate::{Answer, Generate, Pads, Prompt, TokenizerOf};
 
 /// Asks the encoder of a server for the class of a text or of an image. The server learns neither it nor the class.
+///
+/// A model with the head of a masked word gives the word in the place of the text's one mask, which is written as
+/// the tokenizer does: [MASK] or <mask>. The server does not learn where it is.
 ///
 /// With `--reveal logits` the client learns the logits of all classes, and with `--reveal token` the class alone.
 #[derive(Args, Debug)]

@@ -75,8 +75,23 @@ impl Keys<'_> {
         self.read(key, "a string", Value::as_str)
     }
 
-    /// Names of classes: those of `id2label` in the order of their numbers, or as many as `num_labels`, or two.
+    /// Whether the weights are those of a model that fills a mask. Its head is the embedding.
+    pub(crate) fn fills_mask(&self) -> Result<bool, ConfigError> {
+        let names = self.read("architectures", "a list of names", Value::as_array)?;
+        let first = names.and_then(|names| names.first()).and_then(Value::as_str);
+        let masked = first.is_some_and(|name| name.ends_with("ForMaskedLM"));
+        if masked && self.flag("tie_word_embeddings")? == Some(false) {
+            return Err(unsupported("tie_word_embeddings", false, "only true where a mask is filled"));
+        }
+        Ok(masked)
+    }
+
+    /// Names of classes: those of `id2label` in the order of their numbers, or as many as `num_labels`, or two. A
+    /// model that fills a mask has none.
     pub(crate) fn labels(&self) -> Result<Vec<String>, ConfigError> {
+        if self.fills_mask()? {
+            return Ok(Vec::new());
+        }
         let named: Option<Vec<String>> = self.read("id2label", "names by the numbers 0, 1, ...", |v| {
             let names = v.as_object()?;
             (0..names.len()).map(|i| names.get(&i.to_string())?.as_str().map(str::to_owned)).collect()
@@ -86,7 +101,10 @@ impl Keys<'_> {
             (Some(named), Some(count)) if named.len() != count => {
                 Err(unsupported("num_labels", count, format!("id2label has {}", named.len())))
             }
-            (Some(named), _) => Ok(named),
+            (Some(named), _) => {
+                size("id2label", named.len(), MAX_LABELS)?;
+                Ok(named)
+            }
             (None, count) => {
                 let count = count.unwrap_or(2);
                 size("num_labels", count, MAX_LABELS)?;

@@ -220,7 +220,11 @@ impl<W> Block<'_, W> {
     }
 }
 
-fn activate<E: Engine>(engine: &mut E, function: Activation, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+pub(super) fn activate<E: Engine>(
+    engine: &mut E,
+    function: Activation,
+    x: &E::Tensor,
+) -> Result<E::Tensor, engine::Error> {
     match function {
         Activation::GeluTanh => engine.gelu(x, Gelu::Tanh),
         Activation::GeluErf => engine.gelu(x, Gelu::Erf),

@@ -16,9 +16,9 @@
 mod block;
 mod layer;
 
-use engine::{Engine, LogitBits, Select, Tensor, WeightData, WeightLoader, WeightSpec};
+use engine::{Engine, LogitBits, Right, Select, Tensor, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, Layers, PolicySpec};
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array2, ArrayD, IxDyn};
 
 use self::block::Block;
 use self::layer::Layer;
@@ -45,6 +45,9 @@ pub struct Input<'a> {
     /// For each text the place of the first token of a second one, which an encoder reads together with it; empty if
     /// no text has one. Only the client knows of them. Models without segments read both as one text.
     pub seconds: &'a [Option<usize>],
+    /// For each text the place of the mask whose word is wanted, for models that fill one; empty for others. Only the
+    /// client knows them.
+    pub masks: &'a [usize],
 }
 
 impl<'a> Input<'a> {
@@ -60,7 +63,7 @@ impl<'a> Input<'a> {
 
     /// So many tokens, on any party.
     pub fn of(ids: Option<&'a [u32]>, count: usize) -> Self {
-        Input { ids, count, texts: 1, patches: None, seconds: &[] }
+        Input { ids, count, texts: 1, patches: None, seconds: &[], masks: &[] }
     }
 
     /// The tokens of `texts` texts in place of one.
@@ -194,7 +197,8 @@ impl<W> Model<W> {
         let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
         let layers = (0..style.layers()).map(|i| Layer::load(&style, i, b)).collect::<Result<_, _>>()?;
         let last = style.norm_before(style.layers()).unwrap_or_else(|| norm.to_owned());
-        let pooler = style.encoder.as_ref().and_then(|encoder| encoder.pooled).map(|_| {
+        let (pooled, masked) = (style.encoder.as_ref().and_then(|encoder| encoder.pooled), style.masked());
+        let pooler = pooled.map(|_| {
             b.weight(&format!("{pooler}.weight"), (h, h), |c| {
                 style.after_norm(c, &last, Published::linear(c, &[pooler.to_owned()], true)?)
             })
@@ -204,6 +208,9 @@ impl<W> Model<W> {
         let name = if style.tied { embedding } else { head_name };
         let head = b.weight(&format!("{head_name}.weight"), (h, style.outputs()), |c| {
             let head = Published::linear(c, &[name.to_owned()], style.head_bias)?;
+            if let Some(masked) = masked {
+                return style.after_norm(c, masked.norm, head.with_bias(c.vector(masked.bias)?));
+            }
             if pooler.is_some() { Ok(head) } else { style.after_norm(c, &last, head) }
         })?;
         let (spec, embedding) = (spec.clone(), embed);
@@ -242,7 +249,7 @@ impl<W> Model<W> {
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
     /// width), or nothing with [`Rows::None`]. Of an encoder it is always one for each text, the first token's after
-    /// the pooler.
+    /// the pooler, or the mask's.
     /// `progress` is called with the number of layers done after each.
     /// Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
@@ -266,6 +273,7 @@ impl<W> Model<W> {
             let wanted = match (is_last, &style.encoder) {
                 (false, _) => input.count,
                 (true, None) => rows.of(input.count),
+                (true, Some(_)) if style.masked().is_some() => input.count,
                 (true, Some(_)) => 1,
             };
             let weights = layer.weights();
@@ -276,7 +284,29 @@ impl<W> Model<W> {
             let Some(out) = out else { return Ok(None) };
             x = out;
         }
-        engine.scope("head", |e| self.pooled(e, &x)).map(Some)
+        engine
+            .scope("head", |e| {
+                let x = if style.masked().is_some() { self.chosen(e, input, &x)? } else { x };
+                self.pooled(e, &x)
+            })
+            .map(Some)
+    }
+
+    /// The row of the last layer's `x` at the mask of each text. Where that is, is the client's secret, so it is the product of
+    /// all rows with a row of zeros and a one that only the client knows.
+    fn chosen<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        input: Input,
+        x: &E::Tensor,
+    ) -> Result<E::Tensor, engine::Error> {
+        let (texts, n, h) = (input.texts, input.count, self.style.hidden);
+        let at = |i: IxDyn| f32::from(input.masks[i[0]] == i[2]);
+        let chosen = (!input.masks.is_empty()).then(|| ArrayD::from_shape_fn(vec![texts, 1, n], at));
+        engine.scope("mask", |e| {
+            let one_hot = e.input(&[texts, 1, n], chosen.as_ref().map(|row| row.view()))?;
+            Ok(e.matmul(&one_hot, Right::Fresh(&x.reshape(&[texts, n, h])))?.reshape(&[texts, h]))
+        })
     }
 
     /// What the head reads of the last layer's `x`.
@@ -286,10 +316,19 @@ impl<W> Model<W> {
             return engine.scope("norm", |e| e.rms_norm(x, self.style.eps));
         };
         let x = engine.scope("pooler", |e| e.linear(x, pooler))?;
-        engine.scope("activation", |e| match function {
+        let y = engine.scope("activation", |e| match function {
             // The cap c of scores is c tanh(x / c).
             Pooled::Tanh => e.soft_cap(&x, 1.0),
             Pooled::Relu => e.relu(&x),
+            Pooled::Masked(masked) => block::activate(e, masked.activation, &x),
+        })?;
+        if self.style.masked().is_none() {
+            return Ok(y);
+        }
+        // No matrix precedes this norm that could take the mean away.
+        engine.scope("norm", |e| {
+            let centred = centred(e, &y)?;
+            e.rms_norm(&centred, self.style.eps)
         })
     }
 
@@ -402,6 +441,26 @@ impl ModelSpec {
             None => Ok(()),
         }
     }
+}
+
+/// x (rows, width) less the means of its rows.
+fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+    let width = x.shape()[1];
+    // The sum of halves has half the entries; one entry may be over.
+    let (mut sum, mut over) = (x.clone(), Vec::new());
+    while sum.shape()[1] > 1 {
+        let entries = sum.shape()[1];
+        let half = entries / 2;
+        if entries % 2 == 1 {
+            over.push(sum.slice(1, entries - 1..entries));
+        }
+        sum = engine.add(&sum.slice(1, 0..half), &sum.slice(1, half..2 * half))?;
+    }
+    for entry in &over {
+        sum = engine.add(&sum, entry)?;
+    }
+    let mean = engine.scale(&sum, -(width as f32).recip())?;
+    engine.add(x, &E::Tensor::concat(1, &vec![&mean; width]))
 }
 
 /// Loads nothing, and notes what it is asked for.

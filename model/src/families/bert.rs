@@ -1,6 +1,8 @@
-//! BERT that classifies a text: learned positions, norms around each sum, erf-GELU, a pooler with tanh.
+//! BERT that classifies a text or fills a mask: learned positions, norms around each sum, erf-GELU, a pooler with
+//! tanh.
 //!
-//! Devlin et al., arXiv 1810.04805; weights by the names of `BertForSequenceClassification` in [`modeling_bert.py`].
+//! Devlin et al., arXiv 1810.04805; weights by the names of `BertForSequenceClassification` and `BertForMaskedLM` in
+//! [`modeling_bert.py`].
 //!
 //! [`modeling_bert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/bert
 
@@ -11,7 +13,7 @@ use super::Family;
 use crate::config::{
     Activation, ConfigError, Keys, MAX_LABELS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size, unsupported,
 };
-use crate::style::{Encoder, Mlp, Names, Norm, Norms, Pooled, Positions, QkNorm, Role, Style};
+use crate::style::{Encoder, Masked, Mlp, Names, Norm, Norms, Pooled, Positions, QkNorm, Role, Stored, Style};
 
 /// Most segments.
 const MAX_SEGMENTS: usize = 1 << 10;
@@ -32,7 +34,7 @@ pub struct BertConfig {
     pub num_attention_heads: usize,
     pub hidden_act: Activation,
     pub layer_norm_eps: f32,
-    /// Names of the classes, those of `id2label`.
+    /// Names of the classes, those of `id2label`; none for the head of a masked word.
     pub labels: Vec<String>,
 }
 
@@ -60,11 +62,23 @@ const NAMES: Names = Names {
     norm: "bert.embeddings.LayerNorm",
     pooler: "bert.pooler.dense",
     head: "classifier",
-    buffers: &[],
+    buffers: &[("embeddings.position_ids", Stored::Unused)],
 };
 
+/// What models with the head of a masked word may be published with: positions, the pooler and the head of whole
+/// sentences, which only the training reads, and a second name of the bias of words.
+const MASKED_BUFFERS: &[(&str, Stored)] = &[
+    ("embeddings.position_ids", Stored::Unused),
+    ("pooler.dense.weight", Stored::Unused),
+    ("pooler.dense.bias", Stored::Unused),
+    ("cls.seq_relationship.weight", Stored::Unused),
+    ("cls.seq_relationship.bias", Stored::Unused),
+    ("cls.predictions.decoder.bias", Stored::TiedBias),
+    ("lm_head.decoder.bias", Stored::TiedBias),
+];
+
 impl Family for BertConfig {
-    const CLASSES: &'static [&'static str] = &["BertForSequenceClassification"];
+    const CLASSES: &'static [&'static str] = &["BertForSequenceClassification", "BertForMaskedLM"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let published = Defaults { vocab_size: 30522, max_position_embeddings: 512, type_vocab_size: 2, eps: 1e-12 };
@@ -83,7 +97,8 @@ impl Family for BertConfig {
             let why = format!("must divide hidden_size = {}", self.hidden_size);
             return Err(unsupported("num_attention_heads", self.num_attention_heads, why));
         }
-        size("id2label", self.labels.len(), MAX_LABELS)?;
+        // Without a name there is the head of a masked word.
+        size("id2label", self.labels.len().max(1), MAX_LABELS)?;
         if let Some(label) = self.labels.iter().find(|label| label.len() > MAX_LABEL_BYTES) {
             return Err(unsupported("id2label", label.len(), format!("at most {MAX_LABEL_BYTES} bytes a name")));
         }
@@ -92,7 +107,7 @@ impl Family for BertConfig {
 
     fn style(&self) -> Style {
         let (layers, head_dim) = (self.num_hidden_layers, self.hidden_size / self.num_attention_heads);
-        Style {
+        let style = Style {
             names: NAMES,
             heads: HeadShape { heads: self.num_attention_heads, kv_heads: self.num_attention_heads, head_dim },
             hidden: self.hidden_size,
@@ -125,6 +140,28 @@ impl Family for BertConfig {
                 image: None,
                 labels: self.labels.clone(),
             }),
+        };
+        let masked = Masked {
+            activation: self.hidden_act,
+            norm: "cls.predictions.transform.LayerNorm",
+            bias: "cls.predictions.bias",
+        };
+        style.or_masked("cls.predictions.transform.dense", "cls.predictions.decoder", masked)
+    }
+}
+
+impl Style {
+    /// This encoder, but with the head of a masked word where it has no classes.
+    pub(super) fn or_masked(self, pooler: &'static str, head: &'static str, masked: Masked) -> Self {
+        match self.encoder {
+            Some(encoder) if encoder.labels.is_empty() => Style {
+                names: Names { pooler, head, buffers: MASKED_BUFFERS, ..self.names },
+                tied: true,
+                head_bias: false,
+                encoder: Some(Encoder { pooled: Some(Pooled::Masked(masked)), ..encoder }),
+                ..self
+            },
+            encoder => Style { encoder, ..self },
         }
     }
 }

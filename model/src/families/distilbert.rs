@@ -1,7 +1,8 @@
-//! DistilBERT that classifies a text: a BERT without segments, with ReLU in the pooler's place of tanh.
+//! DistilBERT that classifies a text or fills a mask: a BERT without segments, with ReLU in the pooler's place of
+//! tanh.
 //!
-//! Sanh et al., arXiv 1910.01108; weights by the names of `DistilBertForSequenceClassification` in
-//! [`modeling_distilbert.py`].
+//! Sanh et al., arXiv 1910.01108; weights by the names of `DistilBertForSequenceClassification` and
+//! `DistilBertForMaskedLM` in [`modeling_distilbert.py`].
 //!
 //! [`modeling_distilbert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/distilbert
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Family;
 use super::bert::BertConfig;
 use crate::config::{Activation, ConfigError, Keys};
-use crate::style::{Encoder, Names, Pooled, Role, Style};
+use crate::style::{Encoder, Masked, Names, Pooled, Role, Style};
 
 /// The program's own, which no configuration changes.
 const EPS: f32 = 1e-12;
@@ -49,7 +50,7 @@ impl DistilBertConfig {
 }
 
 impl Family for DistilBertConfig {
-    const CLASSES: &'static [&'static str] = &["DistilBertForSequenceClassification"];
+    const CLASSES: &'static [&'static str] = &["DistilBertForSequenceClassification", "DistilBertForMaskedLM"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
@@ -72,7 +73,7 @@ impl Family for DistilBertConfig {
 
     fn style(&self) -> Style {
         let bert = self.bert().style();
-        Style {
+        let style = Style {
             names: Names {
                 root: "distilbert.",
                 embedding: "distilbert.embeddings.word_embeddings",
@@ -96,6 +97,8 @@ impl Family for DistilBertConfig {
             },
             encoder: bert.encoder.map(|encoder| Encoder { segments: 0, pooled: Some(Pooled::Relu), ..encoder }),
             ..bert
-        }
+        };
+        let masked = Masked { activation: self.activation, norm: "vocab_layer_norm", bias: "vocab_projector.bias" };
+        style.or_masked("vocab_transform", "vocab_projector", masked)
     }
 }

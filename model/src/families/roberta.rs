@@ -1,7 +1,7 @@
-//! RoBERTa that classifies a text: a BERT whose positions begin behind that of padding.
+//! RoBERTa that classifies a text or fills a mask: a BERT whose positions begin behind that of padding.
 //!
-//! Liu et al., arXiv 1907.11692; weights by the names of `RobertaForSequenceClassification` in
-//! [`modeling_roberta.py`].
+//! Liu et al., arXiv 1907.11692; weights by the names of `RobertaForSequenceClassification` and
+//! `RobertaForMaskedLM` in [`modeling_roberta.py`].
 //!
 //! [`modeling_roberta.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/roberta
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Family;
 use super::bert::{BertConfig, Defaults};
-use crate::config::{ConfigError, Keys, unsupported};
-use crate::style::{Names, Positions, Style};
+use crate::config::{Activation, ConfigError, Keys, unsupported};
+use crate::style::{Masked, Names, Positions, Style};
 
 /// `config.json` of a RoBERTa.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct RobertaConfig {
 }
 
 impl Family for RobertaConfig {
-    const CLASSES: &'static [&'static str] = &["RobertaForSequenceClassification"];
+    const CLASSES: &'static [&'static str] = &["RobertaForSequenceClassification", "RobertaForMaskedLM"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let published = Defaults { vocab_size: 50265, max_position_embeddings: 512, type_vocab_size: 2, eps: 1e-12 };
@@ -43,7 +43,7 @@ impl Family for RobertaConfig {
 
     fn style(&self) -> Style {
         let (bert, offset) = (self.body.style(), self.pad_token_id + 1);
-        Style {
+        let style = Style {
             names: Names {
                 root: "roberta.",
                 embedding: "roberta.embeddings.word_embeddings",
@@ -58,6 +58,9 @@ impl Family for RobertaConfig {
             max_positions: self.body.max_position_embeddings - offset,
             positions: Positions::Learned { offset },
             ..bert
-        }
+        };
+        // Its program has this activation, whatever the configuration says.
+        let masked = Masked { activation: Activation::GeluErf, norm: "lm_head.layer_norm", bias: "lm_head.bias" };
+        style.or_masked("lm_head.dense", "lm_head.decoder", masked)
     }
 }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use engine::Float;
-use model::{Error, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Padding, Reveal, Sampler, generate};
+use model::{
+    Error, GenerateOptions, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Padding, Reveal, Sampler, generate,
+};
 use ndarray::{Array2, Array3};
 use protocols::{Evaluation, Fixed, FixedLoader};
 use serde_json::Value;
@@ -20,19 +22,33 @@ const MAX_FIXED_ERROR: f32 = 0.01;
 /// Largest difference in fixed point of the ViT.
 const MAX_FIXED_ERROR_OF_IMAGES: f32 = 0.001;
 
-const ENCODERS: [&str; 3] = ["bert", "roberta", "distilbert"];
+const ENCODERS: [&str; 6] = ["bert", "roberta", "distilbert", "bert-masked", "roberta-masked", "distilbert-masked"];
 
 fn dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encoders").join(name)
 }
 
-/// Texts, where their second parts begin, and the logits of their classes.
-fn references(name: &str) -> Vec<(Vec<u32>, Option<usize>, Vec<f32>)> {
+/// A text with the logits of its classes, or of the words in the place of its mask.
+struct Reference {
+    ids: Vec<u32>,
+    seconds: [Option<usize>; 1],
+    masks: Vec<usize>,
+    logits: Vec<f32>,
+}
+
+impl Reference {
+    fn input(&self) -> Input<'_> {
+        Input { seconds: &self.seconds, masks: &self.masks, ..Input::known(&self.ids) }
+    }
+}
+
+fn references(name: &str) -> Vec<Reference> {
     let value: Value = serde_json::from_slice(&std::fs::read(dir(name).join("reference.json")).unwrap()).unwrap();
     let sequence = |sequence: &Value| {
         let logits: Vec<Vec<f32>> = serde_json::from_value(sequence["logits"].clone()).unwrap();
-        let second = sequence.get("second").map(|at| at.as_u64().unwrap() as usize);
-        (serde_json::from_value(sequence["ids"].clone()).unwrap(), second, logits.concat())
+        let at = |place: &str| sequence.get(place).map(|at| at.as_u64().unwrap() as usize);
+        let ids = serde_json::from_value(sequence["ids"].clone()).unwrap();
+        Reference { ids, seconds: [at("second")], masks: at("mask").into_iter().collect(), logits: logits.concat() }
     };
     value["sequences"].as_array().unwrap().iter().map(sequence).collect()
 }
@@ -52,22 +68,23 @@ fn encoders_equal_the_programs_of_their_authors() {
         let files = ModelFiles::open(&dir(name)).unwrap();
         let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
         let float = load(files);
-        for (ids, second, want) in references(name) {
-            assert_eq!(second.is_some(), name == "bert" && ids.len() == 11, "a pair");
-            let seconds = [second];
-            let input = Input { seconds: &seconds, ..Input::known(&ids) };
+        for reference in references(name) {
+            let Reference { ids, seconds: [second], masks, logits: want } = &reference;
+            assert_eq!(second.is_some(), name.starts_with("bert") && ids.len() == 11, "a pair");
+            assert_eq!(masks.len(), usize::from(name.ends_with("masked")));
+            let input = reference.input();
             let next = &mut Sampler::greedy();
             let got =
                 generate(&mut Float::default(), &float, input, &answer(), Next::Pick(next), &mut NoHooks).unwrap();
             let best = (0..want.len()).max_by(|a, b| want[*a].total_cmp(&want[*b])).unwrap();
             assert_eq!(got.tokens, [best as u32], "{name}");
-            let off = error(&got.logits.unwrap(), &want);
+            let off = error(&got.logits.unwrap(), want);
             assert!(off < MAX_LOGIT_ERROR, "{name}: {off}");
             for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
                 let engine = &mut Fixed::evaluating(evaluation);
                 let got = generate(engine, &fixed, input, &answer(), Next::Pick(next), &mut NoHooks).unwrap();
                 assert_eq!(got.tokens, [best as u32], "{name}");
-                let off = error(&got.logits.unwrap(), &want);
+                let off = error(&got.logits.unwrap(), want);
                 println!("{name}, {} tokens, {evaluation:?}: {off:.1e}", ids.len());
                 assert!(off < MAX_FIXED_ERROR, "{name}, {evaluation:?}: {off}");
             }
@@ -83,13 +100,14 @@ fn texts_side_by_side_have_the_logits_that_each_has_alone() {
         let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
         let float = load(files);
         let texts = references(name);
-        let longest = texts.iter().map(|(ids, ..)| ids.len()).max().unwrap();
-        let padding: Vec<usize> = texts.iter().map(|(ids, ..)| longest - ids.len()).collect();
+        let longest = texts.iter().map(|text| text.ids.len()).max().unwrap();
+        let padding: Vec<usize> = texts.iter().map(|text| longest - text.ids.len()).collect();
         assert!(texts.len() > 1 && padding.iter().any(|tokens| *tokens > 0), "{name}: of several lengths");
         let ids: Vec<u32> =
-            texts.iter().flat_map(|(ids, ..)| ids.iter().copied().chain([7; 64]).take(longest)).collect();
-        let seconds: Vec<_> = texts.iter().map(|(_, second, _)| *second).collect();
-        let input = Input { seconds: &seconds, ..Input::known(&ids).of_texts(texts.len()) };
+            texts.iter().flat_map(|text| text.ids.iter().copied().chain([7; 64]).take(longest)).collect();
+        let seconds: Vec<_> = texts.iter().flat_map(|text| text.seconds).collect();
+        let masks: Vec<_> = texts.iter().flat_map(|text| text.masks.clone()).collect();
+        let input = Input { seconds: &seconds, masks: &masks, ..Input::known(&ids).of_texts(texts.len()) };
         let options = GenerateOptions { padding: Some(Padding { tokens: Some(padding) }), ..answer() };
         let next = &mut Sampler::greedy();
         let got = generate(&mut Float::default(), &float, input, &options, Next::Pick(next), &mut NoHooks).unwrap();
@@ -98,7 +116,7 @@ fn texts_side_by_side_have_the_logits_that_each_has_alone() {
         let rounded = generate(engine, &fixed, input, &options, Next::Pick(next), &mut NoHooks).unwrap();
         assert_eq!(got.tokens, rounded.tokens, "{name}");
         for (logits, most) in [(got.logits, MAX_LOGIT_ERROR), (rounded.logits, MAX_FIXED_ERROR)] {
-            let want: Vec<f32> = texts.iter().flat_map(|(.., want)| want).copied().collect();
+            let want: Vec<f32> = texts.iter().flat_map(|text| &text.logits).copied().collect();
             let got = logits.unwrap().into_raw_vec_and_offset().0;
             let off = error(&Array2::from_shape_vec((1, got.len()), got).unwrap(), &want);
             assert!(off < most, "{name}: {off}");
@@ -225,6 +243,83 @@ fn the_first_token_sees_the_last() {
         generate(&mut Float::default(), &model, input, &answer(), next, &mut NoHooks).unwrap().logits.unwrap()
     };
     assert!(logits(&[5, 6, 7, 8]) != logits(&[5, 6, 7, 9]));
+}
+
+/// `dir` as the first programs wrote it, with other names of gains and shifts, positions as integers, and `further`
+/// tensors of one number.
+fn old_checkpoint(dir: &Path, out: &Path, further: &[&str]) {
+    std::fs::copy(dir.join("config.json"), out.join("config.json")).unwrap();
+    let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let text = std::str::from_utf8(header).unwrap();
+    let text = text.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
+    assert!(text.contains("LayerNorm.gamma"));
+    let mut header: Value = serde_json::from_str(&text).unwrap();
+    let mut data = data.to_vec();
+    for name in further.iter().chain(&["bert.embeddings.position_ids"]) {
+        let end = data.len();
+        header[*name] = serde_json::json!({"dtype": "I64", "shape": [1], "data_offsets": [end, end + 8]});
+        data.extend([0; 8]);
+    }
+    let text = serde_json::to_vec(&header).unwrap();
+    let file = [&(text.len() as u64).to_le_bytes()[..], &text, &data].concat();
+    std::fs::write(out.join("model.safetensors"), file).unwrap();
+}
+
+#[test]
+fn checkpoints_of_the_first_programs_are_read() {
+    let out = tempfile::tempdir().unwrap();
+    let logits = |model: &FloatModel, reference: &Reference| {
+        let next = Next::Pick(&mut Sampler::greedy());
+        let input = reference.input();
+        generate(&mut Float::default(), model, input, &answer(), next, &mut NoHooks).unwrap().logits.unwrap()
+    };
+    let unused = ["bert.pooler.dense.weight", "cls.seq_relationship.bias"];
+    for (name, further) in [("bert", &[][..]), ("bert-masked", &unused)] {
+        old_checkpoint(&dir(name), out.path(), further);
+        let (old, new) = (ModelFiles::open(out.path()).unwrap(), ModelFiles::open(&dir(name)).unwrap());
+        let (old, new, references) = (load(old), load(new), references(name));
+        references.iter().for_each(|reference| assert_eq!(logits(&old, reference), logits(&new, reference)));
+    }
+    // A second bias of the head is compared with the first.
+    old_checkpoint(&dir("bert-masked"), out.path(), &["cls.predictions.decoder.bias"]);
+    let files = ModelFiles::open(out.path()).unwrap();
+    let error = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).err().unwrap();
+    assert!(error.to_string().contains("cls.predictions.decoder.bias"), "{error}");
+}
+
+#[test]
+fn a_mask_is_refused_where_it_is_not_and_where_none_is_filled() {
+    let refused = |name: &str, mask: Option<usize>| {
+        let model = load(ModelFiles::open(&dir(name)).unwrap());
+        let next = Next::Pick(&mut Sampler::greedy());
+        let masks: Vec<usize> = mask.into_iter().collect();
+        let input = Input { masks: &masks, ..Input::known(&[5, 6, 7]) };
+        match generate(&mut Float::default(), &model, input, &answer(), next, &mut NoHooks) {
+            Err(Error::Mask { at, tokens: 3 }) => assert_eq!(at, mask),
+            other => panic!("{name}, {mask:?}: {other:?}"),
+        }
+    };
+    refused("bert-masked", None);
+    refused("bert-masked", Some(3));
+    refused("bert", Some(1));
+}
+
+/// Positions begin behind that of padding, of which one must be left. A head of words is the embedding.
+#[test]
+fn configurations_that_are_not_computed_are_refused_by_key() {
+    let text = std::fs::read_to_string(dir("roberta-masked").join("config.json")).unwrap();
+    for (old, new, key) in [
+        ("\"pad_token_id\": 3", "\"pad_token_id\": 63", "pad_token_id"),
+        ("\"pad_token_id\": 3", "\"pad_token_id\": -1", "pad_token_id"),
+        ("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", "tie_word_embeddings"),
+    ] {
+        let changed = text.replace(old, new);
+        assert_ne!(changed, text);
+        let error = ModelSpec::from_config_json(changed.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+    }
 }
 
 #[test]

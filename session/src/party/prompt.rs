@@ -15,6 +15,8 @@ pub struct Prompt {
     padding: Option<Vec<usize>>,
     /// For each text where a second one begins.
     seconds: Vec<Option<usize>>,
+    /// The place of the mask of each text, for models that fill one.
+    masks: Vec<usize>,
 }
 
 impl Prompt {
@@ -46,7 +48,7 @@ impl Prompt {
 
     /// The patches of an image, for a model that reads images ([`ImageShape::patches`](model::ImageShape::patches)).
     pub fn image(patches: Array2<f32>) -> Self {
-        Prompt { ids: Vec::new(), patches: Some(patches), padding: None, seconds: vec![None] }
+        Prompt { ids: Vec::new(), patches: Some(patches), padding: None, seconds: vec![None], masks: Vec::new() }
     }
 
     /// Several prompts of one kind and of one length, which an encoder reads side by side.
@@ -56,7 +58,7 @@ impl Prompt {
     pub fn side_by_side(prompts: &[Prompt]) -> Result<Self, Error> {
         let shape = |prompt: &Prompt| {
             let Input { count, texts, .. } = prompt.input();
-            (texts, count, prompt.patches.is_some(), prompt.padding.is_some())
+            (texts, count, prompt.patches.is_some(), prompt.padding.is_some(), prompt.masks.len())
         };
         let Some((first, rest)) = prompts.split_first() else { return Err(Error::Unlike { text: 0 }) };
         if let Some(at) = rest.iter().position(|prompt| shape(prompt) != shape(first)) {
@@ -72,6 +74,7 @@ impl Prompt {
                 .as_ref()
                 .map(|_| prompts.iter().filter_map(|p| p.padding.clone()).flatten().collect()),
             seconds: prompts.iter().flat_map(|prompt| &prompt.seconds).copied().collect(),
+            masks: prompts.iter().flat_map(|prompt| &prompt.masks).copied().collect(),
         })
     }
 
@@ -82,13 +85,19 @@ impl Prompt {
             Some(patches) => Input { count: patches.nrows() / texts + 1, ..Input::image(patches) },
             None => Input { count: self.ids.len() / texts, ..Input::known(&self.ids) },
         };
-        Input { texts, seconds: &self.seconds, ..input }
+        Input { texts, seconds: &self.seconds, masks: &self.masks, ..input }
     }
 
     /// Says where a second text begins, if there is one, see [`Input::seconds`](model::Input::seconds). The server
     /// does not learn it.
     pub fn with_second(self, second: Option<usize>) -> Self {
         Prompt { seconds: vec![second], ..self }
+    }
+
+    /// Says where the mask is whose word is wanted, if there is one, see [`Input::masks`](model::Input::masks). The
+    /// server does not learn it.
+    pub fn with_mask(self, mask: Option<usize>) -> Self {
+        Prompt { masks: mask.into_iter().collect(), ..self }
     }
 
     /// All ids, with those of the padding, text by text.
@@ -109,7 +118,7 @@ impl Prompt {
 
 impl From<&[u32]> for Prompt {
     fn from(ids: &[u32]) -> Self {
-        Prompt { ids: ids.to_vec(), patches: None, padding: None, seconds: vec![None] }
+        Prompt { ids: ids.to_vec(), patches: None, padding: None, seconds: vec![None], masks: Vec::new() }
     }
 }
 

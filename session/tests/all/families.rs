@@ -66,6 +66,26 @@ fn texts_side_by_side_take_the_flows_of_one() {
     }
 }
 
+/// The place of a mask is the client's alone: neither plans nor the server know it, and all places take the same
+/// bytes. Opening the word alone works as well.
+#[test]
+fn a_mask_is_filled_between_two_parties() {
+    for name in ["bert-masked", "roberta-masked", "distilbert-masked"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/encoders").join(name);
+        let files = ModelFiles::open(&dir).unwrap();
+        let ids: Vec<u32> = (0..9).map(|i| 5 + (i * i) % 60).collect();
+        let agreed = [(0, Reveal::Logits), (7, Reveal::Logits), (7, Reveal::Token)].map(|(mask, reveal)| {
+            let options = GenerateOptions { tokens: 1, reveal, ..crate::support::fine() };
+            let input = Input { masks: &[mask], ..Input::known(&ids) };
+            agree_on(name, &files, input, &options, MAX_SECURE_ULPS)
+        });
+        assert_eq!(agreed[0].ledger, agreed[1].ledger, "{name}");
+        assert_ne!(agreed[0].fixed.logits, agreed[1].fixed.logits, "{name}");
+        let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        check_ranges(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
 /// Images do, too: only the client knows their pixels.
 #[test]
 fn an_image_is_classified_between_two_parties() {
