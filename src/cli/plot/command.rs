@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::canvas::{Sheet, Width};
 use super::{of_session, of_sessions, of_study, save};
 use crate::cli::error::make_dir;
 use crate::cli::record::{self, Record, RecordError};
@@ -24,9 +25,20 @@ pub(in crate::cli) struct PlotArgs {
     /// Write the plots into this directory.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Make figures as wide as a column (240 pt) or a page (504 pt) of a paper, without titles and with the legend
+    /// below. Included at this size, their letters have 7.5 to 9 pt.
+    #[arg(long, value_enum)]
+    width: Option<Width>,
+    /// Leave titles out.
+    #[arg(long)]
+    no_title: bool,
+    /// Write these plots alone, by the names of their files without their ending.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    metric: Vec<String>,
 }
 
 pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
+    let sheet = Sheet { width: args.width, no_title: args.no_title };
     let mut sessions = Vec::new();
     let mut plots = Vec::new();
     for path in &args.files {
@@ -35,18 +47,23 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
             Record::Study(_) if args.files.len() > 1 => {
                 return Err(RecordError::StudyBesideOthers(path.clone()).into());
             }
-            Record::Study(study) => plots = of_study(&study)?,
+            Record::Study(study) => plots = of_study(&study, &sheet)?,
             Record::Sweep(_) => return Err(RecordError::SweepAlone(path.clone()).into()),
         }
     }
     match sessions.as_slice() {
         [] => {}
-        [(_, report)] => plots = of_session(report)?,
-        several => plots = of_sessions(several)?,
+        [(_, report)] => plots = of_session(report, &sheet)?,
+        several => plots = of_sessions(several, &sheet)?,
     }
     if plots.is_empty() {
         return Err(RecordError::NothingToPlot.into());
     }
+    let known: Vec<&str> = plots.iter().map(|(name, _)| name.as_str()).collect();
+    if let Some(name) = args.metric.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(RecordError::NoPlot { name: name.clone(), known: known.join(", ") }.into());
+    }
+    plots.retain(|(name, _)| args.metric.is_empty() || args.metric.contains(name));
     make_dir(&args.out)?;
     check_writable(Some(&args.out.join("plot.svg")))?;
     for file in save(&plots, &args.out)? {

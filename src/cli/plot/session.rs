@@ -9,7 +9,7 @@ use super::axis::{Scale, Unit};
 use super::bars::Bars;
 use super::chart::{Chart, Mark, Quantity, Series};
 use super::grid::distinct;
-use super::{Plots, add};
+use super::{Plots, Sheet, add};
 use crate::cli::Error;
 
 /// Operations with a part of their own; the others are one part.
@@ -37,14 +37,14 @@ impl Kind {
 }
 
 /// The plots of one session.
-pub(in crate::cli) fn of_session(report: &Report) -> Result<Plots, Error> {
+pub(in crate::cli) fn of_session(report: &Report, sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
-    add(&mut plots, "timeline", &timeline(report))?;
+    add(&mut plots, sheet, "timeline", &timeline(report))?;
     for kind in &KINDS {
-        add(&mut plots, format!("operations-{}", kind.key), &operations(report, kind))?;
+        add(&mut plots, sheet, format!("operations-{}", kind.key), &operations(report, kind))?;
     }
     for kind in &KINDS {
-        add(&mut plots, format!("tokens-{}", kind.key), &tokens(report, kind))?;
+        add(&mut plots, sheet, format!("tokens-{}", kind.key), &tokens(report, kind))?;
     }
     Ok(plots)
 }
@@ -164,7 +164,7 @@ fn describe(report: &Report) -> String {
 
 /// The plots of several sessions, by name, beside each other: what a decoded token costs against the length of the
 /// cache, a line for each policy, and bars of each session by operation.
-pub(in crate::cli) fn of_sessions(reports: &[(String, Report)]) -> Result<Plots, Error> {
+pub(in crate::cli) fn of_sessions(reports: &[(String, Report)], sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
     let Some((_, first)) = reports.first() else { return Ok(plots) };
     // Seconds of two kinds are not drawn beside each other.
@@ -172,7 +172,7 @@ pub(in crate::cli) fn of_sessions(reports: &[(String, Report)]) -> Result<Plots,
     for kind in KINDS.iter().filter(|kind| same || kind.key != "seconds") {
         let title = kind.title(first);
         for (online, end) in [(true, ""), (false, "-prepared")] {
-            add(&mut plots, format!("{}-context{end}", kind.key), &against_context(reports, kind, online))?;
+            add(&mut plots, sheet, format!("{}-context{end}", kind.key), &against_context(reports, kind, online))?;
         }
         let rows = reports.iter().map(|(name, report)| {
             let mut sums = sums(report, Phase::Decode, kind);
@@ -183,7 +183,7 @@ pub(in crate::cli) fn of_sessions(reports: &[(String, Report)]) -> Result<Plots,
         let axis = Some(title.to_lowercase());
         let title = format!("{title} of a decoded token by operation, online");
         let bars = stacked(rows.collect(), kind, title, String::new(), axis);
-        add(&mut plots, format!("operations-{}", kind.key), &bars)?;
+        add(&mut plots, sheet, format!("operations-{}", kind.key), &bars)?;
     }
     Ok(plots)
 }
