@@ -258,6 +258,11 @@ fn plans_of_several_lengths_become_lines_and_bars() {
     let pdf = std::fs::read(column.join("operations-bytes.pdf")).unwrap();
     assert!(pdf.windows(9).any(|bytes| bytes == b"FontFile2"));
     fails(&mut figure("bites"), 1, ["no plot bites", "operations-bytes"]);
+    fails(figure("operations-bytes").args(["--policies", "quest"]), 1, ["no policy quest", "full"]);
+    fails(figure("operations-bytes").args(["--labels", "nobody=x"]), 1, ["no name nobody", "full"]);
+    succeed(figure("bytes-context").args(["--policies", "full", "--labels", "full=every token"]));
+    let svg = std::fs::read_to_string(column.join("bytes-context.svg")).unwrap();
+    assert!(svg.contains("every token"), "{svg}");
     // One report alone has other plots.
     let one = dir.path().join("one");
     let listed = succeed(waggle("plot").arg(plan(dir.path(), "full", 64)).arg("--out").arg(&one));

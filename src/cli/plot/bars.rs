@@ -33,10 +33,13 @@ impl Picture for Bars {
         if longest <= 0.0 {
             return Ok(None);
         }
-        let names: Vec<Vec<String>> =
-            self.rows.iter().map(|(name, _)| lines(name, if sheet.width.is_some() { 12 } else { 28 })).collect();
+        let names: Vec<Vec<String>> = self
+            .rows
+            .iter()
+            .map(|(name, _)| lines(&sheet.label(name), if sheet.width.is_some() { 12 } else { 28 }))
+            .collect();
         let top = sheet.top();
-        let legend: Vec<Vec<String>> = self.parts.iter().map(|part| lines(part, 34)).collect();
+        let legend: Vec<Vec<String>> = self.parts.iter().map(|part| lines(&sheet.label(part), 34)).collect();
         let ends: Vec<String> = totals.iter().map(|total| self.unit.write(*total)).collect();
         let left = EDGE + 10 + widest(names.iter().flatten());
         let room = left + widest(&ends) + 8;

@@ -1,5 +1,7 @@
 //! Canvases of plots: plotters' SVG, and the same as PDF.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use plotters::coord::Shift;
@@ -42,13 +44,23 @@ pub(in crate::cli) enum Width {
 }
 
 /// The form of pictures.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Sheet {
+    /// Names and the texts that stand for them.
+    pub(super) labels: BTreeMap<String, String>,
+    /// All names that were drawn.
+    pub(super) seen: RefCell<BTreeSet<String>>,
     pub(super) width: Option<Width>,
     pub(super) no_title: bool,
 }
 
 impl Sheet {
+    /// The text for `name`.
+    pub(super) fn label(&self, name: &str) -> String {
+        self.seen.borrow_mut().insert(name.to_owned());
+        self.labels.get(name).map_or(name, String::as_str).to_owned()
+    }
+
     /// The width in pixels, of which four are three points.
     pub(super) fn wide(&self) -> Option<i32> {
         self.width.map(|width| if width == Width::Column { 320 } else { 672 })

@@ -90,8 +90,8 @@ impl Picture for Chart {
         let looks = if self.plain { vec![PLAIN; labels.len()] } else { styles(&labels) };
         let mut legend: Vec<(Vec<String>, &Style)> = Vec::new();
         if !self.plain {
-            legend.extend(self.full.iter().map(|_| (vec!["full".to_owned()], &FULL)));
-            legend.extend(labels.iter().zip(&looks).map(|(label, style)| (lines(label, 34), style)));
+            legend.extend(self.full.iter().map(|_| (vec![sheet.label("full")], &FULL)));
+            legend.extend(labels.iter().zip(&looks).map(|(label, style)| (lines(&sheet.label(label), 34), style)));
         }
         let rows = legend.iter().map(|(lines, _)| lines.len()).sum::<usize>() as i32;
         let numbers: Vec<String> = y.ticks.iter().map(|tick| self.y_tick(*tick)).collect();
