@@ -108,7 +108,8 @@ impl Picture for Chart {
         let below = BELOW + x_name.len() as i32 * LINE;
         // The legend of a figure of given width stands below.
         let (bottom, legend_at, high) = if sheet.width.is_some() {
-            let bottom = top + (across * 3 / 4).min(PLOT.1);
+            // The name of the axis has room beside it.
+            let bottom = top + (across * 3 / 4).min(PLOT.1).max(width(&self.y.name(), SIZE + 1) + LINE);
             (bottom, (left, bottom + below + LINE / 2), bottom + below + rows * LINE + EDGE / 2)
         } else {
             let bottom = top + PLOT.1.max(rows * LINE);
