@@ -240,9 +240,29 @@ fn plans_of_several_lengths_become_lines_and_bars() {
         );
     }
     let svg = std::fs::read_to_string(out.join("bytes-context.svg")).unwrap().replace('\n', "");
-    for word in [">full<", ">streaming:budget=0.25<", ">32<", ">64<", ">128<", ">cached tokens<"] {
+    for word in [">full<", ">streaming:budget=0.25<", ">32<", ">64<", ">128<", ">cached tokens (log scale)<"] {
         assert!(svg.contains(word), "{word}");
     }
+    // A figure for a column of a paper has its width and no title; a plot that is not there is refused by name.
+    let column = dir.path().join("column");
+    let figure = |name: &str| {
+        let mut command = waggle("plot --width column --metric");
+        let plans = [32, 64].map(|cached| plan(dir.path(), "full", cached));
+        command.arg(name).args(plans).arg("--out").arg(&column);
+        command
+    };
+    let listed = succeed(&mut figure("operations-bytes"));
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    let svg = std::fs::read_to_string(column.join("operations-bytes.svg")).unwrap();
+    assert!(svg.contains("width=\"320\"") && !svg.contains("by operation, online"), "{svg}");
+    let pdf = std::fs::read(column.join("operations-bytes.pdf")).unwrap();
+    assert!(pdf.windows(9).any(|bytes| bytes == b"FontFile2"));
+    fails(&mut figure("bites"), 1, ["no plot bites", "operations-bytes"]);
+    fails(figure("operations-bytes").args(["--policies", "quest"]), 1, ["no policy quest", "full"]);
+    fails(figure("operations-bytes").args(["--labels", "nobody=x"]), 1, ["no name nobody", "full"]);
+    succeed(figure("bytes-context").args(["--policies", "full", "--labels", "full=every token"]));
+    let svg = std::fs::read_to_string(column.join("bytes-context.svg")).unwrap();
+    assert!(svg.contains("every token"), "{svg}");
     // One report alone has other plots.
     let one = dir.path().join("one");
     let listed = succeed(waggle("plot").arg(plan(dir.path(), "full", 64)).arg("--out").arg(&one));

@@ -356,7 +356,7 @@ impl EvalArgs {
         }
         #[cfg(feature = "plots")]
         for dir in self.plot_dirs() {
-            plot::save(&plot::of_study(study)?, dir)?;
+            plot::save(&plot::of_study(study, &plot::Sheet::default())?, dir)?;
         }
         let Some(dir) = &self.out else { return Ok(()) };
         write(&dir.join("table.md"), format!("{}\n", study.markdown()).as_bytes())?;

@@ -21,6 +21,8 @@ pub(super) enum RecordError {
     StudyBesideOthers(PathBuf),
     #[error("{}: a sweep is a table, which `waggle report` shows; it has no plot and no page, and is not compared", .0.display())]
     SweepAlone(PathBuf),
+    #[error("no {what} {name}; there are {known}")]
+    NotDrawn { what: &'static str, name: String, known: String },
     #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
     NothingToPlot,
     #[error("{} and {}: one is the report of a run, the other a study", .0[0].display(), .0[1].display())]

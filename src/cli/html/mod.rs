@@ -15,7 +15,7 @@ const OPERATIONS: usize = 15;
 /// The page of a session; `json` is the document that `report` was read from.
 pub(super) fn of_session(name: &str, report: &Report, json: &serde_json::Value) -> Result<String, Error> {
     #[cfg(feature = "plots")]
-    let plots = drawings(plot::of_session(report)?);
+    let plots = drawings(plot::of_session(report, &plot::Sheet::default())?);
     #[cfg(not(feature = "plots"))]
     let plots = Value::UNDEFINED;
     render(context! {
@@ -30,7 +30,7 @@ pub(super) fn of_session(name: &str, report: &Report, json: &serde_json::Value) 
 /// The page of a study; `json` is its document.
 pub(super) fn of_study(name: &str, study: &StudyReport, json: &serde_json::Value) -> Result<String, Error> {
     #[cfg(feature = "plots")]
-    let plots = drawings(plot::of_study(study)?);
+    let plots = drawings(plot::of_study(study, &plot::Sheet::default())?);
     #[cfg(not(feature = "plots"))]
     let plots = Value::UNDEFINED;
     render(context! {

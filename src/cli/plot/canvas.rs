@@ -1,5 +1,7 @@
 //! Canvases of plots: plotters' SVG, and the same as PDF.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use plotters::coord::Shift;
@@ -28,18 +30,61 @@ pub(super) const SIZE: i32 = 11;
 const TITLE: i32 = 15;
 pub(super) const LINE: i32 = 15;
 /// Where the picture begins below the title and the note.
-pub(super) const TOP: i32 = 56;
+const TOP: i32 = 56;
 /// The least air at the sides.
 pub(super) const EDGE: i32 = 14;
 
+/// The width of a figure in a paper of two columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum Width {
+    /// 240 pt.
+    Column,
+    /// 504 pt.
+    Page,
+}
+
+/// The form of pictures.
+#[derive(Clone, Debug, Default)]
+pub(in crate::cli) struct Sheet {
+    /// Names and the texts that stand for them.
+    pub(super) labels: BTreeMap<String, String>,
+    /// All names that were drawn.
+    pub(super) seen: RefCell<BTreeSet<String>>,
+    pub(super) width: Option<Width>,
+    pub(super) no_title: bool,
+}
+
+impl Sheet {
+    /// The text for `name`.
+    pub(super) fn label(&self, name: &str) -> String {
+        self.seen.borrow_mut().insert(name.to_owned());
+        self.labels.get(name).map_or(name, String::as_str).to_owned()
+    }
+
+    /// The width in pixels, of which four are three points.
+    pub(super) fn wide(&self) -> Option<i32> {
+        self.width.map(|width| if width == Width::Column { 320 } else { 672 })
+    }
+
+    /// A figure of a paper has its title in its caption.
+    fn titled(&self) -> bool {
+        !self.no_title && self.width.is_none()
+    }
+
+    /// Where the picture begins.
+    pub(super) fn top(&self) -> i32 {
+        if self.titled() { TOP } else { EDGE }
+    }
+}
+
 /// A picture that can be drawn; nothing, if there is nothing to see.
 pub(super) trait Picture {
-    fn draw(&self) -> Result<Option<Drawing>, DrawError>;
+    fn draw(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError>;
 }
 
 impl<P: Picture> Picture for Option<P> {
-    fn draw(&self) -> Result<Option<Drawing>, DrawError> {
-        self.as_ref().map_or(Ok(None), Picture::draw)
+    fn draw(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError> {
+        self.as_ref().map_or(Ok(None), |picture| picture.draw(sheet))
     }
 }
 
@@ -53,18 +98,20 @@ pub(crate) struct Drawing {
     texts: Vec<(String, [f32; 4])>,
 }
 
-/// A drawing of at least `size` with a title and a note below it, and what `draw` adds.
+/// A drawing of at least `size` with a title and a note below it, if `sheet` has them, and what `draw` adds.
 pub(super) fn picture(
+    sheet: &Sheet,
     (wide, high): Point,
     (title, note): (&str, &str),
     draw: impl FnOnce(&Area) -> Result<(), DrawError>,
 ) -> Result<Option<Drawing>, DrawError> {
-    let wide = wide.max(EDGE * 2 + width(title, TITLE).max(width(note, SIZE)));
+    let (heading, note) = if sheet.titled() { (title, note) } else { ("", "") };
+    let wide = wide.max(EDGE * 2 + width(heading, TITLE).max(width(note, SIZE)));
     let size = (wide as u32, high as u32);
     let (mut svg, mut page) = (String::new(), Page::new(size));
     let area = Canvas { svg: SVGBackend::with_string(&mut svg, size), page: &mut page }.into_drawing_area();
     area.fill(&PAPER)?;
-    words(&area, title, (EDGE, 19), TITLE, TEXT, HPos::Left)?;
+    words(&area, heading, (EDGE, 19), TITLE, TEXT, HPos::Left)?;
     words(&area, note, (EDGE, 38), SIZE, MUTED, HPos::Left)?;
     draw(&area)?;
     area.present()?;
@@ -232,7 +279,8 @@ mod tests {
 
     #[test]
     fn names_of_files_stay_text() {
-        let drawn = picture((10, 10), ("<script>", "a<b & \"c\"\u{7}"), |_| Ok(())).unwrap().unwrap();
+        let drawn =
+            picture(&Sheet::default(), (10, 10), ("<script>", "a<b & \"c\"\u{7}"), |_| Ok(())).unwrap().unwrap();
         assert!(
             drawn.svg.contains("a&lt;b &amp; &quot;c&quot;\n") && !drawn.svg.contains("<script"),
             "{}",

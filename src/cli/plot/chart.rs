@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::{Axis, Scale, Unit, range, short, widened};
 use super::canvas::{
-    Area, DrawError, Drawing, EDGE, GRID, LINE, MUTED, Picture, Point, SIZE, TEXT, TOP, font, line, lines, picture,
+    Area, DrawError, Drawing, EDGE, GRID, LINE, MUTED, Picture, Point, SIZE, Sheet, TEXT, font, line, lines, picture,
     widest, width, words,
 };
 use super::style::{FULL, PLAIN, Style, styles};
@@ -14,8 +14,8 @@ use super::style::{FULL, PLAIN, Style, styles};
 const PLOT: Point = (520, 330);
 /// Numbers beside points.
 const SMALL: i32 = 10;
-/// The room below the plot for numbers and a name.
-const BELOW: i32 = 50;
+/// The room below the plot for numbers.
+const BELOW: i32 = 34;
 
 /// The quantity along an axis.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +23,13 @@ pub(super) struct Quantity {
     pub(super) label: String,
     pub(super) scale: Scale,
     pub(super) unit: Unit,
+}
+
+impl Quantity {
+    /// The label, with the scale where it is not linear.
+    fn name(&self) -> String {
+        format!("{}{}", self.label, if self.scale == Scale::Log { " (log scale)" } else { "" })
+    }
 }
 
 /// A value, and its confidence interval if there is one.
@@ -77,26 +84,44 @@ pub(super) struct Chart {
 }
 
 impl Picture for Chart {
-    fn draw(&self) -> Result<Option<Drawing>, DrawError> {
-        let (Some(x), Some(y)) = (self.x_axis(), self.y_axis()) else { return Ok(None) };
+    fn draw(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError> {
+        let Some(y) = self.y_axis() else { return Ok(None) };
         let labels: Vec<&str> = self.series.iter().map(|series| series.label.as_str()).collect();
         let looks = if self.plain { vec![PLAIN; labels.len()] } else { styles(&labels) };
         let mut legend: Vec<(Vec<String>, &Style)> = Vec::new();
         if !self.plain {
-            legend.extend(self.full.iter().map(|_| (vec!["full".to_owned()], &FULL)));
-            legend.extend(labels.iter().zip(&looks).map(|(label, style)| (lines(label, 34), style)));
+            legend.extend(self.full.iter().map(|_| (vec![sheet.label("full")], &FULL)));
+            legend.extend(labels.iter().zip(&looks).map(|(label, style)| (lines(&sheet.label(label), 34), style)));
         }
         let rows = legend.iter().map(|(lines, _)| lines.len()).sum::<usize>() as i32;
-        let beside = if self.plain { EDGE } else { 64 + widest(legend.iter().flat_map(|(lines, _)| lines)) };
         let numbers: Vec<String> = y.ticks.iter().map(|tick| self.y_tick(*tick)).collect();
         let left = EDGE + LINE + 18 + widest(&numbers);
-        let bottom = TOP + PLOT.1.max(rows * LINE);
-        let size = (left + PLOT.0 + beside, bottom + BELOW);
+        let beside = if self.plain || sheet.width.is_some() {
+            EDGE
+        } else {
+            64 + widest(legend.iter().flat_map(|(lines, _)| lines))
+        };
+        let top = sheet.top();
+        let across = sheet.wide().map_or(PLOT.0, |wide| (wide - left - beside).max(80));
+        let Some(x) = self.x_axis(across) else { return Ok(None) };
+        let x_name = lines(&self.x.name(), (across / 7) as usize);
+        let below = BELOW + x_name.len() as i32 * LINE;
+        // The legend of a figure of given width stands below.
+        let (bottom, legend_at, high) = if sheet.width.is_some() {
+            // The name of the axis has room beside it.
+            let bottom = top + (across * 3 / 4).min(PLOT.1).max(width(&self.y.name(), SIZE + 1) + LINE);
+            (bottom, (left, bottom + below + LINE / 2), bottom + below + rows * LINE + EDGE / 2)
+        } else {
+            let bottom = top + PLOT.1.max(rows * LINE);
+            (bottom, (left + across + 16, top + LINE / 2), bottom + below)
+        };
+        let size = (left + across + beside, high);
 
-        picture(size, (&self.title, &self.note), |area| {
+        picture(sheet, size, (&self.title, &self.note), |area| {
             let mut chart = ChartBuilder::on(area)
-                .margin_top(TOP)
-                .margin_right(size.0.max(area.dim_in_pixel().0 as i32) - left - PLOT.0)
+                .margin_top(top)
+                .margin_right(size.0.max(area.dim_in_pixel().0 as i32) - left - across)
+                .margin_bottom(high - bottom - BELOW)
                 .margin_left(EDGE / 2)
                 .x_label_area_size(BELOW)
                 .y_label_area_size(left - EDGE / 2)
@@ -110,10 +135,13 @@ impl Picture for Chart {
                 .axis_desc_style(font(SIZE + 1, TEXT))
                 .x_label_formatter(&|tick| self.x.unit.write(*tick))
                 .y_label_formatter(&|tick| self.y_tick(*tick))
-                .x_desc(&self.x.label)
-                .y_desc(&self.y.label)
+                .y_desc(self.y.name())
                 .draw()?;
-            let frame = Frame { left, top: TOP, right: left + PLOT.0, bottom };
+            for (i, text) in (0i32..).zip(&x_name) {
+                let at = (left + across / 2, bottom + BELOW + i * LINE);
+                words(area, text.trim_end(), at, SIZE, TEXT, HPos::Center)?;
+            }
+            let frame = Frame { left, top, right: left + across, bottom };
             let place = |x: f64, y: f64| chart.backend_coord(&(x, self.raised(y)));
             if let Some((at, mark)) = &self.full {
                 let level = place(x.low, mark.y).1;
@@ -149,7 +177,7 @@ impl Picture for Chart {
                     words(area, &label, at, SMALL, MUTED, HPos::Center)?;
                 }
             }
-            let (x, mut y) = (frame.right + 16, TOP + LINE / 2);
+            let (x, mut y) = legend_at;
             for (lines, style) in &legend {
                 style.line(area, vec![(x, y), (x + 26, y)])?;
                 style.mark(area, (x + 13, y))?;
@@ -164,7 +192,7 @@ impl Picture for Chart {
 }
 
 impl Chart {
-    fn x_axis(&self) -> Option<Axis> {
+    fn x_axis(&self, across: i32) -> Option<Axis> {
         let full = self.full.as_ref().and_then(|(x, _)| *x);
         let all: Vec<f64> = self.series.iter().flat_map(|s| &s.marks).map(|mark| mark.x).chain(full).collect();
         // All points are shown along x: ranges are cut by values alone.
@@ -176,7 +204,7 @@ impl Chart {
         // A number that would touch the one before it is left out.
         let (mut end, ticks) = (i32::MIN, std::mem::take(&mut axis.ticks));
         let free = |tick: &f64| {
-            let (at, half) = (axis.map(tick, (0, PLOT.0)), width(&self.x.unit.write(*tick), SIZE) / 2);
+            let (at, half) = (axis.map(tick, (0, across)), width(&self.x.unit.write(*tick), SIZE) / 2);
             let free = at - half > end;
             if free {
                 end = at + half + 6;
@@ -301,7 +329,7 @@ mod tests {
         let mut all: Vec<Series> = names.iter().map(|name| series(name, &[6.0, 5.5, 4.6, 4.2, 4.0])).collect();
         all.push(series("mpcache:similarity=cuboid-mean,topk=shuffle-reveal", &[5.9, 5.1, 4.4, 4.1, 4.0]));
         all.push(series("sirllm", &[900.0, 700.0, 90.0, 30.0, 4.0]));
-        let drawing = chart(all).draw().unwrap().unwrap();
+        let drawing = chart(all).draw(&Sheet::default()).unwrap().unwrap();
         let texts = drawing.assert_legible();
         for wanted in ["0.05", "0.1", "0.25", "0.5", "1", "4", "5", "6", "900", "700", "90", "30", "full"] {
             assert!(texts.contains(&wanted), "{wanted} in {texts:?}");
@@ -310,6 +338,6 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_of_nothing() {
-        assert!(Chart { full: None, ..chart(Vec::new()) }.draw().unwrap().is_none());
+        assert!(Chart { full: None, ..chart(Vec::new()) }.draw(&Sheet::default()).unwrap().is_none());
     }
 }

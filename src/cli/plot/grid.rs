@@ -8,7 +8,7 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::short;
 use super::canvas::{
-    DrawError, Drawing, EDGE, LIGHT, LINE, MUTED, Picture, SIZE, TEXT, TOP, block, lines, picture, widest, words,
+    DrawError, Drawing, EDGE, LIGHT, LINE, MUTED, Picture, SIZE, Sheet, TEXT, block, lines, picture, widest, words,
 };
 
 const CELL: (i32, i32) = (46, 24);
@@ -20,7 +20,7 @@ const TITLE: &str = "Probability of the right answer, by length (across, in toke
 pub(super) struct Grid<'a>(pub(super) &'a StudyReport);
 
 impl Picture for Grid<'_> {
-    fn draw(&self) -> Result<Option<Drawing>, DrawError> {
+    fn draw(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError> {
         let study = self.0;
         let places = study.of_sequences.iter().map(|sequence| {
             let number = |name: &str| sequence.tags.get(name)?.as_f64();
@@ -38,12 +38,14 @@ impl Picture for Grid<'_> {
             rows.iter().map(|row| lines(&row.policy.to_string(), (wide - 20) as usize / 8)).collect();
         let above = names.iter().map(Vec::len).max().unwrap_or(1) as i32 * LINE + 8;
         let high = above + CELL.1 * depths.len() as i32 + 34;
-        let columns = COLUMNS.min(rows.len());
-        let size = (EDGE + wide * columns as i32, TOP + high * rows.len().div_ceil(columns) as i32);
+        let top = sheet.top();
+        let most = sheet.wide().map_or(COLUMNS, |room| ((room - EDGE) / wide).max(1) as usize);
+        let columns = most.min(rows.len());
+        let size = (EDGE + wide * columns as i32, top + high * rows.len().div_ceil(columns) as i32);
         let note = format!("{} · mean over samples of the geometric mean over the answer's tokens", study.model.name);
-        picture(size, (TITLE, &note), |area| {
+        picture(sheet, size, (TITLE, &note), |area| {
             for (i, (row, name)) in rows.iter().zip(&names).enumerate() {
-                let (x, y) = (EDGE + wide * (i % columns) as i32, TOP + high * (i / columns) as i32);
+                let (x, y) = (EDGE + wide * (i % columns) as i32, top + high * (i / columns) as i32);
                 for (line, text) in name.iter().enumerate() {
                     words(area, text, (x, y + LINE / 2 + LINE * line as i32), SIZE, TEXT, HPos::Left)?;
                 }

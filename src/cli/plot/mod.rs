@@ -25,21 +25,22 @@ pub(super) use session::{of_session, of_sessions};
 use super::Error;
 use crate::disk::write;
 use canvas::Picture;
+pub(super) use canvas::Sheet;
 
 pub(super) type Plots = Vec<(String, Drawing)>;
 
-pub(super) fn of_study(study: &StudyReport) -> Result<Plots, Error> {
+pub(super) fn of_study(study: &StudyReport, sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
-    add(&mut plots, "grid", &grid::Grid(study))?;
+    add(&mut plots, sheet, "grid", &grid::Grid(study))?;
     for (name, chart) in study::charts(study) {
-        add(&mut plots, name, &chart)?;
+        add(&mut plots, sheet, name, &chart)?;
     }
     Ok(plots)
 }
 
 /// Draws `picture` and adds it, if there is something to see.
-fn add(plots: &mut Plots, name: impl Into<String>, picture: &impl Picture) -> Result<(), Error> {
-    plots.extend(picture.draw()?.map(|drawing| (name.into(), drawing)));
+fn add(plots: &mut Plots, sheet: &Sheet, name: impl Into<String>, picture: &impl Picture) -> Result<(), Error> {
+    plots.extend(picture.draw(sheet)?.map(|drawing| (name.into(), drawing)));
     Ok(())
 }
 

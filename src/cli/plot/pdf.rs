@@ -1,11 +1,13 @@
-//! Plots as PDF: vectors, with the outlines of the words, so that no reader needs a font.
+//! Plots as PDF: vectors and words, with the font of the words, so that no reader needs one.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use pdf_writer::{Content, Finish, Name, Pdf, Rect, Ref, TextStr};
+use pdf_writer::types::{CidFontType, FontFlags, SystemInfo, UnicodeCmap};
+use pdf_writer::{Content, Finish, Name, Pdf, Rect, Ref, Str, TextStr};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters_backend::BackendCoord;
-use ttf_parser::{Face, GlyphId, OutlineBuilder};
+use ttf_parser::{Face, GlyphId};
 
 /// A part of DejaVu Sans (`font/LICENSE`): Latin, Greek and some signs.
 static FONT: &[u8] = include_bytes!("font/DejaVuSans.ttf");
@@ -20,6 +22,13 @@ const POINTS: f32 = 72.0 / 96.0;
 const QUARTER: f32 = 0.552_284_8;
 
 type Rgb = (u8, u8, u8);
+
+/// The font in the resources of a page.
+const LETTERS: Name = Name(b"F");
+
+fn parts(ink: Rgb) -> [f32; 3] {
+    [ink.0, ink.1, ink.2].map(|part| f32::from(part) / 255.0)
+}
 
 /// The glyph of a character, or a box, and its width in units of the font.
 fn glyph(c: char) -> (GlyphId, f32) {
@@ -36,6 +45,8 @@ pub(super) fn width(text: &str, size: f64) -> f64 {
 pub(super) struct Page {
     out: Content,
     size: (f32, f32),
+    /// The glyphs that are written, and their characters.
+    letters: BTreeMap<u16, char>,
     /// Texts and the rectangles that they cover: left, top, right, bottom.
     #[cfg(test)]
     pub(super) texts: Vec<(String, [f32; 4])>,
@@ -50,6 +61,7 @@ impl Page {
         Page {
             out,
             size,
+            letters: BTreeMap::new(),
             #[cfg(test)]
             texts: Vec::new(),
         }
@@ -85,7 +97,7 @@ impl Page {
 
     /// Strokes the path with a line of this width, or fills it.
     fn paint(&mut self, ink: Rgb, stroke: Option<u32>) {
-        let [r, g, b] = [ink.0, ink.1, ink.2].map(|part| f32::from(part) / 255.0);
+        let [r, g, b] = parts(ink);
         match stroke {
             Some(wide) => self.out.set_stroke_rgb(r, g, b).set_line_width(wide as f32).stroke(),
             None => self.out.set_fill_rgb(r, g, b).fill_nonzero(),
@@ -114,72 +126,66 @@ impl Page {
             let turned = [x + up, y + shift - wide, x + down, y + shift];
             self.texts.push((text.to_owned(), if upright { turned } else { flat }));
         }
-        let scale = size as f32 / f32::from(FACE.units_per_em());
-        self.out.save_state();
-        // Outlines count upwards.
-        self.out.transform(if upright {
-            [0.0, -scale, -scale, 0.0, x + drop, y + shift]
+        let [r, g, b] = parts(ink);
+        let glyphs: Vec<u8> = text.chars().flat_map(|c| glyph(c).0.0.to_be_bytes()).collect();
+        self.letters.extend(text.chars().map(|c| (glyph(c).0.0, c)));
+        self.out.begin_text().set_fill_rgb(r, g, b).set_font(LETTERS, size as f32);
+        // Glyphs count upwards.
+        self.out.set_text_matrix(if upright {
+            [0.0, -1.0, -1.0, 0.0, x + drop, y + shift]
         } else {
-            [scale, 0.0, 0.0, -scale, x - shift, y + drop]
+            [1.0, 0.0, 0.0, -1.0, x - shift, y + drop]
         });
-        let mut pen = Outlines { out: &mut self.out, x: 0.0, last: (0.0, 0.0) };
-        for (id, wide) in text.chars().map(glyph) {
-            FACE.outline_glyph(id, &mut pen);
-            pen.x += wide;
-        }
-        self.paint(ink, None);
-        self.out.restore_state();
+        self.out.show(Str(&glyphs)).end_text();
     }
 
     /// The page as a file.
     pub(super) fn finish(self, title: &str) -> Vec<u8> {
         let [catalog, pages, page, content, info] = [1, 2, 3, 4, 5].map(Ref::new);
+        let font = [6, 7, 8, 9, 10].map(Ref::new);
         let mut pdf = Pdf::new();
         pdf.catalog(catalog).pages(pages);
         pdf.document_info(info).title(TextStr(title));
         pdf.pages(pages).kids([page]).count(1);
         let mut one = pdf.page(page);
         one.media_box(Rect::new(0.0, 0.0, self.size.0, self.size.1)).parent(pages).contents(content);
-        one.resources();
+        one.resources().fonts().pair(LETTERS, font[0]);
         one.finish();
+        embed(&mut pdf, font, &self.letters);
         pdf.stream(content, &self.out.finish());
         pdf.finish()
     }
 }
 
-/// A line of words, each glyph `x` to the right.
-struct Outlines<'a> {
-    out: &'a mut Content,
-    x: f32,
-    last: (f32, f32),
-}
-
-impl OutlineBuilder for Outlines<'_> {
-    fn move_to(&mut self, x: f32, y: f32) {
-        self.last = (x, y);
-        self.out.move_to(self.x + x, y);
+/// Embeds the font, with the characters of `letters` for readers that search or copy.
+fn embed(pdf: &mut Pdf, [font, cid, descriptor, file, unicode]: [Ref; 5], letters: &BTreeMap<u16, char>) {
+    let name = Name(b"DejaVuSans");
+    let system = SystemInfo { registry: Str(b"Adobe"), ordering: Str(b"Identity"), supplement: 0 };
+    let em = |units: i16| f32::from(units) * 1000.0 / f32::from(FACE.units_per_em());
+    let mut whole = pdf.type0_font(font);
+    whole.base_font(name).encoding_predefined(Name(b"Identity-H")).descendant_font(cid).to_unicode(unicode);
+    whole.finish();
+    let mut part = pdf.cid_font(cid);
+    part.subtype(CidFontType::Type2).base_font(name).system_info(system).font_descriptor(descriptor);
+    part.cid_to_gid_map_predefined(Name(b"Identity"));
+    let advance = |id: u16| f32::from(FACE.glyph_hor_advance(GlyphId(id)).unwrap_or(0));
+    let mut widths = part.widths();
+    for &id in letters.keys() {
+        widths.consecutive(id, [advance(id) * 1000.0 / f32::from(FACE.units_per_em())]);
     }
-
-    fn line_to(&mut self, x: f32, y: f32) {
-        self.last = (x, y);
-        self.out.line_to(self.x + x, y);
-    }
-
-    fn quad_to(&mut self, x1: f32, y1: f32, x: f32, y: f32) {
-        // A quadratic curve as a cubic one: its control points lie two thirds of the way to the only one.
-        let towards = |(a, b): (f32, f32)| (a + (x1 - a) * 2.0 / 3.0, b + (y1 - b) * 2.0 / 3.0);
-        let (first, second) = (towards(self.last), towards((x, y)));
-        self.curve_to(first.0, first.1, second.0, second.1, x, y);
-    }
-
-    fn curve_to(&mut self, x1: f32, y1: f32, x2: f32, y2: f32, x: f32, y: f32) {
-        self.last = (x, y);
-        self.out.cubic_to(self.x + x1, y1, self.x + x2, y2, self.x + x, y);
-    }
-
-    fn close(&mut self) {
-        self.out.close_path();
-    }
+    widths.finish();
+    part.finish();
+    let bounds = FACE.global_bounding_box();
+    let bounds = [bounds.x_min, bounds.y_min, bounds.x_max, bounds.y_max].map(em);
+    let mut about = pdf.font_descriptor(descriptor);
+    about.name(name).flags(FontFlags::SYMBOLIC).italic_angle(0.0).stem_v(80.0).font_file2(file);
+    about.bbox(Rect::new(bounds[0], bounds[1], bounds[2], bounds[3]));
+    about.ascent(em(FACE.ascender())).descent(em(FACE.descender())).cap_height(729.0);
+    about.finish();
+    pdf.stream(file, FONT).pair(Name(b"Length1"), FONT.len() as i32);
+    let mut cmap = UnicodeCmap::new(Name(b"Letters"), system);
+    letters.iter().for_each(|(&id, &c)| cmap.pair(id, c));
+    pdf.cmap(unicode, &cmap.finish());
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The plots of sessions, measured or planned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use net::Phase;
 use report::{Cost, Operation, Report, any_layer, phase_name};
@@ -9,11 +9,13 @@ use super::axis::{Scale, Unit};
 use super::bars::Bars;
 use super::chart::{Chart, Mark, Quantity, Series};
 use super::grid::distinct;
-use super::{Plots, add};
+use super::{Plots, Sheet, add};
 use crate::cli::Error;
 
 /// Operations with a part of their own; the others are one part.
 const PARTS: usize = 8;
+
+const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
 
 /// A number of an operation or of a phase.
 struct Kind {
@@ -37,14 +39,15 @@ impl Kind {
 }
 
 /// The plots of one session.
-pub(in crate::cli) fn of_session(report: &Report) -> Result<Plots, Error> {
+pub(in crate::cli) fn of_session(report: &Report, sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
-    add(&mut plots, "timeline", &timeline(report))?;
+    let named = named(&[report], &KINDS.each_ref(), &PHASES);
+    add(&mut plots, sheet, "timeline", &timeline(report))?;
     for kind in &KINDS {
-        add(&mut plots, format!("operations-{}", kind.key), &operations(report, kind))?;
+        add(&mut plots, sheet, format!("operations-{}", kind.key), &operations(report, kind, &named))?;
     }
     for kind in &KINDS {
-        add(&mut plots, format!("tokens-{}", kind.key), &tokens(report, kind))?;
+        add(&mut plots, sheet, format!("tokens-{}", kind.key), &tokens(report, kind))?;
     }
     Ok(plots)
 }
@@ -66,40 +69,61 @@ fn sums(report: &Report, phase: Phase, kind: &Kind) -> BTreeMap<String, f64> {
 }
 
 /// Each phase as a bar, in parts by operation.
-fn operations(report: &Report, kind: &Kind) -> Bars {
-    let phases = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
-    let rows = phases.map(|phase| (phase_name(phase).to_owned(), sums(report, phase, kind)));
-    stacked(rows.to_vec(), kind, format!("{} by operation and phase", kind.title(report)), describe(report), None)
+fn operations(report: &Report, kind: &Kind, named: &[String]) -> Bars {
+    let rows = PHASES.map(|phase| (phase_name(phase).to_owned(), sums(report, phase, kind)));
+    stacked(
+        rows.to_vec(),
+        named,
+        kind,
+        format!("{} by operation and phase", kind.title(report)),
+        describe(report),
+        None,
+    )
 }
 
-/// Bars with the largest parts of all; a part counts by its largest share of a bar.
+/// The operations that have a part of their own in every chart of a page, in the order of their numbers. An operation
+/// counts by its largest share of a bar, whatever the bar is of.
+fn named(reports: &[&Report], kinds: &[&Kind], phases: &[Phase]) -> Vec<String> {
+    let mut shares: BTreeMap<String, f64> = BTreeMap::new();
+    for (report, kind) in reports.iter().flat_map(|report| kinds.iter().map(move |kind| (report, kind))) {
+        for phase in phases {
+            let sums = sums(report, *phase, kind);
+            let total: f64 = sums.values().sum();
+            for (name, value) in sums.into_iter().filter(|(_, value)| *value > 0.0) {
+                let share = shares.entry(name).or_default();
+                *share = share.max(value / total);
+            }
+        }
+    }
+    let mut order: Vec<(String, f64)> = shares.into_iter().collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    order.into_iter().take(PARTS).map(|(name, _)| name).collect()
+}
+
+/// Bars in the parts `named`, with the others together.
 fn stacked(
     rows: Vec<(String, BTreeMap<String, f64>)>,
+    named: &[String],
     kind: &Kind,
     title: String,
     note: String,
     axis: Option<String>,
 ) -> Bars {
     let rows: Vec<_> = rows.into_iter().filter(|(_, sums)| sums.values().sum::<f64>() > 0.0).collect();
-    let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
-    for (_, sums) in &rows {
-        let total: f64 = sums.values().sum();
-        for (name, value) in sums {
-            let share = shares.entry(name).or_default();
-            *share = share.max(value / total);
-        }
-    }
-    let mut order: Vec<(&str, f64)> = shares.into_iter().collect();
-    order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
-    let named: Vec<&str> =
-        order.iter().take(PARTS).filter(|(_, share)| *share > 0.0).map(|(name, _)| *name).collect();
-    let others = order.iter().skip(PARTS).filter(|(_, share)| *share > 0.0).count();
-    let mut parts: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
+    let others: BTreeSet<&String> = rows
+        .iter()
+        .flat_map(|(_, sums)| sums)
+        .filter(|(_, sum)| **sum > 0.0)
+        .map(|(name, _)| name)
+        .filter(|name| !named.contains(name))
+        .collect();
+    let others = others.len();
+    let mut parts = named.to_vec();
     if others > 0 {
         parts.push(format!("{others} other operations"));
     }
     let values = |sums: &BTreeMap<String, f64>| {
-        let mut values: Vec<f64> = named.iter().map(|name| sums.get(*name).copied().unwrap_or(0.0)).collect();
+        let mut values: Vec<f64> = named.iter().map(|name| sums.get(name).copied().unwrap_or(0.0)).collect();
         if others > 0 {
             values.push((sums.values().sum::<f64>() - values.iter().sum::<f64>()).max(0.0));
         }
@@ -164,15 +188,18 @@ fn describe(report: &Report) -> String {
 
 /// The plots of several sessions, by name, beside each other: what a decoded token costs against the length of the
 /// cache, a line for each policy, and bars of each session by operation.
-pub(in crate::cli) fn of_sessions(reports: &[(String, Report)]) -> Result<Plots, Error> {
+pub(in crate::cli) fn of_sessions(reports: &[(String, Report)], sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
     let Some((_, first)) = reports.first() else { return Ok(plots) };
     // Seconds of two kinds are not drawn beside each other.
     let same = reports.iter().all(|(_, report)| report.seconds() == first.seconds());
-    for kind in KINDS.iter().filter(|kind| same || kind.key != "seconds") {
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| same || kind.key != "seconds").collect();
+    let all: Vec<&Report> = reports.iter().map(|(_, report)| report).collect();
+    let named = named(&all, &kinds, &[Phase::Decode]);
+    for kind in kinds {
         let title = kind.title(first);
         for (online, end) in [(true, ""), (false, "-prepared")] {
-            add(&mut plots, format!("{}-context{end}", kind.key), &against_context(reports, kind, online))?;
+            add(&mut plots, sheet, format!("{}-context{end}", kind.key), &against_context(reports, kind, online))?;
         }
         let rows = reports.iter().map(|(name, report)| {
             let mut sums = sums(report, Phase::Decode, kind);
@@ -182,8 +209,8 @@ pub(in crate::cli) fn of_sessions(reports: &[(String, Report)]) -> Result<Plots,
         });
         let axis = Some(title.to_lowercase());
         let title = format!("{title} of a decoded token by operation, online");
-        let bars = stacked(rows.collect(), kind, title, String::new(), axis);
-        add(&mut plots, format!("operations-{}", kind.key), &bars)?;
+        let bars = stacked(rows.collect(), &named, kind, title, String::new(), axis);
+        add(&mut plots, sheet, format!("operations-{}", kind.key), &bars)?;
     }
     Ok(plots)
 }
