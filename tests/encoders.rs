@@ -107,6 +107,62 @@ fn a_server_gives_the_word_of_a_mask() {
     }
 }
 
+/// Lines of a file go through the model side by side; each has the class that it has alone.
+#[test]
+fn a_file_of_texts_is_classified_in_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let texts = ["Hello worlds!", "The film was not very good.", "good"];
+    let lines: Vec<String> = texts.iter().map(|text| format!("{{\"text\": \"{text}\"}}\n")).collect();
+    let file = write("lines.jsonl", &(lines.concat() + "\n{\"text\": \"good\", \"pair\": \"hello\"}\n"));
+    let server = Server::start(&format!("--model {BERT}"));
+    let classify = |options: &str| waggle(&format!("classify --connect {} {options}", server.address));
+    let mut alone = texts.map(|text| succeed(classify("").args(["--text", text])).trim().to_owned()).to_vec();
+    alone.push(succeed(&mut classify("--text good --pair hello")).trim().to_owned());
+    for options in ["", "--batch 3", "--preprocess --pad"] {
+        let table = succeed(&mut classify(&format!("--file {file} --format csv {options}")));
+        let rows: Vec<Vec<&str>> = table.lines().skip(1).map(|row| row.split(',').collect()).collect();
+        let expected: Vec<(String, &String)> = (1..).map(|line: usize| line.to_string()).zip(&alone).collect();
+        let got: Vec<(String, &str)> = rows.iter().map(|row| (row[0].to_owned(), row[1])).collect();
+        assert!(
+            got.iter().map(|(line, class)| (line, *class)).eq(expected.iter().map(|(l, c)| (l, &***c))),
+            "{table}"
+        );
+    }
+    // The plan of four texts is the session's, and a pool for four texts serves it.
+    let run = json(&mut classify(&format!("--file {file} --pad 16 --preprocess --cores 2 --plan-for lan")));
+    assert_eq!((&run["options"]["texts"], &run["prompt_tokens"]), (&4.into(), &16.into()));
+    let pools = Server::start(&format!("--model {BERT} --pools {}", dir.path().join("server").display()));
+    let pool = dir.path().join("pool").display().to_string();
+    let fill = |texts: usize| {
+        let line = format!(
+            "preprocess --connect {} --pool {pool} --prompt-len 16 --tokens 1 --texts {texts}",
+            pools.address
+        );
+        succeed(&mut waggle(&line))
+    };
+    fill(4);
+    let spend = format!("classify --connect {} --pool {pool} --file {file} --pad 16 --format csv", pools.address);
+    let table = succeed(&mut waggle(&spend));
+    assert_eq!(table.lines().skip(1).map(|row| row.split(',').nth(1).unwrap()).collect::<Vec<_>>(), alone);
+    fill(3);
+    fails(&mut waggle(&spend), 1, ["texts"]);
+    // What is no line of inputs, in one line.
+    for (text, why) in [
+        ("{\"text\": \"good\"}\n{\"texts\": 1}\n", "line 2: unknown field `texts`"),
+        ("{\"pair\": \"good\"}\n", "line 1: give `text`"),
+        ("good\n", "line 1: "),
+        ("\n", "no tokens"),
+    ] {
+        let errors = fail(&mut classify(&format!("--file {}", write("bad.jsonl", text))), 1);
+        assert!(errors.contains(why) && errors.trim_end().lines().count() == 1, "{errors}");
+    }
+    fails(&mut classify(&format!("--file {file} --batch 2 --json x.json")), 1, ["--json", "2"]);
+}
+
 #[test]
 fn encoders_refuse_what_only_decoders_do() {
     let out = tempfile::tempdir().unwrap();
