@@ -24,7 +24,7 @@ const STEPS: f64 = 1000.0;
 pub(super) struct Progress {
     bar: ProgressBar,
     tokens: usize,
-    /// Whether text goes out at all: a preparation has none.
+    /// Whether text goes out at all: a preparation has none, and a table comes at once.
     text: bool,
     /// The text on the current line of a terminal while the bar is below it.
     line: String,
@@ -169,7 +169,9 @@ impl Listener for Progress {
     }
 
     fn text(&mut self, text: &str) {
-        self.show(text);
+        if self.text {
+            self.show(text);
+        }
     }
 }
 

@@ -344,7 +344,7 @@ mod tests {
     }
 
     /// [`PROTOCOL`], and the digest of what `requests_raise_the_number` encodes.
-    const PINNED: (u32, &str) = (5, "85bd50717bab42f7");
+    const PINNED: (u32, &str) = (6, "7174753714030435");
 
     #[test]
     fn requests_raise_the_number() {
@@ -396,19 +396,19 @@ mod tests {
             let refused = decode(&encode(&request, &kind));
             assert!(matches!(refused, Err(NetError::Malformed { step: REQUEST, .. })), "{request:?}, {kind:?}");
         }
-        // Behind the lengths: three flags, whether there is a draft, the kind, and what belongs to it.
+        // Behind the lengths: three flags, the number of texts, whether there is a draft, the kind, and what belongs to it.
         let head = &plain[..8];
         for rest in [
-            &[0, 0, 0, 0, 4][..],
-            &[0, 2, 0, 0, 0],
-            &[0, 0, 0, 2, 0],
-            &[0, 0, 0, 1, 0, 0xe8, 7, 0, 0],
-            &[0, 0, 0, 1, 4, 0xe7, 7, 0, 0],
-            &[0, 0, 0, 1, 65, 0xe8, 7, 0, 0],
-            &[0, 0, 0, 1, 4, 0xe8, 7, 2, 0],
-            &[0, 0, 0, 0, 1, 0, 1, 0],
-            &[0, 0, 0, 0, 1, 5, 4, 0],
-            &[0, 0, 0, 0, 1, 1, 0x81, 2, 0],
+            &[0, 0, 0, 1, 0, 4][..],
+            &[0, 2, 0, 1, 0, 0],
+            &[0, 0, 0, 1, 2, 0],
+            &[0, 0, 0, 1, 1, 0, 0xe8, 7, 0, 0],
+            &[0, 0, 0, 1, 1, 4, 0xe7, 7, 0, 0],
+            &[0, 0, 0, 1, 1, 65, 0xe8, 7, 0, 0],
+            &[0, 0, 0, 1, 1, 4, 0xe8, 7, 2, 0],
+            &[0, 0, 0, 1, 0, 1, 0, 1, 0],
+            &[0, 0, 0, 1, 0, 1, 5, 4, 0],
+            &[0, 0, 0, 1, 0, 1, 1, 0x81, 2, 0],
         ] {
             let refused = decode(&[head, rest].concat());
             assert!(matches!(refused, Err(NetError::Malformed { step: REQUEST, .. })), "{rest:?}");

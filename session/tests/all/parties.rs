@@ -80,12 +80,13 @@ fn two_parties(
         let out = generate(&mut engine, model, input, options, Next::Pick(&mut sampler), &mut Phases).expect("run");
         (out, engine.channel().ledger().untimed())
     };
+    let unknown = Input { texts: prompt.texts, ..Input::unknown(prompt.count) };
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
             let (model, _) = load_fixed_for(&options.policy, spec, None, frac_bits);
             party(Channel::new(Role::Client, client), &model, prompt)
         });
-        let server = party(Channel::new(Role::Server, server), server_model, Input::unknown(prompt.count));
+        let server = party(Channel::new(Role::Server, server), server_model, unknown);
         [client.join().expect("client"), server]
     })
 }
