@@ -23,8 +23,9 @@ impl<W> Block<'_, W> {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
-    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, of an encoder the first; nothing if
-    /// none is wanted. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
+    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, of an encoder the first; nothing
+    /// if none is wanted. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of
+    /// the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -34,7 +35,7 @@ impl<W> Block<'_, W> {
     ) -> Result<Option<E::Tensor>, engine::Error> {
         let Block { style, layer, angles, .. } = *self;
         let HeadShape { heads, kv_heads, .. } = style.heads;
-        let (n, (q, kv)) = (x.shape()[0], style.widths());
+        let (n, texts, (q, kv)) = (x.shape()[0], cache.texts(), style.widths());
         let (attended, beside) = engine.scope("attention", |engine| {
             let qkv = self.project(engine, cache, x)?;
             let beside = layer.up.is_none().then(|| qkv.slice(1, q + 2 * kv..q + 2 * kv + style.up_width()));
@@ -48,19 +49,13 @@ impl<W> Block<'_, W> {
             let mixed = self.attend(engine, cache, &qk.slice(1, 0..heads), &k, &v, wanted)?;
             let Some(mixed) = mixed else { return Ok((None, beside)) };
             if style.norms == Norms::Around {
-                let kept = self.wanted(x, cache.texts(), wanted);
+                let kept = self.wanted(x, texts, wanted);
                 return Ok((Some(self.around(engine, "output", &[&mixed, &kept], &layer.output)?), beside));
             }
             let out = engine.scope("output", |s| s.linear(&mixed, &layer.output))?;
             let out = self.norm_after(engine, out, layer.attention_gains.as_ref())?;
-            Ok((
-                Some(if beside.is_some() {
-                    out
-                } else {
-                    engine.add(&self.wanted(x, cache.texts(), wanted), &out)?
-                }),
-                beside,
-            ))
+            let out = if beside.is_some() { out } else { engine.add(&self.wanted(x, texts, wanted), &out)? };
+            Ok((Some(out), beside))
         })?;
         let Some(attended) = attended else { return Ok(None) };
         engine.scope("mlp", |engine| {
@@ -71,7 +66,7 @@ impl<W> Block<'_, W> {
                     let name = if gated { "gate_up" } else { "up" };
                     engine.scope(name, |s| s.linear(normed.as_ref().unwrap_or(&attended), matrix))?
                 }
-                (None, Some(up)) => self.wanted(up, cache.texts(), wanted),
+                (None, Some(up)) => self.wanted(up, texts, wanted),
                 (None, None) => unreachable!("the MLP's first matrix stands alone or beside query, key and value"),
             };
             let activated = |s: &mut E, x: &E::Tensor| s.scope("activation", |s| activate(s, style.activation, x));
@@ -86,11 +81,7 @@ impl<W> Block<'_, W> {
             }
             let out = engine.scope("down", |s| s.linear(&h, &layer.down))?;
             let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
-            let x = if beside.is_some() {
-                engine.add(&self.wanted(x, cache.texts(), wanted), &attended)?
-            } else {
-                attended
-            };
+            let x = if beside.is_some() { engine.add(&self.wanted(x, texts, wanted), &attended)? } else { attended };
             engine.add(&x, &out).map(Some)
         })
     }

@@ -292,8 +292,8 @@ impl<W> Model<W> {
             .map(Some)
     }
 
-    /// The row of the last layer's `x` at the mask of each text. Where that is, is the client's secret, so it is the product of
-    /// all rows with a row of zeros and a one that only the client knows.
+    /// The row of the last layer's `x` at the mask of each text. Its place is the client's secret, so the row is the
+    /// product of all rows with a row of zeros and a one that only the client knows.
     fn chosen<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,

@@ -396,7 +396,8 @@ mod tests {
             let refused = decode(&encode(&request, &kind));
             assert!(matches!(refused, Err(NetError::Malformed { step: REQUEST, .. })), "{request:?}, {kind:?}");
         }
-        // Behind the lengths: three flags, the number of texts, whether there is a draft, the kind, and what belongs to it.
+        // Behind the lengths: three flags, the number of texts, whether there is a draft, the kind, and what belongs
+        // to it.
         let head = &plain[..8];
         for rest in [
             &[0, 0, 0, 1, 0, 4][..],
