@@ -410,15 +410,12 @@ impl<'a> Asked<'a> {
             Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
             // The last token goes through no model.
             Some(pads) => Some(pads.of(longest, (spec.max_positions() + 1).saturating_sub(options.tokens))?),
-            None => texts.iter().any(|text| text.input().count < longest).then_some(longest),
+            None => None,
         };
-        let padded = |text: &party::Prompt| match length {
-            None => Ok(text.clone()),
-            Some(length) if spec.is_encoder() => text.clone().padded_behind(length),
-            Some(length) => party::Prompt::padded(text.ids(), length),
+        let whole = match (length, &texts[..]) {
+            (Some(length), [text]) if !spec.is_encoder() => party::Prompt::padded(text.ids(), length)?,
+            _ => party::Prompt::side_by_side(&texts, length)?,
         };
-        let whole = texts.iter().map(padded).collect::<Result<Vec<_>, _>>()?;
-        let whole = party::Prompt::side_by_side(&whole)?;
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
         Ok(Ready { options, terms, plain, whole, sampler, drafts, guess })

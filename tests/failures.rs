@@ -258,9 +258,10 @@ fn a_model_without_a_tokenizer_takes_ids() {
         r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 8}"#;
     let model = synthesise(dir.path(), "model", config);
     fails(&mut waggle(&format!("demo --model {model} --prompt bee --tokens 2")), 1, ["--prompt-ids"]);
-    let ids = succeed(&mut waggle(&format!("demo --model {model} --prompt-ids 1,2 --tokens 2")));
+    // After these words no two logits are so near to each other that rounding decides between them.
+    let ids = succeed(&mut waggle(&format!("demo --model {model} --prompt-ids 4,9 --tokens 2")));
     assert_eq!(ids.trim().split(',').map(|id| id.parse::<u32>().unwrap()).filter(|id| *id < 11).count(), 2, "{ids}");
     let server = Server::start(&format!("--model {model}"));
     fails(&mut server.client("--prompt bee --tokens 2"), 1, ["--prompt-ids"]);
-    assert_eq!(succeed(&mut server.client("--prompt-ids 1,2 --tokens 2")), ids);
+    assert_eq!(succeed(&mut server.client("--prompt-ids 4,9 --tokens 2")), ids);
 }

@@ -41,7 +41,8 @@ impl Prompt {
             let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
             // Any id will do, because no token attends to it.
             self.ids.resize(length, 0);
-            self.padding = Some(vec![padding]);
+            let before: usize = self.padding.iter().flatten().sum();
+            self.padding = Some(vec![before + padding]);
         }
         Ok(self)
     }
@@ -51,11 +52,19 @@ impl Prompt {
         Prompt { ids: Vec::new(), patches: Some(patches), padding: None, seconds: vec![None], masks: Vec::new() }
     }
 
-    /// Several prompts of one kind and of one length, which an encoder reads side by side.
+    /// Several prompts of one kind, which an encoder reads side by side: all padded to `length`, or to the longest of
+    /// them if they are not of one length.
     ///
     /// # Errors
-    /// [`Error::Unlike`] if they are not, or none of them is there.
-    pub fn side_by_side(prompts: &[Prompt]) -> Result<Self, Error> {
+    /// [`Error::Unlike`] if they are not of one kind, or none of them is there; [`Error::Padding`] if one is longer.
+    pub fn side_by_side(prompts: &[Prompt], length: Option<usize>) -> Result<Self, Error> {
+        let counts = || prompts.iter().map(|prompt| prompt.input().count);
+        let longest = counts().max().filter(|longest| counts().any(|count| count < *longest));
+        let padded = |prompt: &Prompt| match length.or(longest) {
+            Some(length) => prompt.clone().padded_behind(length),
+            None => Ok(prompt.clone()),
+        };
+        let prompts: Vec<Prompt> = prompts.iter().map(padded).collect::<Result<_, _>>()?;
         let shape = |prompt: &Prompt| {
             let Input { count, texts, .. } = prompt.input();
             (texts, count, prompt.patches.is_some(), prompt.padding.is_some(), prompt.masks.len())

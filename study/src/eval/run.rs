@@ -76,15 +76,9 @@ pub trait Runner: Sync {
     fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError>;
 }
 
-/// Texts that an encoder reads side by side, padded to the longest of them if they are not of one length.
 fn side_by_side(texts: &[(Vec<u32>, Option<usize>)]) -> Result<Prompt, EvalError> {
-    let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
-    let alike = texts.iter().all(|(ids, _)| ids.len() == longest);
-    let prompts = texts.iter().map(|(ids, second)| {
-        let text = Prompt::from(ids).with_second(*second);
-        if alike { Ok(text) } else { text.padded_behind(longest) }
-    });
-    Ok(Prompt::side_by_side(&prompts.collect::<Result<Vec<_>, _>>()?)?)
+    let texts: Vec<Prompt> = texts.iter().map(|(ids, second)| Prompt::from(ids).with_second(*second)).collect();
+    Ok(Prompt::side_by_side(&texts, None)?)
 }
 
 /// Runs in this process on engines that see their values, with attention [`Observed`].
