@@ -137,6 +137,15 @@ fn odd_shapes() {
 }
 
 /// Windows that evict, gains that no matrix follows, soft caps, blocks in parallel, and the rest of every family.
+/// Their shapes go through a handshake, with the names of a thousand classes.
+#[test]
+fn published_encoders() {
+    for arguments in ["bert-base --prompt-len 8", "bert-large --prompt-len 8", "vit-base --prompt-len 197"] {
+        let planned = json(&mut waggle(&format!("plan --link lan --model {arguments}")));
+        assert!(planned["phases"]["prefill"]["flows"].as_u64().unwrap() > 100, "{arguments}: {planned}");
+    }
+}
+
 #[test]
 fn families() {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tests/data/families");

@@ -125,7 +125,7 @@ fn studies_are_compared_row_by_row_and_not_with_reports() {
     let noted = succeed(waggle("compare").args([&few, &more]));
     assert!(noted.contains("only one of them has h2o at 0.25"), "{noted}");
     succeed(waggle("plan --cached 8 --json").arg(&run));
-    assert!(fail(waggle("compare").args([&few, &run]), 1).contains("one is the report of a run, the other a study"));
+    assert!(fail(waggle("compare").args([&few, &run]), 1).contains("documents of two kinds"));
     assert!(fail(waggle("compare").args([&run, Path::new("absent.json")]), 1).contains("absent.json"));
 }
 
@@ -279,16 +279,56 @@ fn other_files_are_refused() {
         fail(waggle("plot").arg(&file).arg("--out").arg(dir.path()), 1);
     }
     fail(&mut waggle("report missing.json"), 1);
-    // A sweep is shown as its table alone.
-    let (good, sweep) = (plan(dir.path(), "full", 16), dir.path().join("sweep.json"));
-    let table = succeed(waggle("sweep --models shakespeare-gpt2 --contexts 16 --json").arg(&sweep));
-    assert_eq!(succeed(waggle("report").arg(&sweep)), table);
-    for line in
-        ["plot --out plots".to_owned(), "report --html page.html".into(), format!("compare {}", good.display())]
-    {
-        let error = fail(waggle(&line).arg(&sweep).current_dir(dir.path()), 1);
-        assert!(error.contains("sweep.json: a sweep is a table, which `waggle report` shows"), "{error}");
+}
+
+#[test]
+fn a_sweep_is_shown_drawn_and_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let sweep = |name: &str, more: &str| {
+        let file = dir.path().join(name);
+        let line = "sweep --models shakespeare-gpt2 --contexts 16,32 --tokens 3 --policies full;h2o:budget=0.5";
+        let shown = succeed(waggle(&format!("{line} {more} --json")).arg(&file));
+        (file, shown)
+    };
+    let (lan, table) = sweep("lan.json", "--links lan,wan");
+    assert_eq!(succeed(waggle("report").arg(&lan)), table);
+    // The costs of each policy against the cache, over both links, and a bar for each cell.
+    let out = dir.path().join("plots");
+    let listed = succeed(waggle("plot --width column").arg(&lan).arg("--out").arg(&out));
+    for name in ["bytes-context", "flows-context-prepared", "seconds-context", "phases-bytes"] {
+        assert!(listed.contains(&format!("{name}.svg")), "{name}: {listed}");
     }
+    let words = |name: &str| std::fs::read_to_string(out.join(name)).unwrap().replace('\n', "");
+    let lines = words("bytes-context.svg");
+    for word in [">full: link lan<", ">h2o:budget=0.5: link wan<", ">16<", ">32<"] {
+        assert!(lines.contains(word), "{word} in {lines}");
+    }
+    let bars = words("phases-bytes.svg");
+    assert!(bars.contains(">offline<") && bars.contains(">decode<"), "{bars}");
+    let drawn = succeed(
+        waggle("plot --policies h2o --metric bytes-context --y-limits 1,1e9").arg(&lan).arg("--out").arg(&out),
+    );
+    assert_eq!(drawn.lines().count(), 2, "{drawn}");
+    assert!(!words("bytes-context.svg").contains("full"));
+    fails(waggle("plot --metric phases-bytes --x-limits 1,2").arg(&lan).arg("--out").arg(&out), 1, ["two axes"]);
+    fails(waggle("plot --x-limits 2,1").arg(&lan).arg("--out").arg(&out), 2, ["LOW,HIGH"]);
+    let page = page(&lan);
+    assert!(page.contains("<svg") && page.contains("h2o:budget=0.5") && page.contains("A decoded token, mean of 3"));
+    // One by operation beside another with other numbers.
+    let (first, _) = sweep("first.json", "--by operation");
+    let (second, _) = sweep("second.json", "--by operation --tokens 5");
+    let listed = succeed(waggle("plot").arg(&first).arg("--out").arg(&out));
+    assert!(listed.contains("operations-bytes.svg") && !listed.contains("phases"), "{listed}");
+    let compared = succeed(waggle("compare --format json").args([&first, &second]));
+    let compared: Value = serde_json::from_str(&compared).unwrap();
+    let cells = compared["tokens"].as_array().unwrap();
+    assert_eq!(cells.len(), 8, "two contexts, two policies, online and prepared: {compared}");
+    assert!(cells[0]["ratio_of_bytes"].as_f64().unwrap() > 1.0, "later tokens see a longer cache: {compared}");
+    assert!(!compared["operations"].as_array().unwrap().is_empty(), "{compared}");
+    // Documents of two kinds have nothing to compare, and a sweep is plotted alone.
+    let plan = plan(dir.path(), "full", 16);
+    fails(waggle("compare").args([&plan, &lan]), 1, ["two kinds"]);
+    fails(waggle("plot").args([&plan, &lan]).arg("--out").arg(&out), 1, ["lan.json", "plotted alone"]);
 }
 
 /// A document of extreme numbers, finite as all of JSON, becomes a page and plots.

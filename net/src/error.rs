@@ -153,6 +153,9 @@ impl NetError {
     }
 }
 
+/// Characters of a value that are shown where the parties do not agree.
+const SHOWN: usize = 400;
+
 /// A field on which the parties do not agree. Its texts are printable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
@@ -166,7 +169,11 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let [client, server] = [&self.client, &self.server].map(|said| said.as_deref().unwrap_or("nothing"));
+        let short = |said: &str| match said.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}...", &said[..end]),
+            None => said.to_owned(),
+        };
+        let [client, server] = [&self.client, &self.server].map(|said| short(said.as_deref().unwrap_or("nothing")));
         write!(f, "{}: client says {client}, server says {server}", self.name)
     }
 }

@@ -20,14 +20,14 @@ use crate::{Channel, Difference, NetError, Role};
 pub const MAX_FIELDS: usize = 128;
 /// Length of a field's name.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Length of a field's value.
-pub const MAX_VALUE_BYTES: usize = 1024;
+/// Length of a field's value: the shape of a model has the names of its classes, perhaps a thousand.
+pub const MAX_VALUE_BYTES: usize = u16::MAX as usize;
 
 const MAGIC: &[u8; 6] = b"WAGGLE";
 /// Version of this message; what the parties run has its own version among the fields.
 const FORMAT: u16 = 1;
 /// Length of the whole message.
-pub const MAX_BYTES: usize = 10 + MAX_FIELDS * (5 + MAX_NAME_BYTES + MAX_VALUE_BYTES);
+pub const MAX_BYTES: usize = 1 << 17;
 const STEP: &str = "handshake";
 
 /// One named value of a party.
@@ -140,7 +140,11 @@ fn check(fields: &[Field]) -> Result<(), NetError> {
     }
     for (i, Field { name, value, must_equal: _ }) in fields.iter().enumerate() {
         if name.is_empty() || name.len() > MAX_NAME_BYTES || value.len() > MAX_VALUE_BYTES {
-            return Err(malformed(format!("field {i} has a name or value of a forbidden length")));
+            let (name, value) = (name.len(), value.len());
+            return Err(malformed(format!(
+                "field {i} has a name of {name} bytes and a value of {value}; 1 to {MAX_NAME_BYTES} and up to \
+                 {MAX_VALUE_BYTES} are allowed"
+            )));
         }
         // The peer's text ends up on a terminal and in logs.
         if name.chars().chain(value.chars()).any(char::is_control) {
@@ -157,7 +161,7 @@ fn encode(fields: &[Field]) -> Result<Vec<u8>, NetError> {
     check(fields)?;
     let mut bytes = MAGIC.to_vec();
     bytes.extend(FORMAT.to_le_bytes());
-    // The casts are exact: `check` holds every length far below 2^16.
+    // The casts are exact: `check` holds every length below 2^16.
     bytes.extend((fields.len() as u16).to_le_bytes());
     for Field { name, value, must_equal } in fields {
         bytes.push(u8::from(*must_equal));
@@ -165,6 +169,9 @@ fn encode(fields: &[Field]) -> Result<Vec<u8>, NetError> {
             bytes.extend((text.len() as u16).to_le_bytes());
             bytes.extend(text.as_bytes());
         }
+    }
+    if bytes.len() > MAX_BYTES {
+        return Err(malformed(format!("a list of {} bytes, at most {MAX_BYTES} are allowed", bytes.len())));
     }
     Ok(bytes)
 }

@@ -152,14 +152,21 @@ fn malformed_lists() {
 
 #[test]
 fn our_own_list_is_checked_too() {
-    let full = (0..MAX_FIELDS).fold(Handshake::new(), |h, i| {
-        h.agree(&format!("{i:0width$}", width = MAX_NAME_BYTES), "v".repeat(MAX_VALUE_BYTES))
-    });
-    for (c, s) in meet(&full, &full) {
-        assert_eq!((kind(c), kind(s)), ("ok", "ok"));
+    let list = |fields: usize, value: usize| {
+        (0..fields).fold(Handshake::new(), |h, i| {
+            h.agree(&format!("{i:0width$}", width = MAX_NAME_BYTES), "v".repeat(value))
+        })
+    };
+    // As many fields as there may be, and as long ones.
+    let full = list(MAX_FIELDS, (MAX_BYTES - 10) / MAX_FIELDS - 5 - MAX_NAME_BYTES);
+    for most in [&full, &list(1, MAX_VALUE_BYTES)] {
+        for (c, s) in meet(most, most) {
+            assert_eq!((kind(c), kind(s)), ("ok", "ok"));
+        }
     }
     let wrong = [
         full.tell("one too many", 1),
+        list(2, MAX_VALUE_BYTES),
         Handshake::new().tell(&"n".repeat(MAX_NAME_BYTES + 1), 1),
         Handshake::new().tell("long", "v".repeat(MAX_VALUE_BYTES + 1)),
         Handshake::new().tell("lines", "a\nb"),

@@ -12,14 +12,14 @@ use super::Error;
 use super::options::{FormatArgs, OperationsArgs};
 use crate::disk::check_writable;
 
-/// Shows two reports, or two studies, side by side: first what differs between the runs, then phases and operations
-/// with their ratios. A ratio is that of the second to the first.
+/// Shows two reports, two studies or two sweeps side by side: first what differs between the runs, then phases and
+/// operations, metrics, or cells with their ratios. A ratio is that of the second to the first.
 ///
 /// With --binaries it runs two programs in turn and shows medians, their spread and the ratio with its own:
 /// `waggle compare --binaries old/waggle new/waggle --repeat 5 -- demo --tokens 20 --preprocess`.
 #[derive(Args, Debug)]
 pub(super) struct CompareArgs {
-    /// Two files that `--json` wrote: reports of runs and plans, or studies of `eval`.
+    /// Two files that `--json` wrote: reports of runs and plans, studies of `eval`, or sweeps.
     #[arg(value_name = "REPORT", num_args = 2, required_unless_present = "binaries", conflicts_with = "binaries")]
     records: Vec<PathBuf>,
     /// Run these two programs with the arguments after `--`, which are those of a command with --json.

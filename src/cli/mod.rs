@@ -49,7 +49,6 @@ use clap::{CommandFactory, Parser, Subcommand};
 use error::Error;
 
 use crate::ServerConfig;
-use record::{Record, RecordError};
 
 /// Private text generation between two parties: a server with a language model, and a client with a prompt. The
 /// server learns neither the prompt nor the text, and the client does not learn the weights.
@@ -152,16 +151,13 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The page of HTML of a report or a study, as `waggle report --html` writes it; `json` is its document.
+/// The page of HTML of a report, a study or a sweep, as `waggle report --html` writes it; `json` is its document.
 ///
 /// # Errors
 /// If `json` is no such document.
 pub fn page(name: &str, json: &[u8]) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-    Ok(match record::read_as(name.as_ref(), json)? {
-        (Record::Session(report), json) => html::of_session(name, &report, &json)?,
-        (Record::Study(study), json) => html::of_study(name, &study, &json)?,
-        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone(name.into()).into()),
-    })
+    let (record, json) = record::read_as(name.as_ref(), json)?;
+    Ok(html::page(name, &record, &json)?)
 }
 
 /// Serves as `waggle serve` does: logs what is of `level` or worse on standard error, writes a line on standard

@@ -17,15 +17,15 @@ use crate::models::harmless;
 pub(super) enum RecordError {
     #[error("{}: no report of a run: {what}", path.display())]
     NotReport { path: PathBuf, what: String },
-    #[error("{}: a study is plotted alone", .0.display())]
-    StudyBesideOthers(PathBuf),
-    #[error("{}: a sweep is a table, which `waggle report` shows; it has no plot and no page, and is not compared", .0.display())]
-    SweepAlone(PathBuf),
+    #[error("{}: a study or a sweep is plotted alone", .0.display())]
+    BesideOthers(PathBuf),
+    #[error("limits are of charts with two axes, and none of these is drawn")]
+    NoAxes,
     #[error("no {what} {name}; there are {known}")]
     NotDrawn { what: &'static str, name: String, known: String },
-    #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
+    #[error("there is nothing to plot: a study needs a policy beside `full`, and reports and sweeps costs")]
     NothingToPlot,
-    #[error("{} and {}: one is the report of a run, the other a study", .0[0].display(), .0[1].display())]
+    #[error("{} and {}: they are documents of two kinds, of a run, of a study or of a sweep", .0[0].display(), .0[1].display())]
     Incomparable([PathBuf; 2]),
 }
 

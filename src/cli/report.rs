@@ -6,7 +6,7 @@ use clap::Args;
 use report::table::Format;
 
 use super::options::{OperationsArgs, PriceArgs};
-use super::record::{self, Record, RecordError};
+use super::record::{self, Record};
 use super::report_tables::{tables, verdict};
 use super::{Error, html, out};
 use crate::disk::{check_writable, write_private};
@@ -18,8 +18,8 @@ pub(super) struct ReportArgs {
     /// The document.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Write a page of HTML here instead (`-` for standard output), with tables, plots and the timeline of the
-    /// session. It is one file and loads nothing. Sweeps have none.
+    /// Write a page of HTML here instead (`-` for standard output), with tables, plots and the timeline of a session.
+    /// It is one file and loads nothing.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     #[command(flatten)]
@@ -50,11 +50,7 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
             }
         };
     }
-    let page = match record {
-        Record::Session(report) => html::of_session(&name, &report, &json)?,
-        Record::Study(study) => html::of_study(&name, &study, &json)?,
-        Record::Sweep(_) => return Err(RecordError::SweepAlone(args.file).into()),
-    };
+    let page = html::page(&name, &record, &json)?;
     match to_file {
         Some(path) => Ok(write_private(path, page.as_bytes())?),
         None => out::line(page.trim_end()),

@@ -36,6 +36,8 @@ const REQUEST: &str = "handshake/request";
 pub(super) const MAX_KEPT: usize = 4095;
 /// Longest request: to fill a pool, with the names of those that the client has, and all else in 32 bytes.
 const MAX_REQUEST_BYTES: usize = 32 + POOL_BYTES * MAX_KEPT;
+/// Of a name of a model, without its folder.
+const MAX_NAME_BYTES: usize = 1024;
 const VERDICT: &str = "handshake/verdict";
 const POOL: &str = "handshake/pool";
 const POOL_BYTES: usize = 16;
@@ -117,8 +119,7 @@ pub(super) fn receive_client<T>(
     accept: impl FnOnce(&Request, SessionKind, &Terms) -> Result<T, Error>,
 ) -> Result<(Request, Terms, T), Error> {
     let shape = shape_text(&model.spec)?;
-    let hello =
-        stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
+    let hello = stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, MAX_NAME_BYTES));
     let theirs = agree(&hello, channel)?;
     let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
     let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));

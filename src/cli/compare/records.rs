@@ -11,8 +11,10 @@ use study::eval::{METRICS, StudyReport};
 
 use super::{differences, ratio};
 use crate::cli::Error;
+use crate::cli::mean_token::{self, MeanToken, Operation};
 use crate::cli::options::FormatArgs;
 use crate::cli::record::{self, Record, RecordError};
+use crate::cli::sweep::{Planned, Sweep};
 
 pub(super) fn run(paths: [&Path; 2], operations: usize, format: &FormatArgs) -> Result<(), Error> {
     let names = names(paths);
@@ -20,8 +22,7 @@ pub(super) fn run(paths: [&Path; 2], operations: usize, format: &FormatArgs) -> 
     let document = match (record::open(first)?.0, record::open(second)?.0) {
         (Record::Session(first), Record::Session(second)) => of_runs(names, [&first, &second], operations),
         (Record::Study(first), Record::Study(second)) => of_studies(names, [&first, &second]),
-        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone(first.into()).into()),
-        (_, Record::Sweep(_)) => return Err(RecordError::SweepAlone(second.into()).into()),
+        (Record::Sweep(first), Record::Sweep(second)) => of_sweeps(names, [&first, &second], operations),
         _ => return Err(RecordError::Incomparable(paths.map(Path::to_owned)).into()),
     };
     format.show(document)
@@ -37,15 +38,21 @@ fn names(paths: [&Path; 2]) -> [String; 2] {
 /// The choices of a run, its program and its machine, by name.
 type Facts = BTreeMap<String, String>;
 
-fn facts(provenance: Option<&Provenance>, model: &ModelInfo, options: &BTreeMap<String, Value>) -> Facts {
+/// Whoever made a document.
+fn made(provenance: Option<&Provenance>) -> Facts {
     let mut facts = Facts::new();
-    facts.insert("model".into(), format!("{}, {} parameters", model.name, model.parameters));
     if let Some(provenance) = provenance {
         facts.insert("program".into(), provenance.program());
         facts.insert("machine".into(), provenance.machine());
         facts.insert("command".into(), provenance.command.clone());
         facts.insert("date".into(), provenance.date.clone());
     }
+    facts
+}
+
+fn facts(provenance: Option<&Provenance>, model: &ModelInfo, options: &BTreeMap<String, Value>) -> Facts {
+    let mut facts = made(provenance);
+    facts.insert("model".into(), format!("{}, {} parameters", model.name, model.parameters));
     for (name, value) in options {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         match value {
@@ -78,19 +85,59 @@ fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Docu
         facts
     });
     let mut document = begin(names.clone(), facts);
-    let phases = reports.map(|report| report.phases.named().map(|(name, cost)| (name.to_owned(), *cost)).to_vec());
+    let phases =
+        reports.map(|report| report.phases.named().map(|(name, cost)| (name.to_owned(), cost.into())).to_vec());
     // Column heads say what the seconds of each are.
     let titles = [0, 1].map(|i| (names[i].as_str(), reports[i].seconds()));
     document.table("phases", costs("phase", titles, aligned(phases)));
     let operations_of = |report: &Report| -> Costs {
         let sums = by_operation(&report.operations).into_iter();
-        sums.map(|((phase, path), cost)| (format!("{} {path}", phase_name(phase)), cost)).collect()
+        sums.map(|((phase, path), cost)| (format!("{} {path}", phase_name(phase)), (&cost).into())).collect()
     };
-    let mut summed = aligned(reports.map(operations_of));
-    let largest = |(_, pair): &(String, [Cost; 2])| pair.iter().map(Cost::bytes).max().unwrap_or_default();
-    summed.sort_by_key(|row| std::cmp::Reverse(largest(row)));
-    summed.truncate(operations);
-    document.table("operations", costs("operation", titles, summed));
+    document.table("operations", costs("operation", titles, largest(reports.map(operations_of), operations)));
+    document
+}
+
+/// The `most` rows with the most bytes.
+fn largest(both: [Costs; 2], most: usize) -> Vec<(String, [Compared; 2])> {
+    let mut rows = aligned(both);
+    let bytes = |(_, [a, b]): &(String, [Compared; 2])| a.bytes.max(b.bytes);
+    rows.sort_by(|a, b| bytes(b).total_cmp(&bytes(a)));
+    rows.truncate(most);
+    rows
+}
+
+/// Cells of the same choice side by side, and their operations where both have them.
+fn of_sweeps(names: [String; 2], sweeps: [&Sweep; 2], operations: usize) -> Document {
+    let mut document = begin(names.clone(), sweeps.map(|sweep| made(sweep.provenance.as_ref())));
+    let titles = [0, 1].map(|i| (names[i].as_str(), sweeps[i].seconds()));
+    let compared = |sweep: &Sweep, cost: &mean_token::Cost| {
+        let predicted = cost.predicted_seconds.filter(|_| sweep.seconds() == Seconds::Predicted);
+        let seconds = predicted.unwrap_or(cost.network_seconds);
+        Compared { bytes: cost.bytes(), flows: cost.flows, seconds }
+    };
+    let parts = |sweep: &Sweep| -> Costs {
+        let of = |cell: &Planned| {
+            let MeanToken { online, prepared_token, .. } = &cell.mean;
+            [("online", online), ("prepared", prepared_token)]
+                .map(|(part, cost)| (format!("{}: {part}", cell.choice.name()), compared(sweep, cost)))
+        };
+        sweep.cells.iter().flat_map(of).collect()
+    };
+    document.table("tokens", costs("a decoded token", titles, aligned(sweeps.map(parts))));
+    let of_operations = |sweep: &Sweep| -> Costs {
+        let of = |cell: &Planned| {
+            let named = |one: &Operation| {
+                (format!("{}: {}", cell.choice.name(), one.operation), compared(sweep, &one.mean.total()))
+            };
+            cell.operations.iter().map(named).collect::<Vec<_>>()
+        };
+        sweep.cells.iter().flat_map(of).collect()
+    };
+    let both = sweeps.map(of_operations);
+    if both.iter().all(|costs| !costs.is_empty()) {
+        document.table("operations", costs("operation, online and prepared", titles, largest(both, operations)));
+    }
     document
 }
 
@@ -106,24 +153,38 @@ fn begin(names: [String; 2], facts: [Facts; 2]) -> Document {
     document
 }
 
-type Costs = Vec<(String, Cost)>;
+/// What is compared of a cost; of means it has fractions.
+#[derive(Clone, Copy, Default)]
+struct Compared {
+    bytes: f64,
+    flows: f64,
+    seconds: f64,
+}
+
+impl From<&Cost> for Compared {
+    fn from(cost: &Cost) -> Self {
+        Compared { bytes: cost.bytes() as f64, flows: cost.flows as f64, seconds: cost.seconds }
+    }
+}
+
+type Costs = Vec<(String, Compared)>;
 
 /// Two lists of costs by name; what one lacks costs nothing.
-fn aligned([first, second]: [Costs; 2]) -> Vec<(String, [Cost; 2])> {
-    let mut rows: Vec<(String, [Cost; 2])> = Vec::new();
+fn aligned([first, second]: [Costs; 2]) -> Vec<(String, [Compared; 2])> {
+    let mut rows: Vec<(String, [Compared; 2])> = Vec::new();
     for (name, cost) in first {
-        rows.push((name, [cost, Cost::default()]));
+        rows.push((name, [cost, Compared::default()]));
     }
     for (name, cost) in second {
         match rows.iter_mut().find(|(known, _)| *known == name) {
             Some((_, pair)) => pair[1] = cost,
-            None => rows.push((name, [Cost::default(), cost])),
+            None => rows.push((name, [Compared::default(), cost])),
         }
     }
     rows
 }
 
-fn costs(title: &str, [first, second]: [(&str, Seconds); 2], rows: Vec<(String, [Cost; 2])>) -> Table {
+fn costs(title: &str, [first, second]: [(&str, Seconds); 2], rows: Vec<(String, [Compared; 2])>) -> Table {
     let of = |what: &str, (name, _): (&str, Seconds)| format!("{what}, {name}");
     let clock = |(name, seconds): (&str, Seconds)| format!("{name}, {}", seconds.name());
     let columns = [
@@ -138,16 +199,17 @@ fn costs(title: &str, [first, second]: [(&str, Seconds); 2], rows: Vec<(String, 
         (clock(second), "seconds"),
         ("ratio of seconds".into(), ""),
     ];
+    let flows = |cost: Compared| Cell::number(cost.flows, format!("{:.0}", cost.flows));
     let mut table = Table::new(1, columns);
     for (name, [a, b]) in rows {
         table.add([
             Cell::text(name),
-            Cell::bytes(a.bytes()),
-            Cell::bytes(b.bytes()),
-            ratio(a.bytes() as f64, b.bytes() as f64),
-            Cell::count(a.flows),
-            Cell::count(b.flows),
-            ratio(a.flows as f64, b.flows as f64),
+            Cell::bytes(a.bytes.round() as u64),
+            Cell::bytes(b.bytes.round() as u64),
+            ratio(a.bytes, b.bytes),
+            flows(a),
+            flows(b),
+            ratio(a.flows, b.flows),
             Cell::seconds(a.seconds),
             Cell::seconds(b.seconds),
             ratio(a.seconds, b.seconds),
@@ -204,12 +266,12 @@ mod tests {
 
     #[test]
     fn what_one_lacks_costs_nothing() {
-        let cost = |flows| Cost { flows, ..Cost::default() };
+        let cost = |flows| Compared { flows, ..Compared::default() };
         let rows = aligned([
-            vec![("a".into(), cost(1)), ("b".into(), cost(2))],
-            vec![("b".into(), cost(4)), ("c".into(), cost(3))],
+            vec![("a".into(), cost(1.0)), ("b".into(), cost(2.0))],
+            vec![("b".into(), cost(4.0)), ("c".into(), cost(3.0))],
         ]);
         let flows: Vec<_> = rows.iter().map(|(name, [a, b])| (&name[..], a.flows, b.flows)).collect();
-        assert_eq!(flows, [("a", 1, 0), ("b", 2, 4), ("c", 0, 3)]);
+        assert_eq!(flows, [("a", 1.0, 0.0), ("b", 2.0, 4.0), ("c", 0.0, 3.0)]);
     }
 }

@@ -1,5 +1,7 @@
 //! Reports as pages of HTML, each in one file. The templates say what stands on a page, and escape every word.
 
+use std::collections::BTreeSet;
+
 use ::study::eval::{METRICS, StudyReport};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
 use report::table::Table;
@@ -8,18 +10,28 @@ use report::{Price, Report, bytes};
 use super::Error;
 #[cfg(feature = "plots")]
 use super::plot;
+use super::record::Record;
+use super::sweep::Sweep;
 
 /// Operations in the open table; all of them are in the folded one.
 const OPERATIONS: usize = 15;
 
-/// The page of a session; `json` is the document that `report` was read from.
-pub(super) fn of_session(name: &str, report: &Report, json: &serde_json::Value) -> Result<String, Error> {
+/// The page of `record`; `json` is the document that it was read from.
+pub(super) fn page(name: &str, record: &Record, json: &serde_json::Value) -> Result<String, Error> {
+    match record {
+        Record::Session(report) => of_session(name, report, json),
+        Record::Study(study) => of_study(name, study, json),
+        Record::Sweep(sweep) => of_sweep(name, sweep, json),
+    }
+}
+
+fn of_session(name: &str, report: &Report, json: &serde_json::Value) -> Result<String, Error> {
     #[cfg(feature = "plots")]
     let plots = drawings(plot::of_session(report, &plot::Sheet::default())?);
     #[cfg(not(feature = "plots"))]
     let plots = Value::UNDEFINED;
     render(context! {
-        body => "session.html", name, report, json, plots,
+        body => "session.html", title => report.model.name, name, report, json, plots,
         clock => report.seconds().name(),
         phases => cells(&report.phase_table(&Price::default())),
         operations => cells(&report.operation_table(OPERATIONS, &Price::default())),
@@ -34,9 +46,23 @@ pub(super) fn of_study(name: &str, study: &StudyReport, json: &serde_json::Value
     #[cfg(not(feature = "plots"))]
     let plots = Value::UNDEFINED;
     render(context! {
-        body => "study.html", name, study, json, plots,
+        body => "study.html", title => study.model.name, name, study, json, plots,
         accuracy => cells(&study.table()),
         metrics => METRICS.iter().map(|metric| [metric.short, metric.title]).collect::<Vec<_>>(),
+    })
+}
+
+fn of_sweep(name: &str, sweep: &Sweep, json: &serde_json::Value) -> Result<String, Error> {
+    #[cfg(feature = "plots")]
+    let plots = drawings(plot::of_sweep(sweep, &plot::Sheet::default())?);
+    #[cfg(not(feature = "plots"))]
+    let plots = Value::UNDEFINED;
+    let models: BTreeSet<&str> = sweep.cells.iter().map(|cell| cell.choice.model.as_str()).collect();
+    let title = models.into_iter().collect::<Vec<_>>().join(", ");
+    render(context! {
+        body => "sweep.html", title, name, json, plots,
+        caption => sweep.caption(),
+        planned => cells(&sweep.table(&Price::default())),
     })
 }
 
@@ -62,6 +88,7 @@ fn render(page: Value) -> Result<String, Error> {
         ("parts.html", include_str!("parts.html")),
         ("session.html", include_str!("session.html")),
         ("study.html", include_str!("study.html")),
+        ("sweep.html", include_str!("sweep.html")),
     ] {
         environment.add_template(name, text)?;
     }

@@ -5,6 +5,8 @@ use std::ops::Range;
 use plotters::coord::ranged1d::{BoldPoints, DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 
+use super::canvas::{SIZE, width};
+
 /// The scale of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Scale {
@@ -77,6 +79,22 @@ impl Axis {
                 .unwrap_or_else(|| linear().into_iter().filter(|tick| *tick > 0.0).collect()),
         };
         Axis { scale, low, high, ticks }
+    }
+}
+
+impl Axis {
+    /// Leaves out ticks whose numbers, along `across` pixels, would touch the one before.
+    pub(super) fn thin(&mut self, across: i32, unit: Unit) {
+        let (mut end, ticks) = (i32::MIN, std::mem::take(&mut self.ticks));
+        let free = |tick: &f64| {
+            let (at, half) = (self.map(tick, (0, across)), width(&unit.write(*tick), SIZE) / 2);
+            let free = at - half > end;
+            if free {
+                end = at + half + 6;
+            }
+            free
+        };
+        self.ticks = ticks.into_iter().filter(free).collect();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Stacked bars, with the legend outside.
 
 use plotters::coord::ranged1d::Ranged;
+use plotters::style::RGBColor;
 use plotters::style::text_anchor::HPos;
 
 use super::axis::{Axis, Scale, Unit, length};
@@ -8,7 +9,7 @@ use super::canvas::{
     Area, DrawError, Drawing, EDGE, GRID, LIGHT, LINE, MUTED, Picture, Point, SIZE, Sheet, TEXT, block, line, lines,
     picture, widest, width, words,
 };
-use super::style::INKS;
+use super::style::Part;
 
 const BAR: i32 = 24;
 const GAP: i32 = 16;
@@ -21,7 +22,7 @@ pub(super) struct Bars {
     /// The quantity that the length of a bar shows, if not all bars have the same length.
     pub(super) axis: Option<String>,
     pub(super) unit: Unit,
-    pub(super) parts: Vec<String>,
+    pub(super) parts: Vec<Part>,
     /// Name and a value for each part. Without an axis every bar is its own whole, told at its end.
     pub(super) rows: Vec<(String, Vec<f64>)>,
 }
@@ -39,7 +40,7 @@ impl Picture for Bars {
             .map(|(name, _)| lines(&sheet.label(name), if sheet.width.is_some() { 12 } else { 28 }))
             .collect();
         let top = sheet.top();
-        let legend: Vec<Vec<String>> = self.parts.iter().map(|part| lines(&sheet.label(part), 34)).collect();
+        let legend: Vec<Vec<String>> = self.parts.iter().map(|part| lines(&sheet.label(&part.name), 34)).collect();
         let ends: Vec<String> = totals.iter().map(|total| self.unit.write(*total)).collect();
         let left = EDGE + 10 + widest(names.iter().flatten());
         let room = left + widest(&ends) + 8;
@@ -58,7 +59,8 @@ impl Picture for Bars {
         };
 
         picture(sheet, size, (&self.title, &self.note), |area| {
-            let axis = Axis::new(Scale::Linear, (0.0, longest), if length_of_bars < 300 { 2 } else { 5 });
+            let mut axis = Axis::new(Scale::Linear, (0.0, longest), if length_of_bars < 300 { 2 } else { 5 });
+            axis.thin(length_of_bars, self.unit);
             if let Some(label) = &self.axis {
                 for tick in &axis.ticks {
                     let at = axis.map(tick, (left, left + length_of_bars));
@@ -80,16 +82,16 @@ impl Picture for Bars {
                 // Sums of several of the largest numbers end where the bar does; a bar of nothing has no length.
                 let at = |sum: f64| left + (length(sum) / whole * f64::from(length_of_bars)).round() as i32;
                 let mut sum = 0.0;
-                for (i, value) in values.iter().enumerate() {
-                    part(area, i, (at(sum), y), (at(sum + value) - at(sum), BAR))?;
+                for (part, value) in self.parts.iter().zip(values) {
+                    part.draw(area, (at(sum), y), (at(sum + value) - at(sum), BAR))?;
                     sum += value;
                 }
                 words(area, end, (at(sum) + 8, middle), SIZE, TEXT, HPos::Left)?;
                 y += height;
             }
             let mut y = legend_top;
-            for (i, lines) in legend.iter().enumerate() {
-                part(area, i, (beside, y), (19, LINE))?;
+            for (part, lines) in self.parts.iter().zip(&legend) {
+                part.draw(area, (beside, y), (19, LINE))?;
                 for text in lines {
                     words(area, text, (beside + 26, y + LINE / 2), SIZE, TEXT, HPos::Left)?;
                     y += LINE;
@@ -101,17 +103,21 @@ impl Picture for Bars {
     }
 }
 
-/// Part `i` of a bar: its colour, and its number where there is room, so that it is found in grey as well.
-fn part(area: &Area, i: usize, (x, y): Point, (wide, high): Point) -> Result<(), DrawError> {
-    if wide <= 0 {
-        return Ok(());
+impl Part {
+    /// Its colour, and its sign where there is room.
+    fn draw(&self, area: &Area, (x, y): Point, (wide, high): Point) -> Result<(), DrawError> {
+        if wide <= 0 {
+            return Ok(());
+        }
+        block(area, (x, y), (wide, high), self.ink)?;
+        if wide < width(&self.sign, SIZE) + 5 {
+            return Ok(());
+        }
+        // Light words on what is dark in grey.
+        let RGBColor(red, green, blue) = self.ink;
+        let dark = u32::from(red) * 3 + u32::from(green) * 6 + u32::from(blue) < 1500;
+        words(area, &self.sign, (x + wide / 2, y + high / 2), SIZE, if dark { LIGHT } else { TEXT }, HPos::Center)
     }
-    block(area, (x, y), (wide, high), INKS[i % INKS.len()])?;
-    let number = (i + 1).to_string();
-    if wide < width(&number, SIZE) + 5 {
-        return Ok(());
-    }
-    words(area, &number, (x + wide / 2, y + high / 2), SIZE, LIGHT, HPos::Center)
 }
 
 #[cfg(test)]
@@ -126,9 +132,10 @@ mod tests {
             note: "a model".into(),
             axis: None,
             unit: Unit::Bytes,
-            parts: ["softmax", "a very long name of an operation/which has several parts/and one more", "other"]
-                .map(String::from)
-                .to_vec(),
+            parts: (0..3)
+                .zip(["softmax", "a very long name of an operation/which has several parts/and one more", "other"])
+                .map(|(i, name)| Part::operation(i, name))
+                .collect(),
             rows: rows.map(|(name, values)| (name.to_owned(), values.to_vec())).to_vec(),
         };
         for axis in [None, Some("bytes".to_owned())] {

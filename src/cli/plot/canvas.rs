@@ -43,6 +43,13 @@ pub(in crate::cli) enum Width {
     Page,
 }
 
+/// The ends that an axis is given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) struct Limits {
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
 /// The form of pictures.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Sheet {
@@ -50,6 +57,8 @@ pub(in crate::cli) struct Sheet {
     pub(super) labels: BTreeMap<String, String>,
     /// All names that were drawn.
     pub(super) seen: RefCell<BTreeSet<String>>,
+    /// Of the horizontal and of the vertical axis of charts.
+    pub(super) limits: [Option<Limits>; 2],
     pub(super) width: Option<Width>,
     pub(super) no_title: bool,
 }
@@ -92,6 +101,8 @@ impl<P: Picture> Picture for Option<P> {
 pub(crate) struct Drawing {
     pub(crate) svg: String,
     pub(super) pdf: Vec<u8>,
+    /// Whether it has two axes of numbers, which can have limits.
+    pub(super) axes: bool,
     #[cfg(test)]
     size: (u32, u32),
     #[cfg(test)]
@@ -123,6 +134,7 @@ pub(super) fn picture(
         #[cfg(test)]
         texts: std::mem::take(&mut page.texts),
         pdf: page.finish(title),
+        axes: false,
     }))
 }
 

@@ -6,8 +6,8 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::{Axis, Scale, Unit, range, short, widened};
 use super::canvas::{
-    Area, DrawError, Drawing, EDGE, GRID, LINE, MUTED, Picture, Point, SIZE, Sheet, TEXT, font, line, lines, picture,
-    widest, width, words,
+    Area, DrawError, Drawing, EDGE, GRID, LINE, Limits, MUTED, Picture, Point, SIZE, Sheet, TEXT, font, line, lines,
+    picture, widest, width, words,
 };
 use super::style::{FULL, PLAIN, Style, styles};
 
@@ -81,10 +81,25 @@ pub(super) struct Chart {
     pub(super) floor: Option<f64>,
     /// One line that is no policy: it needs no legend.
     pub(super) plain: bool,
+    /// Given ends of both axes.
+    pub(super) limits: [Option<Limits>; 2],
 }
 
 impl Picture for Chart {
     fn draw(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError> {
+        let mut chart = self.clone();
+        chart.limits = sheet.limits;
+        if let [Some(x), _] = sheet.limits {
+            let inside = |mark: &Mark| (x.low..=x.high).contains(&mark.x);
+            chart.series.iter_mut().for_each(|series| series.marks.retain(inside));
+            chart.series.retain(|series| !series.marks.is_empty());
+        }
+        Ok(chart.drawn(sheet)?.map(|drawing| Drawing { axes: true, ..drawing }))
+    }
+}
+
+impl Chart {
+    fn drawn(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError> {
         let Some(y) = self.y_axis() else { return Ok(None) };
         let labels: Vec<&str> = self.series.iter().map(|series| series.label.as_str()).collect();
         let looks = if self.plain { vec![PLAIN; labels.len()] } else { styles(&labels) };
@@ -146,8 +161,8 @@ impl Picture for Chart {
             if let Some((at, mark)) = &self.full {
                 let level = place(x.low, mark.y).1;
                 FULL.line(area, vec![(frame.left, level), (frame.right, level)])?;
-                if let Some(at) = at {
-                    FULL.mark(area, place(*at, mark.y))?;
+                if let Some(at) = at.filter(|at| (x.low..=x.high).contains(at)) {
+                    FULL.mark(area, place(at, mark.y))?;
                 }
             }
             let mut outside = Vec::new();
@@ -162,7 +177,7 @@ impl Picture for Chart {
                         line(area, &[(at.0 - 3, high), (at.0 + 3, high)], style.ink)?;
                     }
                     match self.raised(mark.y) {
-                        value if value > y.high => outside.push((at, mark.y, style.ink)),
+                        value if !(y.low..=y.high).contains(&value) => outside.push((at, mark.y, style.ink)),
                         _ => style.mark(area, at)?,
                     }
                 }
@@ -197,21 +212,12 @@ impl Chart {
         let all: Vec<f64> = self.series.iter().flat_map(|s| &s.marks).map(|mark| mark.x).chain(full).collect();
         // All points are shown along x: ranges are cut by values alone.
         let ends = widened(range(&[], &all, self.x.scale)?, self.x.scale);
+        let ends = limited(ends, self.limits[0], self.x.scale);
         let mut axis = Axis::new(self.x.scale, ends, 7);
         if !self.x_ticks.is_empty() {
             axis.ticks = self.x_ticks.iter().copied().filter(|tick| (axis.low..=axis.high).contains(tick)).collect();
         }
-        // A number that would touch the one before it is left out.
-        let (mut end, ticks) = (i32::MIN, std::mem::take(&mut axis.ticks));
-        let free = |tick: &f64| {
-            let (at, half) = (axis.map(tick, (0, across)), width(&self.x.unit.write(*tick), SIZE) / 2);
-            let free = at - half > end;
-            if free {
-                end = at + half + 6;
-            }
-            free
-        };
-        axis.ticks = ticks.into_iter().filter(free).collect();
+        axis.thin(across, self.x.unit);
         Some(axis)
     }
 
@@ -235,7 +241,7 @@ impl Chart {
             }
             _ => (if ends.0 == 0.0 { 0.0 } else { low }, high),
         };
-        let mut axis = Axis::new(self.y.scale, ends, 6);
+        let mut axis = Axis::new(self.y.scale, limited(ends, self.limits[1], self.y.scale), 6);
         if let Some(floor) = self.floor.filter(|floor| self.reaches(*floor)) {
             axis.ticks.retain(|tick| *tick > floor * 1.5);
             axis.ticks.insert(0, floor);
@@ -254,7 +260,7 @@ impl Chart {
         format!("{}{}", if at_floor { "≤ " } else { "" }, self.y.unit.write(tick))
     }
 
-    /// An arrow at the upper edge for each point above it, and its number where no other number stands.
+    /// An arrow at the edge for each point beyond it, and its number where no other number stands.
     fn arrows(
         &self,
         area: &Area,
@@ -264,17 +270,28 @@ impl Chart {
     ) -> Result<(), DrawError> {
         outside.sort_by_key(|((x, _), ..)| *x);
         for ((x, y), value, ink) in outside {
-            area.draw(&Polygon::new([(x, y), (x - 4, y + 7), (x + 4, y + 7)], ink.filled()))?;
+            // Downwards from the upper edge, upwards from the lower one.
+            let inwards = if y > (frame.top + frame.bottom) / 2 { -1 } else { 1 };
+            area.draw(&Polygon::new([(x, y), (x - 4, y + 7 * inwards), (x + 4, y + 7 * inwards)], ink.filled()))?;
             let text = self.y.unit.write(value);
             let half = width(&text, SMALL) / 2;
             // Beside the arrow on the inner side of the frame, or below what stands there.
             let middle = if x + 8 + 2 * half > frame.right { x - 8 - half } else { x + 8 + half };
-            let mut places = (0..12).map(|row| (middle, y + 9 + 12 * row));
+            let mut places = (0..12).map(|row| (middle, y + (9 + 12 * row) * inwards));
             if let Some(at) = places.find(|at| frame.takes(taken, &text, *at)) {
                 words(area, &text, at, SMALL, ink, HPos::Center)?;
             }
         }
         Ok(())
+    }
+}
+
+/// `ends`, unless `limits` say others. A lower end of zero or less, which a logarithmic scale does not have, stays.
+fn limited((low, high): (f64, f64), limits: Option<Limits>, scale: Scale) -> (f64, f64) {
+    match limits {
+        Some(limits) if scale == Scale::Linear || limits.low > 0.0 => (limits.low, limits.high),
+        Some(limits) if limits.high > low => (low, limits.high),
+        _ => (low, high),
     }
 }
 
@@ -334,6 +351,27 @@ mod tests {
         for wanted in ["0.05", "0.1", "0.25", "0.5", "1", "4", "5", "6", "900", "700", "90", "30", "full"] {
             assert!(texts.contains(&wanted), "{wanted} in {texts:?}");
         }
+    }
+
+    #[test]
+    fn limits_cut_points_or_send_them_to_the_edge() {
+        let limits = |low, high| Some(Limits { low, high });
+        let drawn = |limits| {
+            let sheet = Sheet { limits, ..Sheet::default() };
+            chart(vec![series("h2o", &[6.0, 5.5, 4.6, 4.2, 2.0])]).draw(&sheet).unwrap().unwrap()
+        };
+        assert!(drawn([None; 2]).axes);
+        // The first point is above, the last one below.
+        let texts = drawn([None, limits(3.0, 5.8)]);
+        let texts = texts.assert_legible();
+        assert!(texts.contains(&"6") && texts.contains(&"2") && texts.contains(&"5"), "{texts:?}");
+        let cut = drawn([limits(0.2, 2.0), None]);
+        let texts = cut.assert_legible();
+        assert!(!texts.contains(&"0.1") && texts.contains(&"0.25"), "{texts:?}");
+        // A logarithmic scale has no zero.
+        drawn([limits(0.0, 2.0), limits(-1.0, 7.0)]);
+        let sheet = Sheet { limits: [limits(3.0, 4.0), None], ..Sheet::default() };
+        assert!(chart(vec![series("h2o", &[6.0])]).draw(&sheet).unwrap().is_none(), "no point is inside");
     }
 
     #[test]

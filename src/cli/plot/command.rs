@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use report::Report;
 
-use super::canvas::{Sheet, Width};
+use super::canvas::{Limits, Sheet, Width};
+use super::decoded::{Decoded, of_decoded};
 use super::style::name_of;
-use super::{of_session, of_sessions, of_study, save};
+use super::{of_session, of_study, save};
 use crate::cli::error::make_dir;
 use crate::cli::record::{self, Record, RecordError};
 use crate::cli::{Error, out};
@@ -19,10 +19,12 @@ use crate::disk::check_writable;
 /// A study of `eval` gives each metric against the share of the tokens attended to, with the budget beside each
 /// point, and accuracy against their number and against bytes. One report of `demo`, `generate`, `serve` or `plan`
 /// gives its timeline, its cost by operation as stacked bars, and the cost of each token. Several reports give the
-/// cost of a decoded token against the length of the cache, a line for each policy, and bars by operation of each.
+/// cost of a decoded token against the length of the cache, a line for each policy, and bars by operation of each. A
+/// sweep gives these as well, of each of its cells; without --by operation its bars are what a token takes prepared
+/// and online.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct PlotArgs {
-    /// Documents: one study, or any number of reports of sessions and plans.
+    /// Documents: one study, one sweep, or any number of reports of sessions and plans.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Write the plots into this directory.
@@ -38,6 +40,12 @@ pub(in crate::cli) struct PlotArgs {
     /// Write these plots alone, by the names of their files without their ending.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metric: Vec<String>,
+    /// Show the horizontal axes of lines from LOW to HIGH; points outside are left out.
+    #[arg(long, value_name = "LOW,HIGH", value_parser = limits, allow_hyphen_values = true)]
+    x_limits: Option<Limits>,
+    /// Show the vertical axes of lines from LOW to HIGH. Points outside have arrows at the edge, with their numbers.
+    #[arg(long, value_name = "LOW,HIGH", value_parser = limits, allow_hyphen_values = true)]
+    y_limits: Option<Limits>,
     /// Write this text for a name of a legend or of a bar. May be repeated.
     #[arg(long, value_name = "NAME=TEXT", value_parser = label)]
     labels: Vec<(String, String)>,
@@ -50,6 +58,13 @@ pub(in crate::cli) struct PlotArgs {
 fn label(text: &str) -> Result<(String, String), String> {
     let (name, text) = text.rsplit_once('=').ok_or("a label is NAME=TEXT")?;
     Ok((name.to_owned(), text.to_owned()))
+}
+
+/// The ends of an axis, for clap.
+fn limits(text: &str) -> Result<Limits, String> {
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+    let ends = text.split_once(',').and_then(|(low, high)| Some((number(low)?, number(high)?)));
+    ends.filter(|(low, high)| low < high).map(|(low, high)| Limits { low, high }).ok_or("limits are LOW,HIGH".into())
 }
 
 /// Leaves what has one of `policies`, in their order.
@@ -71,32 +86,31 @@ fn choose<T>(all: &mut Vec<T>, policies: &[String], policy: impl Fn(&T) -> Strin
 
 pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     let labels = args.labels.iter().cloned().collect();
-    let sheet = Sheet { labels, width: args.width, no_title: args.no_title, ..Sheet::default() };
+    let limits = [args.x_limits, args.y_limits];
+    let sheet = Sheet { labels, limits, width: args.width, no_title: args.no_title, ..Sheet::default() };
     let mut sessions = Vec::new();
+    let mut decoded = Vec::new();
     let mut plots = Vec::new();
     for path in &args.files {
         match record::open(path)?.0 {
-            Record::Session(report) => sessions.push((record::name(path), *report)),
-            Record::Study(_) if args.files.len() > 1 => {
-                return Err(RecordError::StudyBesideOthers(path.clone()).into());
+            Record::Session(report) => {
+                decoded.push(Decoded::of_session(record::name(path), &report));
+                sessions.push(report);
+            }
+            Record::Study(_) | Record::Sweep(_) if args.files.len() > 1 => {
+                return Err(RecordError::BesideOthers(path.clone()).into());
             }
             Record::Study(mut study) => {
                 choose(&mut study.rows, &args.policies, |row| row.label.clone())?;
                 plots = of_study(&study, &sheet)?;
             }
-            Record::Sweep(_) => return Err(RecordError::SweepAlone(path.clone()).into()),
+            Record::Sweep(sweep) => decoded = Decoded::of_sweep(&sweep),
         }
     }
-    let policy = |(_, report): &(String, Report)| {
-        report.options.get("policy").and_then(|value| value.as_str()).unwrap_or_default().to_owned()
-    };
-    if !sessions.is_empty() {
-        choose(&mut sessions, &args.policies, policy)?;
-    }
-    match sessions.as_slice() {
-        [] => {}
-        [(_, report)] => plots = of_session(report, &sheet)?,
-        several => plots = of_sessions(several, &sheet)?,
+    if !decoded.is_empty() {
+        choose(&mut decoded, &args.policies, |one| one.policy.clone())?;
+        plots =
+            if let [report] = &sessions[..] { of_session(report, &sheet)? } else { of_decoded(&decoded, &sheet)? };
     }
     if plots.is_empty() {
         return Err(RecordError::NothingToPlot.into());
@@ -105,12 +119,16 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     if let Some(name) = args.metric.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(RecordError::NotDrawn { what: "plot", name: name.clone(), known: known.join(", ") }.into());
     }
+    let drawn = |name: &String| args.metric.is_empty() || args.metric.contains(name);
+    if args.x_limits.or(args.y_limits).is_some() && !plots.iter().any(|(name, plot)| plot.axes && drawn(name)) {
+        return Err(RecordError::NoAxes.into());
+    }
     let seen = sheet.seen.take();
     if let Some((name, _)) = args.labels.iter().find(|(name, _)| !seen.contains(name)) {
         let known = seen.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join("; ");
         return Err(RecordError::NotDrawn { what: "name", name: name.clone(), known }.into());
     }
-    plots.retain(|(name, _)| args.metric.is_empty() || args.metric.contains(name));
+    plots.retain(|(name, _)| drawn(name));
     make_dir(&args.out)?;
     check_writable(Some(&args.out.join("plot.svg")))?;
     for file in save(&plots, &args.out)? {

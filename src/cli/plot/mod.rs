@@ -1,14 +1,16 @@
 //! Plots: charts of studies and of sessions, each as SVG and as PDF.
 //!
 //! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out, and `canvas` and
-//! `pdf` are what they draw on. `study` and `session` choose what is drawn.
+//! `pdf` are what they draw on. `study`, `session` and `decoded` choose what is drawn.
 
 mod axis;
 mod bars;
 mod canvas;
 mod chart;
 mod command;
+mod decoded;
 mod grid;
+mod operations;
 mod pdf;
 mod session;
 mod study;
@@ -20,9 +22,10 @@ use ::study::eval::StudyReport;
 
 pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};
-pub(super) use session::{of_session, of_sessions};
+pub(super) use session::of_session;
 
 use super::Error;
+use super::sweep::Sweep;
 use crate::disk::write;
 use canvas::Picture;
 pub(super) use canvas::Sheet;
@@ -36,6 +39,10 @@ pub(super) fn of_study(study: &StudyReport, sheet: &Sheet) -> Result<Plots, Erro
         add(&mut plots, sheet, name, &chart)?;
     }
     Ok(plots)
+}
+
+pub(super) fn of_sweep(sweep: &Sweep, sheet: &Sheet) -> Result<Plots, Error> {
+    decoded::of_decoded(&decoded::Decoded::of_sweep(sweep), sheet)
 }
 
 /// Draws `picture` and adds it, if there is something to see.

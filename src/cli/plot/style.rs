@@ -1,8 +1,11 @@
-//! Colours, markers and dashes: a policy has the same ones in every plot.
+//! Colours, markers and dashes: a policy has the same ones in every plot, and so have a phase and, on a page, an
+//! operation.
 //!
 //! Colours are told apart with colour-blind eyes, and in grey the marker and the dash are different, too.
 
+use net::Phase;
 use plotters::prelude::*;
+use report::phase_name;
 
 use super::canvas::{Area, DrawError, PAPER, Point, TEXT};
 
@@ -38,6 +41,7 @@ const SOLID: Dash = (1, 0);
 const DASHED: Dash = (7, 3);
 const DOTTED: Dash = (2, 3);
 const LONG: Dash = (14, 4);
+const DASHES: [Dash; 4] = [LONG, DOTTED, SOLID, DASHED];
 
 const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const ORANGE: RGBColor = RGBColor(0xe0, 0x8e, 0x00);
@@ -50,7 +54,36 @@ const OLIVE: RGBColor = RGBColor(0x8f, 0x84, 0x1e);
 const GREY: RGBColor = RGBColor(0x80, 0x80, 0x80);
 
 /// Inks of parts that have no policy, in turn.
-pub(super) const INKS: [RGBColor; 9] = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, PINK, OLIVE, GREY];
+const INKS: [RGBColor; 9] = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, PINK, OLIVE, GREY];
+
+/// Inks of phases, from dark to light in the order of time. No operation has one of them.
+const PHASES: [(Phase, char, RGBColor); 4] = [
+    (Phase::Setup, 'a', RGBColor(0x16, 0x26, 0x3f)),
+    (Phase::Offline, 'b', RGBColor(0x3f, 0x5f, 0x8c)),
+    (Phase::Prefill, 'c', RGBColor(0x7d, 0x9c, 0xc4)),
+    (Phase::Decode, 'd', RGBColor(0xc3, 0xd3, 0xe8)),
+];
+
+/// A part of bars: its name, its ink and the sign in it, by which it is known in grey as well.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) ink: RGBColor,
+    pub(super) sign: String,
+}
+
+impl Part {
+    /// Operation `i` of a page, from 0.
+    pub(super) fn operation(i: usize, name: impl Into<String>) -> Self {
+        Part { name: name.into(), ink: INKS[i % INKS.len()], sign: (i + 1).to_string() }
+    }
+
+    /// A phase, with `more` behind its name.
+    pub(super) fn phase(phase: Phase, more: &str) -> Self {
+        let (_, sign, ink) = PHASES[phase as usize];
+        Part { name: format!("{}{more}", phase_name(phase)), ink, sign: sign.to_string() }
+    }
+}
 
 /// The policies. A line never changes, because plots of different papers are laid side by side.
 const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 22] = [
@@ -97,16 +130,38 @@ impl Style {
     /// One of the styles that no policy of the table has, for variants and for policies from elsewhere.
     fn other(index: usize) -> Self {
         const MARKERS: [Marker; 10] = [Circle, Square, Up, Down, Diamond, Left, Right, Plus, Cross, Star];
-        const DASHES: [Dash; 4] = [LONG, DOTTED, SOLID, DASHED];
         // Neighbours differ in everything: the numbers of inks, markers and dashes have little in common.
         let (ink, marker) = (INKS[index % 8], MARKERS[index * 3 % MARKERS.len()]);
         Style { ink, marker, hollow: (index / 2).is_multiple_of(2), dash: DASHES[index / 3 % DASHES.len()] }
     }
 }
 
-/// A style for each label, `NAME` or `NAME:OPTIONS`. A name alone has its own, and so has the first variant of a name
-/// where the name alone is not there. Other variants take what their text points at and nobody else has.
+/// A style for each label, `POLICY` or `POLICY: FACTS`: the policy's ink and marker, in which dashes and fillings tell
+/// facts apart.
 pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
+    fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        all.fold(Vec::new(), |mut seen, one| {
+            seen.extend((!seen.contains(&one)).then_some(one));
+            seen
+        })
+    }
+    let parts: Vec<(&str, &str)> = labels.iter().map(|label| label.split_once(": ").unwrap_or((label, ""))).collect();
+    let policies = distinct(parts.iter().map(|(policy, _)| *policy));
+    let facts = distinct(parts.iter().map(|(_, facts)| *facts));
+    let styles = of_policies(&policies);
+    let place = |list: &[&str], one: &str| list.iter().position(|known| *known == one).unwrap_or_default();
+    let of = |(policy, fact): (&str, &str)| {
+        let (style, fact) = (&styles[place(&policies, policy)], place(&facts, fact));
+        let dash = DASHES.iter().position(|dash| *dash == style.dash).unwrap_or_default();
+        let hollow = style.hollow ^ !(fact + fact / DASHES.len()).is_multiple_of(2);
+        Style { dash: DASHES[(dash + fact) % DASHES.len()], hollow, ..style.clone() }
+    };
+    parts.into_iter().map(of).collect()
+}
+
+/// A style for each policy, `NAME` or `NAME:OPTIONS`. A name alone has its own, and so has the first variant of a name
+/// where the name alone is not there. Other variants take what their text points at and nobody else has.
+fn of_policies(labels: &[&str]) -> Vec<Style> {
     let own = labels.iter().enumerate().map(|(i, label)| {
         let name = name_of(label);
         let first = !labels.contains(&name) && !labels[..i].iter().any(|other| name_of(other) == name);
@@ -191,6 +246,15 @@ mod tests {
     }
 
     #[test]
+    fn phases_and_operations_have_looks_of_their_own() {
+        let phases = PHASES.map(|(phase, ..)| Part::phase(phase, ""));
+        for (part, (phase, sign, _)) in phases.iter().zip(PHASES) {
+            assert_eq!((&part.name[..], part.sign.clone()), (phase_name(phase), sign.to_string()));
+            assert!((0..INKS.len()).all(|i| Part::operation(i, "").ink != part.ink), "{part:?}");
+        }
+    }
+
+    #[test]
     fn a_policy_looks_the_same_beside_others_and_variants_differ() {
         let alone = styles(&["quest"])[0];
         let together = styles(&["h2o", "mpcache:topk=sort", "mpcache", "quest", "mpcache:topk=rank", "foreign"]);
@@ -200,5 +264,9 @@ mod tests {
         for (i, style) in together.iter().enumerate() {
             assert!(!together[..i].contains(style), "{i}: {together:?}");
         }
+        // With facts beside it, it keeps its ink and its marker.
+        let links = styles(&["quest: lan", "full: lan", "quest: wan", "full: wan"]);
+        assert_eq!((&links[0], links[2].ink, links[2].marker), (&alone, alone.ink, alone.marker));
+        assert!(links[2] != links[0] && in_grey(&links[2]) != in_grey(&links[0]));
     }
 }

@@ -1,5 +1,8 @@
 //! `waggle sweep`: what a decoded token costs, planned over models, contexts, policies, links and phases.
 
+mod record;
+mod table;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -9,9 +12,7 @@ use net::LinkShape;
 use planner::Deployment;
 use protocols::Cores;
 use rayon::prelude::*;
-use report::Price;
 use report::provenance::Provenance;
-use report::table::{Cell, Document, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use session::party::{PublicModel, Terms};
@@ -19,16 +20,15 @@ use session::party::{PublicModel, Terms};
 use super::Error;
 use super::error::make_dir;
 use super::machine::{self, CalibrationArgs, provenance};
-use super::mean_token::{Cost, MeanToken, Operation, Sessions};
+use super::mean_token::{MeanToken, Sessions};
 use super::options::{FormatArgs, PriceArgs};
 use super::policies::{self, Policies};
 use super::progress::passes;
 use crate::OptionsError;
 use crate::disk::{check_writable, read, write_json};
 use crate::models::{public_model, unweighted};
-
-/// Version of the record's schema; raised when a field changes its meaning or goes.
-pub(super) const SWEEP_VERSION: u32 = 3;
+use record::{Choice, Phases, SWEEP_VERSION};
+pub(super) use record::{Planned, Sweep};
 
 /// Plans what a decoded token costs, for every model, context, policy, link and number of phases: the mean of some
 /// tokens after a prompt.
@@ -88,14 +88,6 @@ pub(super) struct SweepArgs {
     out: Option<PathBuf>,
 }
 
-/// Phases of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Phases {
-    One,
-    Two,
-}
-
 /// The subject of a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
@@ -119,63 +111,12 @@ fn links(text: &str) -> Result<Links, String> {
     names.iter().map(|name| name.parse::<LinkShape>().map_err(|e| e.to_string())).collect::<Result<_, _>>().map(Links)
 }
 
-/// The subject of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Choice {
-    model: String,
-    /// Of the model's shape and the scales of its weights.
-    model_digest: String,
-    context: usize,
-    policy: PolicySpec,
-    link: String,
-    phases: Phases,
-    cores: u32,
-    /// Tokens of the mean; 1 is the first one after the prompt, alone.
-    tokens: u16,
-    /// Of the calibration that predicts seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    calibration: Option<String>,
-}
-
-impl Choice {
-    /// The cell in words.
-    fn name(&self) -> String {
-        let Choice { model, context, policy, link, phases, cores, .. } = self;
-        format!("{model}, {context} tokens, {policy}, {link}, {} phase(s), {cores} cores", *phases as u8 + 1)
-    }
-
-    /// Everything that its comparison shares, all but the policy.
-    fn setting(&self) -> (&str, usize, &str, Phases) {
-        (&self.model, self.context, &self.link, self.phases)
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Planned {
-    #[serde(flatten)]
-    choice: Choice,
-    /// Whether bytes and flows are means of random traffic.
-    random: bool,
-    #[serde(flatten)]
-    mean: MeanToken,
-    /// The operations that add up to the mean, where they were asked for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    operations: Vec<Operation>,
-}
-
 /// A cell as it is kept between runs.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     version: u32,
     provenance: Provenance,
     cell: Planned,
-}
-
-#[derive(Serialize, Deserialize)]
-pub(super) struct Sweep {
-    version: u32,
-    provenance: Option<Provenance>,
-    cells: Vec<Planned>,
 }
 
 struct Task {
@@ -212,40 +153,6 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
         document.note(format!("Exact bytes and flows have the digest {}.", digest(&exact)));
     }
     args.format.show(document)
-}
-
-impl Sweep {
-    /// The table, with what its numbers are.
-    pub(super) fn document(&self, price: &Price) -> Document {
-        let any = |of: fn(&Planned) -> bool| self.cells.iter().any(of);
-        let mut tokens: Vec<u16> = self.cells.iter().map(|cell| cell.choice.tokens).collect();
-        tokens.dedup();
-        let mut caption = match tokens[..] {
-            [1] => "The first token after a prompt, alone".to_owned(),
-            [tokens] => format!("A decoded token, mean of {tokens} tokens after a prompt"),
-            _ => "A decoded token".to_owned(),
-        };
-        caption += ". Network s: of the link alone, without computation.";
-        if any(|cell| cell.mean.online.predicted_seconds.is_some()) {
-            caption += " Predicted s: with computation, estimated by a calibration.";
-        }
-        if any(|cell| cell.mean.prepared_prompt.is_some()) {
-            caption += " Total: a token and its preparation; that of the prompt is paid once.";
-        }
-        if any(|cell| cell.random) {
-            caption += " Random: bytes and flows are means.";
-        }
-        let mut document = Document::default();
-        if any(|cell| !cell.operations.is_empty()) {
-            caption += " Share: of the bytes of a token and its preparation.";
-            document.caption(caption);
-            document.table("operations", operations(&self.cells, price));
-        } else {
-            document.caption(caption);
-            document.table("planned", table(&self.cells, price));
-        }
-        document
-    }
 }
 
 impl SweepArgs {
@@ -357,131 +264,6 @@ fn planned(task: &Task, by: By) -> Result<Planned, Error> {
     let sessions = Sessions::plan(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
     let operations = if by == By::Operation { sessions.operations() } else { Vec::new() };
     Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), mean: sessions.whole(), operations })
-}
-
-/// The first cell with the setting of `cell`, which it is compared with.
-fn first<'a>(cells: &'a [Planned], cell: &'a Planned) -> &'a Planned {
-    cells.iter().find(|other| other.choice.setting() == cell.choice.setting()).unwrap_or(cell)
-}
-
-/// A row: titles, units and cells.
-#[derive(Default)]
-struct Row(Vec<(String, &'static str, Cell)>);
-
-impl Row {
-    fn add(&mut self, title: impl Into<String>, unit: &'static str, cell: Cell) {
-        self.0.push((title.into(), unit, cell));
-    }
-
-    fn of(choice: &Choice) -> Self {
-        let mut row = Row::default();
-        row.add("model", "", Cell::text(choice.model.clone()));
-        row.add("prompt", "tokens", Cell::count(choice.context as u64));
-        row.add("policy", "", Cell::text(choice.policy.to_string()));
-        row.add("link", "", Cell::text(choice.link.clone()));
-        row.add("phases", "", Cell::text(if choice.phases == Phases::One { "one" } else { "two" }));
-        row
-    }
-
-    /// Bytes, which may be a mean.
-    fn bytes(&mut self, title: &str, cost: Option<Cost>) {
-        self.add(title, "bytes", Cell::maybe(cost, |cost| Cell::bytes(cost.bytes().round() as u64)));
-    }
-
-    fn flows(&mut self, cost: Cost) {
-        self.add("online flows", "", Cell::number(cost.flows, format!("{:.0}", cost.flows)));
-    }
-
-    /// Both kinds of seconds, with the unit by which tables know them.
-    fn seconds(&mut self, title: &str, cost: Option<Cost>, predicted: bool) {
-        let network = Cell::maybe(cost, |cost| Cell::seconds(cost.network_seconds));
-        self.add(format!("{title}, network"), "seconds", network);
-        if predicted {
-            let cell = Cell::maybe(cost.and_then(|cost| cost.predicted_seconds), Cell::seconds);
-            self.add(format!("{title}, predicted"), "seconds", cell);
-        }
-    }
-
-    /// Cents and joules, where they are wanted.
-    fn priced(&mut self, title: &str, cost: Cost, price: &Price) {
-        if price.is_given() {
-            self.add(title, "cents", Cell::maybe(price.cents(cost.bytes(), cost.core_seconds), Cell::cents));
-        }
-        if price.watts.is_some() {
-            self.add(title, "joules", Cell::maybe(price.joules(cost.core_seconds), Cell::joules));
-        }
-    }
-
-    /// Adds the factor from `mine` to `other`; a dash where one of them is nothing.
-    fn fewer(&mut self, mine: Cost, other: Option<Cost>) {
-        let times = other.map(|other| other.bytes() / mine.bytes()).filter(|times| *times > 0.0 && times.is_finite());
-        self.add("fewer bytes", "", Cell::maybe(times, Cell::times));
-    }
-}
-
-/// The table of `rows`, of whose columns the first `names` say what a row is of.
-fn tabulated(names: usize, rows: Vec<Row>) -> Table {
-    let titles = rows.first().map_or(&[][..], |Row(row)| row);
-    let mut table = Table::new(names, titles.iter().map(|(title, unit, _)| (title.clone(), *unit)));
-    rows.into_iter().for_each(|Row(row)| table.add(row.into_iter().map(|(_, _, cell)| cell)));
-    table
-}
-
-/// The operations of all cells, each compared with the same of the first policy of its setting.
-fn operations(cells: &[Planned], price: &Price) -> Table {
-    let predicted = cells.iter().any(|cell| cell.mean.online.predicted_seconds.is_some());
-    let of = |cell| {
-        let compared = &first(cells, cell).operations;
-        let Planned { choice, mean: whole, operations, .. } = cell;
-        operations.iter().map(move |Operation { operation, mean }| {
-            let other = compared.iter().find(|other| other.operation == *operation);
-            let share = mean.total().bytes() / whole.total().bytes();
-            let mut row = Row::of(choice);
-            row.add("operation", "", Cell::text(operation.clone()));
-            row.bytes("online", Some(mean.online));
-            row.flows(mean.online);
-            row.seconds("online", Some(mean.online), predicted);
-            row.priced("online", mean.online, price);
-            row.bytes("prepared, token", Some(mean.prepared_token));
-            row.priced("prepared, token", mean.prepared_token, price);
-            row.bytes("total", Some(mean.total()));
-            row.add("share", "", Cell::number(share, format!("{share:.3}")));
-            row.fewer(mean.total(), other.map(|other| other.mean.total()));
-            row.bytes("prompt, online", mean.prompt);
-            row.bytes("prepared, prompt", mean.prepared_prompt);
-            row
-        })
-    };
-    tabulated(6, cells.iter().flat_map(of).collect())
-}
-
-/// All cells, each compared with the first policy of its setting.
-fn table(cells: &[Planned], price: &Price) -> Table {
-    let predicted = cells.iter().any(|cell| cell.mean.online.predicted_seconds.is_some());
-    let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
-    let of = |cell: &Planned| {
-        let Planned { choice, random, mean, .. } = cell;
-        let (mine, other) = (mean.total(), first(cells, cell).mean.total());
-        let mut row = Row::of(choice);
-        row.add("mean of", "tokens", Cell::count(choice.tokens.into()));
-        row.add("random", "", Cell::flag(*random));
-        row.bytes("online", Some(mean.online));
-        row.flows(mean.online);
-        row.seconds("online", Some(mean.online), predicted);
-        row.priced("online", mean.online, price);
-        for (title, cost) in [("prepared, token", mean.prepared_token), ("total", mine)] {
-            row.bytes(title, Some(cost));
-            row.seconds(title, Some(cost), predicted);
-            row.priced(title, cost, price);
-        }
-        row.fewer(mine, Some(other));
-        let faster = if predicted { "faster, predicted" } else { "faster, network" };
-        row.add(faster, "", Cell::times(clock(other) / clock(mine)));
-        row.bytes("prepared, prompt", mean.prepared_prompt);
-        row.seconds("prepared, prompt", mean.prepared_prompt, predicted);
-        row
-    };
-    tabulated(5, cells.iter().map(of).collect())
 }
 
 #[cfg(test)]
