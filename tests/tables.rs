@@ -259,3 +259,21 @@ fn a_papers_rows_stand_beside_ours() {
     assert!(fail(&mut waggle("reproduce mpcache 99"), 1).contains("mpcache has no row 99, only 1 to 7"));
     assert!(fail(&mut waggle("reproduce gazelle"), 2).contains("bumblebee"));
 }
+
+#[test]
+fn the_works_behind_the_rows_are_written_as_bibtex() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("works.bib");
+    let latex = succeed(waggle("reproduce mpcache --format latex --bib").arg(&path));
+    assert!(latex.contains(r"\cite{zeng2025mpcache}") && latex.contains(r"\cite{dong2023puma}"), "{latex}");
+    let entries =
+        |text: &str| -> Vec<String> { text.lines().filter(|line| line.starts_with('@')).map(String::from).collect() };
+    let bib = fs::read_to_string(&path).unwrap();
+    assert_eq!(entries(&bib), ["@misc{dong2023puma,", "@inproceedings{zeng2025mpcache,"]);
+    // One row, one entry; elsewhere the table has the key.
+    let csv = succeed(waggle("reproduce mpcache 7 --columns row,cite --format csv --bib").arg(&path));
+    assert_eq!(csv, "row,cite\n7,dong2023puma\n");
+    assert_eq!(entries(&fs::read_to_string(&path).unwrap()), ["@misc{dong2023puma,"]);
+    let absent = dir.path().join("absent").join("works.bib");
+    assert!(fail(waggle("reproduce mpcache 7 --bib").arg(&absent), 1).contains("absent"));
+}

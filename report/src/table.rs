@@ -41,18 +41,25 @@ impl Format {
 pub struct Cell {
     text: String,
     value: Value,
+    /// Whether it is the key of a work.
+    cites: bool,
 }
 
 impl Cell {
     /// Words.
     pub fn text(text: impl Into<String>) -> Self {
         let text = text.into();
-        Cell { value: text.clone().into(), text }
+        Cell { value: text.clone().into(), text, cites: false }
+    }
+
+    /// The key of a work in a bibliography, which LaTeX cites.
+    pub fn cite(key: impl Into<String>) -> Self {
+        Cell { cites: true, ..Cell::text(key) }
     }
 
     /// A number that readers see as `text`.
     pub fn number(value: impl Into<Value>, text: impl Into<String>) -> Self {
-        Cell { text: text.into(), value: value.into() }
+        Cell { text: text.into(), value: value.into(), cites: false }
     }
 
     /// A count.
@@ -92,7 +99,7 @@ impl Cell {
 
     /// Nothing is known: a dash, or null.
     pub fn absent() -> Self {
-        Cell { text: "-".into(), value: Value::Null }
+        Cell { text: "-".into(), value: Value::Null, cites: false }
     }
 
     /// The cell of a value that may be absent.
@@ -342,6 +349,8 @@ impl Table {
         for row in &self.rows {
             let cells = row.iter().zip(&units).map(|(cell, unit)| match (unit, cell.value.as_f64()) {
                 (Some((size, _)), Some(bytes)) => format!("{:.2}", bytes / size),
+                // A key is no text: it stands as the bibliography has it.
+                _ if cell.cites => format!(r"\cite{{{}}}", cell.text),
                 _ => latex(&cell.text),
             });
             let _ = writeln!(text, "{}", line(cells.collect()));
@@ -369,7 +378,7 @@ fn csv_cell(text: &str) -> String {
 }
 
 /// Text that LaTeX shows as it is.
-fn latex(text: &str) -> String {
+pub(crate) fn latex(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {
@@ -599,6 +608,15 @@ mod tests {
             [r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"]
         );
         assert_eq!(latex(r"x^2 \ {~}"), r"x\textasciicircum{}2 \textbackslash{} \{\textasciitilde{}\}");
+    }
+
+    #[test]
+    fn latex_cites_keys() {
+        let mut table = Table::new(1, [("row", ""), ("cite", "")]);
+        table.add([Cell::text("a_b"), Cell::cite("a_b2026")]);
+        assert!(table.render(Format::Latex, None).contains("\na\\_b & \\cite{a_b2026} \\\\\n"));
+        assert!(table.render(Format::Markdown, None).contains("| a_b2026 |"));
+        assert_eq!(table.json()[0]["cite"], "a_b2026");
     }
 
     #[cfg(feature = "frames")]

@@ -1,12 +1,13 @@
 //! Figures that other systems publish, read from `published.json` beside this file, which says where each figure
 //! stands.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use mpcache::PolicySpec;
 use net::LinkShape;
 use net::papers::Known;
+use report::Reference;
 use serde::Deserialize;
 
 static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
@@ -17,6 +18,8 @@ static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
 pub(super) struct Published {
     /// A remark on what the figures are, and on what they are not.
     pub(super) about: String,
+    /// What figures were read in, by the keys that they have in a bibliography.
+    works: BTreeMap<String, Reference>,
     pub(super) figures: Vec<Figure>,
 }
 
@@ -48,6 +51,8 @@ pub(super) struct Figure {
     pub(super) fewer: Option<f64>,
     pub(super) hardware: String,
     pub(super) known: Known,
+    /// The key of the work it was read in: of what repeats it, where it is second-hand.
+    pub(super) cite: String,
     pub(super) source: String,
     /// The attack that shows that the system does not keep what it promises.
     pub(super) broken: Option<String>,
@@ -81,6 +86,15 @@ pub(super) fn published() -> &'static Published {
 /// The names of all papers.
 pub(super) fn papers() -> BTreeSet<&'static str> {
     PUBLISHED.figures.iter().map(|figure| figure.paper.as_str()).collect()
+}
+
+impl Published {
+    /// The works that `figures` were read in, each once and by their keys, as a file of BibTeX.
+    pub(super) fn bibliography<'a>(&self, figures: impl IntoIterator<Item = &'a Figure>) -> String {
+        let keys: BTreeSet<&str> = figures.into_iter().map(|figure| figure.cite.as_str()).collect();
+        let entries = keys.iter().filter_map(|key| Some(self.works.get(*key)?.bibtex(key)));
+        entries.collect::<Vec<_>>().join("\n")
+    }
 }
 
 impl Figure {
@@ -119,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_figure_says_something_and_where_it_stands() {
-        let Published { about, figures } = &*PUBLISHED;
+        let Published { about, figures, .. } = &*PUBLISHED;
         assert!(about.contains("none of these was measured here"));
         for figure in figures {
             let Figure { measured_seconds, bytes, faster, fewer, broken, .. } = figure;
@@ -128,6 +142,36 @@ mod tests {
             assert!(figure.source.len() > 10 && figure.hardware.len() > 2 && figure.trust.len() > 8, "{figure:?}");
             assert_eq!(figure.link.is_some(), figure.link().is_some(), "the link of {figure:?}");
         }
+    }
+
+    #[test]
+    fn every_figure_cites_a_work_and_every_work_is_cited() {
+        let Published { works, figures, .. } = &*PUBLISHED;
+        let cited: BTreeSet<&String> = figures.iter().map(|figure| &figure.cite).collect();
+        assert_eq!(cited, works.keys().collect());
+        // `\cite` takes a key as it is.
+        let plain = |key: &&String| key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        assert!(cited.iter().all(plain), "{cited:?}");
+    }
+
+    #[test]
+    fn a_bibliography_has_an_entry_for_each_key() {
+        let Published { works, figures, .. } = &*PUBLISHED;
+        let text = PUBLISHED.bibliography(figures);
+        let heads = text.split('@').skip(1).filter_map(|entry| entry.split_once(",\n"));
+        let keys: Vec<&str> = heads.filter_map(|(head, _)| Some(head.split_once('{')?.1)).collect();
+        assert_eq!(keys, works.keys().collect::<Vec<_>>());
+        for entry in text.split("\n\n") {
+            let mut open = 0;
+            for c in entry.trim_end().chars() {
+                open += i32::from(c == '{') - i32::from(c == '}');
+                assert!(open >= 0, "{entry}");
+            }
+            assert!(open == 0 && entry.trim_end().ends_with("\n}"), "{entry}");
+            let found = ["booktitle", "journal", "eprint", "howpublished"];
+            assert!(found.iter().any(|name| entry.contains(&format!("\n  {name} = {{"))), "{entry}");
+        }
+        assert!(text.contains(r"ponyyuhan/SUF\_new") && text.contains(r"Bumblebee \& BOLT"), "{text}");
     }
 
     #[test]

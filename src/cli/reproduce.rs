@@ -18,7 +18,7 @@ use super::options::FormatArgs;
 use super::progress::passes;
 use super::published::{self, Figure, Part, Published, Work, published};
 use super::settings::forget_variables;
-use crate::disk::read;
+use crate::disk::{check_writable, read, write};
 use crate::terms::ASSUMED_CORES;
 use crate::{Network, Plan, Terms, worker};
 
@@ -48,6 +48,9 @@ pub(super) struct ReproduceArgs {
     /// The network of ours where the source names none.
     #[arg(long, value_name = "LINK", default_value = "lan")]
     link: LinkShape,
+    /// Write the works that the rows were read in as BibTeX, with the keys that the sources cite.
+    #[arg(long, value_name = "FILE")]
+    bib: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -104,7 +107,8 @@ struct Ours {
 }
 
 pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
-    let Published { about, figures } = published();
+    check_writable(args.bib.as_deref())?;
+    let published @ Published { about, figures, .. } = published();
     let figures: Vec<&Figure> =
         figures.iter().filter(|figure| args.paper.as_ref().is_none_or(|paper| figure.paper == *paper)).collect();
     let rows = figures.len();
@@ -138,6 +142,9 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
         bar.inc(1);
     }
     bar.finish_and_clear();
+    if let Some(path) = &args.bib {
+        write(path, published.bibliography(numbered.iter().map(|(_, figure)| *figure)).as_bytes())?;
+    }
     let mut document = Document::default();
     let whose = args.paper.as_deref().unwrap_or("each paper");
     document.caption(format!("What {whose} publishes, and the same by Waggle. {about}"));
@@ -184,13 +191,14 @@ const COLUMNS: [(&str, &str); 14] = [
 const ABLATIONS: [(&str, &str); 6] =
     [("row", ""), ("system", ""), ("what", ""), ("seconds are", ""), ("faster", ""), ("fewer bytes", "")];
 
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 9] = [
     ("row", ""),
     ("system", ""),
     ("trust", ""),
     ("link", ""),
     ("hardware", ""),
     ("known", ""),
+    ("cite", ""),
     ("source", ""),
     ("remark", ""),
 ];
@@ -362,7 +370,7 @@ fn factors(
     ]
 }
 
-fn source(row: usize, figure: &Figure) -> [Cell; 8] {
+fn source(row: usize, figure: &Figure) -> [Cell; 9] {
     let unknown = shape(&figure.model).is_none().then(|| format!("Waggle has no shape {}", figure.model));
     let remarks = [figure.remarks()].into_iter().chain(unknown).filter(|remark| !remark.is_empty());
     [
@@ -372,6 +380,7 @@ fn source(row: usize, figure: &Figure) -> [Cell; 8] {
         Cell::text(figure.link_name()),
         Cell::text(figure.hardware.clone()),
         Cell::text(figure.known.name()),
+        Cell::cite(figure.cite.clone()),
         Cell::text(figure.source.clone()),
         Cell::text(remarks.collect::<Vec<_>>().join("; ")),
     ]

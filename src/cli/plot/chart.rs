@@ -1,6 +1,5 @@
 //! Lines of points over two axes, with the legend outside.
 
-use plotters::coord::ranged1d::Ranged;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 

@@ -206,7 +206,7 @@ fn allowed(kind: Kind, arguments: &[String]) -> bool {
     if kind == Kind::Measured && words.first() == Some(&"eval") {
         words.retain(|word| !beside_the_page(word));
     }
-    let writes = ["--json", "--out", "--plots"];
+    let writes = ["--json", "--out", "--plots", "--bib"];
     let given = |option: &str, word: &&str| *word == option || word.starts_with(&format!("{option}="));
     if writes.iter().any(|option| words.iter().any(|word| given(option, word))) {
         return false;
@@ -265,6 +265,7 @@ mod tests {
             assert!(refused(command).contains("does not run"), "{command}");
         }
         assert!(refused("waggle: sweep --json=x").contains("does not run"));
+        assert!(refused("waggle: reproduce --bib x").contains("does not run"));
         for out in ["--out x", "--out=../x", "--out=/x", "--out=x/y", "--out=."] {
             assert!(refused(&format!("waggle measured: eval {out}")).contains("does not run"), "{out}");
         }
