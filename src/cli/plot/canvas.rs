@@ -76,7 +76,7 @@ impl Sheet {
     }
 
     /// A figure of a paper has its title in its caption.
-    fn titled(&self) -> bool {
+    pub(super) fn titled(&self) -> bool {
         !self.no_title && self.width.is_none()
     }
 

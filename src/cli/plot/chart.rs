@@ -93,7 +93,9 @@ impl Picture for Chart {
             chart.series.iter_mut().for_each(|series| series.marks.retain(inside));
             chart.series.retain(|series| !series.marks.is_empty());
         }
-        Ok(chart.drawn(sheet)?.map(|drawing| Drawing { axes: true, ..drawing }))
+        let mut drawing = chart.drawn(sheet)?;
+        drawing.iter_mut().for_each(|drawing| drawing.axes = true);
+        Ok(drawing)
     }
 }
 

@@ -13,6 +13,7 @@ use super::canvas::{
 
 const CELL: (i32, i32) = (46, 24);
 const COLUMNS: usize = 3;
+const AXES: &str = "probability of the right answer, by length in tokens (across) and depth of the needle (down)";
 const TITLE: &str = "Probability of the right answer, by length (across, in tokens) and depth of the needle (down)";
 
 /// The probability of the right answer by length and depth under every policy; nothing unless all sequences have
@@ -41,9 +42,19 @@ impl Picture for Grid<'_> {
         let top = sheet.top();
         let most = sheet.wide().map_or(COLUMNS, |room| ((room - EDGE) / wide).max(1) as usize);
         let columns = most.min(rows.len());
-        let size = (EDGE + wide * columns as i32, top + high * rows.len().div_ceil(columns) as i32);
+        let bottom = top + high * rows.len().div_ceil(columns) as i32;
+        // Without the title nobody would know what the numbers at the edges are.
+        let axes =
+            lines(if sheet.titled() { "" } else { AXES }, sheet.wide().map_or(usize::MAX, |room| room as usize / 8));
+        let size = (
+            sheet.wide().unwrap_or(0).max(EDGE + wide * columns as i32),
+            bottom + if sheet.titled() { 0 } else { axes.len() as i32 * LINE + EDGE },
+        );
         let note = format!("{} · mean over samples of the geometric mean over the answer's tokens", study.model.name);
         picture(sheet, size, (TITLE, &note), |area| {
+            for (i, text) in axes.iter().enumerate() {
+                words(area, text.trim_end(), (EDGE, bottom + LINE / 2 + LINE * i as i32), SIZE, MUTED, HPos::Left)?;
+            }
             for (i, (row, name)) in rows.iter().zip(&names).enumerate() {
                 let (x, y) = (EDGE + wide * (i % columns) as i32, top + high * (i / columns) as i32);
                 for (line, text) in name.iter().enumerate() {
