@@ -154,7 +154,7 @@ pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
         let (style, fact) = (&styles[place(&policies, policy)], place(&facts, fact));
         let dash = DASHES.iter().position(|dash| *dash == style.dash).unwrap_or_default();
         let hollow = style.hollow ^ !(fact + fact / DASHES.len()).is_multiple_of(2);
-        Style { dash: DASHES[(dash + fact) % DASHES.len()], hollow, ..style.clone() }
+        Style { dash: DASHES[(dash + fact) % DASHES.len()], hollow, ..*style }
     };
     parts.into_iter().map(of).collect()
 }
