@@ -18,8 +18,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
 use waggle::{
-    Answer, Error, Generate, Generated, GlueStudy, Listener, Local, LocalOptions, Made, Observer, PolicySpec, Prompt,
-    Report, Study, describe,
+    Answer, Error, Generated, GlueStudy, Listener, Local, LocalOptions, Made, Observer, PolicySpec, Prompt, Report,
+    Study, describe,
 };
 
 use chat::{Heard, Stream};
