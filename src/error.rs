@@ -260,14 +260,14 @@ pub enum PromptError {
         what: String,
     },
     /// An option of a single session, for more inputs than one session takes.
-    #[error("{option} is for one session, and these {lines} lines take {sessions}: raise --batch")]
+    #[error("{option} is for one session, and these {inputs} inputs take {sessions}: raise --batch")]
     Batches {
         /// The option.
         option: &'static str,
         /// Sessions.
         sessions: usize,
         /// Inputs.
-        lines: usize,
+        inputs: usize,
     },
 }
 

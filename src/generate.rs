@@ -1,7 +1,9 @@
 //! A generation: what is asked for, and who hears the text.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::slice;
 use std::str::FromStr;
 
 use model::{
@@ -20,7 +22,7 @@ use tokenizer::{ChatTemplate, TextStream, Tokenizer};
 use crate::chat::Transcript;
 use crate::disk::read;
 use crate::error::{OptionsError, PromptError};
-use crate::models::{Prompt, Reader, Words, harmless, open_model};
+use crate::models::{Prompt, Reader, Words, harmless, open_model, text_of};
 use crate::options::options;
 use crate::summary::{Chosen, report};
 use crate::{Error, Report};
@@ -57,13 +59,27 @@ impl Generate {
         Generate::default().prompt(prompt)
     }
 
+    /// The same of each of `inputs`, of which an encoder reads `batch` side by side: a request for every session.
+    ///
+    /// # Errors
+    /// If there are several sessions and a pool, which serves one.
+    pub fn batches(&self, inputs: &[Prompt], batch: NonZeroUsize) -> Result<Vec<Generate>, Error> {
+        let batches = inputs.chunks(batch.get()).map(|batch| self.clone().prompt(Prompt::Several(batch.to_vec())));
+        match batches.len() {
+            sessions @ 2.. if self.pool.is_some() => {
+                Err(PromptError::Batches { option: "--pool", sessions, inputs: inputs.len() }.into())
+            }
+            _ => Ok(batches.collect()),
+        }
+    }
+
     /// What makes the input, if it is the client's own; otherwise the server's is asked for.
     pub(crate) fn reader(&self) -> Result<Option<Reader>, Error> {
-        Ok(match (&self.tokenizer, &self.prompt) {
-            (TokenizerOf::Server, _) => None,
-            (TokenizerOf::File(path), Prompt::Image(_)) => Some(Reader::images(Some(&read(path)?))?),
-            (TokenizerOf::File(path), _) => Some(Reader::Texts(Some(Tokenizer::from_bytes(&read(path)?)?))),
-            (TokenizerOf::Model(name), _) => Some(Reader::of(&open_model(name)?)?),
+        Ok(match &self.tokenizer {
+            TokenizerOf::Server => None,
+            TokenizerOf::File(path) if self.prompt.is_image() => Some(Reader::images(Some(&read(path)?))?),
+            TokenizerOf::File(path) => Some(Reader::Texts(Some(Tokenizer::from_bytes(&read(path)?)?))),
+            TokenizerOf::Model(name) => Some(Reader::of(&open_model(name)?)?),
         })
     }
 }
@@ -488,7 +504,14 @@ impl Ready<'_> {
         let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
         let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
-        Ok(Generated { report, outcome, prompt: plain, labels: model.spec.labels() })
+        // A score has no name, and a longer text is in the report.
+        let named = options.tokens == 1 && model.spec.labels().is_none_or(|labels| labels.len() > 1);
+        let class = |token: &u32| match named {
+            true => text_of(&model.spec, tokenizer, slice::from_ref(token)),
+            false => Ok(None),
+        };
+        let classes = report.tokens.iter().map(class).collect::<Result<_, _>>()?;
+        Ok(Generated { report, outcome, prompt: plain, classes })
     }
 }
 
@@ -499,14 +522,14 @@ pub struct Generated {
     pub report: Report,
     pub(crate) outcome: Outcome,
     prompt: party::Prompt,
-    /// Names of an encoder's classes.
-    labels: Option<Vec<String>>,
+    /// Name or word of each token, where every token is an answer.
+    classes: Vec<Option<String>>,
 }
 
 /// What an encoder says of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The class that it finds.
+    /// The name of the class that it finds, or the word in the place of the mask, without control characters.
     pub class: Option<String>,
     /// The logits of all classes, or the score of a model with one; empty if the client learned the class alone.
     pub logits: Vec<f32>,
@@ -518,6 +541,11 @@ impl Answer {
         let most = self.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f32 = self.logits.iter().map(|logit| (logit - most).exp()).sum();
         (self.logits.len() > 1).then(|| 1.0 / sum)
+    }
+
+    /// The score of a model that gives no class.
+    pub fn score(&self) -> Option<f32> {
+        if let [score] = self.logits[..] { Some(score) } else { None }
     }
 }
 
@@ -534,13 +562,12 @@ impl Generated {
 
     /// What an encoder says of each text.
     pub fn answers(&self) -> Vec<Answer> {
-        let Generation { tokens, logits, .. } = &self.outcome.generation;
-        let names = self.labels.as_deref().unwrap_or_default();
-        let answer = |(at, token): (usize, &u32)| {
+        let Generation { logits, .. } = &self.outcome.generation;
+        let answer = |(at, class): (usize, &Option<String>)| {
             let logits = logits.as_ref().map_or_else(Vec::new, |logits| logits.row(at).to_vec());
-            Answer { class: names.get(*token as usize).cloned(), logits }
+            Answer { class: class.as_deref().map(harmless), logits }
         };
-        tokens.iter().enumerate().map(answer).collect()
+        self.classes.iter().enumerate().map(answer).collect()
     }
 
     /// Holds the tokens against `model` in the clear, a directory or a bundled name: under the policy of the session,

@@ -9,6 +9,7 @@
 //! | [`Local`] | both parties in one process |
 //! | [`Plan`] | what a session would send, from shapes alone |
 //! | [`Study`] | what cache policies cost in accuracy |
+//! | [`GlueStudy`] | how often an encoder is right |
 //! | [`register_policy`], [`register_activation`] | make names known that other crates bring |
 //!
 //! ```no_run
@@ -50,6 +51,7 @@ mod terms;
 mod worker;
 
 pub use ::study::eval::StudyReport;
+pub use ::study::glue::GlueReport;
 pub use engine::LogitBits;
 pub use model::{Lengths, Reveal};
 pub use mpcache::PolicySpec;
@@ -79,7 +81,7 @@ pub use pixels::ImageError;
 pub use plan::{Machines, Plan};
 #[cfg(feature = "server")]
 pub use server::{Allow, Job, Server, ServerConfig, Stop};
-pub use study::{Study, StudyEngine};
+pub use study::{GlueStudy, Study, StudyEngine};
 pub use terms::{Network, Terms};
 pub use worker::{init, init_as};
 

@@ -143,6 +143,15 @@ impl From<Vec<u32>> for Prompt {
 }
 
 impl Prompt {
+    /// Whether it is pixels, or several of these.
+    pub(crate) fn is_image(&self) -> bool {
+        match self {
+            Prompt::Image(_) => true,
+            Prompt::Several(all) => all.iter().any(Prompt::is_image),
+            _ => false,
+        }
+    }
+
     /// Reads a file, once and before anybody is bothered.
     pub(crate) fn read(self) -> Result<Words, Error> {
         Ok(match self {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use engine::{Engine, Float, FloatLoader};
@@ -13,13 +14,11 @@ use serde_json::Value;
 use session::names::name;
 use session::party::ModelServer;
 use study::eval::{Candidate, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
-#[cfg(feature = "cli")]
-use study::glue::{Example, GlueReport, answers};
+use study::glue::{GlueError, GlueReport, TASK, answers, read};
 
 use crate::Error;
-#[cfg(feature = "cli")]
 use crate::error::PromptError;
-use crate::models::{Prompt, open_model, tokenizer};
+use crate::models::{Prompt, open_model, read_text, tokenizer};
 use crate::options::options;
 use crate::summary::provenance;
 
@@ -102,6 +101,53 @@ impl Study {
     }
 }
 
+options! {
+    /// A study of an encoder on a file in the form of one of GLUE's tasks: right classes or scores, and what differs
+    /// from f32.
+    GlueStudy {
+        /// Model directory or bundled name.
+        model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
+        /// The file, which has a text or two and a label or a score in a line; some are bundled.
+        data: PathBuf as impl Into<PathBuf> = PathBuf::new(),
+        /// Lines of it, from the first on; unless told otherwise all.
+        sequences: Option<usize> as impl Into<Option<usize>> = None,
+        /// The engine.
+        engine: StudyEngine = StudyEngine::Float,
+    }
+}
+
+impl GlueStudy {
+    /// Runs it. `tick` is called for each answer of either engine, from any thread, with how many there are in all.
+    ///
+    /// # Errors
+    /// If there is no such model, it gives neither class nor score, or a line of the file has no example for it.
+    pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<GlueReport, Error> {
+        let files = open_model(&self.model)?;
+        let labels = files.spec.labels().ok_or_else(|| GlueError::NoEncoder(files.name.clone()))?;
+        let mut examples = read(&read_text(&self.data)?, &labels)?;
+        examples.truncate(self.sequences.unwrap_or(usize::MAX));
+        if examples.is_empty() {
+            return Err(GlueError::Empty.into());
+        }
+        let tokenizer = tokenizer(&files)?.ok_or(PromptError::NoTokenizer)?;
+        let engines = if self.engine == StudyEngine::Float { 1 } else { 2 };
+        let tick = || tick(engines * examples.len());
+        let ask = |engine| {
+            on(engine, &self.model, open_model(&self.model)?, &PolicySpec::default(), |runner| {
+                Ok(answers(runner, &tokenizer, &examples, &tick)?)
+            })
+        };
+        let float = ask(StudyEngine::Float)?;
+        let answers = if engines == 1 { float.clone() } else { ask(self.engine)? };
+        let data = self.data.file_name().map(|name| name.to_string_lossy());
+        let options = [("task", TASK.into()), ("engine", self.engine.to_string().into()), ("data", data.into())];
+        let options = options.map(|(name, value)| (name.to_owned(), value)).into();
+        let mut report = GlueReport::new(ModelInfo::new(&files.name, &files.spec), labels, options, answers, &float);
+        report.provenance = provenance();
+        Ok(report)
+    }
+}
+
 /// Each of `policies` at each of `budgets`, or at its own budget alone. The full cache is no candidate: it always
 /// runs.
 pub(crate) fn candidates<'a>(
@@ -145,30 +191,6 @@ pub(crate) fn evaluation(
     let mut study = StudyReport::new(info, options, sequences, candidates, scores);
     study.provenance = provenance();
     Ok(study)
-}
-
-/// The study of the encoder called `name`, whose files are `files`: the classes or scores of `examples` on `engine` and
-/// in f32. `tick` is called after each of the first.
-#[cfg(feature = "cli")]
-pub(crate) fn glue(
-    name: &str,
-    files: ModelFiles,
-    engine: StudyEngine,
-    options: BTreeMap<String, Value>,
-    examples: &[Example],
-    tick: &(dyn Fn() + Sync),
-) -> Result<GlueReport, Error> {
-    let (info, tokenizer) = (ModelInfo::new(&files.name, &files.spec), tokenizer(&files)?);
-    let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
-    let labels = files.spec.labels().unwrap_or_default();
-    let ask = |engine, files, tick: &(dyn Fn() + Sync)| {
-        on(engine, name, files, &PolicySpec::default(), |runner| Ok(answers(runner, &tokenizer, examples, tick)?))
-    };
-    let float = ask(StudyEngine::Float, open_model(name)?, &|| ())?;
-    let answers = ask(engine, files, tick)?;
-    let mut report = GlueReport::new(info, labels, options, answers, &float);
-    report.provenance = provenance();
-    Ok(report)
 }
 
 /// What `run` makes of a model on an engine, with the columns that `policy` needs.

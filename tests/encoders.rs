@@ -99,6 +99,12 @@ fn a_server_gives_the_word_of_a_mask() {
         let line = format!("classify --connect {} {terms}", server.address);
         assert_eq!(succeed(&mut texts(&line, "--text", text)), word, "{terms}");
     }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lines.jsonl");
+    std::fs::write(&file, format!("{{\"text\": \"{text}\"}}\n").repeat(2)).unwrap();
+    let line = format!("classify --connect {} --format csv --columns line,class", server.address);
+    let table = succeed(&mut texts(&line, "--file", &file.display().to_string()));
+    assert_eq!(table, format!("line,class\n1,{word}2,{word}"));
     for (text, count) in [("the film", 0), ("[MASK] [MASK] film", 2)] {
         let line = format!("classify --connect {}", server.address);
         let errors = fail(&mut texts(&line, "--text", text), 1);

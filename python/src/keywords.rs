@@ -11,11 +11,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::{
-    Allow, ChatOptions, Client, Cores, Draft, Generate, LinkShape, Network, Pads, PolicySpec, Proof, PublicKey,
+    Allow, ChatOptions, Client, Cores, Draft, Generate, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, PublicKey,
     Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
 };
 
-use crate::{Words, failed};
+use crate::{Input, Words, failed, said};
 
 /// Keyword arguments that are taken one by one. `None` is one that is not given.
 pub(crate) struct Keywords<'py>(Bound<'py, PyDict>);
@@ -122,8 +122,11 @@ impl<'py> Keywords<'py> {
         Ok(sampling.seed(self.take::<u64>("seed")?))
     }
 
-    pub(crate) fn network(&self) -> PyResult<Option<Network>> {
-        self.read("link")
+    pub(crate) fn plan(&self, model: String) -> PyResult<Plan> {
+        let mut plan = Plan::of(model).terms(self.terms()?);
+        set!(plan, self: prompt = "prompt_len" take, texts take, network = "link" read, stop_at_eos take,
+            pad_prompt take);
+        Ok(plan.tokens(self.take::<usize>("tokens")?).cached(self.take::<usize>("cached")?))
     }
 
     fn proof(&self) -> PyResult<Proof> {
@@ -158,6 +161,22 @@ impl<'py> Keywords<'py> {
             .draft(draft)
             .pool(self.take::<PathBuf>("pool")?)
             .tokenizer(tokenizer))
+    }
+
+    /// What the sessions for `inputs` ask, each for `batch` of them.
+    pub(crate) fn classify(&self, inputs: Vec<Input>, batch: usize) -> PyResult<Vec<Generate>> {
+        let reader = match (self.take::<PathBuf>("tokenizer")?, self.take::<PathBuf>("preprocessor")?) {
+            (Some(_), Some(_)) => return Err(failed("tokenizer and preprocessor exclude each other")),
+            (tokenizer, preprocessor) => tokenizer.or(preprocessor),
+        };
+        let asked = Generate::default()
+            .tokens(1)
+            .pad_prompt(self.read::<Pads>("pad")?)
+            .pool(self.take::<PathBuf>("pool")?)
+            .tokenizer(reader.map_or(TokenizerOf::Server, TokenizerOf::File));
+        let inputs: Vec<Prompt> = inputs.into_iter().map(Prompt::from).collect();
+        let batch = NonZeroUsize::new(batch).ok_or_else(|| failed("batch: give 1 or more"))?;
+        asked.batches(&inputs, batch).map_err(said)
     }
 
     pub(crate) fn chat(&self) -> PyResult<ChatOptions> {

@@ -16,7 +16,11 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use waggle::{Error, Local, LocalOptions, Made, Observer, Plan, PolicySpec, Prompt, Report, Study, describe};
+use serde::Serialize;
+use waggle::{
+    Answer, Error, Generated, GlueStudy, Listener, Local, LocalOptions, Made, Observer, PolicySpec, Prompt, Report,
+    Study, describe,
+};
 
 use chat::{Heard, Stream};
 use interrupt::{Flag, interruptible};
@@ -35,7 +39,7 @@ fn said(error: Error) -> PyErr {
 }
 
 /// A document as Python has it.
-fn document<'py>(py: Python<'py>, document: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
+fn document<'py>(py: Python<'py>, document: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
     let text = serde_json::to_string(document).map_err(failed)?;
     py.import("json")?.call_method1("loads", (text,))
 }
@@ -58,6 +62,26 @@ impl From<Words> for Prompt {
     }
 }
 
+/// An encoder's input: a text, two that it reads together, token ids, or the file of an image.
+#[derive(FromPyObject)]
+enum Input {
+    Text(String),
+    Pair((String, String)),
+    Ids(Vec<u32>),
+    Image(PathBuf),
+}
+
+impl From<Input> for Prompt {
+    fn from(input: Input) -> Self {
+        match input {
+            Input::Text(text) => Prompt::Text(text),
+            Input::Pair((first, second)) => Prompt::Pair(first, second),
+            Input::Ids(ids) => Prompt::Ids(ids),
+            Input::Image(path) => Prompt::Image(path),
+        }
+    }
+}
+
 /// Watches a session, and ends it where the user interrupts.
 struct Watch(Flag);
 
@@ -75,6 +99,8 @@ impl Observer for Watch {
     }
 }
 
+impl Listener for Watch {}
+
 /// All cache policies.
 #[pyfunction]
 fn policies(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -89,23 +115,10 @@ fn models() -> Vec<&'static str> {
 
 /// The report of a plan.
 #[pyfunction]
-#[pyo3(signature = (model, prompt_len, tokens, cached, **options))]
-fn plan<'py>(
-    py: Python<'py>,
-    model: String,
-    prompt_len: usize,
-    tokens: usize,
-    cached: Option<usize>,
-    options: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyAny>> {
+#[pyo3(signature = (model, **options))]
+fn plan<'py>(py: Python<'py>, model: String, options: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
-    let mut plan = Plan::of(model).prompt(prompt_len).tokens(tokens).cached(cached).terms(options.terms()?);
-    if let Some(network) = options.network()? {
-        plan = plan.network(network);
-    }
-    if let Some(stop) = options.take("stop_at_eos")? {
-        plan = plan.stop_at_eos(stop);
-    }
+    let plan = options.plan(model)?;
     options.finish()?;
     let report = interruptible(py, move |flag| plan.run(&mut Watch(flag)))?;
     document(py, &report.map_err(said)?)
@@ -164,6 +177,81 @@ fn generate<'py>(
     let (client, asked) = (options.client(address)?, options.generate(prompt, tokens)?);
     options.finish()?;
     streamed(py, stream, move |heard| Ok(client.generate(&asked, heard)?.report))
+}
+
+/// A session of an encoder.
+#[derive(Serialize)]
+struct Session {
+    report: Report,
+    answers: Vec<Found>,
+}
+
+/// What it says of an input.
+#[derive(Serialize)]
+struct Found {
+    class: Option<String>,
+    probability: Option<f32>,
+    score: Option<f32>,
+    logits: Vec<f32>,
+}
+
+impl From<Answer> for Found {
+    fn from(answer: Answer) -> Self {
+        let (probability, score) = (answer.probability(), answer.score());
+        Found { class: answer.class, probability, score, logits: answer.logits }
+    }
+}
+
+impl From<Generated> for Session {
+    fn from(generated: Generated) -> Self {
+        let answers = generated.answers().into_iter().map(Found::from).collect();
+        Session { report: generated.report, answers }
+    }
+}
+
+/// Report and answers of every session of `sessions`, which end where the user interrupts.
+fn classified<'py>(
+    py: Python<'py>,
+    sessions: impl FnOnce(&mut Watch) -> Result<Vec<Generated>, Error> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    let sessions = interruptible(py, move |flag| sessions(&mut Watch(flag)))?.map_err(said)?;
+    let sessions: Vec<Session> = sessions.into_iter().map(Session::from).collect();
+    document(py, &sessions)
+}
+
+/// What the encoder of a server says of `inputs`, `batch` of them in a session.
+#[pyfunction]
+#[pyo3(signature = (address, inputs, batch, **options))]
+fn classify<'py>(
+    py: Python<'py>,
+    address: String,
+    inputs: Vec<Input>,
+    batch: usize,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let options = Keywords::new(py, options)?;
+    let (client, asked) = (options.client(address)?, options.classify(inputs, batch)?);
+    options.finish()?;
+    classified(py, move |watch| asked.iter().map(|asked| client.generate(asked, watch)).collect())
+}
+
+/// The same with both parties in this process.
+#[pyfunction]
+#[pyo3(signature = (model, inputs, batch, **options))]
+fn classify_here<'py>(
+    py: Python<'py>,
+    model: String,
+    inputs: Vec<Input>,
+    batch: usize,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let options = Keywords::new(py, options)?;
+    let (terms, asked) = (options.terms()?, options.classify(inputs, batch)?);
+    options.finish()?;
+    classified(py, move |watch| {
+        let local = Local::open(&model, LocalOptions::default().terms(terms))?;
+        asked.iter().map(|asked| local.generate(asked, watch)).collect()
+    })
 }
 
 /// Serves a model in this process until a signal; the exit code.
@@ -235,6 +323,21 @@ fn evaluate<'py>(
     document(py, &outcome?.map_err(said)?)
 }
 
+/// A study of an encoder on `sequences` lines of a file in the form of one of GLUE's tasks, or on all.
+#[pyfunction]
+fn glue(
+    py: Python<'_>,
+    model: String,
+    data: PathBuf,
+    sequences: Option<usize>,
+    engine: String,
+) -> PyResult<Bound<'_, PyAny>> {
+    let engine = engine.parse().map_err(PyValueError::new_err)?;
+    let study = GlueStudy::default().model(model).data(data).sequences(sequences).engine(engine);
+    let report = interruptible(py, move |flag| study.run(&|_| flag.check()))?;
+    document(py, &report.map_err(said)?)
+}
+
 /// Runs the command line on `words`, the first of which is the program's name; returns the exit code.
 #[pyfunction]
 fn run(py: Python<'_>, words: Vec<String>) -> u8 {
@@ -263,7 +366,10 @@ fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(plan, module)?,
         wrap_pyfunction!(demo, module)?,
         wrap_pyfunction!(generate, module)?,
+        wrap_pyfunction!(classify, module)?,
+        wrap_pyfunction!(classify_here, module)?,
         wrap_pyfunction!(evaluate, module)?,
+        wrap_pyfunction!(glue, module)?,
         wrap_pyfunction!(run, module)?,
         wrap_pyfunction!(page, module)?,
         wrap_pyfunction!(serve, module)?,

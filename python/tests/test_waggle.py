@@ -60,7 +60,7 @@ def test_policies_have_options_with_defaults():
     budget = {"key": "budget", "default": "0.25", "required": False}
     assert budget in named["h2o"]["options"]
     assert named["oracle"]["clear_only"] and not named["full"]["clear_only"]
-    assert waggle.models() == ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall"]
+    assert waggle.models() == ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall", "whose-line"]
 
 
 def test_a_plan_is_the_session_to_the_byte():
@@ -206,6 +206,130 @@ def test_a_server_and_a_client(tmp_path, monkeypatch):
         waggle.Server("nosuchmodel")
 
 
+ROOT = pathlib.Path(__file__).parents[2]
+BERT, MASKED, VIT = (ROOT / "model/tests/data/encoders" / name for name in ("bert", "bert-masked", "vit"))
+
+
+def test_texts_have_the_classes_that_the_model_gives_in_the_clear():
+    lines = (ROOT / "model/assets/whose-line/dev.tsv").read_text().splitlines()[1:4]
+    texts = [line.split("\t")[0] for line in lines]
+    clear = waggle.evaluate(task="glue", data="whose-line.tsv", model="whose-line", sequences=3)
+    answers = waggle.classify(texts, batch=2)
+    # Two texts in a session, and the third alone in another.
+    assert [report["options"].get("texts", 1) for report in answers.reports] == [2, 1]
+    assert len(answers) == 3 and isinstance(answers.reports[0], waggle.Report)
+    for answer, expected in zip(answers, clear["answers"]):
+        logits = answer["logits"]
+        assert logits == pytest.approx(expected["logits"], abs=0.05)
+        assert str(answer) == answer["class"] == ["shakespeare", "tinystories"][numpy.argmax(logits)]
+        assert answer["probability"] == pytest.approx(1 / (1 + math.exp(-abs(logits[0] - logits[1]))), abs=1e-5)
+        assert answer["score"] is None
+    frame = answers.to_pandas()
+    assert list(frame.columns) == ["class", "probability", "score", "logits"]
+    assert list(frame["class"]) == [answer["class"] for answer in answers]
+
+
+def test_an_encoder_reads_texts_pairs_ids_and_images():
+    given = ["Hello worlds!", ("good", "hello"), numpy.array([2, 5, 3])]
+    together = waggle.classify(given, model=BERT)
+    alone = [answer for one in given for answer in waggle.classify(one, model=BERT)]
+    assert len(together) == len(alone) == 3 and len(together.reports) == 1
+    for several, one in zip(together, alone):
+        assert several["class"] in ("no", "perhaps", "yes")
+        assert several["logits"] == pytest.approx(one["logits"], abs=0.05)
+    image = VIT / "image.png"
+    assert [answer["class"] for answer in waggle.classify(image, model=VIT)] == ["yes"]
+    own = {"preprocessor": VIT / "preprocessor_config.json"}
+    assert [answer["class"] for answer in waggle.classify([image, image], model=VIT, **own)] == ["yes", "yes"]
+    assert waggle.classify([]) == []
+
+
+def test_a_masked_word_and_a_score(tmp_path):
+    texts = ["the [MASK] was not very good!", "[MASK] good"]
+    words = [waggle.demo(text, model=MASKED, tokens=1)["text"] for text in texts]
+    answers = waggle.classify(texts, model=MASKED)
+    assert [answer["class"] for answer in answers] == words and 0 < answers[0]["probability"] < 1
+    with pytest.raises(waggle.WaggleError, match=r"the word in the place of one \[MASK\]; the text has 0"):
+        waggle.classify("the film", model=MASKED)
+    # One output is a score.
+    config = json.loads((BERT / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "id2label": {"0": "LABEL_0"}}))
+    made = ["synth", "--config", tmp_path / "config.json", "--out", tmp_path / "model"]
+    subprocess.run([sys.executable, "-m", "waggle", *made], check=True, capture_output=True)
+    for reveal in ("logits", "token"):
+        [answer] = waggle.classify([2, 5, 3], model=tmp_path / "model", reveal=reveal)
+        assert answer["class"] is None and answer["probability"] is None
+        assert answer["logits"] == ([] if answer["score"] is None else [answer["score"]])
+        assert (answer["score"] is None) == (reveal == "token")
+
+
+def test_a_server_classifies(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAGGLE_HOME", str(tmp_path))
+    texts = ["Hello worlds!", "The film was not very good.", "good"]
+    classes = [answer["class"] for answer in waggle.classify(texts, model=BERT)]
+    with waggle.Server(BERT, skip_range_check=True) as server:
+        client = waggle.Client(server.address)
+        for options in ({}, {"batch": 2}, {"pad": "auto", "preprocess": True}):
+            answers = client.classify(texts, **options)
+            assert [answer["class"] for answer in answers] == classes
+            assert len(answers.reports) == (2 if "batch" in options else 1)
+        assert answers.reports[0]["options"]["padded_prompt"] == 16
+        with pytest.raises(waggle.WaggleError, match="these 3 inputs take 2"):
+            client.classify(texts, batch=2, pool=tmp_path / "none")
+        with pytest.raises(waggle.WaggleError, match="no images"):
+            client.classify(VIT / "image.png")
+    with pytest.raises(waggle.WaggleError):
+        waggle.Client(server.address, connect_timeout=1).classify(texts)
+    with waggle.Server(BERT, skip_range_check=True, reveal="token") as server:
+        [shy] = waggle.Client(server.address, reveal="token").classify("good")
+        assert shy == {"class": classes[2], "probability": None, "score": None, "logits": []}
+
+
+def test_inputs_are_refused_in_the_words_of_the_command_line():
+    with pytest.raises(waggle.WaggleError, match="batch: give 1 or more"):
+        waggle.classify("good", batch=0)
+    with pytest.raises(waggle.WaggleError, match="no option `temperature`"):
+        waggle.classify("good", temperature=1)
+    with pytest.raises(waggle.WaggleError, match="two texts need an encoder"):
+        waggle.classify(("good", "hello"), model=MODEL)
+    for wrong in (5, [5, "good"], [("a", "b", "c")]):
+        with pytest.raises(TypeError):
+            waggle.classify(wrong)
+
+
+def test_a_plan_of_an_encoder_is_the_session_to_the_byte():
+    options = {"cores": 2, "preprocess": True}
+    for inputs, lengths in [
+        ([[2, 5, 3], [2, 6, 3]], {"prompt_len": 3, "texts": 2}),
+        ([[2, 5, 3], [2, 3]], {"prompt_len": 3, "texts": 2, "pad_prompt": True}),
+    ]:
+        [ran] = waggle.classify(inputs, model=BERT, **options).reports
+        planned = waggle.plan(BERT, link="memory", **lengths, **options)
+        assert total(planned) == total(ran) > 1e5
+        assert planned["options"]["texts"] == 2 and planned["options"]["tokens"] == 1
+
+
+def test_an_encoder_is_studied_on_a_task():
+    lines = {"task": "glue", "data": "whose-line.tsv", "model": "whose-line", "sequences": 4}
+    clear, secure = (waggle.evaluate(**lines, engine=engine) for engine in ("float", "secure"))
+    assert clear["agreement"] == secure["agreement"] == 1 and clear["metrics"] == secure["metrics"]
+    assert clear["largest_error"] == 0 < secure["largest_error"] < 0.05
+    assert clear["options"] == {"task": "glue", "engine": "float", "data": "whose-line.tsv"}
+    assert len(repr(clear)) < 300 and "4 examples" in repr(clear)
+    frame = clear.to_pandas().set_index("metric")
+    assert 0.5 <= frame["value"]["accuracy"] <= 1 and "matthews" in frame.index
+    with pytest.raises(waggle.WaggleError, match="stories260k is none"):
+        waggle.evaluate(task="glue", data="whose-line.tsv")
+    with pytest.raises(waggle.WaggleError, match="budgets is no option of the task glue"):
+        waggle.evaluate(**lines, budgets=[0.5])
+    with pytest.raises(waggle.WaggleError, match="data is no option of the task text"):
+        waggle.evaluate(TEXT, data="whose-line.tsv")
+    with pytest.raises(waggle.WaggleError, match="text is missing"):
+        waggle.evaluate()
+    with pytest.raises(ValueError, match="one of text, glue"):
+        waggle.evaluate(TEXT, task="recall")
+
+
 TURNS = ["ROMEO:", "What says my lady", "JULIET:", "Good night", "NURSE:"]
 
 
@@ -282,7 +406,7 @@ def test_a_refused_turn_leaves_the_conversation(served):
 
 
 def test_a_template_that_rewrites_is_a_warning(tmp_path):
-    assets = pathlib.Path(__file__).parents[2] / "model/assets/shakespeare-llama"
+    assets = ROOT / "model/assets/shakespeare-llama"
     for file in ["config.json", "model.safetensors", "tokenizer.json"]:
         shutil.copy(assets / file, tmp_path)
     # The last message alone.

@@ -15,7 +15,7 @@ use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::error::PromptError;
-use crate::models::read_text;
+use crate::models::{harmless, read_text};
 use crate::{Answer, Generate, Pads, Prompt, TokenizerOf};
 
 /// Asks the encoder of a server for the class of a text or of an image. The server learns neither it nor the class.
@@ -58,7 +58,7 @@ pub(super) struct ClassifyArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "image")]
     tokenizer: Option<PathBuf>,
     /// Use this `preprocessor_config.json` instead of the server's.
-    #[arg(long, value_name = "FILE", requires = "image")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "text_ids", "tokenizer"])]
     preprocessor: Option<PathBuf>,
     /// Take the correlations from this file of `waggle preprocess`, as `generate` does.
     #[arg(long, value_name = "FILE")]
@@ -109,13 +109,12 @@ fn lines(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
 pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
-    let pooled = args.pool.is_some();
     let tokenizer = args.tokenizer.or(args.preprocessor).map_or(TokenizerOf::Server, TokenizerOf::File);
     let asked = Generate::default().tokens(1).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?);
-    let answer = |input: Prompt| {
+    let answer = |asked: &Generate| {
         let mut progress = Progress::bars(1);
-        let generated = client.generate(&asked.clone().prompt(input), &mut progress);
+        let generated = client.generate(asked, &mut progress);
         let generated = progress.finish(generated)?;
         out::note(cost_line(&generated));
         if let Some(path) = &args.json {
@@ -130,30 +129,29 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
             (None, None, text, None) => Prompt::Text(text),
             (None, None, text, Some(pair)) => Prompt::Pair(text, pair),
         };
-        let generated = answer(input)?;
-        return match &generated.answers()[..] {
-            [Answer { logits, .. }] if logits.len() == 1 => out::line(logits[0]),
-            _ => out::line(generated.text()),
+        let generated = answer(&asked.prompt(input))?;
+        return match generated.answers().iter().find_map(Answer::score) {
+            Some(score) => out::line(score),
+            None => out::line(harmless(generated.text())),
         };
     };
     let inputs = lines(file, &read_text(file)?).map_err(crate::Error::from)?;
-    let sessions = inputs.len().div_ceil(args.batch.get());
-    for (given, option) in [(args.json.is_some(), "--json"), (pooled, "--pool")] {
-        if given && sessions > 1 {
-            return Err(crate::Error::from(PromptError::Batches { option, sessions, lines: inputs.len() }).into());
-        }
+    let batches = asked.batches(&inputs, args.batch)?;
+    if let (Some(_), sessions @ 2..) = (&args.json, batches.len()) {
+        let wrong = PromptError::Batches { option: "--json", sessions, inputs: inputs.len() };
+        return Err(crate::Error::from(wrong).into());
     }
     let mut table = Table::new(1, [("line", ""), ("class", ""), ("probability", ""), ("score", "")]);
-    for (at, batch) in inputs.chunks(args.batch.get()).enumerate() {
-        let generated = answer(Prompt::Several(batch.to_vec()))?;
-        for (line, found) in (1 + (at * args.batch.get()) as u64..).zip(generated.answers()) {
+    let mut line = 0;
+    for batch in &batches {
+        for found in answer(batch)?.answers() {
             let fraction = |x: f32| Cell::number(x, format!("{x:.3}"));
-            let score = (found.logits.len() == 1).then(|| found.logits[0]);
+            line += 1;
             table.add([
                 Cell::count(line),
-                Cell::maybe(found.class.clone().filter(|_| score.is_none()), Cell::text),
+                Cell::maybe(found.class.clone(), Cell::text),
                 Cell::maybe(found.probability(), fraction),
-                Cell::maybe(score, fraction),
+                Cell::maybe(found.score(), fraction),
             ]);
         }
     }

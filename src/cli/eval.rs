@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::study::eval::{Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost};
-use ::study::glue::{self, GlueError};
+use ::study::glue;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use model::ModelFiles;
@@ -25,7 +25,7 @@ use super::progress::passes;
 use super::{Error, html};
 use crate::disk::{at, check_writable, write, write_json};
 use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
-use crate::{DEFAULT_MODEL, Network, PromptError, StudyEngine, study};
+use crate::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, study};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
 /// every budget.
@@ -206,14 +206,12 @@ impl EvalArgs {
         if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
             return Err(EvalError::NotOfTask { option, task: glue::TASK, takes: &["data", "sequences"] }.into());
         }
-        let files = open_model(&self.model)?;
-        let labels = files.spec.labels().ok_or_else(|| GlueError::NoEncoder(files.name.clone()))?;
-        let data = self.data.as_deref().map(read_text).transpose()?.unwrap_or_default();
-        let mut examples = glue::read(&data, &labels).map_err(crate::Error::from)?;
-        examples.truncate(self.sequences.unwrap_or(usize::MAX));
-        let bar = passes(examples.len());
-        let chosen = self.chosen(&[]).into_iter().filter(|(name, _)| ["task", "engine", "data"].contains(&&**name));
-        let study = study::glue(&self.model, files, self.engine, chosen.collect(), &examples, &|| bar.inc(1))?;
+        let study = GlueStudy::default().model(&*self.model).data(self.data.clone().unwrap_or_default());
+        let bar = passes(0);
+        let study = study.sequences(self.sequences).engine(self.engine).run(&|all| {
+            bar.set_length(all as u64);
+            bar.inc(1);
+        })?;
         bar.finish_and_clear();
         if let Some(path) = &self.json {
             write_json(path, &study)?;

@@ -1,14 +1,15 @@
-"""Private text generation between two parties, from Python.
+"""Private inference between two parties, from Python.
 
-A server has a language model, and a client has a prompt; together they generate text. The server learns neither the
-prompt nor the text, and the client does not learn the weights.
+A server has a language model, and a client has a prompt; together they generate text, or find the class of one. The
+server learns neither the prompt nor the answer, and the client does not learn the weights.
 
 ==================  ==================================================================================
 :func:`plan`        what a session would send: exact bytes and flows, from shapes alone
 :func:`evaluate`    what cache policies cost in accuracy, also one that is a function of yours
-:func:`demo`        both parties in this process
+:func:`demo`        generates text with both parties in this process
+:func:`classify`    finds classes of texts or images with both parties in this process
 :class:`Server`     a server of a model, in a process of its own
-:class:`Client`     generates with the model of a server
+:class:`Client`     generates and classifies with the model of a server
 :class:`Chat`       a conversation with it, of several turns
 :func:`policies`    the cache policies, with options and defaults
 :func:`models`      the bundled models
@@ -33,6 +34,7 @@ import threading as _threading
 import warnings as _warnings
 import weakref as _weakref
 from collections.abc import Callable, Iterable, Sequence
+from operator import index as _index
 from os import PathLike, fspath
 from os.path import isfile as _isfile
 from pathlib import Path as _Path
@@ -42,15 +44,19 @@ from . import _waggle
 from ._waggle import WaggleError, __version__
 
 __all__ = [
+    "Answer",
+    "Answers",
     "Chat",
     "Client",
     "Evaluation",
+    "GlueEvaluation",
     "Report",
     "Scores",
     "Server",
     "Turn",
     "WaggleError",
     "__version__",
+    "classify",
     "demo",
     "evaluate",
     "models",
@@ -61,6 +67,8 @@ __all__ = [
 Option = Union[str, int, float, bool, PathLike, None]
 #: Words, token ids, or a file of words (a `pathlib.Path`).
 Prompt = Union[str, Sequence[int], PathLike]
+#: What an encoder reads: a text, two of them in a tuple, token ids, or the file of an image (a `pathlib.Path`).
+Input = Union[str, tuple[str, str], Sequence[int], PathLike]
 #: Scores in, kept indices out: see :func:`evaluate`.
 Function = Callable[["Scores", int], Iterable[Iterable[int]]]
 
@@ -126,6 +134,60 @@ class Evaluation(dict):
         return pandas.DataFrame(self["rows"])
 
 
+class GlueEvaluation(dict):
+    """A study of an encoder, as ``waggle eval --task glue --json`` writes it: ``study["metrics"]``, each with its
+    ``value`` and an ``interval``; ``agreement``, the share of answers that f32 gives as well; ``largest_error``, that
+    of a logit; and the ``answers``, with ``gold`` and ``logits`` of each example."""
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name} {scored['value']:.4f}" for name, scored in self.get("metrics", {}).items())
+        return f"<waggle.GlueEvaluation: {len(self.get('answers', []))} examples, {metrics}>"
+
+    def to_pandas(self):
+        """A data frame with a row for every metric: ``metric``, ``value``, ``low`` and ``high``, the ends of a 95 %
+        interval. Needs pandas."""
+        import pandas
+
+        columns = ["metric", "value", "low", "high"]
+        rows = []
+        for name, scored in self["metrics"].items():
+            interval = scored.get("interval", {})
+            rows.append([name, scored["value"], interval.get("low"), interval.get("high")])
+        return pandas.DataFrame(rows, columns=columns)
+
+
+class Answer(dict):
+    """What an encoder says of an input. ``str(answer)`` is the class.
+
+    ``class`` is the name of the class, or the word in the place of the mask; ``probability`` is that of this class,
+    from 0 to 1; ``logits`` are those of all classes. Of a model of scores ``score`` is the number, and ``class`` and
+    ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
+    """
+
+    def __str__(self) -> str:
+        return str(self["score"] if self["class"] is None else self["class"])
+
+
+class Answers(list):
+    """An :class:`Answer` for each input, in order."""
+
+    #: The reports of the sessions, each of which took a batch of the inputs.
+    reports: list[Report]
+
+    def __init__(self, sessions: Iterable[dict[str, Any]] = ()) -> None:
+        self.reports = []
+        for session in sessions:
+            self.reports.append(Report(session["report"]))
+            self.extend(map(Answer, session["answers"]))
+
+    def to_pandas(self):
+        """A data frame with a row for every input: ``class``, ``probability``, ``score`` and ``logits``. Needs
+        pandas."""
+        import pandas
+
+        return pandas.DataFrame(list(self), columns=["class", "probability", "score", "logits"])
+
+
 class Scores(list):
     """What an eviction policy sees of a layer: for every key/value head the attention that each of its tokens received
     so far, summed over queries and over the query heads that share the head. A numpy array (tokens,) of float64 for each
@@ -157,20 +219,24 @@ def plan(
     model: str | PathLike[str] = "stories260k",
     *,
     prompt_len: int = 32,
-    tokens: int = 32,
+    texts: int = 1,
+    tokens: int | None = None,
     cached: int | None = None,
     **options: Option,
 ) -> Report:
     """Predicts a session from shapes alone: the same bytes, messages and flows as a real one.
 
-    :param model: directory, ``config.json`` or bundled name
+    :param model: directory, ``config.json``, bundled name, or that of a published shape, ``"bert-base"`` for instance
     :param prompt_len: tokens of the prompt
-    :param tokens: tokens to generate
+    :param texts: texts of that length that an encoder reads side by side, as those of :func:`classify`. If some are
+        shorter and padded to it, give ``pad_prompt=True`` as well.
+    :param tokens: tokens to generate: 32 unless given, of an encoder 1
     :param cached: plan one decoding step after so many tokens instead, without the pass over the prompt
     :param options: ``policy``, ``link`` (``"lan"``, ``"wan"``, ``"RATEmbit,DELAYms"``), ``preprocess``, ``reveal`` and
         others of ``waggle plan``
     """
-    return Report(_without_cpu(_waggle.plan(fspath(model), prompt_len, tokens, cached, **options)))
+    lengths = {"prompt_len": prompt_len, "texts": texts, "tokens": tokens, "cached": cached}
+    return Report(_without_cpu(_waggle.plan(fspath(model), **lengths, **options)))
 
 
 def demo(
@@ -194,19 +260,42 @@ def demo(
     return Report(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, **options))
 
 
+def classify(
+    inputs: Input | Iterable[Input],
+    *,
+    model: str | PathLike[str] = "whose-line",
+    batch: int = 8,
+    **options: Option,
+) -> Answers:
+    """Finds the classes of texts or images, the scores of a regression, or masked words, with both parties in this
+    process: the whole protocol, over memory. :meth:`Client.classify` asks a server.
+
+    :param inputs: a text, two texts in a tuple, which the model reads together, token ids, or the file of an image (a
+        ``pathlib.Path``); or an iterable of these
+    :param model: the directory of an encoder, or a bundled name
+    :param batch: inputs that the model reads side by side, in one pass and one session, padded to the longest of
+        them. More of them take several sessions.
+    :param options: ``pad`` (``"auto"`` or lengths, ``"32,128"``: the server sees the padded length alone),
+        ``preprocess``, ``reveal``, ``tokenizer``, ``preprocessor`` and others of ``waggle classify``
+    """
+    return Answers(_waggle.classify_here(fspath(model), _inputs(inputs), batch, **options))
+
+
 def evaluate(
-    text: Prompt,
+    text: Prompt | None = None,
     policies: str | Function | Sequence[str | Function] = (),
     *,
     policy: str | Function | None = None,
+    task: str = "text",
+    data: str | PathLike[str] | None = None,
     model: str | PathLike[str] = "stories260k",
-    budgets: Sequence[float] = (0.05, 0.1, 0.25, 0.5, 1.0),
-    context: int = 256,
+    budgets: Sequence[float] | None = None,
+    context: int | None = None,
     prompt: int | None = None,
-    sequences: int = 4,
+    sequences: int | None = None,
     engine: str = "float",
-) -> Evaluation:
-    """What cache policies cost in accuracy, beside the full cache.
+) -> Evaluation | GlueEvaluation:
+    """What cache policies cost in accuracy, beside the full cache; with ``task="glue"`` what an encoder gets right.
 
     The text is cut into sequences. The first tokens of each go through the model at once and the rest token by token on
     the pruned cache, and every prediction of the rest is scored.
@@ -221,35 +310,54 @@ def evaluate(
     than the budget allows. It gets :class:`Scores` and the number of tokens that may stay, and returns the indices that
     each key/value head keeps: 1 to ``keep`` of them, in any order. What it raises, ``evaluate`` raises.
 
+    The task ``"glue"`` has ``data`` in the place of the text, and no policies. It holds the classes or scores that an
+    encoder gives against those of the file, and against f32::
+
+        waggle.evaluate(task="glue", data="whose-line.tsv", model="whose-line", engine="fixed")["metrics"]
+
     :param text: words, token ids, or a file: a ``pathlib.Path``, or a text that is the path of a file or the name of
         a bundled one (``"tinystories.json"``)
     :param policies: the policies; ``policy`` names a single one
-    :param budgets: shares of the cache in (0, 1], or numbers of tokens from 2 on. A policy with a ``budget`` of its own
-        runs at that one alone.
-    :param context: tokens of a sequence
+    :param task: ``"text"`` or ``"glue"``
+    :param data: for ``"glue"`` a file of one of its tasks, columns with tabs between them or JSON lines: texts,
+        perhaps pairs, with labels or scores; a bundled one is ``"whose-line.tsv"``
+    :param budgets: shares of the cache in (0, 1], or numbers of tokens from 2 on; 0.05, 0.1, 0.25, 0.5 and 1 unless
+        given. A policy with a ``budget`` of its own runs at that one alone.
+    :param context: tokens of a sequence; 256 unless given
     :param prompt: how many of these go through the model at once; half of them unless given
-    :param sequences: number of sequences
+    :param sequences: number of sequences; 4 of a text unless given, all lines of ``data``
     :param engine: ``"float"`` (f32), ``"fixed"`` (the parties' numbers, in the clear) or ``"secure"`` (both parties)
     """
     if isinstance(policies, str) or callable(policies):
         policies = [policies]
     given = [*policies, *([] if policy is None else [policy])]
+    if task not in ("text", "glue"):
+        raise ValueError(f"task {task!r}: one of text, glue")
+    of_text = {"text": text, "policies": given or None, "budgets": budgets, "context": context, "prompt": prompt}
+    for name, value in (of_text if task == "glue" else {"data": data}).items():
+        if value is not None:
+            raise WaggleError(f"{name} is no option of the task {task}")
+    if (data if task == "glue" else text) is None:
+        raise WaggleError(f"{'data' if task == 'glue' else 'text'} is missing")
+    if task == "glue":
+        return GlueEvaluation(_waggle.glue(fspath(model), data, sequences, engine))
+    context = 256 if context is None else context
     functions: dict[str, Function] = {}
     texts = [one if isinstance(one, str) else _named(one, functions) for one in given]
     setting = {
         "model": fspath(model),
         "text": _Path(text) if isinstance(text, str) and (text in _waggle.texts() or _isfile(text)) else _prompt(text),
-        "budgets": list(budgets),
+        "budgets": [0.05, 0.1, 0.25, 0.5, 1.0] if budgets is None else list(budgets),
         "context": context,
         "prompt": context // 2 if prompt is None else prompt,
-        "sequences": sequences,
+        "sequences": 4 if sequences is None else sequences,
         "engine": engine,
     }
     return Evaluation(_waggle.evaluate(setting, texts, functions))
 
 
 class Client:
-    """Generates text with the model of a server, which learns the length of the prompt and nothing else of it.
+    """Generates and classifies with the model of a server, which learns the length of a text and nothing else of it.
 
     Keys and trust are those of the command line: a server and a client of one user trust each other, and another server
     is trusted by ``server_key="ed25519:..."``.
@@ -275,6 +383,13 @@ class Client:
         is called with each piece of the text as it comes, in another thread; what it raises is raised at the end."""
         options = {**self._options, **options}
         return Report(_waggle.generate(self.address, _prompt(prompt), tokens, stream, **options))
+
+    def classify(self, inputs: Input | Iterable[Input], *, batch: int = 8, **options: Option) -> Answers:
+        """Asks the server's encoder for the classes of texts or images, the scores of a regression, or masked words.
+        The server learns how long the inputs are and how many a session has, and nothing else of them. ``inputs``,
+        ``batch`` and ``options`` are those of :func:`classify`."""
+        options = {**self._options, **options}
+        return Answers(_waggle.classify(self.address, _inputs(inputs), batch, **options))
 
     def chat(
         self,
@@ -470,6 +585,31 @@ class Server:
 
 def _prompt(prompt: Prompt) -> str | PathLike | list[int]:
     return prompt if isinstance(prompt, (str, PathLike)) else [int(token) for token in prompt]
+
+
+def _inputs(given: Input | Iterable[Input]) -> list[str | tuple[str, str] | PathLike | list[int]]:
+    """The inputs of one session or of several."""
+    if isinstance(given, (str, PathLike)) or _is_pair(given):
+        return [given]
+    given = list(given)
+    try:
+        return [[_index(token) for token in given]] if given else []
+    except TypeError:
+        return [_input(one) for one in given]
+
+
+def _input(given: Input) -> str | tuple[str, str] | PathLike | list[int]:
+    if isinstance(given, (str, PathLike)) or _is_pair(given):
+        return given
+    try:
+        return [_index(token) for token in given]
+    except TypeError:
+        expected = "a text, a tuple of two texts, token ids or the path of an image"
+        raise TypeError(f"an input is {expected}, not {given!r}") from None
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
 
 
 def _without_cpu(value: Any) -> Any:
