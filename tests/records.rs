@@ -286,11 +286,11 @@ fn a_sweep_is_shown_drawn_and_compared() {
     let dir = tempfile::tempdir().unwrap();
     let sweep = |name: &str, more: &str| {
         let file = dir.path().join(name);
-        let line = "sweep --models shakespeare-gpt2 --contexts 16,32 --tokens 3 --policies full;h2o:budget=0.5";
+        let line = "sweep --models shakespeare-gpt2 --contexts 16,32 --policies full;h2o:budget=0.5";
         let shown = succeed(waggle(&format!("{line} {more} --json")).arg(&file));
         (file, shown)
     };
-    let (lan, table) = sweep("lan.json", "--links lan,wan");
+    let (lan, table) = sweep("lan.json", "--tokens 3 --links lan,wan");
     assert_eq!(succeed(waggle("report").arg(&lan)), table);
     // The costs of each policy against the cache, over both links, and a bar for each cell.
     let out = dir.path().join("plots");
@@ -315,8 +315,8 @@ fn a_sweep_is_shown_drawn_and_compared() {
     let page = page(&lan);
     assert!(page.contains("<svg") && page.contains("h2o:budget=0.5") && page.contains("A decoded token, mean of 3"));
     // One by operation beside another with other numbers.
-    let (first, _) = sweep("first.json", "--by operation");
-    let (second, _) = sweep("second.json", "--by operation --tokens 5");
+    let (first, _) = sweep("first.json", "--tokens 3 --by operation");
+    let (second, _) = sweep("second.json", "--tokens 5 --by operation");
     let listed = succeed(waggle("plot").arg(&first).arg("--out").arg(&out));
     assert!(listed.contains("operations-bytes.svg") && !listed.contains("phases"), "{listed}");
     let compared = succeed(waggle("compare --format json").args([&first, &second]));
