@@ -92,8 +92,8 @@ impl Decoded {
     }
 }
 
-/// The plots of several decoded tokens beside each other: their costs against the length of the cache, a line for each
-/// policy, and bars by operation, or by phase where operations are not known.
+/// The plots of several decoded tokens beside each other: their costs against the length of the cache, a line for
+/// each policy, and bars by operation, or by phase where operations are not known.
 pub(super) fn of_decoded(all: &[Decoded], sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
     let Some(first) = all.first() else { return Ok(plots) };

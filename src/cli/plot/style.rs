@@ -136,8 +136,8 @@ impl Style {
     }
 }
 
-/// A style for each label, `POLICY` or `POLICY: FACTS`: the policy's ink and marker, in which dashes and fillings tell
-/// facts apart.
+/// A style for each label, `POLICY` or `POLICY: FACTS`: the policy's ink and marker, in which dashes and fillings
+/// tell facts apart.
 pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
     fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         all.fold(Vec::new(), |mut seen, one| {
@@ -159,8 +159,8 @@ pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
     parts.into_iter().map(of).collect()
 }
 
-/// A style for each policy, `NAME` or `NAME:OPTIONS`. A name alone has its own, and so has the first variant of a name
-/// where the name alone is not there. Other variants take what their text points at and nobody else has.
+/// A style for each policy, `NAME` or `NAME:OPTIONS`. A name alone has its own, and so has the first variant of a
+/// name where the name alone is not there. Other variants take what their text points at and nobody else has.
 fn of_policies(labels: &[&str]) -> Vec<Style> {
     let own = labels.iter().enumerate().map(|(i, label)| {
         let name = name_of(label);
