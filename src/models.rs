@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use image::RgbImage;
-use model::{ModelFiles, ModelSpec, bundled, bundled_text, is_bundled, shape};
+use model::{LeftOut, ModelFiles, ModelSpec, bundled, bundled_text, is_bundled, shape};
 use mpcache::PolicySpec;
 use session::party::{self, ModelServer, PublicModel};
 use tokenizer::{Tokenizer, TokenizerError};
@@ -25,7 +25,11 @@ pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     if !path.is_dir() {
         return Err(NameError::NoModel(name.into()).into());
     }
-    Ok(ModelFiles::open(path)?)
+    let files = ModelFiles::open(path)?;
+    for LeftOut { prefix, tensors } in files.checkpoint.left_out() {
+        eprintln!("{name}: the text model is read; {tensors} tensors called `{prefix}…` are left out");
+    }
+    Ok(files)
 }
 
 /// The public part of a model that may be a configuration alone.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ndarray::{Array1, Array2};
 use safetensors::Dtype;
@@ -14,8 +15,10 @@ use safetensors::tensor::Metadata;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::config::{Place, Wrapper};
+use crate::forms::{Form, Packed};
 use crate::hints;
-use crate::mapping::{Bytes, Number, Numbers};
+use crate::mapping::{Bytes, Number, Numbers, Piece};
 use crate::store::DType;
 
 /// A checkpoint that cannot be used.
@@ -104,6 +107,12 @@ pub enum CheckpointError {
         tensor: String,
         /// The content that it must have.
         what: &'static str,
+    },
+    /// Two tensors that are one.
+    #[error("tensor `{tensor}` is there twice, under two names")]
+    Twice {
+        /// The name that both have.
+        tensor: String,
     },
     /// No file with learned columns.
     #[error("there is no {0}, which cache policies with learned scores need; `waggle fit kvzap` writes one")]
@@ -202,15 +211,37 @@ const SAMPLE: usize = 512;
 /// Tensors of one model, read on demand.
 pub struct Checkpoint {
     tensors: HashMap<String, Entry>,
+    left_out: Vec<LeftOut>,
     /// Where learned columns are.
     pub(crate) beside: Beside,
 }
 
-struct Entry {
-    dtype: Dtype,
-    shape: Vec<usize>,
+/// A tensor.
+pub(crate) struct Entry {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    /// Its bytes, where it is one tensor of the file.
+    pub(crate) piece: Piece,
     /// `None` for a type that is not known.
     numbers: Option<Numbers>,
+}
+
+/// How a model is published, where that is not how its family's program names and stores it.
+#[derive(Debug, Default)]
+pub(crate) struct Wrapping {
+    /// What the text model is a part of.
+    pub(crate) wrapper: Option<&'static Wrapper>,
+    /// The form of matrices in few bits.
+    pub(crate) form: Option<Box<dyn Form>>,
+}
+
+/// Tensors that are no part of the text model, and are not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The beginning of their names.
+    pub prefix: String,
+    /// Their number.
+    pub tensors: usize,
 }
 
 impl Entry {
@@ -227,6 +258,11 @@ struct Index {
 impl Checkpoint {
     /// Opens `model.safetensors` of the directory `dir`, or the shards that its index names.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        Checkpoint::published(dir, &Wrapping::default())
+    }
+
+    /// [`Checkpoint::open`] of a model that is published so.
+    pub(crate) fn published(dir: &Path, wrapping: &Wrapping) -> Result<Self, CheckpointError> {
         let mut checkpoint = Checkpoint { beside: Beside::File(dir.join(LEARNED_FILE)), ..Checkpoint::empty() };
         let (single, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
         if single.is_file() {
@@ -235,6 +271,12 @@ impl Checkpoint {
             checkpoint.add_shards(dir, &index)?;
         } else {
             return Err(CheckpointError::NoWeights { dir: dir.to_owned(), hint: hints::of_directory(dir) });
+        }
+        if let Some(wrapper) = wrapping.wrapper {
+            checkpoint.unwrap_text(wrapper)?;
+        }
+        if let Some(form) = &wrapping.form {
+            checkpoint.unpack(form.as_ref())?;
         }
         checkpoint.scale()?;
         Ok(checkpoint)
@@ -250,7 +292,46 @@ impl Checkpoint {
 
     /// A checkpoint without tensors.
     pub(crate) fn empty() -> Self {
-        Checkpoint { tensors: HashMap::new(), beside: Beside::Nothing }
+        Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing }
+    }
+
+    /// Names tensors as the text model does, and leaves out those of what wraps it.
+    fn unwrap_text(&mut self, wrapper: &Wrapper) -> Result<(), CheckpointError> {
+        let mut left_out = BTreeMap::new();
+        for (name, entry) in std::mem::take(&mut self.tensors) {
+            match wrapper.place(&name) {
+                Place::Outside(prefix) => *left_out.entry(prefix.to_owned()).or_default() += 1,
+                Place::Text(tensor) => self.insert(tensor, entry)?,
+            }
+        }
+        self.left_out = left_out.into_iter().map(|(prefix, tensors)| LeftOut { prefix, tensors }).collect();
+        Ok(())
+    }
+
+    /// Tensors that were left out because a model of texts has none of them, by the beginnings of their names.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    fn insert(&mut self, tensor: String, entry: Entry) -> Result<(), CheckpointError> {
+        match self.tensors.contains_key(&tensor) {
+            true => Err(CheckpointError::Twice { tensor }),
+            false => {
+                self.tensors.insert(tensor, entry);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes out a tensor, if it is there.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Entry> {
+        self.tensors.remove(name)
+    }
+
+    /// Puts in a matrix in few bits.
+    pub(crate) fn insert_packed(&mut self, name: String, matrix: Arc<dyn Packed>) -> Result<(), CheckpointError> {
+        let (dtype, shape) = (matrix.number().dtype(), matrix.shape().to_vec());
+        self.insert(name, Entry { dtype, shape, piece: Piece::default(), numbers: Some(Numbers::Packed(matrix)) })
     }
 
     /// Names and shapes of all tensors.
@@ -342,12 +423,12 @@ impl Checkpoint {
             let fits = start <= end && end <= available && bits.is_some_and(|bits| bits == (end - start) * 8);
             // Both ends are within the file, whose length is one in memory.
             let range = data.saturating_add(start)..data.saturating_add(end);
-            let numbers = Number::of(dtype).map(|number| Numbers::new(bytes.clone(), range, number));
-            let (true, numbers @ (None | Some(Some(_)))) = (fits, numbers) else {
+            let (true, Some(piece)) = (fits, Piece::new(bytes.clone(), range)) else {
                 let (start, end, available) = (start as u64, end as u64, available as u64);
                 return Err(CheckpointError::Bytes { tensor: name, start, end, shape, available });
             };
-            let entry = Entry { dtype, shape, numbers: numbers.flatten() };
+            let numbers = Number::of(dtype).map(|number| Numbers::new(piece.clone(), number));
+            let entry = Entry { dtype, shape, piece, numbers };
             let name = renamed(name);
             if self.tensors.contains_key(&name) {
                 return Err(malformed(format!("tensor `{name}` is in another file, too")));
@@ -414,6 +495,11 @@ impl Checkpoint {
         self.tensors.get(stored).is_some_and(|entry| entry.dtype == Dtype::I8 && entry.numbers.is_some())
     }
 
+    /// Whether the tensor called so is a matrix in few bits.
+    pub(crate) fn is_packed(&self, stored: &str) -> bool {
+        self.tensors.get(stored).is_some_and(|entry| matches!(entry.numbers, Some(Numbers::Packed(_))))
+    }
+
     /// The type of the tensor `name` in a file that is written, if it is one for weights.
     pub(crate) fn dtype(&self, name: &str) -> Result<DType, CheckpointError> {
         let entry = self.find(name)?;
@@ -478,13 +564,14 @@ impl Checkpoint {
         for (name, entry) in tensors {
             take(format!("{name} {} {:?}", entry.dtype, entry.shape).as_bytes());
             let Some(numbers) = &entry.numbers else { continue };
-            let bytes = numbers.stored();
-            if entry.shape.len() < 2 || bytes.len() <= 3 * SAMPLE {
-                take(bytes);
-                continue;
+            for bytes in numbers.stored() {
+                if entry.shape.len() < 2 || bytes.len() <= 3 * SAMPLE {
+                    take(bytes);
+                    continue;
+                }
+                let last = bytes.len() - SAMPLE;
+                [0, last / 2, last].into_iter().for_each(|start| take(&bytes[start..start + SAMPLE]));
             }
-            let last = bytes.len() - SAMPLE;
-            [0, last / 2, last].into_iter().for_each(|start| take(&bytes[start..start + SAMPLE]));
         }
     }
 

@@ -5,20 +5,23 @@
 //! remaining keys are ignored.
 
 mod common;
+pub(crate) mod experts;
 pub(crate) mod foreign;
 mod keys;
 mod quantization;
 mod rope;
 mod windows;
+mod wrapper;
 
 pub use common::Common;
 pub(crate) use common::Defaults;
 pub use keys::ConfigError;
-pub(crate) use keys::{Keys, unsupported};
+pub(crate) use keys::{Keys, object, unsupported};
 pub use quantization::Quantization;
 pub use rope::{RopeConfig, RopeScaling};
 pub use windows::Windows;
 pub(crate) use windows::{check_length, window, window_layers};
+pub(crate) use wrapper::{Place, Wrapper, text_model};
 
 pub(crate) use crate::activation::Activation;
 

@@ -107,7 +107,7 @@ impl ModelFiles {
     /// Opens a Hugging Face directory.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let config = config(dir)?;
-        let spec = ModelSpec::from_config_json(&config)?;
+        let (spec, wrapping) = ModelSpec::published(&config)?;
         let tokenizer = match spec.image() {
             Some(_) => beside(dir, "preprocessor_config.json")?,
             None => tokenizer_beside(dir)?,
@@ -116,7 +116,7 @@ impl ModelFiles {
             Some(name) => name.to_string_lossy().into_owned(),
             None => dir.display().to_string(),
         };
-        Ok(ModelFiles { name, spec, checkpoint: Checkpoint::open(dir)?, config, tokenizer })
+        Ok(ModelFiles { name, spec, checkpoint: Checkpoint::published(dir, &wrapping)?, config, tokenizer })
     }
 }
 

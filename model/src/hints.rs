@@ -10,7 +10,9 @@ pub(crate) fn is_lfs(bytes: &[u8]) -> bool {
     bytes.starts_with(b"version https://git-lfs")
 }
 
-const GGUF: &str = "; GGUF has quantised weights in a form of its own: take the safetensors that it was made from";
+const GGUF: &str = "; GGUF has quantised weights in a form of its own: take the safetensors that it was made from, or, in \
+                    Python, `AutoModelForCausalLM.from_pretrained(DIR, gguf_file=FILE).save_pretrained(OUT)` of \
+                    transformers writes some";
 
 /// Names the files that the directory `dir` holds in the place of a model, and says what to do; empty if nothing is
 /// known.
@@ -49,9 +51,8 @@ pub fn of_name(name: &str) -> &'static str {
 /// Advice on a model of the type `kind`, which no family here has; empty if nothing is known.
 pub(crate) fn of_type(kind: &str) -> &'static str {
     let is = |names: &[&str]| names.iter().any(|name| kind.to_ascii_lowercase().starts_with(name));
-    if is(&["gemma3for", "llava", "mllama", "mistral3", "qwen2_vl", "qwen2_5_vl", "paligemma"]) || kind == "gemma3" {
-        "; a model with pictures wraps one of text: in Python, `Gemma3ForCausalLM` (or the class of the family) \
-         `.from_pretrained(DIR).save_pretrained(OUT)` writes the text model alone"
+    if is(&["llava_", "mllama", "qwen2_vl", "qwen2_5_vl", "paligemma", "gemma3n", "idefics"]) {
+        "; a model with pictures wraps one of text: those of gemma3, mistral3 and llava are read as they are published"
     } else if is(&[
         "bert",
         "roberta",
@@ -81,7 +82,7 @@ mod tests {
             ("adapter_config.json", "merge"),
             ("pytorch_model-00001-of-00002.bin", "save_pretrained"),
             ("pytorch_model.bin", "save_pretrained"),
-            ("model.Q4_K_M.gguf", "GGUF"),
+            ("model.Q4_K_M.gguf", "gguf_file"),
         ] {
             let dir = tempfile::tempdir().unwrap();
             assert_eq!(of_directory(dir.path()), "");
@@ -92,7 +93,7 @@ mod tests {
         assert!(of_name("dir/model.safetensors").contains("directory"));
         assert!(["./models/x", "/models/x", "../x", "gpt3"].iter().all(|name| of_name(name).is_empty()));
         assert!(of_type("BertModel").contains("encoder") && of_type("t5").contains("decoder"));
-        assert!(of_type("gemma3").contains("text model") && of_type("gemma3_text").is_empty());
+        assert!(of_type("qwen2_vl").contains("pictures") && of_type("gemma3_text").is_empty());
         assert!(is_lfs(b"version https://git-lfs.github.com/spec/v1\noid") && !is_lfs(b"{}"));
     }
 }

@@ -15,6 +15,7 @@ mod draft;
 mod error;
 mod families;
 mod files;
+mod forms;
 mod generate;
 pub mod hints;
 mod image;
@@ -36,7 +37,7 @@ pub use activation::{
     Activation, ActivationFunction, Functions, RegisteredActivation, TakenActivation, UnknownActivation,
 };
 pub use check::{Check, check, compare};
-pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, TensorSpec};
+pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, LeftOut, TensorSpec};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, Quantization, RopeConfig, RopeScaling, Windows};
 pub use decoder::{Input, Model, Rows};

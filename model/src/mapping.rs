@@ -8,8 +8,12 @@ use bits::cpu::{self, wide};
 #[cfg(target_arch = "x86_64")]
 use bits::cpu::{Cpu, Feature};
 use engine::Narrow;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::Dtype;
+
+use crate::forms::Packed;
 
 /// The bytes of a file. Clones share them.
 #[derive(Clone, Debug)]
@@ -43,6 +47,32 @@ impl Bytes {
     }
 }
 
+/// The bytes of one tensor in a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    bytes: Bytes,
+    range: Range<usize>,
+}
+
+impl Default for Piece {
+    /// No bytes.
+    fn default() -> Self {
+        Piece { bytes: Bytes::Static(&[]), range: 0..0 }
+    }
+}
+
+impl Piece {
+    /// The bytes `range`, or `None` if there are no such bytes.
+    pub(crate) fn new(bytes: Bytes, range: Range<usize>) -> Option<Self> {
+        bytes.get().get(range.clone())?;
+        Some(Piece { bytes, range })
+    }
+
+    pub(crate) fn get(&self) -> &[u8] {
+        &self.bytes.get()[self.range.clone()]
+    }
+}
+
 /// Form of a stored number, in little-endian bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
@@ -69,6 +99,40 @@ impl Number {
             Dtype::I8 => Some(Number::I8),
             _ => None,
         }
+    }
+
+    /// What a number of this form is called in a file.
+    pub(crate) fn dtype(self) -> Dtype {
+        match self {
+            Number::F32 => Dtype::F32,
+            Number::F16 => Dtype::F16,
+            Number::Bf16 => Dtype::BF16,
+            Number::U8 => Dtype::U8,
+            Number::I8 => Dtype::I8,
+        }
+    }
+
+    /// Rounds to the nearest numbers of this form; bytes stay as they are.
+    pub(crate) fn round(self, numbers: &mut [f32]) {
+        match self {
+            Number::F16 => {
+                let mut rounded = [f16::ZERO; 64];
+                for numbers in numbers.chunks_mut(rounded.len()) {
+                    let rounded = &mut rounded[..numbers.len()];
+                    rounded.convert_from_f32_slice(numbers);
+                    rounded.convert_to_f32_slice(numbers);
+                }
+            }
+            Number::Bf16 => numbers.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
+            Number::F32 | Number::U8 | Number::I8 => {}
+        }
+    }
+
+    /// The number at a place of `bytes`, which must have it.
+    pub(crate) fn at(self, bytes: &[u8], place: usize) -> f32 {
+        let mut number = [0.0];
+        self.decode(&bytes[place * self.bytes()..(place + 1) * self.bytes()], &mut number);
+        number[0]
     }
 
     pub(crate) fn bytes(self) -> usize {
@@ -149,57 +213,116 @@ fn widened(bits: u16) -> f32 {
 
 /// A tensor in a file: its numbers are read when they are asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Numbers {
-    bytes: Bytes,
-    /// Where they are; [`Numbers::new`] checks that they are there.
-    range: Range<usize>,
+pub(crate) enum Numbers {
+    /// One after another.
+    Plain(Plain),
+    /// In few bits, in a form of another program.
+    Packed(Arc<dyn Packed>),
+}
+
+/// Numbers that are stored one after another.
+#[derive(Clone, Debug)]
+pub(crate) struct Plain {
+    piece: Piece,
     number: Number,
     /// The scale of every line, of signed bytes.
     scales: Option<Arc<[f32]>>,
 }
 
 impl Numbers {
-    /// The numbers in the bytes `range`, or `None` if there are no such bytes.
-    pub(crate) fn new(bytes: Bytes, range: Range<usize>, number: Number) -> Option<Self> {
-        bytes.get().get(range.clone())?;
-        Some(Numbers { bytes, range, number, scales: None })
+    /// The numbers in `piece`.
+    pub(crate) fn new(piece: Piece, number: Number) -> Self {
+        Numbers::Plain(Plain { piece, number, scales: None })
     }
 
     /// Signed bytes in as many lines as there are `scales`, of one length, each times the scale of its line.
     pub(crate) fn scaled(self, scales: Arc<[f32]>) -> Self {
-        assert!(self.number == Number::I8 && self.len().is_multiple_of(scales.len().max(1)), "bytes in lines");
-        Numbers { scales: Some(scales), ..self }
+        match self {
+            Numbers::Plain(plain) => {
+                let lines = scales.len().max(1);
+                assert!(plain.number == Number::I8 && plain.len().is_multiple_of(lines), "bytes in lines");
+                Numbers::Plain(Plain { scales: Some(scales), ..plain })
+            }
+            Numbers::Packed(_) => self,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.range.len() / self.number.bytes()
+        match self {
+            Numbers::Plain(plain) => plain.len(),
+            Numbers::Packed(matrix) => matrix.shape().into_iter().product(),
+        }
     }
 
-    /// The bytes as they are stored.
-    pub(crate) fn stored(&self) -> &[u8] {
-        &self.bytes.get()[self.range.clone()]
+    /// The bytes as they are stored, in one piece or several.
+    pub(crate) fn stored(&self) -> Vec<&[u8]> {
+        match self {
+            Numbers::Plain(plain) => vec![plain.piece.get()],
+            Numbers::Packed(matrix) => matrix.stored(),
+        }
     }
 
     /// The numbers from `from` on, as many as `out` takes. Panics if there are fewer.
     pub(crate) fn read(&self, from: usize, out: &mut [f32]) {
-        let size = self.number.bytes();
-        let mut bytes = &self.stored()[from * size..(from + out.len()) * size];
-        let Some(scales) = &self.scales else { return self.number.decode(bytes, out) };
-        let length = self.len() / scales.len().max(1);
-        let (mut at, mut out) = (from, out);
-        while !out.is_empty() {
-            let count = (length - at % length).min(out.len());
-            let ((piece, rest), (line, after)) = (bytes.split_at(count), out.split_at_mut(count));
-            scale(piece, scales[at / length], line);
-            (at, bytes, out) = (at + count, rest, after);
+        match self {
+            Numbers::Plain(plain) => plain.read(from, out),
+            Numbers::Packed(matrix) => {
+                let length = matrix.shape()[1].max(1);
+                by_line(length, from, out, |line, at, out| matrix.read(line, at, out));
+            }
         }
     }
 
     /// `count` numbers from `from` on as they are stored, if they are of 16 bits, or of 8 in one line with a scale.
     /// Panics if there are fewer.
     pub(crate) fn narrow(&self, from: usize, count: usize) -> Option<Narrow<'_>> {
+        match self {
+            Numbers::Plain(plain) => plain.narrow(from, count),
+            Numbers::Packed(_) => None,
+        }
+    }
+
+    /// Has `count` numbers from `from` on brought near the processor, if there are so many.
+    pub(crate) fn fetch(&self, from: usize, count: usize) {
+        let Numbers::Plain(Plain { piece, number, .. }) = self else { return };
+        let size = number.bytes();
+        if let Some(bytes) = piece.get().get(from * size..(from + count) * size) {
+            cpu::fetch(bytes);
+        }
+    }
+}
+
+/// Hands `read` the parts of `out` line by line, of lines of `length`, with the line and the place in it at which each
+/// part begins; the first is at `from`.
+fn by_line(length: usize, from: usize, out: &mut [f32], read: impl Fn(usize, usize, &mut [f32])) {
+    let (mut at, mut out) = (from, out);
+    while !out.is_empty() {
+        let count = (length - at % length).min(out.len());
+        let (line, after) = out.split_at_mut(count);
+        read(at / length, at % length, line);
+        (at, out) = (at + count, after);
+    }
+}
+
+impl Plain {
+    fn len(&self) -> usize {
+        self.piece.get().len() / self.number.bytes()
+    }
+
+    fn read(&self, from: usize, out: &mut [f32]) {
         let size = self.number.bytes();
-        let bytes = &self.stored()[from * size..(from + count) * size];
+        let bytes = &self.piece.get()[from * size..(from + out.len()) * size];
+        let Some(scales) = &self.scales else { return self.number.decode(bytes, out) };
+        let length = (self.len() / scales.len().max(1)).max(1);
+        by_line(length, from, out, |line, at, out| {
+            let first = line * length + at - from;
+            scale(&bytes[first..first + out.len()], scales[line], out);
+        });
+    }
+
+    fn narrow(&self, from: usize, count: usize) -> Option<Narrow<'_>> {
+        let size = self.number.bytes();
+        let bytes = &self.piece.get()[from * size..(from + count) * size];
         match self.number {
             Number::F16 => Some(Narrow::F16(bytes.as_chunks().0)),
             Number::Bf16 => Some(Narrow::Bf16(bytes.as_chunks().0)),
@@ -212,20 +335,11 @@ impl Numbers {
             Number::F32 | Number::U8 => None,
         }
     }
-
-    /// Has `count` numbers from `from` on brought near the processor, if there are so many.
-    pub(crate) fn fetch(&self, from: usize, count: usize) {
-        let size = self.number.bytes();
-        if let Some(bytes) = self.stored().get(from * size..(from + count) * size) {
-            cpu::fetch(bytes);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use half::{bf16, f16};
 
     #[test]
     fn every_number_of_16_bits_is_widened() {
@@ -249,7 +363,8 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).chain(0..44).collect();
         let scales: Vec<f32> = (0..3).map(|line| 0.1 + line as f32).collect();
         let want: Vec<f32> = bytes.iter().zip(0..).map(|(b, at)| f32::from(*b as i8) * scales[at / 100]).collect();
-        let numbers = Numbers::new(Bytes::Static(bytes.leak()), 0..300, Number::I8).unwrap().scaled(scales.into());
+        let numbers =
+            Numbers::new(Piece::new(Bytes::Static(bytes.leak()), 0..300).unwrap(), Number::I8).scaled(scales.into());
         for (from, len) in [(0, 300), (0, 0), (300, 0), (97, 65), (99, 1), (99, 2), (100, 100), (50, 201)] {
             let mut out = vec![0.0; len];
             numbers.read(from, &mut out);
@@ -278,8 +393,8 @@ mod tests {
             let mut file = tempfile::tempfile().unwrap();
             std::io::Write::write_all(&mut file, &[&[0], &bytes[..]].concat()).unwrap();
             let mapped = Bytes::map(&file).unwrap();
-            assert!(Numbers::new(mapped.clone(), 1..bytes.len() + 2, number).is_none(), "beyond the file");
-            let numbers = Numbers::new(mapped, 1..bytes.len() + 1, number).unwrap();
+            assert!(Piece::new(mapped.clone(), 1..bytes.len() + 2).is_none(), "beyond the file");
+            let numbers = Numbers::new(Piece::new(mapped, 1..bytes.len() + 1).unwrap(), number);
             assert_eq!(numbers.len(), values.len());
             for (from, len) in [(0, 300), (0, 0), (3, 65), (299, 1), (64, 128)] {
                 let mut out = vec![0.0; len];

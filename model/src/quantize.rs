@@ -11,10 +11,10 @@ use std::io::Write;
 use std::path::Path;
 
 use rayon::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::checkpoint::{Beside, SCALE};
-use crate::config::{Quantization, unsupported};
+use crate::config::{Quantization, object, text_model, unsupported};
 use crate::store::{DType, Typed, write_typed_shards};
 use crate::{Checkpoint, ConfigError, Error, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec};
 
@@ -52,7 +52,8 @@ pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Resu
         return Err(failed(to, std::io::ErrorKind::AlreadyExists.into()));
     }
     let json = |e: serde_json::Error| ConfigError::Json(e.to_string());
-    let mut keys: Map<String, Value> = serde_json::from_slice(config).map_err(json)?;
+    let (mut keys, _) = text_model(object(config)?)?;
+    keys.remove("compression_config");
     keys.insert("quantization_config".into(), json!(Quantization::Int8));
     let text = serde_json::to_vec_pretty(&keys).map_err(json)?;
     let spec = ModelSpec::from_config_json(&text)?;

@@ -4,12 +4,12 @@ use mpcache::{HeadShape, Layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::checkpoint::TensorSpec;
-use crate::config::{ConfigError, Keys, foreign, unsupported};
+use crate::checkpoint::{TensorSpec, Wrapping};
+use crate::config::{ConfigError, Keys, experts, foreign, object, text_model, unsupported};
 use crate::families::{Family, families};
-use crate::hints;
 use crate::image::ImageShape;
 use crate::style::Style;
+use crate::{forms, hints};
 
 /// Makes one type of the configurations of all families.
 macro_rules! specs {
@@ -62,7 +62,7 @@ macro_rules! specs {
                         foreign::check(keys, <$config as Family>::READS)?;
                         ModelSpec::$name(Family::parse(keys)?).checked()
                     })+
-                    other => Err(unsupported("model_type", other, known(other))),
+                    other => Err(unsupported("model_type", other, known(other, keys))),
                 }
             }
 
@@ -86,9 +86,13 @@ macro_rules! specs {
 
 families!(specs);
 
-/// The families, for a message about `other`.
-fn known(other: &str) -> String {
-    format!("the values of model_type are {}{}", ModelSpec::TYPES.join(", "), hints::of_type(other))
+/// The families, for a message about `other`, and what is known of it.
+fn known(other: &str, keys: &Keys) -> String {
+    let known = format!("the values of model_type are {}", ModelSpec::TYPES.join(", "));
+    match experts::is_mixture(other) {
+        true => format!("{known}; {}", experts::refused(keys)),
+        false => known + hints::of_type(other),
+    }
 }
 
 /// The class that the weights belong to, and its `model_type`.
@@ -98,25 +102,40 @@ fn architecture<'k>(keys: &'k Keys) -> Result<Option<(&'k str, &'static str)>, C
     let of = |name: &str| CLASSES.iter().find(|(classes, _)| classes.contains(&name)).map(|(_, kind)| *kind);
     match name.as_str().and_then(|name| Some((name, of(name)?))) {
         Some(found) => Ok(Some(found)),
-        None => Err(unsupported("architectures", name, known(name.as_str().unwrap_or_default()))),
+        None => Err(unsupported("architectures", name, known(name.as_str().unwrap_or_default(), keys))),
     }
 }
 
 impl ModelSpec {
     /// Parses the text of a `config.json`.
     pub fn from_config_json(text: &[u8]) -> Result<Self, ConfigError> {
-        let value: Value = serde_json::from_slice(text).map_err(|e| ConfigError::Json(e.to_string()))?;
-        let Value::Object(map) = value else { return Err(ConfigError::Json("not an object".into())) };
-        let keys = Keys(&map);
-        let architecture = architecture(&keys)?;
+        ModelSpec::published(text).map(|(spec, _)| spec)
+    }
+
+    /// Parses the text of a `config.json`, and how it says that the model is published.
+    pub(crate) fn published(text: &[u8]) -> Result<(Self, Wrapping), ConfigError> {
+        let (keys, wrapper) = text_model(object(text)?)?;
+        let keys = Keys(&keys);
+        let (spec, form) = (ModelSpec::of_keys(&keys)?, forms::of(&keys)?);
+        match form {
+            Some(_) if spec.style().names.conv1d => {
+                let why = "in forms of other programs, matrices are read of models that store them as (outputs, inputs)";
+                Err(unsupported("quantization_config", "of gpt2", why))
+            }
+            form => Ok((spec, Wrapping { wrapper, form })),
+        }
+    }
+
+    fn of_keys(keys: &Keys) -> Result<Self, ConfigError> {
+        let architecture = architecture(keys)?;
         let kind = match (keys.text("model_type")?, architecture) {
             (Some(kind), Some((name, of))) if kind != of && Self::TYPES.contains(&kind) => {
                 return Err(unsupported("architectures", name, format!("model_type says {kind}")));
             }
             (Some(kind), _) | (None, Some((_, kind))) => kind,
-            (None, None) => return Err(unsupported("model_type", "missing", known(""))),
+            (None, None) => return Err(unsupported("model_type", "missing", known("", keys))),
         };
-        Self::parse(kind, &keys)
+        Self::parse(kind, keys)
     }
 
     /// Ids that end a text.

@@ -6,8 +6,9 @@ use std::path::Path;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rayon::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
+use crate::config::{object, text_model};
 use crate::store::{DType, write_shards};
 use crate::style::Norm;
 use crate::{Error, ModelSpec, TensorSpec};
@@ -34,8 +35,7 @@ pub fn synthesize(
     seed: u64,
 ) -> Result<ModelSpec, Error> {
     ModelSpec::from_config_json(config)?;
-    let mut keys: Map<String, Value> =
-        serde_json::from_slice(config).map_err(|e| crate::ConfigError::Json(e.to_string()))?;
+    let (mut keys, _) = text_model(object(config)?)?;
     if let Some(layers) = layers {
         let names = ["n_layer", "num_hidden_layers"];
         let present = names.into_iter().filter(|name| keys.contains_key(*name)).collect::<Vec<_>>();
@@ -43,8 +43,10 @@ pub fn synthesize(
             keys.insert(name.into(), json!(layers));
         }
     }
-    // The files say how they are stored, not in 8 bits; both spellings of the type are in use.
-    keys.remove("quantization_config");
+    // The files say how they are stored, not in few bits; both spellings of the type are in use.
+    for name in ["quantization_config", "compression_config"] {
+        keys.remove(name);
+    }
     for name in ["torch_dtype", "dtype"] {
         if keys.contains_key(name) {
             keys.insert(name.into(), json!(dtype.torch_name()));

@@ -10,6 +10,7 @@
 //! | `masked_bias` of a layer | one number that takes a masked score away, at most -1000 |
 //! | `rotary_emb.inv_freq` | the frequencies that follow from the configuration |
 //! | `lm_head.weight` where the configuration ties it | the embedding |
+//! | `bias` of a matrix that has none, as programs for few bits write it | zeros |
 //!
 //! A family says which names these are ([`Names::buffers`](crate::style::Names)).
 
@@ -52,10 +53,18 @@ impl Checkpoint {
         for name in rest {
             match style.buffer(&name) {
                 Some(stored) => self.check_buffer(&style, &name, stored)?,
+                None if self.is_zero_bias(&name, &read) => {}
                 None => unread.push(name),
             }
         }
         if unread.is_empty() { Ok(()) } else { Err(CheckpointError::Unread { tensors: unread }) }
+    }
+
+    /// Whether the tensor `name` adds nothing to a matrix that is in few bits and `read`.
+    fn is_zero_bias(&self, name: &str, read: &BTreeSet<&str>) -> bool {
+        let matrix = name.strip_suffix("bias").map(|matrix| format!("{matrix}weight"));
+        let packed = matrix.is_some_and(|matrix| read.contains(&*matrix) && self.is_packed(&matrix));
+        packed && self.vector(name).is_ok_and(|bias| bias.iter().all(|x| *x == 0.0))
     }
 
     fn check_buffer(&self, style: &Style, name: &str, stored: Stored) -> Result<(), CheckpointError> {

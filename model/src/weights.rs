@@ -531,7 +531,7 @@ fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapping::{Bytes, Number};
+    use crate::mapping::{Bytes, Number, Piece};
     use engine::Narrow;
 
     #[test]
@@ -561,7 +561,8 @@ mod tests {
     #[test]
     fn a_line_of_two_matrices_is_stored_in_one() {
         static BYTES: [u8; 16] = *b"lines as stored.";
-        let numbers = Numbers::new(Bytes::Static(&BYTES), 0..16, Number::Bf16).expect("as many bytes");
+        let piece = Piece::new(Bytes::Static(&BYTES), 0..16).expect("as many bytes");
+        let numbers = Numbers::new(piece, Number::Bf16);
         let part = Part { name: "part".into(), first: 0, lines: 4, length: 2, numbers };
         let [first, second] = [2, 4]
             .map(|lines| Arc::new(Published::new(vec![Part { lines, ..part.clone() }], Order::Columns, None).matrix));

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use super::experts;
 use super::keys::{ConfigError, Keys, unsupported};
-use super::quantization;
 
 /// Refuses what only models of other architectures compute, but for the keys that the model's own program `reads`.
 pub(crate) fn check(keys: &Keys, reads: &[&str]) -> Result<(), ConfigError> {
@@ -28,20 +28,15 @@ enum Neutral {
     AnyOf(&'static [&'static str]),
     /// No value.
     Never,
-    /// No value that is not known here: what is said of weights in fewer bits.
-    NoQuantized,
     /// Any value beside `use_sliding_window: false`, otherwise none.
     Window,
 }
 
 /// Keys of models that call themselves by a name that is known here and compute something else: those of Mistral,
-/// Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4, and of weights that
-/// are stored in fewer bits.
-const FOREIGN: [(&str, Neutral); 49] = [
+/// Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4.
+const FOREIGN: [(&str, Neutral); 47] = [
     ("dual_chunk_attention_config", Neutral::Never),
     ("use_mrope", Neutral::Off),
-    ("quantization_config", Neutral::NoQuantized),
-    ("compression_config", Neutral::NoQuantized),
     ("num_experts_per_tok", Neutral::AtMostOne),
     ("moe_intermediate_size", Neutral::Never),
     ("linear_num_value_heads", Neutral::Never),
@@ -95,22 +90,13 @@ impl Neutral {
         let (changes_nothing, why) = match self {
             Neutral::Off => (value == &Value::Bool(false), "only false".to_owned()),
             Neutral::One => (value.as_f64() == Some(1.0), "only 1".to_owned()),
-            Neutral::AtMostOne => (value.as_f64().is_some_and(|n| n <= 1.0), "there are no experts".to_owned()),
+            Neutral::AtMostOne => (value.as_f64().is_some_and(|n| n <= 1.0), experts::refused(keys)),
             Neutral::All(text) => {
                 let all = value.as_array().is_some_and(|list| list.iter().all(|entry| entry == text));
                 (all, format!("all must be {text}"))
             }
             Neutral::AnyOf(texts) => (texts.iter().any(|text| value == text), texts.join(", ")),
             Neutral::Never => (false, "only null".to_owned()),
-            Neutral::NoQuantized if key == quantization::KEY && keys.quantization().is_some() => return Ok(()),
-            Neutral::NoQuantized => {
-                let why = "weights of another program in few bits are not computed: take the checkpoint in \
-                           bf16, fp16 or fp32, and `waggle quantize` for 8 bits";
-                return Err(match value.get("quant_method") {
-                    Some(method) => unsupported(key, format_args!("{{\"quant_method\": {method}, ...}}"), why),
-                    None => unsupported(key, value, why),
-                });
-            }
             Neutral::Window => {
                 (keys.flag("use_sliding_window")? == Some(false), "attention sees all tokens".to_owned())
             }

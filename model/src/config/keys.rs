@@ -29,6 +29,15 @@ pub(crate) fn unsupported(key: &str, value: impl ToString, why: impl Into<String
     ConfigError::Unsupported { key: key.into(), value: value.to_string(), why: why.into() }
 }
 
+/// The keys and values of a `config.json`.
+pub(crate) fn object(text: &[u8]) -> Result<Map<String, Value>, ConfigError> {
+    match serde_json::from_slice(text) {
+        Ok(Value::Object(keys)) => Ok(keys),
+        Ok(_) => Err(ConfigError::Json("not an object".into())),
+        Err(error) => Err(ConfigError::Json(error.to_string())),
+    }
+}
+
 /// Typed look-ups; JSON null counts as absent.
 pub(crate) struct Keys<'a>(pub(crate) &'a Map<String, Value>);
 

@@ -99,6 +99,13 @@ fn published_models_have_the_published_number_of_parameters() {
         "intermediate_size": 6912, "num_attention_heads": 4, "num_key_value_heads": 1, "sliding_window": 512,
         "vocab_size": 262144, "max_position_embeddings": 32768,
     });
+    let gemma3_4b = json!({
+        "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+        "vision_config": {"hidden_size": 1152}, "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+        },
+    });
     let layers = |windows: &[Option<usize>]| windows.iter().filter(|window| window.is_some()).count();
     for (config, parameters, windowed) in [
         (json!({"model_type": "mistral", "architectures": ["MistralForCausalLM"]}), 7_241_732_096, 32),
@@ -111,6 +118,7 @@ fn published_models_have_the_published_number_of_parameters() {
         (json!({"model_type": "opt", "architectures": ["OPTForCausalLM"]}), 125_239_296, 0),
         (gemma2, 2_614_341_888, 13),
         (gemma3, 999_885_952, 22),
+        (gemma3_4b, 3_880_263_168, 29),
     ] {
         let spec = parse(config.clone()).unwrap();
         assert_eq!(spec.parameters(), parameters, "{config}");
@@ -162,9 +170,15 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (json!({"model_type": "llama", "quantization_config": {"bits": 4}}), "quantization_config", "bits"),
         (json!({"model_type": "qwen3_moe"}), "model_type", "qwen3_moe"),
         (json!({"model_type": "qwen3_next"}), "model_type", "qwen3_next"),
-        (json!({"model_type": "gpt_oss"}), "model_type", "gpt_oss"),
-        (json!({"model_type": "mixtral", "num_local_experts": 8}), "model_type", "mixtral"),
-        (json!({"model_type": "gemma3", "text_config": {}}), "model_type", "gemma3"),
+        (json!({"model_type": "gpt_oss"}), "model_type", "E / k times"),
+        (
+            json!({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}),
+            "model_type",
+            "all 8 would be computed",
+        ),
+        (json!({"model_type": "gemma3"}), "text_config", "missing"),
+        (json!({"model_type": "mistral3", "text_config": {"model_type": "ministral3"}}), "model_type", "ministral3"),
+        (json!({"model_type": "qwen2_vl", "text_config": {}}), "model_type", "qwen2_vl"),
         (json!({"model_type": "qwen3", "num_experts": 128}), "num_experts", "128"),
         (json!({"model_type": "mistral", "sliding_window": 0}), "sliding_window", "0"),
         (json!({"model_type": "mistral", "layer_types": ["sliding_attention"]}), "layer_types", "sliding"),

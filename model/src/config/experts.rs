@@ -1,0 +1,56 @@
+//! Mixtures of experts, which are refused, and what a pass of one would cost.
+
+use super::Keys;
+
+/// Names of the number of experts of a layer.
+const ALL: [&str; 5] =
+    ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts"];
+
+/// Names of the number that a token takes.
+const TAKEN: [&str; 5] =
+    ["num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "num_selected_experts"];
+
+/// Whether a `model_type` or a class is called like one.
+pub(crate) fn is_mixture(kind: &str) -> bool {
+    let kind = kind.to_ascii_lowercase();
+    let begins =
+        ["mixtral", "gpt_oss", "gptoss", "deepseek", "dbrx", "jamba", "llama4", "kimi", "glm4_moe", "arctic"];
+    kind.contains("moe") || begins.iter().any(|name| kind.starts_with(name))
+}
+
+/// Why one is refused. Numbers are left out where the configuration does not state them.
+pub(crate) fn refused(keys: &Keys) -> String {
+    let first = |names: &[&str]| keys.size(names).ok().flatten().filter(|n| *n > 0);
+    let cost = match (first(&ALL), first(&TAKEN)) {
+        (Some(all), Some(taken)) => format!(
+            "all {all} would be computed for every token, which takes {taken}: {:.1} times the bytes and the work",
+            all as f64 / taken as f64
+        ),
+        _ => "all E would be computed for every token, which takes k: E / k times the bytes and the work".to_owned(),
+    };
+    format!(
+        "a mixture of experts is not computed: which experts a token takes would tell of the text, so that {cost} of \
+         its feed-forward layers; take a dense model"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_cost_is_said() {
+        let said = |value: Value| match &value {
+            Value::Object(keys) => refused(&Keys(keys)),
+            other => panic!("{other}"),
+        };
+        let mixtral = said(json!({"num_local_experts": 8, "num_experts_per_tok": 2}));
+        assert!(mixtral.contains("all 8") && mixtral.contains("takes 2: 4.0 times"), "{mixtral}");
+        assert!(said(json!({"num_experts": 0})).contains("E / k"));
+        for kind in ["mixtral", "qwen3_moe", "Qwen2MoeForCausalLM", "gpt_oss", "olmoe", "deepseek_v3"] {
+            assert!(is_mixture(kind), "{kind}");
+        }
+        assert!(["llama", "gemma3_text", "mistral", "smollm3"].iter().all(|kind| !is_mixture(kind)));
+    }
+}

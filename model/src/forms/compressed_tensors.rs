@@ -1,0 +1,114 @@
+//! compressed-tensors: what LLM Compressor writes.
+//!
+//! `int-quantized`, `float-quantized` and `naive-quantized` have a byte an entry in `weight` (I8 or F8_E4M3), and
+//! `weight_scale` for all, for every output, group or block, perhaps with `weight_zero_point`. `pack-quantized` has
+//! integers of 4 or 8 bits in `weight_packed` (I32), neighbours of a row in a word, with scales of (outputs, groups);
+//! the zeros are packed with neighbours of a column in a word. Packed integers are larger by half their range.
+
+use std::sync::Arc;
+
+use safetensors::Dtype;
+
+use super::bytes::Blocks;
+use super::integers::{Axis, Grouped, Groups, Integers, Zeros};
+use super::{Form, Packed, Parts, bits, block, group_size, refused};
+use crate::CheckpointError;
+use crate::config::{ConfigError, Keys};
+
+/// One scheme for all matrices.
+#[derive(Debug, PartialEq, Eq)]
+enum Scheme {
+    Packed { bits: u32, group_size: Option<usize> },
+    Bytes { dtype: Dtype, block: Option<[usize; 2]> },
+}
+
+pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
+    // A rotation between layers, or integers of which some are left out.
+    for key in ["transform_config", "sparsity_config"] {
+        let is_empty = |format: &serde_json::Value| format.as_object().is_some_and(serde_json::Map::is_empty);
+        let dense = |format: &serde_json::Value| format.get("format").is_some_and(|format| format == "dense");
+        if let Some(value) = keys.get(key).filter(|value| !is_empty(value) && !dense(value)) {
+            return Err(refused(key, value, "only {}"));
+        }
+    }
+    let groups = keys.get("config_groups").and_then(|groups| groups.as_object());
+    let format = keys.text("format")?.unwrap_or("missing");
+    let mut found = None;
+    for (name, group) in groups.into_iter().flatten() {
+        let weights = group.get("weights").and_then(|weights| weights.as_object());
+        let Some(weights) = weights else { continue };
+        let scheme = scheme(format, &Keys(weights))?;
+        match &found {
+            Some(other) if *other != scheme => {
+                let key = format!("config_groups.{name}");
+                return Err(refused(&key, group, "all matrices must have one scheme"));
+            }
+            _ => found = Some(scheme),
+        }
+    }
+    match found {
+        Some(scheme) => Ok(Box::new(scheme)),
+        None => Err(refused("config_groups", "missing", "a group with weights")),
+    }
+}
+
+fn scheme(format: &str, weights: &Keys) -> Result<Scheme, ConfigError> {
+    let kind = weights.text("type")?.unwrap_or("int");
+    let (group_size, structure) = (group_size(weights)?, block(weights, "block_structure")?);
+    match (format, kind) {
+        ("pack-quantized", "int") => Ok(Scheme::Packed { bits: bits(weights, "num_bits", &[4, 8])?, group_size }),
+        ("int-quantized" | "naive-quantized", "int") | ("float-quantized" | "naive-quantized", "float") => {
+            bits(weights, "num_bits", &[8])?;
+            let dtype = if kind == "int" { Dtype::I8 } else { Dtype::F8_E4M3 };
+            Ok(Scheme::Bytes { dtype, block: structure.or(group_size.map(|size| [1, size])) })
+        }
+        _ => {
+            let why = "int-quantized, pack-quantized, float-quantized and naive-quantized are read";
+            Err(refused("format", format!("{format} of type {kind}"), why))
+        }
+    }
+}
+
+impl Form for Scheme {
+    fn marks(&self) -> &'static [&'static str] {
+        match self {
+            Scheme::Packed { .. } => &[".weight_packed"],
+            Scheme::Bytes { .. } => &[".weight_scale"],
+        }
+    }
+
+    fn matrix(&self, parts: &mut Parts) -> Result<Arc<dyn Packed>, CheckpointError> {
+        parts.leave(&[".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point"]);
+        let (scale, zeros) = (parts.need(".weight_scale")?, parts.take(".weight_zero_point"));
+        match *self {
+            Scheme::Packed { bits, group_size } => {
+                let part = parts.need(".weight_shape")?.shaped(&[2])?;
+                let wrong = part.wrong("the shape of a matrix");
+                let &[outputs, inputs] = &part.sizes()?[..] else { return Err(wrong) };
+                let codes = Integers::new(parts.need(".weight_packed")?, bits, [outputs, inputs], Axis::Row)?;
+                let groups = inputs.div_ceil(group_size.unwrap_or(inputs).max(1));
+                let (scale, width) = match &scale.shape[..] {
+                    // One for all: every output reads the first.
+                    [] | [1] if groups == 1 => (scale, 0),
+                    _ => (scale.shaped(&[outputs, groups])?, groups),
+                };
+                let zeros = match zeros {
+                    Some(zeros) => Zeros::Each(Integers::new(zeros, bits, [outputs, groups], Axis::Column)?),
+                    None => Zeros::Same(1 << (bits - 1)),
+                };
+                Ok(Arc::new(Grouped {
+                    shape: [outputs, inputs],
+                    codes,
+                    zeros,
+                    scales: scale.floats()?,
+                    groups: Groups::new(parts.take(".weight_g_idx"), inputs, groups, group_size)?,
+                    inputs_first: false,
+                    width,
+                }))
+            }
+            Scheme::Bytes { dtype, block } => {
+                Ok(Arc::new(Blocks::new(parts.need(".weight")?, dtype, (scale, zeros), block)?))
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! FP8: `weight` (F8_E4M3) with a scale a block beside it, `weight_scale_inv`, as DeepSeek and Qwen publish, or one
+//! scale for all, `weight_scale`, as AutoFP8 writes. An entry is its number times the scale; in spite of the name.
+
+use std::sync::Arc;
+
+use safetensors::Dtype;
+
+use super::bytes::Blocks;
+use super::{Form, Packed, Parts, block, refused};
+use crate::CheckpointError;
+use crate::config::{ConfigError, Keys};
+
+#[derive(Debug)]
+struct Fp8 {
+    block: Option<[usize; 2]>,
+}
+
+pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
+    match keys.text("fmt")? {
+        None | Some("e4m3" | "float8_e4m3fn") => {}
+        Some(other) => return Err(refused("fmt", other, "only e4m3")),
+    }
+    Ok(Box::new(Fp8 { block: block(keys, "weight_block_size")? }))
+}
+
+impl Form for Fp8 {
+    fn marks(&self) -> &'static [&'static str] {
+        &[".weight_scale_inv", ".weight_scale"]
+    }
+
+    fn matrix(&self, parts: &mut Parts) -> Result<Arc<dyn Packed>, CheckpointError> {
+        let scale = match parts.take(".weight_scale_inv") {
+            Some(scale) => scale,
+            None => parts.need(".weight_scale")?,
+        };
+        parts.leave(&[".input_scale", ".activation_scale"]);
+        let block = self.block.filter(|_| scale.shape.len() == 2);
+        Ok(Arc::new(Blocks::new(parts.need(".weight")?, Dtype::F8_E4M3, (scale, None), block)?))
+    }
+}

@@ -1,0 +1,65 @@
+//! GPTQ: what AutoGPTQ and GPTQModel write.
+//!
+//! Of a matrix of (outputs, inputs), `qweight` (I32) has integers of (inputs, outputs), neighbours of a column in a
+//! word; `qzeros` (I32) those that stand for 0, of (groups, outputs), neighbours of a row in a word; `scales` the
+//! scales of (groups, outputs); `g_idx` (I32) the group of every input. Files of the first version (`gptq`) have each
+//! zero less 1: their words were made by one subtraction, so one addition takes it back.
+
+use std::sync::Arc;
+
+use super::integers::{Axis, Grouped, Groups, Integers, Zeros};
+use super::{Form, Packed, Parts, bits, group_size, refused};
+use crate::CheckpointError;
+use crate::config::{ConfigError, Keys};
+
+#[derive(Debug)]
+struct Gptq {
+    bits: u32,
+    group_size: Option<usize>,
+    /// What is added to a word of zeros.
+    plus: u32,
+}
+
+pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
+    let bits = bits(keys, "bits", &[4, 8])?;
+    let plus = match keys.text("checkpoint_format")?.unwrap_or("gptq") {
+        "gptq" if bits == 4 => 0x1111_1111,
+        "gptq" => 0x0101_0101,
+        "gptq_v2" => 0,
+        other => return Err(refused("checkpoint_format", other, "gptq and gptq_v2 are read")),
+    };
+    match keys.text("pack_dtype")? {
+        None | Some("int32") => {}
+        Some(other) => return Err(refused("pack_dtype", other, "only int32")),
+    }
+    Ok(Box::new(Gptq { bits, group_size: group_size(keys)?, plus }))
+}
+
+impl Form for Gptq {
+    fn marks(&self) -> &'static [&'static str] {
+        &[".qweight"]
+    }
+
+    fn matrix(&self, parts: &mut Parts) -> Result<Arc<dyn Packed>, CheckpointError> {
+        let (weight, zeros, scales) = (parts.need(".qweight")?, parts.need(".qzeros")?, parts.need(".scales")?);
+        let [rows, outputs] = weight.axes()?;
+        let inputs = rows.saturating_mul(Integers::per(self.bits));
+        let list = parts.take(".g_idx");
+        let [groups, _] = scales.axes()?;
+        // Where the groups are listed, their number is that of the scales.
+        let wanted = if list.is_some() { groups } else { inputs.div_ceil(self.group_size.unwrap_or(inputs).max(1)) };
+        let scales = scales.shaped(&[wanted, outputs])?.floats()?;
+        let codes = Integers::new(weight, self.bits, [inputs, outputs], Axis::Column)?;
+        let zeros = Integers::new(zeros, self.bits, [groups, outputs], Axis::Row)?.plus(self.plus);
+        let groups = Groups::new(list, inputs, groups, self.group_size)?;
+        Ok(Arc::new(Grouped {
+            shape: [outputs, inputs],
+            codes,
+            zeros: Zeros::Each(zeros),
+            scales,
+            groups,
+            inputs_first: true,
+            width: outputs,
+        }))
+    }
+}
