@@ -119,7 +119,8 @@ impl ModelSpec {
         let (spec, form) = (ModelSpec::of_keys(&keys)?, forms::of(&keys)?);
         match form {
             Some(_) if spec.style().names.conv1d => {
-                let why = "in forms of other programs, matrices are read of models that store them as (outputs, inputs)";
+                let why =
+                    "in forms of other programs, matrices are read of models that store them as (outputs, inputs)";
                 Err(unsupported("quantization_config", "of gpt2", why))
             }
             form => Ok((spec, Wrapping { wrapper, form })),
