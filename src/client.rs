@@ -69,7 +69,7 @@ options! {
         pool: PathBuf as impl Into<PathBuf> = PathBuf::new(),
         /// Tokens of the prompt, at most.
         prompt: usize = 0,
-        /// Texts that an encoder reads side by side.
+        /// Texts that the model reads side by side.
         texts: usize = 1,
         /// Tokens to generate, at most.
         tokens: usize = 32,
@@ -107,7 +107,8 @@ impl Client {
             None => Reader::foreign(&model)?,
         };
         let mut ready = words.prompt(&model.spec, &reader)?;
-        let mut heard = Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener);
+        let mut heard =
+            Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener).of_texts(ready.texts());
         let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
             [id] => id.to_string().into(),
             ids => ids.iter().map(ToString::to_string).collect::<Value>(),

@@ -34,6 +34,8 @@ options! {
         prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
         /// Tokens to generate.
         tokens: usize = 32,
+        /// Texts after each prompt, which a model reads side by side; they differ where tokens are sampled.
+        samples: usize = 1,
         /// The rule by which tokens are picked where the client learns logits.
         sampling: Sampling = Sampling::default(),
         /// End after an end-of-text token; the server then learns how many tokens there are.
@@ -71,6 +73,12 @@ impl Generate {
             }
             _ => Ok(batches.collect()),
         }
+    }
+
+    /// The number of texts that the model reads side by side.
+    pub fn texts(&self) -> usize {
+        let prompts = if let Prompt::Several(all) = &self.prompt { all.len() } else { 1 };
+        prompts * self.samples
     }
 
     /// What makes the input, if it is the client's own; otherwise the server's is asked for.
@@ -111,6 +119,11 @@ options! {
 }
 
 impl Sampling {
+    /// The sampler of the text `at` of several under `terms`; its seed is so much larger.
+    pub(crate) fn sampler_of(&self, at: usize, terms: &party::Terms) -> Result<Sampler, Error> {
+        Sampling { seed: self.seed.map(|seed| seed.wrapping_add(at as u64)), ..*self }.sampler(terms)
+    }
+
     /// The sampler under `terms`.
     pub(crate) fn sampler(&self, terms: &party::Terms) -> Result<Sampler, Error> {
         if terms.reveal == Reveal::Token && self.temperature != 0.0 {
@@ -299,6 +312,8 @@ pub(crate) struct Heard<'a> {
     labels: Option<Vec<String>>,
     stream: Option<TextStream<'a>>,
     count: usize,
+    /// Several texts grow at once: nobody hears them before all have ended.
+    several: bool,
     listener: &'a mut dyn Listener,
     /// Hears the text as it is.
     transcript: Option<Transcript>,
@@ -312,7 +327,12 @@ impl<'a> Heard<'a> {
         listener: &'a mut dyn Listener,
     ) -> Self {
         let stream = tokenizer.filter(|_| labels.is_none()).map(|tokenizer| tokenizer.stream(before));
-        Heard { labels, stream, count: 0, listener, transcript: None }
+        Heard { labels, stream, count: 0, several: false, listener, transcript: None }
+    }
+
+    /// Of so many texts; of several nobody hears words before all have ended, unless they are names of classes.
+    pub(crate) fn of_texts(self, texts: usize) -> Self {
+        Heard { several: texts > 1 && self.labels.is_none(), ..self }
     }
 
     /// Gives the text to a transcript, too.
@@ -362,7 +382,7 @@ impl Observer for Heard<'_> {
 
     fn token(&mut self, token: Option<u32>) {
         self.listener.token(token);
-        let Some(token) = token else { return };
+        let Some(token) = token.filter(|_| !self.several) else { return };
         self.count += 1;
         let label = self.labels.as_ref().and_then(|labels| labels.get(token as usize)).cloned();
         let text = match &mut self.stream {
@@ -389,7 +409,6 @@ pub(crate) struct Asked<'a> {
     options: &'a Generate,
     terms: &'a party::Terms,
     words: Words,
-    sampler: Sampler,
     drafts: Option<Drafts>,
 }
 
@@ -399,9 +418,10 @@ impl Generate {
         if self.pool.is_some() && self.draft.is_some() {
             return Err(session::Error::DraftPool.into());
         }
-        let sampler = self.sampling.sampler(terms)?;
+        // Bad settings are reported before a server is bothered.
+        self.sampling.sampler(terms)?;
         let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
-        Ok(Asked { options: self, terms, words: self.prompt.clone().read()?, sampler, drafts })
+        Ok(Asked { options: self, terms, words: self.prompt.clone().read()?, drafts })
     }
 }
 
@@ -412,15 +432,19 @@ pub(crate) struct Ready<'a> {
     /// The prompt without padding; of several texts as the server sees it.
     plain: party::Prompt,
     whole: party::Prompt,
-    sampler: Sampler,
+    /// The prompt of each text, without padding.
+    prompts: Vec<party::Prompt>,
+    /// One for each text.
+    samplers: Vec<Sampler>,
     drafts: Option<Drafts>,
     guess: Option<Box<dyn Guess>>,
 }
 
 impl<'a> Asked<'a> {
     pub(crate) fn prompt(self, spec: &ModelSpec, reader: &Reader) -> Result<Ready<'a>, Error> {
-        let Asked { options, terms, words, sampler, drafts } = self;
+        let Asked { options, terms, words, drafts } = self;
         let texts = words.prompts(spec, reader)?;
+        let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
         let longest = texts.iter().map(|text| text.input().count).max().unwrap_or(0);
         let length = match &options.pad_prompt {
             Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
@@ -428,13 +452,11 @@ impl<'a> Asked<'a> {
             Some(pads) => Some(pads.of(longest, (spec.max_positions() + 1).saturating_sub(options.tokens))?),
             None => None,
         };
-        let whole = match (length, &texts[..]) {
-            (Some(length), [text]) if !spec.is_encoder() => party::Prompt::padded(text.ids(), length)?,
-            _ => party::Prompt::side_by_side(&texts, length)?,
-        };
+        let whole = party::Prompt::side_by_side(&texts, length, spec.is_encoder())?;
+        let samplers = (0..texts.len()).map(|at| options.sampling.sampler_of(at, terms)).collect::<Result<_, _>>()?;
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
-        Ok(Ready { options, terms, plain, whole, sampler, drafts, guess })
+        Ok(Ready { options, terms, plain, whole, prompts: texts, samplers, drafts, guess })
     }
 }
 
@@ -442,6 +464,11 @@ impl Ready<'_> {
     /// The ids of the prompt, without padding.
     pub(crate) fn ids(&self) -> &[u32] {
         self.plain.ids()
+    }
+
+    /// The number of texts.
+    pub(crate) fn texts(&self) -> usize {
+        self.samplers.len()
     }
 
     /// Lengths of prompt and text as the server sees them.
@@ -471,10 +498,9 @@ impl Ready<'_> {
         let Generate { tokens, stop_at_eos, pad_answer, .. } = *self.options;
         let session = if stop_at_eos { session.stopping_at_eos() } else { session };
         let session = if pad_answer { session.padding_answers() } else { session };
-        let sampler = &mut self.sampler;
-        let next = match &mut self.guess {
-            Some(guess) => Next::Drafted { sampler, guess: &mut **guess },
-            None => Next::Pick(sampler),
+        let next = match (&mut self.samplers[..], &mut self.guess) {
+            ([sampler], Some(guess)) => Next::Drafted { sampler, guess: &mut **guess },
+            (samplers, _) => Next::Each(samplers.iter_mut().map(Next::Pick).collect()),
         };
         match pool {
             Some(pool) => session.spend(pool, self.whole.clone(), tokens, next, heard),
@@ -490,7 +516,7 @@ impl Ready<'_> {
         outcome: Outcome,
         chosen: impl IntoIterator<Item = Chosen>,
     ) -> Result<Generated, Error> {
-        let Ready { options, plain, whole, .. } = self;
+        let Ready { options, plain, whole, prompts, .. } = self;
         let Input { count, texts, .. } = whole.input();
         let padded = whole.padding().map(|_| count);
         let own = [
@@ -504,6 +530,15 @@ impl Ready<'_> {
         let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
         let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
+        if let Some(tokenizer) = tokenizer.filter(|_| texts > 1 && !model.spec.is_encoder()) {
+            let after = |(prompt, ids): (&party::Prompt, &[u32])| {
+                let mut stream = tokenizer.stream(prompt.ids());
+                // As where a text is heard: what the tokenizer cannot show is left out.
+                let text: String = ids.iter().map(|id| stream.push(*id).unwrap_or_default()).collect();
+                text + &stream.finish().unwrap_or_default()
+            };
+            report.texts = Some(prompts.iter().zip(outcome.generation.texts()).map(after).collect());
+        }
         // A score has no name, and a longer text is in the report.
         let named = options.tokens == 1 && model.spec.labels().is_none_or(|labels| labels.len() > 1);
         let class = |token: &u32| match named {
@@ -555,9 +590,23 @@ impl Generated {
         self.report.text.as_deref().unwrap_or_default()
     }
 
-    /// The number of tokens, unseen ones behind the end of the text included.
+    /// The text after each prompt, where a model reads several side by side; empty without a tokenizer.
+    pub fn texts(&self) -> &[String] {
+        match (&self.report.texts, &self.report.text) {
+            (Some(texts), _) => texts,
+            (None, Some(text)) => std::slice::from_ref(text),
+            (None, None) => &[],
+        }
+    }
+
+    /// The ids of each text.
+    pub fn ids(&self) -> impl Iterator<Item = &[u32]> {
+        self.outcome.generation.texts()
+    }
+
+    /// The number of tokens of all texts, unseen ones behind the end of a text included.
     pub fn count(&self) -> usize {
-        self.outcome.generation.count
+        self.outcome.generation.count * self.outcome.generation.lengths.len().max(1)
     }
 
     /// What an encoder says of each text.

@@ -89,7 +89,7 @@ impl Local {
         let mut ready = self.ready(asked, &terms, reader)?;
         let server =
             ModelServer::builder().policy(&terms.policy).weight_cache(*weight_cache).load(open_model(&self.name)?)?;
-        let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener);
+        let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener).of_texts(ready.texts());
         let [outcome, _] =
             in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| ready.run(session, None, &mut heard))?;
         heard.finish();

@@ -122,7 +122,7 @@ pub enum Prompt {
     Pair(String, String),
     /// The image in a PNG or a JPEG, for a model that reads images.
     Image(PathBuf),
-    /// Several of these, which an encoder reads side by side, in one pass.
+    /// Several of these, which a model reads side by side.
     Several(Vec<Prompt>),
     /// The text of a file, or with the ending `.json` a list of texts; some are bundled.
     File(PathBuf),
@@ -186,7 +186,9 @@ impl Words {
             Words::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
             Words::Pair(..) => Err(PromptError::Pair.into()),
             Words::Image(_) => Err(model::Error::NoImages.into()),
-            Words::Several(all) => Err(model::Error::Texts { texts: all.len() }.into()),
+            Words::Several(all) => {
+                Err(model::Error::Texts { texts: all.len(), what: "one list of ids".into() }.into())
+            }
         }
     }
 

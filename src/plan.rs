@@ -22,7 +22,7 @@ options! {
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
         /// Tokens of the prompt.
         prompt: usize = 32,
-        /// Texts of that length that an encoder reads side by side.
+        /// Texts of that length that the model reads side by side.
         texts: usize = 1,
         /// Tokens to generate; unless told otherwise 32, or an encoder's only one.
         tokens: Option<usize> as impl Into<Option<usize>> = None,

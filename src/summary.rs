@@ -39,7 +39,9 @@ pub(crate) fn report(
     report.options.extend(named(&outcome.terms));
     report.prompt_tokens = prompt_tokens;
     report.tokens = outcome.generation.tokens.clone();
-    report.text = text_of(&model.spec, tokenizer, &report.tokens)?;
+    // Several texts of a decoder stand apart.
+    let several = outcome.generation.lengths.len() > 1 && !model.spec.is_encoder();
+    report.text = text_of(&model.spec, tokenizer.filter(|_| !several), &report.tokens)?;
     report.wire = outcome.wire;
     report.draft = outcome.draft.map(|draft| drafted(draft, outcome.generation.passes.clone()));
     report.set_costs(outcome.entries.clone(), outcome.kinds.clone(), outcome.per_token.clone());

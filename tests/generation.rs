@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::support::{ids, join, json, succeed, waggle};
-use serde_json::Value;
+use crate::support::{fails, ids, join, json, read_json, succeed, waggle};
+use serde_json::{Value, json as value};
 use testing::asset;
 
 /// If the plaintext's best token leads by more than this, the parties must choose it too.
@@ -142,4 +142,34 @@ fn the_report_says_everything() {
         assert!(report["peak_memory_bytes"][party].as_u64().unwrap() > 1 << 20, "{party}");
     }
     assert_eq!((&report["predicted"], &report["options"]["processes"]), (&Value::from(false), &Value::from(2)));
+}
+
+/// Several texts side by side are the texts that each prompt has alone, and samples those that each seed has alone.
+#[test]
+fn several_texts_are_those_that_each_has_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("prompts.jsonl");
+    let prompts = ["Once upon a time", "The cat", "Tom and Lily went to the park."];
+    let lines: Vec<String> = prompts.iter().map(|text| value!({ "text": text }).to_string()).collect();
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let report = dir.path().join("report.json");
+    let told = succeed(waggle("demo --tokens 6 --check --json").arg(&report).arg("--prompts").arg(&file));
+    let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for ((prompt, line), place) in prompts.iter().zip(&told).zip(1..) {
+        let alone = succeed(waggle("demo --tokens 6 --link memory --prompt").arg(prompt));
+        assert_eq!((&line["prompt"], line["text"].as_str()), (&value!(place), alone.strip_suffix('\n')), "{line}");
+    }
+    let report = read_json(&report);
+    assert_eq!((&report["options"]["texts"], &report["token_agreement"]), (&value!(3), &value!(1.0)));
+    assert_eq!(report["texts"][1], told[1]["text"]);
+    let sampled = "demo --tokens 6 --link memory --prompt Once --temperature 0.9 --seed";
+    let both = succeed(&mut waggle(&format!("{sampled} 4 --samples 2")));
+    for (line, seed) in both.lines().zip([4, 5]) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let alone = succeed(&mut waggle(&format!("{sampled} {seed}")));
+        assert_eq!(line["text"].as_str(), alone.strip_suffix('\n'), "seed {seed}");
+    }
+    fails(waggle("demo --draft lookup --prompts").arg(&file), 1, ["3 texts side by side cannot have a draft"]);
+    fails(&mut waggle("demo --policy tova --samples 2"), 1, ["2 texts side by side cannot have the policy `tova`"]);
+    fails(waggle("demo --policy h2o --prompts").arg(&file), 1, ["padding"]);
 }

@@ -33,34 +33,43 @@ pub fn check(
     options: &GenerateOptions,
     generation: &Generation,
 ) -> Result<Check, Error> {
-    let tokens = generation.tokens.len() / prompt.texts;
-    let options = GenerateOptions { reveal: Reveal::Logits, tokens, ..options.clone() };
-    let forced = Next::Forced(&generation.tokens);
+    let tokens = generation.lengths.iter().copied().max().unwrap_or(0);
+    // Where one of several texts has ended, it goes on as greedily as any.
+    let options = GenerateOptions { reveal: Reveal::Logits, tokens, stop_at_eos: false, ..options.clone() };
+    let forced = generation.texts().map(Next::Forced).collect();
     let mut engine = Float::default();
-    let truth = generate(&mut engine, model, prompt, &options, forced, &mut NoHooks)?;
+    let truth = generate(&mut engine, model, prompt, &options, Next::Each(forced), &mut NoHooks)?;
     Ok(Check { close_choices: engine.close_choices(), ..compare(&truth, generation)? })
 }
 
-/// Compares `generation` with `truth`, the plaintext engine's on the same text, which was forced to take the same
-/// tokens.
+/// Compares `generation` with `truth`, the plaintext engine's on the same texts, which was forced to take the same
+/// tokens, and went on where one of several texts had ended.
 pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Error> {
-    let Some(truth) = &truth.logits else { return Err(Error::Nothing) };
-    let found = generation.logits.as_ref().filter(|logits| logits.dim() == truth.dim());
-    let max_abs_logit_error =
-        found.map(|logits| logits.iter().zip(truth).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max));
-    // With the prompt's rows in front, the last rows belong to the generated tokens.
-    let first = truth.nrows() - generation.tokens.len();
-    let (mut agreed, mut missed) = (0, None::<f32>);
-    for (i, token) in generation.tokens.iter().enumerate() {
-        let row = truth.row(first + i);
-        let token = found.map_or(*token as usize, |logits| argmax(logits.row(first + i)));
-        if argmax(row) == token {
-            agreed += 1;
-        } else {
-            missed = Some(missed.unwrap_or(0.0).max(margin(row)));
+    let Some(expected) = &truth.logits else { return Err(Error::Nothing) };
+    let (texts, all) = (generation.lengths.len().max(1), generation.tokens.len());
+    // Before the rows of a text's tokens there may be those of its prompt.
+    let rows = expected.nrows() / texts;
+    let prompt = rows - truth.count;
+    let found = generation.logits.as_ref().filter(|logits| logits.dim() == (all + texts * prompt, expected.ncols()));
+    let (mut agreed, mut missed, mut largest, mut before) = (0, None::<f32>, 0f32, 0);
+    for (text, tokens) in generation.texts().enumerate() {
+        for row in 0..prompt + tokens.len() {
+            let expected = expected.row(text * rows + row);
+            let found = found.map(|found| found.row(before + row));
+            if let Some(found) = found {
+                largest = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(largest, f32::max);
+            }
+            let Some(token) = row.checked_sub(prompt).map(|i| tokens[i]) else { continue };
+            if argmax(expected) == found.map_or(token as usize, argmax) {
+                agreed += 1;
+            } else {
+                missed = Some(missed.unwrap_or(0.0).max(margin(expected)));
+            }
         }
+        before += prompt + tokens.len();
     }
-    let token_agreement = f64::from(agreed) / generation.tokens.len() as f64;
+    let token_agreement = f64::from(agreed) / all as f64;
+    let max_abs_logit_error = found.map(|_| largest);
     Ok(Check { max_abs_logit_error, token_agreement, largest_margin_missed: missed, close_choices: 0 })
 }
 

@@ -19,16 +19,16 @@ const SCORES: usize = 1 << 22;
 /// The smallest chunk that is chosen by memory. Smaller ones would cost more round trips than they save memory.
 const MIN_CHUNK: usize = 16;
 
-/// Tokens of a chunk of a prompt of `prompt` tokens: `asked`, or what memory suggests. An encoder's are
-/// all in one. Public.
-pub fn chunk_size(spec: &ModelSpec, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
+/// Tokens of a chunk of prompts of `prompt` tokens each, of `texts` texts side by side: `asked`, or what memory
+/// suggests. An encoder's are all in one. Public.
+pub fn chunk_size(spec: &ModelSpec, texts: usize, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
     if spec.is_encoder() {
         return prompt.max(1);
     }
     if let Some(asked) = asked {
         return asked.get();
     }
-    let row = spec.heads().heads.saturating_mul(prompt).max(1);
+    let row = spec.heads().heads.saturating_mul(texts).saturating_mul(prompt).max(1);
     let most = (SCORES / row).max(MIN_CHUNK);
     if most >= prompt {
         return prompt.max(1);
@@ -72,16 +72,24 @@ pub(crate) fn read<E: Engine>(
     let mut parts = Vec::new();
     for (index, chunk) in chunks(input.count, size, evict).enumerate() {
         let wanted = if rows == Rows::Last && chunk.end < input.count { Rows::None } else { rows };
-        // Several texts come in one chunk.
-        let ids = input.ids.map(|ids| &ids[chunk.start..chunk.end * input.texts]);
-        let part = Input { ids, count: chunk.len(), ..input };
+        let of_text = |ids: &[u32], text: usize| ids[text * input.count..][chunk.clone()].to_vec();
+        let ids = input.ids.map(|ids| (0..input.texts).flat_map(|text| of_text(ids, text)).collect::<Vec<u32>>());
+        let part = Input { ids: ids.as_deref(), count: chunk.len(), ..input };
         let done = &mut |done| progress(index * layers + done, all);
         parts.extend(model.forward(engine, part, cache, wanted, done)?);
     }
     Ok(match &parts[..] {
         [] => None,
         [_] => parts.pop(),
-        _ => Some(E::Tensor::concat(0, &parts.iter().collect::<Vec<_>>())),
+        several => {
+            // The rows of a text stand together.
+            let width = several[0].shape()[1];
+            let by_text = |part: &E::Tensor| part.reshape(&[input.texts, part.shape()[0] / input.texts, width]);
+            let by_text: Vec<E::Tensor> = several.iter().map(by_text).collect();
+            let all = E::Tensor::concat(1, &by_text.iter().collect::<Vec<_>>());
+            let rows = all.shape()[1] * input.texts;
+            Some(all.reshape(&[rows, width]))
+        }
     })
 }
 
@@ -102,7 +110,7 @@ pub(crate) mod tests {
     fn chunks_are_chosen_by_memory_unless_asked_for() {
         let spec = llama(1);
         let heads = spec.heads().heads;
-        let of = |prompt| chunk_size(&spec, prompt, None);
+        let of = |prompt| chunk_size(&spec, 1, prompt, None);
         assert_eq!([1, 7, 1024].map(of), [1, 7, 1024]);
         for prompt in [1500, 2048, 10_000, 131_072] {
             let chunk = of(prompt);
@@ -112,7 +120,8 @@ pub(crate) mod tests {
             );
         }
         assert_eq!(of(1 << 20), MIN_CHUNK);
-        assert_eq!(chunk_size(&spec, 100, NonZeroUsize::new(3)), 3);
+        assert_eq!(chunk_size(&spec, 1, 100, NonZeroUsize::new(3)), 3);
+        assert_eq!(chunk_size(&spec, 64, 1024, None) * 64, of(1024 * 64) * 64, "rows of all texts count");
         assert_eq!(chunks(7, 3, None).collect::<Vec<_>>(), [0..3, 3..6, 6..7]);
         assert_eq!(chunks(6, 9, None).map(|chunk| chunk.len()).collect::<Vec<_>>(), [6]);
         assert_eq!(chunks(11, 3, Some(5)).collect::<Vec<_>>(), [0..3, 3..5, 5..8, 8..10, 10..11]);

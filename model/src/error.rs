@@ -160,11 +160,21 @@ pub enum Error {
         /// Words of the server's model.
         expected: usize,
     },
-    /// Several texts in one pass, for a model that does not read them side by side.
-    #[error("{texts} texts in one pass are for encoders, and this model reads one text at a time")]
+    /// Several texts side by side with what is made for one.
+    #[error("{texts} texts side by side cannot have {what}")]
     Texts {
         /// Their number.
         texts: usize,
+        /// What they cannot have.
+        what: String,
+    },
+    /// Sources of tokens for another number of texts.
+    #[error("{got} sources of tokens for {expected} texts")]
+    Sources {
+        /// Texts.
+        expected: usize,
+        /// Sources.
+        got: usize,
     },
     /// A prompt without a word.
     #[error("{tokens} of the {prompt} tokens of the prompt are padding")]

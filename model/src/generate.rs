@@ -66,6 +66,8 @@ pub enum Next<'a> {
     },
     /// From this continuation, to compare engines on one text; tokens beyond its end are picked greedily.
     Forced(&'a [u32]),
+    /// Of several texts, each from a source of its own. Any other source serves all of them in turn.
+    Each(Vec<Next<'a>>),
 }
 
 /// A part of the generation, for the ledger and for progress bars.
@@ -134,15 +136,28 @@ pub struct Generation {
     pub count: usize,
     /// Their ids, text by text; empty on the server and in a plan.
     pub tokens: Vec<u32>,
+    /// How many of the ids each text has: a text may end before others do.
+    pub lengths: Vec<usize>,
     /// Logits (positions, vocabulary) of the positions whose successor was generated, on the party that learns
-    /// them; with `all_positions` of every position that went through the model, prompt first. Guesses that were
-    /// wrong are left out.
+    /// them, text by text; with `all_positions` of every position that went through the model, prompt first. Guesses
+    /// that were wrong are left out.
     pub logits: Option<Array2<f32>>,
     /// Tokens that each pass after the first one gave; public.
     pub passes: Vec<usize>,
 }
 
-/// Generates `options.tokens` tokens after `prompt`.
+impl Generation {
+    /// The tokens of each text.
+    pub fn texts(&self) -> impl Iterator<Item = &[u32]> {
+        let mut before = 0;
+        self.lengths.iter().map(move |length| {
+            before += length;
+            &self.tokens[before - length..before]
+        })
+    }
+}
+
+/// Generates `options.tokens` tokens after `prompt`, of several texts after each.
 ///
 /// Both parties call it with equal options; only the client passes ids. N tokens take one pass over the prompt and
 /// N - 1 passes over one token each; with a draft fewer, over several tokens each. Fails before the first message if
@@ -221,13 +236,14 @@ pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), 
     }
 }
 
-/// Refuses no text, and several texts for a model that does not read them side by side.
-pub fn check_texts(spec: &ModelSpec, texts: usize) -> Result<(), Error> {
+/// Refuses no text, and several texts with a draft or under a policy that is made for one.
+pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> Result<(), Error> {
     match texts {
         0 => Err(Error::Nothing),
         1 => Ok(()),
-        _ if spec.is_encoder() => Ok(()),
-        texts => Err(Error::Texts { texts }),
+        texts if draft.is_some() => Err(Error::Texts { texts, what: "a draft".into() }),
+        texts if !policy.side_by_side() => Err(Error::Texts { texts, what: format!("the policy `{policy}`") }),
+        _ => Ok(()),
     }
 }
 
@@ -265,7 +281,7 @@ fn check<E: Engine>(
     let before = cache.tokens();
     check_encoder(spec, options)?;
     check_input(spec, prompt)?;
-    check_texts(spec, prompt.texts)?;
+    check_texts(prompt.texts, &options.policy, options.draft)?;
     for at in prompt.seconds.iter().copied().flatten() {
         if !spec.is_encoder() {
             return Err(Error::Second { at: None, tokens: prompt.count });

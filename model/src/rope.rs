@@ -48,8 +48,8 @@ impl Rope {
             _ => &self.frequencies,
         };
         // The product is rounded to f32 as in the original; at large positions that is visible.
-        let angle = |(t, i): (usize, usize)| f64::from((start + t) as f32 * frequencies[i]);
-        let shape = (count, frequencies.len());
+        let angle = |(t, i): (usize, usize)| f64::from((start + t % count) as f32 * frequencies[i]);
+        let shape = (cache.texts() * count, frequencies.len());
         Angles {
             cos: Array2::from_shape_fn(shape, |at| angle(at).cos() as f32 * self.factor),
             sin: Array2::from_shape_fn(shape, |at| angle(at).sin() as f32 * self.factor),

@@ -185,7 +185,7 @@ impl<E: Engine> KvCache<E> {
         if let (Attention::Policy(index), Some(ScoreSource::ScoringHead)) =
             (self.attention[layer], self.policy.wants_scores())
         {
-            self.policy.score(index, scores, ceiling);
+            self.policy.score(index, &beside(scores, self.texts), ceiling);
         }
     }
 

@@ -63,6 +63,9 @@ pub struct Facts {
     /// Whether generated tokens can be taken back ([`KvCache::roll_back`](crate::KvCache::roll_back)): the policy
     /// keeps no state of them, and evicts nothing because of them.
     pub can_roll_back: bool,
+    /// Whether it decides for several texts that are read side by side, each with heads of its own, as for each of
+    /// them alone.
+    pub side_by_side: bool,
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     pub prefill: Option<usize>,
     /// Whether the model must be loaded with a scoring head, see [`ScoreSource`](crate::ScoreSource::ScoringHead).

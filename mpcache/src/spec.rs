@@ -118,6 +118,11 @@ impl PolicySpec {
         self.facts().can_roll_back
     }
 
+    /// Whether it decides for several texts that are read side by side as for each of them.
+    pub fn side_by_side(&self) -> bool {
+        self.facts().side_by_side
+    }
+
     /// Whether the model must be loaded with a scoring head for the policy.
     pub fn needs_scoring_head(&self) -> bool {
         self.facts().needs_scoring_head

@@ -47,6 +47,9 @@ pub struct Report {
     pub tokens: Vec<u32>,
     /// Their text, if there is a tokenizer.
     pub text: Option<String>,
+    /// The texts, where a decoder went on with several side by side; then there is no `text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<Vec<String>>,
     /// Cost by phase.
     pub phases: Phases,
     /// Cost by phase and operation path.
@@ -167,6 +170,7 @@ impl Report {
             prompt_tokens: 0,
             tokens: Vec::new(),
             text: None,
+            texts: None,
             phases: Phases::default(),
             operations: Vec::new(),
             preparation_kinds: Vec::new(),

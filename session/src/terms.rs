@@ -74,7 +74,7 @@ pub struct Request {
     pub pad_answer: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
-    /// Texts of this length that are read side by side; more than one for encoders alone.
+    /// Texts of these lengths that are read side by side. They stop together, when the last of them has ended.
     pub texts: usize,
     /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
     /// what the model says after wrong guesses, too; see [`Drafts`].
@@ -84,7 +84,8 @@ pub struct Request {
 /// The most that a server does for one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest prompt and longest text. The prompts of several texts are as long as all of them together.
+    /// Longest prompt and longest text. Several prompts are as long as all of them together, and so are several texts
+    /// of a decoder.
     pub lengths: Lengths,
     /// Most positions of a conversation, in which all of its turns are; `None` allows no conversation.
     pub conversation: Option<usize>,
@@ -249,7 +250,7 @@ impl Request {
     /// [`planning_steps`](Self::planning_steps) of a turn after `before` positions.
     pub(crate) fn steps_after(&self, before: usize, spec: &ModelSpec, terms: &Terms) -> usize {
         let Lengths { prompt, tokens } = self.lengths;
-        let chunk = chunk_size(spec, before.saturating_add(prompt), terms.prefill_chunk);
+        let chunk = chunk_size(spec, self.texts, before.saturating_add(prompt), terms.prefill_chunk);
         let chunks = passes(prompt, chunk, terms.policy.prefill());
         spec.layers().saturating_mul(tokens.saturating_add(chunks).saturating_add(8))
     }
@@ -274,11 +275,16 @@ impl Request {
         check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?;
         check_encoder(spec, &self.options(terms))?;
         check_image(spec, self.lengths.prompt)?;
-        check_texts(spec, self.texts)?;
+        check_texts(self.texts, &terms.policy, self.draft)?;
         check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
         let (got, limit) = (self.texts.saturating_mul(self.lengths.prompt), limits.lengths.prompt);
         if got > limit {
             return Err(Error::Limit { what: "tokens of all texts", got, limit });
+        }
+        // An encoder's single token keeps nothing in memory.
+        let (got, limit) = (self.texts.saturating_mul(self.lengths.tokens), limits.lengths.tokens);
+        if got > limit && !spec.is_encoder() {
+            return Err(Error::Limit { what: "tokens to generate of all texts", got, limit });
         }
         let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
         if got > limit {
@@ -396,6 +402,14 @@ pub(crate) mod tests {
         assert!(matches!(refused, Error::Planning { .. }), "{refused}");
         // One phase plans nothing.
         request(1024).validate(&llama(4096), &Terms::default(), &Limits::NONE).unwrap();
+    }
+
+    #[test]
+    fn several_texts_are_bounded_together() {
+        let request = Request { texts: 8, ..Lengths { prompt: 100, tokens: 200 }.into() };
+        let refused = request.validate(&llama(1), &Terms::default(), &Limits::default());
+        assert!(matches!(refused, Err(Error::Limit { got: 1600, limit: 1024, .. })), "{refused:?}");
+        request.validate(&llama(1), &Terms::default(), &Limits::NONE).unwrap();
     }
 
     #[test]

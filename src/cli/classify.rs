@@ -95,7 +95,7 @@ impl TryFrom<Line> for Prompt {
 }
 
 /// The inputs in `text`, a JSON object a line.
-fn lines(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
+pub(super) fn lines(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
     let numbered = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let inputs = numbered.map(|(number, line)| {
         let read = serde_json::from_str::<Line>(line).map_err(|e| e.to_string());

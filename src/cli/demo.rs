@@ -13,9 +13,8 @@ use net::{Identity, PublicKey};
 use report::PeakMemory;
 
 use super::connect::warn_of_plaintext;
-use super::generate::TextArgs;
+use super::generate::{TextArgs, progress, tell};
 use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds};
-use super::progress::Progress;
 use super::report_tables::{tables, verdict};
 use super::serve::{Line, Used};
 use super::settings::forget_variables;
@@ -87,13 +86,14 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     // A request that cannot work is refused before a process is started.
     let lengths = local.lengths(&asked)?;
     warn_of_plaintext(args.insecure_plaintext);
-    let mut progress = Progress::of_text(tokens);
+    let mut progress = progress(&asked, tokens);
     progress.spin("the server reads its model");
     let generated = match args.link {
         Network::Memory => local.generate(&asked, &mut progress).map_err(Error::from),
-        _ => with_child(&args, &terms, lengths, asked, &mut progress),
+        _ => with_child(&args, &terms, lengths, asked.clone(), &mut progress),
     };
     let mut generated = progress.finish(generated)?;
+    tell(&asked, &generated)?;
     if args.check {
         generated.compare(&args.model)?;
     }
@@ -172,8 +172,8 @@ impl Server {
             ("session-limit", "86400".into()),
             ("link", args.link.to_string()),
             ("timeout", args.timeout.as_secs_f64().to_string()),
-            ("max-prompt", lengths.prompt.to_string()),
-            ("max-tokens", lengths.tokens.to_string()),
+            ("max-prompt", (lengths.prompt * asked.texts()).to_string()),
+            ("max-tokens", (lengths.tokens * asked.texts()).to_string()),
             ("max-draft", asked.draft.as_ref().map_or(0, |draft| draft.guesses).to_string()),
             ("weight-cache", args.weight_cache.to_string()),
         ];

@@ -1,9 +1,12 @@
 //! `waggle generate`: the party with the prompt.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::json;
 
+use super::classify::lines;
 use super::connect::ConnectArgs;
 use super::options::{DraftArgs, SamplingArgs, TermsArgs};
 use super::pools::warn_of_others;
@@ -12,7 +15,8 @@ use super::prompt::PromptArgs;
 use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
-use crate::{Generate, Pads, TokenizerOf};
+use crate::models::{harmless, read_text};
+use crate::{Generate, Generated, Pads, Prompt, TokenizerOf};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]
@@ -44,6 +48,15 @@ pub(super) struct GenerateArgs {
 pub(super) struct TextArgs {
     #[command(flatten)]
     prompt: PromptArgs,
+    /// Many prompts, a JSON object a line: {"text": ..} or {"ids": [..]}. The model reads them side by side, in the
+    /// flows of one; prompts of several lengths are padded to the longest. The server learns how many there are. Each
+    /// text is a line of JSON. With --stop-at-eos they stop together, when the last of them has ended.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "prompt_ids", "image"])]
+    prompts: Option<PathBuf>,
+    /// Texts after each prompt, side by side like those of --prompts. They differ where tokens are sampled; the seed
+    /// of a text is --seed and its place from 0 on.
+    #[arg(long, value_name = "N", default_value = "1")]
+    samples: NonZeroUsize,
     /// Hide how long the prompt is. It is padded to the next power of two from 16 on, or to the next of these
     /// lengths. No token attends to the padding, so the text stays the same; the longer prompt costs more. Needs the
     /// policy `full`.
@@ -62,7 +75,12 @@ pub(super) struct TextArgs {
 impl TextArgs {
     /// All of it but the number of tokens. Reads a prompt that is in a file.
     pub(super) fn asked(&self) -> Result<Generate, Error> {
-        Ok(Generate::after(self.prompt.read()?)
+        let prompt = match &self.prompts {
+            Some(file) => Prompt::Several(lines(file, &read_text(file)?).map_err(crate::Error::from)?),
+            None => self.prompt.read()?,
+        };
+        Ok(Generate::after(prompt)
+            .samples(self.samples.get())
             .sampling(self.sampling.sampling())
             .stop_at_eos(self.sampling.stop_at_eos)
             .pad_prompt(self.pad_prompt.clone())
@@ -71,15 +89,34 @@ impl TextArgs {
     }
 }
 
+/// Several texts, a line of JSON each. A single one was told while it grew.
+pub(super) fn tell(asked: &Generate, generated: &Generated) -> Result<(), Error> {
+    if asked.texts() == 1 {
+        return Ok(());
+    }
+    for (at, ids) in generated.ids().enumerate() {
+        let text = generated.texts().get(at).map(|text| harmless(text));
+        let (prompt, sample) = (1 + at / asked.samples, 1 + at % asked.samples);
+        out::line(json!({ "prompt": prompt, "sample": sample, "text": text, "ids": ids }))?;
+    }
+    Ok(())
+}
+
+/// The progress of `tokens` tokens of each text, of which one alone is shown as it grows.
+pub(super) fn progress(asked: &Generate, tokens: usize) -> Progress {
+    if asked.texts() == 1 { Progress::of_text(tokens) } else { Progress::bars(tokens * asked.texts()) }
+}
+
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
     let asked = args.text.asked()?.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?);
-    let mut progress = Progress::of_text(args.tokens);
+    let mut progress = progress(&asked, args.tokens);
     let generated = client.generate(&asked, &mut progress);
     let generated = progress.finish(generated)?;
+    tell(&asked, &generated)?;
     out::note(cost_line(&generated));
     if let Some(path) = &args.json {
         write_json(path, &generated.report)?;

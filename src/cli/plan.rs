@@ -29,7 +29,7 @@ pub(super) struct PlanArgs {
     /// Tokens of the prompt.
     #[arg(long, value_name = "N", default_value_t = 32)]
     prompt_len: usize,
-    /// Texts of that length that an encoder reads side by side, as with `classify --file`.
+    /// Texts of that length that the model reads side by side, as with `classify --file` and `generate --prompts`.
     #[arg(long, value_name = "N", default_value_t = 1)]
     texts: usize,
     /// Tokens to generate [default: 32, of an encoder 1].

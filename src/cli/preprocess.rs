@@ -30,7 +30,8 @@ pub(super) struct PreprocessArgs {
     /// one, products with keys and values are made on the spot.
     #[arg(long, value_name = "N")]
     prompt_len: usize,
-    /// Texts of that length that an encoder reads side by side, as with `classify --file`: so many, no fewer.
+    /// Texts of that length that the model reads side by side, as with `classify --file` and `generate --prompts`: so
+    /// many, no fewer.
     #[arg(long, value_name = "N", default_value_t = 1)]
     texts: usize,
     /// Tokens to generate, at most.

@@ -38,7 +38,7 @@ impl SmallModel {
     /// The most probable token after `tokens`, which follow those in the cache.
     fn next(&mut self, tokens: &[u32]) -> Result<u32, Error> {
         let engine = &mut Float::default();
-        let chunk = chunk_size(&self.spec, self.read.len() + tokens.len(), None);
+        let chunk = chunk_size(&self.spec, 1, self.read.len() + tokens.len(), None);
         let input = Input::known(tokens);
         let hidden = read(engine, &self.model, input, &mut self.cache, Rows::Last, chunk, &mut |_, _| ())?;
         self.read.extend_from_slice(tokens);

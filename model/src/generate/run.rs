@@ -2,7 +2,7 @@
 
 use engine::{Engine, Tensor};
 use mpcache::{KvCache, ScoreSource};
-use ndarray::{Array2, Axis, Ix2, Slice};
+use ndarray::{Array2, Axis, Ix2};
 
 use super::{GenerateOptions, Generation, Hooks, Next, Reveal, Step, check, check_draft};
 use crate::chunks::{chunk_size, read};
@@ -19,9 +19,10 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     options: &'a GenerateOptions,
     hooks: &'a mut dyn Hooks<E>,
     spec: ModelSpec,
-    /// Ids at which the text may stop.
+    /// Ids at which a text may stop.
     ends: Vec<u32>,
-    text: Text<'n>,
+    texts: Vec<Text>,
+    next: Next<'n>,
     feed: Feed,
     /// Tokens of the next pass that go through the model together.
     chunk: usize,
@@ -30,24 +31,26 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     /// The prompt, whose ids are in `feed`.
     prompt: Input<'a>,
     surprisal: Surprisal,
-    /// Whether the text is over, and goes on so that nobody sees it.
-    over: bool,
-    rows: Vec<Array2<f32>>,
     out: Generation,
 }
 
-/// The text as the client knows it; on the server, nothing.
-struct Text<'n> {
+/// A text as the client knows it; on the server, nothing.
+#[derive(Default)]
+struct Text {
     /// Its words without padding, and then what was picked, which may be more than was kept.
     ids: Vec<u32>,
     /// The number of its words.
     words: usize,
-    next: Next<'n>,
+    /// The tokens that it has got.
+    tokens: Vec<u32>,
+    /// Whether it is over, and goes on so that nobody sees it.
+    over: bool,
+    logits: Vec<Array2<f32>>,
 }
 
-/// The tokens that go through the model in a pass.
+/// The tokens of each text that go through the model in a pass.
 struct Feed {
-    /// On the client.
+    /// Those of all texts, text by text; on the client.
     ids: Option<Vec<u32>>,
     count: usize,
     /// The last of them, which are guesses.
@@ -56,8 +59,9 @@ struct Feed {
 
 /// The results of a pass, for the party that learns them.
 struct Revealed {
-    /// The tokens that come out, the first guess that was wrong replaced.
-    picked: Option<Vec<u32>>,
+    /// The tokens that come out of each text, the first guess that was wrong replaced.
+    picked: Option<Vec<Vec<u32>>>,
+    /// Of all rows of the pass, text by text.
     logits: Option<Array2<f32>>,
 }
 
@@ -81,6 +85,11 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             }
         }
         check_draft(options.draft, &options.policy, cache.can_roll_back())?;
+        if let (Next::Each(all), Some(_)) = (&next, prompt.ids)
+            && all.len() != prompt.texts
+        {
+            return Err(Error::Sources { expected: prompt.texts, got: all.len() });
+        }
         if let Some(padding) = &options.padding {
             cache.pad(padding.clone(), prompt.count);
         }
@@ -91,19 +100,22 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             return Err(Error::NotLearned);
         }
         // Nobody reads an encoder's text again.
-        let padding = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref()?.first());
-        let words = padding.copied().filter(|_| !spec.is_encoder()).unwrap_or(0);
-        let ids: Vec<u32> = prompt.ids.map(|ids| ids[words..].to_vec()).unwrap_or_default();
+        let padding = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
+        let padding = padding.filter(|_| !spec.is_encoder());
+        let text = |text: usize| {
+            let own = text * prompt.count + padding.map_or(0, |tokens| tokens[text])..(text + 1) * prompt.count;
+            let ids: Vec<u32> = prompt.ids.map(|ids| ids[own].to_vec()).unwrap_or_default();
+            Text { words: ids.len(), ids, ..Text::default() }
+        };
         Ok(Run {
-            chunk: chunk_size(&spec, cache.tokens() + prompt.count, options.prefill_chunk),
-            text: Text { words: ids.len(), ids, next },
+            chunk: chunk_size(&spec, prompt.texts, cache.tokens() + prompt.count, options.prefill_chunk),
+            texts: (0..prompt.texts).map(text).collect(),
+            next,
             feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
             ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
             steady: options.draft.and_then(Drafts::schedule),
             prompt,
             surprisal: Surprisal::default(),
-            over: false,
-            rows: Vec::new(),
             out: Generation::default(),
             engine,
             model,
@@ -121,30 +133,35 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         self.hooks.go_on()?;
         self.hooks.begin(self.engine, step);
         let hidden = self.read()?;
-        let texts = self.prompt.texts;
-        // The last token that is known, of each text; guesses come after that of one.
-        let first = hidden.shape()[0] - texts - drafted;
-        let Revealed { picked, logits } = self.reveal(&hidden, first)?;
-        let kept = self.agree_to_keep(picked.as_deref())?;
+        // The place among the rows of a text of the last token that is known; guesses come after it.
+        let rows = hidden.shape()[0] / self.texts.len();
+        let first = rows - 1 - drafted;
+        let Revealed { picked, logits } = self.reveal(&hidden, rows, first)?;
+        // Guesses are those of a single text.
+        let right = picked.as_ref().and_then(|picked| picked.first()).map(Vec::len);
+        let kept = self.agree_to_keep(right)?;
         self.cache.roll_back(1 + drafted - kept);
         if index > 0 {
             self.out.passes.push(kept);
         }
-        if let Some(mut logits) = logits.filter(|_| !self.over) {
-            let start = if self.options.all_positions { 0 } else { first };
-            logits.slice_axis_inplace(Axis(0), Slice::from(start..first + kept.max(texts)));
-            self.rows.push(logits);
-        }
         self.out.count += kept;
-        for i in 0..kept.max(texts) {
-            let token = picked.as_ref().and_then(|picked| picked.get(i)).copied().filter(|_| !self.over);
-            self.out.tokens.extend(token);
-            self.hooks.token(self.engine, step, token);
+        let start = if self.options.all_positions { 0 } else { first };
+        for (at, text) in self.texts.iter_mut().enumerate().filter(|(_, text)| !text.over) {
+            let own = at * rows + start..at * rows + first + kept;
+            text.logits.extend(logits.as_ref().map(|logits| logits.slice_axis(Axis(0), own.into()).to_owned()));
         }
-        let ended = self.out.tokens.last().is_some_and(|token| self.ends.contains(token));
-        self.over |= self.options.pad_answer && ended;
+        let several = self.texts.len() > 1;
+        for (at, text) in self.texts.iter_mut().enumerate() {
+            for i in 0..kept {
+                let token = picked.as_ref().and_then(|picked| picked[at].get(i)).copied().filter(|_| !text.over);
+                text.tokens.extend(token);
+                self.hooks.token(self.engine, step, token);
+            }
+            let ended = text.tokens.last().is_some_and(|token| self.ends.contains(token));
+            text.over |= (self.options.pad_answer || several) && ended;
+        }
         let left = self.options.tokens - self.out.count;
-        if left == 0 || self.agree_to_stop(picked.is_some().then_some(ended))? {
+        if left == 0 || self.agree_to_stop(picked.is_some())? {
             return Ok(false);
         }
         self.feed_after(left)?;
@@ -153,15 +170,17 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 
     /// The finished generation, when no step is left.
     pub(super) fn finish(mut self) -> Generation {
-        if self.options.pad_answer {
-            let unseen = self.out.count - self.out.tokens.len();
+        if let ([text], true) = (&self.texts[..], self.options.pad_answer) {
+            let unseen = self.out.count - text.tokens.len();
             self.cache.bury(self.feed.ids.as_ref().map(|_| unseen));
         }
-        if !self.rows.is_empty() {
-            let views: Vec<_> = self.rows.iter().map(|rows| rows.view()).collect();
+        let views: Vec<_> = self.texts.iter().flat_map(|text| &text.logits).map(|rows| rows.view()).collect();
+        if !views.is_empty() {
             self.out.logits =
                 Some(ndarray::concatenate(Axis(0), &views).expect("all rows have the vocabulary's length"));
         }
+        self.out.lengths = self.texts.iter().map(|text| text.tokens.len()).collect();
+        self.out.tokens = self.texts.into_iter().flat_map(|text| text.tokens).collect();
         self.out
     }
 
@@ -177,14 +196,19 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         hidden.ok_or(Error::Nothing)
     }
 
-    /// Opens what the client learns of `hidden`, and picks the tokens after the row `first`.
-    fn reveal(&mut self, hidden: &E::Tensor, first: usize) -> Result<Revealed, Error> {
-        let Run { engine, model, cache, options, ends, text, feed, prompt, surprisal, out, .. } = self;
+    /// Opens what the client learns of `hidden`, `rows` of each text, and picks the tokens after the row `first` of
+    /// each.
+    fn reveal(&mut self, hidden: &E::Tensor, rows: usize, first: usize) -> Result<Revealed, Error> {
+        let Run { engine, model, cache, options, ends, texts, next, feed, surprisal, out, .. } = self;
         let ends = |token: u32| ends.contains(&token);
-        let (index, guesses, texts) = (out.count, feed.guesses(), prompt.texts);
-        let chosen = |pick: &mut dyn FnMut(usize) -> u32| match texts {
-            1 => accepted(guesses, ends, pick),
-            _ => (0..texts).map(pick).collect(),
+        let (index, guesses) = (out.count, feed.guesses());
+        let mut picked = |pick: &dyn Fn(&mut Sampler, usize, usize) -> u32| -> Vec<Vec<u32>> {
+            let each = texts.iter_mut().enumerate();
+            each.map(|(at, text)| {
+                let next = next.of(at);
+                accepted(guesses, ends, |i| text.pick(next, index + i, &|sampler| pick(sampler, at, i)))
+            })
+            .collect()
         };
         match options.reveal {
             Reveal::Logits => {
@@ -192,31 +216,33 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
                 let logits = logits
                     .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
                 surprisal.tell(*engine, cache, feed.ids.as_deref(), logits.as_ref())?;
-                let picked = logits.as_ref().map(|logits| {
-                    let row = |i| logits.row(first + i);
-                    chosen(&mut |i| text.pick(index + i, &|sampler| sampler.pick(row(i))))
-                });
+                let picked = logits
+                    .as_ref()
+                    .map(|logits| picked(&|sampler, text, i| sampler.pick(logits.row(text * rows + first + i))));
                 Ok(Revealed { picked, logits })
             }
             Reveal::Token => {
                 surprisal.tell(*engine, cache, feed.ids.as_deref(), None)?;
-                let logits = model.logits(*engine, hidden)?.slice(0, first..first + texts + feed.drafted);
+                let logits = model.logits(*engine, hidden)?;
+                let (all, width, wanted) = (logits.shape()[0], logits.shape()[1], rows - first);
+                let logits = logits.reshape(&[all / rows, rows, width]).slice(1, first..rows);
+                let logits = logits.reshape(&[all / rows * wanted, width]);
                 let best = engine.scope("argmax", |e| e.argmax(&logits))?;
-                let picked = best.map(|best| chosen(&mut |i| text.pick(index + i, &|_| best[i] as u32)));
+                let picked = best.map(|best| picked(&|_, text, i| best[text * wanted + i] as u32));
                 Ok(Revealed { picked, logits: None })
             }
         }
     }
 
     /// The number of tokens that stay, of those that came out.
-    fn agree_to_keep(&mut self, picked: Option<&[u32]>) -> Result<usize, Error> {
+    fn agree_to_keep(&mut self, right: Option<usize>) -> Result<usize, Error> {
         if self.feed.drafted == 0 {
             return Ok(1);
         }
         let all = 1 + self.feed.drafted;
         let most = self.steady.as_mut().map_or(all, |steady| steady.next(all));
         let steady = self.steady.is_some();
-        let right = picked.map(|picked| match picked.len() {
+        let right = right.map(|right| match right {
             right if steady && right < most => 1,
             right => right.min(most),
         });
@@ -228,14 +254,16 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         Ok(kept)
     }
 
-    /// Whether the text stops here, if that is asked; the client passes whether its last token `ended` it.
-    fn agree_to_stop(&mut self, ended: Option<bool>) -> Result<bool, Error> {
+    /// Whether all texts stop here, if that is asked; the client, who `knows`, says whether they have ended.
+    fn agree_to_stop(&mut self, knows: bool) -> Result<bool, Error> {
         let &GenerateOptions { stop_at_eos, pad_answer, .. } = self.options;
         let asked = stop_at_eos && (!pad_answer || bucket(self.out.count) == self.out.count);
         if !asked {
             return Ok(false);
         }
-        Ok(self.hooks.agree_to_stop(self.engine, ended.map(|ended| self.over || ended))?)
+        let last = |text: &Text| text.tokens.last().is_some_and(|token| self.ends.contains(token));
+        let ended = knows.then(|| self.texts.iter().all(|text| text.over || last(text)));
+        Ok(self.hooks.agree_to_stop(self.engine, ended)?)
     }
 
     /// The last token that is known, and guesses after it, with `left` tokens to come. No position is read beyond the
@@ -247,11 +275,15 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let ids = match self.feed.ids {
             None => None,
             Some(_) => {
-                let text = &mut self.text;
-                let known = text.words + self.out.count;
-                let guesses = text.next.guess(&text.ids, drafted.saturating_sub(text.ids.len() - known))?;
-                self.spec.check_ids(&guesses)?;
-                Some(text.ids[known - 1..].iter().copied().chain(guesses).take(count).collect())
+                let mut all = Vec::with_capacity(self.texts.len() * count);
+                for (at, text) in self.texts.iter().enumerate() {
+                    let known = text.words + self.out.count;
+                    let missing = drafted.saturating_sub(text.ids.len() - known);
+                    let guesses = self.next.of(at).guess(&text.ids, missing)?;
+                    self.spec.check_ids(&guesses)?;
+                    all.extend(text.ids[known - 1..].iter().copied().chain(guesses).take(count));
+                }
+                Some(all)
             }
         };
         self.feed = Feed { ids, count, drafted };
@@ -261,26 +293,35 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 
 impl Feed {
     fn guesses(&self) -> &[u32] {
-        self.ids.as_deref().map_or(&[], |ids| &ids[self.count - self.drafted..])
+        self.ids.as_deref().map_or(&[], |ids| &ids[ids.len() - self.drafted..])
     }
 }
 
-impl Text<'_> {
+impl Text {
     /// Token `index` of the answer. One that was picked in an earlier pass stays what it is.
-    fn pick(&mut self, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
+    fn pick(&mut self, next: &mut Next, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
         let at = self.words + index;
         if at == self.ids.len() {
-            self.ids.push(self.next.choose(index, pick));
+            self.ids.push(next.choose(index, pick));
         }
         self.ids[at]
     }
 }
 
-impl Next<'_> {
+impl<'n> Next<'n> {
+    /// The source of the text `at`.
+    fn of(&mut self, at: usize) -> &mut Next<'n> {
+        match self {
+            Next::Each(all) => &mut all[at],
+            one => one,
+        }
+    }
+
     fn choose(&mut self, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
         match self {
             Next::Pick(sampler) | Next::Drafted { sampler, .. } => pick(sampler),
             Next::Forced(tokens) => tokens.get(index).copied().unwrap_or_else(|| pick(&mut Sampler::greedy())),
+            Next::Each(_) => pick(&mut Sampler::greedy()),
         }
     }
 
@@ -288,7 +329,7 @@ impl Next<'_> {
     fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error> {
         match self {
             Next::Drafted { guess, .. } => filled(Some(&mut **guess), text, count),
-            Next::Pick(_) | Next::Forced(_) => filled(None, text, count),
+            Next::Pick(_) | Next::Forced(_) | Next::Each(_) => filled(None, text, count),
         }
     }
 }

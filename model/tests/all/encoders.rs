@@ -124,26 +124,6 @@ fn texts_side_by_side_have_the_logits_that_each_has_alone() {
     }
 }
 
-#[test]
-fn a_decoder_reads_one_text() {
-    let files = model::bundled("stories260k").unwrap();
-    let ids = [1, 2, 3, 4];
-    let ask = |input: Input| {
-        let next = Next::Pick(&mut Sampler::greedy());
-        generate(
-            &mut Float::default(),
-            &load(model::bundled("stories260k").unwrap()),
-            input,
-            &answer(),
-            next,
-            &mut NoHooks,
-        )
-    };
-    assert!(!files.spec.is_encoder());
-    assert!(matches!(ask(Input::known(&ids).of_texts(2)), Err(Error::Texts { texts: 2 })));
-    assert!(matches!(ask(Input { texts: 0, ..Input::known(&ids) }), Err(Error::Nothing)));
-}
-
 /// The numbers of the images that the ViT of `references/make.py` reads, as its authors' program normalises them.
 fn images() -> Vec<(Array2<f32>, Vec<f32>)> {
     let shape = ModelFiles::open(&dir("vit")).unwrap().spec.image().unwrap();

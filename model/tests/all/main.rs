@@ -16,6 +16,7 @@ mod quantized;
 mod reference;
 mod scores;
 mod support;
+mod texts;
 mod unread;
 mod weights;
 mod wrappers;

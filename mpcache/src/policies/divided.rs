@@ -82,7 +82,7 @@ impl PolicyFamily for Divided {
             Some(_) => "which heads keep every token, which follows from the weights",
             None => "the whole pattern, which follows from lengths",
         };
-        Facts { prefill: self.schedule.prefill, ..Facts::shows(shows) }
+        Facts { prefill: self.schedule.prefill, side_by_side: self.heads.is_none(), ..Facts::shows(shows) }
     }
 
     fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {

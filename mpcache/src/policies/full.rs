@@ -18,7 +18,7 @@ impl PolicyFamily for Full {
     }];
 
     fn facts(&self) -> Facts {
-        Facts { can_roll_back: true, ..Facts::shows("nothing") }
+        Facts { can_roll_back: true, side_by_side: true, ..Facts::shows("nothing") }
     }
 
     fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {

@@ -66,7 +66,8 @@ impl PolicyFamily for Rolling {
     ];
 
     fn facts(&self) -> Facts {
-        Facts::selecting("how many tokens are kept", self.top_k)
+        let side_by_side = self.score == EvictionScore::Accumulated;
+        Facts { side_by_side, ..Facts::selecting("how many tokens are kept", self.top_k) }
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {

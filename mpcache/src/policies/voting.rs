@@ -129,7 +129,8 @@ impl PolicyFamily for Voting {
         };
         // With a share it votes and evicts at the end of the prompt alone.
         let can_roll_back = self.schedule.budget.tokens().is_none();
-        Facts { can_roll_back, prefill: self.schedule.prefill, ..Facts::selecting(shows, self.top_k) }
+        let prefill = self.schedule.prefill;
+        Facts { can_roll_back, side_by_side: true, prefill, ..Facts::selecting(shows, self.top_k) }
     }
 
     fn check(&self, layers: usize, _shape: HeadShape) -> Result<(), PolicyError> {

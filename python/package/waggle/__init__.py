@@ -228,7 +228,7 @@ def plan(
 
     :param model: directory, ``config.json``, bundled name, or that of a published shape, ``"bert-base"`` for instance
     :param prompt_len: tokens of the prompt
-    :param texts: texts of that length that an encoder reads side by side, as those of :func:`classify`. If some are
+    :param texts: texts of that length that the model reads side by side, as those of :func:`classify`. If some are
         shorter and padded to it, give ``pad_prompt=True`` as well.
     :param tokens: tokens to generate: 32 unless given, of an encoder 1
     :param cached: plan one decoding step after so many tokens instead, without the pass over the prompt

@@ -5,7 +5,7 @@ use ndarray::{Array2, Axis, concatenate};
 
 use crate::Error;
 
-/// The ids of a prompt, or an image, or several of one length that an encoder reads side by side. Their number and
+/// The ids of a prompt, or an image, or several of one length that a model reads side by side. Their number and
 /// length are public; how much of it is padding is not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
@@ -52,15 +52,16 @@ impl Prompt {
         Prompt { ids: Vec::new(), patches: Some(patches), padding: None, seconds: vec![None], masks: Vec::new() }
     }
 
-    /// Several prompts of one kind, which an encoder reads side by side: all padded to `length`, or to the longest of
-    /// them if they are not of one length.
+    /// Several prompts of one kind, which a model reads side by side: all padded to `length`, or to the longest of
+    /// them if they are not of one length; those for an encoder [behind](Prompt::padded_behind) their texts.
     ///
     /// # Errors
     /// [`Error::Unlike`] if they are not of one kind, or none of them is there; [`Error::Padding`] if one is longer.
-    pub fn side_by_side(prompts: &[Prompt], length: Option<usize>) -> Result<Self, Error> {
+    pub fn side_by_side(prompts: &[Prompt], length: Option<usize>, encoder: bool) -> Result<Self, Error> {
         let counts = || prompts.iter().map(|prompt| prompt.input().count);
         let longest = counts().max().filter(|longest| counts().any(|count| count < *longest));
         let padded = |prompt: &Prompt| match length.or(longest) {
+            Some(length) if !encoder => Prompt::padded(prompt.ids(), length),
             Some(length) => prompt.clone().padded_behind(length),
             None => Ok(prompt.clone()),
         };

@@ -66,6 +66,37 @@ fn texts_side_by_side_take_the_flows_of_one() {
     }
 }
 
+/// Decoders go on with several texts between two parties, in the flows of one and for no more bytes a text.
+#[test]
+fn several_texts_go_on_in_the_flows_of_one() {
+    for (name, dir) in families() {
+        // Rotary and learned positions, and windows.
+        if !["qwen2", "opt", "gemma3"].contains(&&*name) {
+            continue;
+        }
+        let files = ModelFiles::open(&dir).unwrap();
+        let ids: Vec<u32> = (0..4 * 6).map(|i| (i * i + 3) % files.spec.vocabulary() as u32).collect();
+        for reveal in [Reveal::Logits, Reveal::Token] {
+            let padding = Some(Padding { tokens: Some(vec![0, 2, 0, 1]) });
+            let options = GenerateOptions { tokens: 3, reveal, padding, ..crate::support::fine() };
+            let four = Input::known(&ids).of_texts(4);
+            let four = agree_on(&format!("four texts of {name}"), &files, four, &options, MAX_SECURE_ULPS);
+            let options = GenerateOptions { padding: Some(Padding::of(1)), ..options };
+            let one =
+                agree_on(&format!("one text of {name}"), &files, Input::known(&ids[..6]), &options, MAX_SECURE_ULPS);
+            assert_eq!(four.fixed.lengths, [3; 4]);
+            let sum = |agreed: &Agreed, of: fn(&net::Traffic) -> u64| {
+                agreed.ledger.iter().map(|entry| of(&entry.traffic)).sum::<u64>() as f64
+            };
+            let flows = [&four, &one].map(|agreed| sum(agreed, |traffic| traffic.flows));
+            let bytes = [&four, &one].map(|agreed| sum(agreed, net::Traffic::bytes));
+            println!("{name}, {reveal:?}: flows {flows:?}, bytes {bytes:?}");
+            assert!(flows[0] <= 1.2 * flows[1], "{name}: {flows:?}");
+            assert!(bytes[0] <= 4.0 * bytes[1], "{name}: {bytes:?}");
+        }
+    }
+}
+
 /// The place of a mask is the client's alone: neither plans nor the server know it, and all places take the same
 /// bytes. Opening the word alone works as well.
 #[test]

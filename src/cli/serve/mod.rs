@@ -41,10 +41,10 @@ pub(super) struct ServeArgs {
     /// Slow this party's messages down to those of a network; the client must do the same.
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
     link: Network,
-    /// Most tokens of a prompt.
+    /// Most tokens of a prompt, or of all prompts that are read side by side.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.prompt)]
     max_prompt: usize,
-    /// Most tokens to generate for a client.
+    /// Most tokens to generate for a client, of all its texts together.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
     /// Most positions of a conversation (`waggle chat`): the tokens of all its turns and answers, which stay in

@@ -78,7 +78,7 @@ pub trait Runner: Sync {
 
 fn side_by_side(texts: &[(Vec<u32>, Option<usize>)]) -> Result<Prompt, EvalError> {
     let texts: Vec<Prompt> = texts.iter().map(|(ids, second)| Prompt::from(ids).with_second(*second)).collect();
-    Ok(Prompt::side_by_side(&texts, None)?)
+    Ok(Prompt::side_by_side(&texts, None, true)?)
 }
 
 /// Runs in this process on engines that see their values, with attention [`Observed`].

@@ -140,7 +140,9 @@ impl PolicyFamily for Clusters {
         if self.clear_only {
             return Facts::in_the_clear();
         }
-        Facts::selecting("how many tokens are kept, and how many clusters are chosen", self.top_k)
+        let shows = "how many tokens are kept, and how many clusters are chosen";
+        let side_by_side = self.select != Granularity::PerLayer;
+        Facts { side_by_side, ..Facts::selecting(shows, self.top_k) }
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {

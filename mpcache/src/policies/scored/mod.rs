@@ -153,6 +153,7 @@ impl PolicyFamily for Scored {
         };
         Facts {
             prefill: self.schedule.prefill,
+            side_by_side: self.source == Source::Norm,
             needs_scoring_head: self.source == Source::Head,
             ..Facts::selecting(shows, self.top_k)
         }
