@@ -49,7 +49,7 @@ pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Err
     let (texts, all) = (generation.lengths.len().max(1), generation.tokens.len());
     // Before the rows of a text's tokens there may be those of its prompt.
     let rows = expected.nrows() / texts;
-    let prompt = rows - truth.count;
+    let prompt = rows - truth.lengths.first().copied().unwrap_or(0);
     let found = generation.logits.as_ref().filter(|logits| logits.dim() == (all + texts * prompt, expected.ncols()));
     let (mut agreed, mut missed, mut largest, mut before) = (0, None::<f32>, 0f32, 0);
     for (text, tokens) in generation.texts().enumerate() {
