@@ -181,6 +181,14 @@ pub enum OptionsError {
     /// A policy that needs to see values, between two parties.
     #[error("cache policy `{0}` works only in the clear, not between two parties")]
     ClearOnly(String),
+    /// A proxy that others reach, without a key.
+    #[error(
+        "{address} is reached from other machines, so the proxy needs --api-key-file: prompts cross it in the clear"
+    )]
+    OpenProxy {
+        /// Where it would listen.
+        address: std::net::SocketAddr,
+    },
     /// Sampling where the client learns one token.
     #[error(
         "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
@@ -278,6 +286,9 @@ pub enum ChatError {
     /// A conversation with a model that knows no words.
     #[error("a conversation needs a tokenizer, and the server's model has none: give one with --tokenizer")]
     NoTokenizer,
+    /// A model that writes no texts.
+    #[error("the server's model gives classes of texts or images, and writes none")]
+    Encoder,
     /// A turn that did not begin. Nothing has happened, and the conversation goes on.
     #[error(transparent)]
     Refused(Box<Refusal>),

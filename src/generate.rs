@@ -167,7 +167,7 @@ impl FromStr for Pads {
 
 impl Pads {
     /// The length that a prompt of `tokens` tokens gets where the model has room for `room`.
-    fn of(&self, tokens: usize, room: usize) -> Result<usize, PromptError> {
+    pub(crate) fn of(&self, tokens: usize, room: usize) -> Result<usize, PromptError> {
         let (next, longest) = match self {
             // The model's room is public too.
             Pads::Auto => (Some(bucket(tokens).min(room.max(tokens))), room),
@@ -480,7 +480,7 @@ impl Ready<'_> {
     pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
         let Generate { stop_at_eos, pad_answer, .. } = *self.options;
         let (padded, texts) = (self.whole.padding().is_some(), self.whole.input().texts);
-        let request = Request { lengths: self.lengths(), stop_at_eos, pad_answer, padded, texts, draft: self.drafts };
+        let request = Request { stop_at_eos, pad_answer, padded, texts, draft: self.drafts, ..self.lengths().into() };
         request.validate(spec, self.terms, &Limits::NONE)?;
         Ok(check_input(spec, self.whole.input())?)
     }

@@ -43,6 +43,8 @@ mod models;
 mod options;
 mod pixels;
 mod plan;
+#[cfg(feature = "proxy")]
+mod proxy;
 #[cfg(feature = "server")]
 mod server;
 mod study;
@@ -79,6 +81,8 @@ pub use local::{Local, LocalOptions};
 pub use models::Prompt;
 pub use pixels::ImageError;
 pub use plan::{Machines, Plan};
+#[cfg(feature = "proxy")]
+pub use proxy::{Proxy, ProxyConfig};
 #[cfg(feature = "server")]
 pub use server::{Allow, Job, Server, ServerConfig, Stop};
 pub use study::{GlueStudy, Study, StudyEngine};

@@ -110,8 +110,8 @@ impl Plan {
         let tokens = self.tokens.unwrap_or(if model.spec.is_encoder() { 1 } else { DEFAULT_TOKENS });
         let (prompt, tokens) = self.cached.map_or((self.prompt, tokens), |cached| (cached, 2));
         let lengths = Lengths { prompt, tokens };
-        let request =
-            Request { lengths, stop_at_eos, pad_answer, padded: self.pad_prompt, texts: self.texts, draft: drafts };
+        let (padded, texts) = (self.pad_prompt, self.texts);
+        let request = Request { stop_at_eos, pad_answer, padded, texts, draft: drafts, ..lengths.into() };
         let link = self.network.shape();
         let setting = self.machines.as_ref().map(|machines| machines.setting(link));
         let plan = SessionPlan::new(model, terms).request(request).timed(setting);

@@ -86,6 +86,9 @@ pub enum Error {
     /// A draft in a generation from a pool.
     #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
     DraftPool,
+    /// The logits of a prompt where nobody may learn them.
+    #[error("the logits of a prompt need a session that reveals logits, takes no pool and is no chat")]
+    PromptLogits,
     /// A draft in a chat.
     #[error("a chat takes no draft")]
     DraftChat,
@@ -220,7 +223,7 @@ impl From<protocols::Error> for Error {
 
 impl Error {
     /// The failure of the link behind this one, if it is one: outside the operations or in one.
-    pub(crate) fn net(&self) -> Option<&net::NetError> {
+    pub fn net(&self) -> Option<&net::NetError> {
         match self {
             Error::Net(error) => Some(error),
             Error::Model(model::Error::Engine(error)) => error.backend::<protocols::Error>()?.net(),

@@ -76,6 +76,9 @@ pub struct Request {
     pub padded: bool,
     /// Texts of these lengths that are read side by side. They stop together, when the last of them has ended.
     pub texts: usize,
+    /// The client learns the logits of every position of the prompt too, not only of its last. It scores a given text
+    /// so. Takes no pool, and is no chat.
+    pub all_positions: bool,
     /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
     /// what the model says after wrong guesses, too; see [`Drafts`].
     pub draft: Option<Drafts>,
@@ -235,7 +238,8 @@ impl Limits {
 impl From<Lengths> for Request {
     /// A generation of one text of these lengths to the end, without padding or drafts.
     fn from(lengths: Lengths) -> Self {
-        Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, texts: 1, draft: None }
+        let [stop_at_eos, pad_answer, padded, all_positions] = [false; 4];
+        Request { lengths, stop_at_eos, pad_answer, padded, texts: 1, all_positions, draft: None }
     }
 }
 
@@ -261,7 +265,7 @@ impl Request {
     /// # Errors
     /// [`Error::Phases`] for a number of phases that the server does not offer; those of
     /// [`ModelSpec::check_policy`]; [`model::Error::PaddedPolicy`] for padding under a policy that would choose among
-    /// it; [`Error::PaddedDraft`], and [`model::Error::DraftPolicy`] for a draft under a policy that cannot take
+    /// it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone; [`model::Error::DraftPolicy`] for a draft under a policy that cannot take
     /// tokens back; [`model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`model::Error::TooLong`] beyond
     /// the model's positions, and [`Error::TooWide`] beyond those of the softmax in fixed point; [`Error::Planning`]
     /// for what would take too long to plan.
@@ -271,6 +275,9 @@ impl Request {
         check_padding(self.padded, &terms.policy)?;
         if self.pad_answer && self.draft.is_some() {
             return Err(Error::PaddedDraft);
+        }
+        if self.all_positions && terms.reveal == Reveal::Token {
+            return Err(Error::PromptLogits);
         }
         check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?;
         check_encoder(spec, &self.options(terms))?;
@@ -302,8 +309,10 @@ impl Request {
     }
 
     /// Positions of which the client learns something, at most.
-    pub(crate) fn positions_shown(&self) -> u64 {
-        self.texts as u64 * Drafts::positions(self.draft, self.lengths.tokens)
+    pub fn positions_shown(&self) -> u64 {
+        // The last position of a prompt counts as the first of the text.
+        let prompt = if self.all_positions { self.lengths.prompt.saturating_sub(1) as u64 } else { 0 };
+        self.texts as u64 * (prompt + Drafts::positions(self.draft, self.lengths.tokens))
     }
 
     /// The prompt as the server knows it.
@@ -319,7 +328,7 @@ impl Request {
             logit_bits: terms.logit_bits,
             stop_at_eos: self.stop_at_eos,
             pad_answer: self.pad_answer,
-            all_positions: false,
+            all_positions: self.all_positions,
             policy: terms.policy.clone(),
             prefill_chunk: terms.prefill_chunk,
             padding: self.padded.then_some(Padding { tokens: None }),

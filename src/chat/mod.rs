@@ -22,6 +22,8 @@ use mpcache::PolicySpec;
 use report::Phases;
 use session::party::chat::{Slices, slices};
 use session::party::{ChatSession, ClientOptions, PublicModel, Silent};
+#[cfg(feature = "proxy")]
+use session::party::{Observer, chat::Turn};
 use tokenizer::{ChatTemplate, Tokenizer};
 
 pub use self::background::BackgroundChat;
@@ -244,6 +246,38 @@ impl Chat {
         self.transcript.reset()
     }
 
+    /// Begins another conversation in the same session, behind messages that somebody else kept. The model reads them
+    /// with the next turn.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn begin_after(&mut self, said: Vec<(&'static str, String)>) -> Result<(), Error> {
+        self.reset()?;
+        self.script.begin_after(said);
+        Ok(())
+    }
+
+    /// Goes on after the prompt `ids` with up to `tokens` tokens, in a conversation of its own that ends with them.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn complete(
+        &mut self,
+        ids: &[u32],
+        tokens: usize,
+        sampler: &mut Sampler,
+        observer: &mut dyn Observer,
+    ) -> Result<Turn, Error> {
+        if self.session.positions().used > 0 {
+            self.begin_after(Vec::new())?;
+        }
+        let turn = self.session.turn(ids, tokens, Next::Pick(sampler), observer)?;
+        (self.slices.ready, self.heard) = (0, Instant::now());
+        Ok(turn)
+    }
+
+    /// Whether the session goes on.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn is_open(&self) -> bool {
+        self.session.is_open()
+    }
+
     /// The parties drop their caches.
     fn reread(&mut self) -> Result<(), Error> {
         self.session.reset()?;
@@ -257,6 +291,20 @@ impl Chat {
     /// # Errors
     /// [`ChatError::Refused`] for a turn that did not begin; after every other error the session is over.
     pub fn turn(&mut self, words: &str, listener: &mut dyn Listener) -> Result<TurnReport, Error> {
+        let mut sampler = std::mem::take(&mut self.sampler);
+        let turn = self.turn_of(words, self.longest.tokens, &mut sampler, listener);
+        self.sampler = sampler;
+        turn
+    }
+
+    /// A turn with an answer of up to `tokens` tokens, which `sampler` picks.
+    pub(crate) fn turn_of(
+        &mut self,
+        words: &str,
+        tokens: usize,
+        sampler: &mut Sampler,
+        listener: &mut dyn Listener,
+    ) -> Result<TurnReport, Error> {
         if words.trim().is_empty() {
             return Err(refused(Refusal::Other(PromptError::Empty.into())));
         }
@@ -274,8 +322,7 @@ impl Chat {
         let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
         self.transcript.begin(words);
         let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
-        let next = Next::Pick(&mut self.sampler);
-        let taken = self.session.turn(&ids, self.longest.tokens, next, &mut answer);
+        let taken = self.session.turn(&ids, tokens, Next::Pick(sampler), &mut answer);
         answer.finish();
         let turn = match taken {
             Ok(turn) => turn,

@@ -51,7 +51,12 @@ impl Script {
     }
 
     pub(crate) fn reset(&mut self) {
-        self.said = self.system.iter().map(|system| ("system", system.trim().to_owned())).collect();
+        self.begin_after(self.system.iter().map(|system| ("system", system.clone())).collect());
+    }
+
+    /// Begins anew behind these messages, which the model reads with the next turn.
+    pub(crate) fn begin_after(&mut self, said: Vec<(&'static str, String)>) {
+        self.said = said.into_iter().map(|(role, text)| (role, text.trim().to_owned())).collect();
         self.rendered.clear();
         (self.begun, self.ended) = (false, true);
     }
@@ -84,8 +89,9 @@ impl Script {
 
     /// Words as they are, on lines of their own.
     fn raw(&self, words: &str) -> Step {
-        let system = self.system().into_iter().map(|system| format!("{system}\n"));
-        let start: String = if self.ended { system.collect() } else { "\n".into() };
+        let before: &[_] = if self.begun { &[] } else { &self.said };
+        let start: String =
+            if self.ended { before.iter().map(|(_, text)| format!("{text}\n")).collect() } else { "\n".into() };
         Step {
             text: format!("{start}{words}\n"),
             begins: !self.begun,

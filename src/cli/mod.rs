@@ -15,6 +15,7 @@ mod heads;
 mod html;
 mod keygen;
 mod links;
+mod log;
 mod machine;
 mod mean_token;
 mod options;
@@ -27,6 +28,8 @@ mod pools;
 mod preprocess;
 mod progress;
 mod prompt;
+#[cfg(feature = "proxy")]
+mod proxy;
 mod published;
 mod quantize;
 mod record;
@@ -91,6 +94,8 @@ commands! {
     Serve(serve::ServeArgs) = serve::run,
     Generate(generate::GenerateArgs) = generate::run,
     Chat(chat::ChatArgs) = chat::run,
+    #[cfg(feature = "proxy")]
+    Proxy(proxy::ProxyArgs) = proxy::run,
     Classify(classify::ClassifyArgs) = classify::run,
     Preprocess(preprocess::PreprocessArgs) = preprocess::run,
     Pools(pools::PoolsArgs) = pools::run,

@@ -42,6 +42,8 @@ use tracing::{info, warn};
 
 pub use self::host::Allow;
 pub use self::ranks::Job;
+#[cfg(feature = "proxy")]
+pub(crate) use self::signals::on_signal;
 use crate::error::ServeError;
 use crate::keys::{Proof, file};
 use crate::models::open_model;

@@ -4,7 +4,7 @@ use std::io;
 
 /// Calls `first` at the first signal; a second ends the process with the code that shells give for it. Elsewhere than
 /// under Unix, signals keep their meaning.
-pub(super) fn on_signal(first: impl FnOnce(&'static str) + Send + 'static) -> io::Result<()> {
+pub(crate) fn on_signal(first: impl FnOnce(&'static str) + Send + 'static) -> io::Result<()> {
     #[cfg(unix)]
     {
         use signal_hook::consts::{SIGINT, SIGTERM};

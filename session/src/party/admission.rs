@@ -20,9 +20,13 @@ impl SessionKind {
         match self {
             SessionKind::Chat if limits.conversation.is_none() => return Err(Error::NoChats),
             SessionKind::Chat if request.draft.is_some() => return Err(Error::DraftChat),
+            SessionKind::Chat if request.all_positions => return Err(Error::PromptLogits),
             SessionKind::Chat => chat::check_talk(&terms.policy, request)?,
             SessionKind::Fill { .. } | SessionKind::Spend(_) if request.draft.is_some() => {
                 return Err(Error::DraftPool);
+            }
+            SessionKind::Fill { .. } | SessionKind::Spend(_) if request.all_positions => {
+                return Err(Error::PromptLogits);
             }
             SessionKind::Fill { .. } | SessionKind::Spend(_) if !terms.protocol.preprocess => {
                 return Err(PoolError::OnePhase.into());
@@ -30,7 +34,7 @@ impl SessionKind {
             SessionKind::Fill { kept: Some(kept), .. } if kept.len() > MAX_KEPT => {
                 return Err(Error::Limit { what: "files of pools", got: kept.len(), limit: MAX_KEPT });
             }
-            SessionKind::Generate | SessionKind::Fill { .. } | SessionKind::Spend(_) => {}
+            SessionKind::Generate | SessionKind::Score | SessionKind::Fill { .. } | SessionKind::Spend(_) => {}
         }
         request.validate(spec, terms, limits)
     }
@@ -89,6 +93,14 @@ mod tests {
             ("h2o", one, SessionKind::Generate, drafted, "`h2o`"),
             ("squeeze:layers=7", one, SessionKind::Generate, of(4, 4), "names layer 7"),
             ("full", one, SessionKind::Generate, Request { draft: drafted.draft, ..padding }, "takes no draft"),
+            ("full", two, fill(), Request { all_positions: true, ..of(4, 4) }, "the logits of a prompt need"),
+            (
+                "full",
+                one,
+                SessionKind::Chat,
+                Request { all_positions: true, ..of(4, 4) },
+                "the logits of a prompt need",
+            ),
             ("full", one, fill(), of(4, 4), "two phases"),
             ("full", two, fill(), of(1 << 20, 4), "1048579 positions would go through a model"),
             ("snapkv", one, SessionKind::Chat, of(4, 4), "keeps a share of the first prompt alone"),
@@ -117,7 +129,7 @@ mod tests {
                         session.fill(request.lengths, &dir.path().join("pool"), &mut Silent).map(drop)
                     }
                     SessionKind::Chat => session.chat(request.lengths, &mut Silent).map(drop),
-                    SessionKind::Generate | SessionKind::Spend(_) => {
+                    SessionKind::Generate | SessionKind::Score | SessionKind::Spend(_) => {
                         let whole = if request.padded { Prompt::padded(&ids, prompt)? } else { (&ids).into() };
                         let next = Next::Pick(&mut Sampler::greedy());
                         session.generate(whole, tokens, next, &mut Silent).map(drop)

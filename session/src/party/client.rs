@@ -25,6 +25,7 @@ pub struct ClientSession {
     draft: Option<Drafts>,
     stop_at_eos: bool,
     pad_answer: bool,
+    all_positions: bool,
     /// When it began.
     since: Instant,
     kept: Option<Vec<PoolId>>,
@@ -53,6 +54,7 @@ impl ClientSession {
             draft: None,
             stop_at_eos: false,
             pad_answer: false,
+            all_positions: false,
             since,
             kept: None,
             texts: 1,
@@ -74,6 +76,11 @@ impl ClientSession {
     /// [`bucket`](model::bucket) of tokens, which nobody sees: the server learns the bucket alone.
     pub fn padding_answers(self) -> Self {
         ClientSession { pad_answer: true, ..self }
+    }
+
+    /// This session, where the client learns the logits of every position of the prompt too: it scores a given text.
+    pub fn scoring_prompt(self) -> Self {
+        ClientSession { all_positions: true, ..self }
     }
 
     /// This session, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this
@@ -132,8 +139,8 @@ impl ClientSession {
 
     /// The request for these lengths.
     fn request(&self, lengths: Lengths) -> Request {
-        let ClientSession { stop_at_eos, pad_answer, draft, .. } = *self;
-        Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, draft, ..lengths.into() }
+        let ClientSession { stop_at_eos, pad_answer, all_positions, draft, .. } = *self;
+        Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, all_positions, draft, ..lengths.into() }
     }
 
     fn run(

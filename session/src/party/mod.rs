@@ -15,7 +15,7 @@
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](model::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
 //! | chat template: a [`ChatTemplate`](tokenizer::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](tokenizer::MAX_TEMPLATE_BYTES) |
-//! | request: a [`Request`] and the purpose of the session, as `postcard` writes a structure (`Message` in `party/opening.rs`). The purpose is to generate, to fill a part of a pool, to generate from the pool whose parts have the ids that follow, or a chat, whose turns have at most these lengths | client | 13, and what draft, part and ids take: 16 for each id of a part, or of a pool that the client has |
+//! | request: a [`Request`] and the purpose of the session, as `postcard` writes a structure (`Message` in `party/opening.rs`). The purpose is to generate, perhaps with the logits of the prompt, to fill a part of a pool, to generate from the pool whose parts have the ids that follow, or a chat, whose turns have at most these lengths | client | 13, and what draft, part and ids take: 16 for each id of a part, or of a pool that the client has |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!

@@ -67,6 +67,8 @@ pub(super) enum SessionKind {
     Spend(Vec<PoolId>),
     /// Several turns; the request bounds each of them. See [`super::chat`].
     Chat,
+    /// On the wire alone: a generation that shows the logits of the prompt ([`Request::all_positions`]).
+    Score,
 }
 
 /// A request as it is sent. Lengths have four bytes each, so requests of a kind are equally long.
@@ -87,7 +89,9 @@ struct Message {
 impl Message {
     /// Lengths beyond 32 bits, which no session has, become the largest.
     fn new(request: &Request, kind: &SessionKind) -> Self {
-        let Request { lengths: Lengths { prompt, tokens }, stop_at_eos, pad_answer, padded, texts, draft } = *request;
+        let Request { stop_at_eos, pad_answer, padded, all_positions, draft, .. } = *request;
+        let (Lengths { prompt, tokens }, texts) = (request.lengths, request.texts);
+        let kind = if all_positions { &SessionKind::Score } else { kind };
         let [prompt, tokens, texts] = [prompt, tokens, texts].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
         Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind: kind.clone() }
     }
@@ -105,7 +109,9 @@ impl Message {
             _ => None,
         };
         let lengths = Lengths { prompt: prompt as usize, tokens: tokens as usize };
-        let request = Request { lengths, stop_at_eos, pad_answer, padded, texts: texts as usize, draft };
+        let (all_positions, texts) = (kind == SessionKind::Score, texts as usize);
+        let kind = if all_positions { SessionKind::Generate } else { kind };
+        let request = Request { lengths, stop_at_eos, pad_answer, padded, texts, all_positions, draft };
         wrong.map_or(Ok((request, kind)), |what| Err(malformed(REQUEST, what)))
     }
 }
@@ -333,6 +339,7 @@ mod tests {
         pad_answer: false,
         padded: false,
         texts: 1,
+        all_positions: false,
         draft: None,
     };
 
@@ -376,6 +383,7 @@ mod tests {
             (Request { draft: Some(draft), ..REQUESTED }, SessionKind::Generate),
             (Request { draft: Some(draft.steady()), padded: true, ..REQUESTED }, SessionKind::Generate),
             (Request { pad_answer: true, ..REQUESTED }, fill(256, 256, None)),
+            (Request { all_positions: true, texts: 3, ..REQUESTED }, SessionKind::Generate),
             (REQUESTED, SessionKind::Spend(ids(1))),
             (REQUESTED, SessionKind::Spend(ids(MAX_PARTS as usize))),
             (REQUESTED, fill(1, 1, Some(0))),
@@ -401,7 +409,7 @@ mod tests {
         // to it.
         let head = &plain[..8];
         for rest in [
-            &[0, 0, 0, 1, 0, 4][..],
+            &[0, 0, 0, 1, 0, 5][..],
             &[0, 2, 0, 1, 0, 0],
             &[0, 0, 0, 1, 2, 0],
             &[0, 0, 0, 1, 1, 0, 0xe8, 7, 0, 0],

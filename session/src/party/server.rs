@@ -193,7 +193,7 @@ impl ModelServer {
         let peer = caller.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match kind {
-            SessionKind::Generate => Ok(Grant::Generate),
+            SessionKind::Generate | SessionKind::Score => Ok(Grant::Generate),
             SessionKind::Chat => Ok(Grant::Chat),
             SessionKind::Fill { part, kept } => {
                 let filled = Filled { id: PoolId::random(), part };

@@ -70,14 +70,7 @@ fn write(path: &Path, role: Role) -> PoolId {
 }
 
 pub(super) fn request(prompt: usize, tokens: usize) -> Request {
-    Request {
-        lengths: Lengths { prompt, tokens },
-        stop_at_eos: true,
-        pad_answer: false,
-        padded: false,
-        texts: 1,
-        draft: None,
-    }
+    Request { stop_at_eos: true, ..Lengths { prompt, tokens }.into() }
 }
 
 /// All that a session does with a file.

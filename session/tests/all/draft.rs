@@ -332,12 +332,10 @@ impl<'a> Session<'a> {
 
     fn request(&self) -> Request {
         Request {
-            lengths: Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens },
             stop_at_eos: self.stop,
-            pad_answer: false,
             padded: self.prompt.padding().is_some(),
-            texts: 1,
             draft: self.draft,
+            ..Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens }.into()
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
-use model::{Lengths, Next, Sampler, bundled};
+use engine::Float;
+use model::{GenerateOptions, Input, Lengths, Next, NoHooks, Reveal, Sampler, bundled, generate};
+use ndarray::s;
 use net::{Channel, Handshake, NetError, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Request, SessionPlan, Silent, Terms,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Prompt, Request, SessionPlan, Silent, Terms,
 };
 
 use crate::outcome::untimed;
@@ -42,20 +44,53 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
     assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
 
-    let request = Request {
-        lengths: Lengths { prompt: 4, tokens: 2 },
-        stop_at_eos: true,
-        pad_answer: false,
-        padded: false,
-        texts: 1,
-        draft: None,
-    };
+    let request = Request { stop_at_eos: true, ..Lengths { prompt: 4, tokens: 2 }.into() };
     let planned = SessionPlan::new(hosted.public(), &terms).options(options).request(request);
     let planned = planned.run(&mut Silent).unwrap().outcome;
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
     assert_eq!((client.per_token.len(), planned.per_token.len()), (1, 1));
     assert_eq!(client.per_token[0].flows, planned.per_token[0].flows);
+}
+
+/// Several texts, of which the shorter has padding before it.
+#[test]
+fn a_client_that_scores_its_prompt_learns_the_logits_of_every_position() {
+    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let clear = load(bundled("shakespeare-llama").unwrap());
+    for preprocess in [false, true] {
+        let mut terms = Terms::default();
+        terms.protocol.preprocess = preprocess;
+        let whole = Prompt::side_by_side(&[PROMPT[..].into(), PROMPT[1..].into()], None, false).unwrap();
+        let (client, server) = session(&hosted, &terms, &Limits::default(), |session| {
+            session.scoring_prompt().generate(whole, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        });
+        let (client, server) = (client.unwrap(), server.unwrap());
+        assert_eq!(server.generation.logits, None);
+        let logits = client.generation.logits.as_ref().unwrap();
+        assert_eq!(logits.nrows(), 2 * (4 + 1));
+        for (text, padding) in [0, 1].into_iter().enumerate() {
+            let ids = &PROMPT[padding..];
+            let options = GenerateOptions { tokens: 2, all_positions: true, ..GenerateOptions::default() };
+            let mut engine = Float::default();
+            let next = Next::Pick(&mut Sampler::greedy());
+            let truth = generate(&mut engine, &clear, Input::known(ids), &options, next, &mut NoHooks).unwrap();
+            let found = logits.slice(s![text * 5 + padding..text * 5 + 5, ..]);
+            let off = (&found - truth.logits.as_ref().unwrap()).iter().fold(0f32, |most, d| most.max(d.abs()));
+            assert!(off < 0.02, "{off}");
+        }
+        let request =
+            Request { all_positions: true, padded: true, texts: 2, ..Lengths { prompt: 4, tokens: 2 }.into() };
+        assert_eq!(request.positions_shown(), 2 * 5);
+        let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
+        assert_eq!(untimed(&client), untimed(&planned));
+        assert_eq!(untimed(&client), untimed(&server));
+    }
+    let tokens = Terms { reveal: Reveal::Token, ..Terms::default() };
+    let (client, _) = session(&hosted, &tokens, &Limits::default(), |session| {
+        session.scoring_prompt().generate(&PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+    });
+    assert!(matches!(client, Err(Error::PromptLogits)), "{client:?}");
 }
 
 #[test]

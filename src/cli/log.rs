@@ -27,7 +27,7 @@ pub(super) const LEVELS: [(&str, LevelFilter); 6] = [
 ];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(in crate::cli) enum Format {
+pub(super) enum Format {
     Text,
     Json,
 }

@@ -1,7 +1,5 @@
 //! `waggle serve`: the party with the model, for many clients at once.
 
-mod log;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +13,7 @@ use session::party::{Limits, Outcome};
 
 use super::connect::IdentityArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
-use super::{Error, out};
+use super::{Error, log, out};
 use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the

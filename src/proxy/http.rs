@@ -1,0 +1,384 @@
+//! Connections of programs: who may come, bounds, and answers as they grow.
+//!
+//! A page of any origin that a browser shows can send requests to this machine. Three things keep it out: a request
+//! with a foreign `Origin` is refused, one whose `Host` is no name of this machine as well (a name that an attacker
+//! points here), and a body must be JSON, which no page sends to another origin unasked.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio_io_timeout::TimeoutStream;
+
+use super::api::{Head, Kind, Refusal, completion, talk};
+use super::spent::usage;
+use super::text::{Ended, Event};
+use super::work::{Job, Work};
+use super::{ProxyConfig, Shared};
+
+/// Most bytes of a body.
+const MAX_BODY: usize = 4 << 20;
+/// Most connections at once.
+const CONNECTIONS: usize = 256;
+/// The time for the head of a request, for its body, and for a reader to take something.
+const HEAD: Duration = Duration::from_secs(30);
+const BODY: Duration = Duration::from_secs(60);
+const READER: Duration = Duration::from_secs(60);
+
+/// A chat in a browser: one file.
+const PAGE: &str = include_str!("page.html");
+/// What stands in it for the number that its script and style have in common with the head of the answer.
+const NONCE: &str = "{{nonce}}";
+
+type Body = Either<Full<Bytes>, Channel<Bytes>>;
+type Answer = Response<Body>;
+
+/// Who may come, and where requests go.
+pub(super) struct Door {
+    model: String,
+    greedy: bool,
+    key: Option<blake3::Hash>,
+    origins: Vec<String>,
+    queue: usize,
+    jobs: Sender<Job>,
+    shared: Arc<Shared>,
+}
+
+/// Takes connections until the runtime ends.
+pub(super) async fn accept(listener: TcpListener, door: Arc<Door>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Too many files are open, perhaps.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let door = Arc::clone(&door);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(READER));
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let door = Arc::clone(&door);
+                async move { Ok::<_, Infallible>(door.answer(request).await) }
+            });
+            let mut server = http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(HEAD);
+            // A program that breaks off is nobody's error.
+            let _ = server.serve_connection(TokioIo::new(Box::pin(stream)), service).await;
+            drop(place);
+        });
+    }
+}
+
+impl Door {
+    pub(super) fn new(
+        config: &ProxyConfig,
+        model: &str,
+        greedy: bool,
+        key: Option<blake3::Hash>,
+        jobs: Sender<Job>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let (model, origins, queue) = (model.to_owned(), config.origins.clone(), config.queue);
+        Door { model, greedy, key, origins, queue, jobs, shared }
+    }
+
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        let mut answer = match self.admitted(&request) {
+            Ok(()) => self.routed(request).await.unwrap_or_else(|refusal| refused(&refusal)),
+            Err(refusal) => refused(&refusal),
+        };
+        self.shared.metrics.answered(answer.status().as_u16());
+        let headers = answer.headers_mut();
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(origin) =
+            origin.filter(|origin| self.origins.iter().any(|known| known.as_bytes() == origin.as_bytes()))
+        {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        }
+        answer
+    }
+
+    /// Refuses whoever may not come.
+    fn admitted(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        let text = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
+        let host = text(header::HOST).unwrap_or_default();
+        if self.key.is_none() && !is_here(host) {
+            return Err(Refusal::new(403, "foreign_host", "this name is not one of this machine"));
+        }
+        if let Some(origin) = text(header::ORIGIN)
+            && origin.strip_prefix("http://") != Some(host)
+            && !self.origins.iter().any(|known| known == origin)
+        {
+            return Err(Refusal::new(403, "foreign_origin", "pages of this origin may not ask; see --allow-origin"));
+        }
+        let open = ["/", "/health"].contains(&request.uri().path()) || request.method() == Method::OPTIONS;
+        if let Some(key) = self.key.filter(|_| !open) {
+            let given = text(header::AUTHORIZATION).and_then(|given| given.strip_prefix("Bearer "));
+            // Digests are compared in constant time.
+            if given.is_none_or(|given| blake3::hash(given.trim().as_bytes()) != key) {
+                return Err(Refusal::new(401, "invalid_api_key", "the key is missing or wrong"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn routed(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+        let (get, post) = (request.method() == Method::GET, request.method() == Method::POST);
+        let methods = match request.uri().path() {
+            "/" if get => return Ok(page()),
+            "/health" if get => return Ok(self.health()),
+            "/metrics" if get => {
+                return Ok(text("application/openmetrics-text; version=1.0.0", self.shared.metrics.page()));
+            }
+            "/v1/models" if get => return Ok(whole(200, &json!({"object": "list", "data": [self.described()]}))),
+            "/v1/completions" if post => return self.asked(Kind::Completion, request).await,
+            "/v1/chat/completions" if post => return self.asked(Kind::Talk, request).await,
+            path if get && path.strip_prefix("/v1/models/") == Some(&*self.model) => {
+                return Ok(whole(200, &self.described()));
+            }
+            "/" | "/health" | "/metrics" | "/v1/models" => "GET",
+            "/v1/completions" | "/v1/chat/completions" => "POST",
+            path => return Err(Refusal::new(404, "not_found", format!("there is no {path} here"))),
+        };
+        // A browser asks before it lets a page of another origin ask.
+        let mut answer = if request.method() == Method::OPTIONS {
+            text("text/plain", String::new())
+        } else {
+            refused(&Refusal::new(405, "method_not_allowed", format!("{methods} is the method of this path")))
+        };
+        let headers = answer.headers_mut();
+        headers.insert(header::ALLOW, HeaderValue::from_static(methods));
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(methods));
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("authorization, content-type"));
+        Ok(answer)
+    }
+
+    fn described(&self) -> Value {
+        json!({"id": self.model, "object": "model", "created": 0, "owned_by": "waggle"})
+    }
+
+    fn health(&self) -> Answer {
+        match self.shared.health() {
+            None => whole(200, &json!({"status": "ok"})),
+            Some(error) => whole(503, &json!({"status": "error", "error": error})),
+        }
+    }
+
+    /// Puts a request into the queue, and answers with what comes.
+    async fn asked(&self, kind: Kind, request: Request<Incoming>) -> Result<Answer, Refusal> {
+        let body = body(request).await?;
+        let (work, wanted, texts, prompts) = match kind {
+            Kind::Completion => {
+                let asked = completion(&body, &self.model, self.greedy)?;
+                let (prompts, wanted) = (asked.prompts.len(), asked.wanted.clone());
+                let texts = prompts * asked.samples;
+                (Work::Completion(asked), wanted, texts, prompts)
+            }
+            Kind::Talk => {
+                let asked = talk(&body, &self.model, self.greedy)?;
+                let wanted = asked.wanted.clone();
+                (Work::Talk(asked), wanted, 1, 1)
+            }
+        };
+        if !self.shared.enters_queue(self.queue) {
+            return Err(Refusal::new(429, "queue_full", "too many requests wait; try again later"));
+        }
+        let (out, mut events) = unbounded_channel();
+        if self.jobs.send(Job { work, out }).is_err() {
+            self.shared.left_queue();
+            return Err(gone());
+        }
+        let head = Head::new(kind, &self.model);
+        if !wanted.stream {
+            let ended = all(&mut events, texts).await?;
+            return Ok(whole(200, &head.whole(&ended, usage(&ended, prompts))));
+        }
+        // What is refused at once has a code of its own.
+        let first = events.recv().await.ok_or_else(gone)?;
+        if let Event::Failed(refusal) = first {
+            return Err(refusal);
+        }
+        let (sender, growing) = Channel::new(16);
+        tokio::spawn(stream(sender, first, events, head, texts, wanted.usage.then_some(prompts)));
+        let mut answer = Response::new(Either::Right(growing));
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        Ok(answer)
+    }
+}
+
+/// The worker has ended.
+fn gone() -> Refusal {
+    Refusal::new(503, "proxy_stops", "the proxy ends")
+}
+
+/// Whether `host` is a name of this machine, with or without a port.
+fn is_here(host: &str) -> bool {
+    let port = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(|(_, end)| port(end)).map_or(host, |(name, _)| name);
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The body of a request for an answer.
+async fn body(request: Request<Incoming>) -> Result<Bytes, Refusal> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        return Err(Refusal::new(415, "not_json", "the Content-Type must be application/json"));
+    }
+    let body = Limited::new(request.into_body(), MAX_BODY).collect();
+    match tokio::time::timeout(BODY, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(Refusal::new(413, "too_large", format!("a body has at most {MAX_BODY} bytes")))
+        }
+        Ok(Err(error)) => Err(Refusal::new(400, "broken_body", error.to_string())),
+        Err(_) => Err(Refusal::new(408, "too_slow", "the body did not come in time")),
+    }
+}
+
+/// The texts of a request, when all are over.
+async fn all(events: &mut UnboundedReceiver<Event>, texts: usize) -> Result<Vec<Ended>, Refusal> {
+    let mut ended = BTreeMap::new();
+    while ended.len() < texts {
+        match events.recv().await.ok_or_else(gone)? {
+            Event::Piece(..) => {}
+            Event::End(index, text) => drop(ended.insert(index, *text)),
+            Event::Failed(refusal) => return Err(refusal),
+        }
+    }
+    Ok(ended.into_values().collect())
+}
+
+/// Sends what comes as server-sent events, from the first one on, until all texts are over or nobody reads.
+async fn stream(
+    mut sender: http_body_util::channel::Sender<Bytes>,
+    first: Event,
+    mut events: UnboundedReceiver<Event>,
+    head: Head,
+    texts: usize,
+    usage_of: Option<usize>,
+) {
+    let mut ended = BTreeMap::new();
+    let mut next = Some(first);
+    while let Some(event) = next {
+        let piece = match event {
+            Event::Piece(index, text) => head.piece(index, &text, None),
+            Event::End(index, text) => {
+                let piece = head.piece(index, "", Some(&text));
+                ended.insert(index, *text);
+                piece
+            }
+            Event::Failed(refusal) => {
+                let _ = sender.send_data(sent(&refusal.json().to_string())).await;
+                return;
+            }
+        };
+        if sender.send_data(sent(&piece.to_string())).await.is_err() {
+            return;
+        }
+        if ended.len() == texts {
+            break;
+        }
+        next = events.recv().await;
+    }
+    if ended.len() < texts {
+        let _ = sender.send_data(sent(&gone().json().to_string())).await;
+        return;
+    }
+    let ended: Vec<Ended> = ended.into_values().collect();
+    if let Some(prompts) = usage_of
+        && sender.send_data(sent(&head.last(usage(&ended, prompts)).to_string())).await.is_err()
+    {
+        return;
+    }
+    let _ = sender.send_data(sent("[DONE]")).await;
+}
+
+fn sent(data: &str) -> Bytes {
+    format!("data: {data}\n\n").into()
+}
+
+fn text(kind: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(Either::Left(Full::new(text.into())));
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+fn whole(status: u16, value: &Value) -> Answer {
+    let mut answer = text("application/json", value.to_string());
+    *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer
+}
+
+fn refused(refusal: &Refusal) -> Answer {
+    let mut answer = whole(refusal.status, &refusal.json());
+    if refusal.status == 401 {
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    answer
+}
+
+/// The chat, which loads nothing and talks to nobody but this proxy.
+fn page() -> Answer {
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    let mut answer = text("text/html; charset=utf-8", PAGE.replace(NONCE, &nonce));
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    let headers = answer.headers_mut();
+    if let Ok(policy) = HeaderValue::from_str(&policy) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_this_machine_are_known() {
+        for here in ["localhost", "localhost:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]", "::1"] {
+            assert!(is_here(here), "{here}");
+        }
+        for foreign in ["", "evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", "127.0.0.1.x"]
+        {
+            assert!(!is_here(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_no_resource_of_others() {
+        assert!(PAGE.matches(NONCE).count() == 2 && !PAGE.contains("innerHTML"));
+        for outside in ["http:", "https:", "src=", "@import", "url("] {
+            assert!(!PAGE.contains(outside), "{outside}");
+        }
+    }
+}

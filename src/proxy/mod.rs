@@ -1,0 +1,205 @@
+//! A client that other programs talk to: whatever speaks the interface of OpenAI speaks privately to a server.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`http`] | connections: who may come, bounds, streams, the page of the chat |
+//! | [`api`] | the interface's JSON: requests, answers, refusals |
+//! | [`work`] | the thread that has sessions with the server: the queue, passes, conversations |
+//! | [`text`] | one text while it grows: where it stops, and what its tokens are worth |
+//! | [`spent`] | what an answer took, and what the server saw |
+//! | [`metrics`] | counters |
+//!
+//! Prompts and answers are in the clear in this process and between it and the programs that use it. It is the
+//! client's, so it listens to the machine that it runs on unless it has a key.
+
+mod api;
+mod http;
+mod metrics;
+mod spent;
+mod text;
+mod work;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use model::Reveal;
+use mpcache::PolicySpec;
+use session::party::{ClientOptions, PublicModel, Silent, Terms};
+use tokenizer::Tokenizer;
+use tokio::sync::Notify;
+
+use crate::disk::read;
+use crate::error::{ChatError, OptionsError, ServeError};
+use crate::options::options;
+use crate::server::on_signal;
+use crate::{Client, Error, Pads, Template, worker};
+use metrics::Metrics;
+use work::{Job, Worker};
+
+options! {
+    /// Settings of a proxy: `ProxyConfig::default().client(client).bind()?.run()`.
+    ProxyConfig {
+        /// The server, and the terms of its sessions.
+        client: Client = Client::default(),
+        /// Address to listen on; port 0 takes a free one. Another than this machine's needs a key.
+        listen: String as impl Into<String> = "127.0.0.1:8080".into(),
+        /// The file with the key that programs must give.
+        api_key: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// Pages of other origins that may ask, such as `https://example.org`.
+        origins: Vec<String> = Vec::new(),
+        /// Requests that may wait; more are told to come again.
+        queue: usize = 64,
+        /// Texts of waiting requests that go through the model side by side, at most.
+        texts: usize = 8,
+        /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared.
+        tokens: usize = 128,
+        /// Tokens that a turn may add to a conversation before a longer session is opened for it. In two phases so
+        /// much is prepared.
+        turn_tokens: usize = 128,
+        /// Who writes a conversation as the model wants it.
+        template: Template = Template::Server,
+        /// Hide how long prompts of completions are, up to these lengths. They then have a session each.
+        pad_prompt: Option<Pads> as impl Into<Option<Pads>> = None,
+        /// Whether an answer that ends goes on, unseen, to the next power of two of tokens; in conversations by
+        /// default under the policy `full`.
+        pad_answer: Option<bool> as impl Into<Option<bool>> = None,
+        /// End a session in which nobody has asked for so long.
+        idle: Duration = Duration::from_secs(600),
+    }
+}
+
+/// What the threads of a proxy share.
+struct Shared {
+    metrics: Metrics,
+    waiting: AtomicUsize,
+    /// Why the last session failed.
+    health: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn left_queue(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.waiting.dec();
+    }
+
+    /// Whether one more of `most` may wait.
+    fn enters_queue(&self, most: usize) -> bool {
+        let enters = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
+        if enters.is_ok() {
+            self.metrics.waiting.inc();
+        }
+        enters.is_ok()
+    }
+
+    fn health(&self) -> Option<String> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_health(&self, error: Option<String>) {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+}
+
+/// A proxy that listens.
+pub struct Proxy {
+    listener: TcpListener,
+    address: SocketAddr,
+    worker: Worker,
+    door: http::Door,
+    stop: Arc<Notify>,
+}
+
+impl ProxyConfig {
+    /// Meets the server and listens. Programs may come from here on, and are answered by [`Proxy::run`].
+    ///
+    /// # Errors
+    /// A server that cannot be reached, is not trusted or has a model that writes no texts; an address that cannot be
+    /// taken, or that others reach without a key.
+    pub fn bind(self) -> Result<Proxy, Error> {
+        let key = self.api_key.as_deref().map(read).transpose()?;
+        let key = key.map(|key| blake3::hash(key.trim_ascii()));
+        let bad = |source| ServeError::Listen { address: self.listen.clone(), source };
+        let listener = TcpListener::bind(&*self.listen).map_err(bad)?;
+        let address = listener.local_addr().map_err(bad)?;
+        if key.is_none() && !address.ip().is_loopback() {
+            return Err(OptionsError::OpenProxy { address }.into());
+        }
+        listener.set_nonblocking(true).map_err(bad)?;
+        let terms = self.client.terms.over(self.client.network)?;
+        if self.pad_prompt.is_some() && terms.policy != PolicySpec::default() {
+            return Err(model::Error::PaddedPolicy(terms.policy.to_string()).into());
+        }
+        let (model, tokenizer) = self.meet(&terms)?;
+        let (jobs, received): (Sender<Job>, Receiver<Job>) = channel();
+        let shared = Shared { metrics: Metrics::new(), waiting: AtomicUsize::new(0), health: Mutex::new(None) };
+        let shared = Arc::new(shared);
+        let door = http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, key, jobs, Arc::clone(&shared));
+        let worker = Worker::new(self, terms, model, tokenizer, received, shared);
+        Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
+    }
+
+    /// What is public about the server's model, and its tokenizer.
+    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Tokenizer), Error> {
+        let template = self.template == Template::Server;
+        let wanted = ClientOptions { tokenizer: true, template, expected: None };
+        let session = self.client.open(terms, wanted, &mut Silent)?;
+        let model = session.model().clone();
+        if model.spec.is_encoder() {
+            return Err(ChatError::Encoder.into());
+        }
+        let bytes = model.tokenizer.clone().ok_or(ChatError::NoTokenizer)?;
+        let tokenizer = worker::foreign(&bytes)?;
+        Ok((model, tokenizer))
+    }
+}
+
+impl Proxy {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The name of the server's model.
+    pub fn model(&self) -> &str {
+        self.door.model()
+    }
+
+    /// Ends at SIGTERM and SIGINT: what runs is broken off. A second signal ends the process.
+    ///
+    /// # Errors
+    /// If the system does not tell signals.
+    pub fn until_signalled(self) -> Result<Self, Error> {
+        let stop = Arc::clone(&self.stop);
+        let waits = on_signal(move |_| stop.notify_one());
+        waits.map_err(|source| Error::System { what: "wait for signals", source })?;
+        Ok(self)
+    }
+
+    /// Answers programs until somebody stops it.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn run(self) -> Result<(), Error> {
+        let Proxy { listener, worker, door, stop, .. } = self;
+        let system = |what| move |source| Error::System { what, source };
+        let thread = thread::Builder::new().name("waggle-proxy".into());
+        let thread = thread.spawn(move || worker.run()).map_err(system("start a thread"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(system("wait for connections"))?;
+        let served = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            tokio::spawn(http::accept(listener, Arc::new(door)));
+            stop.notified().await;
+            Ok(())
+        });
+        // Whoever waits for an answer is gone with it, and the worker ends what it does.
+        drop(runtime);
+        served.map_err(system("wait for connections"))?;
+        thread.join().map_err(|_| Error::Panicked)
+    }
+}

@@ -1,0 +1,104 @@
+//! What an answer took, and what the server saw of it.
+
+use report::Phases;
+use serde::Serialize;
+use serde_json::{Value, json};
+use session::party::Outcome;
+use session::party::chat::TurnCost;
+
+use super::text::Ended;
+
+/// Where a text was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Session {
+    /// In a session of its own or of its pass.
+    Own,
+    /// In the session that a conversation begins.
+    Begun,
+    /// After the turns before it, which were not read again.
+    Continued,
+}
+
+/// The cost of a pass or of a turn, in the form in which programs get it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Spent {
+    /// Bytes and flows from the request to the end of the answer, both ways, with what opened the session.
+    pub(super) bytes: u64,
+    pub(super) flows: u64,
+    pub(super) seconds: f64,
+    /// Bytes that were sent while nobody waited, for correlations.
+    pub(super) prepared_bytes: u64,
+    pub(super) session: Session,
+    pub(super) server_saw: Saw,
+}
+
+/// The numbers that the server learns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Saw {
+    /// Texts that were read side by side.
+    pub(super) texts: usize,
+    /// Tokens that were read of each, with those of padding.
+    pub(super) prompt_tokens: usize,
+    /// Tokens that were generated of each, with unseen ones.
+    pub(super) tokens: usize,
+    /// Seconds of the prompt, and on average of a token after the first.
+    pub(super) prompt_seconds: f64,
+    pub(super) token_seconds: f64,
+}
+
+impl Spent {
+    fn new(phases: &[&Phases], prepared_bytes: u64, session: Session, saw: [usize; 3]) -> Self {
+        let costs = || phases.iter().flat_map(|phases| phases.named()).map(|(_, cost)| cost);
+        let [texts, prompt_tokens, tokens] = saw;
+        let seconds = |of: fn(&Phases) -> f64| phases.iter().map(|phases| of(phases)).sum::<f64>();
+        let decode = seconds(|phases| phases.decode.total.seconds);
+        Spent {
+            bytes: costs().map(report::Cost::bytes).sum(),
+            flows: costs().map(|cost| cost.flows).sum(),
+            seconds: costs().map(|cost| cost.seconds).sum(),
+            prepared_bytes,
+            session,
+            server_saw: Saw {
+                texts,
+                prompt_tokens,
+                tokens,
+                prompt_seconds: seconds(|phases| phases.prefill.seconds),
+                token_seconds: decode / tokens.saturating_sub(1).max(1) as f64,
+            },
+        }
+    }
+
+    /// Of a pass over `texts` texts.
+    pub(super) fn of_pass(outcome: &Outcome, texts: usize) -> Self {
+        let phases = Phases::new(&outcome.entries, outcome.per_token.clone());
+        Spent::new(&[&phases], 0, Session::Own, [texts, outcome.prompt_tokens, outcome.generation.count])
+    }
+
+    /// Of a turn in which `tokens` tokens were generated; `opening` is what a session took that it began.
+    pub(super) fn of_turn(cost: &TurnCost, read: usize, tokens: usize, opening: Option<&Phases>) -> Self {
+        let session = if opening.is_some() { Session::Begun } else { Session::Continued };
+        let phases: Vec<&Phases> = opening.into_iter().chain([&cost.phases]).collect();
+        Spent::new(&phases, cost.before.offline.bytes(), session, [1, read, tokens])
+    }
+}
+
+/// The object `usage` of an answer of `texts`.
+pub(super) fn usage(texts: &[Ended], prompts: usize) -> Value {
+    let samples = texts.len() / prompts.max(1);
+    let prompt: usize = texts.iter().step_by(samples.max(1)).map(|text| text.prompt_tokens).sum();
+    let completion: usize = texts.iter().map(|text| text.tokens).sum();
+    // Texts of one pass share what it took.
+    let mut passes: Vec<&Spent> = Vec::new();
+    for spent in texts.iter().filter_map(|text| text.spent.as_deref()) {
+        if !passes.iter().any(|pass| std::ptr::eq(*pass, spent)) {
+            passes.push(spent);
+        }
+    }
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "waggle": {"passes": passes},
+    })
+}

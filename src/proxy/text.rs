@@ -1,0 +1,400 @@
+//! One text that grows: its words as they come, where it stops, and what its tokens were worth.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use model::{Step, argmax};
+use ndarray::{ArrayView1, ArrayView2};
+use serde::Serialize;
+use session::party::Observer;
+use tokenizer::{TextStream, Tokenizer, TokenizerError};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::api::Refusal;
+use super::spent::Spent;
+use crate::generate::Listener;
+
+/// What a program hears of its request.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    /// The text of this number goes on.
+    Piece(usize, String),
+    /// The text of this number is over.
+    End(usize, Box<Ended>),
+    /// Nothing more will come.
+    Failed(Refusal),
+}
+
+/// A text that is over.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) text: String,
+    /// Why it ends.
+    pub(super) reason: &'static str,
+    pub(super) logprobs: Option<Logprobs>,
+    pub(super) prompt_tokens: usize,
+    pub(super) tokens: usize,
+    /// `None` where the server had nothing to do.
+    pub(super) spent: Option<Arc<Spent>>,
+}
+
+/// Where the events of a request go. A program that has left takes none.
+pub(super) type Out = UnboundedSender<Event>;
+
+/// A text while it grows, and who hears it.
+pub(super) struct Growing {
+    out: Out,
+    index: usize,
+    stops: Vec<String>,
+    text: String,
+    /// Bytes of it that were told.
+    told: usize,
+    /// Why it is over, if it is.
+    pub(super) reason: Option<&'static str>,
+}
+
+impl Growing {
+    /// The text `index` of a request, which ends before any of `stops`.
+    pub(super) fn new(out: Out, index: usize, stops: Vec<String>) -> Self {
+        Growing { out, index, stops, text: String::new(), told: 0, reason: None }
+    }
+
+    /// All of it.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether anybody hears it.
+    pub(super) fn heard(&self) -> bool {
+        !self.out.is_closed()
+    }
+
+    /// Whether nothing more is wanted.
+    pub(super) fn over(&self) -> bool {
+        self.reason.is_some() || !self.heard()
+    }
+
+    /// Tells `text`, in which nothing stops.
+    pub(super) fn begin(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.tell(self.text.len());
+    }
+
+    /// The text goes on with `piece`.
+    pub(super) fn hear(&mut self, piece: &str) {
+        if self.reason.is_some() {
+            return;
+        }
+        let before = self.told;
+        self.text.push_str(piece);
+        // What was told holds no beginning of a stop.
+        let new = &self.text[before..];
+        // A search begins by looking through what it searches for.
+        let short = self.stops.iter().filter(|stop| stop.len() <= new.len());
+        let found = short.filter_map(|stop| new.find(&**stop)).min();
+        match found {
+            Some(at) => {
+                self.text.truncate(before + at);
+                self.reason = Some("stop");
+                self.tell(self.text.len());
+            }
+            None => self.tell(self.text.len() - self.held_back(before)),
+        }
+    }
+
+    /// The text ends here.
+    pub(super) fn end(&mut self, reason: &'static str) {
+        if self.reason.is_none() {
+            self.reason = Some(reason);
+            self.tell(self.text.len());
+        }
+    }
+
+    /// Bytes at the end of the text, behind `from`, that may be the beginning of a stop.
+    fn held_back(&self, from: usize) -> usize {
+        let text = &self.text.as_bytes()[from..];
+        let of = |stop: &String| {
+            let stop = stop.as_bytes();
+            (1..=text.len().min(stop.len() - 1)).rev().find(|n| text.ends_with(&stop[..*n])).unwrap_or(0)
+        };
+        let most = self.stops.iter().map(of).max().unwrap_or(0);
+        // Only whole characters are told.
+        (most..).find(|n| self.text.is_char_boundary(self.text.len() - n)).unwrap_or(most)
+    }
+
+    fn tell(&mut self, end: usize) {
+        if end > self.told {
+            // Whoever has left needs no piece.
+            let _ = self.out.send(Event::Piece(self.index, self.text[self.told..end].to_owned()));
+            self.told = end;
+        }
+    }
+
+    /// Tells that the text is over.
+    pub(super) fn finish(
+        mut self,
+        prompt_tokens: usize,
+        tokens: usize,
+        logprobs: Option<Logprobs>,
+        spent: Option<Arc<Spent>>,
+    ) {
+        self.end("length");
+        let Growing { out, index, text, reason, .. } = self;
+        let reason = reason.unwrap_or("length");
+        let _ = out.send(Event::End(index, Box::new(Ended { text, reason, logprobs, prompt_tokens, tokens, spent })));
+    }
+
+    /// Tells that the request came to nothing.
+    pub(super) fn fail(self, refusal: &Refusal) {
+        let _ = self.out.send(Event::Failed(refusal.clone()));
+    }
+}
+
+/// The answer of a conversation, which the chat gives as text.
+impl Observer for Growing {
+    fn stops(&self) -> bool {
+        self.over()
+    }
+}
+
+impl Listener for Growing {
+    fn text(&mut self, text: &str) {
+        self.hear(text);
+    }
+}
+
+/// One of the texts of a pass.
+pub(super) struct Member<'a> {
+    pub(super) growing: &'a mut Growing,
+    pub(super) stream: Option<TextStream<'a>>,
+    /// Tokens of the answer that count.
+    pub(super) ids: Vec<u32>,
+    /// Most of them.
+    pub(super) most: usize,
+}
+
+impl Member<'_> {
+    fn hear(&mut self, token: u32, ends: &[u32]) {
+        if self.growing.reason.is_some() || self.ids.len() >= self.most {
+            return;
+        }
+        self.ids.push(token);
+        if ends.contains(&token) {
+            return self.end("stop");
+        }
+        // The tokenizer has taken these ids before; what it cannot show is left out.
+        let piece = self.stream.as_mut().and_then(|stream| stream.push(token).ok()).unwrap_or_default();
+        self.growing.hear(&piece);
+        if self.ids.len() == self.most {
+            self.end("length");
+        }
+    }
+
+    /// Tells what is left of a character that is not whole.
+    fn end(&mut self, reason: &'static str) {
+        let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
+        self.growing.hear(&rest);
+        self.growing.end(reason);
+    }
+}
+
+/// The texts that go through the model in one pass.
+pub(super) struct Pass<'a> {
+    pub(super) members: Vec<Member<'a>>,
+    /// The tokens that end a text.
+    pub(super) ends: Vec<u32>,
+    /// The member that the next token belongs to.
+    at: usize,
+    /// Whether the session may end without its texts, when nobody hears them any more.
+    may_end: bool,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn new(members: Vec<Member<'a>>, ends: Vec<u32>) -> Self {
+        Pass { members, ends, at: 0, may_end: true }
+    }
+
+    /// This pass, in a session that serves others afterwards.
+    pub(super) fn never_abandoned(self) -> Self {
+        Pass { may_end: false, ..self }
+    }
+}
+
+impl Observer for Pass<'_> {
+    fn begin(&mut self, _: Step) {
+        self.at = 0;
+    }
+
+    fn token(&mut self, token: Option<u32>) {
+        if let (Some(member), Some(token)) = (self.members.get_mut(self.at), token) {
+            member.hear(token, &self.ends);
+        }
+        self.at += 1;
+    }
+
+    fn stops(&self) -> bool {
+        self.members.iter().all(|member| member.growing.over())
+    }
+
+    fn abandoned(&self) -> bool {
+        self.may_end && !self.members.iter().any(|member| member.growing.heard())
+    }
+}
+
+impl Listener for Pass<'_> {}
+
+/// What the tokens of a text were worth, in the interface's form for completions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Logprobs {
+    tokens: Vec<String>,
+    /// Of each token, the logarithm of its probability; `None` for the first of all, which nothing predicts.
+    token_logprobs: Vec<Option<f64>>,
+    /// The likeliest tokens of each place, and the token itself.
+    top_logprobs: Vec<Option<HashMap<String, f64>>>,
+    /// Where each token begins in the text, in characters.
+    text_offset: Vec<usize>,
+}
+
+/// The texts of tokens, each by itself.
+#[derive(Default)]
+pub(super) struct Pieces(HashMap<u32, String>);
+
+impl Pieces {
+    /// The text that `id` adds behind another token. It is asked once.
+    fn of(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, TokenizerError> {
+        if let Some(piece) = self.0.get(&id) {
+            return Ok(piece.clone());
+        }
+        // Behind itself, because many decoders leave out the space before the first token.
+        let mut stream = tokenizer.stream(&[id]);
+        let piece = stream.push(id)? + &stream.finish()?;
+        self.0.insert(id, piece.clone());
+        Ok(piece)
+    }
+}
+
+/// The tokens `ids`, before whose second one the first row of `rows` stands; the first has none, unless there are as
+/// many rows as tokens. The likeliest `likeliest` of each place are named.
+pub(super) fn logprobs(
+    tokenizer: &Tokenizer,
+    pieces: &mut Pieces,
+    ids: &[u32],
+    rows: ArrayView2<f32>,
+    likeliest: usize,
+) -> Result<Logprobs, TokenizerError> {
+    let mut out = Logprobs::default();
+    let mut offset = 0;
+    let unseen = ids.len() - rows.nrows().min(ids.len());
+    for (at, id) in ids.iter().enumerate() {
+        let piece = pieces.of(tokenizer, *id)?;
+        let row = at.checked_sub(unseen).map(|row| rows.row(row));
+        let (own, top) = match row {
+            Some(row) => {
+                let total = log_sum(row);
+                let own = f64::from(row[*id as usize]) - total;
+                let mut top = HashMap::new();
+                for best in largest(row, likeliest).into_iter().chain([*id as usize]) {
+                    let name = pieces.of(tokenizer, best as u32)?;
+                    let logprob = f64::from(row[best]) - total;
+                    // Tokens with one text count as the likelier one.
+                    let known = top.entry(name).or_insert(logprob);
+                    *known = f64::max(*known, logprob);
+                }
+                (Some(own), Some(top))
+            }
+            None => (None, None),
+        };
+        out.text_offset.push(offset);
+        offset += piece.chars().count();
+        out.tokens.push(piece);
+        out.token_logprobs.push(own);
+        out.top_logprobs.push(top);
+    }
+    Ok(out)
+}
+
+/// The logarithm of the sum of exponentials.
+fn log_sum(row: ArrayView1<f32>) -> f64 {
+    let most = f64::from(row[argmax(row)]);
+    most + row.iter().map(|x| (f64::from(*x) - most).exp()).sum::<f64>().ln()
+}
+
+/// The places of the `count` largest entries, of equal ones the first.
+fn largest(row: ArrayView1<f32>, count: usize) -> Vec<usize> {
+    let order = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
+    let mut places: Vec<usize> = (0..row.len()).collect();
+    if count < places.len() {
+        places.select_nth_unstable_by(count, order);
+        places.truncate(count);
+    }
+    places.sort_by(order);
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::array;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+
+    fn growing(stops: &[&str]) -> (Growing, UnboundedReceiver<Event>) {
+        let (out, heard) = unbounded_channel();
+        (Growing::new(out, 0, stops.iter().map(|stop| (*stop).to_owned()).collect()), heard)
+    }
+
+    fn pieces(heard: &mut UnboundedReceiver<Event>) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Ok(Event::Piece(0, piece)) = heard.try_recv() {
+            all.push(piece);
+        }
+        all
+    }
+
+    /// However a text is cut into pieces, nobody hears a stop or the beginning of one that is there.
+    #[test]
+    fn a_text_ends_before_its_stop() {
+        for (stops, cuts, told) in [
+            (&["END"][..], &["a", "bE", "N", "Dc"][..], "ab"),
+            (&["END"], &["a", "bE", "NX", "c"], "abENXc"),
+            (&["END", "b"], &["abEND"], "a"),
+            (&["aab"], &["aaa", "ab", "x"], "aa"),
+            (&["\u{e9}\u{e9}"], &["x\u{e9}", "\u{e9}y"], "x"),
+            (&["\u{e9}a"], &["x\u{e8}", "\u{e9}", "b"], "x\u{e8}\u{e9}b"),
+            (&[], &["a", "b"], "ab"),
+        ] {
+            let (mut text, mut heard) = growing(stops);
+            cuts.iter().for_each(|cut| text.hear(cut));
+            let stopped = text.reason == Some("stop");
+            text.end("length");
+            assert_eq!(pieces(&mut heard).concat(), told, "{stops:?} {cuts:?}");
+            assert_eq!(text.text, told);
+            assert_eq!(stopped, cuts.concat() != told);
+        }
+        let (mut text, mut heard) = growing(&["END"]);
+        text.begin("an END of the prompt, ");
+        text.hear("E");
+        assert_eq!(pieces(&mut heard), ["an END of the prompt, "]);
+        drop(heard);
+        assert!(text.over());
+    }
+
+    #[test]
+    fn a_long_stop_costs_no_more_than_its_length() {
+        let stop = "a".repeat(100_000);
+        let (mut text, mut heard) = growing(&[&stop, &format!("{stop}b"), "c"]);
+        (0..2000).for_each(|_| text.hear("aa"));
+        assert_eq!(pieces(&mut heard).concat(), "");
+        text.hear("c");
+        assert_eq!((text.reason, text.text.len()), (Some("stop"), 4000));
+    }
+
+    #[test]
+    fn probabilities_of_a_row_sum_to_one() {
+        let row = array![1.0f32, -2.0, 0.5, 3.0, 3.0];
+        let sum: f64 = row.iter().map(|x| (f64::from(*x) - log_sum(row.view())).exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-12);
+        assert_eq!(largest(row.view(), 3), [3, 4, 0]);
+        assert_eq!(largest(row.view(), 9).len(), 5);
+    }
+}
