@@ -24,6 +24,7 @@ mod plan;
 mod plans;
 mod policies;
 mod pools;
+mod proxy;
 mod recipes;
 mod records;
 mod server;

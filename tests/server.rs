@@ -311,6 +311,22 @@ fn a_key_learns_logits_up_to_its_limit() {
     assert!(fail(&mut client(&server, 1), 1).contains("it has had 5"));
 }
 
+/// Texts side by side show logits each.
+#[test]
+fn every_text_counts_towards_what_a_key_learns() {
+    let home = tempfile::tempdir().unwrap();
+    let serve = format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 5");
+    let server = Server::run(&mut of(waggle(&serve), home.path()));
+    let client = |samples: usize| {
+        let asked = format!("--prompt-ids 30,27,25 --tokens 2 --samples {samples}");
+        of(server.client(&asked), home.path())
+    };
+    succeed(&mut client(2));
+    let refused = fail(&mut client(1), 1);
+    assert!(refused.contains("2 more positions with logits would exceed the 5"), "{refused}");
+    assert!(refused.contains("it has had 4"), "{refused}");
+}
+
 #[test]
 fn a_key_learns_a_million_positions_unless_the_server_says_otherwise() {
     let home = tempfile::tempdir().unwrap();

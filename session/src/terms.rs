@@ -146,6 +146,11 @@ pub trait Observer {
         Ok(())
     }
 
+    /// On the server: the step that begins may show the client so many further positions of those that were asked for.
+    fn shows(&mut self, positions: u64) {
+        let _ = positions;
+    }
+
     /// On the server: the client of a conversation, who says nothing, shows that it is there.
     fn stays(&mut self) {}
 

@@ -168,6 +168,12 @@ impl Chat {
         &self.transcript
     }
 
+    /// What is public about the model.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn model(&self) -> &PublicModel {
+        &self.model
+    }
+
     /// The cost of opening the session.
     pub fn opening(&self) -> &Phases {
         &self.costs.opening

@@ -51,8 +51,8 @@ impl Metrics {
     pub(super) fn spent(&self, spent: &Spent) {
         let session = match spent.session {
             Session::Own => "own",
-            Session::Begun => "begun",
-            Session::Continued => "continued",
+            Session::New => "new",
+            Session::Kept => "kept",
         };
         self.sessions.get_or_create(&[("session", session.into())]).inc();
         self.texts.inc_by(spent.server_saw.texts as u64);

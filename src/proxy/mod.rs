@@ -30,14 +30,13 @@ use std::time::Duration;
 use model::Reveal;
 use mpcache::PolicySpec;
 use session::party::{ClientOptions, PublicModel, Silent, Terms};
-use tokenizer::Tokenizer;
 use tokio::sync::Notify;
 
 use crate::disk::read;
 use crate::error::{ChatError, OptionsError, ServeError};
 use crate::options::options;
 use crate::server::on_signal;
-use crate::{Client, Error, Pads, Template, worker};
+use crate::{Chat, ChatOptions, Client, Error, Pads, Template, worker};
 use metrics::Metrics;
 use work::{Job, Worker};
 
@@ -134,27 +133,43 @@ impl ProxyConfig {
         if self.pad_prompt.is_some() && terms.policy != PolicySpec::default() {
             return Err(model::Error::PaddedPolicy(terms.policy.to_string()).into());
         }
-        let (model, tokenizer) = self.meet(&terms)?;
+        let (model, open) = self.meet(&terms)?;
+        if model.spec.is_encoder() {
+            return Err(ChatError::Encoder.into());
+        }
+        let tokenizer = worker::foreign(model.tokenizer.as_deref().ok_or(ChatError::NoTokenizer)?)?;
         let (jobs, received): (Sender<Job>, Receiver<Job>) = channel();
         let shared = Shared { metrics: Metrics::new(), waiting: AtomicUsize::new(0), health: Mutex::new(None) };
         let shared = Arc::new(shared);
         let door = http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, key, jobs, Arc::clone(&shared));
-        let worker = Worker::new(self, terms, model, tokenizer, received, shared);
+        let worker = Worker::new(self, terms, model, tokenizer, open, received, shared);
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 
-    /// What is public about the server's model, and its tokenizer.
-    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Tokenizer), Error> {
+    /// What is public about the server's model, and the session that stays open, if the server has such ones.
+    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Option<Chat>), Error> {
+        if self.pad_prompt.is_none()
+            && let Some(chat) = granted(self.talk(self.turn_tokens, self.tokens))?
+        {
+            return Ok((chat.model().clone(), Some(chat)));
+        }
         let template = self.template == Template::Server;
         let wanted = ClientOptions { tokenizer: true, template, expected: None };
-        let session = self.client.open(terms, wanted, &mut Silent)?;
-        let model = session.model().clone();
-        if model.spec.is_encoder() {
-            return Err(ChatError::Encoder.into());
-        }
-        let bytes = model.tokenizer.clone().ok_or(ChatError::NoTokenizer)?;
-        let tokenizer = worker::foreign(&bytes)?;
-        Ok((model, tokenizer))
+        Ok((self.client.open(terms, wanted, &mut Silent)?.model().clone(), None))
+    }
+
+    /// Opens a session for turns of up to `turn` new tokens and answers of up to `tokens`.
+    fn talk(&self, turn: usize, tokens: usize) -> Result<Chat, Error> {
+        let options = ChatOptions::default().turn_tokens(turn).tokens(tokens);
+        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut Silent)
+    }
+}
+
+/// A session, unless this party or the server would not begin it: another kind of session may do.
+fn granted(session: Result<Chat, Error>) -> Result<Option<Chat>, Error> {
+    match session {
+        Err(Error::Session(error)) if error.net().is_none() => Ok(None),
+        session => session.map(Some),
     }
 }
 

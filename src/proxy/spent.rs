@@ -14,10 +14,10 @@ use super::text::Ended;
 pub(super) enum Session {
     /// In a session of its own or of its pass.
     Own,
-    /// In the session that a conversation begins.
-    Begun,
-    /// After the turns before it, which were not read again.
-    Continued,
+    /// In a session that was opened for it and stays open.
+    New,
+    /// In a session that was open.
+    Kept,
 }
 
 /// The cost of a pass or of a turn, in the form in which programs get it.
@@ -36,6 +36,8 @@ pub(super) struct Spent {
 /// The numbers that the server learns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Saw {
+    /// Whether it goes on after earlier turns, which were not read again.
+    pub(super) continues: bool,
     /// Texts that were read side by side.
     pub(super) texts: usize,
     /// Tokens that were read of each, with those of padding.
@@ -48,7 +50,7 @@ pub(super) struct Saw {
 }
 
 impl Spent {
-    fn new(phases: &[&Phases], prepared_bytes: u64, session: Session, saw: [usize; 3]) -> Self {
+    fn new(phases: &[&Phases], prepared_bytes: u64, session: Session, continues: bool, saw: [usize; 3]) -> Self {
         let costs = || phases.iter().flat_map(|phases| phases.named()).map(|(_, cost)| cost);
         let [texts, prompt_tokens, tokens] = saw;
         let seconds = |of: fn(&Phases) -> f64| phases.iter().map(|phases| of(phases)).sum::<f64>();
@@ -60,6 +62,7 @@ impl Spent {
             prepared_bytes,
             session,
             server_saw: Saw {
+                continues,
                 texts,
                 prompt_tokens,
                 tokens,
@@ -72,14 +75,20 @@ impl Spent {
     /// Of a pass over `texts` texts.
     pub(super) fn of_pass(outcome: &Outcome, texts: usize) -> Self {
         let phases = Phases::new(&outcome.entries, outcome.per_token.clone());
-        Spent::new(&[&phases], 0, Session::Own, [texts, outcome.prompt_tokens, outcome.generation.count])
+        Spent::new(&[&phases], 0, Session::Own, false, [texts, outcome.prompt_tokens, outcome.generation.count])
     }
 
-    /// Of a turn in which `tokens` tokens were generated; `opening` is what a session took that it began.
-    pub(super) fn of_turn(cost: &TurnCost, read: usize, tokens: usize, opening: Option<&Phases>) -> Self {
-        let session = if opening.is_some() { Session::Begun } else { Session::Continued };
+    /// Of a turn in which `read` tokens were read and `tokens` generated; `opening` is what a session took that was
+    /// opened for it.
+    pub(super) fn of_turn(
+        cost: &TurnCost,
+        [read, tokens]: [usize; 2],
+        continues: bool,
+        opening: Option<&Phases>,
+    ) -> Self {
+        let session = if opening.is_some() { Session::New } else { Session::Kept };
         let phases: Vec<&Phases> = opening.into_iter().chain([&cost.phases]).collect();
-        Spent::new(&phases, cost.before.offline.bytes(), session, [1, read, tokens])
+        Spent::new(&phases, cost.before.offline.bytes(), session, continues, [1, read, tokens])
     }
 }
 

@@ -22,7 +22,7 @@ use super::spent::Spent;
 use super::text::{Growing, Logprobs, Member, Out, Pass, Pieces, logprobs};
 use super::{ProxyConfig, Shared};
 use crate::error::{ChatError, Refusal as Refused, describe};
-use crate::{Chat, ChatOptions, Error};
+use crate::{Chat, Error};
 
 /// A request, and where its answer goes.
 pub(super) struct Job {
@@ -72,6 +72,13 @@ struct Open {
     turn: usize,
     tokens: usize,
     used: Instant,
+}
+
+impl Open {
+    fn new(chat: Chat, turn: usize, tokens: usize) -> Self {
+        let opening = Some(chat.opening().clone());
+        Open { chat, said: None, opening, turn, tokens, used: Instant::now() }
+    }
 }
 
 /// What the thread finds while it waits.
@@ -153,12 +160,14 @@ impl Worker {
         terms: Terms,
         model: PublicModel,
         tokenizer: Tokenizer,
+        open: Option<Chat>,
         jobs: Receiver<Job>,
         shared: Arc<Shared>,
     ) -> Self {
-        let (pieces, next, talks) = (Pieces::default(), VecDeque::new(), config.pad_prompt.is_none());
+        let (pieces, next, talks) = (Pieces::default(), VecDeque::new(), open.is_some());
+        let open = open.map(|chat| Open::new(chat, config.turn_tokens, config.tokens));
         let tokenizer = Arc::new(tokenizer);
-        Worker { config, terms, model, tokenizer, pieces, jobs, next, open: None, talks, shared }
+        Worker { config, terms, model, tokenizer, pieces, jobs, next, open, talks, shared }
     }
 
     /// Answers until nobody can ask any more.
@@ -394,7 +403,7 @@ impl Worker {
         let worth = worth(text, &answer, logits, 0, tokenizer, pieces);
         let worth = worth.map_err(|error| Failure::Refused(error.into()))?;
         let opening = self.open.as_mut().and_then(|open| open.opening.take());
-        let spent = Spent::of_turn(&turn.cost, turn.prompt_tokens, turn.generation.count, opening.as_ref());
+        let spent = Spent::of_turn(&turn.cost, [turn.prompt_tokens, turn.generation.count], false, opening.as_ref());
         Ok((vec![(answer.len(), worth)], self.paid(spent)))
     }
 
@@ -404,18 +413,9 @@ impl Worker {
             return Ok(false);
         }
         self.close();
-        let ProxyConfig { client, turn_tokens, tokens: usual, template, pad_answer, .. } = &self.config;
-        let (turn, tokens) = (turn.max(*turn_tokens), tokens.max(*usual));
-        let options = ChatOptions::default().turn_tokens(turn).tokens(tokens);
-        let options = options.template(template.clone()).pad_answer(*pad_answer);
-        let chat = Chat::open(client, options, &mut Silent);
-        // A server without conversations is asked once.
-        if let Err(Error::Session(session::Error::Refused { .. } | session::Error::TalkPolicy { .. })) = &chat {
-            self.talks &= turn > *turn_tokens || tokens > *usual;
-        }
-        let chat = chat.map_err(|error| Failure::of(error, false))?;
-        let opening = Some(chat.opening().clone());
-        self.open = Some(Open { chat, said: None, opening, turn, tokens, used: Instant::now() });
+        let (turn, tokens) = (turn.max(self.config.turn_tokens), tokens.max(self.config.tokens));
+        let chat = self.config.talk(turn, tokens).map_err(|error| Failure::of(error, false))?;
+        self.open = Some(Open::new(chat, turn, tokens));
         Ok(true)
     }
 
@@ -472,7 +472,12 @@ impl Worker {
                     open.said = Some(before.iter().cloned().chain([user, model]).collect());
                     let opening = open.opening.take();
                     let count = done.cost.phases.decode.per_token.len() + 1;
-                    let spent = Spent::of_turn(&done.cost, done.prompt_tokens, count, opening.as_ref());
+                    let spent = Spent::of_turn(
+                        &done.cost,
+                        [done.prompt_tokens, count],
+                        goes_on && !before.is_empty(),
+                        opening.as_ref(),
+                    );
                     return Ok((done.prompt_tokens, done.tokens.len(), self.paid(spent)));
                 }
                 Err(Error::Chat(ChatError::Refused(refused))) => match *refused {

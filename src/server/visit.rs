@@ -184,7 +184,7 @@ fn turn_away(mut link: Tallied, error: Error) -> Error {
 fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
     send_admission(&mut link, &Admission::Granted)?;
     let channel = Channel::new(Role::Server, server.config.network.wrap(link)?);
-    let mut watcher = Watcher { server, stream, caller, charged: 0, begun: 0, tokens: 0 };
+    let mut watcher = Watcher { server, stream, caller, charged: 0, shown: 0, tokens: 0 };
     let served = server.hosted.serve(channel, caller, &server.terms, &server.limits, &mut watcher);
     watcher.settle();
     let outcome = served?;
@@ -228,7 +228,7 @@ struct Watcher<'a> {
     caller: &'a Caller,
     /// Positions whose logits are charged, and those that may have been revealed.
     charged: u64,
-    begun: u64,
+    shown: u64,
     /// Tokens that are done.
     tokens: u64,
 }
@@ -237,7 +237,7 @@ impl Watcher<'_> {
     /// Credits what was charged and not revealed.
     fn settle(&mut self) {
         let Some(accounts) = &self.server.accounts else { return };
-        let unrevealed = self.charged.saturating_sub(self.begun);
+        let unrevealed = self.charged.saturating_sub(self.shown);
         self.charged = 0;
         if let Err(error) = accounts.credit(self.caller.key.as_deref(), unrevealed) {
             warn!("{}", describe(&error));
@@ -264,14 +264,13 @@ impl Observer for Watcher<'_> {
         left(self.stream)
     }
 
+    fn shows(&mut self, positions: u64) {
+        self.shown += positions;
+    }
+
     fn begin(&mut self, step: Step) {
-        match step {
-            Step::Prefill => {
-                self.begun += 1;
-                debug!("prefill");
-            }
-            // The model's outputs after wrong guesses are revealed, too.
-            Step::Decode { drafted, .. } => self.begun += 1 + drafted as u64,
+        if step == Step::Prefill {
+            debug!("prefill");
         }
     }
 

@@ -65,6 +65,7 @@ chapters! {
     ten_minutes: "ten-minutes.md",
     two_hosts: "two-hosts.md",
     conversation: "conversation.md",
+    other_programs: "other-programs.md",
     preparing: "preparing.md",
     drafts: "drafts.md",
     pruning: "pruning.md",

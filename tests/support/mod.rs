@@ -116,7 +116,7 @@ pub(crate) fn join(ids: &[u32]) -> String {
 fn listening(server: &mut Child) -> String {
     let mut line = String::new();
     BufReader::with_capacity(1, server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+    let address = line.trim().rsplit([' ', '/']).next().unwrap().to_owned();
     assert!(address.starts_with("127.0.0.1:"), "{line}");
     address
 }

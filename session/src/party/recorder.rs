@@ -119,11 +119,20 @@ pub(super) struct Recorder<'a> {
     meter: TokenMeter,
     /// In a plan, how many tokens each pass keeps.
     schedule: Option<Passes>,
+    /// Texts that are read side by side, and rows of each prompt before its last that are shown.
+    texts: u64,
+    rows: u64,
 }
 
 impl<'a> Recorder<'a> {
     pub(super) fn new(observer: &'a mut dyn Observer) -> Self {
-        Recorder { observer, meter: TokenMeter::default(), schedule: None }
+        Recorder { observer, meter: TokenMeter::default(), schedule: None, texts: 1, rows: 0 }
+    }
+
+    /// This recorder, of a generation that answers `request`.
+    pub(super) fn showing(self, request: &Request) -> Self {
+        let rows = if request.all_positions { request.lengths.prompt.saturating_sub(1) } else { 0 };
+        Recorder { texts: request.texts as u64, rows: rows as u64, ..self }
     }
 
     /// The recorder of a generation that goes on where another one ended, whose `meter` this is.
@@ -147,6 +156,11 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         engine.ledger().set_phase(match step {
             Step::Prefill => Phase::Prefill,
             Step::Decode { .. } => Phase::Decode,
+        });
+        self.observer.shows(match step {
+            Step::Prefill => self.texts * (1 + self.rows),
+            // The model's outputs after wrong guesses are shown, too.
+            Step::Decode { drafted, .. } => self.texts * (1 + drafted as u64),
         });
         self.observer.begin(step);
     }

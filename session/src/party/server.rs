@@ -171,7 +171,7 @@ impl ModelServer {
         correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, observer)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
-        let mut recorder = Recorder::new(observer);
+        let mut recorder = Recorder::new(observer).showing(&request);
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
         let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);

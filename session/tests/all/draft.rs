@@ -354,11 +354,8 @@ impl Observer for Charges {
         Ok(())
     }
 
-    fn begin(&mut self, step: Step) {
-        self.revealed += match step {
-            Step::Prefill => 1,
-            Step::Decode { drafted, .. } => 1 + drafted as u64,
-        };
+    fn shows(&mut self, positions: u64) {
+        self.revealed += positions;
     }
 
     fn token(&mut self, token: Option<u32>) {

@@ -12,7 +12,9 @@ use net::{Channel, Entry, Phase, Role, memory_pair};
 use planner::{Plan, Planner};
 use protocols::{Fixed, FixedLoader, FixedWeight, Options, Secure};
 use waggle_session::Error;
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
+use waggle_session::party::{
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
+};
 
 /// Books prefill and decode apart.
 struct Phases;
@@ -156,10 +158,21 @@ pub(crate) fn session<T>(
     limits: &Limits,
     client: impl FnOnce(ClientSession) -> Result<T, Error>,
 ) -> (Result<T, Error>, Result<Outcome, Error>) {
+    watched(hosted, terms, limits, &mut Silent, client)
+}
+
+/// [`session`], whose server tells `observer`.
+pub(crate) fn watched<T>(
+    hosted: &ModelServer,
+    terms: &Terms,
+    limits: &Limits,
+    observer: &mut (dyn Observer + Send),
+    client: impl FnOnce(ClientSession) -> Result<T, Error>,
+) -> (Result<T, Error>, Result<Outcome, Error>) {
     let (here, there) = memory_pair(Duration::from_secs(60));
     std::thread::scope(|scope| {
         let channel = Channel::new(Role::Server, there);
-        let server = scope.spawn(|| hosted.serve(channel, &Caller::default(), terms, limits, &mut Silent));
+        let server = scope.spawn(|| hosted.serve(channel, &Caller::default(), terms, limits, observer));
         let channel = Channel::new(Role::Client, here);
         let opened = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default());
         let done = opened.and_then(client);

@@ -9,11 +9,12 @@ use ndarray::s;
 use net::{Channel, Handshake, NetError, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Prompt, Request, SessionPlan, Silent, Terms,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, PROTOCOL, Prompt, Request, SessionPlan,
+    Silent, Terms,
 };
 
 use crate::outcome::untimed;
-use crate::parties::session;
+use crate::parties::{session, watched};
 use crate::support::{greedy, load};
 
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
@@ -53,6 +54,15 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!(client.per_token[0].flows, planned.per_token[0].flows);
 }
 
+/// Counts the positions that a client sees.
+struct Shown(u64);
+
+impl Observer for Shown {
+    fn shows(&mut self, positions: u64) {
+        self.0 += positions;
+    }
+}
+
 /// Several texts, of which the shorter has padding before it.
 #[test]
 fn a_client_that_scores_its_prompt_learns_the_logits_of_every_position() {
@@ -62,7 +72,8 @@ fn a_client_that_scores_its_prompt_learns_the_logits_of_every_position() {
         let mut terms = Terms::default();
         terms.protocol.preprocess = preprocess;
         let whole = Prompt::side_by_side(&[PROMPT[..].into(), PROMPT[1..].into()], None, false).unwrap();
-        let (client, server) = session(&hosted, &terms, &Limits::default(), |session| {
+        let mut shown = Shown(0);
+        let (client, server) = watched(&hosted, &terms, &Limits::default(), &mut shown, |session| {
             session.scoring_prompt().generate(whole, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
         });
         let (client, server) = (client.unwrap(), server.unwrap());
@@ -82,6 +93,7 @@ fn a_client_that_scores_its_prompt_learns_the_logits_of_every_position() {
         let request =
             Request { all_positions: true, padded: true, texts: 2, ..Lengths { prompt: 4, tokens: 2 }.into() };
         assert_eq!(request.positions_shown(), 2 * 5);
+        assert_eq!(shown.0, 2 * 5);
         let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
         assert_eq!(untimed(&client), untimed(&planned));
         assert_eq!(untimed(&client), untimed(&server));
