@@ -189,6 +189,9 @@ pub enum OptionsError {
         /// Where it would listen.
         address: std::net::SocketAddr,
     },
+    /// A file without the key that it should hold.
+    #[error("{} holds no key: one line that programs give", .0.display())]
+    NoApiKey(PathBuf),
     /// Sampling where the client learns one token.
     #[error(
         "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"

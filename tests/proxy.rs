@@ -373,6 +373,9 @@ fn whoever_may_not_come_is_refused() {
         1,
         ["--api-key-file"],
     );
+    std::fs::write(&key, "\n").unwrap();
+    let empty = format!("proxy --connect {} --api-key-file {}", proxy.server.address, key.display());
+    fails(&mut waggle(&empty), 1, ["holds no key"]);
     // It ends when it is told to, and so does its session.
     signal(&keyed.child, "TERM");
     assert_eq!(keyed.end(LIMIT).0, Some(0));

@@ -256,7 +256,9 @@ impl Chat {
     /// with the next turn.
     #[cfg(feature = "proxy")]
     pub(crate) fn begin_after(&mut self, said: Vec<(&'static str, String)>) -> Result<(), Error> {
-        self.reset()?;
+        if self.session.positions().used > 0 {
+            self.reset()?;
+        }
         self.script.begin_after(said);
         Ok(())
     }
@@ -270,9 +272,7 @@ impl Chat {
         sampler: &mut Sampler,
         observer: &mut dyn Observer,
     ) -> Result<Turn, Error> {
-        if self.session.positions().used > 0 {
-            self.begin_after(Vec::new())?;
-        }
+        self.begin_after(Vec::new())?;
         let turn = self.session.turn(ids, tokens, Next::Pick(sampler), observer)?;
         (self.slices.ready, self.heard) = (0, Instant::now());
         Ok(turn)

@@ -1,7 +1,7 @@
 //! The interface's JSON: what programs ask, and how they are answered.
 //!
-//! Source: OpenAI's API reference, "Completions", "Chat" and "Errors". A parameter that asks for something that is not
-//! done here is refused by its name, whatever other servers do with it.
+//! Source: OpenAI's API reference, "Completions", "Chat" and "Errors". A parameter that asks for something that is
+//! not done here is refused by its name, whatever other servers do with it.
 
 use std::time::SystemTime;
 

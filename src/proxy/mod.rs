@@ -120,8 +120,13 @@ impl ProxyConfig {
     /// A server that cannot be reached, is not trusted or has a model that writes no texts; an address that cannot be
     /// taken, or that others reach without a key.
     pub fn bind(self) -> Result<Proxy, Error> {
-        let key = self.api_key.as_deref().map(read).transpose()?;
-        let key = key.map(|key| blake3::hash(key.trim_ascii()));
+        let key = match &self.api_key {
+            Some(path) => match read(path)?.trim_ascii() {
+                b"" => return Err(OptionsError::NoApiKey(path.clone()).into()),
+                key => Some(blake3::hash(key)),
+            },
+            None => None,
+        };
         let bad = |source| ServeError::Listen { address: self.listen.clone(), source };
         let listener = TcpListener::bind(&*self.listen).map_err(bad)?;
         let address = listener.local_addr().map_err(bad)?;

@@ -407,7 +407,8 @@ impl Worker {
         Ok((vec![(answer.len(), worth)], self.paid(spent)))
     }
 
-    /// Sees to it that a session is open for a turn of `turn` new tokens and an answer of `tokens`; whether it is new.
+    /// Sees to it that a session is open for a turn of `turn` new tokens and an answer of `tokens`. Whether it is
+    /// new.
     fn ensure(&mut self, turn: usize, tokens: usize) -> Result<bool, Failure> {
         if self.open.as_ref().is_some_and(|open| turn <= open.turn && tokens <= open.tokens && open.chat.is_open()) {
             return Ok(false);
