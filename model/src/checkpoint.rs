@@ -15,6 +15,7 @@ use safetensors::tensor::Metadata;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::adapter::Adapter;
 use crate::config::{Place, Wrapper};
 use crate::forms::{Form, Packed};
 use crate::hints;
@@ -214,6 +215,8 @@ pub struct Checkpoint {
     left_out: Vec<LeftOut>,
     /// Where learned columns are.
     pub(crate) beside: Beside,
+    /// What is added to its matrices.
+    pub(crate) adapter: Option<Box<Adapter>>,
 }
 
 /// A tensor.
@@ -292,7 +295,7 @@ impl Checkpoint {
 
     /// A checkpoint without tensors.
     pub(crate) fn empty() -> Self {
-        Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing }
+        Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing, adapter: None }
     }
 
     /// Names tensors as the text model does, and leaves out those of what wraps it.
@@ -573,6 +576,12 @@ impl Checkpoint {
                 [0, last / 2, last].into_iter().for_each(|start| take(&bytes[start..start + SAMPLE]));
             }
         }
+    }
+
+    /// Type, shape and bytes of the tensor called so in the files, if there is one of a known type.
+    pub(crate) fn as_stored(&self, stored: &str) -> Option<(Dtype, &[usize], Vec<&[u8]>)> {
+        let entry = self.tensors.get(stored)?;
+        Some((entry.dtype, &entry.shape, entry.numbers.as_ref()?.stored()))
     }
 
     /// Whether two tensors have the same shape, type and bytes.
