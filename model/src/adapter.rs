@@ -30,6 +30,7 @@ use ndarray::{Array2, s};
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::checkpoint::take;
 use crate::config::{Keys, MAX_CONFIG_BYTES, object};
 use crate::style::LayerMatrix;
 use crate::{Checkpoint, CheckpointError, ConfigError, Error, ModelSpec};
@@ -212,6 +213,12 @@ impl Adapter {
             factors.insert((layer, matrix.name.to_owned()), (names, scale.of(module, rank)));
         }
         if factors.is_empty() { Err(AdapterError::Empty.into()) } else { Ok(Adapter { file, ranks, factors }) }
+    }
+
+    /// Hashes as much of it as tells it from another.
+    pub(crate) fn sample(&self, hasher: &mut blake3::Hasher) {
+        self.file.sample(hasher);
+        take(hasher, format!("{:?}", self.factors).as_bytes());
     }
 
     /// A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, with zeros up to `rank`.

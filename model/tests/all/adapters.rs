@@ -44,6 +44,9 @@ fn adapters_compute_what_peft_computes() {
         let specs = files.spec.weight_specs_of(&disclosed).unwrap();
         assert_eq!(specs, public.weights().into_iter().map(|weight| weight.spec.clone()).collect::<Vec<_>>());
         assert!(specs.iter().all(|spec| spec.public != spec.name.contains("lora_")), "{name}");
+        // The script merged the adapter into the base as well, and computed the same.
+        let value: Value = serde_json::from_slice(&fs::read(dir.join("reference.json")).unwrap()).unwrap();
+        assert!(value["merged"].as_f64().unwrap() < 1e-3, "{name}");
         let mut worst = [0.0f32; 3];
         for reference in references(&dir) {
             let ids = &reference.ids;
