@@ -36,8 +36,8 @@ options! {
         /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. A changed model of
         /// a known server is accepted if this names it.
         expect: Option<String> as impl Into<Option<String>> = None,
-        /// The directory of the model, or a bundled model, that this party has itself, where the server says that parts
-        /// of it are public.
+        /// The directory of the model, or a bundled model, that this party has itself, where the server says that
+        /// parts of it are public.
         base: Option<String> as impl Into<Option<String>> = None,
         /// Trust the server with this key, which is remembered under the address.
         server_key: Option<PublicKey> as impl Into<Option<PublicKey>> = None,

@@ -50,13 +50,6 @@ pub(crate) struct Stated<'a> {
 }
 
 impl Stated<'_> {
-    /// The name of a model in a table, with what is said of it.
-    pub(crate) fn named(&self, name: &str) -> String {
-        let public = (!self.parts.is_empty()).then(|| format!(", public {}", self.parts)).unwrap_or_default();
-        let rank = (self.rank > 0).then(|| format!(", rank {}", self.rank)).unwrap_or_default();
-        format!("{name}{public}{rank}")
-    }
-
     /// The model of a shape alone: all weights are assumed to be below 16.
     pub(crate) fn of_shape(&self, name: String, spec: ModelSpec) -> Result<PublicModel, Error> {
         let disclosed = Disclosed::with_rank(self.parts.clone(), self.rank, &spec);
@@ -65,12 +58,7 @@ impl Stated<'_> {
 }
 
 /// The public part of a model that may be a configuration alone.
-pub(crate) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
-    stated_model(name, policy, &Stated::default())
-}
-
-/// [`public_model`] of a model of which parts are public.
-pub(crate) fn stated_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<PublicModel, Error> {
+pub(crate) fn public_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     if let (false, Some(config)) = (path.exists(), shape(name)) {
         return stated.of_shape(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?);

@@ -10,7 +10,7 @@ use report::{PeakMemory, Seconds};
 use session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
 
 use crate::generate::Draft;
-use crate::models::{Stated, mapped_bytes, stated_model};
+use crate::models::{Stated, mapped_bytes, public_model};
 use crate::options::options;
 use crate::summary::{Chosen, report};
 use crate::terms::ASSUMED_CORES;
@@ -99,7 +99,7 @@ impl Plan {
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
         let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(ASSUMED_CORES)).over(self.network)?;
         let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
-        let model = stated_model(&self.model, &terms.policy, &stated)?;
+        let model = public_model(&self.model, &terms.policy, &stated)?;
         // Without weights, two bytes for each.
         let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
         self.run_with(&model, &terms, mapped, observer)

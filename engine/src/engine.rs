@@ -93,7 +93,8 @@ pub struct Visible<'a, T> {
 pub trait Engine: 'static {
     /// An activation.
     type Tensor: Tensor + 'static;
-    /// A matrix that only the server knows, as a [`WeightLoader`](crate::WeightLoader) makes it for this engine.
+    /// A matrix that only the server knows, or one that is [public](crate::WeightSpec::public), as a
+    /// [`WeightLoader`](crate::WeightLoader) makes it for this engine.
     type Weight: Send + Sync;
     /// The engine's memory of a cached operand between products.
     type Operand: CachedOperand;
@@ -147,8 +148,8 @@ pub trait Engine: 'static {
     /// x W + b: (..., inputs) -> (..., outputs).
     fn linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Self::Tensor, Error>;
 
-    /// The sum of [`linear`](Engine::linear) over pairs of an input and its weight, of one shape of outputs. Engines in
-    /// fixed point round it once, if they can.
+    /// The sum of [`linear`](Engine::linear) over pairs of an input and its weight, of one shape of outputs. Engines
+    /// in fixed point round it once, if they can.
     ///
     /// # Panics
     /// If there are no pairs.

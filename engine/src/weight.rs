@@ -22,6 +22,13 @@ pub struct WeightSpec {
     pub public: bool,
 }
 
+impl WeightSpec {
+    /// A weight whose values the server alone has, of numbers in floating point.
+    pub fn new(name: impl Into<String>, inputs: usize, outputs: usize) -> Self {
+        WeightSpec { name: name.into(), inputs, outputs, narrow: false, public: false }
+    }
+}
+
 /// Values of a weight: y = x W + b with W of shape (inputs, outputs). Only the server has them, unless the weight is
 /// [public](WeightSpec::public).
 #[derive(Clone, Debug)]

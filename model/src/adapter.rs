@@ -11,8 +11,8 @@
 //! largest rank of every kind of matrix.
 //!
 //! # Error
-//! With W, A and s B rounded to fixed point as every weight is, and z to [`FRAC`](https://docs.rs/waggle-protocols)
-//! = 18 fractional bits, output j differs from that of f32 by at most
+//! W, A and s B are rounded to fixed point as every weight is, and z to the 18 fractional bits of activations. So
+//! output j differs from that of f32 by at most
 //!
 //! ```text
 //! what x W has of its own

@@ -82,7 +82,7 @@ impl<W> Builder<'_, W> {
         (inputs, outputs): (usize, usize),
         data: Option<WeightData>,
     ) -> Result<W, Error> {
-        let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: false, public: false };
+        let spec = WeightSpec::new(name, inputs, outputs);
         Ok(self.loader.load(&spec, data)?)
     }
 }

@@ -216,7 +216,7 @@ mod tests {
     use ndarray::{Array1, Array2, arr2};
 
     fn spec(inputs: usize, outputs: usize) -> WeightSpec {
-        WeightSpec { name: "h.1.w".into(), inputs, outputs, narrow: false, public: false }
+        WeightSpec::new("h.1.w", inputs, outputs)
     }
 
     fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {

@@ -52,7 +52,8 @@ pub(super) struct PlanArgs {
     /// them, or `all`.
     #[arg(long, value_name = "PARTS", default_value = "")]
     public: Parts,
-    /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below 16.
+    /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below
+    /// 16.
     #[arg(long, value_name = "R", default_value_t = 0)]
     rank: usize,
     /// The server adds this adapter to the matrices, as with `serve --adapter`.

@@ -63,7 +63,8 @@ impl ServerBuilder {
     /// Reads the weights of `files` and prepares them.
     ///
     /// # Errors
-    /// [`model::PartsError`] for public parts that the model does not have. By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point;
+    /// [`model::PartsError`] for public parts that the model does not have. By the tensor's name: what is missing,
+    /// has another shape, is not finite or does not fit the fixed point;
     /// [`CheckpointError`](model::CheckpointError) for a file of learned columns that is missing or does not fit;
     /// [`protocols::Error::Spread`].
     pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {

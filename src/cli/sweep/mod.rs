@@ -26,7 +26,7 @@ use super::policies::{self, Policies};
 use super::progress::passes;
 use crate::OptionsError;
 use crate::disk::{check_writable, read, write_json};
-use crate::models::{Stated, stated_model};
+use crate::models::{Stated, public_model};
 use record::{Choice, Phases, SWEEP_VERSION};
 pub(super) use record::{Planned, Sweep};
 
@@ -50,7 +50,8 @@ pub(super) struct SweepArgs {
     /// Parts of the models that both parties have, as with `serve --public`.
     #[arg(long, value_name = "PARTS", default_value = "")]
     public: Parts,
-    /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below 16.
+    /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below
+    /// 16.
     #[arg(long, value_name = "R", default_value_t = 0)]
     rank: usize,
     /// Networks: lan, lan-1g, wan, wan-far, those of papers (`waggle links`), or RATEmbit,DELAYms.
@@ -201,11 +202,18 @@ impl SweepArgs {
         Ok(tasks)
     }
 
+    /// The name of a model in a table, with what is said of it.
+    fn named(&self, name: &str) -> String {
+        let public = if self.public.is_empty() { String::new() } else { format!(", public {}", self.public) };
+        let rank = if self.rank == 0 { String::new() } else { format!(", rank {}", self.rank) };
+        format!("{name}{public}{rank}")
+    }
+
     fn model(&self, name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
         let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: None };
         let Some(positions) = self.positions else {
-            let model = stated_model(name, policy, &stated)?;
-            return Ok(PublicModel { name: stated.named(&model.name), ..model });
+            let model = public_model(name, policy, &stated)?;
+            return Ok(PublicModel { name: self.named(&model.name), ..model });
         };
         let path = Path::new(name);
         let config = match shape(name) {
@@ -215,7 +223,7 @@ impl SweepArgs {
         };
         let spec = with_positions(&config, positions)?;
         let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
-        Ok(stated.of_shape(stated.named(&name), spec)?)
+        Ok(stated.of_shape(self.named(&name), spec)?)
     }
 
     /// The cell of `task`: from the folder of an earlier run, or planned.
