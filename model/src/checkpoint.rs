@@ -15,7 +15,6 @@ use safetensors::tensor::Metadata;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::adapter::Adapter;
 use crate::config::{Place, Wrapper};
 use crate::forms::{Form, Packed};
 use crate::hints;
@@ -216,7 +215,7 @@ pub struct Checkpoint {
     /// Where learned columns are.
     pub(crate) beside: Beside,
     /// What is added to its matrices.
-    pub(crate) adapter: Option<Box<Adapter>>,
+    pub(crate) adapter: Option<Box<crate::adapter::Adapter>>,
 }
 
 /// A tensor.
@@ -578,10 +577,11 @@ impl Checkpoint {
         }
     }
 
-    /// Type, shape and bytes of the tensor called so in the files, if there is one of a known type.
-    pub(crate) fn as_stored(&self, stored: &str) -> Option<(Dtype, &[usize], Vec<&[u8]>)> {
-        let entry = self.tensors.get(stored)?;
-        Some((entry.dtype, &entry.shape, entry.numbers.as_ref()?.stored()))
+    /// Hashes type, shape and all bytes of the tensor that is called `stored` in the files, under `name`.
+    pub(crate) fn hash_all(&self, stored: &str, name: &str, hasher: &mut blake3::Hasher) {
+        let Some(entry) = self.tensors.get(stored) else { return };
+        take(hasher, format!("{name} {} {:?}", entry.dtype, entry.shape).as_bytes());
+        entry.numbers.iter().flat_map(Numbers::stored).for_each(|bytes| take(hasher, bytes));
     }
 
     /// Whether two tensors have the same shape, type and bytes.

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::checkpoint::{SCALE, take};
+use crate::checkpoint::SCALE;
 use crate::style::{Norms, Style};
 use crate::{Checkpoint, CheckpointError, ModelSpec, TensorSpec};
 
@@ -249,6 +249,15 @@ impl PartDigests {
         [(ModelPart::Embedding, &*self.embedding), (ModelPart::Head, &*self.head)].into_iter().chain(layers)
     }
 
+    /// The digest of `part`, if it is told.
+    pub fn get(&self, part: ModelPart) -> &str {
+        match part {
+            ModelPart::Embedding => &self.embedding,
+            ModelPart::Head => &self.head,
+            ModelPart::Layer(layer) => self.layers.get(layer).map_or("", |digest| digest),
+        }
+    }
+
     /// The digests of `parts` alone.
     pub fn of(mut self, parts: &Parts) -> Self {
         let told = |part, digest: &mut String| {
@@ -296,9 +305,7 @@ impl Checkpoint {
     fn hash_tensor(&self, name: &str, hasher: &mut blake3::Hasher) {
         let stored = self.stored_name(name).unwrap_or(name);
         for end in ["", SCALE] {
-            let Some((dtype, shape, pieces)) = self.as_stored(&format!("{stored}{end}")) else { continue };
-            take(hasher, format!("{name}{end} {dtype} {shape:?}").as_bytes());
-            pieces.into_iter().for_each(|bytes| take(hasher, bytes));
+            self.hash_all(&format!("{stored}{end}"), &format!("{name}{end}"), hasher);
         }
     }
 

@@ -88,13 +88,15 @@ impl Disclosure {
         let base = match base {
             Some(_) if parts.is_empty() => return Err(BaseError::Unused),
             None if parts.is_empty() => return Ok(()),
-            None => return Err(BaseError::Missing { parts: parts.to_string() }),
+            None => return Err(BaseError::Missing { parts: tokenizer::printable(&parts.to_string(), 200) }),
             Some(base) => base,
         };
-        let mut own = base.parts();
-        for (part, server) in self.digests.parts() {
-            let client = own.next().filter(|(of, _)| *of == part).map(|(_, digest)| digest).unwrap_or_default();
-            if parts.hold(part) && client != server {
+        // A list that is shorter lacks a digest.
+        let layers = base.layers.len().max(self.digests.layers.len());
+        let all = [ModelPart::Embedding, ModelPart::Head].into_iter().chain((0..layers).map(ModelPart::Layer));
+        for part in all.filter(|part| parts.hold(*part)) {
+            let [client, server] = [base, &self.digests].map(|digests| digests.get(part));
+            if client != server {
                 let shown = |digest: &str| tokenizer::printable(digest, 64);
                 return Err(BaseError::Differs { part, client: shown(client), server: shown(server) });
             }
@@ -178,5 +180,28 @@ impl PublicModel {
         known: Known,
     ) -> Result<Model<W>, model::Error> {
         Model::load_disclosed(&self.disclosure.disclosed, policy, loader, &self.spec, known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a server states: a part without a digest is not the client's.
+    #[test]
+    fn a_part_without_a_digest_differs() {
+        let base = PartDigests::unknown(3);
+        let stated = |parts: &str, digests| Disclosure {
+            disclosed: Disclosed { parts: parts.parse().unwrap(), ..Disclosed::default() },
+            digests,
+        };
+        assert_eq!(stated("all", base.clone()).compare(Some(&base)), Ok(()));
+        assert_eq!(stated("layers=1", PartDigests::unknown(2)).compare(Some(&base)), Ok(()));
+        for digests in [PartDigests::default(), PartDigests::unknown(1), PartDigests::unknown(4)] {
+            let differs = stated("embedding,layers=2-3", digests).compare(Some(&base));
+            assert!(matches!(differs, Err(BaseError::Differs { .. })), "{differs:?}");
+        }
+        assert!(matches!(stated("head", base.clone()).compare(None), Err(BaseError::Missing { .. })));
+        assert_eq!(stated("", base.clone()).compare(Some(&base)), Err(BaseError::Unused));
     }
 }
