@@ -75,6 +75,11 @@ pub enum PartsError {
     Learned,
 }
 
+/// A name in a message, which may be a peer's.
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| c.is_ascii_graphic()).take(64).collect()
+}
+
 /// The parts of a model that both parties have. As text: `embedding,head,layers=0-3`, or `all`; nothing if there are
 /// none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +128,7 @@ impl FromStr for Parts {
                     let layers =
                         name.strip_prefix("layers=").map(|range| range.split_once('-').unwrap_or((range, range)));
                     let range = layers.and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
-                    let unknown = || PartsError::Unknown(name.chars().take(64).collect());
+                    let unknown = || PartsError::Unknown(shown(name));
                     parts.layers.push(range.filter(|(first, last)| first <= last).ok_or_else(unknown)?);
                 }
             }
@@ -207,7 +212,7 @@ impl Disclosed {
         for (name, &rank) in &self.ranks {
             let matrix = matrices.iter().find(|matrix| matrix.name == name);
             if !matrix.is_some_and(|matrix| (1..=matrix.inputs.min(matrix.outputs)).contains(&rank)) {
-                return Err(PartsError::Rank { matrix: name.chars().take(64).collect(), rank });
+                return Err(PartsError::Rank { matrix: shown(name), rank });
             }
         }
         Ok(())
