@@ -10,15 +10,15 @@ use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 use protocols::Part;
 use serde_json::Value;
-use session::Expectation;
 use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
 use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
+use session::{Base, Expectation};
 
 use crate::disk::at;
 use crate::error::TrustError;
 use crate::generate::{Generate, Generated, Heard, Listener};
 use crate::keys::{Proof, ServerTrust};
-use crate::models::Reader;
+use crate::models::{Reader, open_model};
 use crate::options::options;
 use crate::summary::report;
 use crate::{Chat, ChatOptions, Error, Network, Report, Terms};
@@ -36,6 +36,9 @@ options! {
         /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. A changed model of
         /// a known server is accepted if this names it.
         expect: Option<String> as impl Into<Option<String>> = None,
+        /// The directory of the model, or a bundled model, that this party has itself, where the server says that
+        /// parts of it are public.
+        base: Option<String> as impl Into<Option<String>> = None,
         /// Trust the server with this key, which is remembered under the address.
         server_key: Option<PublicKey> as impl Into<Option<PublicKey>> = None,
         /// Give up on a server that is silent for so long.
@@ -167,11 +170,18 @@ impl Client {
         self.network.between_processes()?;
         let Ok(address) = with_port(&self.address);
         let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
+        // All of it is read before the server waits.
+        let base = self.base.as_deref().map(|name| Ok::<_, Error>(Base::new(open_model(name)?)?)).transpose()?;
         let (link, server) = self.link(&address, listener)?;
         let channel = Channel::new(Role::Client, self.network.wrap(link)?);
         let spec = expected.as_ref().and_then(|expected| expected.spec.as_ref());
         let caller = Caller { key: server.as_ref().map(|server| server.key.to_string()) };
-        let session = ClientSession::open(channel, &caller, terms, &ClientOptions { expected: spec, ..wanted })?;
+        let session = ClientSession::open(
+            channel,
+            &caller,
+            terms,
+            &ClientOptions { expected: spec.or(wanted.expected), base: base.as_ref(), ..wanted },
+        )?;
         let met = session.model().fingerprint()?;
         if let Some(expected) = &expected {
             expected.fingerprint.expect(&met)?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice;
 use std::str::FromStr;
 
@@ -22,7 +22,7 @@ use tokenizer::{ChatTemplate, TextStream, Tokenizer};
 use crate::chat::Transcript;
 use crate::disk::read;
 use crate::error::{OptionsError, PromptError};
-use crate::models::{Prompt, Reader, Words, harmless, open_model, text_of};
+use crate::models::{Prompt, Reader, Words, harmless, open_adapted, open_model, text_of};
 use crate::options::options;
 use crate::summary::{Chosen, report};
 use crate::{Error, Report};
@@ -625,7 +625,15 @@ impl Generated {
     /// # Errors
     /// If the model cannot be read or has another shape.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
-        let files = open_model(model)?;
+        self.compare_adapted(model, None)
+    }
+
+    /// [`compare`](Generated::compare) with a model to which an adapter is added, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`compare`](Generated::compare), and those of the adapter.
+    pub fn compare_adapted(&mut self, model: &str, adapter: Option<&Path>) -> Result<(), Error> {
+        let files = open_adapted(model, adapter)?;
         let Generated { report, outcome, prompt, .. } = self;
         let input = prompt.input();
         let terms = &outcome.terms;

@@ -1,13 +1,15 @@
 //! Both parties in one process.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use model::{Lengths, ModelSpec};
-use session::party::{Limits, ModelServer, Terms as Agreed, in_one_process};
+use model::{Lengths, ModelSpec, Parts};
+use session::Base;
+use session::party::{ClientOptions, Limits, ModelServer, Terms as Agreed, in_one_process};
 
 use crate::error::OptionsError;
 use crate::generate::{Generate, Generated, Heard, Listener, Ready};
-use crate::models::{Reader, open_model};
+use crate::models::{Reader, open_adapted, open_model};
 use crate::options::options;
 use crate::{Error, Network, Terms};
 
@@ -16,6 +18,10 @@ options! {
     LocalOptions {
         /// Terms that both parties would state.
         terms: Terms = Terms::default(),
+        /// Parts of the model that both parties have.
+        public: Parts = Parts::default(),
+        /// A LoRA in PEFT's form that the server adds to the model's matrices, a directory.
+        adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Bytes of transformed weights that the server may keep in memory.
         weight_cache: usize = 0,
         /// The time that a party waits for the other one.
@@ -81,17 +87,21 @@ impl Local {
     /// # Errors
     /// If the generation cannot work with the model, or the model leaves the ranges of operations.
     pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
-        let LocalOptions { weight_cache, timeout, .. } = &self.options;
+        let LocalOptions { public, adapter, weight_cache, timeout, .. } = &self.options;
         let terms = self.terms()?;
         let own = asked.reader()?;
         let reader = own.as_ref().unwrap_or(&self.reader);
         let tokenizer = reader.tokenizer();
         let mut ready = self.ready(asked, &terms, reader)?;
-        let server =
-            ModelServer::builder().policy(&terms.policy).weight_cache(*weight_cache).load(open_model(&self.name)?)?;
+        let files = open_adapted(&self.name, adapter.as_deref())?;
+        let server = ModelServer::builder().policy(&terms.policy).public(public).weight_cache(*weight_cache);
+        let server = server.load(files)?;
+        let base = (!public.is_empty()).then(|| Ok::<_, Error>(Base::new(open_model(&self.name)?)?)).transpose()?;
+        let wanted = ClientOptions { base: base.as_ref(), ..ClientOptions::default() };
         let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener).of_texts(ready.texts());
-        let [outcome, _] =
-            in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| ready.run(session, None, &mut heard))?;
+        let [outcome, _] = in_one_process(&server, &terms, &Limits::NONE, &wanted, *timeout, |session| {
+            ready.run(session, None, &mut heard)
+        })?;
         heard.finish();
         let chosen = [("link", Network::Memory.to_string().into()), ("processes", 1.into())];
         let mut generated = ready.report(server.public(), tokenizer, outcome, chosen)?;

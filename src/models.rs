@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use image::RgbImage;
-use model::{LeftOut, ModelFiles, ModelSpec, bundled, bundled_text, is_bundled, shape};
+use model::{Disclosed, LeftOut, ModelFiles, ModelSpec, Parts, bundled, bundled_text, is_bundled, shape};
 use mpcache::PolicySpec;
 use session::party::{self, ModelServer, PublicModel};
 use tokenizer::{Tokenizer, TokenizerError};
@@ -32,29 +32,49 @@ pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     Ok(files)
 }
 
-/// The public part of a model that may be a configuration alone.
-pub(crate) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
-    let path = Path::new(name);
-    if let (false, Some(config)) = (path.exists(), shape(name)) {
-        return Ok(unweighted(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?));
-    }
-    let weights = ["model.safetensors", "model.safetensors.index.json"];
-    let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
-    if !only_config {
-        let files = open_model(name)?;
-        // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
-        let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
-        return Ok(ModelServer::builder().policy(&policy).load(files)?.public().clone());
-    }
-    let spec = ModelSpec::open(path)?;
-    let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
-    Ok(unweighted(name, spec))
+/// [`open_model`] with what the adapter in a directory adds to its matrices.
+pub(crate) fn open_adapted(name: &str, adapter: Option<&Path>) -> Result<ModelFiles, Error> {
+    let files = open_model(name)?;
+    let Some(dir) = adapter else { return Ok(files) };
+    let checkpoint = files.checkpoint.with_adapter(dir, &files.spec)?;
+    Ok(ModelFiles { checkpoint, ..files })
 }
 
-/// The model of a shape alone: all weights are assumed to be below 16.
-pub(crate) fn unweighted(name: String, spec: ModelSpec) -> PublicModel {
-    let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-    PublicModel { name, spec, frac_bits, tokenizer: None, template: None }
+/// What is said to be public of a model that is planned, and what is added to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stated<'a> {
+    pub(crate) parts: Parts,
+    /// The rank of what is added to all matrices of the layers, which need no values.
+    pub(crate) rank: usize,
+    pub(crate) adapter: Option<&'a Path>,
+}
+
+impl Stated<'_> {
+    /// The model of a shape alone: all weights are assumed to be below 16.
+    pub(crate) fn of_shape(&self, name: String, spec: ModelSpec) -> Result<PublicModel, Error> {
+        let disclosed = Disclosed::with_rank(self.parts.clone(), self.rank, &spec);
+        Ok(PublicModel::of_shape(name, spec, disclosed)?)
+    }
+}
+
+/// The public part of a model that may be a configuration alone.
+pub(crate) fn public_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<PublicModel, Error> {
+    let path = Path::new(name);
+    if let (false, Some(config)) = (path.exists(), shape(name)) {
+        return stated.of_shape(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?);
+    }
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    let only_config =
+        stated.rank > 0 || path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
+    if !only_config {
+        let files = open_adapted(name, stated.adapter)?;
+        // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
+        let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
+        return Ok(ModelServer::builder().policy(&policy).public(&stated.parts).load(files)?.public().clone());
+    }
+    let spec = if is_bundled(name) && !path.exists() { bundled(name)?.spec } else { ModelSpec::open(path)? };
+    let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
+    stated.of_shape(name, spec)
 }
 
 /// Bytes of the weights that a server of the model directory `name` maps; `None` if there are none.

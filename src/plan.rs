@@ -1,6 +1,8 @@
 //! The traffic of a session, computed without one.
 
-use model::Lengths;
+use std::path::PathBuf;
+
+use model::{Lengths, Parts};
 use net::LinkShape;
 use planner::Deployment;
 use planner::{Footprint, Profile};
@@ -8,7 +10,7 @@ use report::{PeakMemory, Seconds};
 use session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
 
 use crate::generate::Draft;
-use crate::models::{mapped_bytes, public_model};
+use crate::models::{Stated, mapped_bytes, public_model};
 use crate::options::options;
 use crate::summary::{Chosen, report};
 use crate::terms::ASSUMED_CORES;
@@ -35,6 +37,12 @@ options! {
         pad_answer: bool = false,
         /// The prompt is padded, and its length is the padded one.
         pad_prompt: bool = false,
+        /// Parts of the model that both parties have: `"embedding,layers=0-3".parse()?`.
+        public: Parts = Parts::default(),
+        /// The server adds a product of two thin matrices of this rank to every matrix of the layers.
+        rank: usize = 0,
+        /// The server adds this adapter to them, a directory.
+        adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Guesses of the client.
         draft: Option<Draft> as impl Into<Option<Draft>> = None,
         /// Terms that both parties would state.
@@ -90,7 +98,8 @@ impl Plan {
     /// If there is no such model, or the session could not be.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
         let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(ASSUMED_CORES)).over(self.network)?;
-        let model = public_model(&self.model, &terms.policy)?;
+        let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
+        let model = public_model(&self.model, &terms.policy, &stated)?;
         // Without weights, two bytes for each.
         let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
         self.run_with(&model, &terms, mapped, observer)

@@ -37,6 +37,9 @@ pub(crate) fn report(
     report.provenance = provenance();
     report.options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     report.options.extend(named(&outcome.terms));
+    let disclosed = Some(&model.disclosure.disclosed).filter(|disclosed| !disclosed.is_nothing());
+    let public = disclosed.and_then(|disclosed| serde_json::to_value(disclosed).ok());
+    report.options.extend(public.map(|public| ("public".to_owned(), public)));
     report.prompt_tokens = prompt_tokens;
     report.tokens = outcome.generation.tokens.clone();
     // Several texts of a decoder stand apart.

@@ -173,3 +173,35 @@ fn several_texts_are_those_that_each_has_alone() {
     fails(&mut waggle("demo --policy tova --samples 2"), 1, ["2 texts side by side cannot have the policy `tova`"]);
     fails(waggle("demo --policy h2o --prompts").arg(&file), 1, ["padding"]);
 }
+
+/// Both parties have the base, and the server alone what is added to it: the text is that of both together. Products
+/// with the base prepare nothing.
+#[test]
+fn a_public_base_costs_little() {
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/model/tests/data");
+    let (model, adapter) = (format!("{data}/families/llama3"), format!("{data}/adapters/llama3"));
+    let line = format!("--model {model} --adapter {adapter} --prompt-ids 3,1,4,1,5,9 --tokens 8");
+    let float = json(&mut waggle(&format!("float {line}")));
+    let run = |rest: &str| json(&mut waggle(&format!("demo {line} --preprocess --check {rest}")));
+    let [private, public, memory] = ["", "--public all", "--public all --link memory"].map(run);
+    for report in [&private, &public, &memory] {
+        assert_eq!((&report["tokens"], &report["token_agreement"]), (&float["tokens"], &value!(1.0)));
+    }
+    let ranks = json(&mut waggle(&format!("float --model {model} --prompt-ids 3,1,4,1,5,9 --tokens 8")));
+    assert_ne!(ranks["tokens"], float["tokens"], "the adapter is there");
+    assert_eq!(public["options"]["public"]["parts"], "all");
+    assert_eq!(public["options"]["public"]["ranks"]["mlp.down_proj"], 4);
+    assert_eq!(private["options"]["public"]["parts"], "");
+    // What a plan says of the same files, and no more than of the shape where entries are below 16.
+    let plan = |rest: &str| json(&mut waggle(&format!("plan --prompt-len 6 --tokens 8 --preprocess {rest}")));
+    let planned = plan(&format!("--model {model} --adapter {adapter} --public all"));
+    let of_shape = plan(&format!("--model {model} --rank 4 --public all"));
+    assert_eq!(planned["phases"]["offline"]["flows"], of_shape["phases"]["offline"]["flows"]);
+    assert_eq!(
+        planned["phases"]["prefill"]["bytes_client_to_server"],
+        of_shape["phases"]["prefill"]["bytes_client_to_server"]
+    );
+    fails(&mut waggle(&format!("serve --model {model} --public lm_head")), 2, ["`lm_head` is no part of a model"]);
+    fails(&mut waggle(&format!("serve --model {model} --public layers=0-7")), 1, ["there is no layer 7"]);
+    fails(&mut waggle(&format!("serve --base {model}")), 2, ["--adapter"]);
+}

@@ -93,7 +93,8 @@ pub struct Visible<'a, T> {
 pub trait Engine: 'static {
     /// An activation.
     type Tensor: Tensor + 'static;
-    /// A matrix that only the server knows, as a [`WeightLoader`](crate::WeightLoader) makes it for this engine.
+    /// A matrix that only the server knows, or one that is [public](crate::WeightSpec::public), as a
+    /// [`WeightLoader`](crate::WeightLoader) makes it for this engine.
     type Weight: Send + Sync;
     /// The engine's memory of a cached operand between products.
     type Operand: CachedOperand;
@@ -146,6 +147,20 @@ pub trait Engine: 'static {
 
     /// x W + b: (..., inputs) -> (..., outputs).
     fn linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Self::Tensor, Error>;
+
+    /// The sum of [`linear`](Engine::linear) over pairs of an input and its weight, of one shape of outputs. Engines
+    /// in fixed point round it once, if they can.
+    ///
+    /// # Panics
+    /// If there are no pairs.
+    fn linear_sum(&mut self, parts: &[(&Self::Tensor, &Self::Weight)]) -> Result<Self::Tensor, Error> {
+        let (&(x, weight), rest) = parts.split_first().expect("at least one product");
+        let first = self.linear(x, weight)?;
+        rest.iter().try_fold(first, |sum, &(x, weight)| {
+            let y = self.linear(x, weight)?;
+            self.add(&sum, &y)
+        })
+    }
 
     /// Entrywise sum of tensors of one shape.
     fn add(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;

@@ -466,7 +466,7 @@ mod tests {
     }
 
     fn weight(name: &str, matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FloatWeight, Error> {
-        let spec = WeightSpec { name: name.into(), inputs: matrix.nrows(), outputs: matrix.ncols(), narrow: false };
+        let spec = WeightSpec::new(name, matrix.nrows(), matrix.ncols());
         FloatLoader.load(&spec, Some(WeightData::new(matrix, bias)))
     }
 
@@ -586,7 +586,7 @@ mod tests {
         }
         let short = weight("h.0.short", Array2::zeros((2, 3)), Some(Array1::zeros(2)));
         assert!(matches!(short, Err(Error::Shape { .. })));
-        let spec = WeightSpec { name: "h.0.blank".into(), inputs: 2, outputs: 3, narrow: false };
+        let spec = WeightSpec::new("h.0.blank", 2, 3);
         assert!(matches!(FloatLoader.load(&spec, None), Err(Error::NoValues { tensor }) if tensor == "h.0.blank"));
         let table = weight("wte", Array2::zeros((4, 3)), None).unwrap();
         let mut float = Float::default();

@@ -18,9 +18,19 @@ pub struct WeightSpec {
     pub outputs: usize,
     /// Its matrix is published as integers of 8 bits times scales, so that few fractional bits lose little.
     pub narrow: bool,
+    /// Both parties have its values. Of all others the server alone has them.
+    pub public: bool,
 }
 
-/// Values of a weight: y = x W + b with W of shape (inputs, outputs). Only the server has them.
+impl WeightSpec {
+    /// A weight whose values the server alone has, of numbers in floating point.
+    pub fn new(name: impl Into<String>, inputs: usize, outputs: usize) -> Self {
+        WeightSpec { name: name.into(), inputs, outputs, narrow: false, public: false }
+    }
+}
+
+/// Values of a weight: y = x W + b with W of shape (inputs, outputs). Only the server has them, unless the weight is
+/// [public](WeightSpec::public).
 #[derive(Clone, Debug)]
 pub struct WeightData {
     /// W.

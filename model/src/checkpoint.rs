@@ -214,6 +214,8 @@ pub struct Checkpoint {
     left_out: Vec<LeftOut>,
     /// Where learned columns are.
     pub(crate) beside: Beside,
+    /// What is added to its matrices.
+    pub(crate) adapter: Option<Box<crate::adapter::Adapter>>,
 }
 
 /// A tensor.
@@ -292,7 +294,7 @@ impl Checkpoint {
 
     /// A checkpoint without tensors.
     pub(crate) fn empty() -> Self {
-        Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing }
+        Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing, adapter: None }
     }
 
     /// Names tensors as the text model does, and leaves out those of what wraps it.
@@ -573,6 +575,13 @@ impl Checkpoint {
                 [0, last / 2, last].into_iter().for_each(|start| take(&bytes[start..start + SAMPLE]));
             }
         }
+    }
+
+    /// Hashes type, shape and all bytes of the tensor that is called `stored` in the files, under `name`.
+    pub(crate) fn hash_all(&self, stored: &str, name: &str, hasher: &mut blake3::Hasher) {
+        let Some(entry) = self.tensors.get(stored) else { return };
+        take(hasher, format!("{name} {} {:?}", entry.dtype, entry.shape).as_bytes());
+        entry.numbers.iter().flat_map(Numbers::stored).for_each(|bytes| take(hasher, bytes));
     }
 
     /// Whether two tensors have the same shape, type and bytes.

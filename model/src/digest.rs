@@ -24,6 +24,9 @@ impl ModelFiles {
         if let Some(learned) = self.checkpoint.beside()? {
             learned.sample(&mut hasher);
         }
+        if let Some(adapter) = &self.checkpoint.adapter {
+            adapter.sample(&mut hasher);
+        }
         Ok(hasher.finalize().to_hex().to_string())
     }
 }

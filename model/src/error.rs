@@ -17,6 +17,12 @@ pub enum Error {
     /// The weights cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Parts that cannot be public.
+    #[error(transparent)]
+    Parts(#[from] crate::PartsError),
+    /// The adapter cannot be used.
+    #[error(transparent)]
+    Adapter(#[from] crate::AdapterError),
     /// An operation failed.
     #[error(transparent)]
     Engine(#[from] engine::Error),

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod activation;
+mod adapter;
 mod check;
 mod checkpoint;
 mod chunks;
@@ -22,6 +23,7 @@ mod image;
 mod learned;
 mod lengths;
 mod mapping;
+mod public;
 mod quantize;
 mod rope;
 mod sampling;
@@ -36,11 +38,12 @@ mod weights;
 pub use activation::{
     Activation, ActivationFunction, Functions, RegisteredActivation, TakenActivation, UnknownActivation,
 };
+pub use adapter::AdapterError;
 pub use check::{Check, check, compare};
 pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, LeftOut, TensorSpec};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, Quantization, RopeConfig, RopeScaling, Windows};
-pub use decoder::{Input, Model, Rows};
+pub use decoder::{Input, Known, Model, Rows};
 pub use draft::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, Passes, PromptLookup, SmallModel};
 pub use error::Error;
 pub use families::gemma2::Gemma;
@@ -56,6 +59,7 @@ pub use image::{CHANNELS, ImageShape, MAX_IMAGE_VALUE};
 pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};
 pub use mpcache::Padding;
+pub use public::{Disclosed, ModelPart, PartDigests, Parts, PartsError};
 pub use quantize::quantize;
 pub use sampling::{Sampler, argmax};
 pub use spec::*;

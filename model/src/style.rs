@@ -426,6 +426,33 @@ impl Style {
         out
     }
 
+    /// The published matrices of every layer.
+    pub(crate) fn layer_matrices(&self) -> Vec<LayerMatrix> {
+        let of = |(role, name)| match self.published(role) {
+            Some(Shape::Matrix { inputs, outputs, .. }) => Some(LayerMatrix { role, name, inputs, outputs }),
+            _ => None,
+        };
+        self.names.of_layer().filter_map(of).collect()
+    }
+
+    /// Which of `matrices` is called `name` with its layer's number.
+    pub(crate) fn module<'m>(&self, name: &str, matrices: &'m [LayerMatrix]) -> Option<(usize, &'m LayerMatrix)> {
+        let (number, rest) = name.strip_prefix(self.names.layers)?.strip_prefix('.')?.split_once('.')?;
+        let layer = number.parse().ok().filter(|layer| *layer < self.layers())?;
+        Some((layer, matrices.iter().find(|matrix| matrix.name == rest)?))
+    }
+
+    /// The outputs of [`Role::QkvByHead`], in the order of queries, keys and values.
+    pub(crate) fn by_head(&self) -> impl Iterator<Item = Range<usize>> {
+        let HeadShape { heads, head_dim: d, .. } = self.heads;
+        (0..3).flat_map(move |part| (0..heads).map(move |head| (3 * head + part) * d..(3 * head + part + 1) * d))
+    }
+
+    /// Whether what is added to the residual stream has its mean taken away.
+    pub(crate) fn centres(&self) -> bool {
+        self.norm == Norm::Layer
+    }
+
     /// The shape of what has this role in a layer, if there is anything.
     fn published(&self, role: Role) -> Option<Shape> {
         let (h, f, (q, kv)) = (self.hidden, self.intermediate, self.widths());
@@ -467,6 +494,16 @@ impl Style {
         };
         buffers.iter().find(|(pattern, _)| is(pattern)).map(|(_, stored)| *stored)
     }
+}
+
+/// A published matrix of every layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerMatrix {
+    pub(crate) role: Role,
+    /// Its name in a layer, without `.weight`.
+    pub(crate) name: &'static str,
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
 }
 
 /// The shape of a published tensor.

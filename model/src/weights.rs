@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use crate::learned::Columns;
 use crate::mapping::Numbers;
+use crate::public::{Disclosed, ModelPart};
 use crate::{Checkpoint, CheckpointError, Error};
 
 /// Places of a line whose sums are taken at a time.
@@ -26,6 +27,12 @@ pub(crate) struct Builder<'a, W> {
     pub(crate) columns: Columns,
     /// Matrices are stored as integers with scales.
     pub(crate) narrow: bool,
+    /// What of the model both parties have, and the ranks of what is added to its matrices.
+    pub(crate) disclosed: &'a Disclosed,
+    /// Of the checkpoint this party knows the public parts alone.
+    pub(crate) public_alone: bool,
+    /// The part that the next weights belong to.
+    pub(crate) part: ModelPart,
     pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
 
@@ -37,8 +44,10 @@ impl<W> Builder<'_, W> {
         (inputs, outputs): (usize, usize),
         read: impl FnOnce(&Checkpoint) -> Result<Published, CheckpointError>,
     ) -> Result<W, Error> {
-        let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: self.narrow };
-        let Some(published) = self.checkpoint.map(read).transpose()? else {
+        let public = self.disclosed.parts.hold(self.part);
+        let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: self.narrow, public };
+        let known = self.checkpoint.filter(|_| public || !self.public_alone);
+        let Some(published) = known.map(read).transpose()? else {
             return Ok(self.loader.load(&spec, None)?);
         };
         let names: Vec<_> = published.names().map(str::to_owned).collect();
@@ -59,9 +68,21 @@ impl<W> Builder<'_, W> {
         width: usize,
         read: impl FnOnce(&Checkpoint) -> Result<Array1<f32>, CheckpointError>,
     ) -> Result<W, Error> {
-        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, narrow: false };
-        let data = self.checkpoint.map(read).transpose()?;
+        let public = self.disclosed.parts.hold(self.part);
+        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, narrow: false, public };
+        let data = self.checkpoint.filter(|_| public || !self.public_alone).map(read).transpose()?;
         let data = data.map(|gains| WeightData::new(gains.insert_axis(Axis(0)), None));
+        Ok(self.loader.load(&spec, data)?)
+    }
+
+    /// One of the server's factors of what is added to a matrix: never public, and never narrow.
+    pub(crate) fn factor(
+        &mut self,
+        name: &str,
+        (inputs, outputs): (usize, usize),
+        data: Option<WeightData>,
+    ) -> Result<W, Error> {
+        let spec = WeightSpec::new(name, inputs, outputs);
         Ok(self.loader.load(&spec, data)?)
     }
 }

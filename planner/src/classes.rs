@@ -19,8 +19,9 @@ pub(crate) struct Classes {
     running: Option<usize>,
 }
 
-/// The key that tells classes apart: the model's word, and inputs, outputs, fractional bits and bits of each weight.
-type Key = (usize, Vec<(usize, usize, u32, u32)>);
+/// The key that tells classes apart: the model's word, and of each weight inputs, outputs, fractional bits, bits and
+/// whether it is public.
+type Key = (usize, Vec<(usize, usize, u32, u32, bool)>);
 
 /// Layers that take the same in every pass.
 struct Class {
@@ -65,7 +66,7 @@ impl Classes {
     /// A layer begins in the scope `path`. It takes what the first layer of the class returned took in this pass; if
     /// none is, it is run and recorded.
     pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>, path: &str) -> Option<usize> {
-        let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac, w.bits()));
+        let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac, w.bits(), w.spec.public));
         let key = (layer.class, weights.collect());
         let member = || {
             let weights = layer.weights.iter().map(|weight| weight.spec.name.clone()).collect();

@@ -51,6 +51,16 @@ pub enum Error {
         /// Announced.
         got: u32,
     },
+    /// A weight of which this party has the values, and the other says another number of fractional bits.
+    #[error("`{tensor}` has {own} fractional bits here, and {announced} at the peer")]
+    OtherScale {
+        /// Name of the weight.
+        tensor: String,
+        /// Announced.
+        announced: u32,
+        /// Of the values here.
+        own: u32,
+    },
     /// A position that was opened to this party lies outside its vector: the peer departed from the protocol.
     #[error("the index opened is {index}, but the vector has {len} entries")]
     Index {

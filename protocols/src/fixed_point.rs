@@ -258,6 +258,9 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<B::Words, EngineError> {
+        if table.spec.public {
+            return Ok(functions::own_rows(&mut self.abb, table, ids, count)?);
+        }
         let rows = functions::embed(&mut self.abb, table, ids, count)?;
         Ok(self.round(&rows, EMBED_FRAC, EMBED_WIDTH)?)
     }
@@ -270,6 +273,27 @@ impl<B: Abb> Engine for FixedPoint<B> {
     fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
         let y = self.product(x, weight)?;
         Ok(self.round(&y, weight.product_frac(), weight.width())?)
+    }
+
+    /// Products in one ring are brought to the fractional bits of the one that has most, and rounded together.
+    ///
+    /// Range: each product, and their sum, is below 2^(width - 2) with these fractional bits, which is 2^20 or more.
+    fn linear_sum(&mut self, parts: &[(&B::Words, &FixedWeight)]) -> Result<B::Words, EngineError> {
+        let (&(_, first), rest) = parts.split_first().expect("at least one product");
+        let width = first.width();
+        if rest.iter().any(|(_, weight)| weight.width() != width) {
+            let products = parts.iter().map(|(x, weight)| self.linear(x, weight)).collect::<Result<Vec<_>, _>>()?;
+            return Ok(products.into_iter().reduce(|sum, y| sum.plus(&y)).expect("at least one product"));
+        }
+        let frac = parts.iter().map(|(_, weight)| weight.product_frac()).fold(0, u32::max);
+        let mut sum: Option<B::Words> = None;
+        for &(x, weight) in parts {
+            let (y, up) = (self.product(x, weight)?, frac - weight.product_frac());
+            self.abb.expect_below(&y, 1 << (width - 2 - up))?;
+            let y = y.times(1 << up);
+            sum = Some(sum.map_or_else(|| y.clone(), |sum| sum.plus(&y)));
+        }
+        Ok(self.round(&sum.expect("at least one product"), frac, width)?)
     }
 
     fn add(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {

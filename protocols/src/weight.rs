@@ -134,6 +134,7 @@ fn quantise_over(spec: &WeightSpec, data: WeightData, spread: Option<&dyn Spread
 }
 
 /// Loads weights in fixed point. Known values decide the number of fractional bits, or the other party announces it.
+/// Where both are there, they must agree ([`Error::OtherScale`]).
 #[derive(Debug, Default)]
 pub struct FixedLoader {
     frac_bits: Vec<u32>,
@@ -191,10 +192,14 @@ impl WeightLoader for FixedLoader {
     type Weight = FixedWeight;
 
     fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, engine::Error> {
+        let announced = self.announced.pop_front();
         let weight = match data {
             Some(data) => self.numbered(quantise_over(spec, data, self.spread.as_deref())?),
-            None => FixedWeight::with_frac(spec, self.announced.pop_front().unwrap_or(DEFAULT_WEIGHT_FRAC)),
+            None => FixedWeight::with_frac(spec, announced.unwrap_or(DEFAULT_WEIGHT_FRAC)),
         };
+        if let Some(announced) = announced.filter(|announced| *announced != weight.frac) {
+            return Err(Error::OtherScale { tensor: spec.name.clone(), announced, own: weight.frac }.into());
+        }
         self.frac_bits.push(weight.frac);
         Ok(weight)
     }
@@ -211,7 +216,7 @@ mod tests {
     use ndarray::{Array1, Array2, arr2};
 
     fn spec(inputs: usize, outputs: usize) -> WeightSpec {
-        WeightSpec { name: "h.1.w".into(), inputs, outputs, narrow: false }
+        WeightSpec::new("h.1.w", inputs, outputs)
     }
 
     fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {

@@ -42,6 +42,9 @@ pub enum Error {
     /// A public model is not the one that it should be.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// Public parts on which the parties do not agree.
+    #[error(transparent)]
+    Base(#[from] crate::BaseError),
     /// A turn that does not fit the positions that a conversation has left.
     #[error("the conversation has taken {used} of {limit} positions, and this turn would take up to {wanted} more")]
     Full {
@@ -213,7 +216,7 @@ macro_rules! of_the_model {
     )*};
 }
 
-of_the_model!(engine::Error, CheckpointError, ConfigError, PolicyError);
+of_the_model!(engine::Error, CheckpointError, ConfigError, PolicyError, model::PartsError);
 
 impl From<protocols::Error> for Error {
     fn from(error: protocols::Error) -> Self {

@@ -2,8 +2,8 @@
 //!
 //! A server decides the shape, the tokens that end a text, the tokenizer and the chat template. All of them tell it
 //! something: the number of tokens of a prompt depends on the tokenizer, with `--stop-at-eos` the length of a text on
-//! the set of end tokens, and both on what a template adds to the words. A [`Fingerprint`] names them all, in a line
-//! that a client can remember beside the server's key.
+//! the set of end tokens, and both on what a template adds to the words. A [`Fingerprint`] names them all, and which
+//! parts are public, in a line that a client can remember beside the server's key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,11 @@ pub(crate) const PREFIX: &str = "waggle-model:";
 const SHAPE_CONTEXT: &str = "waggle model fingerprint 1, shape";
 const TOKENIZER_CONTEXT: &str = "waggle model fingerprint 1, tokenizer";
 const TEMPLATE_CONTEXT: &str = "waggle model fingerprint 1, chat template";
+const PUBLIC_CONTEXT: &str = "waggle model fingerprint 1, public parts";
 /// Prefix of the digits of a chat template.
 const TEMPLATE_MARK: char = '+';
+/// Prefix of the digits of public parts.
+const PUBLIC_MARK: char = '~';
 
 type Digest = [u8; 32];
 
@@ -31,7 +34,7 @@ pub enum PinError {
     /// A text that is no fingerprint.
     #[error(
         "`{text}` is no fingerprint: `{PREFIX}` and 64 or 128 hexadecimal digits, and perhaps \
-         `{TEMPLATE_MARK}` and 64 more"
+         `{TEMPLATE_MARK}` and 64 more, and `{PUBLIC_MARK}` and 64 more"
     )]
     Malformed {
         /// The text.
@@ -71,12 +74,14 @@ pub enum PinError {
 /// The shape is a [`ModelSpec`] as JSON: architecture, sizes, constants and the tokens that end a text. The tokenizer
 /// is the text of `tokenizer.json`, the template a [`ChatTemplate`](tokenizer::ChatTemplate) as JSON, or nothing
 /// where it is known that there is none. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if the
-/// tokenizer is part of it, then `+` and 64 more if the template is.
+/// tokenizer is part of it, then `+` and 64 more if the template is, then `~` and 64 more of what a server states of
+/// its public parts, if there are any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     shape: Digest,
     tokenizer: Option<Digest>,
     template: Option<Digest>,
+    public: Option<Digest>,
 }
 
 impl Fingerprint {
@@ -90,7 +95,13 @@ impl Fingerprint {
             shape: blake3::derive_key(SHAPE_CONTEXT, &shape),
             tokenizer: tokenizer.map(|bytes| blake3::derive_key(TOKENIZER_CONTEXT, bytes)),
             template: template.map(|bytes| blake3::derive_key(TEMPLATE_CONTEXT, bytes)),
+            public: None,
         })
+    }
+
+    /// This fingerprint with what a server `stated` of its public parts.
+    pub(crate) fn with_public(self, stated: Option<&str>) -> Self {
+        Fingerprint { public: stated.map(|text| blake3::derive_key(PUBLIC_CONTEXT, text.as_bytes())), ..self }
     }
 
     /// The first part that differs. A part that one side does not have differs from none: it is not used.
@@ -100,6 +111,7 @@ impl Fingerprint {
             ("shape", self.shape != other.shape),
             ("tokenizer", differ(self.tokenizer, other.tokenizer)),
             ("chat template", differ(self.template, other.template)),
+            ("list of public parts", differ(self.public, other.public)),
         ]
         .into_iter()
         .find_map(|(part, differs)| differs.then_some(part))
@@ -125,7 +137,10 @@ impl Fingerprint {
     /// them.
     pub fn names(&self, met: &Self) -> bool {
         let all = |stated, met: Option<Digest>| met.is_none() || stated == met;
-        self.shape == met.shape && all(self.tokenizer, met.tokenizer) && all(self.template, met.template)
+        self.shape == met.shape
+            && all(self.tokenizer, met.tokenizer)
+            && all(self.template, met.template)
+            && all(self.public, met.public)
     }
 
     /// Compares this model, met at `server`, with what `file` remembers of it, and returns what is to be remembered
@@ -154,6 +169,7 @@ impl Fingerprint {
                     shape: self.shape,
                     tokenizer: self.tokenizer.or(known.tokenizer),
                     template: self.template.or(known.template),
+                    public: self.public.or(known.public),
                 };
                 Ok((all != *known).then_some(all))
             }
@@ -167,8 +183,12 @@ impl fmt::Display for Fingerprint {
         let mut digits = |digest: &Digest| digest.iter().try_for_each(|byte| write!(f, "{byte:02x}"));
         digits(&self.shape)?;
         self.tokenizer.iter().try_for_each(&mut digits)?;
-        let Some(template) = &self.template else { return Ok(()) };
-        write!(f, "{TEMPLATE_MARK}{}", blake3::Hash::from(*template))
+        let mut marked = |mark: char, digest: &Option<Digest>| match digest {
+            Some(digest) => write!(f, "{mark}{}", blake3::Hash::from(*digest)),
+            None => Ok(()),
+        };
+        marked(TEMPLATE_MARK, &self.template)?;
+        marked(PUBLIC_MARK, &self.public)
     }
 }
 
@@ -179,16 +199,18 @@ impl FromStr for Fingerprint {
         let digest = |digits: &str| blake3::Hash::from_hex(digits).ok().map(Digest::from);
         let parse = || {
             let digits = text.strip_prefix(PREFIX)?;
-            let (digits, template) = match digits.split_once(TEMPLATE_MARK) {
-                Some((digits, template)) => (digits, Some(digest(template)?)),
-                None => (digits, None),
+            let marked = |digits, mark| match str::split_once(digits, mark) {
+                Some((digits, marked)) => Some((digits, Some(digest(marked)?))),
+                None => Some((digits, None)),
             };
+            let (digits, public) = marked(digits, PUBLIC_MARK)?;
+            let (digits, template) = marked(digits, TEMPLATE_MARK)?;
             // Byte positions may lie within a character, but not of hexadecimal digits.
             let tokenizer = match digits.get(64..)? {
                 "" => None,
                 tokenizer => Some(digest(tokenizer)?),
             };
-            Some(Fingerprint { shape: digest(digits.get(..64)?)?, tokenizer, template })
+            Some(Fingerprint { shape: digest(digits.get(..64)?)?, tokenizer, template, public })
         };
         parse().ok_or_else(|| PinError::Malformed { text: tokenizer::printable(text, 200) })
     }

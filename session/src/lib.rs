@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod base;
 mod columns;
 mod error;
 mod fingerprint;
@@ -18,6 +19,7 @@ mod ranges;
 mod register;
 mod terms;
 
+pub use base::{Base, BaseError, Disclosure};
 pub use columns::all_matrices;
 pub use error::Error;
 pub use fingerprint::{Fingerprint, PinError};

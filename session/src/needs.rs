@@ -1,11 +1,11 @@
 //! The needs of a session in two phases, from shapes alone.
 
-use model::{Hooks, Model, ModelSpec, Next, Passes, Sampler, generate};
+use model::{Hooks, Known, Next, Passes, Sampler, generate};
 use planner::{Plan, Planner};
 use protocols::{FixedLoader, Needs};
 
 use crate::Error;
-use crate::terms::{Observer, Request, Terms};
+use crate::terms::{Observer, PublicModel, Request, Terms};
 
 /// Ends planning when the observer says that nobody wants it any more; passes keep what the schedule says.
 pub(crate) struct Planning<'a> {
@@ -28,26 +28,24 @@ impl Hooks<Plan> for Planning<'_> {
 /// ([`Drafts::rate`](model::Drafts::rate)). The observer may end it: it takes a while, and no message comes
 /// meanwhile.
 pub(crate) fn needs(
-    spec: &ModelSpec,
-    frac_bits: &[u32],
+    model: &PublicModel,
     terms: &Terms,
     request: &Request,
     observer: &dyn Observer,
 ) -> Result<Needs, Error> {
-    Ok(listing(spec, frac_bits, terms, request, Passes::expected(request.draft), observer)?.needs())
+    Ok(listing(model, terms, request, Passes::expected(request.draft), observer)?.needs())
 }
 
 /// The plan that lists them, whose passes keep what `schedule` says.
 pub(crate) fn listing(
-    spec: &ModelSpec,
-    frac_bits: &[u32],
+    model: &PublicModel,
     terms: &Terms,
     request: &Request,
     schedule: Passes,
     observer: &dyn Observer,
 ) -> Result<Planner, Error> {
     let mut engine = Planner::listing(terms.protocol).engine();
-    let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(frac_bits)?, spec, None)?;
+    let weights = model.load(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, Known::Nothing)?;
     let input = request.input();
     let mut unused = Sampler::greedy();
     let mut hooks = Planning { observer, schedule };
@@ -60,7 +58,7 @@ pub(crate) fn listing(
 mod tests {
     use std::cell::Cell;
 
-    use model::Lengths;
+    use model::{Disclosed, Lengths};
 
     use super::*;
     use crate::terms::tests::{llama, two_phases};
@@ -78,11 +76,10 @@ mod tests {
 
     #[test]
     fn planning_ends_when_nobody_wants_it() {
-        let spec = llama(1);
-        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let model = PublicModel::of_shape(String::new(), llama(1), Disclosed::default()).unwrap();
         let request = Request::from(Lengths { prompt: 2, tokens: 1000 });
         let observer = Impatient::default();
-        let planned = needs(&spec, &frac_bits, &two_phases(), &request, &observer);
+        let planned = needs(&model, &two_phases(), &request, &observer);
         assert!(matches!(planned, Err(Error::Model(model::Error::Abandoned))));
         assert_eq!(observer.0.get(), 3);
     }

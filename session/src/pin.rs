@@ -2,20 +2,31 @@
 
 use std::path::Path;
 
-use model::{ModelFiles, ModelSpec, bundled, is_bundled, tokenizer_beside};
+use model::{Disclosed, ModelFiles, ModelSpec, bundled, is_bundled, tokenizer_beside};
 use tokenizer::ChatTemplate;
 
-use crate::Error;
 use crate::fingerprint::{Fingerprint, PREFIX};
 use crate::terms::PublicModel;
+use crate::{Disclosure, Error};
 
 impl PublicModel {
+    /// The model of a shape alone, whose weights are assumed to be below 16.
+    ///
+    /// # Errors
+    /// [`model::PartsError`] for parts that it does not have.
+    pub fn of_shape(name: String, spec: ModelSpec, disclosed: Disclosed) -> Result<Self, Error> {
+        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs_of(&disclosed)?.len()];
+        let disclosure = Disclosure::planned(disclosed, &spec);
+        Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None })
+    }
+
     /// Its fingerprint; without the tokenizer and without the chat template if the server was not asked for them.
     ///
     /// # Errors
     /// See [`Fingerprint::new`].
     pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
-        Ok(Fingerprint::new(&self.spec, self.tokenizer.as_deref(), self.template.as_deref())?)
+        let fingerprint = Fingerprint::new(&self.spec, self.tokenizer.as_deref(), self.template.as_deref())?;
+        Ok(fingerprint.with_public(self.disclosure.stated()?.as_deref()))
     }
 
     /// The model's chat template, if it has one.
@@ -107,7 +118,13 @@ mod tests {
 
     #[test]
     fn a_fingerprint_is_a_line_of_text() {
-        for fingerprint in [print(1, None), print(1, Some("t")), talking(1, None, "c"), talking(1, Some("t"), "c")] {
+        let public = talking(1, Some("t"), "c").with_public(Some("head"));
+        public.expect(&public.with_public(None)).unwrap();
+        let other = public.expect(&public.with_public(Some("all")));
+        assert!(matches!(other, Err(PinError::NotExpected { part: "list of public parts", .. })));
+        for fingerprint in
+            [public, print(1, None), print(1, Some("t")), talking(1, None, "c"), talking(1, Some("t"), "c")]
+        {
             let text = fingerprint.to_string();
             assert_eq!(text.parse::<Fingerprint>().unwrap(), fingerprint);
             assert_eq!(Expectation::named(&text).unwrap(), Expectation { spec: None, fingerprint });

@@ -13,7 +13,7 @@ use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Base, Disclosure, Error};
 
 /// The facts that both parties state before a session and must state alike. The client alone chooses the number of
 /// phases ([`protocols::Options::preprocess`]); the server adopts it or refuses. Cores and link may be left open: the
@@ -119,6 +119,8 @@ pub struct PublicModel {
     /// Fractional bits of each weight in the order of [`Model::load`](model::Model::load): about the logarithm of its
     /// largest entry.
     pub frac_bits: Vec<u32>,
+    /// Which parts are public, and what the server adds to the matrices of its layers.
+    pub disclosure: Disclosure,
     /// Text of `tokenizer.json`, or of `preprocessor_config.json` where the model reads images, if there is one and
     /// the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
@@ -127,10 +129,12 @@ pub struct PublicModel {
 }
 
 /// A client's wishes beyond the terms.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct ClientOptions<'a> {
     /// The shape that the model must have; both parties report a difference.
     pub expected: Option<&'a ModelSpec>,
+    /// The client's own directory, where parts of the model are public.
+    pub base: Option<&'a Base>,
     /// Whether to send the tokenizer.
     pub tokenizer: bool,
     /// Whether to send the chat template.

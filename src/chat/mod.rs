@@ -125,7 +125,7 @@ impl Chat {
             Template::Server | Template::Raw => None,
         };
         let template = options.template == Template::Server;
-        let wanted = ClientOptions { tokenizer: own.is_none(), template, expected: None };
+        let wanted = ClientOptions { tokenizer: own.is_none(), template, ..ClientOptions::default() };
         let opened = client.open(&terms, wanted, listener)?;
         let model = opened.model().clone();
         if model.spec.image().is_some() {

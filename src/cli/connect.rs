@@ -48,6 +48,11 @@ pub(super) struct ConnectArgs {
     /// and digits). A changed model of a known server is accepted if this names it.
     #[arg(long, value_name = "FILE|HASH")]
     expect: Option<String>,
+    /// The directory of the model that this party has itself, where the server says that parts of it are public
+    /// (`serve --base`, `serve --public`). A directory in which one of these parts differs is refused before anything
+    /// else is sent. The server learns digests of all parts of the directory.
+    #[arg(long, value_name = "DIR")]
+    base: Option<String>,
     /// Slow this party's messages down to those of a network; the server must do the same.
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
     link: Network,
@@ -82,7 +87,7 @@ impl ConnectArgs {
         warn_of_plaintext(self.insecure_plaintext);
         let client = Client::new(&*self.connect).terms(terms).network(self.link);
         let client = client.proof(self.identity.proof(self.insecure_plaintext));
-        set!(client, self => expect, server_key, timeout, connect_timeout)
+        set!(client, self => expect, base, server_key, timeout, connect_timeout)
     }
 }
 

@@ -8,13 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory};
-use model::Lengths;
+use model::{Lengths, Parts};
 use net::{Identity, PublicKey};
 use report::PeakMemory;
 
 use super::connect::warn_of_plaintext;
 use super::generate::{TextArgs, progress, tell};
-use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds};
+use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds, set};
 use super::report_tables::{tables, verdict};
 use super::serve::{Line, Used};
 use super::settings::forget_variables;
@@ -32,6 +32,12 @@ pub(super) struct DemoArgs {
     /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
     model: String,
+    /// Parts of the model that both parties have, as with `serve --public`.
+    #[arg(long, value_name = "PARTS", default_value = "")]
+    public: Parts,
+    /// A LoRA that the server adds to the model, as with `serve --adapter`.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     #[command(flatten)]
     text: TextArgs,
     /// Tokens to generate [default: 200, or as many as the model has positions for; 1 for an encoder].
@@ -71,6 +77,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let terms = args.terms.terms()?.together(args.link);
     let options = LocalOptions::default().terms(terms.clone()).weight_cache(args.weight_cache).timeout(args.timeout);
+    let options = set!(options, args => public, adapter);
     let local = Local::open(&args.model, options)?;
     let asked = args.text.asked()?;
     let tokens = match args.tokens {
@@ -95,7 +102,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let mut generated = progress.finish(generated)?;
     tell(&asked, &generated)?;
     if args.check {
-        generated.compare(&args.model)?;
+        generated.compare_adapted(&args.model, args.adapter.as_deref())?;
     }
     let report = &generated.report;
     out::note(format_args!("\n{}", tables(report, &args.operations, &args.price.price())));
@@ -124,7 +131,8 @@ fn with_child(
     };
     let proof = if key.is_some() { Proof::Own(Arc::new(identity)) } else { Proof::Plaintext };
     let client = Client::new(address.to_string()).terms(terms.clone()).network(args.link).timeout(args.timeout);
-    let client = client.proof(proof).server_key(key);
+    let base = Some(args.model.clone()).filter(|_| !args.public.is_empty());
+    let client = client.proof(proof).server_key(key).base(base);
     // The tokenizer lies on this machine already.
     let asked = asked.tokenizer(TokenizerOf::Model(args.model.clone()));
     let mut generated = match client.generate(&asked, listener) {
@@ -168,6 +176,7 @@ impl Server {
         command.arg("--skip-range-check");
         let given = [
             ("model", args.model.clone()),
+            ("public", args.public.to_string()),
             // One session, which may take as long as it likes.
             ("session-limit", "86400".into()),
             ("link", args.link.to_string()),
@@ -179,6 +188,9 @@ impl Server {
         ];
         for (name, value) in given.into_iter().chain(by_name(&terms.over(args.link)?)) {
             command.arg(format!("--{name}={value}"));
+        }
+        if let Some(dir) = &args.adapter {
+            command.arg("--adapter").arg(dir);
         }
         // Variables that stand for options are meant for this process.
         forget_variables(&mut command, &super::Cli::command());

@@ -24,7 +24,7 @@ use super::policies::{self, Policies};
 use super::progress::passes;
 use super::{Error, html};
 use crate::disk::{at, check_writable, write, write_json};
-use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
+use crate::models::{Stated, ids_of, open_model, public_model, read_text, texts, tokenizer};
 use crate::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, study};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
@@ -155,12 +155,16 @@ fn plan_costs(study: &mut StudyReport, model: &str, sequences: &[Sequence], link
     // The pass over the prompt is the first. Where it is the only one, the token after it is planned.
     let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
     let shape = link.shape();
-    let plain = public_model(model, &PolicySpec::default())?;
+    let plain = public_model(model, &PolicySpec::default(), &Stated::default())?;
     let mut rows: Vec<_> = study.rows.iter_mut().filter(|row| !row.policy.clear_only()).collect();
     let bar = passes(rows.len());
     rows.par_iter_mut().try_for_each(|row| {
         // Columns of the policy's own change the shape of the model.
-        let learned = row.policy.needs_scoring_head().then(|| public_model(model, &row.policy)).transpose()?;
+        let learned = row
+            .policy
+            .needs_scoring_head()
+            .then(|| public_model(model, &row.policy, &Stated::default()))
+            .transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let protocol = protocols::Options {
             preprocess: true,

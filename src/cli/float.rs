@@ -14,7 +14,7 @@ use super::prompt::{PromptArgs, join};
 use super::report_tables::guesses;
 use crate::DEFAULT_MODEL;
 use crate::disk::{check_writable, write_json};
-use crate::models::{Reader, harmless, open_model, text_of};
+use crate::models::{Reader, harmless, open_adapted, text_of};
 use crate::summary::provenance;
 
 /// Writes text with a model in the clear, in f32. The protocols are compared with this.
@@ -23,6 +23,9 @@ pub(super) struct FloatArgs {
     /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
     model: String,
+    /// A LoRA in PEFT's form that is added to the model's matrices.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     #[command(flatten)]
     prompt: PromptArgs,
     #[command(flatten)]
@@ -57,7 +60,7 @@ pub(super) type FloatModel = Model<FloatWeight>;
 
 pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let files = open_model(&args.model)?;
+    let files = open_adapted(&args.model, args.adapter.as_deref())?;
     let reader = Reader::of(&files)?;
     let tokenizer = reader.tokenizer();
     let prompt = args.prompt.read()?.read()?.prompt(&files.spec, &reader)?;

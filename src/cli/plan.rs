@@ -5,6 +5,7 @@ mod against;
 use std::path::PathBuf;
 
 use clap::Args;
+use model::Parts;
 
 use super::machine::CalibrationArgs;
 use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, TermsArgs, set};
@@ -47,6 +48,17 @@ pub(super) struct PlanArgs {
     /// The prompt is padded, as by `generate --pad-prompt`; --prompt-len is the padded length.
     #[arg(long)]
     pad_prompt: bool,
+    /// Parts of the model that the client has itself: `embedding`, `head`, `layers=FIRST-LAST`, with commas between
+    /// them, or `all`.
+    #[arg(long, value_name = "PARTS", default_value = "")]
+    public: Parts,
+    /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below
+    /// 16.
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    rank: usize,
+    /// The server adds this adapter to the matrices, as with `serve --adapter`.
+    #[arg(long, value_name = "DIR", conflicts_with = "rank")]
+    adapter: Option<PathBuf>,
     /// Network of the session. Its rate decides which matrix products are packed, and rate and delay decide how many
     /// rounds a maximum takes. Without a calibration the seconds are its transfer and delay, without computation
     /// [default: lan, or what the parties of --as-in measured].
@@ -97,8 +109,8 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let cores = terms.cores.is_none().then(|| format!("{ASSUMED_CORES} cores of each party"));
     let network = (args.link.is_none() && terms.plan_for.is_none()).then(|| format!("link {link}"));
     let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(terms).network(link);
-    let plan =
-        set!(plan, args => texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt).draft(args.draft.draft());
+    let plan = set!(plan, args => texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt, public, rank, adapter)
+        .draft(args.draft.draft());
     let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
     let report = plan.run(&mut progress)?;
     drop(progress);

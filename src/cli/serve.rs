@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use model::Parts;
 use net::{Entry, Identity, PublicKey};
 use report::Cost;
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,21 @@ use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
 #[derive(Args, Debug)]
 pub(super) struct ServeArgs {
     /// Hugging Face directory, or the name of a bundled model.
+    #[arg(long, value_name = "DIR", required_unless_present = "base")]
+    model: Option<String>,
+    /// Serve this model in the place of --model, all of which is public: clients have it themselves (`--base`), and
+    /// only what --adapter adds is a secret.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "public"], requires = "adapter")]
+    base: Option<String>,
+    /// A LoRA in PEFT's form that is added to the matrices of the model: a directory with `adapter_config.json` and
+    /// `adapter_model.safetensors`. Clients learn which matrices it adapts and the largest rank of each kind.
     #[arg(long, value_name = "DIR")]
-    model: String,
+    adapter: Option<PathBuf>,
+    /// Parts of the model that are public, and that clients have themselves (`--base`): `embedding`, `head`,
+    /// `layers=FIRST-LAST`, with commas between them, or `all`. Products with them send nothing. Name only what is
+    /// published: whoever has the same files finds out that they are these. No part is public unless it is named.
+    #[arg(long, value_name = "PARTS", default_value = "")]
+    public: Parts,
     /// Address to listen on; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
     listen: String,
@@ -184,7 +198,13 @@ impl ServeArgs {
             Some(_) if !self.insecure_plaintext => Proof::Own(Arc::new(Identity::generate()?)),
             _ => self.identity.proof(self.insecure_plaintext),
         };
+        let (model, public) = match (&self.base, &self.model) {
+            (Some(base), _) => (base.clone(), Parts::all()),
+            (None, model) => (model.clone().unwrap_or_default(), self.public.clone()),
+        };
         let config = ServerConfig::default()
+            .model(model)
+            .public(public)
             .terms(self.terms.terms()?)
             .network(self.link)
             .conversations(!self.no_chat)
@@ -195,7 +215,7 @@ impl ServeArgs {
             .allow(allow)
             .proof(proof);
         let config =
-            set!(config, self => model, listen, max_prompt, max_tokens, max_positions, max_draft, weight_cache);
+            set!(config, self => adapter, listen, max_prompt, max_tokens, max_positions, max_draft, weight_cache);
         let config = set!(config, self => pools, max_pools, max_pools_total, queue, max_sessions_per_key, metrics);
         Ok(set!(config, self => timeout, session_limit, handshake_timeout, max_idle, max_idle_per_address))
     }

@@ -159,7 +159,7 @@ impl ProxyConfig {
             return Ok((chat.model().clone(), Some(chat)));
         }
         let template = self.template == Template::Server;
-        let wanted = ClientOptions { tokenizer: true, template, expected: None };
+        let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
         Ok((self.client.open(terms, wanted, &mut Silent)?.model().clone(), None))
     }
 

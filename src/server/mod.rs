@@ -32,7 +32,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use model::Lengths;
+use model::{Lengths, Parts};
 use net::{NetError, PublicKey};
 use session::RangeCheck;
 use session::party::{Limits, ModelServer, Outcome};
@@ -46,7 +46,7 @@ pub use self::ranks::Job;
 pub(crate) use self::signals::on_signal;
 use crate::error::ServeError;
 use crate::keys::{Proof, file};
-use crate::models::open_model;
+use crate::models::open_adapted;
 use crate::options::options;
 use crate::{Error, Network, Terms};
 
@@ -62,6 +62,10 @@ options! {
     ServerConfig {
         /// Hugging Face directory, or the name of a bundled model.
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
+        /// Parts of the model that clients have themselves: `"embedding,layers=0-3".parse()?`. No other is public.
+        public: Parts = Parts::default(),
+        /// A LoRA in PEFT's form that is added to the model's matrices, a directory.
+        adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Address to listen on; port 0 takes a free one.
         listen: String as impl Into<String> = "127.0.0.1:7411".into(),
         /// Terms that both parties must state alike. A server that is given a number of phases refuses the other one.
@@ -157,9 +161,10 @@ impl ServerConfig {
         let address = listener.local_addr().map_err(system("listen"))?;
         let page = self.metrics.as_deref().map(listen).transpose()?;
 
-        let files = job.meet(open_model(&self.model))?;
+        let files = job.meet(open_adapted(&self.model, self.adapter.as_deref()))?;
         let hosted = ModelServer::builder()
             .policy(&self.terms.policy)
+            .public(&self.public)
             .weight_cache(self.weight_cache)
             .spread(job.spread())
             .load(files)?;
@@ -205,6 +210,9 @@ impl ServerConfig {
             let (metrics, looked_at) = (service.metrics.clone(), service.clone());
             metrics::publish(metrics, page, move || looked_at.now()).map_err(system("start a thread"))?;
             info!("metrics at http://{at}/metrics");
+        }
+        if !service.config.public.is_empty() {
+            info!(parts = %service.config.public, "clients have these parts of the model themselves");
         }
         let key = service.host.key();
         let proves = key.map_or("without encryption".into(), |key| format!("with the key {key}"));

@@ -12,7 +12,7 @@ use tracing::info;
 use super::{ServerConfig, signals};
 use crate::Error;
 use crate::error::{ServeError, describe};
-use crate::models::open_model;
+use crate::models::open_adapted;
 
 /// This process's part in a job, if there is one. Dropping it on rank 0 ends the other ranks, whatever rank 0 ends
 /// with.
@@ -73,7 +73,7 @@ impl Job {
             .map_err(|source| Error::System { what: "wait for signals", source })?;
         let named =
             |source| Error::from(ServeError::Rank { rank, host: ranks.host().into(), source: Box::new(source) });
-        let files = self.meet(open_model(&config.model)).map_err(named)?;
+        let files = self.meet(open_adapted(&config.model, config.adapter.as_deref())).map_err(named)?;
         let loaded = all_matrices(&config.terms.policy, &files, Arc::new(ranks.clone()));
         if loaded.as_ref().is_err_and(rank_0_has_ended) {
             // It says why. mpirun kills all when the first process fails, and would cut its words off.

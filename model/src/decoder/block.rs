@@ -4,6 +4,7 @@ use engine::{Engine, Gelu, Tensor};
 use mpcache::{HeadShape, KvCache};
 
 use super::layer::Layer;
+use super::matrix::Matrix;
 use crate::config::Activation;
 use crate::rope::{Angles, turn};
 use crate::style::{Mlp, Norms, QkNorm, Style};
@@ -52,7 +53,7 @@ impl<W> Block<'_, W> {
                 let kept = self.wanted(x, texts, wanted);
                 return Ok((Some(self.around(engine, "output", &[&mixed, &kept], &layer.output)?), beside));
             }
-            let out = engine.scope("output", |s| s.linear(&mixed, &layer.output))?;
+            let out = engine.scope("output", |s| layer.output.times(s, &mixed))?;
             let out = self.norm_after(engine, out, layer.attention_gains.as_ref())?;
             let out = if beside.is_some() { out } else { engine.add(&self.wanted(x, texts, wanted), &out)? };
             Ok((Some(out), beside))
@@ -64,7 +65,7 @@ impl<W> Block<'_, W> {
                 (Some(matrix), _) => {
                     let normed = self.norm_before(engine, &attended)?;
                     let name = if gated { "gate_up" } else { "up" };
-                    engine.scope(name, |s| s.linear(normed.as_ref().unwrap_or(&attended), matrix))?
+                    engine.scope(name, |s| matrix.times(s, normed.as_ref().unwrap_or(&attended)))?
                 }
                 (None, Some(up)) => self.wanted(up, texts, wanted),
                 (None, None) => unreachable!("the MLP's first matrix stands alone or beside query, key and value"),
@@ -79,7 +80,7 @@ impl<W> Block<'_, W> {
             if style.norms == Norms::Around {
                 return self.around(engine, "down", &[&h, &attended], &layer.down).map(Some);
             }
-            let out = engine.scope("down", |s| s.linear(&h, &layer.down))?;
+            let out = engine.scope("down", |s| layer.down.times(s, &h))?;
             let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
             let x = if beside.is_some() { engine.add(&self.wanted(x, texts, wanted), &attended)? } else { attended };
             engine.add(&x, &out).map(Some)
@@ -103,11 +104,11 @@ impl<W> Block<'_, W> {
             let h = engine.scope("norm", |s| s.rms_norm(x, self.style.eps))?;
             normed = Some(E::Tensor::concat(0, &[x, &h]));
         }
-        let mut out = engine.scope(name, |s| s.linear(normed.as_ref().unwrap_or(x), &layer.qkv))?;
+        let mut out = engine.scope(name, |s| layer.qkv.times(s, normed.as_ref().unwrap_or(x)))?;
         if layer.scores {
             let (rows, outputs) = (out.shape()[0], out.shape()[1]);
             let scores = out.slice(0, rows - n..rows).slice(1, outputs - self.style.heads.kv_heads..outputs);
-            cache.score(self.index, &scores, engine.linear_ceiling(&layer.qkv));
+            cache.score(self.index, &scores, engine.linear_ceiling(layer.qkv.base()));
         }
         if unnormed {
             out = out.slice(0, 0..n);
@@ -154,9 +155,9 @@ impl<W> Block<'_, W> {
         engine: &mut E,
         name: &str,
         parts: &[&E::Tensor],
-        matrix: &W,
+        matrix: &Matrix<W>,
     ) -> Result<E::Tensor, engine::Error> {
-        let sum = engine.scope(name, |s| s.linear(&E::Tensor::concat(1, parts), matrix))?;
+        let sum = engine.scope(name, |s| matrix.times(s, &E::Tensor::concat(1, parts)))?;
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
 

@@ -3,9 +3,15 @@
 use mpcache::HeadShape;
 use ndarray::Array1;
 
+use super::matrix::{Group, Matrix, Wanted};
 use crate::style::{Norm, Norms, QkNorm, Role, Style};
 use crate::weights::{Builder, Published};
 use crate::{Checkpoint, CheckpointError, Error};
+
+/// The matrices side by side in the weight for query, key and value.
+const QKV: [Role; 5] = [Role::Query, Role::Key, Role::Value, Role::Qkv, Role::QkvByHead];
+/// The matrices side by side in the first weight of the MLP.
+const UP: [Role; 3] = [Role::Gate, Role::Up, Role::GateUp];
 
 /// The weights of a layer.
 pub(super) struct Layer<W> {
@@ -14,14 +20,14 @@ pub(super) struct Layer<W> {
     /// These gains were prepared before `qkv`.
     gains_first: bool,
     /// Query, key and value, then the MLP's first matrix if it is in parallel, then the scoring head.
-    pub(super) qkv: W,
+    pub(super) qkv: Matrix<W>,
     /// There is a scoring head.
     pub(super) scores: bool,
-    pub(super) output: W,
+    pub(super) output: Matrix<W>,
     pub(super) attention_gains: Option<W>,
     /// The MLP's first matrix, where it has one of its own.
-    pub(super) up: Option<W>,
-    pub(super) down: W,
+    pub(super) up: Option<Matrix<W>>,
+    pub(super) down: Matrix<W>,
     pub(super) mlp_gains: Option<W>,
 }
 
@@ -55,24 +61,39 @@ impl<W> Layer<W> {
         // What attention and the MLP read, where norms stand around them.
         let read = style.norm_before(i);
         let between = read.as_ref().map(|_| format!("{p}.{}", names.of(Role::AfterAttention).unwrap_or_default()));
+        // In parallel the MLP may read what attention reads.
+        let before_mlp = names.of(Role::BeforeMlp).map_or(Role::BeforeAttention, |_| Role::BeforeMlp);
         let up = |c: &Checkpoint| {
-            // In parallel the MLP may read what attention reads.
-            let norm = names.of(Role::BeforeMlp).map_or(Role::BeforeAttention, |_| Role::BeforeMlp);
-            let up = style.matrices(c, &p, &[Role::Gate, Role::Up, Role::GateUp], style.mlp_bias, Some(norm))?;
+            let up = style.matrices(c, &p, &UP, style.mlp_bias, Some(before_mlp))?;
             style.after(c, between.as_deref(), up)
         };
+        // The norm that is folded into a matrix: the one before it, or the one around what it reads.
+        let folded = |before: Role, around: &Option<String>| {
+            let before = names.of(before).filter(|_| norms != Norms::After).map(|norm| format!("{p}.{norm}"));
+            before.or_else(|| around.clone())
+        };
+        let up_group = || Group { roles: &UP, norm: folded(before_mlp, &between) };
         // Both parties prepare weights in this order.
         let gains_first = norms == Norms::Before;
         let mut gains = if gains_first { qk_gains(b)? } else { None };
         let (columns, further) = (b.columns.of(i), b.columns.count(kv_heads));
         let beside = if norms == Norms::Parallel { style.up_width() } else { 0 };
-        let qkv = b.weight(&format!("{p}.{}.weight", names.qkv), (h, q + 2 * kv + beside + further), |c| {
-            let roles = [Role::Query, Role::Key, Role::Value, Role::Qkv, Role::QkvByHead];
-            let mut qkv = style.matrices(c, &p, &roles, style.qkv_bias, Some(Role::BeforeAttention))?;
+        let scaled = if qk_norm == QkNorm::None { q } else { 0 };
+        let mut groups = vec![Group { roles: &QKV, norm: folded(Role::BeforeAttention, &read) }];
+        groups.extend((norms == Norms::Parallel).then(up_group));
+        let wanted = Wanted {
+            layer: i,
+            name: format!("{p}.{}.weight", names.qkv),
+            shape: (h, q + 2 * kv + beside + further),
+            groups: &groups,
+            scaled: (scaled, scale),
+            residual: false,
+        };
+        let qkv = Matrix::load(style, b, &wanted, |c| {
+            let mut qkv = style.matrices(c, &p, &QKV, style.qkv_bias, Some(Role::BeforeAttention))?;
             if norms == Norms::Parallel {
                 qkv = qkv.beside(up(c)?);
             }
-            let scaled = if qk_norm == QkNorm::None { q } else { 0 };
             Ok(style.after(c, read.as_deref(), qkv)?.scale_outputs(scaled, scale).widened(columns))
         })?;
         if !gains_first {
@@ -81,7 +102,15 @@ impl<W> Layer<W> {
         let residual = |b: &mut Builder<W>, role: Role, inputs, biased, added: Option<&str>| {
             let name = names.of(role).unwrap_or_default();
             let inputs = inputs + added.map_or(0, |_| h);
-            b.weight(&format!("{p}.{name}.weight"), (inputs, h), |c| {
+            let wanted = Wanted {
+                layer: i,
+                name: format!("{p}.{name}.weight"),
+                shape: (inputs, h),
+                groups: &[Group { roles: &[role], norm: None }],
+                scaled: (0, 1.0),
+                residual: true,
+            };
+            Matrix::load(style, b, &wanted, |c| {
                 let mut weight = style.matrices(c, &p, &[role], biased, None)?;
                 if let Some(norm) = added {
                     weight = weight.adding(style.gain(c, norm)?, style.shift(c, norm)?.as_ref());
@@ -98,7 +127,17 @@ impl<W> Layer<W> {
             attention_gains: gains_after(b, Role::AfterAttention)?,
             up: match norms {
                 Norms::Parallel => None,
-                _ => Some(b.weight(&format!("{p}.{}.weight", names.up), (h, style.up_width()), up)?),
+                _ => {
+                    let wanted = Wanted {
+                        layer: i,
+                        name: format!("{p}.{}.weight", names.up),
+                        shape: (h, style.up_width()),
+                        groups: &[up_group()],
+                        scaled: (0, 1.0),
+                        residual: false,
+                    };
+                    Some(Matrix::load(style, b, &wanted, up)?)
+                }
             },
             down: residual(b, Role::Down, f, style.mlp_bias, between.as_deref())?,
             mlp_gains: gains_after(b, Role::AfterMlp)?,
@@ -108,15 +147,16 @@ impl<W> Layer<W> {
     /// Its weights, in the order in which they were prepared.
     pub(super) fn weights(&self) -> Vec<&W> {
         let qk_gains = |first: bool| self.qk_gains.iter().filter(move |_| self.gains_first == first);
-        let attention = qk_gains(true).chain([&self.qkv]).chain(qk_gains(false)).chain([&self.output]);
-        attention.chain(&self.attention_gains).chain(&self.up).chain([&self.down]).chain(&self.mlp_gains).collect()
+        let attention = qk_gains(true).chain(self.qkv.weights()).chain(qk_gains(false)).chain(self.output.weights());
+        let mlp = self.up.iter().flat_map(Matrix::weights).chain(self.down.weights());
+        attention.chain(&self.attention_gains).chain(mlp).chain(&self.mlp_gains).collect()
     }
 }
 
 /// Folds published tensors into weights.
 impl Style {
     /// The gain of the norm `name`.
-    fn gain(&self, c: &Checkpoint, name: &str) -> Result<Array1<f32>, CheckpointError> {
+    pub(super) fn gain(&self, c: &Checkpoint, name: &str) -> Result<Array1<f32>, CheckpointError> {
         let gain = c.vector(&format!("{name}.weight"))?;
         Ok(if self.norm == Norm::RmsLessOne { gain + 1.0 } else { gain })
     }
@@ -140,13 +180,13 @@ impl Style {
     }
 
     /// The shift of the norm `name`, if it is one that has a shift.
-    fn shift(&self, c: &Checkpoint, name: &str) -> Result<Option<Array1<f32>>, CheckpointError> {
+    pub(super) fn shift(&self, c: &Checkpoint, name: &str) -> Result<Option<Array1<f32>>, CheckpointError> {
         (self.norm == Norm::Layer).then(|| c.vector(&format!("{name}.bias"))).transpose()
     }
 
     /// `weight`, whose outputs are added to the residual stream.
     pub(super) fn residual(&self, weight: Published) -> Published {
-        if self.norm == Norm::Layer { weight.centred() } else { weight }
+        if self.centres() { weight.centred() } else { weight }
     }
 
     /// The matrices with these roles in the layer with the names `p`, side by side, after the norm before them.
@@ -166,9 +206,7 @@ impl Style {
                 Published::stored(c, &format!("{name}.weight"), bias)?
             }
             [name] if roles.contains(&Role::QkvByHead) && self.names.of(Role::QkvByHead).is_some() => {
-                let HeadShape { heads, head_dim: d, .. } = self.heads;
-                let of = |part| (0..heads).map(move |head| (3 * head + part) * d..(3 * head + part + 1) * d);
-                Published::reordered(c, name, (0..3).flat_map(of))?
+                Published::reordered(c, name, self.by_head())?
             }
             names => Published::linear(c, names, biased)?,
         };

@@ -15,6 +15,7 @@
 
 mod block;
 mod layer;
+mod matrix;
 
 use engine::{Engine, LogitBits, Right, Select, Tensor, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, Layers, PolicySpec};
@@ -23,6 +24,7 @@ use ndarray::{Array2, ArrayD, IxDyn};
 use self::block::Block;
 use self::layer::Layer;
 use crate::learned::Columns;
+use crate::public::{Disclosed, ModelPart, PartsError};
 use crate::rope::{Angles, Rope};
 use crate::spec::ModelSpec;
 use crate::style::{Names, Norms, Pooled, Positions, Style};
@@ -98,6 +100,17 @@ impl Rows {
     }
 }
 
+/// The values that a party knows of the weights of a model.
+#[derive(Clone, Copy)]
+pub enum Known<'a> {
+    /// None.
+    Nothing,
+    /// All of them: the server.
+    All(&'a Checkpoint),
+    /// Those of the public parts: the client. What else there is in the checkpoint is not read.
+    Public(&'a Checkpoint),
+}
+
 /// A model whose matrices are prepared for an engine with weights `W`.
 pub struct Model<W> {
     spec: ModelSpec,
@@ -138,15 +151,46 @@ impl<W> Model<W> {
         spec: &ModelSpec,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Self, Error> {
-        if let Some(checkpoint) = checkpoint {
-            checkpoint.check_all(spec)?;
+        let ranks = checkpoint.map(Checkpoint::ranks).unwrap_or_default();
+        let disclosed = Disclosed { ranks, ..Disclosed::default() };
+        Self::load_disclosed(&disclosed, policy, loader, spec, checkpoint.map_or(Known::Nothing, Known::All))
+    }
+
+    /// [`Model::load_for`] where both parties have some parts of the model, or the server adds something to its
+    /// matrices. Both load it alike, each with what it knows.
+    ///
+    /// # Errors
+    /// Those of [`Model::load_for`], and [`PartsError`] for parts that the model does not have.
+    pub fn load_disclosed(
+        disclosed: &Disclosed,
+        policy: &PolicySpec,
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        known: Known,
+    ) -> Result<Self, Error> {
+        disclosed.check(spec)?;
+        let learned = policy.needs_scoring_head();
+        if learned && (0..spec.layers()).any(|layer| disclosed.parts.hold(ModelPart::Layer(layer))) {
+            return Err(PartsError::Learned.into());
         }
-        let columns = match checkpoint {
-            _ if !policy.needs_scoring_head() => Columns::None,
-            None => Columns::Shape,
-            Some(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
+        let (checkpoint, public_alone) = match known {
+            Known::Nothing => (None, true),
+            Known::All(checkpoint) => (Some(checkpoint), false),
+            Known::Public(checkpoint) => (Some(checkpoint), true),
         };
-        Self::build(spec, Builder { checkpoint, columns, narrow: spec.style().quantized, loader })
+        match known {
+            Known::Nothing => {}
+            Known::All(checkpoint) => checkpoint.check_all(spec)?,
+            Known::Public(checkpoint) => checkpoint.check_parts(spec, &disclosed.parts)?,
+        }
+        let columns = match known {
+            _ if !learned => Columns::None,
+            Known::All(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
+            Known::Nothing | Known::Public(_) => Columns::Shape,
+        };
+        let narrow = spec.style().quantized;
+        let part = ModelPart::Embedding;
+        Self::build(spec, Builder { checkpoint, columns, narrow, disclosed, public_alone, part, loader })
     }
 
     /// [`Model::load`] with a scoring head whose columns are all 0, to fit another: of the norms of (tokens, width)
@@ -162,7 +206,18 @@ impl<W> Model<W> {
         checkpoint.check_all(spec)?;
         let columns = Array2::zeros((spec.hidden(), spec.heads().kv_heads));
         let columns = Columns::Known(vec![columns; spec.layers()]);
-        Self::build(spec, Builder { checkpoint: Some(checkpoint), columns, narrow: spec.style().quantized, loader })
+        Self::build(
+            spec,
+            Builder {
+                checkpoint: Some(checkpoint),
+                columns,
+                narrow: spec.style().quantized,
+                disclosed: &Disclosed::default(),
+                public_alone: false,
+                part: ModelPart::Embedding,
+                loader,
+            },
+        )
     }
 
     /// Builds all weights, in the order in which they are used.
@@ -195,7 +250,12 @@ impl<W> Model<W> {
         };
         let kinds = style.encoder.as_ref().map(|encoder| encoder.segments).filter(|kinds| *kinds > 0);
         let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
-        let layers = (0..style.layers()).map(|i| Layer::load(&style, i, b)).collect::<Result<_, _>>()?;
+        let load = |i: usize| {
+            b.part = ModelPart::Layer(i);
+            Layer::load(&style, i, b)
+        };
+        let layers = (0..style.layers()).map(load).collect::<Result<_, _>>()?;
+        b.part = ModelPart::Head;
         let last = style.norm_before(style.layers()).unwrap_or_else(|| norm.to_owned());
         let (pooled, masked) = (style.encoder.as_ref().and_then(|encoder| encoder.pooled), style.masked());
         let pooler = pooled.map(|_| {
@@ -416,9 +476,17 @@ impl ModelSpec {
     /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares as many, and some may be
     /// wider.
     pub fn weight_specs(&self) -> Vec<WeightSpec> {
+        self.weight_specs_of(&Disclosed::default()).expect("without values nothing can be refused")
+    }
+
+    /// The weights that [`Model::load_disclosed`] prepares, in its order.
+    ///
+    /// # Errors
+    /// [`PartsError`] for parts that the model does not have.
+    pub fn weight_specs_of(&self, disclosed: &Disclosed) -> Result<Vec<WeightSpec>, Error> {
         let mut lister = Lister { specs: Vec::new() };
-        Model::load(&mut lister, self, None).map(|_| ()).expect("without values nothing can be refused");
-        lister.specs
+        Model::load_disclosed(disclosed, &PolicySpec::default(), &mut lister, self, Known::Nothing)?;
+        Ok(lister.specs)
     }
 
     /// Refuses a cache policy whose settings are for another model, or that has no layer to act on.

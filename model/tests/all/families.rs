@@ -17,14 +17,14 @@ use serde_json::Value;
 use crate::support::{load, logits, sampled};
 
 /// Largest difference to a reference logit, as a share of the largest one.
-const MAX_LOGIT_ERROR: f32 = 1e-4;
+pub(crate) const MAX_LOGIT_ERROR: f32 = 1e-4;
 
 /// Largest difference of fixed point to f32, as a share of the largest logit.
-const MAX_FIXED_ERROR: f32 = 5e-3;
+pub(crate) const MAX_FIXED_ERROR: f32 = 5e-3;
 
 /// A text, and the logits of its authors' program at every position.
-struct Reference {
-    ids: Vec<u32>,
+pub(crate) struct Reference {
+    pub(crate) ids: Vec<u32>,
     logits: Array2<f32>,
 }
 
@@ -34,7 +34,7 @@ impl Reference {
     }
 
     /// The largest error of `got`, which is at most `within`, both as shares of the largest logit.
-    fn compare(&self, got: &Array2<f32>, within: f32, what: &str) -> f32 {
+    pub(crate) fn compare(&self, got: &Array2<f32>, within: f32, what: &str) -> f32 {
         assert_eq!(got.dim(), self.logits.dim(), "{what}");
         let scale = self.scale();
         let mut worst = 0.0f32;
@@ -60,7 +60,7 @@ pub(crate) fn families() -> Vec<(String, PathBuf)> {
     found
 }
 
-fn references(dir: &std::path::Path) -> Vec<Reference> {
+pub(crate) fn references(dir: &std::path::Path) -> Vec<Reference> {
     let value: Value = serde_json::from_slice(&std::fs::read(dir.join("reference.json")).unwrap()).unwrap();
     let rows = |value: &Value| -> Array2<f32> {
         let rows: Vec<Vec<f32>> = serde_json::from_value(value.clone()).unwrap();
@@ -79,7 +79,7 @@ fn references(dir: &std::path::Path) -> Vec<Reference> {
 }
 
 /// Logits of every position of `ids`, of which the first `prompt` come together, `chunk` at a time.
-fn forced<E: Select>(
+pub(crate) fn forced<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     ids: &[u32],

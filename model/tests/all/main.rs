@@ -3,6 +3,7 @@
 // Other crates share `support`, and name this one by the key of their dependency.
 extern crate waggle_model as model;
 
+mod adapters;
 mod checkpoint;
 mod encoders;
 mod endless;

@@ -1,4 +1,4 @@
-//! Rows of the server's tables, by the client's hidden ids and by public indices.
+//! Rows of tables, by the client's hidden ids and by public indices.
 
 use ndarray::ArrayD;
 use net::Role;
@@ -18,14 +18,39 @@ pub fn embed<B: Abb>(b: &mut B, table: &FixedWeight, ids: Option<&[u32]>, count:
     Ok(rows)
 }
 
+/// Rows `ids` of a `table` that both parties have: (count, outputs), words modulo 2^64 with [`FRAC`] fractional bits.
+/// Free: the client reads them and has them as its share. Exact, as a table has fewer fractional bits.
+///
+/// The client reads where its ids say, so the addresses of what it reads depend on them, within its own process.
+pub fn own_rows<B: Abb>(
+    b: &mut B,
+    table: &FixedWeight,
+    ids: Option<&[u32]>,
+    count: usize,
+) -> Result<B::Words, Error> {
+    let shape = [count, table.spec.outputs];
+    let embed = Embed { table, ids, count };
+    let words = match ids {
+        None => None,
+        Some(_) => {
+            let (ids, matrix) = (embed.known_ids()?, &table.known()?.matrix);
+            Some(ArrayD::from_shape_fn(shape.to_vec(), |at| units(table, matrix.entry(ids[at[0]] as usize, at[1]))))
+        }
+    };
+    b.input(Role::Client, &shape, words.as_ref())
+}
+
+/// An entry of `table` as a word with [`FRAC`] fractional bits.
+fn units(table: &FixedWeight, entry: i32) -> u64 {
+    (i64::from(entry) << (FRAC - table.frac)) as u64
+}
+
 /// Rows `start..start + count` of `table` as words modulo 2^64 with [`FRAC`] fractional bits. Free.
 pub fn rows<B: Abb>(b: &mut B, table: &FixedWeight, start: usize, count: usize) -> Result<B::Words, Error> {
     let outputs = table.spec.outputs;
     let matrix = if B::CLEAR { Some(table.known()?) } else { table.values.as_ref() };
     let words = matrix.map(|values| {
-        ArrayD::from_shape_fn(vec![count, outputs], |at| {
-            (i64::from(values.matrix.entry(start + at[0], at[1])) << (FRAC - table.frac)) as u64
-        })
+        ArrayD::from_shape_fn(vec![count, outputs], |at| units(table, values.matrix.entry(start + at[0], at[1])))
     });
     b.input(Role::Server, &[count, outputs], words.as_ref())
 }

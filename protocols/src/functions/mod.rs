@@ -27,7 +27,7 @@ mod tournament;
 
 pub use activation::{gelu, silu};
 pub use argmax::argmax;
-pub use embed::{embed, rows};
+pub use embed::{embed, own_rows, rows};
 pub use extrema::{abs, extrema};
 pub use norm::rms_norm;
 pub use relu::relu;

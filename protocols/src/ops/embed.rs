@@ -37,7 +37,7 @@ impl<'t> Embed<'t> {
     }
 
     /// The ids, if there are `count` and all lie in the table.
-    fn known_ids(&self) -> Result<&'t [u32], Error> {
+    pub(crate) fn known_ids(&self) -> Result<&'t [u32], Error> {
         let ids = self.ids.filter(|ids| ids.len() == self.count).ok_or_else(|| engine::Error::Shape {
             tensor: format!("token ids for `{}`", self.table.spec.name),
             expected: vec![self.count],

@@ -1,9 +1,12 @@
-//! Linear layers: x W + b with the server's W and b.
+//! Linear layers: x W + b with the server's W and b, or with those that both parties have.
 //!
 //! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^w for the weight's
 //! [`width`](FixedWeight::width) w, with the fractional bits of x plus those of the weight. **Source.** [`private`]; the server adds b.
 //!
-//! **Range.** |x W + b| < 2^(w - 1). **Error.** That of [`private`]. **Revealed.** Nothing.
+//! With a [public](engine::WeightSpec::public) W each party multiplies its own share by it, because
+//! (x_c + x_s) W = x_c W + x_s W. Nothing is sent or prepared, and the product is exact.
+//!
+//! **Range.** |x W + b| < 2^(w - 1). **Error.** That of [`private`], or none. **Revealed.** Nothing.
 
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
@@ -40,7 +43,8 @@ impl Operation for Linear<'_> {
     }
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
-        options.preprocess.then(|| Need::new(MaskedRow::of(self.weight, self.weight.width()), Self::rows(shape)))
+        let prepares = options.preprocess && !self.weight.spec.public;
+        prepares.then(|| Need::new(MaskedRow::of(self.weight, self.weight.width()), Self::rows(shape)))
     }
 
     fn matrix(&self) -> Option<&FixedMatrix> {
@@ -48,12 +52,23 @@ impl Operation for Linear<'_> {
     }
 
     fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        if self.weight.spec.public {
+            return Ok(private::own_cost(
+                Cost::free(),
+                &[Role::Client, Role::Server],
+                self.weight,
+                Self::rows(shape),
+            ));
+        }
         private::cost(plans, self.weight, Self::rows(shape), self.weight.width(), prepared)
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, masks: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
         let rows = Self::rows(x.shape());
-        let mut share = private::product(s, self.weight, rows, self.weight.width(), Some(&flat(x)), masks)?;
+        let mut share = match self.weight.spec.public {
+            true => self.weight.known()?.matrix.times(&flat(x))?,
+            false => private::product(s, self.weight, rows, self.weight.width(), Some(&flat(x)), masks)?,
+        };
         if let Some(values) = self.weight.values.as_ref().filter(|_| s.is_server()) {
             for row in share.chunks_exact_mut(values.bias.len().max(1)) {
                 row.iter_mut().zip(&values.bias).for_each(|(y, b)| *y = y.wrapping_add(*b as u64));

@@ -208,14 +208,21 @@ pub(super) fn cost(
 ) -> Result<Cost, Error> {
     let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
     if prepared {
-        return Ok(Cost::free()
+        let opened = Cost::free()
             .work(Role::Client, Kernel::OpenWord, rows * inputs)
             .message(Role::Client, bits::packed_bytes(rows * inputs, &[width]))
-            .work(Role::Server, Kernel::OpenWord, rows * (inputs + outputs))
-            .work(Role::Server, Kernel::ReadWeight, inputs * outputs)
-            .work(Role::Server, Kernel::WeightTerm, rows * inputs * outputs));
+            .work(Role::Server, Kernel::OpenWord, rows * (inputs + outputs));
+        return Ok(own_cost(opened, &[Role::Server], weight, rows));
     }
     direct_cost(plans, MaskedRow::of(weight, width).spec(rows))
+}
+
+/// `cost` and the work of `roles` that multiply `rows` rows of their own by the integers of `weight`.
+pub(super) fn own_cost(cost: Cost, roles: &[Role], weight: &FixedWeight, rows: usize) -> Cost {
+    let entries = weight.spec.inputs * weight.spec.outputs;
+    roles.iter().fold(cost, |cost, &role| {
+        cost.work(role, Kernel::ReadWeight, entries).work(role, Kernel::WeightTerm, rows * entries)
+    })
 }
 
 /// The client's share of X W, of which it has `x`.

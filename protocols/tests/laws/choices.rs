@@ -125,7 +125,7 @@ fn the_box_in_the_clear_names_what_leaves_a_range() {
 /// An id beyond the table is the client's error, before anything is sent.
 #[test]
 fn an_id_beyond_the_table_is_refused() {
-    let spec = WeightSpec { name: "w".into(), inputs: 17, outputs: 9, narrow: false };
+    let spec = WeightSpec::new("w", 17, 9);
     let table = FixedWeight { spec, frac: 16, values: None };
     let mut pair = pair(DEALER);
     pair.run(|abb| {

@@ -262,7 +262,7 @@ fn matmul() {
 
 /// A weight, and the same without its values.
 fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
-    let spec = WeightSpec { name: "w".into(), inputs, outputs, narrow: false };
+    let spec = WeightSpec::new("w", inputs, outputs);
     let matrix = signed_values(WEIGHT_BITS, inputs * outputs, 4).into_iter().map(|value| value as i32).collect();
     let matrix = FixedMatrix::integers(inputs, outputs, matrix);
     let bias = signed_values(50, outputs, 5).into_iter().map(|value| value as i64).collect();
@@ -272,7 +272,7 @@ fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
 
 /// [`weight`] of a narrow matrix, which has 13 fractional bits.
 fn narrow(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
-    let spec = WeightSpec { name: "w".into(), inputs, outputs, narrow: true };
+    let spec = WeightSpec { narrow: true, ..WeightSpec::new("w", inputs, outputs) };
     let entries = signed_values(8, inputs * outputs, 4).into_iter().map(|value| value as i64 as f32 / 800.0);
     let matrix = Array2::from_shape_vec((inputs, outputs), entries.collect()).expect("all entries");
     let bias = signed_values(20, outputs, 5).into_iter().map(|value| value as i64 as f32).collect();

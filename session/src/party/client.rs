@@ -13,8 +13,8 @@ use super::{
     Caller, ChatSession, ClientOptions, Filled, Limits, Observer, Outcome, Prompt, PublicModel, Request, Terms,
     correlations, opening,
 };
-use crate::Error;
 use crate::pool::{PoolId, PoolSet, Purpose, UnfinishedPool};
+use crate::{Base, Error};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct ClientSession {
@@ -22,6 +22,7 @@ pub struct ClientSession {
     server: Caller,
     terms: Terms,
     model: PublicModel,
+    base: Option<Base>,
     draft: Option<Drafts>,
     stop_at_eos: bool,
     pad_answer: bool,
@@ -51,6 +52,7 @@ impl ClientSession {
             server: server.clone(),
             terms,
             model,
+            base: options.base.cloned(),
             draft: None,
             stop_at_eos: false,
             pad_answer: false,
@@ -171,13 +173,13 @@ impl ClientSession {
             }
             None => None,
         };
-        let ClientSession { mut channel, terms, model: public, .. } = self;
+        let ClientSession { mut channel, terms, model: public, base, .. } = self;
         opening::ask(&mut channel, request, &kind)?;
         let stock = match pool {
             Some((pool, purposes)) => Some(correlations::spend(&mut channel, pool.claim(&purposes))?),
             None => None,
         };
-        let model = shapes(&public, &terms)?;
+        let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
         let options = GenerateOptions { padding: prompt.known_padding(), ..request.options(&terms) };
@@ -196,10 +198,10 @@ impl ClientSession {
     /// the server will not do as much.
     pub fn chat(self, bound: Lengths, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
         let bound = self.request(bound);
-        let ClientSession { mut channel, terms, model: public, since, .. } = self;
+        let ClientSession { mut channel, terms, model: public, base, since, .. } = self;
         SessionKind::Chat.validate(&bound, &public.spec, &terms, &Limits::NONE)?;
         opening::ask(&mut channel, &bound, &SessionKind::Chat)?;
-        let model = shapes(&public, &terms)?;
+        let model = shapes(&public, &terms, base.as_ref())?;
         ChatSession::begin(channel, public, terms, model, bound, since, observer)
     }
 
@@ -226,14 +228,14 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let draft = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let ClientSession { mut channel, server, terms, model: public, kept, texts, .. } = self;
+        let ClientSession { mut channel, server, terms, model: public, base, kept, texts, .. } = self;
         let (request, kind) = (Request { texts, ..bound.into() }, SessionKind::Fill { part, kept });
         kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
         let purpose = Purpose::new(&public, &terms, bound, texts, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
         opening::ask(&mut channel, &request, &kind)?;
         let id = opening::learn_pool(&mut channel)?;
-        let model = shapes(&public, &terms)?;
+        let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
         engine.confirm_transcript()?;
@@ -245,6 +247,7 @@ impl ClientSession {
 }
 
 /// The model as the client knows it.
-fn shapes(public: &PublicModel, terms: &Terms) -> Result<Model<FixedWeight>, Error> {
-    Ok(Model::load_for(&terms.policy, &mut FixedLoader::announced(&public.frac_bits)?, &public.spec, None)?)
+fn shapes(public: &PublicModel, terms: &Terms, base: Option<&Base>) -> Result<Model<FixedWeight>, Error> {
+    let mut loader = FixedLoader::announced(&public.frac_bits)?;
+    Ok(public.load(&terms.policy, &mut loader, Base::known(base))?)
 }

@@ -29,7 +29,7 @@ pub(super) fn ready(
     if !terms.protocol.preprocess {
         return Ok(());
     }
-    let needs = needs(&model.spec, &model.frac_bits, terms, request, &*observer)?;
+    let needs = needs(model, terms, request, &*observer)?;
     match stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_| ())?;

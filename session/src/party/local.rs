@@ -22,6 +22,7 @@ pub fn in_one_process(
     server: &ModelServer,
     terms: &Terms,
     limits: &Limits,
+    wanted: &ClientOptions,
     patience: Duration,
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> Result<[Outcome; 2], Error> {
@@ -31,7 +32,7 @@ pub fn in_one_process(
             server.serve(Channel::new(Role::Server, there), &Caller::default(), terms, limits, &mut Silent)
         });
         let channel = Channel::new(Role::Client, here);
-        let open = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default());
+        let open = ClientSession::open(channel, &Caller::default(), terms, wanted);
         let client = open.and_then(client);
         (client, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });

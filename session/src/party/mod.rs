@@ -9,7 +9,7 @@
 //!
 //! | message | from | bytes |
 //! |---|---|---|
-//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model; the cores, the family of kernels, and the cores and link that were given to each party | both | up to [`net::handshake::MAX_BYTES`] |
+//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model; its public parts with their digests, and a client's digests of its own, where there are any; the cores, the family of kernels, and the cores and link that were given to each party | both | up to [`net::handshake::MAX_BYTES`] |
 //! | measurement of the link ([`net::measure`]), under `link`, if neither was given it | both | up to 2.4 MB each |
 //! | shape: a [`ModelSpec`](model::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](model::Model::load) | server | 1 per weight |

@@ -10,9 +10,9 @@ use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printab
 use super::meeting::{meet, tell};
 use super::wire::{self, malformed};
 use super::{ClientOptions, PublicModel, Request, Terms};
-use crate::Error;
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
+use crate::{Base, BaseError, Error};
 
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
@@ -126,7 +126,9 @@ pub(super) fn receive_client<T>(
 ) -> Result<(Request, Terms, T), Error> {
     let shape = shape_text(&model.spec)?;
     let hello = stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, MAX_NAME_BYTES));
+    let hello = model.disclosure.tell(hello)?;
     let theirs = agree(&hello, channel)?;
+    model.disclosure.check_client(&theirs)?;
     let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
     let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));
     let mut terms = meet(channel, terms, hello.fields(), &theirs)?;
@@ -211,20 +213,27 @@ pub(super) fn meet_server(
     if options.template {
         hello = hello.tell(WANTS_TEMPLATE, true);
     }
-    if let Some(spec) = options.expected {
+    let expected = options.expected.or(options.base.map(|base| &base.spec));
+    if let Some(spec) = expected {
         hello = hello.agree("model", shape_text(spec)?);
     }
+    hello = Base::tell(options.base, hello)?;
     let theirs = agree(&hello, channel)?;
+    let disclosure = Base::check_server(options.base, &theirs)?;
     let terms = meet(channel, terms, hello.fields(), &theirs)?;
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
     scoped(channel, SCOPE, |channel| {
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
         let spec: ModelSpec = serde_json::from_slice(&shape)
             .map_err(|e| malformed(SHAPE, printable(&format!("no model has this shape: {e}"), MAX_REASON_BYTES)))?;
-        if options.expected.is_some_and(|expected| *expected != spec) {
+        if expected.is_some_and(|expected| *expected != spec) {
             return Err(malformed(SHAPE, "not the shape that the handshake stated").into());
         }
-        let frac_bits = channel.recv(FRAC_BITS, spec.weight_specs().len())?;
+        if options.base.is_some_and(|base| base.spec != spec) {
+            return Err(BaseError::Shape.into());
+        }
+        let weights = spec.weight_specs_of(&disclosure.disclosed)?;
+        let frac_bits = channel.recv(FRAC_BITS, weights.len())?;
         let frac_bits: Vec<u32> = frac_bits.into_iter().map(u32::from).collect();
         if let Some(bits) = frac_bits.iter().find(|bits| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*bits)) {
             return Err(malformed(FRAC_BITS, format!("no weight has {bits} fractional bits")).into());
@@ -232,7 +241,7 @@ pub(super) fn meet_server(
         let max = if options.tokenizer { MAX_TOKENIZER_BYTES } else { 0 };
         let tokenizer = Some(channel.recv_up_to(TOKENIZER, max)?).filter(|bytes| !bytes.is_empty());
         let template = options.template.then(|| channel.recv_up_to(TEMPLATE, MAX_TEMPLATE_BYTES)).transpose()?;
-        Ok((PublicModel { name, spec, frac_bits, tokenizer, template }, terms))
+        Ok((PublicModel { name, spec, frac_bits, disclosure, tokenizer, template }, terms))
     })
 }
 

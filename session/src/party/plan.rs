@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{Drafts, Generation, Hooks, Lengths, Model, Next, Passes, Sampler, Step, generate};
+use model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
 use mpcache::HeadShape;
 use net::{Channel, Ledger, Role, memory_pair};
 use planner::{Deployment, Footprint, Plan, Planner, Tallies};
@@ -13,9 +13,9 @@ use super::recorder::{Booked, Recorder, finish};
 use super::{
     ClientOptions, Limits, Observer, Open, Outcome, PublicModel, Request, Silent, Terms, correlations, opening,
 };
-use crate::Error;
 use crate::needs::{listing, needs};
 use crate::pool::{PoolId, Purpose, check_bound};
+use crate::{Base, Error};
 
 /// The longest time that the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ const REHEARSAL: Duration = Duration::from_secs(60);
 /// `stop_at_eos` the plan is that of the longest possible session.
 ///
 /// The plan depends on `frac_bits` of the model. Without weights they are [`protocols::DEFAULT_WEIGHT_FRAC`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SessionPlan<'a> {
     model: &'a PublicModel,
     terms: &'a Terms,
@@ -195,8 +195,7 @@ impl<'a> SessionPlan<'a> {
     /// Makes what the session takes from its stock, in two phases; returns it, too.
     fn prepare(&self, mut planner: Planner, request: &Request) -> Result<(Planner, Needs), Error> {
         let SessionPlan { model, terms, .. } = *self;
-        let listed =
-            |request: &Request, schedule| listing(&model.spec, &model.frac_bits, terms, request, schedule, &Silent);
+        let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &Silent);
         let purpose = |bound| Purpose::new(model, terms, bound, request.texts, None, None, &Silent);
         let (prepared, stock) = match self.extent {
             Extent::Generation => {
@@ -212,7 +211,7 @@ impl<'a> SessionPlan<'a> {
             }
             Extent::Filling(part) => (purpose(request.lengths)?.part(part)?.needs().clone(), None),
             Extent::Spending { bound, .. } => {
-                let ots = needs(&model.spec, &model.frac_bits, terms, request, &Silent)?.ots();
+                let ots = needs(model, terms, request, &Silent)?.ots();
                 (ots, Some(purpose(bound)?.needs().clone()))
             }
         };
@@ -232,7 +231,7 @@ impl<'a> SessionPlan<'a> {
     ) -> Result<Generation, Error> {
         let SessionPlan { model, terms, .. } = *self;
         let mut loader = FixedLoader::announced(&model.frac_bits)?;
-        let weights = Model::load_for(&terms.policy, &mut loader, &model.spec, None)?;
+        let weights = model.load(&terms.policy, &mut loader, Known::Nothing)?;
         let input = request.input();
         let mut unused = Sampler::greedy();
         Ok(generate(engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), hooks)?)
@@ -241,7 +240,9 @@ impl<'a> SessionPlan<'a> {
     /// The account of an opening that two threads hold, so that its messages are made in one place. A plan does not
     /// take the time of the rehearsal.
     fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
-        let SessionPlan { model, terms, ref options, .. } = *self;
+        let SessionPlan { model, terms, options, .. } = *self;
+        let base = Base::rehearsed(model);
+        let options = &ClientOptions { base: base.as_ref(), ..options };
         // A link is measured if it was in the session that is planned.
         let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());
         let terms = &Terms { open: Open { link, cores: false }, ..terms.clone() };

@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use model::{Generation, Lengths, Model, ModelFiles, Next, Reveal, Sampler, generate};
+use model::{
+    Disclosed, Generation, Known, Lengths, Model, ModelFiles, Next, PartDigests, Parts, Reveal, Sampler, generate,
+};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
@@ -13,7 +15,7 @@ use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, chat, correlations, opening};
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
-use crate::{Error, RangeCheck, check_ranges};
+use crate::{Disclosure, Error, RangeCheck, check_ranges};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct ModelServer {
@@ -29,6 +31,7 @@ pub struct ModelServer {
 #[derive(Clone, Default)]
 pub struct ServerBuilder {
     policy: PolicySpec,
+    public: Parts,
     weight_cache: usize,
     spread: Option<Arc<dyn Spread>>,
 }
@@ -38,6 +41,12 @@ impl ServerBuilder {
     /// Others are refused.
     pub fn policy(self, policy: &PolicySpec) -> Self {
         ServerBuilder { policy: policy.clone(), ..self }
+    }
+
+    /// Takes `parts` of the model as public: clients have them, and take part in the products with them. No part is
+    /// unless this says so.
+    pub fn public(self, parts: &Parts) -> Self {
+        ServerBuilder { public: parts.clone(), ..self }
     }
 
     /// Keeps transforms of weights in memory, up to `bytes` of them, once a product under encryption has made them.
@@ -54,11 +63,12 @@ impl ServerBuilder {
     /// Reads the weights of `files` and prepares them.
     ///
     /// # Errors
-    /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point;
+    /// [`model::PartsError`] for public parts that the model does not have. By the tensor's name: what is missing,
+    /// has another shape, is not finite or does not fit the fixed point;
     /// [`CheckpointError`](model::CheckpointError) for a file of learned columns that is missing or does not fit;
     /// [`protocols::Error::Spread`].
     pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {
-        let ServerBuilder { policy, weight_cache, spread } = self;
+        let ServerBuilder { policy, public: parts, weight_cache, spread } = self;
         let ModelFiles { name, spec, checkpoint, tokenizer, .. } = files;
         let mut loader = match weight_cache {
             0 => FixedLoader::default(),
@@ -67,9 +77,14 @@ impl ServerBuilder {
         if let Some(spread) = spread {
             loader = loader.spread_over(spread);
         }
-        let model = Model::load_for(&policy, &mut loader, &spec, Some(&checkpoint))?;
-        let frac_bits = loader.frac_bits().to_vec();
-        let public = PublicModel { name, spec, frac_bits, tokenizer, template: None };
+        let disclosed = Disclosed { parts, ranks: checkpoint.ranks() };
+        let model = Model::load_disclosed(&disclosed, &policy, &mut loader, &spec, Known::All(&checkpoint))?;
+        let digests = match disclosed.parts.is_empty() {
+            true => PartDigests::default(),
+            false => checkpoint.digests(&spec)?.of(&disclosed.parts),
+        };
+        let (frac_bits, disclosure) = (loader.frac_bits().to_vec(), Disclosure { disclosed, digests });
+        let public = PublicModel { name, spec, frac_bits, disclosure, tokenizer, template: None };
         Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
     }
 }

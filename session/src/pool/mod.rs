@@ -160,7 +160,7 @@ impl Purpose {
         }
         let longest = Request { texts, ..Request::from(bound) };
         longest.validate(&model.spec, terms, &Limits::NONE)?;
-        let needs = needs(&model.spec, &model.frac_bits, terms, &longest, observer)?;
+        let needs = needs(model, terms, &longest, observer)?;
         let json = |e: serde_json::Error| model::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();
@@ -175,6 +175,7 @@ impl Purpose {
         ] {
             facts.insert(name.into(), value);
         }
+        facts.extend(model.disclosure.stated()?.map(|text| ("public".to_owned(), text)));
         facts.extend((texts != 1).then(|| ("texts".to_owned(), texts.to_string())));
         facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));
         facts.extend(peer.map(|key| (PEER.to_owned(), key.to_owned())));

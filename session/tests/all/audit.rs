@@ -11,7 +11,9 @@ use net::Role;
 use protocols::Part;
 use protocols::audit::{Audit, Broken, LIMIT, watch};
 use waggle_session::Error;
-use waggle_session::party::{ClientSession, Limits, ModelServer, Outcome, Silent, Terms, in_one_process};
+use waggle_session::party::{
+    ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms, in_one_process,
+};
 use waggle_session::pool::{Found, PoolSet, Pools, find, part_path};
 
 const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 24,
@@ -37,7 +39,8 @@ fn session(
     let mut terms = Terms::default();
     terms.protocol.link = link.parse().unwrap();
     terms.protocol.preprocess = true;
-    in_one_process(server, &terms, &Limits::default(), Duration::from_secs(60), client).map(|_| ())
+    in_one_process(server, &terms, &Limits::default(), &ClientOptions::default(), Duration::from_secs(60), client)
+        .map(|_| ())
 }
 
 /// Each party opened many words, and as it should.

@@ -8,9 +8,9 @@ use fuzzing::{Corpus, memory};
 use model::{ModelSpec, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, NetError, Role};
-use waggle_session::Error;
 use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, Request, Silent, Terms};
 use waggle_session::pool::{Pool, PoolError, Purpose};
+use waggle_session::{Disclosure, Error};
 
 use crate::hostile::{BOUND, Mode, PROMPT, TOKENS, public, run, shared};
 
@@ -89,6 +89,20 @@ fn fuzz_shape() {
         let rest = [frame("handshake/shape", bytes), frame("handshake/scales", &vec![12; weights])];
         let end = [frame("handshake/tokenizer", b""), frame("handshake/verdict", b"")];
         meet([&honest[0][..], &rest.concat(), &end.concat()].concat());
+    });
+}
+
+/// What a server says of its public parts has one form, and no more weights than the layers have matrices.
+#[test]
+fn fuzz_disclosure() {
+    let spec = &public().spec;
+    fuzzing::target!(Corpus::open(dir("disclosure")), |bytes: &[u8]| {
+        let Ok(stated) = serde_json::from_slice::<Disclosure>(bytes) else { return };
+        let again = serde_json::to_vec(&stated).unwrap();
+        assert_eq!(serde_json::from_slice::<Disclosure>(&again).unwrap(), stated);
+        let (weights, memory) = memory::peak(|| typed(spec.weight_specs_of(&stated.disclosed).map_err(Error::from)));
+        assert!(weights.is_none_or(|weights| weights.len() <= 3 * spec.weight_specs().len()));
+        assert!(memory < 8 * bytes.len() + SLACK, "{memory} bytes");
     });
 }
 
@@ -231,6 +245,16 @@ fn write_corpora() {
             ("wide", replaced("\"n_embd\":8", "\"n_embd\":65536")),
             ("one-position", replaced("\"n_positions\":32", "\"n_positions\":1")),
             ("control-characters", text("{\"model_type\":\"\u{1b}[2J\"}")),
+        ],
+    );
+    let json =
+        |public: &str| text(&format!("{{{public},\"digests\":{{\"embedding\":\"\",\"head\":\"0\",\"layers\":[]}}}}"));
+    write(
+        "disclosure",
+        vec![
+            ("all", json(r#""parts":"all","ranks":{"attn.c_attn":4}"#)),
+            ("parts", json(r#""parts":"embedding,head,layers=0-0","ranks":{}"#)),
+            ("far", json(r#""parts":"layers=0-18446744073709551615","ranks":{"mlp.c_fc":18446744073709551615}"#)),
         ],
     );
     write(

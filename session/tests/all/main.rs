@@ -20,6 +20,7 @@ mod pool;
 mod pools;
 mod protocol;
 mod pruned;
+mod public;
 mod ranges;
 mod secure;
 

@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
+use model::Disclosed;
 use report::{Cost, Phases, Report, bytes};
+use serde::Deserialize;
 use serde_json::Value;
-use session::party::Silent;
+use session::party::{PublicModel, Silent};
 
 use crate::cli::machine::Calibrated;
 use crate::cli::record::RecordError;
 use crate::cli::{Error, out};
 use crate::disk::read;
-use crate::models::unweighted;
 use crate::{Network, OptionsError, Plan, Terms};
 
 type OfPhase = (&'static str, fn(&Phases) -> &Cost);
@@ -87,7 +88,11 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crat
     if measured.draft.is_some() {
         return Err(unknown("draft").into());
     }
-    let model = unweighted(measured.model.name.clone(), measured.model.config.clone());
+    let disclosed = match option("public") {
+        Some(disclosed) => Disclosed::deserialize(disclosed).map_err(|_| unknown("public"))?,
+        None => Disclosed::default(),
+    };
+    let model = PublicModel::of_shape(measured.model.name.clone(), measured.model.config.clone(), disclosed)?;
     Plan::default()
         .prompt(count("padded_prompt").unwrap_or(measured.prompt_tokens))
         .texts(count("texts").unwrap_or(1))

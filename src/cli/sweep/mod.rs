@@ -6,7 +6,7 @@ mod table;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use model::{ModelSpec, shape};
+use model::{ModelSpec, Parts, shape};
 use mpcache::PolicySpec;
 use net::LinkShape;
 use planner::Deployment;
@@ -26,7 +26,7 @@ use super::policies::{self, Policies};
 use super::progress::passes;
 use crate::OptionsError;
 use crate::disk::{check_writable, read, write_json};
-use crate::models::{public_model, unweighted};
+use crate::models::{Stated, public_model};
 use record::{Choice, Phases, SWEEP_VERSION};
 pub(super) use record::{Planned, Sweep};
 
@@ -47,6 +47,13 @@ pub(super) struct SweepArgs {
     /// Policies, with `;` between those that have options: 'full,h2o;mpcache:topk=rank'. May be repeated.
     #[arg(long, value_name = "POLICIES", value_parser = policies::list, default_value = "full")]
     policies: Vec<Policies>,
+    /// Parts of the models that both parties have, as with `serve --public`.
+    #[arg(long, value_name = "PARTS", default_value = "")]
+    public: Parts,
+    /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below
+    /// 16.
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    rank: usize,
     /// Networks: lan, lan-1g, wan, wan-far, those of papers (`waggle links`), or RATEmbit,DELAYms.
     #[arg(long, value_name = "LINK,LINK", value_parser = links, default_value = "lan")]
     links: Links,
@@ -174,7 +181,10 @@ impl SweepArgs {
                             let choice = Choice {
                                 model: model.name.clone(),
                                 // The digest covers what a plan depends on, for the cells of one revision.
-                                model_digest: digest(&(&model.spec, &model.frac_bits)),
+                                model_digest: match model.disclosure.disclosed.is_nothing() {
+                                    true => digest(&(&model.spec, &model.frac_bits)),
+                                    false => digest(&(&model.spec, &model.frac_bits, &model.disclosure)),
+                                },
                                 context,
                                 policy: (*policy).clone(),
                                 link: link.to_string(),
@@ -192,8 +202,19 @@ impl SweepArgs {
         Ok(tasks)
     }
 
+    /// The name of a model in a table, with what is said of it.
+    fn named(&self, name: &str) -> String {
+        let public = if self.public.is_empty() { String::new() } else { format!(", public {}", self.public) };
+        let rank = if self.rank == 0 { String::new() } else { format!(", rank {}", self.rank) };
+        format!("{name}{public}{rank}")
+    }
+
     fn model(&self, name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
-        let Some(positions) = self.positions else { return Ok(public_model(name, policy)?) };
+        let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: None };
+        let Some(positions) = self.positions else {
+            let model = public_model(name, policy, &stated)?;
+            return Ok(PublicModel { name: self.named(&model.name), ..model });
+        };
         let path = Path::new(name);
         let config = match shape(name) {
             Some(config) if !path.exists() => config.to_vec(),
@@ -202,7 +223,7 @@ impl SweepArgs {
         };
         let spec = with_positions(&config, positions)?;
         let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
-        Ok(unweighted(name, spec))
+        Ok(stated.of_shape(self.named(&name), spec)?)
     }
 
     /// The cell of `task`: from the folder of an earlier run, or planned.

@@ -13,7 +13,7 @@ use model::{
 };
 use mpcache::{Budget, KvCache, Policy, PolicySpec};
 use ndarray::{Array2, Axis};
-use session::party::{Limits, ModelServer, Observer, Prompt, Request, Silent, Terms, in_one_process};
+use session::party::{ClientOptions, Limits, ModelServer, Observer, Prompt, Request, Silent, Terms, in_one_process};
 
 use super::interval::{Interval, intervals};
 use super::metrics::{Metrics, Totals, Trace};
@@ -205,7 +205,7 @@ impl TwoParties<'_> {
     ) -> Result<Generation, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
         let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
-        let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, PATIENCE, |open| {
+        let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, &ClientOptions::default(), PATIENCE, |open| {
             let open = if stop_at_eos { open.stopping_at_eos() } else { open };
             open.generate(prompt, tokens, next, observer)
         })?;

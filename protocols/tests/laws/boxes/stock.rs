@@ -20,7 +20,7 @@ const VALUES: OperandId = OperandId { kind: OperandKind::Values, ..KEYS };
 const STEPS: [usize; 4] = [4, 1, 1, 3];
 
 fn weight(known: bool) -> FixedWeight {
-    let spec = WeightSpec { name: "w".into(), inputs: DIM, outputs: 7, narrow: false };
+    let spec = WeightSpec::new("w", DIM, 7);
     let matrix = FixedMatrix::integers(DIM, 7, (0..DIM as i32 * 7).map(|i| i * 3 % 7 - 3).collect());
     FixedWeight { spec, frac: 16, values: known.then(|| FixedValues { matrix, bias: vec![5; 7] }) }
 }

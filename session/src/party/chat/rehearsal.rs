@@ -1,6 +1,6 @@
 //! The needs of a turn, from shapes alone: a plan that goes on from the turns before it.
 
-use model::{Input, Lengths, Model, Next, Passes, Sampler, generate_with};
+use model::{Input, Known, Lengths, Model, Next, Passes, Sampler, generate_with};
 use mpcache::KvCache;
 use planner::{Plan, Planner};
 use protocols::{FixedLoader, FixedWeight, Needs};
@@ -33,7 +33,7 @@ impl Rehearsal {
     pub(super) fn new(setting: &Setting) -> Result<Self, Error> {
         let Setting { public, terms, .. } = setting;
         let mut loader = FixedLoader::announced(&public.frac_bits)?;
-        let model = Model::load_for(&terms.policy, &mut loader, &public.spec, None)?;
+        let model = public.load(&terms.policy, &mut loader, Known::Nothing)?;
         Ok(Rehearsal { model, turns: Vec::new(), cache: None, played: 0, tried: None, plan: None, steps: 0 })
     }
 
@@ -136,6 +136,7 @@ mod tests {
     use super::*;
     use crate::party::{PublicModel, Silent, Terms};
     use crate::terms::tests::{llama, two_phases};
+    use model::Disclosed;
 
     const TURNS: [(Lengths, usize); 4] = [
         (Lengths { prompt: 9, tokens: 4 }, 4),
@@ -147,9 +148,7 @@ mod tests {
     /// A plan that goes on lists what one from the first turn on lists.
     #[test]
     fn a_turn_needs_what_a_plan_of_all_turns_says() {
-        let spec = llama(2);
-        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None, template: None };
+        let public = PublicModel::of_shape(String::new(), llama(2), Disclosed::default()).unwrap();
         let policies = [
             "full",
             "streaming:budget=8,block=4",
@@ -187,9 +186,7 @@ mod tests {
 
     #[test]
     fn a_session_plans_a_bounded_number_of_steps() {
-        let spec = llama(8);
-        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None, template: None };
+        let public = PublicModel::of_shape(String::new(), llama(8), Disclosed::default()).unwrap();
         let (terms, bound) = (two_phases(), Request::from(Lengths { prompt: 12, tokens: 6 }));
         let mut loader = FixedLoader::announced(&public.frac_bits).unwrap();
         let model = Model::load_for(&terms.policy, &mut loader, &public.spec, None).unwrap();

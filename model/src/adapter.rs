@@ -1,0 +1,258 @@
+//! Adapters of low rank (LoRA, Hu et al., arXiv 2106.09685) as PEFT publishes them.
+//!
+//! A directory holds `adapter_config.json` and `adapter_model.safetensors`. The latter has for every matrix W that is
+//! adapted, by the name of its module, `base_model.model.MODULE.lora_A.weight` of shape (r, inputs) and
+//! `….lora_B.weight` of shape (outputs, r): the layer computes x (W + s A B) for A and B transposed, and s is
+//! `lora_alpha` / r, or `lora_alpha` / sqrt(r) with `use_rslora`. The rank of a matrix is that of its tensors, which
+//! is what `r` and `rank_pattern` made it.
+//!
+//! Two thin products compute it: z = x A, rounded to an activation, and then z (s B), which is added to x W before
+//! that is rounded. A layer without an adapter has zeros in place of one, so both parties know no more than the
+//! largest rank of every kind of matrix.
+//!
+//! # Error
+//! W, A and s B are rounded to fixed point as every weight is, and z to the 18 fractional bits of activations. So
+//! output j differs from that of f32 by at most
+//!
+//! ```text
+//! what x W has of its own
+//! + 2^-18 sum_k |s B_kj|                            z is rounded, between two parties by a unit
+//! + 2^-17 sum_i |x_i| sum_k |s B_kj|                entries of A below 16 are
+//! + 2^-17 sum_k |z_k|                               entries of s B below 16 are
+//! ```
+//!
+//! Ranges are those of every linear layer: |z_k| and |x (W + s A B)_j| below 2^20.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ndarray::{Array2, s};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::checkpoint::take;
+use crate::config::{Keys, MAX_CONFIG_BYTES, object};
+use crate::style::LayerMatrix;
+use crate::{Checkpoint, CheckpointError, ConfigError, Error, ModelSpec};
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// The beginning of every tensor's name.
+const PREFIX: &str = "base_model.model.";
+/// The ends of the names of A and B.
+const ENDS: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
+
+/// Keys that change nothing about what is computed from the tensors.
+const IGNORED: [&str; 20] = [
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+];
+
+/// An adapter that cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AdapterError {
+    /// A setting that would change what is computed.
+    #[error("{CONFIG}: `{key}` = {value} is not supported ({why})")]
+    Unsupported {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is supported.
+        why: &'static str,
+    },
+    /// A tensor that adapts no matrix of a layer.
+    #[error("{WEIGHTS}: `{tensor}` is no factor of a matrix in the model's layers, which alone may have adapters")]
+    Unread {
+        /// Its name.
+        tensor: String,
+    },
+    /// A file without adapters.
+    #[error("{WEIGHTS} holds no adapter")]
+    Empty,
+}
+
+/// What is added to the matrices of a model's layers.
+pub(crate) struct Adapter {
+    file: Checkpoint,
+    /// By the name of a matrix in a layer, the largest rank.
+    ranks: BTreeMap<String, usize>,
+    /// By layer and name of a matrix: the names of A and B, and the factor of their product.
+    factors: BTreeMap<(usize, String), ([String; 2], f32)>,
+}
+
+/// The factor of the product of two thin matrices.
+struct Scale {
+    alpha: f64,
+    /// By the end of a module's name.
+    patterns: Vec<(String, f64)>,
+    root: bool,
+}
+
+impl Scale {
+    fn of(&self, module: &str, rank: usize) -> f32 {
+        let named = |name: &str| module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let alpha = self.patterns.iter().find(|(name, _)| named(name)).map_or(self.alpha, |(_, alpha)| *alpha);
+        let rank = rank as f64;
+        (alpha / if self.root { rank.sqrt() } else { rank }) as f32
+    }
+}
+
+/// The scale that the configuration says, of an adapter to a model whose matrices are published as (inputs, outputs)
+/// or not.
+fn scale(keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
+    let refused = |key: &str, value: &Value, why| {
+        let value: String = value.to_string().chars().take(64).collect();
+        Err(AdapterError::Unsupported { key: key.into(), value, why }.into())
+    };
+    let (mut alpha, mut root, mut patterns) = (None, false, Vec::new());
+    for (key, value) in keys.0 {
+        let nothing = match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Array(list) => list.is_empty(),
+            Value::Object(keys) => keys.is_empty(),
+            _ => false,
+        };
+        match &**key {
+            "peft_type" if value != "LORA" => return refused(key, value, "LORA alone"),
+            "bias" if value != "none" => return refused(key, value, "none alone"),
+            "fan_in_fan_out" if *value == Value::Bool(true) && !conv1d => {
+                return refused(key, value, "the model's matrices are published as (outputs, inputs)");
+            }
+            "init_lora_weights" => match value {
+                Value::String(how) if !["gaussian", "eva", "orthogonal"].contains(&&**how) => {
+                    return refused(key, value, "it changes the base as well");
+                }
+                _ => {}
+            },
+            "lora_alpha" => alpha = keys.number(key)?,
+            "use_rslora" => root = keys.flag(key)?.unwrap_or(false),
+            "alpha_pattern" if !nothing => {
+                for (name, alpha) in value.as_object().into_iter().flatten() {
+                    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
+                    match alpha.as_f64().filter(|_| plain) {
+                        Some(alpha) => patterns.push((name.clone(), alpha)),
+                        None => return refused(key, value, "numbers by the ends of modules' names"),
+                    }
+                }
+            }
+            // Ranks are those of the tensors.
+            "peft_type" | "bias" | "rank_pattern" => {}
+            known if IGNORED.contains(&known) => {}
+            _ if nothing => {}
+            _ => return refused(key, value, "only a LoRA that is added to the matrices of the layers is"),
+        }
+    }
+    match alpha {
+        Some(alpha) => Ok(Scale { alpha, patterns, root }),
+        None => refused("lora_alpha", &Value::Null, "a number"),
+    }
+}
+
+impl Adapter {
+    /// Opens the directory `dir` of an adapter to the model `spec`.
+    fn open(dir: &Path, spec: &ModelSpec) -> Result<Self, Error> {
+        let path = dir.join(CONFIG);
+        let text = match ::files::read(&path, MAX_CONFIG_BYTES) {
+            Ok(text) => text,
+            Err(source) => return Err(Error::File { path, source }),
+        };
+        let keys = object(&text).map_err(|error| match error {
+            ConfigError::Json(what) => CheckpointError::Malformed { file: path.display().to_string(), what }.into(),
+            other => Error::from(other),
+        })?;
+        let mut file = Checkpoint::empty();
+        file.add_file(&dir.join(WEIGHTS))?;
+        let style = spec.style();
+        let scale = scale(&Keys(&keys), style.names.conv1d)?;
+        let matrices = style.layer_matrices();
+        let (mut ranks, mut factors) = (BTreeMap::new(), BTreeMap::new());
+        let mut tensors: Vec<String> = file.tensors().map(|(name, _)| name.to_owned()).collect();
+        tensors.sort();
+        for tensor in tensors {
+            let unread = || AdapterError::Unread { tensor: tensor.clone() };
+            let module = tensor.strip_prefix(PREFIX).ok_or_else(unread)?;
+            if let Some(module) = module.strip_suffix(ENDS[1]) {
+                // It comes with its A.
+                file.numbers(&format!("{PREFIX}{module}{}", ENDS[0]))?;
+                continue;
+            }
+            let module = module.strip_suffix(ENDS[0]).ok_or_else(unread)?;
+            let (layer, matrix) = style.module(module, &matrices).ok_or_else(unread)?;
+            let names = ENDS.map(|end| format!("{PREFIX}{module}{end}"));
+            let rank = file.numbers(&names[0])?.0.first().copied().unwrap_or_default();
+            for (name, shape) in names.iter().zip([[rank, matrix.inputs], [matrix.outputs, rank]]) {
+                let got = file.numbers(name)?.0;
+                if got != shape || rank == 0 {
+                    let (tensor, expected, got) = (name.clone(), shape.to_vec(), got.to_vec());
+                    return Err(CheckpointError::Shape { tensor, expected, got }.into());
+                }
+            }
+            let most = ranks.entry(matrix.name.to_owned()).or_insert(rank);
+            *most = rank.max(*most);
+            factors.insert((layer, matrix.name.to_owned()), (names, scale.of(module, rank)));
+        }
+        if factors.is_empty() { Err(AdapterError::Empty.into()) } else { Ok(Adapter { file, ranks, factors }) }
+    }
+
+    /// Hashes as much of it as tells it from another.
+    pub(crate) fn sample(&self, hasher: &mut blake3::Hasher) {
+        self.file.sample(hasher);
+        take(hasher, format!("{:?}", self.factors).as_bytes());
+    }
+
+    /// A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, with zeros up to `rank`.
+    pub(crate) fn factors(
+        &self,
+        layer: usize,
+        matrix: &LayerMatrix,
+        rank: usize,
+    ) -> Result<[Array2<f32>; 2], CheckpointError> {
+        let mut a = Array2::zeros((matrix.inputs, rank));
+        let mut b = Array2::zeros((rank, matrix.outputs));
+        if let Some((names, scale)) = self.factors.get(&(layer, matrix.name.to_owned())) {
+            let (first, second) = (self.file.matrix(&names[0])?, self.file.matrix(&names[1])?);
+            let own = first.nrows().min(rank);
+            a.slice_mut(s![.., ..own]).assign(&first.slice(s![..own, ..]).t());
+            b.slice_mut(s![..own, ..]).assign(&(&second.slice(s![.., ..own]).t() * *scale));
+        }
+        Ok([a, b])
+    }
+}
+
+impl Checkpoint {
+    /// This checkpoint of the model `spec` with what the adapter in the directory `dir` adds to the matrices of its
+    /// layers.
+    ///
+    /// # Errors
+    /// [`AdapterError`] for what is not a LoRA of such matrices, by its name; those of the files.
+    pub fn with_adapter(mut self, dir: &Path, spec: &ModelSpec) -> Result<Self, Error> {
+        self.adapter = Some(Box::new(Adapter::open(dir, spec)?));
+        Ok(self)
+    }
+
+    /// By the name of a matrix in a layer, the largest rank of what an adapter adds to it: public.
+    pub fn ranks(&self) -> BTreeMap<String, usize> {
+        self.adapter.as_ref().map(|adapter| adapter.ranks.clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,207 @@
+//! The public parts of a model, which the client has itself.
+//!
+//! Which parts are public only the server says, and a client has only those of a directory of its own. So each states
+//! digests in the handshake: the server those of its public parts, the client those of all parts of its directory.
+//! Both compare them, and end the session before anything else is sent if one differs ([`BaseError`]).
+
+use std::sync::Arc;
+
+use engine::WeightLoader;
+use model::{Checkpoint, Disclosed, Known, Model, ModelFiles, ModelPart, ModelSpec, PartDigests};
+use mpcache::PolicySpec;
+use net::{Field, Handshake};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::Error;
+use crate::terms::PublicModel;
+
+/// The name of what a server states of its public parts.
+const PUBLIC: &str = "public";
+/// The name of a client's digests.
+const BASE: &str = "base";
+/// The step in which both are told.
+const STEP: &str = "handshake";
+
+/// Public parts on which two parties do not agree.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BaseError {
+    /// A client without the public parts.
+    #[error("`{parts}` of the server's model is public, and the client has none of it: --base names its directory")]
+    Missing {
+        /// The parts.
+        parts: String,
+    },
+    /// A client that has parts of which the server says that they are its own.
+    #[error("the server's model has no public part, so that --base names nothing")]
+    Unused,
+    /// A part that is not the same at both parties.
+    #[error("the {part} is public and differs: the client has {client}, the server has {server}")]
+    Differs {
+        /// The part.
+        part: ModelPart,
+        /// The digest of the client's.
+        client: String,
+        /// The digest of the server's.
+        server: String,
+    },
+    /// A client's directory that holds another model.
+    #[error("the shape of the model in --base is not that of the server's")]
+    Shape,
+}
+
+/// What a server says of its public parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disclosure {
+    /// The parts, and the ranks of what the server adds.
+    #[serde(flatten)]
+    pub disclosed: Disclosed,
+    /// The digests of the public parts.
+    pub digests: PartDigests,
+}
+
+impl Disclosure {
+    /// Of a model whose weights are not known, for plans.
+    pub fn planned(disclosed: Disclosed, spec: &ModelSpec) -> Self {
+        let digests = PartDigests::unknown(spec.layers()).of(&disclosed.parts);
+        Disclosure { disclosed, digests }
+    }
+
+    /// As JSON, unless it says nothing.
+    pub(crate) fn stated(&self) -> Result<Option<String>, Error> {
+        let json = || serde_json::to_string(self).map_err(|e| model::ConfigError::Json(e.to_string()));
+        Ok((!self.disclosed.is_nothing()).then(json).transpose()?)
+    }
+
+    /// Adds it to a server's handshake.
+    pub(crate) fn tell(&self, hello: Handshake) -> Result<Handshake, Error> {
+        Ok(match self.stated()? {
+            Some(text) => hello.tell(PUBLIC, text),
+            None => hello,
+        })
+    }
+
+    /// Compares it with what a client has.
+    fn compare(&self, base: Option<&PartDigests>) -> Result<(), BaseError> {
+        let parts = &self.disclosed.parts;
+        let base = match base {
+            Some(_) if parts.is_empty() => return Err(BaseError::Unused),
+            None if parts.is_empty() => return Ok(()),
+            None => return Err(BaseError::Missing { parts: tokenizer::printable(&parts.to_string(), 200) }),
+            Some(base) => base,
+        };
+        // A list that is shorter lacks a digest.
+        let layers = base.layers.len().max(self.digests.layers.len());
+        let all = [ModelPart::Embedding, ModelPart::Head].into_iter().chain((0..layers).map(ModelPart::Layer));
+        for part in all.filter(|part| parts.hold(*part)) {
+            let [client, server] = [base, &self.digests].map(|digests| digests.get(part));
+            if client != server {
+                let shown = |digest: &str| tokenizer::printable(digest, 64);
+                return Err(BaseError::Differs { part, client: shown(client), server: shown(server) });
+            }
+        }
+        Ok(())
+    }
+
+    /// On the server: compares it with the fields of a client.
+    pub(crate) fn check_client(&self, theirs: &[Field]) -> Result<(), Error> {
+        Ok(self.compare(read::<PartDigests>(theirs, BASE)?.as_ref())?)
+    }
+}
+
+/// A client's own directory of a model, parts of which are public.
+#[derive(Clone)]
+pub struct Base {
+    pub(crate) spec: ModelSpec,
+    /// `None` in a plan.
+    checkpoint: Option<Arc<Checkpoint>>,
+    digests: PartDigests,
+}
+
+impl Base {
+    /// The model in `files`, all of which is read once.
+    ///
+    /// # Errors
+    /// By the tensor, if one is missing or has another shape.
+    pub fn new(files: ModelFiles) -> Result<Self, Error> {
+        let ModelFiles { spec, checkpoint, .. } = files;
+        let digests = checkpoint.digests(&spec)?;
+        Ok(Base { spec, checkpoint: Some(Arc::new(checkpoint)), digests })
+    }
+
+    /// What a client of the server of `model` has, if it must have something: for the rehearsal of an opening.
+    pub(crate) fn rehearsed(model: &PublicModel) -> Option<Self> {
+        let Disclosure { disclosed, digests } = &model.disclosure;
+        // Digests have one length, and those of other parts do not matter.
+        let fill = |digest: &str| if digest.is_empty() { "0".repeat(64) } else { digest.to_owned() };
+        let PartDigests { embedding, head, layers } = digests;
+        let layers = layers.iter().map(|digest| fill(digest)).collect();
+        let digests = PartDigests { embedding: fill(embedding), head: fill(head), layers };
+        (!disclosed.parts.is_empty()).then(|| Base { spec: model.spec.clone(), checkpoint: None, digests })
+    }
+
+    /// Adds its digests to a client's handshake.
+    pub(crate) fn tell(base: Option<&Self>, hello: Handshake) -> Result<Handshake, Error> {
+        let Some(base) = base else { return Ok(hello) };
+        let text = serde_json::to_string(&base.digests).map_err(|e| model::ConfigError::Json(e.to_string()))?;
+        Ok(hello.tell(BASE, text))
+    }
+
+    /// On the client: what the server says in its fields, compared with `base`.
+    pub(crate) fn check_server(base: Option<&Self>, theirs: &[Field]) -> Result<Disclosure, Error> {
+        let disclosure: Disclosure = read(theirs, PUBLIC)?.unwrap_or_default();
+        disclosure.compare(base.map(|base| &base.digests))?;
+        Ok(disclosure)
+    }
+
+    /// The values that the client knows.
+    pub(crate) fn known(base: Option<&Self>) -> Known<'_> {
+        base.and_then(|base| base.checkpoint.as_deref()).map_or(Known::Nothing, Known::Public)
+    }
+}
+
+/// The value of the field `name`, if there is one.
+fn read<T: for<'de> Deserialize<'de>>(fields: &[Field], name: &str) -> Result<Option<T>, Error> {
+    let Some(field) = fields.iter().find(|field| field.name == name) else { return Ok(None) };
+    let malformed = |e: serde_json::Error| {
+        let what = tokenizer::printable(&format!("`{name}` is not possible: {e}"), 200);
+        net::NetError::Malformed { step: STEP, what }
+    };
+    Ok(Some(serde_json::from_str(&field.value).map_err(malformed)?))
+}
+
+impl PublicModel {
+    /// Loads the model with what this party knows of its values.
+    pub(crate) fn load<W>(
+        &self,
+        policy: &PolicySpec,
+        loader: &mut dyn WeightLoader<Weight = W>,
+        known: Known,
+    ) -> Result<Model<W>, model::Error> {
+        Model::load_disclosed(&self.disclosure.disclosed, policy, loader, &self.spec, known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a server states: a part without a digest is not the client's.
+    #[test]
+    fn a_part_without_a_digest_differs() {
+        let base = PartDigests::unknown(3);
+        let stated = |parts: &str, digests| Disclosure {
+            disclosed: Disclosed { parts: parts.parse().unwrap(), ..Disclosed::default() },
+            digests,
+        };
+        assert_eq!(stated("all", base.clone()).compare(Some(&base)), Ok(()));
+        assert_eq!(stated("layers=1", PartDigests::unknown(2)).compare(Some(&base)), Ok(()));
+        for digests in [PartDigests::default(), PartDigests::unknown(1), PartDigests::unknown(4)] {
+            let differs = stated("embedding,layers=2-3", digests).compare(Some(&base));
+            assert!(matches!(differs, Err(BaseError::Differs { .. })), "{differs:?}");
+        }
+        assert!(matches!(stated("head", base.clone()).compare(None), Err(BaseError::Missing { .. })));
+        assert_eq!(stated("", base.clone()).compare(Some(&base)), Err(BaseError::Unused));
+    }
+}
