@@ -475,7 +475,7 @@ def test_a_conversation_that_nobody_closes_ends_with_the_object_or_the_program(s
 
 
 class Held:
-    """Interrupts the call that calls this, from a thread of the call, and holds the thread until the call has ended."""
+    """Interrupts the call that calls this, and holds its thread until the call has ended."""
 
     def __init__(self):
         self.called = self.over = False
@@ -514,7 +514,7 @@ def test_ctrl_c_ends_a_call_in_the_middle_of_a_step(served):
 
 
 def test_ctrl_c_at_a_terminal_ends_the_command_and_leaves_the_server(served):
-    words = ["import os, signal, waggle", "server = waggle.Server('stories260k')", "print(server.address, flush=True)"]
+    words = ["import signal, waggle", "server = waggle.Server('stories260k')", "print(server.address, flush=True)"]
     with subprocess.Popen(
         [sys.executable, "-c", "; ".join([*words, "signal.pause()"])],
         stdout=subprocess.PIPE,
@@ -528,7 +528,8 @@ def test_ctrl_c_at_a_terminal_ends_the_command_and_leaves_the_server(served):
     with pytest.raises(waggle.WaggleError):
         for _ in range(1000):
             waggle.Client(address, connect_timeout=1).generate(tokens=1)
-    with subprocess.Popen([sys.executable, "-m", "waggle", "demo", "--tokens", "200"], stdout=subprocess.PIPE) as command:
+    demo = [sys.executable, "-m", "waggle", "demo", "--tokens", "200"]
+    with subprocess.Popen(demo, stdout=subprocess.PIPE) as command:
         assert command.stdout.read(1)
         command.send_signal(signal.SIGINT)
         assert command.wait(120) == -signal.SIGINT
@@ -544,9 +545,8 @@ def test_progress_is_told_in_the_thread_of_the_call():
     waggle.demo("ROMEO:", model=MODEL, tokens=3, preprocess=True, progress=watch)
     assert threads == {threading.get_ident()}
     assert {far.step for far in told} == {"offline", "prefill", "decode"}
-    for step in ("offline", "prefill", "decode"):
-        done = [far.done for far in told if far.step == step]
-        assert done == sorted(done) and done[-1] == told[-1].total if step == "decode" else done[-1] > 0
+    made = [far.done for far in told if far.step == "offline"]
+    assert made == sorted(made) and made[-1] > 0
     assert [far for far in told if far.step == "decode"] == [("decode", done, 3) for done in (1, 2, 3)]
     layers = [far for far in told if far.step == "prefill"]
     assert layers[-1].done == layers[-1].total == len(layers)

@@ -20,9 +20,9 @@ numbers and booleans: ``policy="h2o:budget=0.25"``, ``preprocess=True``, ``tempe
 them. What goes wrong is a :class:`WaggleError` with the words of the command line.
 
 Ctrl-C ends every call within a second, and other threads of Python run meanwhile. What it computed goes on in the
-background to the end of its layer or pass. Calls that take long have ``progress``: ``True`` shows bars of tqdm (widgets
-in a notebook), and a function is called with :class:`Progress`, in the thread of the call. What the function raises ends
-the call.
+background to the end of its layer or pass. Calls that take long have ``progress``: ``True`` shows bars of tqdm
+(widgets in a notebook), and a function is called with :class:`Progress`, in the thread of the call. What the function
+raises ends the call.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ __all__ = [
 Option = Union[str, int, float, bool, "PathLike[str]", None]
 #: Words, token ids (tokens,) or a file of words (a `pathlib.Path`).
 Prompt = Union[str, Sequence[int], "PathLike[str]"]
-#: What an encoder reads: a text, two of them in a tuple, token ids (tokens,) or the file of an image (a `pathlib.Path`).
+#: What an encoder reads: a text, two of them in a tuple, token ids (tokens,) or the file of an image, a
+#: `pathlib.Path`.
 Input = Union[str, tuple[str, str], Sequence[int], "PathLike[str]"]
 #: Scores in, kept indices out: see :func:`evaluate`.
 Function = Callable[["Scores", int], Iterable[Iterable[int]]]
@@ -183,8 +184,8 @@ class Answer(dict[str, Any]):
     """What an encoder says of an input. ``str(answer)`` is the class.
 
     ``class`` is the name of the class, or the word in the place of the mask; ``probability`` is that of this class,
-    from 0 to 1; ``logits`` (classes,) are those of all classes, before the softmax. Of a model of scores ``score`` is the
-    number, and ``class`` and ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
+    from 0 to 1; ``logits`` (classes,) are those of all classes, before the softmax. Of a model of scores ``score`` is
+    the number, and ``class`` and ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
     """
 
     def __str__(self) -> str:
@@ -224,7 +225,8 @@ class Scores(list[Any]):
     #: The same as the scores, from the latest query alone: (tokens,) for each head, which sum up to the number of
     #: query heads that share it.
     latest: list[Any]
-    #: Positions in the text of the tokens that each head holds, ascending from 0: (tokens,) of integers for each head.
+    #: Positions in the text, counted from 0, of the tokens that each head holds: (tokens,) of ascending integers for
+    #: each head.
     positions: list[Any]
 
 
@@ -466,8 +468,8 @@ class Client:
         check: str | PathLike[str] | None = None,
         **options: Option,
     ) -> Chat:
-        """Opens a session of several turns, which ends with :meth:`Chat.close` or at the end of a ``with`` block, that
-        of the chat or that of the client.
+        """Opens a session of several turns, which ends with :meth:`Chat.close` or at the end of a ``with`` block,
+        that of the chat or that of the client.
 
         :param tokens: most tokens of an answer
         :param turn_tokens: most tokens that a turn adds before its answer, the marks of the chat template included. With

@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, final
+
+__all__ = [
+    "Chat", "WaggleError", "__version__", "classify", "classify_here", "demo", "evaluate", "generate", "glue",
+    "models", "page", "plan", "policies", "run", "serve", "texts",
+]
 
 __version__: str
 
@@ -17,6 +22,7 @@ _Stream = Callable[[str], object] | None
 _Progress = Callable[[str, int, int], object] | None
 _Document = dict[str, Any]
 
+@final
 class Chat:
     """A conversation, whose session a thread of the program keeps."""
 
