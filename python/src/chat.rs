@@ -13,34 +13,46 @@ use crate::{document, said};
 
 /// A conversation, whose session a thread of the program keeps.
 #[pyclass(frozen, module = "waggle._waggle")]
-pub(crate) struct Chat(BackgroundChat);
+pub(crate) struct Chat {
+    /// Shared with calls that were interrupted, so that no destructor waits for them under the interpreter's lock.
+    chat: Arc<BackgroundChat>,
+    /// Most tokens of an answer.
+    tokens: usize,
+}
 
 #[pymethods]
 impl Chat {
     #[new]
-    #[pyo3(signature = (address, **options))]
-    fn new<'py>(py: Python<'py>, address: String, options: Option<&Bound<'py, PyDict>>) -> PyResult<Self> {
+    #[pyo3(signature = (address, tokens=64, **options))]
+    fn new<'py>(
+        py: Python<'py>,
+        address: String,
+        tokens: usize,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Self> {
         let options = Keywords::new(py, options)?;
-        let (client, conversation) = (options.client(address)?, options.chat()?);
+        let (client, conversation) = (options.client(address)?, options.chat()?.tokens(tokens));
         options.finish()?;
-        let chat = interruptible(py, move |flag| {
-            let mut listener = Stream::new(flag, None, Arc::default());
-            client.chat(conversation, &mut listener)?.in_background()
+        let chat = interruptible(py, None, move |flag| {
+            client.chat(conversation, &mut Stream::silent(flag))?.in_background()
         })?;
-        chat.map(Chat).map_err(said)
+        Ok(Chat { chat: Arc::new(chat.map_err(said)?), tokens })
     }
 
     /// The report of a turn, and whether the model read the conversation from its beginning. `stream` is called with
-    /// the pieces of the answer.
+    /// the pieces of the answer, `progress` with how far it is.
     fn say<'py>(
         &self,
         py: Python<'py>,
         words: String,
         stream: Option<Py<PyAny>>,
+        progress: Option<Py<PyAny>>,
     ) -> PyResult<(Bound<'py, PyAny>, bool)> {
         let heard = Arc::new(Heard::default());
-        let theirs = Arc::clone(&heard);
-        let turn = interruptible(py, move |flag| self.0.say(&words, Box::new(Stream::new(flag, stream, theirs))))?;
+        let (theirs, chat, tokens) = (Arc::clone(&heard), Arc::clone(&self.chat), self.tokens);
+        let turn = interruptible(py, progress, move |flag| {
+            chat.say(&words, Box::new(Stream::new(flag, stream, theirs, tokens)))
+        })?;
         let turn = turn.map_err(said)?;
         match heard.raised() {
             Some(raised) => Err(raised),
@@ -50,24 +62,26 @@ impl Chat {
 
     /// Begins another conversation.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        interruptible(py, |_| self.0.reset())?.map_err(said)
+        let chat = Arc::clone(&self.chat);
+        interruptible(py, None, move |_| chat.reset())?.map_err(said)
     }
 
     /// Ends the session; its report, unless it was over before.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let report = interruptible(py, |_| self.0.close())?.map_err(said)?;
+        let chat = Arc::clone(&self.chat);
+        let report = interruptible(py, None, move |_| chat.close())?.map_err(said)?;
         report.map(|report| document(py, &report)).transpose()
     }
 
     /// For how many tokens of the next turn correlations are there, and for how many there will be.
     fn prepared(&self) -> (usize, usize) {
-        let prepared = self.0.prepared();
+        let prepared = self.chat.prepared();
         (prepared.tokens, prepared.of)
     }
 
     /// The conversation so far.
     fn transcript<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        document(py, &self.0.transcript())
+        document(py, &self.chat.transcript())
     }
 }
 
@@ -85,23 +99,30 @@ impl Heard {
     }
 }
 
-/// Hands a text to a function of Python.
+/// Hands a text to a function of Python, and tells how far a session is.
 pub(crate) struct Stream {
     flag: Flag,
     function: Option<Py<PyAny>>,
     heard: Arc<Heard>,
+    /// Tokens that the text has so far, and that it may have.
+    tokens: (u64, u64),
 }
 
 impl Stream {
-    /// Calls `function`, if there is one; what it raises is left in `heard`.
-    pub(crate) fn new(flag: Flag, function: Option<Py<PyAny>>, heard: Arc<Heard>) -> Self {
-        Stream { flag, function, heard }
+    /// Calls `function`, if there is one, with a text of at most `tokens` tokens; what it raises is left in `heard`.
+    pub(crate) fn new(flag: Flag, function: Option<Py<PyAny>>, heard: Arc<Heard>, tokens: usize) -> Self {
+        Stream { flag, function, heard, tokens: (0, tokens as u64) }
+    }
+
+    /// For what has no text.
+    pub(crate) fn silent(flag: Flag) -> Self {
+        Stream::new(flag, None, Arc::default(), 0)
     }
 }
 
 impl Listener for Stream {
     fn text(&mut self, text: &str) {
-        let Some(function) = &self.function else { return };
+        let Some(function) = self.function.as_ref().filter(|_| !self.flag.is_up()) else { return };
         if let Err(raised) = Python::attach(|py| function.call1(py, (text,)).map(drop)) {
             // The text goes on, because half a turn would end the session.
             *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
@@ -115,12 +136,23 @@ impl Listener for Stream {
 }
 
 impl Observer for Stream {
-    fn prepare(&mut self, _: Made) {
-        self.flag.check();
+    fn prepare(&mut self, made: Made) {
+        self.flag.tell("offline", made.bytes, made.all_bytes);
     }
 
-    fn layer(&mut self, _: usize, _: usize) {
-        self.flag.check();
+    fn layer(&mut self, done: usize, layers: usize) {
+        match self.tokens.0 {
+            0 => self.flag.tell("prefill", done as u64, layers as u64),
+            _ => self.flag.check(),
+        }
+    }
+
+    fn token(&mut self, _: Option<u32>) {
+        let (made, most) = &mut self.tokens;
+        if *made < *most {
+            *made += 1;
+            self.flag.tell("decode", *made, *most);
+        }
     }
 
     fn abandoned(&self) -> bool {

@@ -1,7 +1,8 @@
 //! An eviction policy that is a function of Python: scores in, kept indices out.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use engine::{Error, Select};
 use mpcache::attention::{Attended, causal};
@@ -9,6 +10,8 @@ use mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Poli
 use ndarray::{ArrayD, Axis};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::interrupt::Flag;
 
 /// The functions that studies run now, by the names that they have in policies.
 static FUNCTIONS: Mutex<BTreeMap<String, Entry>> = Mutex::new(BTreeMap::new());
@@ -23,13 +26,26 @@ fn functions() -> MutexGuard<'static, BTreeMap<String, Entry>> {
     FUNCTIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Tells that names are free again.
+static FREED: Condvar = Condvar::new();
+
+/// The interval at which a study that waits for a name looks whether it is to end.
+const POLL: Duration = Duration::from_millis(50);
+
 /// Functions with names, for as long as this lives.
 pub(crate) struct Named(Vec<String>);
 
 impl Named {
-    pub(crate) fn new(named: BTreeMap<String, Py<PyAny>>) -> Self {
+    /// Waits until no other study has one of the names, or `flag` ends the work: another thread may run one, and so
+    /// may one that was interrupted and is in the middle of a step.
+    pub(crate) fn new(named: BTreeMap<String, Py<PyAny>>, flag: &Flag) -> Self {
+        let mut all = functions();
+        while named.keys().any(|name| all.contains_key(name)) {
+            all = FREED.wait_timeout(all, POLL).unwrap_or_else(PoisonError::into_inner).0;
+            flag.check();
+        }
         let names = named.keys().cloned().collect();
-        functions().extend(named.into_iter().map(|(name, function)| (name, Entry { function, raised: None })));
+        all.extend(named.into_iter().map(|(name, function)| (name, Entry { function, raised: None })));
         Named(names)
     }
 
@@ -46,6 +62,7 @@ impl Drop for Named {
             let mut all = functions();
             self.0.iter().map(|name| all.remove(name)).collect()
         };
+        FREED.notify_all();
         // Functions are let go without the lock, as their destructors may run anything.
         drop(gone);
     }

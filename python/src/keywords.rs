@@ -190,7 +190,7 @@ impl<'py> Keywords<'py> {
             (true, None) => Template::Raw,
             (false, file) => file.map_or(Template::Server, Template::File),
         };
-        set!(options, self: tokens take, turn_tokens take);
+        set!(options, self: turn_tokens take);
         let never_padded = self.not("no_pad_answer")?;
         Ok(options
             .stop_at_eos(!never)

@@ -7,24 +7,28 @@ mod function;
 mod interrupt;
 mod keywords;
 
+use std::alloc::System;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
-use waggle::{
-    Answer, Error, Generated, GlueStudy, Listener, Local, LocalOptions, Made, Observer, PolicySpec, Prompt, Report,
-    Study, describe,
-};
+use waggle::{Answer, Error, Generated, GlueStudy, Local, LocalOptions, PolicySpec, Prompt, Report, Study, describe};
+use zeroizing_alloc::ZeroAlloc;
 
 use chat::{Heard, Stream};
 use interrupt::{Flag, interruptible};
 use keywords::Keywords;
+
+/// As of the program `waggle`: wipes all memory of Rust that is freed.
+#[global_allocator]
+static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 
 create_exception!(waggle, WaggleError, PyException, "What went wrong, in the words of the command line.");
 
@@ -82,25 +86,6 @@ impl From<Input> for Prompt {
     }
 }
 
-/// Watches a session, and ends it where the user interrupts.
-struct Watch(Flag);
-
-impl Observer for Watch {
-    fn abandoned(&self) -> bool {
-        self.0.is_up()
-    }
-
-    fn prepare(&mut self, _: Made) {
-        self.0.check();
-    }
-
-    fn layer(&mut self, _: usize, _: usize) {
-        self.0.check();
-    }
-}
-
-impl Listener for Watch {}
-
 /// All cache policies.
 #[pyfunction]
 fn policies(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -120,26 +105,35 @@ fn plan<'py>(py: Python<'py>, model: String, options: Option<&Bound<'py, PyDict>
     let options = Keywords::new(py, options)?;
     let plan = options.plan(model)?;
     options.finish()?;
-    let report = interruptible(py, move |flag| plan.run(&mut Watch(flag)))?;
+    let report = interruptible(py, None, move |flag| plan.run(&mut Stream::silent(flag)))?;
     document(py, &report.map_err(said)?)
 }
 
-/// Runs a session whose text `stream` is called with, and which ends where the user interrupts; its report.
+/// What a call tells meanwhile: `stream` is called with the pieces of the text, `progress` with how far it is.
+struct Told {
+    stream: Option<Py<PyAny>>,
+    progress: Option<Py<PyAny>>,
+}
+
+/// Runs a session with a text of at most `tokens` tokens, which ends where the user interrupts; its report.
 fn streamed<'py>(
     py: Python<'py>,
-    stream: Option<Py<PyAny>>,
-    session: impl FnOnce(&mut Stream) -> Result<Report, Error> + Send,
+    told: Told,
+    tokens: usize,
+    session: impl FnOnce(&mut Stream) -> Result<Report, Error> + Send + 'static,
 ) -> PyResult<Bound<'py, PyAny>> {
     let heard = Arc::new(Heard::default());
     let theirs = Arc::clone(&heard);
-    let report = interruptible(py, move |flag| session(&mut Stream::new(flag, stream, theirs)))?;
+    let Told { stream, progress } = told;
+    let report = interruptible(py, progress, move |flag| session(&mut Stream::new(flag, stream, theirs, tokens)))?;
     let report = document(py, &report.map_err(said)?)?;
     heard.raised().map_or(Ok(report), Err)
 }
 
 /// The report of both parties in this process. `stream` is called with the pieces of the text.
 #[pyfunction]
-#[pyo3(signature = (model, prompt, tokens, check, stream, **options))]
+#[pyo3(signature = (model, prompt, tokens, check, stream, progress, **options))]
+#[expect(clippy::too_many_arguments, reason = "the keywords of Python")]
 fn demo<'py>(
     py: Python<'py>,
     model: String,
@@ -147,12 +141,13 @@ fn demo<'py>(
     tokens: usize,
     check: bool,
     stream: Option<Py<PyAny>>,
+    progress: Option<Py<PyAny>>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
     let (terms, asked) = (options.terms()?, options.generate(prompt, tokens)?);
     options.finish()?;
-    streamed(py, stream, move |heard| {
+    streamed(py, Told { stream, progress }, tokens, move |heard| {
         let local = Local::open(&model, LocalOptions::default().terms(terms))?;
         let mut generated = local.generate(&asked, heard)?;
         if check {
@@ -164,19 +159,20 @@ fn demo<'py>(
 
 /// The report of a client. `stream` is called with the pieces of the text.
 #[pyfunction]
-#[pyo3(signature = (address, prompt, tokens, stream, **options))]
+#[pyo3(signature = (address, prompt, tokens, stream, progress, **options))]
 fn generate<'py>(
     py: Python<'py>,
     address: String,
     prompt: Words,
     tokens: usize,
     stream: Option<Py<PyAny>>,
+    progress: Option<Py<PyAny>>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
     let (client, asked) = (options.client(address)?, options.generate(prompt, tokens)?);
     options.finish()?;
-    streamed(py, stream, move |heard| Ok(client.generate(&asked, heard)?.report))
+    streamed(py, Told { stream, progress }, tokens, move |heard| Ok(client.generate(&asked, heard)?.report))
 }
 
 /// A session of an encoder.
@@ -212,43 +208,46 @@ impl From<Generated> for Session {
 /// Report and answers of every session of `sessions`, which end where the user interrupts.
 fn classified<'py>(
     py: Python<'py>,
-    sessions: impl FnOnce(&mut Watch) -> Result<Vec<Generated>, Error> + Send,
+    progress: Option<Py<PyAny>>,
+    sessions: impl FnOnce(&mut Stream) -> Result<Vec<Generated>, Error> + Send + 'static,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let sessions = interruptible(py, move |flag| sessions(&mut Watch(flag)))?.map_err(said)?;
+    let sessions = interruptible(py, progress, move |flag| sessions(&mut Stream::silent(flag)))?.map_err(said)?;
     let sessions: Vec<Session> = sessions.into_iter().map(Session::from).collect();
     document(py, &sessions)
 }
 
 /// What the encoder of a server says of `inputs`, `batch` of them in a session.
 #[pyfunction]
-#[pyo3(signature = (address, inputs, batch, **options))]
+#[pyo3(signature = (address, inputs, batch, progress, **options))]
 fn classify<'py>(
     py: Python<'py>,
     address: String,
     inputs: Vec<Input>,
     batch: usize,
+    progress: Option<Py<PyAny>>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
     let (client, asked) = (options.client(address)?, options.classify(inputs, batch)?);
     options.finish()?;
-    classified(py, move |watch| asked.iter().map(|asked| client.generate(asked, watch)).collect())
+    classified(py, progress, move |watch| asked.iter().map(|asked| client.generate(asked, watch)).collect())
 }
 
 /// The same with both parties in this process.
 #[pyfunction]
-#[pyo3(signature = (model, inputs, batch, **options))]
+#[pyo3(signature = (model, inputs, batch, progress, **options))]
 fn classify_here<'py>(
     py: Python<'py>,
     model: String,
     inputs: Vec<Input>,
     batch: usize,
+    progress: Option<Py<PyAny>>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
     let (terms, asked) = (options.terms()?, options.classify(inputs, batch)?);
     options.finish()?;
-    classified(py, move |watch| {
+    classified(py, progress, move |watch| {
         let local = Local::open(&model, LocalOptions::default().terms(terms))?;
         asked.iter().map(|asked| local.generate(asked, watch)).collect()
     })
@@ -303,8 +302,8 @@ fn evaluate<'py>(
     setting: Setting,
     policies: Vec<String>,
     functions: BTreeMap<String, Py<PyAny>>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let named = function::Named::new(functions);
     let policies: Result<Vec<PolicySpec>, _> = policies.iter().map(|policy| policy.parse()).collect();
     let study = Study::default()
         .model(setting.model)
@@ -315,12 +314,20 @@ fn evaluate<'py>(
         .prompt(setting.prompt)
         .sequences(setting.sequences)
         .engine(setting.engine.parse().map_err(PyValueError::new_err)?);
-    let outcome = interruptible(py, move |flag| study.run(&|_| flag.check()));
-    // The function's exception says more than the study that ended by it.
-    if let Some(raised) = named.raised() {
-        return Err(raised);
-    }
-    document(py, &outcome?.map_err(said)?)
+    let outcome = interruptible(py, progress, move |flag| {
+        // The study has the functions for as long as it runs, even if nobody waits for its end.
+        let named = function::Named::new(functions, &flag);
+        let outcome = study.run(&passes(&flag));
+        // The function's exception says more than the study that ended by it.
+        named.raised().map_or(outcome.map_err(said), Err)
+    });
+    document(py, &outcome??)
+}
+
+/// Tells how many passes of a study are done.
+fn passes(flag: &Flag) -> impl Fn(usize) + Sync {
+    let done = AtomicU64::new(0);
+    move |all| flag.tell("study", done.fetch_add(1, Ordering::Relaxed) + 1, all as u64)
 }
 
 /// A study of an encoder on `sequences` lines of a file in the form of one of GLUE's tasks, or on all.
@@ -331,10 +338,11 @@ fn glue(
     data: PathBuf,
     sequences: Option<usize>,
     engine: String,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'_, PyAny>> {
     let engine = engine.parse().map_err(PyValueError::new_err)?;
     let study = GlueStudy::default().model(model).data(data).sequences(sequences).engine(engine);
-    let report = interruptible(py, move |flag| study.run(&|_| flag.check()))?;
+    let report = interruptible(py, progress, move |flag| study.run(&passes(&flag)))?;
     document(py, &report.map_err(said)?)
 }
 
@@ -356,7 +364,10 @@ fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     waggle::register_policy::<function::Function>().map_err(failed)?;
     // A server's tokenizer runs in a process of its own, which is this interpreter again.
     let python: String = py.import("sys")?.getattr("executable")?.extract()?;
-    waggle::init_as([python, "-m".into(), "waggle".into()].map(Into::into).to_vec()).map_err(said)?;
+    // Modules of the folder that the user is in are not for it (`-P`, since 3.11).
+    let safe = (py.version_info() >= (3, 11)).then(|| "-P".to_owned());
+    let words = [python].into_iter().chain(safe).chain(["-m", "waggle"].map(String::from));
+    waggle::init_as(words.map(Into::into).collect()).map_err(said)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("WaggleError", py.get_type::<WaggleError>())?;
     module.add_class::<chat::Chat>()?;

@@ -26,3 +26,10 @@ def test_a_notebook_gives_what_it_shows(path):
     # The model runs in f32, and sums of another processor may differ in the last place. Tables are rounded.
     tables = outputs(shown, "text/html")
     assert tables and outputs(run, "text/html") == tables
+
+
+def test_progress_is_a_widget_in_a_notebook():
+    cell = nbformat.v4.new_code_cell("import waggle\nwaggle.demo(tokens=2, progress=True)['text']")
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
+    assert outputs(notebook, "application/vnd.jupyter.widget-view+json")

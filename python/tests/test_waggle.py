@@ -1,11 +1,12 @@
 """The package, from plans to sessions between two processes."""
 
-import _thread
 import importlib.metadata
 import json
 import math
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -473,31 +474,109 @@ def test_a_conversation_that_nobody_closes_ends_with_the_object_or_the_program(s
     assert not [line for line in served.log if "error" in line.lower()], served.log
 
 
-def interrupted(work):
-    """Seconds from Ctrl-C to the end of `work`."""
-    at = []
+class Held:
+    """Interrupts the call that calls this, and holds its thread until the call has ended."""
 
-    def interrupt():
-        at.append(time.monotonic())
-        _thread.interrupt_main()
+    def __init__(self):
+        self.called = self.over = False
+        self.free = threading.Event()
 
-    timer = threading.Timer(1.5, interrupt)
-    timer.start()
+    def __call__(self, *_):
+        if not self.called:
+            self.called = True
+            signal.raise_signal(signal.SIGINT)
+            self.over = self.free.wait(120)
+
+
+def interrupted(call):
+    """Whether `call` of something that blocks ends by Ctrl-C, although the step that it is in does not."""
+    held = Held()
     with pytest.raises(KeyboardInterrupt):
-        work()
-    return time.monotonic() - at[0]
+        call(held)
+    assert held.called and not held.over
+    held.free.set()
 
 
-def test_ctrl_c_ends_long_calls(served):
-    assert interrupted(lambda: waggle.demo(TEXT[:200], model=MODEL, tokens=50)) < 20
-    assert interrupted(lambda: waggle.evaluate(TEXT * 30, ["h2o", "snapkv"], sequences=20)) < 20
-    with waggle.Client(served.address).chat(tokens=100, no_stop_at_eos=True) as chat:
-        assert interrupted(lambda: chat.say("ROMEO:")) < 20
-        assert chat.transcript[0] == {"role": "user", "text": "ROMEO:"}
+def test_ctrl_c_ends_a_call_in_the_middle_of_a_step(served):
+    interrupted(lambda held: waggle.demo(TEXT[:40], model=MODEL, tokens=50, stream=held))
+    # One function is the policy of one study at a time, also of one that was left alone.
+    interrupted(lambda held: study(lambda scores, keep: held() or heavy(scores, keep)))
+    assert len(study(lambda scores, keep: heavy(scores, keep))["rows"]) == 2
+    with waggle.Client(served.address) as client:
+        interrupted(lambda held: client.generate("ROMEO:", tokens=50, stream=held))
+        chat = client.chat(tokens=100, no_stop_at_eos=True)
+        interrupted(lambda held: chat.say("ROMEO:", stream=held))
         with pytest.raises(waggle.WaggleError, match="over"):
             chat.say("ROMEO:")
-    # And nothing is left that would spoil the next call.
-    assert len(study("h2o")["rows"]) == 2
+        assert chat.transcript[0] == {"role": "user", "text": "ROMEO:"}
+        # The server lives on: Ctrl-C was not meant for it.
+        assert len(client.generate("ROMEO:", tokens=2)["tokens"]) == 2
+
+
+def test_ctrl_c_at_a_terminal_ends_the_command_and_leaves_the_server(served):
+    words = ["import signal, waggle", "server = waggle.Server('stories260k')", "print(server.address, flush=True)"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "; ".join([*words, "signal.pause()"])],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as owner:
+        address = owner.stdout.readline().strip()
+        os.killpg(owner.pid, signal.SIGINT)
+        assert owner.wait(120) != 0
+    # It ends with its owner.
+    with pytest.raises(waggle.WaggleError):
+        for _ in range(1000):
+            waggle.Client(address, connect_timeout=1).generate(tokens=1)
+    demo = [sys.executable, "-m", "waggle", "demo", "--tokens", "200"]
+    with subprocess.Popen(demo, stdout=subprocess.PIPE) as command:
+        assert command.stdout.read(1)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(120) == -signal.SIGINT
+
+
+def test_progress_is_told_in_the_thread_of_the_call():
+    told, threads = [], set()
+
+    def watch(progress):
+        told.append(progress)
+        threads.add(threading.get_ident())
+
+    waggle.demo("ROMEO:", model=MODEL, tokens=3, preprocess=True, progress=watch)
+    assert threads == {threading.get_ident()}
+    assert {far.step for far in told} == {"offline", "prefill", "decode"}
+    made = [far.done for far in told if far.step == "offline"]
+    assert made == sorted(made) and made[-1] > 0
+    assert [far for far in told if far.step == "decode"] == [("decode", done, 3) for done in (1, 2, 3)]
+    layers = [far for far in told if far.step == "prefill"]
+    assert layers[-1].done == layers[-1].total == len(layers)
+    told.clear()
+    study("h2o", progress=watch)
+    assert told[-1].step == "study" and sorted(far.done for far in told) == list(range(1, told[-1].total + 1))
+    told.clear()
+    waggle.classify(["good", "good good"], model=BERT, batch=1, progress=watch)
+    assert [far.done for far in told if far.step == "prefill" and far.done == far.total] == [told[-1].total] * 2
+    with pytest.raises(ZeroDivisionError):
+        waggle.demo("ROMEO:", model=MODEL, tokens=50, progress=lambda far: 1 / 0)
+
+
+def test_bars_are_shown(capsys):
+    waggle.demo("ROMEO:", model=MODEL, tokens=2, progress=True)
+    shown = capsys.readouterr().err
+    assert "prefill: 100%" in shown and "decode: 100%" in shown
+
+
+def test_a_client_ends_its_conversations(served):
+    with waggle.Client(served.address) as client:
+        chats = [client.chat(tokens=2)]
+        chats[0].say("ROMEO:")
+    assert chats[0].report["turns"][0]["prompt_tokens"] > 0
+    with pytest.raises(waggle.WaggleError, match="over"):
+        chats[0].say("ROMEO:")
+    with pytest.raises(ZeroDivisionError):
+        with waggle.Client(served.address) as client:
+            client.chat(tokens=2)
+            1 / 0
 
 
 def test_other_threads_run_meanwhile():

@@ -16,13 +16,18 @@ server learns neither the prompt nor the answer, and the client does not learn t
 ==================  ==================================================================================
 
 Further keyword arguments are called as the options of the command line, with underscores for dashes, and are texts,
-numbers and booleans: ``policy="h2o:budget=0.25"``, ``preprocess=True``, ``temperature=0.7``. ``python -m waggle --help``
-lists them. What goes wrong is a :class:`WaggleError` with the words of the command line. Ctrl-C ends every call within a layer of the model or a pass of
-a study, and other threads of Python run meanwhile.
+numbers and booleans: ``policy="h2o:budget=0.25"``, ``preprocess=True``, ``temperature=0.7``. ``waggle --help`` lists
+them. What goes wrong is a :class:`WaggleError` with the words of the command line.
+
+Ctrl-C ends every call within a second, and other threads of Python run meanwhile. What it computed goes on in the
+background to the end of its layer or pass. Calls that take long have ``progress``: ``True`` shows bars of tqdm
+(widgets in a notebook), and a function is called with :class:`Progress`, in the thread of the call. What the function
+raises ends the call.
 """
 
 from __future__ import annotations
 
+import contextlib as _contextlib
 import html as _html
 import json as _json
 import math as _math
@@ -33,15 +38,18 @@ import sys as _sys
 import threading as _threading
 import warnings as _warnings
 import weakref as _weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import index as _index
 from os import PathLike, fspath
 from os.path import isfile as _isfile
 from pathlib import Path as _Path
-from typing import Any, Union
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeGuard, Union
 
 from . import _waggle
 from ._waggle import WaggleError, __version__
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = [
     "Answer",
@@ -50,6 +58,7 @@ __all__ = [
     "Client",
     "Evaluation",
     "GlueEvaluation",
+    "Progress",
     "Report",
     "Scores",
     "Server",
@@ -64,21 +73,36 @@ __all__ = [
     "policies",
 ]
 
-Option = Union[str, int, float, bool, PathLike, None]
-#: Words, token ids, or a file of words (a `pathlib.Path`).
-Prompt = Union[str, Sequence[int], PathLike]
-#: What an encoder reads: a text, two of them in a tuple, token ids, or the file of an image (a `pathlib.Path`).
-Input = Union[str, tuple[str, str], Sequence[int], PathLike]
+Option = Union[str, int, float, bool, "PathLike[str]", None]
+#: Words, token ids (tokens,) or a file of words (a `pathlib.Path`).
+Prompt = Union[str, Sequence[int], "PathLike[str]"]
+#: What an encoder reads: a text, two of them in a tuple, token ids (tokens,) or the file of an image, a
+#: `pathlib.Path`.
+Input = Union[str, tuple[str, str], Sequence[int], "PathLike[str]"]
 #: Scores in, kept indices out: see :func:`evaluate`.
 Function = Callable[["Scores", int], Iterable[Iterable[int]]]
 
 
-class Report(dict):
+class Progress(NamedTuple):
+    """How far a call is: ``done`` of ``total`` in the unit of its step."""
+
+    #: ``"offline"`` (bytes on the wire), ``"prefill"`` (layers), ``"decode"`` (tokens) or ``"study"`` (passes).
+    step: str
+    #: From 0 or 1 to ``total``; a session of its own, or another step, begins anew.
+    done: int
+    total: int
+
+
+#: Whether bars are shown, or what is called with each :class:`Progress`.
+Watcher = Union[bool, Callable[[Progress], object]]
+
+
+class Report(dict[str, Any]):
     """The report of a session or a plan, as ``waggle --json`` writes it: bytes, flows and seconds by phase and operation.
 
-    Bytes are counted on the wire, each way. Seconds are those of the client's clock; in a plan they are those of the
-    network alone, and CPU seconds are NaN. ``report["text"]`` and ``report["tokens"]`` are what was generated. A
-    notebook shows the page of ``waggle report --html``.
+    Bytes are counted on the wire, each way, and flows are messages in one direction. Seconds are those of the client's
+    clock; in a plan they are those of the network alone, and CPU seconds are NaN. ``report["text"]`` and
+    ``report["tokens"]``, ids (tokens,), are what was generated. A notebook shows the page of ``waggle report --html``.
     """
 
     def __repr__(self) -> str:
@@ -93,7 +117,7 @@ class Report(dict):
     def _repr_html_(self) -> str:
         return _frame("session", self)
 
-    def to_pandas(self, what: str = "operations"):
+    def to_pandas(self, what: str = "operations") -> DataFrame:
         """A data frame of the ``"operations"`` or the ``"phases"``, one row for each.
 
         Columns: ``bytes_client_to_server``, ``bytes_server_to_client``, ``flows``, ``seconds`` and others of the report.
@@ -113,7 +137,7 @@ class Report(dict):
         raise ValueError(f"what={what!r}: one of operations, phases")
 
 
-class Evaluation(dict):
+class Evaluation(dict[str, Any]):
     """A study of cache policies, as ``waggle eval --json`` writes it. ``study["rows"]`` has a policy at a budget each;
     the first one is the full cache. A notebook shows the page of ``waggle report --html``."""
 
@@ -123,7 +147,7 @@ class Evaluation(dict):
     def _repr_html_(self) -> str:
         return _frame("study", self)
 
-    def to_pandas(self):
+    def to_pandas(self) -> DataFrame:
         """A data frame with a row for every policy at every budget. Needs pandas.
 
         Columns: ``label`` (the policy without its budget), ``budget`` (a share, or tokens from 2 on), ``policy``, and the
@@ -134,7 +158,7 @@ class Evaluation(dict):
         return pandas.DataFrame(self["rows"])
 
 
-class GlueEvaluation(dict):
+class GlueEvaluation(dict[str, Any]):
     """A study of an encoder, as ``waggle eval --task glue --json`` writes it: ``study["metrics"]``, each with its
     ``value`` and an ``interval``; ``agreement``, the share of answers that f32 gives as well; ``largest_error``, that
     of a logit; and the ``answers``, with ``gold`` and ``logits`` of each example."""
@@ -143,7 +167,7 @@ class GlueEvaluation(dict):
         metrics = ", ".join(f"{name} {scored['value']:.4f}" for name, scored in self.get("metrics", {}).items())
         return f"<waggle.GlueEvaluation: {len(self.get('answers', []))} examples, {metrics}>"
 
-    def to_pandas(self):
+    def to_pandas(self) -> DataFrame:
         """A data frame with a row for every metric: ``metric``, ``value``, ``low`` and ``high``, the ends of a 95 %
         interval. Needs pandas."""
         import pandas
@@ -156,19 +180,19 @@ class GlueEvaluation(dict):
         return pandas.DataFrame(rows, columns=columns)
 
 
-class Answer(dict):
+class Answer(dict[str, Any]):
     """What an encoder says of an input. ``str(answer)`` is the class.
 
     ``class`` is the name of the class, or the word in the place of the mask; ``probability`` is that of this class,
-    from 0 to 1; ``logits`` are those of all classes. Of a model of scores ``score`` is the number, and ``class`` and
-    ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
+    from 0 to 1; ``logits`` (classes,) are those of all classes, before the softmax. Of a model of scores ``score`` is
+    the number, and ``class`` and ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
     """
 
     def __str__(self) -> str:
         return str(self["score"] if self["class"] is None else self["class"])
 
 
-class Answers(list):
+class Answers(list[Answer]):
     """An :class:`Answer` for each input, in order."""
 
     #: The reports of the sessions, each of which took a batch of the inputs.
@@ -180,7 +204,7 @@ class Answers(list):
             self.reports.append(Report(session["report"]))
             self.extend(map(Answer, session["answers"]))
 
-    def to_pandas(self):
+    def to_pandas(self) -> DataFrame:
         """A data frame with a row for every input: ``class``, ``probability``, ``score`` and ``logits``. Needs
         pandas."""
         import pandas
@@ -188,7 +212,7 @@ class Answers(list):
         return pandas.DataFrame(list(self), columns=["class", "probability", "score", "logits"])
 
 
-class Scores(list):
+class Scores(list[Any]):
     """What an eviction policy sees of a layer: for every key/value head the attention that each of its tokens received
     so far, summed over queries and over the query heads that share the head. A numpy array (tokens,) of float64 for each
     head, or a list where there is no numpy. Heads may hold different tokens.
@@ -198,10 +222,12 @@ class Scores(list):
     layer: int
     #: Tokens of the text so far.
     seen: int
-    #: The same as the scores, from the latest query alone.
-    latest: list
-    #: Positions in the text of the tokens that each head holds.
-    positions: list
+    #: The same as the scores, from the latest query alone: (tokens,) for each head, which sum up to the number of
+    #: query heads that share it.
+    latest: list[Any]
+    #: Positions in the text, counted from 0, of the tokens that each head holds: (tokens,) of ascending integers for
+    #: each head.
+    positions: list[Any]
 
 
 def policies() -> list[dict[str, Any]]:
@@ -236,7 +262,7 @@ def plan(
         others of ``waggle plan``
     """
     lengths = {"prompt_len": prompt_len, "texts": texts, "tokens": tokens, "cached": cached}
-    return Report(_without_cpu(_waggle.plan(fspath(model), **lengths, **options)))
+    return Report(_without_cpu(_waggle.plan(fspath(model), **{**lengths, **options})))
 
 
 def demo(
@@ -246,6 +272,7 @@ def demo(
     tokens: int = 32,
     check: bool = False,
     stream: Callable[[str], object] | None = None,
+    progress: Watcher = False,
     **options: Option,
 ) -> Report:
     """Generates text with both parties in this process: the whole protocol, over memory.
@@ -255,9 +282,11 @@ def demo(
     :param check: hold the tokens against the model in the clear: ``report["token_agreement"]``, a share from 0 to 1
     :param stream: called with each piece of the text as it comes, in another thread. What it raises, ``demo`` raises
         at the end.
+    :param progress: bars, or a function of :class:`Progress`
     :param options: ``policy``, ``preprocess``, ``reveal``, ``temperature``, ``seed`` and others of ``waggle demo``
     """
-    return Report(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, **options))
+    with _told(progress) as told:
+        return Report(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, told, **options))
 
 
 def classify(
@@ -265,6 +294,7 @@ def classify(
     *,
     model: str | PathLike[str] = "whose-line",
     batch: int = 8,
+    progress: Watcher = False,
     **options: Option,
 ) -> Answers:
     """Finds the classes of texts or images, the scores of a regression, or masked words, with both parties in this
@@ -275,10 +305,12 @@ def classify(
     :param model: the directory of an encoder, or a bundled name
     :param batch: inputs that the model reads side by side, in one pass and one session, padded to the longest of
         them. More of them take several sessions.
+    :param progress: bars, or a function of :class:`Progress`, for each session
     :param options: ``pad`` (``"auto"`` or lengths, ``"32,128"``: the server sees the padded length alone),
         ``preprocess``, ``reveal``, ``tokenizer``, ``preprocessor`` and others of ``waggle classify``
     """
-    return Answers(_waggle.classify_here(fspath(model), _inputs(inputs), batch, **options))
+    with _told(progress) as told:
+        return Answers(_waggle.classify_here(fspath(model), _inputs(inputs), batch, told, **options))
 
 
 def evaluate(
@@ -294,6 +326,7 @@ def evaluate(
     prompt: int | None = None,
     sequences: int | None = None,
     engine: str = "float",
+    progress: Watcher = False,
 ) -> Evaluation | GlueEvaluation:
     """What cache policies cost in accuracy, beside the full cache; with ``task="glue"`` what an encoder gets right.
 
@@ -327,6 +360,7 @@ def evaluate(
     :param prompt: how many of these go through the model at once; half of them unless given
     :param sequences: number of sequences; 4 of a text unless given, all lines of ``data``
     :param engine: ``"float"`` (f32), ``"fixed"`` (the parties' numbers, in the clear) or ``"secure"`` (both parties)
+    :param progress: a bar, or a function of :class:`Progress`
     """
     if isinstance(policies, str) or callable(policies):
         policies = [policies]
@@ -339,8 +373,10 @@ def evaluate(
             raise WaggleError(f"{name} is no option of the task {task}")
     if (data if task == "glue" else text) is None:
         raise WaggleError(f"{'data' if task == 'glue' else 'text'} is missing")
-    if task == "glue":
-        return GlueEvaluation(_waggle.glue(fspath(model), data, sequences, engine))
+    if data is not None:
+        with _told(progress) as told:
+            return GlueEvaluation(_waggle.glue(fspath(model), data, sequences, engine, told))
+    assert text is not None
     context = 256 if context is None else context
     functions: dict[str, Function] = {}
     texts = [one if isinstance(one, str) else _named(one, functions) for one in given]
@@ -353,11 +389,18 @@ def evaluate(
         "sequences": 4 if sequences is None else sequences,
         "engine": engine,
     }
-    return Evaluation(_waggle.evaluate(setting, texts, functions))
+    with _told(progress) as told:
+        return Evaluation(_waggle.evaluate(setting, texts, functions, told))
 
 
 class Client:
     """Generates and classifies with the model of a server, which learns the length of a text and nothing else of it.
+
+    Every call but :meth:`chat` opens a session of its own and ends it. A ``with`` block ends the conversations that its
+    client opened::
+
+        with waggle.Client("example.org") as client:
+            print(client.chat().say("ROMEO:"))
 
     Keys and trust are those of the command line: a server and a client of one user trust each other, and another server
     is trusted by ``server_key="ed25519:..."``.
@@ -370,6 +413,20 @@ class Client:
     def __init__(self, address: str = "127.0.0.1:7411", **options: Option) -> None:
         self.address = address
         self._options = options
+        self._chats: _weakref.WeakSet[Chat] = _weakref.WeakSet()
+
+    def close(self) -> None:
+        """Ends the conversations that are still open."""
+        with _contextlib.ExitStack() as stack:
+            for chat in self._chats:
+                stack.callback(chat.close)
+        self._chats.clear()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        _end(self.close, kind)
 
     def generate(
         self,
@@ -377,19 +434,30 @@ class Client:
         *,
         tokens: int = 32,
         stream: Callable[[str], object] | None = None,
+        progress: Watcher = False,
         **options: Option,
     ) -> Report:
         """Generates ``tokens`` tokens after ``prompt`` (words, token ids, or a file), in a session of its own. ``stream``
-        is called with each piece of the text as it comes, in another thread; what it raises is raised at the end."""
+        is called with each piece of the text as it comes, in another thread; what it raises is raised at the end.
+        ``progress`` shows bars, or is called with :class:`Progress`."""
         options = {**self._options, **options}
-        return Report(_waggle.generate(self.address, _prompt(prompt), tokens, stream, **options))
+        with _told(progress) as told:
+            return Report(_waggle.generate(self.address, _prompt(prompt), tokens, stream, told, **options))
 
-    def classify(self, inputs: Input | Iterable[Input], *, batch: int = 8, **options: Option) -> Answers:
+    def classify(
+        self,
+        inputs: Input | Iterable[Input],
+        *,
+        batch: int = 8,
+        progress: Watcher = False,
+        **options: Option,
+    ) -> Answers:
         """Asks the server's encoder for the classes of texts or images, the scores of a regression, or masked words.
         The server learns how long the inputs are and how many a session has, and nothing else of them. ``inputs``,
-        ``batch`` and ``options`` are those of :func:`classify`."""
+        ``batch``, ``progress`` and ``options`` are those of :func:`classify`."""
         options = {**self._options, **options}
-        return Answers(_waggle.classify(self.address, _inputs(inputs), batch, **options))
+        with _told(progress) as told:
+            return Answers(_waggle.classify(self.address, _inputs(inputs), batch, told, **options))
 
     def chat(
         self,
@@ -400,7 +468,8 @@ class Client:
         check: str | PathLike[str] | None = None,
         **options: Option,
     ) -> Chat:
-        """Opens a session of several turns, which ends with :meth:`Chat.close` or at the end of a ``with`` block.
+        """Opens a session of several turns, which ends with :meth:`Chat.close` or at the end of a ``with`` block,
+        that of the chat or that of the client.
 
         :param tokens: most tokens of an answer
         :param turn_tokens: most tokens that a turn adds before its answer, the marks of the chat template included. With
@@ -411,11 +480,13 @@ class Client:
         :param options: ``preprocess``, ``no_template``, ``no_stop_at_eos``, ``transcript`` (a file), ``policy``,
             ``temperature`` and others of ``waggle chat``
         """
-        given = {"tokens": tokens, "turn_tokens": turn_tokens, "system": system, "check": check}
-        return Chat(self.address, **{**self._options, **options, **given})
+        given = {"turn_tokens": turn_tokens, "system": system, "check": check}
+        chat = Chat(self.address, tokens=tokens, **{**self._options, **options, **given})
+        self._chats.add(chat)
+        return chat
 
 
-class Turn(dict):
+class Turn(dict[str, Any]):
     """A turn of a conversation, as ``waggle chat --json`` lists it. ``str(turn)`` is the answer.
 
     ``text`` and ``tokens`` are the answer, ``prompt_tokens`` the number of tokens that the model read for it, and
@@ -425,7 +496,7 @@ class Turn(dict):
     """
 
     def __str__(self) -> str:
-        return self["text"]
+        return str(self["text"])
 
 
 class Chat:
@@ -444,13 +515,15 @@ class Chat:
     #: After :meth:`close`: that of the whole session, with a list of its ``turns``. None if the session has failed.
     report: Report | None
 
-    def __init__(self, address: str, **options: Option) -> None:
-        self._chat = _waggle.Chat(address, **options)
+    def __init__(self, address: str, *, tokens: int = 64, **options: Option) -> None:
+        self._chat = _waggle.Chat(address, tokens, **options)
         self.report = None
         # A session that nobody closes ends with the object or with the program.
         self._end = _weakref.finalize(self, _left, self._chat)
 
-    def say(self, words: str, *, stream: Callable[[str], object] | None = None) -> Turn:
+    def say(
+        self, words: str, *, stream: Callable[[str], object] | None = None, progress: Watcher = False
+    ) -> Turn:
         """Says ``words`` and returns the answer.
 
         A turn that is refused, because it is too long or the model's positions are used up, raises :class:`WaggleError`,
@@ -458,8 +531,10 @@ class Chat:
 
         :param stream: called with each piece of the answer as it comes, in another thread. What it raises, ``say``
             raises after the turn, which is then part of the conversation.
+        :param progress: bars, or a function of :class:`Progress`. What it raises ends the session.
         """
-        turn, rereads = self._chat.say(words, stream)
+        with _told(progress) as told:
+            turn, rereads = self._chat.say(words, stream, told)
         if rereads:
             _warnings.warn(
                 "the chat template changes what was said before: the model read the conversation from its beginning",
@@ -494,12 +569,16 @@ class Chat:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except WaggleError:
-            # An error of the block says more than the end of the session.
-            if kind is None:
-                raise
+        _end(self.close, kind)
+
+
+def _end(close: Callable[[], None], raised: object) -> None:
+    """Closes at the end of a block. What the block `raised` says more than the end of a session."""
+    try:
+        close()
+    except WaggleError:
+        if raised is None:
+            raise
 
 
 def _left(chat: _waggle.Chat) -> None:
@@ -513,7 +592,8 @@ def _left(chat: _waggle.Chat) -> None:
 class Server:
     """A server of a model, in a process of its own.
 
-    It listens when the constructor returns, and ends with :meth:`close` or at the end of a ``with`` block::
+    It listens when the constructor returns, and ends with :meth:`close`, at the end of a ``with`` block, or with this
+    process. Ctrl-C is not meant for it::
 
         with waggle.Server("shakespeare-llama") as server:
             print(waggle.Client(server.address).generate("JULIET:", tokens=20)["text"])
@@ -533,15 +613,21 @@ class Server:
             stdout=_subprocess.PIPE,
             stderr=_subprocess.PIPE,
             text=True,
+            # Signals of a terminal or of a notebook are for this process.
+            start_new_session=True,
         )
-        self._process.stdin.write(asked)
-        self._process.stdin.close()
+        self._in, self._out, self._err = (
+            _given(pipe) for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
+        )
         self._log: list[str] = []
         # Somebody reads what it says, or it would wait for that.
         self._reader = _threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:
-            line = self._process.stdout.readline()
+            # The pipe stays open: the server ends when nobody holds it any more. One that ended before says why.
+            with _contextlib.suppress(BrokenPipeError):
+                print(asked, file=self._in, flush=True)
+            line = self._out.readline()
         except BaseException:
             self.close()
             raise
@@ -555,7 +641,7 @@ class Server:
         self.address: str = line.split()[-1]
 
     def _read(self) -> None:
-        for line in self._process.stderr:
+        for line in self._err:
             self._log = [*self._log[-99:], line.rstrip("\n")]
 
     @property
@@ -569,12 +655,17 @@ class Server:
             self._process.send_signal(_signal.SIGTERM)
             try:
                 self._process.wait(timeout)
-            except _subprocess.TimeoutExpired:
+            except BaseException as error:
+                # The time is up, or the user does not want to wait.
                 self._process.kill()
+                if not isinstance(error, _subprocess.TimeoutExpired):
+                    raise
         self._process.wait()
         self._reader.join()
-        self._process.stdout.close()
-        self._process.stderr.close()
+        with _contextlib.suppress(BrokenPipeError):
+            self._in.close()
+        self._out.close()
+        self._err.close()
 
     def __enter__(self) -> Server:
         return self
@@ -583,11 +674,53 @@ class Server:
         self.close()
 
 
-def _prompt(prompt: Prompt) -> str | PathLike | list[int]:
+def _given(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None, "every pipe was asked for"
+    return pipe
+
+
+class _Bars:
+    """A bar of tqdm for each step, a widget in a notebook."""
+
+    _UNITS = {"offline": "B", "prefill": " layers", "decode": " tokens", "study": " passes"}
+
+    def __init__(self) -> None:
+        from tqdm.auto import tqdm
+
+        self._new = tqdm
+        self._bar: Any = None
+        self._step = ""
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if self._bar is None or step != self._step or done < self._bar.n:
+            self.close()
+            self._bar = self._new(total=total, desc=step, unit=self._UNITS[step], unit_scale=step == "offline")
+            self._step = step
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+@_contextlib.contextmanager
+def _told(progress: Watcher) -> Iterator[Callable[[str, int, int], object] | None]:
+    """What the program calls with progress."""
+    if callable(progress):
+        watcher = progress
+        yield lambda *far: watcher(Progress(*far))
+    elif progress:
+        with _contextlib.closing(_Bars()) as bars:
+            yield bars
+    else:
+        yield None
+
+
+def _prompt(prompt: Prompt) -> str | PathLike[str] | list[int]:
     return prompt if isinstance(prompt, (str, PathLike)) else [int(token) for token in prompt]
 
 
-def _inputs(given: Input | Iterable[Input]) -> list[str | tuple[str, str] | PathLike | list[int]]:
+def _inputs(given: Any) -> list[str | tuple[str, str] | PathLike[str] | list[int]]:
     """The inputs of one session or of several."""
     if isinstance(given, (str, PathLike)) or _is_pair(given):
         return [given]
@@ -598,7 +731,7 @@ def _inputs(given: Input | Iterable[Input]) -> list[str | tuple[str, str] | Path
         return [_input(one) for one in given]
 
 
-def _input(given: Input) -> str | tuple[str, str] | PathLike | list[int]:
+def _input(given: Any) -> str | tuple[str, str] | PathLike[str] | list[int]:
     if isinstance(given, (str, PathLike)) or _is_pair(given):
         return given
     try:
@@ -608,7 +741,7 @@ def _input(given: Input) -> str | tuple[str, str] | PathLike | list[int]:
         raise TypeError(f"an input is {expected}, not {given!r}") from None
 
 
-def _is_pair(given: Any) -> bool:
+def _is_pair(given: Any) -> TypeGuard[tuple[str, str]]:
     return isinstance(given, tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
 
 
@@ -628,7 +761,7 @@ def _finite(value: Any) -> Any:
     return 0.0 if isinstance(value, float) and _math.isnan(value) else value
 
 
-def _frame(name: str, document: dict) -> str:
+def _frame(name: str, document: dict[str, Any]) -> str:
     """The page of a document, for a notebook: in a frame of its own, so that its styles stay there."""
     page = _html.escape(_waggle.page(name, _json.dumps(_finite(document))))
     return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0" sandbox></iframe>'
@@ -647,10 +780,9 @@ def _named(function: Function, functions: dict[str, Function]) -> str:
 
 def _kept(function: Function, view: dict[str, Any], keep: int) -> list[list[int]]:
     """Calls a policy, for the program."""
-    try:
+    asarray: Callable[[Any], Any] = list
+    with _contextlib.suppress(ImportError):
         from numpy import asarray
-    except ImportError:
-        asarray = list
     scores = Scores(asarray(head) for head in view["scores"])
     scores.layer, scores.seen = view["layer"], view["seen"]
     scores.latest = [asarray(head) for head in view["latest"]]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::{Float, FloatLoader, Select};
 use model::{
     Drafts, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Model, ModelFiles, Next, NoHooks, Padding,
-    PromptLookup, Reveal, Sampler, SmallModel, Step, generate, generate_with,
+    PromptLookup, Reveal, Sampler, SmallModel, generate, generate_with,
 };
 use net::{Channel, Link, NetError, Role, memory_pair};
 use proptest::prelude::*;

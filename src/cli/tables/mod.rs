@@ -8,7 +8,7 @@ mod store;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
@@ -19,6 +19,7 @@ use report::table::{Cell, Format, Table};
 use thiserror::Error;
 
 use super::{Error, machine, out};
+use crate::worker;
 use page::{Block, Kind, Page};
 use store::Store;
 
@@ -257,8 +258,7 @@ fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, E
         let what = format!("waggle {}: {what}", block.command);
         TablesError::Block { path: path.to_owned(), line: block.line, what }
     };
-    let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
-    let mut command = Command::new(program);
+    let mut command = worker::command()?;
     match folder {
         Some(folder) => command.args(block.arguments_with(folder)),
         None => command.args(&block.arguments),
