@@ -155,7 +155,7 @@ impl<'py> Keywords<'py> {
             draft = draft.map(|draft| draft.rate(rate));
         }
         let tokenizer = self.take::<PathBuf>("tokenizer")?.map_or(TokenizerOf::Server, TokenizerOf::File);
-        set!(asked, self: stop_at_eos take, pad_answer take);
+        set!(asked, self: samples take, stop_at_eos take, pad_answer take);
         Ok(asked
             .pad_prompt(self.read::<Pads>("pad_prompt")?)
             .draft(draft)

@@ -48,11 +48,12 @@ fn document<'py>(py: Python<'py>, document: &impl Serialize) -> PyResult<Bound<'
     py.import("json")?.call_method1("loads", (text,))
 }
 
-/// A prompt: words, token ids, or a file.
+/// A prompt: words, token ids, a file, or several of these.
 #[derive(FromPyObject)]
 enum Words {
     Text(String),
     Ids(Vec<u32>),
+    Several(Vec<Words>),
     File(PathBuf),
 }
 
@@ -61,6 +62,7 @@ impl From<Words> for Prompt {
         match words {
             Words::Text(text) => Prompt::Text(text),
             Words::Ids(ids) => Prompt::Ids(ids),
+            Words::Several(all) => Prompt::Several(all.into_iter().map(Prompt::from).collect()),
             Words::File(path) => Prompt::File(path),
         }
     }

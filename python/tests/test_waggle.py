@@ -200,6 +200,10 @@ def test_a_server_and_a_client(tmp_path, monkeypatch):
         # The client has no tokenizer but the server's, which runs in a process of its own.
         assert first["tokens"] == waggle.demo("ROMEO:\n", model=MODEL, tokens=4)["tokens"] and len(first["text"]) == 4
         assert first["wire"] is not None
+        # Several prompts side by side, of which the shorter is padded.
+        several = client.generate(["ROMEO:\n", [0, 1, 2]], tokens=4, samples=2)
+        assert several["texts"][:2] == [first["text"]] * 2 and len(several["texts"]) == 4
+        assert several["tokens"][-4:] == waggle.demo([0, 1, 2], model=MODEL, tokens=4)["tokens"]
         with pytest.raises(waggle.WaggleError, match="policy"):
             client.generate("ROMEO:\n", tokens=4, policy="h2o")
     with pytest.raises(waggle.WaggleError):

@@ -76,6 +76,8 @@ __all__ = [
 Option = Union[str, int, float, bool, "PathLike[str]", None]
 #: Words, token ids (tokens,) or a file of words (a `pathlib.Path`).
 Prompt = Union[str, Sequence[int], "PathLike[str]"]
+#: Several of these, which the model reads side by side.
+Prompts = Sequence[Prompt]
 #: What an encoder reads: a text, two of them in a tuple, token ids (tokens,) or the file of an image, a
 #: `pathlib.Path`.
 Input = Union[str, tuple[str, str], Sequence[int], "PathLike[str]"]
@@ -266,7 +268,7 @@ def plan(
 
 
 def demo(
-    prompt: Prompt = "Once upon a time",
+    prompt: Prompt | Prompts = "Once upon a time",
     *,
     model: str | PathLike[str] = "stories260k",
     tokens: int = 32,
@@ -277,13 +279,14 @@ def demo(
 ) -> Report:
     """Generates text with both parties in this process: the whole protocol, over memory.
 
-    :param prompt: words, token ids, or a file
+    :param prompt: words, token ids, or a file; or a list of these, which the model reads side by side
     :param tokens: tokens to generate
     :param check: hold the tokens against the model in the clear: ``report["token_agreement"]``, a share from 0 to 1
     :param stream: called with each piece of the text as it comes, in another thread. What it raises, ``demo`` raises
         at the end.
     :param progress: bars, or a function of :class:`Progress`
-    :param options: ``policy``, ``preprocess``, ``reveal``, ``temperature``, ``seed`` and others of ``waggle demo``
+    :param options: ``policy``, ``preprocess``, ``reveal``, ``temperature``, ``seed``, ``samples`` (texts after each
+        prompt; of several the report has ``texts``) and others of ``waggle demo``
     """
     with _told(progress) as told:
         return Report(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, told, **options))
@@ -430,7 +433,7 @@ class Client:
 
     def generate(
         self,
-        prompt: Prompt = "Once upon a time",
+        prompt: Prompt | Prompts = "Once upon a time",
         *,
         tokens: int = 32,
         stream: Callable[[str], object] | None = None,
@@ -439,6 +442,7 @@ class Client:
     ) -> Report:
         """Generates ``tokens`` tokens after ``prompt`` (words, token ids, or a file), in a session of its own. ``stream``
         is called with each piece of the text as it comes, in another thread; what it raises is raised at the end.
+        Several prompts in a list, and ``samples`` texts after each, are read side by side; the report has ``texts``.
         ``progress`` shows bars, or is called with :class:`Progress`."""
         options = {**self._options, **options}
         with _told(progress) as told:
@@ -716,8 +720,10 @@ def _told(progress: Watcher) -> Iterator[Callable[[str, int, int], object] | Non
         yield None
 
 
-def _prompt(prompt: Prompt) -> str | PathLike[str] | list[int]:
-    return prompt if isinstance(prompt, (str, PathLike)) else [int(token) for token in prompt]
+def _prompt(prompt: Prompt | Prompts) -> Any:
+    if isinstance(prompt, (str, PathLike)):
+        return prompt
+    return [_prompt(one) if isinstance(one, (str, PathLike)) or hasattr(one, "__len__") else int(one) for one in prompt]
 
 
 def _inputs(given: Any) -> list[str | tuple[str, str] | PathLike[str] | list[int]]:

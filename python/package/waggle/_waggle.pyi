@@ -15,8 +15,9 @@ class WaggleError(Exception):
     """What went wrong, in the words of the command line."""
 
 _Option = str | int | float | bool | PathLike[str] | None
-_Prompt = str | Sequence[int] | PathLike[str]
-_Input = _Prompt | tuple[str, str]
+_Input = str | Sequence[int] | PathLike[str] | tuple[str, str]
+_One = str | Sequence[int] | PathLike[str]
+_Prompt = _One | Sequence[_One]
 _Stream = Callable[[str], object] | None
 # A step, what is done of it, and all of it.
 _Progress = Callable[[str, int, int], object] | None
