@@ -280,6 +280,9 @@ pub(super) fn completion(body: &[u8], name: &str, greedy: bool) -> Result<Comple
     if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
         return Err(Refusal::of("prompt", format!("1 to {MAX_PROMPTS} prompts")));
     }
+    if prompts.iter().any(|prompt| matches!(prompt, Prompt::Ids(ids) if ids.is_empty())) {
+        return Err(Refusal::of("prompt", "a prompt has at least one token"));
+    }
     let tokens = max_tokens.unwrap_or(DEFAULT_TOKENS);
     Ok(Completion { prompts, samples, tokens, echo: echo.unwrap_or(false), likeliest, wanted })
 }

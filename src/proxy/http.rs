@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn names_of_this_machine_are_known() {
-        for here in ["localhost", "localhost:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]", "::1"] {
+        for here in ["localhost", "localhost:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]"] {
             assert!(is_here(here), "{here}");
         }
         for foreign in ["", "evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", "127.0.0.1.x"]
