@@ -72,6 +72,20 @@ mod tests {
         })
     }
 
+    /// No word on the wire asks for them in another kind of session.
+    #[test]
+    fn the_logits_of_a_prompt_are_those_of_a_generation() {
+        let spec = crate::terms::tests::llama(1);
+        let request = Request { all_positions: true, ..Lengths { prompt: 4, tokens: 2 }.into() };
+        let check =
+            |kind: SessionKind| kind.validate(&request, &spec, &crate::terms::tests::two_phases(), &Limits::NONE);
+        check(SessionKind::Generate).unwrap();
+        let fill = SessionKind::Fill { part: Part::WHOLE, kept: None };
+        for kind in [fill, SessionKind::Spend(vec![crate::pool::PoolId([0; 16])]), SessionKind::Chat] {
+            assert!(matches!(check(kind), Err(Error::PromptLogits)));
+        }
+    }
+
     #[test]
     fn plan_client_and_server_refuse_alike() {
         let dir = tempfile::tempdir().unwrap();
@@ -93,14 +107,6 @@ mod tests {
             ("h2o", one, SessionKind::Generate, drafted, "`h2o`"),
             ("squeeze:layers=7", one, SessionKind::Generate, of(4, 4), "names layer 7"),
             ("full", one, SessionKind::Generate, Request { draft: drafted.draft, ..padding }, "takes no draft"),
-            ("full", two, fill(), Request { all_positions: true, ..of(4, 4) }, "the logits of a prompt need"),
-            (
-                "full",
-                one,
-                SessionKind::Chat,
-                Request { all_positions: true, ..of(4, 4) },
-                "the logits of a prompt need",
-            ),
             ("full", one, fill(), of(4, 4), "two phases"),
             ("full", two, fill(), of(1 << 20, 4), "1048579 positions would go through a model"),
             ("snapkv", one, SessionKind::Chat, of(4, 4), "keeps a share of the first prompt alone"),

@@ -228,8 +228,8 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let draft = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let ClientSession { mut channel, server, terms, model: public, base, kept, texts, .. } = self;
-        let (request, kind) = (Request { texts, ..bound.into() }, SessionKind::Fill { part, kept });
+        let ClientSession { mut channel, server, terms, model: public, base, kept, texts, all_positions, .. } = self;
+        let (request, kind) = (Request { texts, all_positions, ..bound.into() }, SessionKind::Fill { part, kept });
         kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
         let purpose = Purpose::new(&public, &terms, bound, texts, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
