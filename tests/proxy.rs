@@ -257,6 +257,13 @@ fn a_conversation_that_goes_on_finds_its_cache() {
     let again = proxy.talk(&messages, &json!({}));
     assert_eq!(said(&again), said(&second));
     assert!(saw(&again)["prompt_tokens"].as_u64().unwrap() > new);
+    // What a stop has cut is not what the cache holds.
+    let stop = said(&second).chars().nth(2).unwrap().to_string();
+    let cut = proxy.talk(&messages, &json!({"stop": stop}));
+    assert_eq!(said(&cut), said(&second).split(&stop).next().unwrap());
+    let cut = said(&cut);
+    let after = proxy.talk(&[messages[0], messages[1], messages[2], &cut, "JULIET:"], &json!({}));
+    assert_eq!(saw(&after)["continues"], false);
     // A turn and an answer longer than the session allows open another one, which streams as well.
     let long = "O, ".repeat(30);
     let asked = talk(&[&long], &json!({"stream": true, "max_tokens": 12}));
@@ -321,7 +328,8 @@ fn whoever_may_not_come_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let key = dir.path().join("key");
     std::fs::write(&key, "secret\n").unwrap();
-    let proxy = Proxy::start("--model shakespeare-gpt2", "--allow-origin https://known.example --queue 1");
+    let proxy =
+        Proxy::start("--model shakespeare-gpt2 --sessions 2", "--allow-origin https://known.example --queue 1");
     let good = json!({"prompt": "A", "max_tokens": 1, "temperature": 0}).to_string();
     let asked = |headers: &str| proxy.raw(&request("/v1/completions", headers, &good)).unwrap();
     let code =

@@ -230,6 +230,7 @@ impl Error {
         match self {
             Error::Net(error) => Some(error),
             Error::Model(model::Error::Engine(error)) => error.backend::<protocols::Error>()?.net(),
+            Error::TimeUp { source, .. } => source.net(),
             _ => None,
         }
     }

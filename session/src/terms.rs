@@ -150,7 +150,8 @@ pub trait Observer {
         Ok(())
     }
 
-    /// On the server: the step that begins may show the client so many further positions of those that were asked for.
+    /// On the server: the step that begins may show the client so many further positions, of those that were asked
+    /// for.
     fn shows(&mut self, positions: u64) {
         let _ = positions;
     }
@@ -274,7 +275,8 @@ impl Request {
     /// # Errors
     /// [`Error::Phases`] for a number of phases that the server does not offer; those of
     /// [`ModelSpec::check_policy`]; [`model::Error::PaddedPolicy`] for padding under a policy that would choose among
-    /// it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone; [`model::Error::DraftPolicy`] for a draft under a policy that cannot take
+    /// it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
+    /// [`model::Error::DraftPolicy`] for a draft under a policy that cannot take
     /// tokens back; [`model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`model::Error::TooLong`] beyond
     /// the model's positions, and [`Error::TooWide`] beyond those of the softmax in fixed point; [`Error::Planning`]
     /// for what would take too long to plan.

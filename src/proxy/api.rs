@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{Prompt, Sampling};
 
-/// Most texts after a prompt, most prompts of a request, and most of the likeliest tokens that are named.
-pub(super) const MAX_SAMPLES: usize = 64;
+/// Most prompts of a request, most texts after all of them, and most of the likeliest tokens that are named.
 const MAX_PROMPTS: usize = 64;
+const MAX_TEXTS: usize = 128;
 const MAX_LIKELIEST: usize = 20;
 /// Most texts that end an answer. OpenAI takes four, and evaluations send more.
 const MAX_STOPS: usize = 16;
@@ -261,7 +261,7 @@ fn bounded(param: &str, got: usize, most: usize) -> Result<usize, Refusal> {
 /// A completion of the model `name`; `greedy` if the client learns tokens alone.
 pub(super) fn completion(body: &[u8], name: &str, greedy: bool) -> Result<Completion, Refusal> {
     let CompletionBody { prompt, max_tokens, logprobs, echo, common } = read(body)?;
-    let samples = bounded("n", common.n.unwrap_or(1), MAX_SAMPLES)?;
+    let samples = bounded("n", common.n.unwrap_or(1), MAX_TEXTS)?;
     let likeliest = logprobs.map(|most| bounded("logprobs", most, MAX_LIKELIEST)).transpose()?;
     let wanted = common.wanted(name, greedy)?;
     if samples == 0 {
@@ -280,6 +280,7 @@ pub(super) fn completion(body: &[u8], name: &str, greedy: bool) -> Result<Comple
     if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
         return Err(Refusal::of("prompt", format!("1 to {MAX_PROMPTS} prompts")));
     }
+    bounded("n", prompts.len() * samples, MAX_TEXTS)?;
     if prompts.iter().any(|prompt| matches!(prompt, Prompt::Ids(ids) if ids.is_empty())) {
         return Err(Refusal::of("prompt", "a prompt has at least one token"));
     }
@@ -438,7 +439,7 @@ mod tests {
             (r#","suffix":"x""#, "suffix"),
             (r#","guided_json":{}"#, "guided_json"),
             (r#","n":0"#, "n"),
-            (r#","n":65"#, "n"),
+            (r#","n":129"#, "n"),
             (r#","logprobs":21"#, "logprobs"),
             (r#","stop":"""#, "stop"),
             (r#","temperature":2.5"#, "temperature"),

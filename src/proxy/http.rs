@@ -210,6 +210,7 @@ impl Door {
         let (out, mut events) = unbounded_channel();
         if self.jobs.send(Job { work, out }).is_err() {
             self.shared.left_queue();
+            self.shared.set_health(Some("the thread of the sessions has ended".into()));
             return Err(gone());
         }
         let head = Head::new(kind, &self.model);

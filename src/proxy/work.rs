@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use model::{Generation, Next, Sampler};
+use model::{Generation, Lengths, Next, Sampler, check_lengths};
 use mpcache::PolicySpec;
 use ndarray::{ArrayView2, Axis};
 use report::Phases;
@@ -22,6 +22,7 @@ use super::spent::Spent;
 use super::text::{Growing, Logprobs, Member, Out, Pass, Pieces, logprobs};
 use super::{ProxyConfig, Shared};
 use crate::error::{ChatError, Refusal as Refused, describe};
+use crate::models::harmless;
 use crate::{Chat, Error};
 
 /// A request, and where its answer goes.
@@ -114,9 +115,9 @@ enum Failure {
 }
 
 impl Failure {
-    /// Of a session that `goes_on` or not.
-    fn of(error: Error, goes_on: bool) -> Self {
-        if goes_on || never_began(&error) { Failure::Refused(error) } else { Failure::Broken(error) }
+    /// Of a session that has told nothing yet.
+    fn of(error: Error) -> Self {
+        if never_began(&error) { Failure::Refused(error) } else { Failure::Broken(error) }
     }
 
     fn into_error(self) -> Error {
@@ -238,6 +239,9 @@ impl Worker {
         for prompt in prompts {
             let ids = prompt.read()?.ids(Some(&self.tokenizer))?;
             self.model.spec.check_ids(&ids).map_err(Error::from)?;
+            // Before there are copies of it.
+            let lengths = Lengths { prompt: ids.len(), tokens: tokens.max(1) };
+            check_lengths(lengths, self.model.spec.max_positions())?;
             let before = if echo { self.tokenizer.decode(&ids)? } else { String::new() };
             for _ in 0..samples {
                 let sampler = wanted.sampling.sampler_of(texts.len(), &self.terms)?;
@@ -269,7 +273,7 @@ impl Worker {
     /// Answers a request, and those behind it that can go with it.
     fn complete(&mut self, asked: Completion, out: Out) {
         let mut texts = self.taken(asked, &out);
-        let most = if self.terms.policy.side_by_side() { self.config.texts } else { 1 };
+        let most = if self.terms.policy.side_by_side() { self.config.texts.max(1) } else { 1 };
         while texts.len() < most {
             if self.next.is_empty() {
                 self.next.extend(self.jobs.try_iter());
@@ -331,7 +335,7 @@ impl Worker {
     /// `texts` in a session of their own.
     fn together(&mut self, texts: &mut [Text]) -> Done {
         self.close();
-        let early = |error: Error| Failure::of(error, false);
+        let early = Failure::of;
         let Worker { config, terms, model, tokenizer, pieces, shared: _, .. } = self;
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0);
         let tokens = texts.iter().map(|text| text.tokens).max().unwrap_or(0).max(1);
@@ -350,8 +354,13 @@ impl Worker {
         let (members, samplers): (Vec<_>, Vec<_>) = members.unzip();
         let mut pass = Pass::new(members, model.spec.eos());
         let next = Next::Each(samplers.into_iter().map(Next::Pick).collect());
-        let outcome = session.generate(whole, tokens, next, &mut pass).map_err(|error| early(error.into()))?;
+        let done = session.generate(whole, tokens, next, &mut pass);
         let answers: Vec<Vec<u32>> = pass.members.into_iter().map(|member| member.ids).collect();
+        let outcome = done.map_err(|error| match answers.iter().all(Vec::is_empty) {
+            true => early(error.into()),
+            // What was told cannot be told again.
+            false => Failure::Broken(error.into()),
+        })?;
         let before = if scores { count - 1 } else { 0 };
         let rows = |text: usize| before + outcome.generation.lengths[text];
         let mut from = 0;
@@ -395,13 +404,13 @@ impl Worker {
                         return self.single(text);
                     }
                 }
-                return Err(Failure::of(error, goes_on));
+                return Err(if goes_on { Failure::Refused(error) } else { Failure::Broken(error) });
             }
         };
         let Generation { logits, .. } = &turn.generation;
         let logits = logits.as_ref().map(|logits| logits.view());
         let worth = worth(text, &answer, logits, 0, tokenizer, pieces);
-        let worth = worth.map_err(|error| Failure::Refused(error.into()))?;
+        let worth = worth.map_err(|error| Failure::Broken(error.into()))?;
         let opening = self.open.as_mut().and_then(|open| open.opening.take());
         let spent = Spent::of_turn(&turn.cost, [turn.prompt_tokens, turn.generation.count], false, opening.as_ref());
         Ok((vec![(answer.len(), worth)], self.paid(spent)))
@@ -415,7 +424,7 @@ impl Worker {
         }
         self.close();
         let (turn, tokens) = (turn.max(self.config.turn_tokens), tokens.max(self.config.tokens));
-        let chat = self.config.talk(turn, tokens).map_err(|error| Failure::of(error, false))?;
+        let chat = self.config.talk(turn, tokens).map_err(Failure::of)?;
         self.open = Some(Open::new(chat, turn, tokens));
         Ok(true)
     }
@@ -470,7 +479,9 @@ impl Worker {
                     growing.end("length");
                     let user = Message { role: "user", text: words.clone() };
                     let model = Message { role: "assistant", text: growing.text().to_owned() };
-                    open.said = Some(before.iter().cloned().chain([user, model]).collect());
+                    // A stop cut what the cache holds.
+                    let whole = harmless(&done.text) == growing.text();
+                    open.said = whole.then(|| before.iter().cloned().chain([user, model]).collect());
                     let opening = open.opening.take();
                     let count = done.cost.phases.decode.per_token.len() + 1;
                     let spent = Spent::of_turn(
@@ -485,7 +496,10 @@ impl Worker {
                     Refused::Long { got, .. } if turn < got => turn = got,
                     // All of it is read again, as a conversation that somebody else kept.
                     Refused::Rereads if goes_on => open.said = None,
-                    other => return Err(ChatError::Refused(Box::new(other)).into()),
+                    other => {
+                        open.said = None;
+                        return Err(ChatError::Refused(Box::new(other)).into());
+                    }
                 },
                 // A server that left while nobody asked is asked again.
                 Err(_) if !is_open && !fresh && growing.text().len() == told => self.open = None,
