@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::chapter::{Block, Chapter, Kind, Wrong};
 
-/// The address in the book; each run takes a free port in its place.
-const ADDRESS: &str = "127.0.0.1:7411";
+/// The addresses in the book, of a server and of a proxy; each run takes free ports in their places.
+const ADDRESSES: [&str; 2] = ["127.0.0.1:7411", "127.0.0.1:8080"];
 
 /// Runs all blocks of a chapter within `limit`, and compares what they print with what the chapter says.
 pub(crate) fn chapter(chapter: &Chapter, limit: Duration) -> Result<(), Wrong> {
@@ -22,8 +22,10 @@ pub(crate) fn chapter(chapter: &Chapter, limit: Duration) -> Result<(), Wrong> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let work = dir.path().join("work");
     std::fs::create_dir(&work).expect("a directory for the commands");
-    let address = free_address();
-    let script = script(&runs, dir.path()).replace(ADDRESS, &address);
+    let free = free_addresses();
+    let placed =
+        |text: &str| ADDRESSES.iter().zip(&free).fold(text.to_owned(), |text, (old, new)| text.replace(old, new));
+    let script = placed(&script(&runs, dir.path()));
     let mut shell = Group::start(&script, &work, dir.path());
 
     let ended = shell.wait(limit);
@@ -49,7 +51,7 @@ pub(crate) fn chapter(chapter: &Chapter, limit: Duration) -> Result<(), Wrong> {
             Kind::Runs | Kind::Fails => ran += 1,
             Kind::Printed => {
                 let printed = output(ran - 1).unwrap_or_default();
-                holds(&block.text.replace(ADDRESS, &address), &printed).map_err(|line| Wrong {
+                holds(&placed(&block.text), &printed).map_err(|line| Wrong {
                     line: block.line,
                     what: format!("`{line}` is not in the output where it should be:\n{printed}"),
                 })?;
@@ -122,9 +124,11 @@ fn log(dir: &Path, i: usize) -> std::path::PathBuf {
     dir.join(format!("{i}.log"))
 }
 
-/// An address of this machine on which nobody listens.
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
+/// Addresses of this machine on which nobody listens.
+fn free_addresses() -> [String; 2] {
+    // Both are held before one is given, so that they differ.
+    let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    held.map(|listener| listener.local_addr().expect("a free port").to_string())
 }
 
 /// A shell with everything that it starts; all of it is killed when dropped.
