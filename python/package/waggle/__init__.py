@@ -720,7 +720,7 @@ def _told(progress: Watcher) -> Iterator[Callable[[str, int, int], object] | Non
         yield None
 
 
-def _prompt(prompt: Prompt | Prompts) -> Any:
+def _prompt(prompt: Any) -> Any:
     if isinstance(prompt, (str, PathLike)):
         return prompt
     return [_prompt(one) if isinstance(one, (str, PathLike)) or hasattr(one, "__len__") else int(one) for one in prompt]
