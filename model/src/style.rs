@@ -55,6 +55,10 @@ pub(crate) struct Style {
     pub(crate) tied: bool,
     /// A factor of embeddings, if they have one.
     pub(crate) embedding_scale: Option<f32>,
+    /// A factor of what attention and MLP add to the residual stream.
+    pub(crate) residual_scale: f32,
+    /// A factor of logits.
+    pub(crate) logit_scale: f32,
     /// Matrices are stored as integers of 8 bits with scales.
     pub(crate) quantized: bool,
     /// Ids that end a text.
@@ -297,6 +301,8 @@ impl Style {
             head_bias: false,
             tied: common.tie_word_embeddings,
             embedding_scale: None,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             quantized: common.quantization_config.is_some(),
             eos: common.eos_token_id.clone(),
             encoder: None,

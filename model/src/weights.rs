@@ -240,7 +240,7 @@ impl Published {
 
     /// Multiplies the first `columns` outputs by `factor`.
     pub(crate) fn scale_outputs(mut self, columns: usize, factor: f32) -> Self {
-        self.matrix.scaled = Some((columns, factor));
+        self.matrix.scaled = (factor != 1.0).then_some((columns, factor));
         if let Some(bias) = &mut self.bias {
             bias.iter_mut().take(columns).for_each(|b| *b *= factor);
         }

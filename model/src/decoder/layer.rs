@@ -107,11 +107,12 @@ impl<W> Layer<W> {
                 name: format!("{p}.{name}.weight"),
                 shape: (inputs, h),
                 groups: &[Group { roles: &[role], norm: None }],
-                scaled: (0, 1.0),
+                scaled: (h, style.residual_scale),
                 residual: true,
             };
             Matrix::load(style, b, &wanted, |c| {
-                let mut weight = style.matrices(c, &p, &[role], biased, None)?;
+                let weight = style.matrices(c, &p, &[role], biased, None)?;
+                let mut weight = weight.scale_outputs(h, style.residual_scale);
                 if let Some(norm) = added {
                     weight = weight.adding(style.gain(c, norm)?, style.shift(c, norm)?.as_ref());
                 }

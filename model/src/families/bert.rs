@@ -132,6 +132,8 @@ impl Family for BertConfig {
             head_bias: true,
             tied: false,
             embedding_scale: None,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             quantized: false,
             eos: Vec::new(),
             encoder: Some(Encoder {

@@ -123,6 +123,8 @@ impl Family for Gpt2Config {
             head_bias: false,
             tied: self.tie_word_embeddings,
             embedding_scale: None,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             quantized: self.quantization_config.is_some(),
             eos: self.eos_token_id.clone(),
             encoder: None,
