@@ -61,7 +61,7 @@ impl<W> Builder<'_, W> {
         })
     }
 
-    /// A vector that activations are multiplied by, `width` long, whose values `read` finds.
+    /// A vector by itself, such as gains that activations are multiplied by, `width` long, whose values `read` finds.
     pub(crate) fn gains(
         &mut self,
         name: &str,

@@ -122,6 +122,7 @@ impl Family for Gpt2Config {
             mlp_bias: true,
             head_bias: false,
             tied: self.tie_word_embeddings,
+            sinks: None,
             embedding_scale: None,
             residual_scale: 1.0,
             logit_scale: 1.0,

@@ -119,6 +119,7 @@ fn published_models_have_the_published_number_of_parameters() {
         (qwen3, 596_049_920, 0),
         (smollm3, 3_075_098_624, 0),
         (granite, 2_533_531_648, 0),
+        (json!({"model_type": "granite_swa"}), 2_144_463_840, 18),
         (phi3, 3_821_079_552, 0),
         (phi2, 2_779_683_840, 0),
         (pythia, 162_322_944, 0),
@@ -201,6 +202,8 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (json!({"model_type": "smollm3", "no_rope_layers": vec![2; 36]}), "no_rope_layers", "2"),
         (json!({"model_type": "smollm3", "no_rope_layer_interval": 0}), "no_rope_layer_interval", "0"),
         (json!({"model_type": "granite", "logits_scaling": 0}), "logits_scaling", "0"),
+        (json!({"model_type": "granite_swa", "layer_rope_theta": [1.0]}), "layer_rope_theta", "24 layers"),
+        (json!({"model_type": "granite_swa", "layer_rope_theta": vec![-1; 24]}), "layer_rope_theta", "-1"),
         (json!({"model_type": "granitemoehybrid"}), "model_type", "mixture"),
         (json!({"model_type": "phi3", "partial_rotary_factor": 0.305}), "partial_rotary_factor", "0.305"),
         (
