@@ -177,7 +177,7 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (json!({"model_type": "llama", "use_qk_norm": true}), "use_qk_norm", "true"),
         (json!({"model_type": "llama", "quantization_config": {"bits": 4}}), "quantization_config", "bits"),
         (json!({"model_type": "qwen3_moe"}), "model_type", "qwen3_moe"),
-        (json!({"model_type": "qwen3_next"}), "model_type", "qwen3_next"),
+        (json!({"model_type": "qwen3_next"}), "model_type", "gated DeltaNet"),
         (json!({"model_type": "gpt_oss"}), "model_type", "E / k times"),
         (
             json!({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}),
