@@ -23,9 +23,9 @@ const SPREAD: f32 = 0.02;
 /// describes, with `layers` layers if given.
 ///
 /// As at the start of training, matrices are N(0, 0.02^2), those that write to the residual stream smaller by
-/// sqrt(2 layers), gains 1, biases and sinks 0. Equal seeds give equal files; the seed exists for repeatable timings, such
-/// weights are no secret. One tensor at a time is in memory. More than `shard_bytes` of weights become several files
-/// with an index, unless it is `None`.
+/// sqrt(2 layers), gains 1, biases and sinks 0. Equal seeds give equal files; the seed exists for repeatable timings:
+/// such weights are no secret. One tensor at a time is in memory. More than `shard_bytes` of weights become several
+/// files with an index, unless it is `None`.
 pub fn synthesize(
     config: &[u8],
     dir: &Path,
