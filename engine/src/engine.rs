@@ -83,6 +83,8 @@ pub struct Visible<'a, T> {
     pub scores: &'a T,
     /// The columns that each of the rows sees, public and not empty. The others get probability 0.
     pub seen: &'a [Range<usize>],
+    /// The last column is that of a sink: every row sees it besides, and `seen` ends before it.
+    pub sink: bool,
 }
 
 /// The operations of a transformer, over tensors that only the engine can look into. Policies that choose among
@@ -193,7 +195,7 @@ pub trait Engine: 'static {
 
     /// Softmax over the last axis of `scores` (..., rows, columns), of which row i sees the columns `seen[i]`.
     fn softmax(&mut self, scores: &Self::Tensor, seen: &[Range<usize>]) -> Result<Self::Tensor, Error> {
-        Ok(self.softmax_each(&[Visible { scores, seen }])?.remove(0))
+        Ok(self.softmax_each(&[Visible { scores, seen, sink: false }])?.remove(0))
     }
 
     /// c tanh(x / c), entrywise, for a public `cap` c: a score that cannot exceed c.

@@ -379,21 +379,24 @@ fn product(a: &T, b: &T) -> T {
     out.into_dyn()
 }
 
-fn softmax(Visible { scores, seen }: &Visible<T>) -> T {
-    let mut out = (*scores).clone();
+fn softmax(&Visible { scores, seen, sink }: &Visible<T>) -> T {
+    let mut out = scores.clone();
     let rows = scores.shape()[scores.ndim() - 2];
     assert_eq!(rows, seen.len());
     for (i, row) in out.rows_mut().into_iter().enumerate() {
         let Range { start, end } = seen[i % rows];
         assert!(start < end, "a row sees something");
+        let tokens = row.len() - usize::from(sink);
+        let (row, sink) = row.split_at(Axis(0), tokens);
         let (row, mut after) = row.split_at(Axis(0), end);
-        let (mut before, mut row) = row.split_at(Axis(0), start);
+        let (mut before, row) = row.split_at(Axis(0), start);
         before.fill(0.0);
         after.fill(0.0);
-        let max = row.fold(f32::NEG_INFINITY, |m, &v| m.max(v));
-        row.mapv_inplace(|v| (v - max).exp());
-        let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
-        row.mapv_inplace(|v| (f64::from(v) / sum) as f32);
+        let mut shown = [row, sink];
+        let max = shown.iter().fold(f32::NEG_INFINITY, |m, part| part.fold(m, |m, &v| m.max(v)));
+        shown.iter_mut().for_each(|part| part.mapv_inplace(|v| (v - max).exp()));
+        let sum: f64 = shown.iter().flatten().map(|&v| f64::from(v)).sum();
+        shown.iter_mut().for_each(|part| part.mapv_inplace(|v| (f64::from(v) / sum) as f32));
     }
     out
 }

@@ -8,8 +8,9 @@ SmolLM3, and the windows of Qwen by layer, came with transformers 4.53.3:
     venv/bin/pip install transformers==4.53.3
     venv/bin/python model/references/make.py model/tests/data/families smollm3 qwen2-window
 
-Encoders, by torch==2.15.0 and transformers==5.24.0:
+Granite, and encoders, by torch==2.15.0 and transformers==5.24.0:
 
+    venv/bin/python model/references/make.py model/tests/data/families granite granite-sinks
     venv/bin/python model/references/make.py model/tests/data/encoders bert roberta distilbert vit
     venv/bin/python model/references/make.py model/tests/data/encoders bert-masked roberta-masked distilbert-masked
 
@@ -65,6 +66,13 @@ LONG_ROPE = dict(
     long_factor=[1.0, 1.3, 2.5, 4.0],
 )
 
+GRANITE = dict(
+    embedding_multiplier=0.25,
+    residual_multiplier=0.4,
+    attention_multiplier=0.2,
+    logits_scaling=5.0,
+)
+
 # The same for encoders. Three classes, so that an answer is more than a sign.
 CLASSES = {0: "no", 1: "perhaps", 2: "yes"}
 ENCODERS = {
@@ -115,6 +123,11 @@ FAMILIES = {
     "qwen2-window": ("qwen2", changed(use_sliding_window=True, sliding_window=7, max_window_layers=1)),
     "qwen3": ("qwen3", changed(head_dim=12, rope_theta=1000.0)),
     "smollm3": ("smollm3", changed(num_hidden_layers=4, tie_word_embeddings=True)),
+    "granite": ("granite", changed(tie_word_embeddings=True, attention_bias=True, mlp_bias=True, **GRANITE)),
+    "granite-sinks": (
+        "granite_swa",
+        changed(num_hidden_layers=4, sliding_window=9, layer_rope_theta=[0.0, 50.0, 50.0, 1000.0], **GRANITE),
+    ),
     "phi3": ("phi3", changed(sliding_window=30)),
     "phi3-longrope": (
         "phi3",
@@ -148,6 +161,9 @@ def fill(name, parameter, gemma):
     leaf = name.rsplit(".", 1)[-1]
     if parameter.dim() == 1 and "norm" in name.lower() and leaf == "weight":
         parameter.normal_(0.0 if gemma else 1.0, 0.35)
+    elif leaf == "sinks":
+        # As large as scores.
+        parameter.normal_(1.0, 1.5)
     elif parameter.dim() == 1:
         parameter.normal_(0.0, 0.3)
     elif name.endswith("patch_embeddings.projection.weight"):
@@ -274,7 +290,7 @@ def make(name, out):
 
 def main():
     out = Path(sys.argv[1])
-    wanted = sys.argv[2:] or [n for n in FAMILIES if n not in ("smollm3", "qwen2-window")]
+    wanted = sys.argv[2:] or [n for n in FAMILIES if n not in ("smollm3", "qwen2-window", "granite", "granite-sinks")]
     for name in wanted:
         make_vit(out) if name == "vit" else make(name, out)
 

@@ -65,6 +65,8 @@ pub(crate) fn of_type(kind: &str) -> &'static str {
         "vit",
     ]) {
         "; this is an encoder, and only decoders are computed here"
+    } else if is(&["qwen3_5", "qwen3_next", "qwen3next"]) {
+        "; layers of gated DeltaNet are not computed: DESIGN.md has the reason"
     } else if is(&["t5", "mt5", "bart", "whisper"]) {
         "; this is an encoder with a decoder, and only models of a decoder alone are computed here"
     } else {
@@ -93,6 +95,7 @@ mod tests {
         assert!(of_name("dir/model.safetensors").contains("directory"));
         assert!(["./models/x", "/models/x", "../x", "gpt3"].iter().all(|name| of_name(name).is_empty()));
         assert!(of_type("BertModel").contains("encoder") && of_type("t5").contains("decoder"));
+        assert!(of_type("qwen3_5_text").contains("DeltaNet") && of_type("Qwen3NextForCausalLM").contains("DeltaNet"));
         assert!(of_type("qwen2_vl").contains("pictures") && of_type("gemma3_text").is_empty());
         assert!(is_lfs(b"version https://git-lfs.github.com/spec/v1\noid") && !is_lfs(b"{}"));
     }

@@ -53,8 +53,14 @@ pub(crate) struct Style {
     pub(crate) head_bias: bool,
     /// The head is the embedding.
     pub(crate) tied: bool,
+    /// The name of the sinks of a layer's heads, if there are some: logits without a token in the sum of the softmax.
+    pub(crate) sinks: Option<&'static str>,
     /// A factor of embeddings, if they have one.
     pub(crate) embedding_scale: Option<f32>,
+    /// A factor of what attention and MLP add to the residual stream.
+    pub(crate) residual_scale: f32,
+    /// A factor of logits.
+    pub(crate) logit_scale: f32,
     /// Matrices are stored as integers of 8 bits with scales.
     pub(crate) quantized: bool,
     /// Ids that end a text.
@@ -296,7 +302,10 @@ impl Style {
             mlp_bias: false,
             head_bias: false,
             tied: common.tie_word_embeddings,
+            sinks: None,
             embedding_scale: None,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             quantized: common.quantization_config.is_some(),
             eos: common.eos_token_id.clone(),
             encoder: None,
@@ -376,6 +385,10 @@ impl Style {
             // Parameters of their own, whose names are whole.
             out.push(TensorSpec::new(names.first, [1, 1, h]));
             out.push(TensorSpec::new(names.positions, [1, self.max_positions, h]));
+        }
+        if let Some(sinks) = self.sinks {
+            let of_layer = |i| TensorSpec::new(format!("{}.{i}.{sinks}", names.layers), [self.heads.heads]);
+            out.extend((0..self.layers()).map(of_layer));
         }
         let mut add = |name: &str, shape: &[usize], bias: Option<usize>| {
             out.push(TensorSpec::new(format!("{name}.weight"), shape));

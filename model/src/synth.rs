@@ -23,9 +23,9 @@ const SPREAD: f32 = 0.02;
 /// describes, with `layers` layers if given.
 ///
 /// As at the start of training, matrices are N(0, 0.02^2), those that write to the residual stream smaller by
-/// sqrt(2 layers), gains 1 and biases 0. Equal seeds give equal files; the seed exists for repeatable timings, such
-/// weights are no secret. One tensor at a time is in memory. More than `shard_bytes` of weights become several files
-/// with an index, unless it is `None`.
+/// sqrt(2 layers), gains 1, biases and sinks 0. Equal seeds give equal files; the seed exists for repeatable timings:
+/// such weights are no secret. One tensor at a time is in memory. More than `shard_bytes` of weights become several
+/// files with an index, unless it is `None`.
 pub fn synthesize(
     config: &[u8],
     dir: &Path,
@@ -97,7 +97,7 @@ const RESIDUAL: [&str; 7] = ["c_proj", "o_proj", "down_proj", "dense", "dense_4h
 fn initial(tensor: &TensorSpec, residual: f32, unit_gain: f32) -> Initial {
     let module = tensor.name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
     match &tensor.shape[..] {
-        [_] if tensor.name.ends_with(".bias") => Initial::All(0.0),
+        [_] if [".bias", ".sinks"].iter().any(|end| tensor.name.ends_with(end)) => Initial::All(0.0),
         [_] => Initial::All(unit_gain),
         _ if module.is_some_and(|module| RESIDUAL.contains(&module)) => Initial::Normal(residual),
         _ => Initial::Normal(SPREAD),

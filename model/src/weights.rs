@@ -61,7 +61,7 @@ impl<W> Builder<'_, W> {
         })
     }
 
-    /// A vector that activations are multiplied by, `width` long, whose values `read` finds.
+    /// A vector by itself, such as gains that activations are multiplied by, `width` long, whose values `read` finds.
     pub(crate) fn gains(
         &mut self,
         name: &str,
@@ -240,7 +240,7 @@ impl Published {
 
     /// Multiplies the first `columns` outputs by `factor`.
     pub(crate) fn scale_outputs(mut self, columns: usize, factor: f32) -> Self {
-        self.matrix.scaled = Some((columns, factor));
+        self.matrix.scaled = (factor != 1.0).then_some((columns, factor));
         if let Some(bias) = &mut self.bias {
             bias.iter_mut().take(columns).for_each(|b| *b *= factor);
         }

@@ -7,7 +7,7 @@ use engine::{Ceiling, Engine, Error, Origin, Precision, Product, Right, Select, 
 pub use crate::heads::take;
 use crate::heads::{fold_heads, unfold_heads};
 pub use crate::store::capped;
-use crate::{Granularity, HeadShape, Store};
+use crate::{Granularity, HeadShape, Part, Store};
 
 /// The attention that [`causal`] returns.
 #[derive(Clone, Debug)]
@@ -58,10 +58,37 @@ pub(crate) fn over<E: Engine>(
     let q = fold_heads(q, shape);
     let queries: Vec<E::Tensor> = store.parts().iter().map(|part| part.own(&q, 0)).collect();
     let scores = store.scores_each(engine, &queries)?;
-    let parts: Vec<_> = scores.iter().zip(&seen).map(|(scores, seen)| Visible { scores, seen }).collect();
-    let by_part = engine.scope("softmax", |e| e.softmax_each(&parts))?;
+    let by_part = softmax(engine, &scores, &seen, store)?;
     let mixed = store.mix_each(engine, &by_part)?;
     Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), shape), by_part })
+}
+
+/// The softmax of the scores of each part of `store`, (..., rows, tokens): of its first query head those of all
+/// queries, then of the next. Row i sees `seen[i]`, and the sink of its head, which nothing is mixed by.
+pub fn softmax<E: Engine>(
+    engine: &mut E,
+    scores: &[E::Tensor],
+    seen: &[Vec<Range<usize>>],
+    store: &Store<E>,
+) -> Result<Vec<E::Tensor>, Error> {
+    let beside = |(scores, part): (&E::Tensor, &Part<E>), sinks: &E::Tensor| {
+        let (mut shape, own) = (scores.shape(), part.own(sinks, 0));
+        let (axis, heads) = (shape.len() - 1, own.len());
+        shape[axis] = 1;
+        let queries = shape.iter().product::<usize>() / heads;
+        let column = E::Tensor::concat(1, &vec![&own.reshape(&[heads, 1]); queries]).reshape(&shape);
+        E::Tensor::concat(axis, &[scores, &column])
+    };
+    let widened: Option<Vec<E::Tensor>> =
+        store.sinks().map(|sinks| scores.iter().zip(store.parts()).map(|part| beside(part, sinks)).collect());
+    let (all, sink) = (widened.as_deref().unwrap_or(scores), widened.is_some());
+    let visible: Vec<_> = all.iter().zip(seen).map(|(scores, seen)| Visible { scores, seen, sink }).collect();
+    let p = engine.scope("softmax", |e| e.softmax_each(&visible))?;
+    let of_tokens = |(p, scores): (E::Tensor, &E::Tensor)| {
+        let (shape, axis) = (scores.shape(), scores.shape().len() - 1);
+        if sink { p.slice(axis, 0..shape[axis]) } else { p }
+    };
+    Ok(p.into_iter().zip(scores).map(of_tokens).collect())
 }
 
 /// The ranges of `tokens` tokens that the last `rows` queries of each head of a group see: the last query all of
@@ -90,7 +117,7 @@ pub fn sparse<E: Engine>(
     let product = Product { left: &queries, right: Right::Fresh(&keys) };
     let scores = engine.scope("scores", |e| e.matmul_each(vec![product], precision))?.remove(0);
     let scores = capped(engine, cap, scores)?;
-    let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![0..tokens; heads / batch]))?;
+    let p = softmax(engine, &[scores], &[vec![0..tokens; heads / batch]], store)?.remove(0);
     let values = pairs.slice(2, head_dim..2 * head_dim);
     let mixed = engine.scope("values", |e| e.matmul(&p, Right::Fresh(&values)))?;
     Ok(mixed.reshape(&[heads, 1, head_dim]))

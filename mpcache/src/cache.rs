@@ -199,6 +199,11 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
+    /// Says the sinks of `layer`, (1, heads): see [`Store::sinks`]. Called before it attends for the first time.
+    pub fn sinks(&mut self, layer: usize, sinks: &E::Tensor) {
+        self.stores[layer].set_sinks(sinks);
+    }
+
     /// Says how unexpected each of the tokens was that were read last on all layers, in nats.
     pub fn surprisals(&mut self, engine: &mut E, surprisals: &[f32]) -> Result<(), Error> {
         for (store, attention) in self.stores.iter_mut().zip(&self.attention) {

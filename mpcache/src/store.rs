@@ -34,6 +34,8 @@ pub struct Store<E: Engine> {
     /// Tokens of each text that stand for nothing, if there may be some; empty where only the other party knows them.
     hidden: Option<Vec<Vec<Range<usize>>>>,
     soft_cap: Option<f32>,
+    /// (kv_heads, group).
+    sinks: Option<E::Tensor>,
     pub(crate) positions: Option<Positions>,
 }
 
@@ -66,6 +68,7 @@ impl<E: Engine> Store<E> {
             texts,
             hidden: None,
             soft_cap,
+            sinks: None,
             positions: E::CLEAR.then(|| Positions::new(shape.kv_heads)),
         }
     }
@@ -73,14 +76,26 @@ impl<E: Engine> Store<E> {
     /// See [`KvCache::fork`](crate::KvCache::fork).
     pub(crate) fn fork(&self) -> Option<Self> {
         let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
-        let (hidden, positions) = (self.hidden.clone(), self.positions.clone());
-        Some(Store { parts, hidden, positions, ..*self })
+        let (hidden, sinks, positions) = (self.hidden.clone(), self.sinks.clone(), self.positions.clone());
+        Some(Store { parts, hidden, sinks, positions, ..*self })
     }
 
     /// The bound that scores are capped at before a softmax, if they are. Scores by which tokens are ranked are not
     /// capped, as a cap changes no order.
     pub fn soft_cap(&self) -> Option<f32> {
         self.soft_cap
+    }
+
+    /// The sink of each query head, (kv_heads, group), if the layer has some: a score without a token, which every
+    /// query of the head has in the sum of its softmax. [`attention::softmax`](crate::attention::softmax) does.
+    pub fn sinks(&self) -> Option<&E::Tensor> {
+        self.sinks.as_ref()
+    }
+
+    /// Gives the heads of each text these sinks, (1, heads of a text).
+    pub(crate) fn set_sinks(&mut self, sinks: &E::Tensor) {
+        let all = E::Tensor::concat(1, &vec![sinks; self.texts]);
+        self.sinks = Some(all.reshape(&[self.shape.kv_heads, self.shape.group()]));
     }
 
     /// From now on no token attends to the tokens of one of these ranges for each text, which the client alone names.

@@ -1,5 +1,5 @@
 //! Attention against its textbook form, with keys and values repeated for every query head: over all tokens, through
-//! windows, under a cap, and beside a layer that a policy prunes.
+//! windows, under a cap, with sinks, and beside a layer that a policy prunes.
 
 use engine::{Float, Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
@@ -21,13 +21,18 @@ struct Script {
     q: ArrayD<f32>,
     k: ArrayD<f32>,
     v: ArrayD<f32>,
+    /// (1, heads).
+    sinks: Option<ArrayD<f32>>,
 }
 
 impl Script {
-    fn new(heads: HeadShape, rng: &mut StdRng) -> Self {
+    fn new(heads: HeadShape, sinks: bool, rng: &mut StdRng) -> Self {
         let kv = [TOKENS, heads.kv_heads * heads.head_dim];
         let q = random(&[heads.heads, TOKENS, heads.head_dim], rng);
-        Script { heads, q, k: random(&kv, rng), v: random(&kv, rng) }
+        let (k, v) = (random(&kv, rng), random(&kv, rng));
+        // As large as the largest scores, so that they take much of the attention.
+        let sinks = sinks.then(|| random(&[1, heads.heads], rng) + 3.0);
+        Script { heads, q, k, v, sinks }
     }
 
     /// The output of head `h` at `position`, which sees the tokens `seen`, with scores under a cap.
@@ -38,16 +43,24 @@ impl Script {
             let dot: f64 = (0..d).map(|i| f64::from(self.q[[h, position, i]] * self.k[[t, column(i)]])).sum();
             cap.map_or(dot, |cap| cap * (dot / cap).tanh())
         };
-        let total: f64 = seen.iter().map(|&t| score(t).exp()).sum();
+        let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[[0, h]]).exp());
+        let total = seen.iter().map(|&t| score(t).exp()).sum::<f64>() + sink;
         let mix = |i: usize| seen.iter().map(|&t| score(t).exp() / total * f64::from(self.v[[t, column(i)]])).sum();
         (0..d).map(mix).collect()
     }
 }
 
-/// Feeds pieces of the given lengths, and compares the last rows of each with [`Script::naive`].
+/// [`compare_with`] and without sinks.
 fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
+    for sinks in [false, true] {
+        compare_with(layers, sinks, policy, pieces, cuts);
+    }
+}
+
+/// Feeds pieces of the given lengths, and compares the last rows of each with [`Script::naive`].
+fn compare_with(layers: &Layers, sinks: bool, policy: &str, pieces: &[usize], cuts: bool) {
     let mut rng = StdRng::seed_from_u64(23);
-    let scripts: Vec<_> = layers.windows.iter().map(|_| Script::new(layers.heads, &mut rng)).collect();
+    let scripts: Vec<_> = layers.windows.iter().map(|_| Script::new(layers.heads, sinks, &mut rng)).collect();
     let mut engine = Float::default();
     let mut cache = KvCache::<Float>::of(layers, &policy.parse::<PolicySpec>().unwrap());
     if cuts {
@@ -61,6 +74,9 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
             // As many as the policy wants to see, or the last few.
             let rows = cache.observation_window(layer, new).max(new.min(3));
             let queries = Tensor::slice(&script.q, 1, end - rows..end);
+            if let Some(sinks) = &script.sinks {
+                cache.sinks(layer, sinks);
+            }
             let out = cache.attend(&mut engine, layer, &queries, &part(&script.k), &part(&script.v)).unwrap();
             let attended = cache.attended(layer).unwrap().to_vec();
             for row in 0..rows {
@@ -134,6 +150,8 @@ fn a_policy_prunes_the_other_layers_alone() {
         "mpcache-2pc:budget=0.25",
         "quest",
         "random:budget=0.5",
+        "mpcache:gather=scores,static=1",
+        "keyformer:budget=10",
     ] {
         compare(&layers, policy, &pieces, false);
     }

@@ -34,7 +34,7 @@ enum Neutral {
 
 /// Keys of models that call themselves by a name that is known here and compute something else: those of Mistral,
 /// Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4.
-const FOREIGN: [(&str, Neutral); 47] = [
+const FOREIGN: [(&str, Neutral); 48] = [
     ("dual_chunk_attention_config", Neutral::Never),
     ("use_mrope", Neutral::Off),
     ("num_experts_per_tok", Neutral::AtMostOne),
@@ -77,6 +77,7 @@ const FOREIGN: [(&str, Neutral); 47] = [
     ("parallel_attn", Neutral::Off),
     ("use_parallel_residual", Neutral::Off),
     ("no_rope_layers", Neutral::Never),
+    ("layer_rope_theta", Neutral::Never),
     ("nope_layer_interval", Neutral::Never),
     ("rotary_pct", Neutral::One),
     ("rope_interleaved", Neutral::Off),

@@ -180,6 +180,9 @@ impl<W> Block<'_, W> {
             return Ok(None);
         }
         let q = self.wanted(q, texts, window).reshape(&[texts, window, heads, head_dim]).permute(&[0, 2, 1, 3]);
+        if let Some(sinks) = &self.layer.sinks {
+            cache.sinks(layer, &engine.rows(sinks, 0, 1)?);
+        }
         let mixed = cache.attend(engine, layer, &q.reshape(&[texts * heads, window, head_dim]), k, v)?;
         Ok((wanted > 0).then(|| self.wanted(&mixed, texts, wanted)))
     }

@@ -23,6 +23,8 @@ pub(super) struct Layer<W> {
     pub(super) qkv: Matrix<W>,
     /// There is a scoring head.
     pub(super) scores: bool,
+    /// The sink of each head, (1, heads).
+    pub(super) sinks: Option<W>,
     pub(super) output: Matrix<W>,
     pub(super) attention_gains: Option<W>,
     /// The MLP's first matrix, where it has one of its own.
@@ -107,11 +109,12 @@ impl<W> Layer<W> {
                 name: format!("{p}.{name}.weight"),
                 shape: (inputs, h),
                 groups: &[Group { roles: &[role], norm: None }],
-                scaled: (0, 1.0),
+                scaled: (h, style.residual_scale),
                 residual: true,
             };
             Matrix::load(style, b, &wanted, |c| {
-                let mut weight = style.matrices(c, &p, &[role], biased, None)?;
+                let weight = style.matrices(c, &p, &[role], biased, None)?;
+                let mut weight = weight.scale_outputs(h, style.residual_scale);
                 if let Some(norm) = added {
                     weight = weight.adding(style.gain(c, norm)?, style.shift(c, norm)?.as_ref());
                 }
@@ -123,6 +126,10 @@ impl<W> Layer<W> {
             gains_first,
             qkv,
             scores: further > 0,
+            sinks: match style.sinks.map(|name| format!("{p}.{name}")) {
+                Some(name) => Some(b.gains(&name, heads, |c| c.vector(&name))?),
+                None => None,
+            },
             output: residual(b, Role::Output, q, style.output_bias, read.as_deref())?,
             attention_gains: gains_after(b, Role::AfterAttention)?,
             up: match norms {
@@ -147,7 +154,8 @@ impl<W> Layer<W> {
     /// Its weights, in the order in which they were prepared.
     pub(super) fn weights(&self) -> Vec<&W> {
         let qk_gains = |first: bool| self.qk_gains.iter().filter(move |_| self.gains_first == first);
-        let attention = qk_gains(true).chain(self.qkv.weights()).chain(qk_gains(false)).chain(self.output.weights());
+        let attention = qk_gains(true).chain(self.qkv.weights()).chain(qk_gains(false));
+        let attention = attention.chain(&self.sinks).chain(self.output.weights());
         let mlp = self.up.iter().flat_map(Matrix::weights).chain(self.down.weights());
         attention.chain(&self.attention_gains).chain(mlp).chain(&self.mlp_gains).collect()
     }

@@ -7,6 +7,8 @@
 //! - The gain and shift of a norm before a matrix are folded into it, and the scale of scores into the queries. No
 //!   matrix follows norms of queries and keys, nor norms after attention and MLP: their gains are products of their
 //!   own, with the scale in the queries' gains.
+//! - Factors of what is added to the residual stream are folded into the matrices that add it, those of logits into the
+//!   head.
 //! - With layer norms, all that is added to the residual stream (embeddings, outputs of attention and MLP) has its
 //!   mean taken away. The stream then has none, and its layer norms, which would take it away, are root-mean-square
 //!   norms.
@@ -271,7 +273,8 @@ impl<W> Model<W> {
             if let Some(masked) = masked {
                 return style.after_norm(c, masked.norm, head.with_bias(c.vector(masked.bias)?));
             }
-            if pooler.is_some() { Ok(head) } else { style.after_norm(c, &last, head) }
+            let head = if pooler.is_some() { head } else { style.after_norm(c, &last, head)? };
+            Ok(head.scale_outputs(style.outputs(), style.logit_scale))
         })?;
         let (spec, embedding) = (spec.clone(), embed);
         Ok(Model { spec, ropes, embedding, first, positions, segments, layers, pooler, head, style })

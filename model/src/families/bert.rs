@@ -131,7 +131,10 @@ impl Family for BertConfig {
             mlp_bias: true,
             head_bias: true,
             tied: false,
+            sinks: None,
             embedding_scale: None,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             quantized: false,
             eos: Vec::new(),
             encoder: Some(Encoder {

@@ -15,6 +15,8 @@ macro_rules! families {
             qwen2, Qwen2, Qwen2Config, "qwen2";
             qwen3, Qwen3, Qwen3Config, "qwen3";
             smollm3, SmolLm3, SmolLm3Config, "smollm3";
+            granite, Granite, GraniteConfig, "granite";
+            granite_swa, GraniteSwa, GraniteSwaConfig, "granite_swa";
             phi3, Phi3, Phi3Config, "phi3";
             phi, Phi, PhiConfig, "phi";
             gpt_neox, GptNeoX, GptNeoXConfig, "gpt_neox";

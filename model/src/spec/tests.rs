@@ -78,6 +78,12 @@ fn published_models_have_the_published_number_of_parameters() {
         "max_position_embeddings": 65536, "rope_theta": 5e6, "sliding_window": null, "use_sliding_window": false,
         "no_rope_layers": (1..=36).map(|i| u32::from(i % 4 != 0)).collect::<Vec<_>>(),
     });
+    let granite = json!({
+        "model_type": "granite", "architectures": ["GraniteForCausalLM"], "hidden_size": 2048,
+        "intermediate_size": 8192, "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 49155,
+        "tie_word_embeddings": true, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0,
+        "logits_scaling": 8.0, "residual_multiplier": 0.22, "rope_theta": 5e6, "rope_scaling": null,
+    });
     let phi3 = json!({
         "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "max_position_embeddings": 131072,
         "original_max_position_embeddings": 4096, "sliding_window": 262144, "rope_scaling":
@@ -112,6 +118,8 @@ fn published_models_have_the_published_number_of_parameters() {
         (qwen, 494_032_768, 0),
         (qwen3, 596_049_920, 0),
         (smollm3, 3_075_098_624, 0),
+        (granite, 2_533_531_648, 0),
+        (json!({"model_type": "granite_swa"}), 2_144_463_840, 18),
         (phi3, 3_821_079_552, 0),
         (phi2, 2_779_683_840, 0),
         (pythia, 162_322_944, 0),
@@ -169,7 +177,7 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (json!({"model_type": "llama", "use_qk_norm": true}), "use_qk_norm", "true"),
         (json!({"model_type": "llama", "quantization_config": {"bits": 4}}), "quantization_config", "bits"),
         (json!({"model_type": "qwen3_moe"}), "model_type", "qwen3_moe"),
-        (json!({"model_type": "qwen3_next"}), "model_type", "qwen3_next"),
+        (json!({"model_type": "qwen3_next"}), "model_type", "gated DeltaNet"),
         (json!({"model_type": "gpt_oss"}), "model_type", "E / k times"),
         (
             json!({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}),
@@ -193,6 +201,10 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (json!({"model_type": "smollm3", "no_rope_layers": [1, 1]}), "no_rope_layers", "2"),
         (json!({"model_type": "smollm3", "no_rope_layers": vec![2; 36]}), "no_rope_layers", "2"),
         (json!({"model_type": "smollm3", "no_rope_layer_interval": 0}), "no_rope_layer_interval", "0"),
+        (json!({"model_type": "granite", "logits_scaling": 0}), "logits_scaling", "0"),
+        (json!({"model_type": "granite_swa", "layer_rope_theta": [1.0]}), "layer_rope_theta", "24 layers"),
+        (json!({"model_type": "granite_swa", "layer_rope_theta": vec![-1; 24]}), "layer_rope_theta", "-1"),
+        (json!({"model_type": "granitemoehybrid"}), "model_type", "mixture"),
         (json!({"model_type": "phi3", "partial_rotary_factor": 0.305}), "partial_rotary_factor", "0.305"),
         (
             json!({"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}}),

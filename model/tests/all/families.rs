@@ -200,6 +200,9 @@ fn unread_tensors_are_refused_by_name() {
         for extra in
             ["model.layers.0.self_attn.sinks", "model.layers.0.mlp.experts.0.up_proj.weight", "lm_head.scales"]
         {
+            if tensors.iter().any(|tensor| tensor.name == extra) {
+                continue;
+            }
             let dir = tempfile::tempdir().unwrap();
             tensors.push(TensorSpec::new(extra, [2]));
             write_safetensors(&dir.path().join("model.safetensors"), &tensors, DType::F16, |tensor, values| {

@@ -214,7 +214,13 @@ fn with_end(name: &str, id: u32) -> FloatModel {
 /// Every policy decides for each text what it decides for it alone, or says that it cannot.
 #[test]
 fn policies_decide_for_each_text() {
-    let files = || model::bundled("shakespeare-llama").unwrap();
+    let sinks = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/families/granite-sinks");
+    decide(&|| model::bundled("shakespeare-llama").unwrap());
+    decide(&|| ModelFiles::open(sinks.as_ref()).unwrap());
+}
+
+/// Every policy that may decides for two texts as it does for each.
+fn decide(files: &dyn Fn() -> ModelFiles) {
     let words = files().spec.vocabulary() as u32;
     let ids: Vec<u32> = (0..2 * 40).map(|i| (i * i * 7 + 3 * i + 1) % words).collect();
     let mut checked = 0;

@@ -97,12 +97,12 @@ fn reciprocal_frac(longest: usize) -> u32 {
 /// (..., rows, columns) modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at least 1.
 pub fn softmax<B: Abb>(b: &mut B, scores: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
     let seen: Vec<_> = visible.iter().map(|end| 0..*end).collect();
-    Ok(softmax_each(b, &[Visible { scores, seen: &seen }])?.remove(0))
+    Ok(softmax_each(b, &[Visible { scores, seen: &seen, sink: false }])?.remove(0))
 }
 
 /// Softmax of several tensors, whose rows go through it together.
 pub fn softmax_each<B: Abb>(b: &mut B, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, Error> {
-    let places = parts.iter().map(|part| Place::of(&part.scores.shape(), part.seen.to_vec())).collect();
+    let places = parts.iter().map(|part| Place::of(&part.scores.shape(), part.seen.to_vec(), part.sink)).collect();
     over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places)
 }
 
@@ -138,26 +138,33 @@ struct Place {
     lengths: Lengths,
     /// Where that begins, for the rows of a batch.
     starts: Vec<usize>,
+    /// The last entry of each row is visible besides, wherever the others lie.
+    sink: bool,
 }
 
 impl Place {
-    fn of(shape: &[usize], seen: Vec<Range<usize>>) -> Self {
+    fn of(shape: &[usize], seen: Vec<Range<usize>>, sink: bool) -> Self {
         assert!(shape.len() >= 2 && shape[shape.len() - 2] == seen.len(), "softmax of {shape:?}");
-        let columns = shape[shape.len() - 1];
-        assert!(seen.iter().all(|s| !s.is_empty() && s.end <= columns), "visible entries of {columns}");
+        let (columns, last) = (shape[shape.len() - 1], usize::from(sink));
+        assert!(seen.iter().all(|s| !s.is_empty() && s.end + last <= columns), "visible entries of {columns}");
         let rows = shape.iter().product::<usize>() / columns;
-        let visible: Vec<usize> = seen.iter().map(Range::len).collect();
+        let visible: Vec<usize> = seen.iter().map(|s| s.len() + last).collect();
         let lengths = Lengths::repeated(visible, rows / seen.len().max(1));
-        Place { shape: shape.to_vec(), lengths, starts: seen.iter().map(|s| s.start).collect() }
+        Place { shape: shape.to_vec(), lengths, starts: seen.iter().map(|s| s.start).collect(), sink }
     }
 
     /// The place of each visible entry in the tensor.
     fn entries(&self) -> Indices<'static> {
         let (lengths, starts, columns) =
             (self.lengths.clone(), self.starts.clone(), self.shape[self.shape.len() - 1]);
+        let last = usize::from(self.sink);
         Indices::new(lengths.total(), move || {
             let starts = lengths.iter().zip(starts.iter().cycle()).enumerate();
-            starts.flat_map(|(row, (n, start))| row * columns + start..row * columns + start + n).collect()
+            let of_row = |(row, (n, start)): (usize, (usize, &usize))| {
+                let (from, end) = (row * columns + start, (row + 1) * columns);
+                (from..from + n - last).chain(end - last..end)
+            };
+            starts.flat_map(of_row).collect()
         })
     }
 
@@ -339,7 +346,7 @@ mod tests {
                     (shaped(&x, &shape), visible)
                 });
                 let seen = parts.each_ref().map(|(_, visible)| visible.iter().map(|end| 0..*end).collect::<Vec<_>>());
-                let both = [0, 1].map(|i| Visible { scores: &parts[i].0, seen: &seen[i] });
+                let both = [0, 1].map(|i| Visible { scores: &parts[i].0, seen: &seen[i], sink: false });
                 let together = softmax_each(&mut Clear::evaluating(evaluation), &both).unwrap();
                 for (got, (x, visible)) in together.iter().zip(&parts) {
                     let alone = softmax(&mut Clear::evaluating(evaluation), x, visible).unwrap();
@@ -404,24 +411,27 @@ mod tests {
         }
     }
 
-    /// Entries outside the window are 0, and those in it are the probabilities of a row of these entries alone.
+    /// Entries outside the window are 0, and those in it are the probabilities of a row of these entries alone, or of
+    /// these and of a sink.
     #[test]
     fn rows_that_see_a_window() {
         let mut rng = StdRng::seed_from_u64(9);
-        let (heads, columns) = (3, 9);
+        let heads = 3;
         let seen = [0..1, 0..4, 2..6, 5..9, 8..9, 0..9];
-        for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+        let both = [Evaluation::Lookup, Evaluation::Masked];
+        for (evaluation, sink) in both.into_iter().flat_map(|evaluation| [(evaluation, false), (evaluation, true)]) {
+            let columns = 9 + usize::from(sink);
             let x: Vec<f64> = (0..heads * seen.len() * columns).map(|_| rng.random_range(-6.0..6.0)).collect();
             let words = shaped(&x, &[heads, seen.len(), columns]);
-            let part = Visible { scores: &words, seen: &seen };
+            let part = Visible { scores: &words, seen: &seen, sink };
             let got = softmax_each(&mut Clear::evaluating(evaluation), &[part]).unwrap().remove(0);
             for h in 0..heads {
                 for (i, seen) in seen.iter().enumerate() {
                     let e = |j: usize| real(words[[h, i, j]]).exp();
-                    let sum: f64 = seen.clone().map(e).sum();
+                    let sum: f64 = seen.clone().chain(9..columns).map(e).sum();
                     for j in 0..columns {
                         let got = got[[h, i, j]];
-                        match seen.contains(&j) {
+                        match seen.contains(&j) || j == 9 {
                             true => assert!((real(got) - e(j) / sum).abs() < 1e-4, "entry {j} of row {i}"),
                             false => assert_eq!(got, 0, "entry {j} of row {i}"),
                         }

@@ -70,8 +70,8 @@ fn texts_side_by_side_take_the_flows_of_one() {
 #[test]
 fn several_texts_go_on_in_the_flows_of_one() {
     for (name, dir) in families() {
-        // Rotary and learned positions, and windows.
-        if !["qwen2", "opt", "gemma3"].contains(&&*name) {
+        // Rotary and learned positions, windows, and sinks.
+        if !["qwen2", "opt", "gemma3", "granite-sinks"].contains(&&*name) {
             continue;
         }
         let files = ModelFiles::open(&dir).unwrap();

@@ -31,6 +31,19 @@ fn prompt(files: &ModelFiles, text: &str, count: usize) -> Vec<u32> {
     ids
 }
 
+/// Every query sees its head's sink, whatever is pruned: in a mix of chosen tokens, of gathered scores, of noisy ones
+/// and of what each part of the heads holds.
+#[test]
+fn sinks_stay_in_the_softmax_of_pruned_texts() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/data/families/granite-sinks");
+    let ids: Vec<u32> = (0..24).map(|i| (i * i + 3) % 72).collect();
+    for policy in
+        ["mpcache:clusters=4/2", "mpcache:gather=scores,static=1", "keyformer:budget=10", "razor:heads=1,budget=10"]
+    {
+        agree(ModelFiles::open(dir.as_ref()).unwrap(), &ids, 4, &[policy]);
+    }
+}
+
 /// Enough of a play for any prompt below, in the alphabet of the bundled models.
 fn play() -> String {
     "ROMEO:\nBut soft, what light through yonder window breaks?\nIt is the east, and Juliet is the sun.\nArise, fair \

@@ -93,10 +93,12 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// Adds the metrics of one query `q` that looked at `set` of all tokens with `keys` and `values` and got `output`.
+/// Adds the metrics of one query `q` that looked at `set` of all tokens with `keys` and `values` and got `output`. The
+/// `sink` of its head, if it has one, stands in the sum of its softmax; shares of attention are those of tokens.
 pub(super) fn measure(
     means: &mut AttentionMeans,
     q: &[f32],
+    sink: Option<f32>,
     keys: HeadRows,
     values: HeadRows,
     set: &TokenSet,
@@ -112,6 +114,7 @@ pub(super) fn measure(
         kept += if *member { *w } else { 0.0 };
     }
     means.mass.add(kept / total);
+    total += sink.map_or(0.0, |sink| f64::from(sink - largest).exp());
 
     let mut exact = vec![0.0; q.len()];
     for (w, v) in weights.iter().zip(values.iter()) {
@@ -147,7 +150,7 @@ mod tests {
         let (keys, values) = ([9.0, 3f32.ln(), 9.0, 0.0], [2.0, 9.0, -2.0, 9.0]);
         let mut means = AttentionMeans::default();
         let second = TokenSet::new(&[1, 1], 2);
-        measure(&mut means, &[1.0], rows(&keys, 1), rows(&values, 0), &second, [-2.0].into_iter());
+        measure(&mut means, &[1.0], None, rows(&keys, 1), rows(&values, 0), &second, [-2.0].into_iter());
         let close = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-6, "{got:?} for {want}");
         close(means.mass.get(), 0.25);
         close(means.output_error.get(), 3.0);
@@ -158,9 +161,14 @@ mod tests {
         let both = TokenSet::new(&[0, 1], 2);
         assert_eq!((second.overlap(&both), both.overlap(&second)), (1.0, 0.5));
         let mut whole = AttentionMeans::default();
-        measure(&mut whole, &[1.0], rows(&keys, 1), rows(&values, 0), &both, [1.0].into_iter());
+        measure(&mut whole, &[1.0], None, rows(&keys, 1), rows(&values, 0), &both, [1.0].into_iter());
         assert_eq!([whole.mass, whole.top_k_recall, whole.attended].map(Mean::get), [Some(1.0); 3]);
         close(whole.output_error.get(), 0.0);
+        // A sink of ln 4 takes half of the attention: the output is 1/2.
+        let mut sunk = AttentionMeans::default();
+        let half = [0.5].into_iter();
+        measure(&mut sunk, &[1.0], Some(4f32.ln()), rows(&keys, 1), rows(&values, 0), &both, half);
+        close(sunk.output_error.get(), 0.0);
         whole.mass.merge(means.mass);
         close(whole.mass.get(), 0.625);
         assert_eq!(whole.mass.without(means.mass).get(), Some(1.0));
@@ -171,7 +179,7 @@ mod tests {
         let keys = [0.0, 5.0, 0.0, 5.0, 0.0, 7.0];
         let mut means = AttentionMeans::default();
         let set = TokenSet::new(&[1, 2], 3);
-        measure(&mut means, &[1.0], rows(&keys, 1), rows(&keys, 1), &set, [5.5].into_iter());
+        measure(&mut means, &[1.0], None, rows(&keys, 1), rows(&keys, 1), &set, [5.5].into_iter());
         assert_eq!(means.top_k_recall.get(), Some(1.0));
     }
 }

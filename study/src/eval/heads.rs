@@ -264,7 +264,8 @@ impl Policy<Float> for Profiler {
                 let p = p.slice(s![kv, member * rows + row, ..=at]);
                 let measured = match self.watched {
                     Watched::Distant(sight) => {
-                        distant(sight, p, values.index_axis(Axis(0), kv), outputs.slice(s![head, row, ..]))
+                        let sink = store.sinks().is_some();
+                        distant(sight, p, sink, values.index_axis(Axis(0), kv), outputs.slice(s![head, row, ..]))
                     }
                     Watched::Copies { period } => copies(period, p),
                 };
@@ -279,7 +280,13 @@ impl Policy<Float> for Profiler {
 
 /// The error of the output of a query with the probabilities `p`, in units of its norm, and the attention that is
 /// lost, if the query sees what is in `sight`; `None` if that is all.
-fn distant(sight: InSight, p: ArrayView1<f32>, values: ArrayView2<f32>, output: ArrayView1<f32>) -> Option<[f64; 2]> {
+fn distant(
+    sight: InSight,
+    p: ArrayView1<f32>,
+    sink: bool,
+    values: ArrayView2<f32>,
+    output: ArrayView1<f32>,
+) -> Option<[f64; 2]> {
     let InSight { sinks, recent } = sight;
     let hidden = sinks..p.len().checked_sub(recent)?;
     if hidden.is_empty() {
@@ -287,7 +294,9 @@ fn distant(sight: InSight, p: ArrayView1<f32>, values: ArrayView2<f32>, output: 
     }
     let seen = (0..hidden.start).chain(hidden.end..p.len());
     let mut mixed = vec![0.0; output.len()];
-    let mut mass = 0.0;
+    // The attention that a sink takes stays.
+    let (all, mut mass): (f64, f64) = (p.iter().map(|p| f64::from(*p)).sum(), 0.0);
+    let sink = if sink { 1.0 - all } else { 0.0 };
     for token in seen {
         let weight = f64::from(p[token]);
         mass += weight;
@@ -297,10 +306,10 @@ fn distant(sight: InSight, p: ArrayView1<f32>, values: ArrayView2<f32>, output: 
     for (mixed, exact) in mixed.iter().zip(output) {
         let exact = f64::from(*exact);
         // Of a query that sees nothing of what it looked at, nothing is left.
-        error += (if mass > 0.0 { mixed / mass } else { 0.0 } - exact).powi(2);
+        error += (if mass > 0.0 { mixed / (mass + sink) } else { 0.0 } - exact).powi(2);
         norm += exact * exact;
     }
-    Some([(error / norm.max(f64::MIN_POSITIVE)).sqrt(), 1.0 - mass])
+    Some([(error / norm.max(f64::MIN_POSITIVE)).sqrt(), 1.0 - sink - mass])
 }
 
 /// The attention that a query with the probabilities `p` gives to earlier copies of its own token, and to the tokens

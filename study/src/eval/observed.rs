@@ -56,8 +56,16 @@ impl<E: Engine> Observed<E> {
     }
 
     /// Measures the last query `q` (heads, rows, head_dim), which attended to the tokens `attended`, and its
-    /// `output`, of the same shape.
-    fn measure(&mut self, layer: usize, shape: HeadShape, attended: &[Vec<usize>], q: &[f32], output: &[f32]) {
+    /// `output`, of the same shape. The heads may have `sinks`.
+    fn measure(
+        &mut self,
+        layer: usize,
+        shape: HeadShape,
+        attended: &[Vec<usize>],
+        q: &[f32],
+        sinks: &[f32],
+        output: &[f32],
+    ) {
         assert_eq!(attended.len(), shape.heads, "a set for every head");
         let Seen { tokens, keys, values } = &self.layers[layer];
         let (d, stride) = (shape.head_dim, shape.kv_heads * shape.head_dim);
@@ -67,7 +75,8 @@ impl<E: Engine> Observed<E> {
         for (h, set) in sets.iter().enumerate() {
             let rows = |entries| HeadRows { entries, offset: h / shape.group() * d, width: d, stride };
             let head = h * d..(h + 1) * d;
-            measure(means, &q[head.clone()], rows(keys), rows(values), set, output[head].iter().copied());
+            let sink = sinks.get(h).copied();
+            measure(means, &q[head.clone()], sink, rows(keys), rows(values), set, output[head].iter().copied());
             if layer > 0
                 && let Some(before) = self.before.get(h)
             {
@@ -113,8 +122,10 @@ impl<E: Engine> Policy<E> for Observed<E> {
             assert_eq!((new, q.shape()[1]), (1, 1), "measured tokens come alone");
             if let (Some(q), Some(output)) = (engine.reveal(q)?, engine.reveal(&output)?) {
                 let (q, output): (Vec<f32>, Vec<f32>) = (q.into_iter().collect(), output.into_iter().collect());
+                let sinks = store.sinks().map(|sinks| engine.reveal(sinks)).transpose()?.flatten();
+                let sinks: Vec<f32> = sinks.into_iter().flatten().collect();
                 if let Some(attended) = store.attended() {
-                    self.measure(layer, store.heads(), attended, &q, &output);
+                    self.measure(layer, store.heads(), attended, &q, &sinks, &output);
                 }
             }
         }

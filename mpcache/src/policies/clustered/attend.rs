@@ -219,7 +219,7 @@ impl<E: Select> Clustered<E> {
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
         let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
         let all = attention::capped(engine, store.soft_cap(), all.reshape(&[heads, 1, n]))?;
-        let p = engine.scope("softmax", |e| e.softmax(&all, &[0..n]))?.reshape(&[heads, n]);
+        let p = attention::softmax(engine, &[all], &[vec![0..n]], store)?.remove(0).reshape(&[heads, n]);
         let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
         let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;
         let back = Granularity::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);

@@ -340,7 +340,8 @@ impl<E: Select> Policy<E> for ByScore<E> {
         store.record_attended(|_| (0..tokens).collect());
         let logits = store.ranked_scores(engine, &fold_heads(q, shape))?;
         let seen = attention::causal_spans(shape, q.shape()[1], tokens);
-        let p = engine.scope("softmax", |e| e.softmax(&logits, &seen))?;
+        let scores = attention::capped(engine, store.soft_cap(), logits.clone())?;
+        let p = attention::softmax(engine, &[scores], &[seen], store)?.remove(0);
         let mixed = store.mix(engine, &p)?;
         engine.scope("eviction", |engine| {
             let p = noise.softmax(engine, layer, &logits, store)?;

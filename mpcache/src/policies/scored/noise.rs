@@ -47,7 +47,8 @@ impl Noise {
         })
     }
 
-    /// The softmax of noisy `logits` (kv_heads, group * rows, tokens), of the last rows of the store.
+    /// The softmax of noisy `logits` (kv_heads, group * rows, tokens), of the last rows of the store. It compares
+    /// tokens with one another, and knows no sink.
     pub(super) fn softmax<E: Select>(
         self,
         engine: &mut E,
