@@ -1,5 +1,6 @@
 //! A generation: what is asked for, and who hears the text.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -7,8 +8,9 @@ use std::slice;
 use std::str::FromStr;
 
 use model::{
-    DEFAULT_RATE, Drafts, Generation, Guess, Input, Lengths, MAX_DRAFTED, Model, ModelSpec, Next, PromptLookup,
-    Reveal, Sampler, SmallModel, Step, bucket, check, check_input,
+    DEFAULT_RATE, Drafts, Generation, Guess, Input, Lengths, MAX_DRAFTED, Model, ModelSpec, Newcomer, Next,
+    PromptLookup, Reveal, Sampler, SmallModel, Step, Waiting, bucket, check, check_input, check_queue,
+    passes_of_queue,
 };
 use mpcache::PolicySpec;
 use protocols::Made;
@@ -36,6 +38,9 @@ options! {
         tokens: usize = 32,
         /// Texts after each prompt, which a model reads side by side; they differ where tokens are sampled.
         samples: usize = 1,
+        /// Texts that a decoder reads side by side: the others wait, and take the places of those that end. `None`
+        /// reads all at once.
+        batch: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
         /// The rule by which tokens are picked where the client learns logits.
         sampling: Sampling = Sampling::default(),
         /// End after an end-of-text token; the server then learns how many tokens there are.
@@ -75,10 +80,15 @@ impl Generate {
         }
     }
 
-    /// The number of texts that the model reads side by side.
+    /// The number of texts.
     pub fn texts(&self) -> usize {
         let prompts = if let Prompt::Several(all) = &self.prompt { all.len() } else { 1 };
         prompts * self.samples
+    }
+
+    /// The number of texts that the model reads side by side.
+    pub fn places(&self) -> usize {
+        self.batch.map_or(usize::MAX, NonZeroUsize::get).min(self.texts())
     }
 
     /// What makes the input, if it is the client's own; otherwise the server's is asked for.
@@ -432,9 +442,9 @@ pub(crate) struct Ready<'a> {
     /// The prompt without padding; of several texts as the server sees it.
     plain: party::Prompt,
     whole: party::Prompt,
-    /// The prompt of each text, without padding.
+    /// The prompt of each text, without padding: first those that are read side by side, then those that wait.
     prompts: Vec<party::Prompt>,
-    /// One for each text.
+    /// One for each text, until it has its place.
     samplers: Vec<Sampler>,
     drafts: Option<Drafts>,
     guess: Option<Box<dyn Guess>>,
@@ -445,18 +455,30 @@ impl<'a> Asked<'a> {
         let Asked { options, terms, words, drafts } = self;
         let texts = words.prompts(spec, reader)?;
         let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
-        let longest = texts.iter().map(|text| text.input().count).max().unwrap_or(0);
+        let places = options.places();
+        let longest = texts.iter().take(places).map(|text| text.input().count).max().unwrap_or(0);
         let length = match &options.pad_prompt {
             Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
             // The last token goes through no model.
             Some(pads) => Some(pads.of(longest, (spec.max_positions() + 1).saturating_sub(options.tokens))?),
-            None => None,
+            // Where texts wait, padding hides what was read in their places before.
+            None => (places < texts.len()).then_some(longest),
         };
-        let whole = party::Prompt::side_by_side(&texts, length, spec.is_encoder())?;
+        let whole = party::Prompt::side_by_side(&texts[..places], length, spec.is_encoder())?;
         let samplers = (0..texts.len()).map(|at| options.sampling.sampler_of(at, terms)).collect::<Result<_, _>>()?;
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
         Ok(Ready { options, terms, plain, whole, prompts: texts, samplers, drafts, guess })
+    }
+}
+
+/// Texts in the order in which they get a place.
+struct Line(VecDeque<Newcomer>);
+
+impl Waiting for Line {
+    fn next(&mut self, _: usize, passes: usize) -> Option<Newcomer> {
+        let fits = self.0.front().is_some_and(|text| text.passes() <= passes);
+        fits.then(|| self.0.pop_front()).flatten()
     }
 }
 
@@ -468,12 +490,19 @@ impl Ready<'_> {
 
     /// The number of texts.
     pub(crate) fn texts(&self) -> usize {
-        self.samplers.len()
+        self.prompts.len()
     }
 
-    /// Lengths of prompt and text as the server sees them.
+    /// Whether texts wait for the places of others.
+    fn queues(&self) -> bool {
+        self.texts() > self.whole.input().texts
+    }
+
+    /// Lengths of prompt and text as the server sees them. Where texts wait, it sees all passes as tokens.
     pub(crate) fn lengths(&self) -> Lengths {
-        Lengths { prompt: self.whole.input().count, tokens: self.options.tokens }
+        let words: Vec<usize> = self.prompts.iter().map(|prompt| prompt.input().count).collect();
+        let Input { count, texts, .. } = self.whole.input();
+        Lengths { prompt: count, tokens: passes_of_queue(&words, texts, self.options.tokens) }
     }
 
     /// Refuses what cannot work with the model `spec`, before a server is bothered.
@@ -482,6 +511,9 @@ impl Ready<'_> {
         let (padded, texts) = (self.whole.padding().is_some(), self.whole.input().texts);
         let request = Request { stop_at_eos, pad_answer, padded, texts, draft: self.drafts, ..self.lengths().into() };
         request.validate(spec, self.terms, &Limits::NONE)?;
+        if self.queues() {
+            check_queue(spec, self.lengths(), self.drafts)?;
+        }
         Ok(check_input(spec, self.whole.input())?)
     }
 
@@ -495,12 +527,25 @@ impl Ready<'_> {
             Some(drafts) => session.drafting(drafts),
             None => session,
         };
-        let Generate { tokens, stop_at_eos, pad_answer, .. } = *self.options;
+        let Generate { tokens: most, stop_at_eos, pad_answer, .. } = *self.options;
         let session = if stop_at_eos { session.stopping_at_eos() } else { session };
         let session = if pad_answer { session.padding_answers() } else { session };
-        let next = match (&mut self.samplers[..], &mut self.guess) {
-            ([sampler], Some(guess)) => Next::Drafted { sampler, guess: &mut **guess },
-            (samplers, _) => Next::Each(samplers.iter_mut().map(Next::Pick).collect()),
+        let (tokens, places) = (self.lengths().tokens, self.whole.input().texts);
+        let mut line = self.queues().then(|| {
+            let waiting = self.prompts[places..].iter().zip(self.samplers.split_off(places));
+            Line(
+                waiting
+                    .map(|(prompt, sampler)| Newcomer { ids: prompt.ids().to_vec(), tokens: most, sampler })
+                    .collect(),
+            )
+        });
+        let next = match (&mut self.samplers[..], &mut self.guess, &mut line) {
+            ([sampler], Some(guess), None) => Next::Drafted { sampler, guess: &mut **guess },
+            (samplers, _, None) => Next::Each(samplers.iter_mut().map(Next::Pick).collect()),
+            (samplers, _, Some(waiting)) => Next::Queue {
+                first: samplers.iter_mut().map(|sampler| (Next::Pick(sampler), most)).collect(),
+                waiting,
+            },
         };
         match pool {
             Some(pool) => session.spend(pool, self.whole.clone(), tokens, next, heard),
@@ -528,9 +573,12 @@ impl Ready<'_> {
         let chosen = chosen.chain(options.draft.iter().flat_map(Draft::chosen));
         let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
         let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
+        let passes = Value::from(outcome.generation.count);
+        let waited = (prompts.len() > texts).then(|| [("prompts", prompts.len().into()), ("passes", passes)]);
+        let chosen = chosen.chain(waited.into_iter().flatten());
         let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
-        if let Some(tokenizer) = tokenizer.filter(|_| texts > 1 && !model.spec.is_encoder()) {
+        if let Some(tokenizer) = tokenizer.filter(|_| prompts.len() > 1 && !model.spec.is_encoder()) {
             let after = |(prompt, ids): (&party::Prompt, &[u32])| {
                 let mut stream = tokenizer.stream(prompt.ids());
                 // As where a text is heard: what the tokenizer cannot show is left out.
@@ -546,7 +594,8 @@ impl Ready<'_> {
             false => Ok(None),
         };
         let classes = report.tokens.iter().map(class).collect::<Result<_, _>>()?;
-        Ok(Generated { report, outcome, prompt: plain, classes })
+        let prompt = if prompts.len() > texts { party::Prompt::side_by_side(&prompts, None, false)? } else { plain };
+        Ok(Generated { report, outcome, prompt, places: texts, classes })
     }
 }
 
@@ -556,7 +605,10 @@ pub struct Generated {
     /// The report.
     pub report: Report,
     pub(crate) outcome: Outcome,
+    /// That of all texts.
     prompt: party::Prompt,
+    /// Texts that were read side by side.
+    places: usize,
     /// Name or word of each token, where every token is an answer.
     classes: Vec<Option<String>>,
 }
@@ -604,9 +656,10 @@ impl Generated {
         self.outcome.generation.texts()
     }
 
-    /// The number of tokens of all texts, unseen ones behind the end of a text included.
+    /// The number of tokens of all texts. Unseen ones behind the end of a text count, but where texts wait for places.
     pub fn count(&self) -> usize {
-        self.outcome.generation.count * self.outcome.generation.lengths.len().max(1)
+        let Generation { count, tokens, lengths, .. } = &self.outcome.generation;
+        if lengths.len() > self.places { tokens.len() } else { count * self.places }
     }
 
     /// What an encoder says of each text.

@@ -300,17 +300,16 @@ pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> 
     }
 }
 
-/// Refuses texts that take the places of others for an encoder, and in a session that reaches the `lengths` at which a
-/// model's rotary frequencies change: each of them is shorter than that.
-pub fn check_queue(spec: &ModelSpec, lengths: Lengths) -> Result<(), Error> {
-    let what = match spec.is_encoder() {
-        true => Some("an encoder"),
-        false if lengths.positions() > spec.max_positions_of(Some(1)) => {
-            Some("frequencies that change with the length")
-        }
-        false => None,
+/// Refuses texts that take the places of others for an encoder, beside a draft, and in a session so long that a model's
+/// rotary frequencies change: each of its texts is shorter.
+pub fn check_queue(spec: &ModelSpec, lengths: Lengths, draft: Option<Drafts>) -> Result<(), Error> {
+    let what = match draft {
+        _ if spec.is_encoder() => "an encoder",
+        Some(_) => "a draft",
+        None if lengths.positions() > spec.max_positions_of(Some(1)) => "frequencies that change with the length",
+        None => return Ok(()),
     };
-    what.map_or(Ok(()), |what| Err(Error::Queue { what }))
+    Err(Error::Queue { what })
 }
 
 /// Refuses a `prompt` of another number of tokens than an image has, for a model that reads images.

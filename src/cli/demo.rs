@@ -93,7 +93,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     // A request that cannot work is refused before a process is started.
     let lengths = local.lengths(&asked)?;
     warn_of_plaintext(args.insecure_plaintext);
-    let mut progress = progress(&asked, tokens);
+    let mut progress = progress(&asked, lengths.tokens);
     progress.spin("the server reads its model");
     let generated = match args.link {
         Network::Memory => local.generate(&asked, &mut progress).map_err(Error::from),
@@ -181,8 +181,8 @@ impl Server {
             ("session-limit", "86400".into()),
             ("link", args.link.to_string()),
             ("timeout", args.timeout.as_secs_f64().to_string()),
-            ("max-prompt", (lengths.prompt * asked.texts()).to_string()),
-            ("max-tokens", (lengths.tokens * asked.texts()).to_string()),
+            ("max-prompt", (lengths.prompt * asked.places()).to_string()),
+            ("max-tokens", (lengths.tokens * asked.places()).to_string()),
             ("max-draft", asked.draft.as_ref().map_or(0, |draft| draft.guesses).to_string()),
             ("weight-cache", args.weight_cache.to_string()),
         ];

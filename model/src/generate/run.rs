@@ -102,9 +102,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             return Err(Error::Sources { expected: prompt.texts, got });
         }
         if let Next::Queue { .. } = next {
-            check_queue(&spec, Lengths { prompt: prompt.count, tokens: options.tokens })?;
+            check_queue(&spec, Lengths { prompt: prompt.count, tokens: options.tokens }, options.draft)?;
             let what = match options {
-                GenerateOptions { draft: Some(_), .. } => Some("a draft"),
                 GenerateOptions { padding: None, .. } => Some("a prompt that is not padded"),
                 GenerateOptions { all_positions: true, .. } => Some("logits of the prompt"),
                 _ => None,
