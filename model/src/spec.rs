@@ -144,8 +144,8 @@ impl ModelSpec {
         self.style().eos
     }
 
-    /// Heads of every attention layer.
-    pub fn heads(&self) -> HeadShape {
+    /// By layer the heads of its attention.
+    pub fn heads(&self) -> Vec<HeadShape> {
         self.style().heads
     }
 
@@ -201,10 +201,12 @@ impl ModelSpec {
         }
     }
 
-    /// The model's layers of attention. A window that all positions fit into is none.
+    /// The model's layers of attention. A window that all positions fit into is none, unless other heads tell its
+    /// layer from those that see all tokens.
     pub fn attention(&self) -> Layers {
         let Style { heads, max_positions, windows, score_cap, encoder, .. } = self.style();
-        let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
+        let alike = heads.iter().all(|shape| *shape == heads[0]);
+        let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions || !alike)).collect();
         Layers { heads, windows, soft_cap: score_cap, causal: encoder.is_none(), texts: 1 }
     }
 

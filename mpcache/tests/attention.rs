@@ -47,7 +47,8 @@ impl Script {
 /// Feeds pieces of the given lengths, and compares the last rows of each with [`Script::naive`].
 fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
     let mut rng = StdRng::seed_from_u64(23);
-    let scripts: Vec<_> = layers.windows.iter().map(|_| Script::new(layers.heads, &mut rng)).collect();
+    let scripts: Vec<_> =
+        layers.windows.iter().zip(&layers.heads).map(|(_, heads)| Script::new(*heads, &mut rng)).collect();
     let mut engine = Float::default();
     let mut cache = KvCache::<Float>::of(layers, &policy.parse::<PolicySpec>().unwrap());
     if cuts {
@@ -65,7 +66,7 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
             let attended = cache.attended(layer).unwrap().to_vec();
             for row in 0..rows {
                 let position = end - rows + row;
-                for h in 0..layers.heads.heads {
+                for h in 0..layers.heads[layer].heads {
                     let mut seen: Vec<usize> = match layers.windows[layer] {
                         Some(window) => (position.saturating_sub(window - 1)..=position).collect(),
                         // The policy's answer for the last query holds for those before it, less their future.
@@ -79,7 +80,7 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
                     }
                     let want = script.naive(h, position, &seen, layers.soft_cap.map(f64::from));
                     for (i, want) in want.into_iter().enumerate() {
-                        let got = f64::from(out[[row, h * layers.heads.head_dim + i]]);
+                        let got = f64::from(out[[row, h * layers.heads[layer].head_dim + i]]);
                         assert!((got - want).abs() < 1e-4, "layer {layer}, position {position}: {got} for {want}");
                     }
                 }
@@ -110,7 +111,7 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
     for soft_cap in [None, Some(1.5)] {
         for windows in [vec![Some(1)], vec![Some(8), None, Some(3)], vec![None, Some(100)], vec![Some(59), Some(60)]]
         {
-            let layers = Layers { heads: HEADS, windows, soft_cap, causal: true, texts: 1 };
+            let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap, causal: true, texts: 1 };
             for pieces in [&[TOKENS][..], &[20; 3], &[1; TOKENS], &[7, 30, 1, 1, 1, 4, 1, 15]] {
                 for cuts in [false, true] {
                     compare(&layers, "full", pieces, cuts);
@@ -123,7 +124,7 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
 #[test]
 fn a_policy_prunes_the_other_layers_alone() {
     let windows = vec![Some(8), None, Some(3), None];
-    let layers = Layers { heads: HEADS, windows, soft_cap: Some(2.0), causal: true, texts: 1 };
+    let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap: Some(2.0), causal: true, texts: 1 };
     assert_eq!(layers.pruned(), 2);
     let pieces = [&[24][..], &[1; 36]].concat();
     for policy in [
@@ -144,7 +145,7 @@ fn a_policy_prunes_the_other_layers_alone() {
 #[test]
 fn layers_of_one_window_cost_the_same() {
     let windows = vec![Some(8), None, Some(8), Some(3), None];
-    let layers = Layers { heads: HEADS, windows, soft_cap: None, causal: true, texts: 1 };
+    let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap: None, causal: true, texts: 1 };
     let cache = KvCache::<Float>::of(&layers, &PolicySpec::default());
     let classes: Vec<usize> = (0..5).map(|layer| cache.layer_class(layer)).collect();
     assert_eq!((classes[0], classes[1]), (classes[2], classes[4]));

@@ -247,7 +247,7 @@ proptest! {
         match parse(config) {
             Ok(spec) => {
                 prop_assert!(valid);
-                prop_assert_eq!(spec.heads(), HeadShape { heads, kv_heads: kv, head_dim: dim });
+                prop_assert_eq!(spec.heads()[0], HeadShape { heads, kv_heads: kv, head_dim: dim });
                 prop_assert_eq!(spec.layers(), layers);
                 let sent = serde_json::to_vec(&spec).unwrap();
                 prop_assert_eq!(serde_json::from_slice::<ModelSpec>(&sent).unwrap(), spec);
