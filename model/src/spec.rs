@@ -201,12 +201,10 @@ impl ModelSpec {
         }
     }
 
-    /// The model's layers of attention. A window that all positions fit into is none, unless other heads tell its
-    /// layer from those that see all tokens.
+    /// The model's layers of attention. A window that all positions fit into is none.
     pub fn attention(&self) -> Layers {
         let Style { heads, max_positions, windows, score_cap, encoder, .. } = self.style();
-        let alike = heads.iter().all(|shape| *shape == heads[0]);
-        let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions || !alike)).collect();
+        let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
         Layers { heads, windows, soft_cap: score_cap, causal: encoder.is_none(), texts: 1 }
     }
 

@@ -23,7 +23,7 @@ impl Layers {
         Layers { heads: vec![heads; layers], windows: vec![None; layers], soft_cap: None, causal: true, texts: 1 }
     }
 
-    /// The same layers, all of which see all tokens: to watch them. No policy of this crate acts on other heads.
+    /// The same layers, all of which see all tokens, for a policy that watches layers of any heads.
     pub fn without_windows(self) -> Self {
         Layers { windows: vec![None; self.windows.len()], ..self }
     }

@@ -124,9 +124,12 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
 #[test]
 fn a_policy_prunes_the_other_layers_alone() {
     let windows = vec![Some(8), None, Some(3), None];
-    let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap: Some(2.0), causal: true, texts: 1 };
-    assert_eq!(layers.pruned(), 2);
+    let alike = Layers { heads: vec![HEADS; 4], windows, soft_cap: Some(2.0), causal: true, texts: 1 };
+    assert_eq!(alike.pruned(), 2);
     let pieces = [&[24][..], &[1; 36]].concat();
+    let other = HeadShape { heads: 6, kv_heads: 3, head_dim: 2 };
+    let layers = Layers { heads: vec![other, HEADS, other, HEADS], ..alike.clone() };
+    assert_eq!(layers.pruned_heads(), HEADS);
     for policy in [
         "full",
         "streaming:budget=10,sinks=2",
@@ -136,9 +139,10 @@ fn a_policy_prunes_the_other_layers_alone() {
         "quest",
         "random:budget=0.5",
     ] {
+        compare(&alike, policy, &pieces, false);
         compare(&layers, policy, &pieces, false);
     }
-    let windowed = Layers { windows: vec![Some(8); 2], ..layers };
+    let windowed = Layers { windows: vec![Some(8); 4], ..layers };
     assert!(windowed.take(&PolicySpec::default()) && !windowed.take(&"h2o".parse().unwrap()));
 }
 

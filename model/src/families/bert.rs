@@ -107,9 +107,10 @@ impl Family for BertConfig {
 
     fn style(&self) -> Style {
         let (layers, head_dim) = (self.num_hidden_layers, self.hidden_size / self.num_attention_heads);
+        let heads = HeadShape { heads: self.num_attention_heads, kv_heads: self.num_attention_heads, head_dim };
         let style = Style {
             names: NAMES,
-            heads: vec![HeadShape { heads: self.num_attention_heads, kv_heads: self.num_attention_heads, head_dim }; layers],
+            heads: vec![heads; layers],
             values: vec![Values::Own; layers],
             hidden: self.hidden_size,
             intermediate: self.intermediate_size,

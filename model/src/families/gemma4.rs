@@ -49,6 +49,10 @@ const NAMES: Names = Names {
     ..gemma2::NAMES
 };
 
+/// Values that `transformers` takes for missing keys.
+const DEFAULTS: Defaults =
+    Defaults { vocab_size: 262144, max_position_embeddings: 131072, num_hidden_layers: 30, ..gemma2::DEFAULTS };
+
 impl Gemma4Config {
     /// Heads of layers that see all tokens.
     fn global(&self) -> HeadShape {
@@ -68,11 +72,7 @@ impl Family for Gemma4Config {
         // Both were read, and the reference reads no other key of an embedding.
         let mut plain = keys.0.clone();
         plain.retain(|key, _| !["rope_parameters", "rope_theta", "partial_rotary_factor"].contains(&key.as_str()));
-        let common = Common::read(
-            &Keys(&plain),
-            &Defaults { vocab_size: 262144, max_position_embeddings: 131072, num_hidden_layers: 30, ..gemma2::DEFAULTS },
-        )?;
-        let common = Common { rope: global_rope, ..common };
+        let common = Common { rope: global_rope, ..Common::read(&Keys(&plain), &DEFAULTS)? };
         let layers = common.num_hidden_layers;
         let mut windows = Windows::read(keys, layers, Some(512), |layer| !(layer + 1).is_multiple_of(6))?;
         // Whatever the list says, the last layer sees all tokens.
@@ -110,6 +110,11 @@ impl Family for Gemma4Config {
             ConfigError::Unsupported { key, value, why } if key == "head_dim" => unsupported(dim_key, value, why),
             other => other,
         })?;
+        // Such a layer would be one that sees all tokens, but for its heads.
+        let (window, most) = (self.gemma.windows.sliding_window, self.common.max_position_embeddings);
+        if let Some(window) = window.filter(|window| *window >= most) {
+            return Err(unsupported("sliding_window", window, format!("below max_position_embeddings = {most}")));
+        }
         Common { rope: self.sliding_rope.clone(), ..self.common.clone() }.check()?;
         self.gemma.check(self.common.num_hidden_layers)
     }
@@ -147,6 +152,9 @@ fn refuse(keys: &Keys) -> Result<(), ConfigError> {
         if keys.flag(key)? == Some(true) {
             return Err(unsupported(key, true, "only false"));
         }
+    }
+    if let Some(scaling) = keys.get("rope_scaling") {
+        return Err(unsupported("rope_scaling", scaling, "only null: rope_parameters by type of layer"));
     }
     // Pictures may see what comes after them; a text has none.
     match keys.get("use_bidirectional_attention") {
@@ -209,9 +217,6 @@ fn by_layer(keys: &Keys, common: &Common, windowed: &[bool]) -> Result<Option<(u
             let why = "head_dim and num_key_value_heads, the same in all layers that see all tokens";
             return Err(unsupported(&format!("{key}.{layer}"), Value::Object(map.clone()), why));
         }
-    }
-    if let Some(layer) = all.keys().find(|layer| !layer.parse().is_ok_and(|i: usize| i < windowed.len())) {
-        return Err(unsupported(key, layer, "numbers of layers"));
     }
     Ok(global)
 }
