@@ -8,8 +8,9 @@ SmolLM3, and the windows of Qwen by layer, came with transformers 4.53.3:
     venv/bin/pip install transformers==4.53.3
     venv/bin/python model/references/make.py model/tests/data/families smollm3 qwen2-window
 
-Granite, and encoders, by torch==2.15.0 and transformers==5.24.0:
+Gemma 4, Granite, and encoders, by torch==2.15.0 and transformers==5.24.0:
 
+    venv/bin/python model/references/make.py model/tests/data/families gemma4 gemma4-values
     venv/bin/python model/references/make.py model/tests/data/families granite granite-sinks
     venv/bin/python model/references/make.py model/tests/data/encoders bert roberta distilbert vit
     venv/bin/python model/references/make.py model/tests/data/encoders bert-masked roberta-masked distilbert-masked
@@ -71,6 +72,21 @@ GRANITE = dict(
     residual_multiplier=0.4,
     attention_multiplier=0.2,
     logits_scaling=5.0,
+)
+
+# Layers that see all tokens have longer heads than those with a window.
+GEMMA4 = dict(
+    head_dim=8,
+    global_head_dim=16,
+    sliding_window=9,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    num_hidden_layers=4,
+    hidden_size_per_layer_input=0,
+    final_logit_softcapping=5.0,
+    rope_parameters=dict(
+        sliding_attention=dict(rope_type="default", rope_theta=50.0),
+        full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1000.0),
+    ),
 )
 
 # The same for encoders. Three classes, so that an answer is more than a sign.
@@ -153,14 +169,21 @@ FAMILIES = {
         changed(head_dim=12, query_pre_attn_scalar=10, sliding_window=9, sliding_window_pattern=3, num_hidden_layers=4,
                 rope_theta=1000.0, rope_local_base_freq=50.0, rope_scaling=dict(rope_type="linear", factor=2.0)),
     ),
+    "gemma4": ("gemma4_text", changed(**GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1)),
+    "gemma4-values": ("gemma4_text", changed(**GEMMA4, num_key_value_heads=4)),
 }
 
 
-def fill(name, parameter, gemma):
+# What came with later versions.
+LATER = ("smollm3", "qwen2-window", "gemma4", "gemma4-values", "granite", "granite-sinks")
+
+
+def fill(name, parameter, kind):
     """Random values of the size of trained ones."""
+    gemma, less_one = kind.startswith("gemma"), kind in ("gemma2", "gemma3_text")
     leaf = name.rsplit(".", 1)[-1]
     if parameter.dim() == 1 and "norm" in name.lower() and leaf == "weight":
-        parameter.normal_(0.0 if gemma else 1.0, 0.35)
+        parameter.normal_(0.0 if less_one else 1.0, 0.35)
     elif leaf == "sinks":
         # As large as scores.
         parameter.normal_(1.0, 1.5)
@@ -234,8 +257,13 @@ def built(auto, name, kind, keys):
     model = auto.from_config(config, attn_implementation="eager")
     model.float().eval()
     for parameter_name, parameter in model.named_parameters():
-        fill(parameter_name, parameter, kind.startswith("gemma"))
+        fill(parameter_name, parameter, kind)
         parameter.copy_(parameter.half().float())
+    # Gemma 4 stores the number that a layer's sum is multiplied by as a buffer.
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith("layer_scalar"):
+            buffer.uniform_(0.4, 1.6)
+            buffer.copy_(buffer.half().float())
     return model
 
 
@@ -290,7 +318,7 @@ def make(name, out):
 
 def main():
     out = Path(sys.argv[1])
-    wanted = sys.argv[2:] or [n for n in FAMILIES if n not in ("smollm3", "qwen2-window", "granite", "granite-sinks")]
+    wanted = sys.argv[2:] or [n for n in FAMILIES if n not in LATER]
     for name in wanted:
         make_vit(out) if name == "vit" else make(name, out)
 

@@ -185,7 +185,6 @@ impl Adapter {
         file.add_file(&dir.join(WEIGHTS))?;
         let style = spec.style();
         let scale = scale(&Keys(&keys), style.names.conv1d)?;
-        let matrices = style.layer_matrices();
         let (mut ranks, mut factors) = (BTreeMap::new(), BTreeMap::new());
         let mut tensors: Vec<String> = file.tensors().map(|(name, _)| name.to_owned()).collect();
         tensors.sort();
@@ -198,7 +197,7 @@ impl Adapter {
                 continue;
             }
             let module = module.strip_suffix(ENDS[0]).ok_or_else(unread)?;
-            let (layer, matrix) = style.module(module, &matrices).ok_or_else(unread)?;
+            let (layer, matrix) = style.module(module).ok_or_else(unread)?;
             let names = ENDS.map(|end| format!("{PREFIX}{module}{end}"));
             let rank = file.numbers(&names[0])?.0.first().copied().unwrap_or_default();
             for (name, shape) in names.iter().zip([[rank, matrix.inputs], [matrix.outputs, rank]]) {

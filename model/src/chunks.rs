@@ -28,7 +28,7 @@ pub fn chunk_size(spec: &ModelSpec, texts: usize, prompt: usize, asked: Option<N
     if let Some(asked) = asked {
         return asked.get();
     }
-    let row = spec.heads().heads.saturating_mul(texts).saturating_mul(prompt).max(1);
+    let row = spec.heads()[0].heads.saturating_mul(texts).saturating_mul(prompt).max(1);
     let most = (SCORES / row).max(MIN_CHUNK);
     if most >= prompt {
         return prompt.max(1);
@@ -109,7 +109,7 @@ pub(crate) mod tests {
     #[test]
     fn chunks_are_chosen_by_memory_unless_asked_for() {
         let spec = llama(1);
-        let heads = spec.heads().heads;
+        let heads = spec.heads()[0].heads;
         let of = |prompt| chunk_size(&spec, 1, prompt, None);
         assert_eq!([1, 7, 1024].map(of), [1, 7, 1024]);
         for prompt in [1500, 2048, 10_000, 131_072] {

@@ -52,7 +52,8 @@ pub fn of_name(name: &str) -> &'static str {
 pub(crate) fn of_type(kind: &str) -> &'static str {
     let is = |names: &[&str]| names.iter().any(|name| kind.to_ascii_lowercase().starts_with(name));
     if is(&["llava_", "mllama", "qwen2_vl", "qwen2_5_vl", "paligemma", "gemma3n", "idefics"]) {
-        "; a model with pictures wraps one of text: those of gemma3, mistral3 and llava are read as they are published"
+        "; a model with pictures wraps one of text: those of gemma3, gemma4, mistral3 and llava are \
+         read as they are published"
     } else if is(&[
         "bert",
         "roberta",

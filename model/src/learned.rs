@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use mpcache::HEAD_MAGNITUDE;
+use mpcache::{HEAD_MAGNITUDE, HeadShape};
 use ndarray::{Array2, ArrayView2};
 
 use crate::checkpoint::{Beside, LEARNED_FILE};
@@ -51,8 +51,11 @@ impl Columns {
 
 /// The tensors of a file of learned columns for the model `spec`.
 fn layout(spec: &ModelSpec) -> Vec<TensorSpec> {
-    let shape = [spec.heads().kv_heads, spec.hidden()];
-    let layers = (0..spec.layers()).map(|layer| TensorSpec::new(format!("layers.{layer}.weight"), shape));
+    let (width, heads) = (spec.hidden(), spec.heads());
+    let shape = |(layer, heads): (usize, HeadShape)| {
+        TensorSpec::new(format!("layers.{layer}.weight"), [heads.kv_heads, width])
+    };
+    let layers = heads.into_iter().enumerate().map(shape);
     layers.chain([TensorSpec::new(HASH, [32])]).collect()
 }
 

@@ -187,8 +187,9 @@ impl Disclosed {
 
     /// Rank `rank` on all matrices of the layers of `spec`, under public `parts`.
     pub fn with_rank(parts: Parts, rank: usize, spec: &ModelSpec) -> Self {
-        let names = spec.style().layer_matrices().into_iter().map(|matrix| (matrix.name.to_owned(), rank));
-        Disclosed { parts, ranks: names.filter(|_| rank > 0).collect() }
+        let style = spec.style();
+        let matrices = (0..style.layers()).flat_map(|layer| style.layer_matrices(layer));
+        Disclosed { parts, ranks: matrices.filter(|_| rank > 0).map(|m| (m.name.to_owned(), rank)).collect() }
     }
 
     /// Refuses what the model `spec` does not have.
@@ -208,10 +209,10 @@ impl Disclosed {
         if !whole && (style.norms == Norms::Around || style.encoder.is_some()) {
             return Err(PartsError::Encoder);
         }
-        let matrices = style.layer_matrices();
+        let matrices: Vec<_> = (0..layers).flat_map(|layer| style.layer_matrices(layer)).collect();
         for (name, &rank) in &self.ranks {
-            let matrix = matrices.iter().find(|matrix| matrix.name == name);
-            if !matrix.is_some_and(|matrix| (1..=matrix.inputs.min(matrix.outputs)).contains(&rank)) {
+            let sides = matrices.iter().filter(|matrix| matrix.name == name).map(|m| m.inputs.min(m.outputs));
+            if !sides.min().is_some_and(|side| (1..=side).contains(&rank)) {
                 return Err(PartsError::Rank { matrix: shown(name), rank });
             }
         }

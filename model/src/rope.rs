@@ -15,25 +15,30 @@ pub(crate) struct Rope {
     long: Option<(usize, Vec<f32>)>,
     /// Factor of sines and cosines.
     factor: f32,
+    apart: usize,
 }
 
 /// Cosines and sines of (count, pairs).
 pub(crate) struct Angles {
     pub(crate) cos: Array2<f32>,
     pub(crate) sin: Array2<f32>,
+    /// The distance of the two coordinates of a pair.
+    apart: usize,
 }
 
 impl Rope {
     /// That of a configuration, for heads of `head_dim`.
     pub(crate) fn new(config: &RopeConfig, head_dim: usize) -> Self {
-        let of = |long| frequencies(config.turned(head_dim), config.rope_theta, &config.rope_scaling, long);
+        let of = |long| frequencies(config, head_dim, &config.rope_scaling, long);
         let (long, factor) = match &config.rope_scaling {
             RopeScaling::LongRope { original_max_position_embeddings, attention_factor, .. } => {
                 (Some((*original_max_position_embeddings, of(true))), *attention_factor as f32)
             }
-            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => (None, 1.0),
+            _ => (None, 1.0),
         };
-        Rope { frequencies: of(false), long, factor }
+        let whole = matches!(config.rope_scaling, RopeScaling::Proportional { .. });
+        let apart = if whole { head_dim } else { config.turned(head_dim) } / 2;
+        Rope { frequencies: of(false), long, factor, apart }
     }
 
     /// Angles of the `count` positions that come next in `cache`.
@@ -53,32 +58,38 @@ impl Rope {
         Angles {
             cos: Array2::from_shape_fn(shape, |at| angle(at).cos() as f32 * self.factor),
             sin: Array2::from_shape_fn(shape, |at| angle(at).sin() as f32 * self.factor),
+            apart: self.apart,
         }
     }
 }
 
-/// Queries or keys (count, heads, head_dim) turned: their first coordinates, as many as there are angles for.
+/// Queries or keys (count, heads, head_dim) turned: the first pairs of coordinates, as many as there are angles.
 pub(crate) fn turn<E: Engine>(engine: &mut E, x: &E::Tensor, angles: &Angles) -> Result<E::Tensor, engine::Error> {
-    let (d, turned) = (x.shape()[2], 2 * angles.cos.ncols());
+    let (d, pairs, apart) = (x.shape()[2], angles.cos.ncols(), angles.apart);
+    let end = apart + pairs;
     engine.scope("rope", |e| {
-        if turned == d {
+        if 2 * pairs == d {
             return e.rope(x, &angles.cos, &angles.sin);
         }
-        let first = e.rope(&x.slice(2, 0..turned), &angles.cos, &angles.sin)?;
-        Ok(E::Tensor::concat(2, &[&first, &x.slice(2, turned..d)]))
+        let turning = E::Tensor::concat(2, &[&x.slice(2, 0..pairs), &x.slice(2, apart..end)]);
+        let turned = e.rope(&turning, &angles.cos, &angles.sin)?;
+        let [first, second] = [turned.slice(2, 0..pairs), turned.slice(2, pairs..2 * pairs)];
+        Ok(E::Tensor::concat(2, &[&first, &x.slice(2, pairs..apart), &second, &x.slice(2, end..d)]))
     })
 }
 
-/// Frequencies for `turned` coordinates, as `scaling` has them in long texts or in others.
-fn frequencies(turned: usize, theta: f64, scaling: &RopeScaling, long: bool) -> Vec<f32> {
-    let plain = (0..turned / 2).map(|i| theta.powf(-(2.0 * i as f64) / turned as f64));
+/// Frequencies for heads of `head_dim`, as `scaling` has them in long texts or in others.
+fn frequencies(config: &RopeConfig, head_dim: usize, scaling: &RopeScaling, long: bool) -> Vec<f32> {
+    let turned = config.turned(head_dim);
+    let whole = if matches!(scaling, RopeScaling::Proportional { .. }) { head_dim } else { turned } as f64;
+    let plain = (0..turned / 2).map(|i| config.rope_theta.powf(-(2.0 * i as f64) / whole));
     plain.enumerate().map(|(i, w)| scaling.stretch(i, w, long) as f32).collect()
 }
 
 /// Frequencies that programs stored beside the weights: scaled, or as they are before scaling, as older ones have
 /// them.
 pub(crate) fn stored(config: &RopeConfig, head_dim: usize) -> Vec<Vec<f32>> {
-    let of = |scaling: &RopeScaling| frequencies(config.turned(head_dim), config.rope_theta, scaling, false);
+    let of = |scaling: &RopeScaling| frequencies(config, head_dim, scaling, false);
     vec![of(&config.rope_scaling), of(&RopeScaling::None)]
 }
 
@@ -87,7 +98,7 @@ impl RopeScaling {
     fn stretch(&self, i: usize, w: f64, long: bool) -> f64 {
         match self {
             RopeScaling::None => w,
-            RopeScaling::Linear { factor } => w / factor,
+            RopeScaling::Linear { factor } | RopeScaling::Proportional { factor } => w / factor,
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
                 // Turns within the original context: few for low frequencies, which are stretched; many for high
                 // ones, which stay. Between the two factors, a linear ramp.

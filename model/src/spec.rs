@@ -144,8 +144,8 @@ impl ModelSpec {
         self.style().eos
     }
 
-    /// Heads of every attention layer.
-    pub fn heads(&self) -> HeadShape {
+    /// By layer the heads of its attention.
+    pub fn heads(&self) -> Vec<HeadShape> {
         self.style().heads
     }
 

@@ -12,8 +12,10 @@ use crate::image::{CHANNELS, ImageShape};
 #[derive(Clone, Debug)]
 pub(crate) struct Style {
     pub(crate) names: Names,
-    /// Heads of every attention layer.
-    pub(crate) heads: HeadShape,
+    /// By layer the heads of its attention.
+    pub(crate) heads: Vec<HeadShape>,
+    /// By layer what its values are.
+    pub(crate) values: Vec<Values>,
     /// Length of a residual vector.
     pub(crate) hidden: usize,
     /// Length of the MLP's hidden vector.
@@ -137,6 +139,17 @@ pub(crate) enum QkNorm {
     Whole,
 }
 
+/// The values of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// Products with a matrix of their own.
+    Own,
+    /// The same, of which every head is RMS-normalised without a gain; beside [`QkNorm::Head`].
+    Normalised,
+    /// The keys, normalised, before their gain and their turn. There is no matrix of values.
+    Keys,
+}
+
 /// Embeddings of positions.
 #[derive(Clone, Debug)]
 pub(crate) enum Positions {
@@ -178,6 +191,8 @@ pub(crate) enum Role {
     AfterAttention,
     BeforeMlp,
     AfterMlp,
+    /// A number by which the layer multiplies its sum; beside [`Norms::Both`]. Its name is whole.
+    Scale,
 }
 
 /// Something stored beside the weights that changes nothing.
@@ -280,7 +295,8 @@ impl Style {
         let layers = common.num_hidden_layers;
         Style {
             names: Names::LLAMA,
-            heads: common.heads(),
+            heads: vec![common.heads(); layers],
+            values: vec![Values::Own; layers],
             hidden: common.hidden_size,
             intermediate: common.intermediate_size,
             vocabulary: common.vocab_size,
@@ -357,10 +373,27 @@ impl Style {
         })
     }
 
-    /// Lengths of all queries, and of all keys, of one token.
-    pub(crate) fn widths(&self) -> (usize, usize) {
-        let HeadShape { heads, kv_heads, head_dim } = self.heads;
+    /// Lengths of all queries, and of all keys, of one token in layer `i`.
+    pub(crate) fn widths(&self, i: usize) -> (usize, usize) {
+        let HeadShape { heads, kv_heads, head_dim } = self.heads[i];
         (heads * head_dim, kv_heads * head_dim)
+    }
+
+    /// Outputs of the matrix for query, key and value of layer `i`.
+    pub(crate) fn qkv_width(&self, i: usize) -> usize {
+        let (q, kv) = self.widths(i);
+        q + if self.values[i] == Values::Keys { kv } else { 2 * kv }
+    }
+
+    /// Length of the heads that turn by the rotary embedding `rope`.
+    pub(crate) fn turned_dim(&self, rope: usize) -> usize {
+        let layer = self.turns.iter().position(|turns| *turns == Some(rope));
+        self.heads[layer.unwrap_or_default()].head_dim
+    }
+
+    /// Whether a layer multiplies its sum by a number.
+    pub(crate) fn scales_sums(&self) -> bool {
+        self.names.of(Role::Scale).is_some()
     }
 
     /// Outputs of the MLP's first matrix.
@@ -387,8 +420,12 @@ impl Style {
             out.push(TensorSpec::new(names.positions, [1, self.max_positions, h]));
         }
         if let Some(sinks) = self.sinks {
-            let of_layer = |i| TensorSpec::new(format!("{}.{i}.{sinks}", names.layers), [self.heads.heads]);
+            let of_layer = |i: usize| TensorSpec::new(format!("{}.{i}.{sinks}", names.layers), [self.heads[i].heads]);
             out.extend((0..self.layers()).map(of_layer));
+        }
+        if let Some(scale) = names.of(Role::Scale) {
+            let number = |i| TensorSpec::new(format!("{}.{i}.{scale}", names.layers), [1]);
+            out.extend((0..self.layers()).map(number));
         }
         let mut add = |name: &str, shape: &[usize], bias: Option<usize>| {
             out.push(TensorSpec::new(format!("{name}.weight"), shape));
@@ -407,7 +444,7 @@ impl Style {
         for i in 0..self.layers() {
             for (role, name) in names.of_layer() {
                 let name = format!("{}.{i}.{name}", names.layers);
-                match self.published(role) {
+                match self.published(role, i) {
                     Some(Shape::Matrix { inputs, outputs, biased }) => {
                         let shape = if names.conv1d { [inputs, outputs] } else { [outputs, inputs] };
                         add(&name, &shape, biased.then_some(outputs));
@@ -439,25 +476,25 @@ impl Style {
         out
     }
 
-    /// The published matrices of every layer.
-    pub(crate) fn layer_matrices(&self) -> Vec<LayerMatrix> {
-        let of = |(role, name)| match self.published(role) {
+    /// The published matrices of layer `i`.
+    pub(crate) fn layer_matrices(&self, i: usize) -> Vec<LayerMatrix> {
+        let of = |(role, name)| match self.published(role, i) {
             Some(Shape::Matrix { inputs, outputs, .. }) => Some(LayerMatrix { role, name, inputs, outputs }),
             _ => None,
         };
         self.names.of_layer().filter_map(of).collect()
     }
 
-    /// Which of `matrices` is called `name` with its layer's number.
-    pub(crate) fn module<'m>(&self, name: &str, matrices: &'m [LayerMatrix]) -> Option<(usize, &'m LayerMatrix)> {
+    /// The layer and the matrix that is called `name` with its layer's number.
+    pub(crate) fn module(&self, name: &str) -> Option<(usize, LayerMatrix)> {
         let (number, rest) = name.strip_prefix(self.names.layers)?.strip_prefix('.')?.split_once('.')?;
         let layer = number.parse().ok().filter(|layer| *layer < self.layers())?;
-        Some((layer, matrices.iter().find(|matrix| matrix.name == rest)?))
+        Some((layer, self.layer_matrices(layer).into_iter().find(|matrix| matrix.name == rest)?))
     }
 
     /// The outputs of [`Role::QkvByHead`], in the order of queries, keys and values.
     pub(crate) fn by_head(&self) -> impl Iterator<Item = Range<usize>> {
-        let HeadShape { heads, head_dim: d, .. } = self.heads;
+        let HeadShape { heads, head_dim: d, .. } = self.heads[0];
         (0..3).flat_map(move |part| (0..heads).map(move |head| (3 * head + part) * d..(3 * head + part + 1) * d))
     }
 
@@ -466,16 +503,17 @@ impl Style {
         self.norm == Norm::Layer
     }
 
-    /// The shape of what has this role in a layer, if there is anything.
-    fn published(&self, role: Role) -> Option<Shape> {
-        let (h, f, (q, kv)) = (self.hidden, self.intermediate, self.widths());
+    /// The shape of what has this role in layer `i`, if there is anything.
+    fn published(&self, role: Role, i: usize) -> Option<Shape> {
+        let (h, f, (q, kv)) = (self.hidden, self.intermediate, self.widths(i));
         let of_norm = |whole| match self.qk_norm {
             QkNorm::None => None,
-            QkNorm::Head => Some(Shape::Gains(self.heads.head_dim)),
+            QkNorm::Head => Some(Shape::Gains(self.heads[i].head_dim)),
             QkNorm::Whole => Some(Shape::Gains(whole)),
         };
         let (inputs, outputs, biased) = match role {
             Role::Query => (h, q, self.qkv_bias),
+            Role::Value if self.values[i] == Values::Keys => return None,
             Role::Key | Role::Value => (h, kv, self.qkv_bias),
             Role::Qkv | Role::QkvByHead => (h, q + 2 * kv, self.qkv_bias),
             Role::Output => (q, h, self.output_bias),
@@ -484,6 +522,7 @@ impl Style {
             Role::Down => (f, h, self.mlp_bias),
             Role::QueryNorm => return of_norm(q),
             Role::KeyNorm => return of_norm(kv),
+            Role::Scale => return None,
             Role::BeforeAttention | Role::AfterAttention | Role::BeforeMlp | Role::AfterMlp => {
                 return Some(Shape::Norm);
             }
@@ -509,7 +548,7 @@ impl Style {
     }
 }
 
-/// A published matrix of every layer.
+/// A published matrix of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerMatrix {
     pub(crate) role: Role,

@@ -88,7 +88,7 @@ impl Checkpoint {
             Stored::Frequencies => {
                 let values = self.values(name)?.1;
                 let wanted = match &style.positions {
-                    Positions::Rotary(ropes) => rope::stored(&ropes[0], style.heads.head_dim),
+                    Positions::Rotary(ropes) => rope::stored(&ropes[0], style.turned_dim(0)),
                     Positions::Learned { .. } => Vec::new(),
                 };
                 let close = |wanted: &Vec<f32>| {

@@ -47,7 +47,7 @@ impl<E: Select> KvCache<E> {
     /// If no layer is left for a policy that prunes ([`Layers::take`]).
     pub fn of(layers: &Layers, spec: &PolicySpec) -> Self {
         assert!(layers.take(spec), "every layer has a window, and cache policy `{spec}` prunes none");
-        let policy = spec.build(layers.pruned().max(1), layers.all_heads());
+        let policy = spec.build(layers.pruned().max(1), layers.all_heads(layers.pruned_heads()));
         KvCache { can_roll_back: spec.can_roll_back(), ..Self::of_policy(layers, policy) }
     }
 }
@@ -68,8 +68,8 @@ impl<E: Engine> KvCache<E> {
             None => Attention::Policy(pruned.next().unwrap_or_default()),
         });
         let attention: Vec<Attention> = attention.collect();
-        let heads = layers.all_heads();
         let store = |layer: usize| {
+            let heads = layers.all_heads(layers.heads[layer]);
             let parts = match attention[layer] {
                 Attention::Policy(index) => policy.parts(index, heads),
                 Attention::Window(_) | Attention::Whole => vec![(0..heads.kv_heads).collect()],

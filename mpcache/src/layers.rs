@@ -5,8 +5,8 @@ use crate::{HeadShape, PolicySpec};
 /// The layers of attention of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layers {
-    /// Heads of every layer.
-    pub heads: HeadShape,
+    /// By layer its heads: the same in all layers that see all tokens.
+    pub heads: Vec<HeadShape>,
     /// For every layer how many tokens a query sees, its own included; `None` for all.
     pub windows: Vec<Option<usize>>,
     /// The bound that scores are [capped](engine::Engine::soft_cap) at before the softmax, if they are.
@@ -20,13 +20,23 @@ pub struct Layers {
 impl Layers {
     /// `layers` layers that see all tokens.
     pub fn global(layers: usize, heads: HeadShape) -> Self {
-        Layers { heads, windows: vec![None; layers], soft_cap: None, causal: true, texts: 1 }
+        Layers { heads: vec![heads; layers], windows: vec![None; layers], soft_cap: None, causal: true, texts: 1 }
     }
 
-    /// The heads of all texts, those of the first text first.
-    pub fn all_heads(&self) -> HeadShape {
-        let HeadShape { heads, kv_heads, head_dim } = self.heads;
-        HeadShape { heads: self.texts * heads, kv_heads: self.texts * kv_heads, head_dim }
+    /// The same layers, all of which see all tokens, for a policy that watches layers of any heads.
+    pub fn without_windows(self) -> Self {
+        Layers { windows: vec![None; self.windows.len()], ..self }
+    }
+
+    /// Heads of the layers that see all tokens, or of the first one if there are none.
+    pub fn pruned_heads(&self) -> HeadShape {
+        let layer = self.windows.iter().position(Option::is_none);
+        self.heads[layer.unwrap_or_default()]
+    }
+
+    /// Heads of the shape `one` of all texts, those of the first text first.
+    pub(crate) fn all_heads(&self, one: HeadShape) -> HeadShape {
+        HeadShape { heads: self.texts * one.heads, kv_heads: self.texts * one.kv_heads, ..one }
     }
 
     /// The number of layers that see all tokens. Those are the ones that a cache policy acts on: a layer with a

@@ -60,7 +60,8 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
 /// Feeds pieces of the given lengths, and compares the last rows of each with [`Script::naive`].
 fn compare_with(layers: &Layers, sinks: bool, policy: &str, pieces: &[usize], cuts: bool) {
     let mut rng = StdRng::seed_from_u64(23);
-    let scripts: Vec<_> = layers.windows.iter().map(|_| Script::new(layers.heads, sinks, &mut rng)).collect();
+    let scripts = layers.windows.iter().zip(&layers.heads).map(|(_, heads)| Script::new(*heads, sinks, &mut rng));
+    let scripts: Vec<_> = scripts.collect();
     let mut engine = Float::default();
     let mut cache = KvCache::<Float>::of(layers, &policy.parse::<PolicySpec>().unwrap());
     if cuts {
@@ -81,7 +82,7 @@ fn compare_with(layers: &Layers, sinks: bool, policy: &str, pieces: &[usize], cu
             let attended = cache.attended(layer).unwrap().to_vec();
             for row in 0..rows {
                 let position = end - rows + row;
-                for h in 0..layers.heads.heads {
+                for h in 0..layers.heads[layer].heads {
                     let mut seen: Vec<usize> = match layers.windows[layer] {
                         Some(window) => (position.saturating_sub(window - 1)..=position).collect(),
                         // The policy's answer for the last query holds for those before it, less their future.
@@ -95,7 +96,7 @@ fn compare_with(layers: &Layers, sinks: bool, policy: &str, pieces: &[usize], cu
                     }
                     let want = script.naive(h, position, &seen, layers.soft_cap.map(f64::from));
                     for (i, want) in want.into_iter().enumerate() {
-                        let got = f64::from(out[[row, h * layers.heads.head_dim + i]]);
+                        let got = f64::from(out[[row, h * layers.heads[layer].head_dim + i]]);
                         assert!((got - want).abs() < 1e-4, "layer {layer}, position {position}: {got} for {want}");
                     }
                 }
@@ -126,7 +127,7 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
     for soft_cap in [None, Some(1.5)] {
         for windows in [vec![Some(1)], vec![Some(8), None, Some(3)], vec![None, Some(100)], vec![Some(59), Some(60)]]
         {
-            let layers = Layers { heads: HEADS, windows, soft_cap, causal: true, texts: 1 };
+            let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap, causal: true, texts: 1 };
             for pieces in [&[TOKENS][..], &[20; 3], &[1; TOKENS], &[7, 30, 1, 1, 1, 4, 1, 15]] {
                 for cuts in [false, true] {
                     compare(&layers, "full", pieces, cuts);
@@ -139,9 +140,12 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
 #[test]
 fn a_policy_prunes_the_other_layers_alone() {
     let windows = vec![Some(8), None, Some(3), None];
-    let layers = Layers { heads: HEADS, windows, soft_cap: Some(2.0), causal: true, texts: 1 };
-    assert_eq!(layers.pruned(), 2);
+    let alike = Layers { heads: vec![HEADS; 4], windows, soft_cap: Some(2.0), causal: true, texts: 1 };
+    assert_eq!(alike.pruned(), 2);
     let pieces = [&[24][..], &[1; 36]].concat();
+    let other = HeadShape { heads: 6, kv_heads: 3, head_dim: 2 };
+    let layers = Layers { heads: vec![other, HEADS, other, HEADS], ..alike.clone() };
+    assert_eq!(layers.pruned_heads(), HEADS);
     for policy in [
         "full",
         "streaming:budget=10,sinks=2",
@@ -153,16 +157,17 @@ fn a_policy_prunes_the_other_layers_alone() {
         "mpcache:gather=scores,static=1",
         "keyformer:budget=10",
     ] {
+        compare(&alike, policy, &pieces, false);
         compare(&layers, policy, &pieces, false);
     }
-    let windowed = Layers { windows: vec![Some(8); 2], ..layers };
+    let windowed = Layers { windows: vec![Some(8); 4], ..layers };
     assert!(windowed.take(&PolicySpec::default()) && !windowed.take(&"h2o".parse().unwrap()));
 }
 
 #[test]
 fn layers_of_one_window_cost_the_same() {
     let windows = vec![Some(8), None, Some(8), Some(3), None];
-    let layers = Layers { heads: HEADS, windows, soft_cap: None, causal: true, texts: 1 };
+    let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap: None, causal: true, texts: 1 };
     let cache = KvCache::<Float>::of(&layers, &PolicySpec::default());
     let classes: Vec<usize> = (0..5).map(|layer| cache.layer_class(layer)).collect();
     assert_eq!((classes[0], classes[1]), (classes[2], classes[4]));

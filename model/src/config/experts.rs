@@ -7,8 +7,14 @@ const ALL: [&str; 5] =
     ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts"];
 
 /// Names of the number that a token takes.
-const TAKEN: [&str; 5] =
-    ["num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "num_selected_experts"];
+const TAKEN: [&str; 6] = [
+    "top_k_experts",
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_top_k",
+    "moe_topk",
+    "num_selected_experts",
+];
 
 /// Whether a `model_type` or a class is called like one.
 pub(crate) fn is_mixture(kind: &str) -> bool {

@@ -39,6 +39,12 @@ pub enum RopeScaling {
         /// Factor of sines and cosines.
         attention_factor: f64,
     },
+    /// Frequencies as if all coordinates turned, divided by `factor`; pairs of the first half of a head and the
+    /// second.
+    Proportional {
+        /// The divisor.
+        factor: f64,
+    },
 }
 
 /// A rotary embedding.
@@ -141,7 +147,7 @@ impl RopeConfig {
     pub(crate) fn short_text(&self) -> Option<usize> {
         match self.rope_scaling {
             RopeScaling::LongRope { original_max_position_embeddings, .. } => Some(original_max_position_embeddings),
-            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => None,
+            _ => None,
         }
     }
 
@@ -163,7 +169,7 @@ impl RopeScaling {
     pub(crate) fn positions(&self, context: usize) -> usize {
         let stretched = match self {
             RopeScaling::Linear { factor } => (context as f64 * factor) as usize,
-            RopeScaling::None | RopeScaling::Llama3 { .. } | RopeScaling::LongRope { .. } => context,
+            _ => context,
         };
         stretched.min(MAX_POSITIONS).max(context)
     }
@@ -172,7 +178,9 @@ impl RopeScaling {
     pub(crate) fn check(&self, turned: usize) -> Result<(), ConfigError> {
         match self {
             RopeScaling::None => Ok(()),
-            RopeScaling::Linear { factor } => positive("rope_scaling.factor", *factor),
+            RopeScaling::Linear { factor } | RopeScaling::Proportional { factor } => {
+                positive("rope_scaling.factor", *factor)
+            }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
                 positive("rope_scaling.factor", *factor)?;
                 positive("rope_scaling.low_freq_factor", *low_freq_factor)?;

@@ -24,9 +24,18 @@ pub(crate) struct Wrapper {
 /// What makes words of pictures.
 const PICTURES: &[&str] = &["vision_tower.", "multi_modal_projector."];
 
+/// What makes words of pictures and sounds.
+const PICTURES_AND_SOUNDS: &[&str] = &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."];
+
 /// All kinds that are read.
 const WRAPPERS: &[Wrapper] = &[
     Wrapper { kind: "gemma3", class: "Gemma3ForConditionalGeneration", text: "gemma3_text", outside: PICTURES },
+    Wrapper {
+        kind: "gemma4",
+        class: "Gemma4ForConditionalGeneration",
+        text: "gemma4_text",
+        outside: PICTURES_AND_SOUNDS,
+    },
     Wrapper { kind: "mistral3", class: "Mistral3ForConditionalGeneration", text: "mistral", outside: PICTURES },
     Wrapper { kind: "llava", class: "LlavaForConditionalGeneration", text: "llama", outside: PICTURES },
 ];

@@ -7,7 +7,7 @@ use super::layer::Layer;
 use super::matrix::Matrix;
 use crate::config::Activation;
 use crate::rope::{Angles, turn};
-use crate::style::{Mlp, Norms, QkNorm, Style};
+use crate::style::{Mlp, Norms, QkNorm, Style, Values};
 
 /// A layer in a pass.
 pub(super) struct Block<'a, W> {
@@ -35,14 +35,14 @@ impl<W> Block<'_, W> {
         wanted: usize,
     ) -> Result<Option<E::Tensor>, engine::Error> {
         let Block { style, layer, angles, .. } = *self;
-        let HeadShape { heads, kv_heads, .. } = style.heads;
-        let (n, texts, (q, kv)) = (x.shape()[0], cache.texts(), style.widths());
+        let HeadShape { heads, kv_heads, .. } = style.heads[self.index];
+        let (n, texts, (_, kv)) = (x.shape()[0], cache.texts(), style.widths(self.index));
         let (attended, beside) = engine.scope("attention", |engine| {
             let qkv = self.project(engine, cache, x)?;
-            let beside = layer.up.is_none().then(|| qkv.slice(1, q + 2 * kv..q + 2 * kv + style.up_width()));
-            let v = qkv.slice(1, q + kv..q + 2 * kv);
+            let end = style.qkv_width(self.index);
+            let beside = layer.up.is_none().then(|| qkv.slice(1, end..end + style.up_width()));
             // Queries and keys are heads of one tensor and turn together.
-            let mut qk = self.heads(engine, &qkv.slice(1, 0..q + kv))?;
+            let (mut qk, v) = self.heads(engine, &qkv.slice(1, 0..end))?;
             if let Some(angles) = angles {
                 qk = turn(engine, &qk, angles)?;
             }
@@ -81,6 +81,9 @@ impl<W> Block<'_, W> {
                 return self.around(engine, "down", &[&h, &attended], &layer.down).map(Some);
             }
             let out = engine.scope("down", |s| layer.down.times(s, &h))?;
+            if style.scales_sums() {
+                return self.scaled_sum(engine, &attended, &out).map(Some);
+            }
             let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
             let x = if beside.is_some() { engine.add(&self.wanted(x, texts, wanted), &attended)? } else { attended };
             engine.add(&x, &out).map(Some)
@@ -107,7 +110,8 @@ impl<W> Block<'_, W> {
         let mut out = engine.scope(name, |s| layer.qkv.times(s, normed.as_ref().unwrap_or(x)))?;
         if layer.scores {
             let (rows, outputs) = (out.shape()[0], out.shape()[1]);
-            let scores = out.slice(0, rows - n..rows).slice(1, outputs - self.style.heads.kv_heads..outputs);
+            let scores =
+                out.slice(0, rows - n..rows).slice(1, outputs - self.style.heads[self.index].kv_heads..outputs);
             cache.score(self.index, &scores, engine.linear_ceiling(layer.qkv.base()));
         }
         if unnormed {
@@ -116,24 +120,36 @@ impl<W> Block<'_, W> {
         Ok(out)
     }
 
-    /// `qk` (count, all queries and keys) as heads, (count, heads, head_dim), normalised if the style says so.
-    fn heads<E: Engine<Weight = W>>(&self, engine: &mut E, qk: &E::Tensor) -> Result<E::Tensor, engine::Error> {
-        let HeadShape { heads, kv_heads, head_dim } = self.style.heads;
-        let (n, (q, kv), eps) = (qk.shape()[0], self.style.widths(), self.style.eps);
-        let by_head = qk.reshape(&[n, heads + kv_heads, head_dim]);
-        let Some(gains) = &self.layer.qk_gains else { return Ok(by_head) };
-        let normed = engine.scope("qk norm", |s| {
-            let normed = match self.style.qk_norm {
-                QkNorm::Whole => {
+    /// Of `qkv` (count, outputs) the queries and keys as heads, (count, heads, head_dim), and the values (count,
+    /// kv_heads * head_dim), normalised if the style says so.
+    fn heads<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        qkv: &E::Tensor,
+    ) -> Result<(E::Tensor, E::Tensor), engine::Error> {
+        let (HeadShape { heads, kv_heads, head_dim }, values) =
+            (self.style.heads[self.index], self.style.values[self.index]);
+        let (n, (q, kv), eps) = (qkv.shape()[0], self.style.widths(self.index), self.style.eps);
+        let by_head = |x: &E::Tensor| x.reshape(&[n, x.shape()[1] / head_dim, head_dim]);
+        // Values are the last columns, also where they are keys.
+        let split = |x: &E::Tensor| (x.slice(1, 0..q + kv), x.slice(1, x.shape()[1] - kv..x.shape()[1]));
+        let (qk, v) = split(qkv);
+        let Some(gains) = &self.layer.qk_gains else { return Ok((by_head(&qk), v)) };
+        let (normed, v) = engine.scope("qk norm", |s| {
+            let (normed, v) = match (self.style.qk_norm, values) {
+                (QkNorm::Whole, _) => {
                     let queries = s.rms_norm(&qk.slice(1, 0..q), eps)?;
                     let keys = s.rms_norm(&qk.slice(1, q..q + kv), eps)?;
-                    E::Tensor::concat(1, &[&queries, &keys])
+                    (E::Tensor::concat(1, &[&queries, &keys]), v)
                 }
-                QkNorm::Head | QkNorm::None => s.rms_norm(&by_head, eps)?.reshape(&[n, q + kv]),
+                (_, Values::Own) => (s.rms_norm(&by_head(&qk), eps)?.reshape(&[n, q + kv]), v),
+                (_, Values::Normalised | Values::Keys) => {
+                    split(&s.rms_norm(&by_head(qkv), eps)?.reshape(&qkv.shape()))
+                }
             };
-            gain(s, &normed, gains)
+            Ok((gain(s, &normed, gains)?, v))
         })?;
-        Ok(normed.reshape(&[n, heads + kv_heads, head_dim]))
+        Ok((normed.reshape(&[n, heads + kv_heads, head_dim]), v))
     }
 
     /// The norm before attention or MLP, whose gain is in the matrix that follows, if there is one.
@@ -173,7 +189,8 @@ impl<W> Block<'_, W> {
         v: &E::Tensor,
         wanted: usize,
     ) -> Result<Option<E::Tensor>, engine::Error> {
-        let (layer, texts, HeadShape { heads, head_dim, .. }) = (self.index, cache.texts(), self.style.heads);
+        let (layer, texts, HeadShape { heads, head_dim, .. }) =
+            (self.index, cache.texts(), self.style.heads[self.index]);
         let window = cache.observation_window(layer, q.shape()[0] / texts).max(wanted);
         if window == 0 {
             cache.append(engine, layer, k, v)?;
@@ -212,6 +229,22 @@ impl<W> Block<'_, W> {
             let normed = s.rms_norm(&x, self.style.eps)?;
             gain(s, &normed, gains)
         })
+    }
+
+    /// s (x + g norm(out)) for the number s of the layer: one product of both side by side with s g and s.
+    fn scaled_sum<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+        out: &E::Tensor,
+    ) -> Result<E::Tensor, engine::Error> {
+        let h = self.style.hidden;
+        let both = engine.scope("norm after", |s| {
+            let normed = s.rms_norm(out, self.style.eps)?;
+            let gains = self.layer.mlp_gains.as_ref().expect("norms stand before and after");
+            gain(s, &E::Tensor::concat(1, &[&normed, x]), gains)
+        })?;
+        engine.add(&both.slice(1, 0..h), &both.slice(1, h..2 * h))
     }
 }
 

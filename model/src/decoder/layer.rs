@@ -4,12 +4,14 @@ use mpcache::HeadShape;
 use ndarray::Array1;
 
 use super::matrix::{Group, Matrix, Wanted};
-use crate::style::{Norm, Norms, QkNorm, Role, Style};
+use crate::style::{Norm, Norms, QkNorm, Role, Style, Values};
 use crate::weights::{Builder, Published};
 use crate::{Checkpoint, CheckpointError, Error};
 
 /// The matrices side by side in the weight for query, key and value.
 const QKV: [Role; 5] = [Role::Query, Role::Key, Role::Value, Role::Qkv, Role::QkvByHead];
+/// The same where values are keys.
+const QK: [Role; 2] = [Role::Query, Role::Key];
 /// The matrices side by side in the first weight of the MLP.
 const UP: [Role; 3] = [Role::Gate, Role::Up, Role::GateUp];
 
@@ -30,6 +32,7 @@ pub(super) struct Layer<W> {
     /// The MLP's first matrix, where it has one of its own.
     pub(super) up: Option<Matrix<W>>,
     pub(super) down: Matrix<W>,
+    /// Of the norm after the MLP; where a number multiplies the layer's sum, times it, and it for each coordinate.
     pub(super) mlp_gains: Option<W>,
 }
 
@@ -37,8 +40,8 @@ impl<W> Layer<W> {
     /// Builds the weights of layer `i`, in the order in which they are used.
     pub(super) fn load(style: &Style, i: usize, b: &mut Builder<W>) -> Result<Self, Error> {
         let &Style { names, hidden: h, intermediate: f, norms, qk_norm, .. } = style;
-        let HeadShape { heads, kv_heads, .. } = style.heads;
-        let ((q, kv), scale, p) = (style.widths(), style.scales[i], format!("{}.{i}", names.layers));
+        let HeadShape { heads, kv_heads, .. } = style.heads[i];
+        let ((q, kv), scale, p) = (style.widths(i), style.scales[i], format!("{}.{i}", names.layers));
         let gains_of = |c: &Checkpoint, role: Role| match names.of(role) {
             Some(name) => style.gain(c, &format!("{p}.{name}")),
             None => Err(CheckpointError::Missing { tensor: format!("{p}: {role:?}") }),
@@ -57,7 +60,17 @@ impl<W> Layer<W> {
             gains.map(Some)
         };
         let gains_after = |b: &mut Builder<W>, role: Role| match names.of(role).filter(|_| norms != Norms::Around) {
-            Some(name) => b.gains(&format!("{p}.{name}.weight"), h, |c| gains_of(c, role)).map(Some),
+            Some(name) => {
+                let scale = names.of(Role::Scale).filter(|_| role == Role::AfterMlp);
+                let width = if scale.is_some() { 2 * h } else { h };
+                let gains = b.gains(&format!("{p}.{name}.weight"), width, |c| {
+                    let gains = gains_of(c, role)?;
+                    let Some(scale) = scale else { return Ok(gains) };
+                    let scale = c.vector(&format!("{p}.{scale}"))?[0];
+                    Ok((gains * scale).into_iter().chain(vec![scale; h]).collect())
+                });
+                gains.map(Some)
+            }
             None => Ok(None),
         };
         // What attention and the MLP read, where norms stand around them.
@@ -81,18 +94,19 @@ impl<W> Layer<W> {
         let (columns, further) = (b.columns.of(i), b.columns.count(kv_heads));
         let beside = if norms == Norms::Parallel { style.up_width() } else { 0 };
         let scaled = if qk_norm == QkNorm::None { q } else { 0 };
-        let mut groups = vec![Group { roles: &QKV, norm: folded(Role::BeforeAttention, &read) }];
+        let roles = if style.values[i] == Values::Keys { &QK[..] } else { &QKV };
+        let mut groups = vec![Group { roles, norm: folded(Role::BeforeAttention, &read) }];
         groups.extend((norms == Norms::Parallel).then(up_group));
         let wanted = Wanted {
             layer: i,
             name: format!("{p}.{}.weight", names.qkv),
-            shape: (h, q + 2 * kv + beside + further),
+            shape: (h, style.qkv_width(i) + beside + further),
             groups: &groups,
             scaled: (scaled, scale),
             residual: false,
         };
         let qkv = Matrix::load(style, b, &wanted, |c| {
-            let mut qkv = style.matrices(c, &p, &QKV, style.qkv_bias, Some(Role::BeforeAttention))?;
+            let mut qkv = style.matrices(c, &p, roles, style.qkv_bias, Some(Role::BeforeAttention))?;
             if norms == Norms::Parallel {
                 qkv = qkv.beside(up(c)?);
             }

@@ -43,7 +43,7 @@ impl<W> Matrix<W> {
         read: impl FnOnce(&Checkpoint) -> Result<Published, CheckpointError>,
     ) -> Result<Self, Error> {
         let base = b.weight(&wanted.name, wanted.shape, read)?;
-        let matrices = style.layer_matrices();
+        let matrices = style.layer_matrices(wanted.layer);
         let ranks = &b.disclosed.ranks;
         let added: Vec<(&Group, &LayerMatrix, usize)> = wanted
             .groups

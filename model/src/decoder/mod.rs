@@ -20,7 +20,7 @@ mod layer;
 mod matrix;
 
 use engine::{Engine, LogitBits, Right, Select, Tensor, WeightData, WeightLoader, WeightSpec};
-use mpcache::{KvCache, Layers, PolicySpec};
+use mpcache::{HeadShape, KvCache, Layers, PolicySpec};
 use ndarray::{Array2, ArrayD, IxDyn};
 
 use self::block::Block;
@@ -206,8 +206,8 @@ impl<W> Model<W> {
         checkpoint: &Checkpoint,
     ) -> Result<Self, Error> {
         checkpoint.check_all(spec)?;
-        let columns = Array2::zeros((spec.hidden(), spec.heads().kv_heads));
-        let columns = Columns::Known(vec![columns; spec.layers()]);
+        let zeros = |heads: &HeadShape| Array2::zeros((spec.hidden(), heads.kv_heads));
+        let columns = Columns::Known(spec.heads().iter().map(zeros).collect());
         Self::build(
             spec,
             Builder {
@@ -246,7 +246,8 @@ impl<W> Model<W> {
         let first = image.map(|_| learned(first, 1)).transpose()?;
         let (ropes, positions) = match &style.positions {
             Positions::Rotary(ropes) => {
-                (ropes.iter().map(|rope| Rope::new(rope, style.heads.head_dim)).collect(), None)
+                let rope = |(i, rope)| Rope::new(rope, style.turned_dim(i));
+                (ropes.iter().enumerate().map(rope).collect(), None)
             }
             Positions::Learned { offset } => (Vec::new(), Some(learned(positions, style.max_positions + offset)?)),
         };
@@ -501,7 +502,7 @@ impl ModelSpec {
         if !layers.take(policy) {
             return Err(Error::WindowedPolicy(policy.to_string()));
         }
-        Ok(policy.check(layers.pruned(), layers.heads)?)
+        Ok(policy.check(layers.pruned(), layers.pruned_heads())?)
     }
 
     /// Refuses token ids that the model does not have.

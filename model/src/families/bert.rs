@@ -13,7 +13,7 @@ use super::Family;
 use crate::config::{
     Activation, ConfigError, Keys, MAX_LABELS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size, unsupported,
 };
-use crate::style::{Encoder, Masked, Mlp, Names, Norm, Norms, Pooled, Positions, QkNorm, Role, Stored, Style};
+use crate::style::{Encoder, Masked, Mlp, Names, Norm, Norms, Pooled, Positions, QkNorm, Role, Stored, Style, Values};
 
 /// Most segments.
 const MAX_SEGMENTS: usize = 1 << 10;
@@ -107,9 +107,11 @@ impl Family for BertConfig {
 
     fn style(&self) -> Style {
         let (layers, head_dim) = (self.num_hidden_layers, self.hidden_size / self.num_attention_heads);
+        let heads = HeadShape { heads: self.num_attention_heads, kv_heads: self.num_attention_heads, head_dim };
         let style = Style {
             names: NAMES,
-            heads: HeadShape { heads: self.num_attention_heads, kv_heads: self.num_attention_heads, head_dim },
+            heads: vec![heads; layers],
+            values: vec![Values::Own; layers],
             hidden: self.hidden_size,
             intermediate: self.intermediate_size,
             vocabulary: self.vocab_size,

@@ -34,7 +34,8 @@ pub struct Gemma {
     pub final_logit_softcapping: Option<f32>,
 }
 
-const NAMES: Names = Names {
+/// Published names of Gemma 2, and of Gemma 3.
+pub(super) const NAMES: Names = Names {
     norms: &[
         (Role::BeforeAttention, "input_layernorm"),
         (Role::AfterAttention, "post_attention_layernorm"),

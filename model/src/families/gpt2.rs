@@ -12,7 +12,7 @@ use super::Family;
 use crate::config::{
     Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, epsilon, size, unsupported,
 };
-use crate::style::{Mlp, Names, Norm, Norms, Positions, QkNorm, Role, Stored, Style};
+use crate::style::{Mlp, Names, Norm, Norms, Positions, QkNorm, Role, Stored, Style, Values};
 
 /// `config.json` of a GPT-2; fields have their published names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,7 +100,8 @@ impl Family for Gpt2Config {
         let by_layer = |i: usize| if self.scale_attn_by_inverse_layer_idx { root / (i + 1) as f32 } else { root };
         Style {
             names: NAMES,
-            heads: HeadShape { heads: self.n_head, kv_heads: self.n_head, head_dim },
+            heads: vec![HeadShape { heads: self.n_head, kv_heads: self.n_head, head_dim }; self.n_layer],
+            values: vec![Values::Own; self.n_layer],
             hidden: self.n_embd,
             intermediate: self.n_inner,
             vocabulary: self.vocab_size,

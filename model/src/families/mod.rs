@@ -24,6 +24,7 @@ macro_rules! families {
             olmo2, Olmo2, Olmo2Config, "olmo2";
             gemma2, Gemma2, Gemma2Config, "gemma2";
             gemma3, Gemma3, Gemma3Config, "gemma3_text";
+            gemma4, Gemma4, Gemma4Config, "gemma4_text";
             bert, Bert, BertConfig, "bert";
             roberta, Roberta, RobertaConfig, "roberta";
             distilbert, DistilBert, DistilBertConfig, "distilbert";

@@ -59,6 +59,29 @@ fn rope_is_read_in_old_and_new_style() {
     assert_eq!(llama(json!({"rope_parameters": {"rope_type": "default"}})).unwrap().rope_scaling, RopeScaling::None);
 }
 
+/// A dense Gemma 4 with these keys.
+fn gemma4(keys: Value) -> Value {
+    let mut config = json!({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0});
+    config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    config
+}
+
+/// What transformers 5 writes by layer is what it reads in two keys.
+#[test]
+fn heads_by_layer_are_read_in_both_forms() {
+    let all = |mut layer: Value, more: Value| {
+        layer.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        parse(gemma4(layer)).unwrap()
+    };
+    let layers = json!({"num_hidden_layers": 7, "attention_k_eq_v": true});
+    let two = all(layers.clone(), json!({"global_head_dim": 128, "num_global_key_value_heads": 2}));
+    let own = json!({"head_dim": 128, "num_key_value_heads": 2});
+    assert_eq!(all(layers, json!({"per_layer_config": {"5": own, "6": own}})), two);
+    let [windowed, global] = [0, 6].map(|layer| two.heads()[layer]);
+    assert_eq!((windowed.head_dim, windowed.kv_heads, global.head_dim, global.kv_heads), (256, 4, 128, 2));
+    assert_eq!(two.attention().pruned(), 2, "the last layer sees all tokens");
+}
+
 /// Published configurations, as far as they differ from the defaults, and what their authors count.
 #[test]
 fn published_models_have_the_published_number_of_parameters() {
@@ -112,6 +135,13 @@ fn published_models_have_the_published_number_of_parameters() {
             "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
         },
     });
+    // By `Gemma4ForCausalLM`, and a number a layer that it counts no parameter.
+    let gemma4 = json!({
+        "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {},
+        "text_config": gemma4(json!({"hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60,
+            "num_attention_heads": 32, "num_key_value_heads": 16, "num_global_key_value_heads": 4,
+            "attention_k_eq_v": true, "sliding_window": 1024, "use_bidirectional_attention": "vision"})),
+    });
     let layers = |windows: &[Option<usize>]| windows.iter().filter(|window| window.is_some()).count();
     for (config, parameters, windowed) in [
         (json!({"model_type": "mistral", "architectures": ["MistralForCausalLM"]}), 7_241_732_096, 32),
@@ -127,6 +157,7 @@ fn published_models_have_the_published_number_of_parameters() {
         (gemma2, 2_614_341_888, 13),
         (gemma3, 999_885_952, 22),
         (gemma3_4b, 3_880_263_168, 29),
+        (gemma4, 30_697_345_280 + 60, 50),
     ] {
         let spec = parse(config.clone()).unwrap();
         assert_eq!(spec.parameters(), parameters, "{config}");
@@ -226,6 +257,18 @@ fn unsupported_values_are_refused_by_name_and_value() {
             "rope_parameters.full_attention",
             "1000000",
         ),
+        (gemma4(json!({"hidden_size_per_layer_input": null})), "hidden_size_per_layer_input", "256"),
+        (gemma4(json!({"num_kv_shared_layers": 20})), "num_kv_shared_layers", "20"),
+        (gemma4(json!({"use_double_wide_mlp": true})), "use_double_wide_mlp", "true"),
+        (gemma4(json!({"attention_bias": true})), "attention_bias", "true"),
+        (gemma4(json!({"enable_moe_block": true})), "enable_moe_block", "mixture"),
+        (gemma4(json!({"num_experts": 128, "top_k_experts": 8})), "num_experts", "16.0 times"),
+        (gemma4(json!({"use_bidirectional_attention": "all"})), "use_bidirectional_attention", "all"),
+        (gemma4(json!({"sliding_window": 131072})), "sliding_window", "131072"),
+        (gemma4(json!({"global_head_dim": 0})), "global_head_dim", "0"),
+        (gemma4(json!({"per_layer_config": {"5": {"hidden_size": 8}}})), "per_layer_config.5", "hidden_size"),
+        (gemma4(json!({"per_layer_config": {"4": {"head_dim": 8}}})), "per_layer_config.4", "head_dim"),
+        (gemma4(json!({"rope_parameters": {"rope_type": "default"}})), "rope_parameters.full_attention", "missing"),
         (json!({"model_type": "gpt2", "position_embedding_type": "alibi"}), "position_embedding_type", "alibi"),
         (json!({"model_type": "gpt2", "is_encoder_decoder": true}), "is_encoder_decoder", "true"),
     ] {
@@ -259,7 +302,7 @@ proptest! {
         match parse(config) {
             Ok(spec) => {
                 prop_assert!(valid);
-                prop_assert_eq!(spec.heads(), HeadShape { heads, kv_heads: kv, head_dim: dim });
+                prop_assert_eq!(spec.heads()[0], HeadShape { heads, kv_heads: kv, head_dim: dim });
                 prop_assert_eq!(spec.layers(), layers);
                 let sent = serde_json::to_vec(&spec).unwrap();
                 prop_assert_eq!(serde_json::from_slice::<ModelSpec>(&sent).unwrap(), spec);

@@ -23,7 +23,7 @@ fn fuzz_config() {
                 assert_eq!(serde_json::from_str::<ModelSpec>(&text).expect("and comes back"), spec);
                 // Sizes that are safe to multiply.
                 assert!(spec.layers() > 0 && spec.hidden() > 0 && (spec.vocabulary() > 0 || spec.image().is_some()));
-                assert!(spec.heads().heads.is_multiple_of(spec.heads().kv_heads) && spec.heads().head_dim > 0);
+                assert!(spec.heads().iter().all(|h| h.heads.is_multiple_of(h.kv_heads) && h.head_dim > 0));
                 assert!(spec.weight_specs().len() < 16 * spec.layers() + 16);
             }
             Err(error) => assert!(!error.to_string().is_empty()),

@@ -66,7 +66,7 @@ fn kvpress_keeps_the_same_tokens_and_gives_the_same_logits() {
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let ModelFiles { spec, checkpoint, .. } = checkpoint(dir.path(), &columns);
-    let (group, last) = (spec.heads().group(), prompt.len() + continuation.len() - 1);
+    let (group, last) = (spec.heads()[0].group(), prompt.len() + continuation.len() - 1);
     assert_eq!(runs.len(), 13);
     for Run { policy, plain, kept, logits: want } in runs {
         let model = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint)).unwrap();

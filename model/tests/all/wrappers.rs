@@ -50,6 +50,22 @@ const GEMMA: (&str, &str) = ("gemma3", "Gemma3ForConditionalGeneration");
 const MISTRAL: (&str, &str) = ("mistral3", "Mistral3ForConditionalGeneration");
 const LLAVA: (&str, &str) = ("llava", "LlavaForConditionalGeneration");
 
+const GEMMA4: (&str, &str) = ("gemma4", "Gemma4ForConditionalGeneration");
+
+#[test]
+fn sounds_are_left_out_as_well() {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families/gemma4");
+    let want = logits(&load(ModelFiles::open(&from).unwrap()), &[1, 5, 2]);
+    let dir = tempfile::tempdir().unwrap();
+    let outside =
+        ["audio_tower.", "embed_audio.", "embed_vision.", "vision_tower."].map(|name| format!("model.{name}"));
+    let extra = outside.clone().map(|prefix| format!("{prefix}a"));
+    wrap("gemma4", dir.path(), GEMMA4, since, &extra.each_ref().map(|name| &**name));
+    let files = ModelFiles::open(dir.path()).unwrap();
+    assert_eq!(files.checkpoint.left_out(), outside.map(|prefix| LeftOut { prefix, tensors: 1 }));
+    assert_eq!(logits(&load(files), &[1, 5, 2]), want);
+}
+
 #[test]
 fn the_text_model_is_read_and_the_rest_is_named() {
     let left = |prefix: &str, tensors| LeftOut { prefix: prefix.into(), tensors };

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
-use mpcache::HeadShape;
 use net::{Channel, Ledger, Role, memory_pair};
 use planner::{Deployment, Footprint, Plan, Planner, Tallies};
 use protocols::{FixedLoader, Made, Needs, Part};
@@ -160,9 +159,9 @@ impl<'a> SessionPlan<'a> {
         if let Extent::Filling(_) = self.extent {
             correlations::plan_keeping(engine.abb().ledger());
         }
-        let HeadShape { kv_heads, head_dim, .. } = model.spec.heads();
+        let width: usize = model.spec.heads().iter().map(|heads| heads.kv_heads * heads.head_dim).sum();
         let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
-        let cached = 2 * (request.texts * model.spec.layers() * kv_heads * head_dim) as u64 * positions;
+        let cached = 2 * (request.texts * width) as u64 * positions;
         let footprint = Footprint::of(cached, &prepared, engine.abb().room());
         let work = engine.abb().tallies().cloned().unwrap_or_default();
         Ok(Planned { outcome: finish(&mut engine, terms, &request, generation, recorder), footprint, work })

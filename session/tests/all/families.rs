@@ -30,6 +30,21 @@ fn two_parties_and_the_plan_agree() {
     }
 }
 
+/// A policy acts on layers whose heads are others than those of layers with a window.
+#[test]
+fn a_policy_acts_on_layers_with_heads_of_their_own() {
+    for name in ["gemma4", "gemma4-values"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/families").join(name);
+        let files = ModelFiles::open(&dir).unwrap();
+        let ids: Vec<u32> = (0..24).map(|i| (i * i + 3) % files.spec.vocabulary() as u32).collect();
+        for policy in ["mpcache:clusters=4/2", "streaming:budget=12,sinks=1"] {
+            let policy = policy.parse().unwrap();
+            let options = GenerateOptions { tokens: 3, policy, ..crate::support::fine() };
+            agree(name, &files, &ids, &options, MAX_SECURE_ULPS);
+        }
+    }
+}
+
 /// Encoders answer once: two parties, the plan and fixed point agree, in one phase and in two.
 #[test]
 fn encoders_answer_between_two_parties() {
@@ -71,7 +86,7 @@ fn texts_side_by_side_take_the_flows_of_one() {
 fn several_texts_go_on_in_the_flows_of_one() {
     for (name, dir) in families() {
         // Rotary and learned positions, windows, and sinks.
-        if !["qwen2", "opt", "gemma3", "granite-sinks"].contains(&&*name) {
+        if !["qwen2", "opt", "gemma3", "gemma4", "granite-sinks"].contains(&&*name) {
             continue;
         }
         let files = ModelFiles::open(&dir).unwrap();

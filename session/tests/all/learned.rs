@@ -66,7 +66,7 @@ fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
         let widths = |model: &Model<protocols::FixedWeight>| -> Vec<usize> {
             model.weights().iter().map(|weight| weight.spec.outputs).collect()
         };
-        let (kv_heads, mut more) = (files.spec.heads().kv_heads, 0);
+        let (kv_heads, mut more) = (files.spec.heads()[0].kv_heads, 0);
         for (i, (plain, wide)) in widths(&plain).iter().zip(widths(&wide)).enumerate() {
             // A table or two, then four matrices a layer, the first of which gives query, key and value.
             let tables = if config == LLAMA { 1 } else { 2 };

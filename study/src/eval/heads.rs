@@ -157,12 +157,12 @@ pub fn judge_heads(
     sight: InSight,
     tick: &(dyn Fn() + Sync),
 ) -> Result<HeadScores, EvalError> {
-    let shape = model.spec().heads();
+    let shapes = model.spec().heads();
     if measure == HeadMeasure::Echo {
         let means = watch(model, texts, |text| Watched::Copies { period: text.len() / COPIES }, tick)?;
         let [echoes, scores] = [0, 1].map(|index| {
             let largest = |heads: &[[f64; 2]]| heads.iter().map(|pair| pair[index]).fold(f64::NEG_INFINITY, f64::max);
-            by_kv(&means, shape, largest)
+            by_kv(&means, &shapes, largest)
         });
         return Ok(HeadScores { scores, echoes: Some(echoes) });
     }
@@ -173,12 +173,12 @@ pub fn judge_heads(
     let means = watch(model, texts, |_| Watched::Distant(sight), tick)?;
     let index = usize::from(measure == HeadMeasure::Mass);
     let mean = |heads: &[[f64; 2]]| heads.iter().map(|pair| pair[index]).sum::<f64>() / heads.len() as f64;
-    Ok(HeadScores { scores: by_kv(&means, shape, mean), echoes: None })
+    Ok(HeadScores { scores: by_kv(&means, &shapes, mean), echoes: None })
 }
 
 /// Scores by layer and key/value head from those by layer and query head.
-fn by_kv(means: &[Vec<[f64; 2]>], shape: HeadShape, of: impl Fn(&[[f64; 2]]) -> f64) -> Vec<Vec<f64>> {
-    means.iter().map(|heads| heads.chunks(shape.group()).map(&of).collect()).collect()
+fn by_kv(means: &[Vec<[f64; 2]>], shapes: &[HeadShape], of: impl Fn(&[[f64; 2]]) -> f64) -> Vec<Vec<f64>> {
+    means.iter().zip(shapes).map(|(heads, shape)| heads.chunks(shape.group()).map(&of).collect()).collect()
 }
 
 /// The measurement at a query.
@@ -208,8 +208,8 @@ fn watch(
     tick: &(dyn Fn() + Sync),
 ) -> Result<Vec<Vec<[f64; 2]>>, EvalError> {
     let spec = model.spec();
-    let (layers, shape) = (spec.layers(), spec.heads());
-    let none = vec![vec![[Mean::default(); 2]; shape.heads]; layers];
+    let layers = spec.attention().without_windows();
+    let none: Vec<_> = layers.heads.iter().map(|shape| vec![[Mean::default(); 2]; shape.heads]).collect();
     for text in texts {
         if text.len() > spec.max_positions() {
             return Err(EvalError::Context { context: text.len(), limit: spec.max_positions() });
@@ -219,7 +219,7 @@ fn watch(
     let all = parallel(texts.len(), usize::MAX, |i| {
         let means = Arc::new(Mutex::new(none.clone()));
         let profiler = Profiler { watched: watched(&texts[i]), means: means.clone() };
-        let mut cache = KvCache::<Float>::with_policy(layers, shape, Box::new(profiler));
+        let mut cache = KvCache::<Float>::of_policy(&layers, Box::new(profiler));
         cache.expect_prompt(texts[i].len());
         for piece in texts[i].chunks(PIECE) {
             let input = Input::known(piece);

@@ -110,7 +110,7 @@ impl<E: Select> Runner for InClear<'_, E> {
         let pruned = layers.pruned().max(1);
         // The prompt's last position may be scored, but tokens that come together are not watched.
         let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();
-        let (observed, means) = Observed::new(policy.build(pruned, layers.heads), pruned, &alone);
+        let (observed, means) = Observed::new(policy.build(pruned, layers.pruned_heads()), pruned, &alone);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let input = Input::known(prompt);
         let mut ticks = Ticks(tick);
@@ -125,7 +125,7 @@ impl<E: Select> Runner for InClear<'_, E> {
         let generated = sequence.wanted().map(|Wanted { tokens, .. }| {
             let options = GenerateOptions { tokens: *tokens, stop_at_eos: true, ..GenerateOptions::default() };
             let mut greedy = Sampler::greedy();
-            generate(policy.build(pruned, layers.heads), options, Next::Pick(&mut greedy), &mut NoHooks)
+            generate(policy.build(pruned, layers.pruned_heads()), options, Next::Pick(&mut greedy), &mut NoHooks)
         });
         let generated = generated.transpose()?.map(|out| out.tokens);
         Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })

@@ -95,8 +95,8 @@ pub fn fit_columns(
     if tokens == 0 {
         return Err(FitError::Nothing { length, after });
     }
-    let (kv_heads, width) = (spec.heads().kv_heads, spec.hidden());
-    let mut samples: Vec<Samples> = (0..spec.layers()).map(|_| Samples::new(width, kv_heads)).collect();
+    let (heads, width) = (spec.heads(), spec.hidden());
+    let mut samples: Vec<Samples> = heads.iter().map(|heads| Samples::new(width, heads.kv_heads)).collect();
     let (held_out, learned): (Vec<_>, Vec<_>) =
         sequences.iter().enumerate().partition(|(i, _)| i % HELD_OUT == HELD_OUT - 1);
     for (_, ids) in learned {
@@ -112,7 +112,7 @@ pub fn fit_columns(
         let fitted = samples.solve().ok_or(FitError::Singular { layer })?.mapv(|w| w as f32);
         columns.push(scaled(fitted, beside));
     }
-    let mut moments = vec![vec![Moments::default(); kv_heads]; spec.layers()];
+    let mut moments: Vec<_> = heads.iter().map(|heads| vec![Moments::default(); heads.kv_heads]).collect();
     for (_, ids) in held_out {
         let shown = show(model, ids, after)?;
         for (layer, moments) in moments.iter_mut().enumerate() {
@@ -124,7 +124,10 @@ pub fn fit_columns(
         }
         tick();
     }
-    let mean = |heads: Vec<Moments>| heads.into_iter().map(Moments::correlation).sum::<f64>() / kv_heads as f64;
+    let mean = |heads: Vec<Moments>| {
+        let count = heads.len() as f64;
+        heads.into_iter().map(Moments::correlation).sum::<f64>() / count
+    };
     Ok(FittedColumns { columns, correlations: moments.into_iter().map(mean).collect() })
 }
 
@@ -202,7 +205,7 @@ mod tests {
         }
         let shown = show(&model, sequences[0], 4).unwrap();
         let scores = shown.norms[0].dot(&fitted.columns[0]);
-        assert_eq!(scores.ncols(), files.spec.heads().kv_heads);
+        assert_eq!(scores.ncols(), files.spec.heads()[0].kv_heads);
     }
 
     #[test]

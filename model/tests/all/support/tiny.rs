@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use model::{DType, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec, write_safetensors};
+use mpcache::HeadShape;
 use ndarray::Array2;
 
 const CONFIG: &str =
@@ -17,8 +18,8 @@ pub(crate) fn write_tiny(dir: &Path) {
 pub(crate) fn write_columns(dir: &Path) {
     let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir).unwrap();
     let mut next = numbers();
-    let mut layer = |_| Array2::from_shape_simple_fn((spec.hidden(), spec.heads().kv_heads), || next() / 2.0);
-    let columns: Vec<_> = (0..spec.layers()).map(&mut layer).collect();
+    let layer = |heads: HeadShape| Array2::from_shape_simple_fn((spec.hidden(), heads.kv_heads), || next() / 2.0);
+    let columns: Vec<_> = spec.heads().into_iter().map(layer).collect();
     checkpoint.write_learned(&spec, &columns, &dir.join(LEARNED_FILE)).unwrap();
 }
 

@@ -1,0 +1,222 @@
+//! Gemma 4, dense: layers that see all tokens have longer heads than those with a window, and values may be their
+//! keys; values are normalised, and a layer multiplies its sum by a number.
+//!
+//! Weights by the names of `Gemma4ForCausalLM` in [`modeling_gemma4.py`]: the text model alone, without experts,
+//! embeddings by layer and keys that layers share.
+//!
+//! [`modeling_gemma4.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma4
+
+use mpcache::HeadShape;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::Family;
+use super::gemma2::{self, Gemma};
+use crate::config::{
+    Common, ConfigError, Defaults, Keys, RopeConfig, RopeScaling, Windows, experts, positive, unsupported,
+};
+use crate::style::{Names, Norm, Positions, QkNorm, Role, Style, Values};
+
+/// `config.json` of a Gemma 4; fields have their published names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are Hugging Face's")]
+pub struct Gemma4Config {
+    /// Its heads are those of layers with a window, its rotary embedding that of layers that see all tokens.
+    #[serde(flatten)]
+    pub common: Common,
+    /// The rotary embedding of layers with a window.
+    pub sliding_rope: RopeConfig,
+    pub global_head_dim: usize,
+    pub num_global_key_value_heads: usize,
+    pub attention_k_eq_v: bool,
+    #[serde(flatten)]
+    pub gemma: Gemma,
+}
+
+const NAMES: Names = Names {
+    layer: &[
+        (Role::Query, "self_attn.q_proj"),
+        (Role::Key, "self_attn.k_proj"),
+        (Role::Value, "self_attn.v_proj"),
+        (Role::Output, "self_attn.o_proj"),
+        (Role::QueryNorm, "self_attn.q_norm"),
+        (Role::KeyNorm, "self_attn.k_norm"),
+        (Role::Gate, "mlp.gate_proj"),
+        (Role::Up, "mlp.up_proj"),
+        (Role::Down, "mlp.down_proj"),
+        (Role::Scale, "layer_scalar"),
+    ],
+    ..gemma2::NAMES
+};
+
+/// Values that `transformers` takes for missing keys.
+const DEFAULTS: Defaults =
+    Defaults { vocab_size: 262144, max_position_embeddings: 131072, num_hidden_layers: 30, ..gemma2::DEFAULTS };
+
+impl Gemma4Config {
+    /// Heads of layers that see all tokens.
+    fn global(&self) -> HeadShape {
+        let kv_heads = self.num_global_key_value_heads;
+        HeadShape { heads: self.common.num_attention_heads, kv_heads, head_dim: self.global_head_dim }
+    }
+}
+
+impl Family for Gemma4Config {
+    const CLASSES: &'static [&'static str] = &["Gemma4ForCausalLM", "Gemma4TextModel"];
+    const READS: &'static [&'static str] =
+        &["sliding_window", "layer_types", "final_logit_softcapping", "use_bidirectional_attention"];
+
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        refuse(keys)?;
+        let [global_rope, sliding_rope] = ropes(keys)?;
+        // Both were read, and the reference reads no other key of an embedding.
+        let mut plain = keys.0.clone();
+        plain.retain(|key, _| !["rope_parameters", "rope_theta", "partial_rotary_factor"].contains(&key.as_str()));
+        let common = Common { rope: global_rope, ..Common::read(&Keys(&plain), &DEFAULTS)? };
+        let layers = common.num_hidden_layers;
+        let mut windows = Windows::read(keys, layers, Some(512), |layer| !(layer + 1).is_multiple_of(6))?;
+        // Whatever the list says, the last layer sees all tokens.
+        windows.window_layers.last_mut().into_iter().for_each(|windowed| *windowed = false);
+        let attention_k_eq_v = keys.flag("attention_k_eq_v")?.unwrap_or(false);
+        let kv = keys.size(&["num_global_key_value_heads"])?.filter(|_| attention_k_eq_v);
+        let stated = (keys.size(&["global_head_dim"])?.unwrap_or(512), kv.unwrap_or(common.num_key_value_heads));
+        let (global_head_dim, num_global_key_value_heads) =
+            by_layer(keys, &common, &windows.window_layers)?.unwrap_or(stated);
+        let gemma = Gemma {
+            attention_bias: false,
+            query_pre_attn_scalar: 1.0,
+            windows,
+            attn_logit_softcapping: None,
+            final_logit_softcapping: keys.number("final_logit_softcapping")?.map(|cap| cap as f32),
+        };
+        Ok(Gemma4Config {
+            common,
+            sliding_rope,
+            global_head_dim,
+            num_global_key_value_heads,
+            attention_k_eq_v,
+            gemma,
+        })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let HeadShape { kv_heads, head_dim, .. } = self.global();
+        let (kv_key, dim_key) = ("num_global_key_value_heads", "global_head_dim");
+        let global = Common { num_key_value_heads: kv_heads, head_dim, ..self.common.clone() };
+        global.check().map_err(|error| match error {
+            ConfigError::Unsupported { key, value, why } if key == "num_key_value_heads" => {
+                unsupported(kv_key, value, why)
+            }
+            ConfigError::Unsupported { key, value, why } if key == "head_dim" => unsupported(dim_key, value, why),
+            other => other,
+        })?;
+        // Such a layer would be one that sees all tokens, but for its heads.
+        let (window, most) = (self.gemma.windows.sliding_window, self.common.max_position_embeddings);
+        if let Some(window) = window.filter(|window| *window >= most) {
+            return Err(unsupported("sliding_window", window, format!("below max_position_embeddings = {most}")));
+        }
+        Common { rope: self.sliding_rope.clone(), ..self.common.clone() }.check()?;
+        self.gemma.check(self.common.num_hidden_layers)
+    }
+
+    fn style(&self) -> Style {
+        let windowed = &self.gemma.windows.window_layers;
+        let own = |windowed: &bool| if *windowed { self.common.heads() } else { self.global() };
+        let values =
+            |windowed: &bool| if self.attention_k_eq_v && !windowed { Values::Keys } else { Values::Normalised };
+        Style {
+            names: NAMES,
+            heads: windowed.iter().map(own).collect(),
+            values: windowed.iter().map(values).collect(),
+            norm: Norm::Rms,
+            qk_norm: QkNorm::Head,
+            positions: Positions::Rotary(vec![self.common.rope.clone(), self.sliding_rope.clone()]),
+            turns: windowed.iter().map(|windowed| Some(usize::from(*windowed))).collect(),
+            ..self.gemma.style(&self.common)
+        }
+    }
+}
+
+/// Refuses what other models of this type compute.
+fn refuse(keys: &Keys) -> Result<(), ConfigError> {
+    for (key, absent) in [("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)] {
+        match keys.size(&[key])?.unwrap_or(absent) {
+            0 => {}
+            size => return Err(unsupported(key, size, "only 0: the dense models, not E2B and E4B")),
+        }
+    }
+    if keys.flag("enable_moe_block")? == Some(true) {
+        return Err(unsupported("enable_moe_block", true, experts::refused(keys)));
+    }
+    for key in ["use_double_wide_mlp", "attention_bias"] {
+        if keys.flag(key)? == Some(true) {
+            return Err(unsupported(key, true, "only false"));
+        }
+    }
+    if let Some(scaling) = keys.get("rope_scaling") {
+        return Err(unsupported("rope_scaling", scaling, "only null: rope_parameters by type of layer"));
+    }
+    // Pictures may see what comes after them; a text has none.
+    match keys.get("use_bidirectional_attention") {
+        Some(value) if value != "vision" => {
+            Err(unsupported("use_bidirectional_attention", value, "only null and vision"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The rotary embeddings of layers that see all tokens, and of those with a window.
+fn ropes(keys: &Keys) -> Result<[RopeConfig; 2], ConfigError> {
+    let published = json!({
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    });
+    let of = |kind: &str| {
+        let all = keys.get("rope_parameters").unwrap_or(&published);
+        let name = format!("rope_parameters.{kind}");
+        let Some(map) = all.get(kind).and_then(Value::as_object) else {
+            return Err(unsupported(&name, "missing", "a rotary embedding for each type of layer"));
+        };
+        let own = Keys(map);
+        let partial = own.number("partial_rotary_factor")?.unwrap_or(1.0);
+        let (rope_scaling, partial_rotary_factor) = match own.text("rope_type")? {
+            Some("default") => (RopeScaling::None, 1.0),
+            Some("proportional") => {
+                (RopeScaling::Proportional { factor: own.number("factor")?.unwrap_or(1.0) }, partial)
+            }
+            other => {
+                let why = "default and proportional";
+                return Err(unsupported(&format!("{name}.rope_type"), other.unwrap_or("missing"), why));
+            }
+        };
+        let rope_theta = own.number("rope_theta")?;
+        let rope_theta = rope_theta
+            .ok_or_else(|| unsupported(&format!("{name}.rope_theta"), "missing", "a positive number"))?;
+        positive(&format!("{name}.rope_theta"), rope_theta)?;
+        Ok(RopeConfig { rope_theta, rope_scaling, partial_rotary_factor })
+    };
+    Ok([of("full_attention")?, of("sliding_attention")?])
+}
+
+/// The length and number of key/value heads of layers that see all tokens, as `per_layer_config` has them: what
+/// transformers 5 writes in the place of `global_head_dim` and `num_global_key_value_heads`.
+fn by_layer(keys: &Keys, common: &Common, windowed: &[bool]) -> Result<Option<(usize, usize)>, ConfigError> {
+    let key = "per_layer_config";
+    let Some(all) = keys.read(key, "an object", Value::as_object)? else { return Ok(None) };
+    let (own, empty) = ((common.head_dim, common.num_key_value_heads), Map::new());
+    let mut global = None;
+    for (layer, windowed) in windowed.iter().enumerate() {
+        let map = all.get(&layer.to_string()).and_then(Value::as_object).unwrap_or(&empty);
+        let of = Keys(map);
+        let heads = (
+            of.size(&["head_dim"])?.unwrap_or(own.0),
+            of.size(&["num_key_value_heads"])?.unwrap_or(own.1),
+        );
+        let known = map.keys().all(|key| ["head_dim", "num_key_value_heads"].contains(&key.as_str()));
+        if !known || heads != if *windowed { own } else { *global.get_or_insert(heads) } {
+            let why = "head_dim and num_key_value_heads, the same in all layers that see all tokens";
+            return Err(unsupported(&format!("{key}.{layer}"), Value::Object(map.clone()), why));
+        }
+    }
+    Ok(global)
+}
