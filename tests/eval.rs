@@ -169,6 +169,26 @@ fn two_parties_are_asked_for_predictions_alone() {
     assert!(cells[3].parse::<f64>().unwrap() > 1.0, "{shown}");
 }
 
+/// Sequences that two parties read side by side have the scores that each has alone.
+#[test]
+fn sequences_keep_their_scores_side_by_side() {
+    let text = "--text tinyshakespeare.txt --model shakespeare-llama --context 12 --sequences 3";
+    let study =
+        |engine: &str| json(&mut eval(&format!("{text} --policies streaming --budgets 0.5 --engine {engine}")));
+    let [fixed, secure] = ["fixed", "secure"].map(study);
+    for (fixed, secure) in fixed["rows"].as_array().unwrap().iter().zip(secure["rows"].as_array().unwrap()) {
+        let perplexities = |row: &Value| -> Vec<f64> {
+            let of = row["by_sequence"].as_array().unwrap().iter();
+            of.map(|metrics| metrics["perplexity"].as_f64().unwrap()).collect()
+        };
+        let (fixed, secure) = (perplexities(fixed), perplexities(secure));
+        assert_eq!((fixed.len(), secure.len()), (3, 3));
+        for (fixed, secure) in fixed.iter().zip(&secure) {
+            assert!((fixed / secure - 1.0).abs() < 0.01, "{fixed} and {secure}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_studied_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! Policies over sequences, on all cores.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -12,7 +13,7 @@ use model::{
     generate_with,
 };
 use mpcache::{Budget, KvCache, Policy, PolicySpec};
-use ndarray::{Array2, Axis};
+use ndarray::{Array2, ArrayView2, Axis};
 use session::party::{ClientOptions, Limits, ModelServer, Observer, Prompt, Request, Silent, Terms, in_one_process};
 
 use super::interval::{Interval, intervals};
@@ -68,7 +69,18 @@ pub trait Runner: Sync {
     /// an answer that it [wants](Sequence::wanted) is generated.
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
 
-    /// Most texts that an encoder reads side by side.
+    /// [`run`](Runner::run) of several sequences, which are read side by side. They have as many passes after as many
+    /// tokens, and want no answers; the policy decides [for each](PolicySpec::side_by_side).
+    fn run_together(
+        &self,
+        sequences: &[Sequence],
+        policy: &PolicySpec,
+        tick: &(dyn Fn() + Sync),
+    ) -> Result<Vec<Trace>, EvalError> {
+        sequences.iter().map(|sequence| self.run(sequence, policy, tick)).collect()
+    }
+
+    /// Most texts to read side by side.
     fn most_side_by_side(&self) -> usize;
 
     /// The logits of an encoder's classes for each of `texts`, which it reads side by side: their ids, and where a
@@ -182,6 +194,29 @@ impl Runner for TwoParties<'_> {
         Ok(Trace { logits: scored_rows(sequence, &out), attention: None, generated })
     }
 
+    fn run_together(
+        &self,
+        sequences: &[Sequence],
+        policy: &PolicySpec,
+        tick: &(dyn Fn() + Sync),
+    ) -> Result<Vec<Trace>, EvalError> {
+        let [first, _, ..] = sequences else {
+            return sequences.iter().map(|sequence| self.run(sequence, policy, tick)).collect();
+        };
+        let parts = || sequences.iter().map(|sequence| sequence.ids().split_at(sequence.prompt()));
+        let prompts: Vec<Prompt> = parts().map(|(prompt, _)| prompt.into()).collect();
+        let prompt = Prompt::side_by_side(&prompts, None, false)?;
+        let next = Next::Each(parts().map(|(_, rest)| Next::Forced(rest)).collect());
+        let mut out = self.session(policy, prompt, first.passes(), false, next, &mut Ticks(tick))?;
+        let logits = out.logits.take().unwrap_or_default();
+        let trace = |(rows, sequence): (ArrayView2<f32>, &Sequence)| {
+            let logits = Some(rows.to_owned());
+            let logits = scored_rows(sequence, &Generation { logits, ..Generation::default() });
+            Trace { logits, attention: None, generated: None }
+        };
+        Ok(logits.axis_chunks_iter(Axis(0), first.passes()).zip(sequences).map(trace).collect())
+    }
+
     fn most_side_by_side(&self) -> usize {
         8
     }
@@ -282,7 +317,12 @@ pub fn evaluate(
     check(runner, sequences, candidates)?;
     let full = Candidate::full();
     let at_once = runner.most_at_once();
-    let reference = parallel(sequences.len(), at_once, |s| runner.run(&sequences[s], &full.policy, tick))?;
+    let all = |policy: &PolicySpec| batches(sequences, policy.side_by_side().then(|| runner.most_side_by_side()));
+    let batches_of_full = all(&full.policy);
+    let reference = parallel(batches_of_full.len(), at_once, |batch| {
+        runner.run_together(&sequences[batches_of_full[batch].clone()], &full.policy, tick)
+    })?;
+    let reference: Vec<Trace> = reference.into_iter().flatten().collect();
     let score = |s: usize, trace: &Trace| {
         let totals = Totals::new(&sequences[s], trace, &reference[s].logits)?;
         let text = match (sequences[s].wanted(), &trace.generated) {
@@ -292,10 +332,14 @@ pub fn evaluate(
         Ok::<_, EvalError>((totals, text))
     };
     let of_full = reference.iter().enumerate().map(|(s, trace)| score(s, trace)).collect::<Result<Vec<_>, _>>()?;
-    let mut totals = parallel(candidates.len() * sequences.len(), at_once, |job| {
-        let (candidate, s) = (&candidates[job / sequences.len()], job % sequences.len());
-        score(s, &runner.run(&sequences[s], &candidate.policy, tick)?)
+    let of_each = candidates.iter().flat_map(|one| all(&one.policy).into_iter().map(move |batch| (one, batch)));
+    let jobs: Vec<(&Candidate, Range<usize>)> = of_each.collect();
+    let totals = parallel(jobs.len(), at_once, |job| {
+        let (candidate, batch) = &jobs[job];
+        let traces = runner.run_together(&sequences[batch.clone()], &candidate.policy, tick)?;
+        batch.clone().zip(&traces).map(|(s, trace)| score(s, trace)).collect::<Result<Vec<_>, _>>()
     })?;
+    let mut totals: Vec<_> = totals.into_iter().flatten().collect();
     let mut scores = Vec::with_capacity(candidates.len());
     while !totals.is_empty() {
         let rest = totals.split_off(sequences.len());
@@ -303,6 +347,22 @@ pub fn evaluate(
         totals = rest;
     }
     Ok((Scores::new(&of_full, &of_full), scores))
+}
+
+/// The sequences that are read together: alike and in their order, at most `most`, or each alone.
+fn batches(sequences: &[Sequence], most: Option<usize>) -> Vec<Range<usize>> {
+    let alike = |a: &Sequence, b: &Sequence| {
+        let form = |of: &Sequence| (of.prompt(), of.passes());
+        most.is_some() && a.wanted().is_none() && b.wanted().is_none() && form(a) == form(b)
+    };
+    let mut end = 0;
+    let batches = sequences.chunk_by(alike).flat_map(|run| run.chunks(most.unwrap_or(1).max(1)));
+    batches
+        .map(|batch| {
+            end += batch.len();
+            end - batch.len()..end
+        })
+        .collect()
 }
 
 fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
@@ -379,6 +439,16 @@ mod tests {
         assert!(parallel(0, 1, Ok).unwrap().is_empty());
         let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Budget(7.0)) } else { Ok(i) });
         assert!(matches!(failed, Err(EvalError::Budget(_))));
+    }
+
+    #[test]
+    fn sequences_of_one_form_are_read_together() {
+        let cut = |context, prompt, count| Sequence::cut(&[1; 100], context, prompt, count).unwrap();
+        let all = [cut(10, 5, 5), cut(10, 4, 2), cut(9, 4, 1)].concat();
+        assert_eq!(batches(&all, Some(4)), [0..4, 4..5, 5..7, 7..8]);
+        assert_eq!(batches(&all, Some(1)).len(), 8);
+        assert_eq!(batches(&all, None).len(), 8);
+        assert!(batches(&[], Some(4)).is_empty());
     }
 
     #[test]
