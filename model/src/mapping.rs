@@ -292,8 +292,8 @@ impl Numbers {
     }
 }
 
-/// Hands `read` the parts of `out` line by line, of lines of `length`, with the line and the place in it at which each
-/// part begins; the first is at `from`.
+/// Hands `read` the parts of `out` line by line, of lines of `length`, with the line and the place in it at which
+/// each part begins; the first is at `from`.
 fn by_line(length: usize, from: usize, out: &mut [f32], read: impl Fn(usize, usize, &mut [f32])) {
     let (mut at, mut out) = (from, out);
     while !out.is_empty() {

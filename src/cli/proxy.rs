@@ -37,8 +37,8 @@ pub(super) struct ProxyArgs {
     /// between requests.
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
-    /// Tokens of a prompt, or of what a turn adds to a conversation, for which a session is opened. A longer one opens
-    /// another session. With --preprocess so much is prepared between requests.
+    /// Tokens of a prompt, or of what a turn adds to a conversation, for which a session is opened. A longer one
+    /// opens another session. With --preprocess so much is prepared between requests.
     #[arg(long, value_name = "N", default_value_t = 128)]
     turn_tokens: usize,
     /// Take this chat template instead of the server's: a file, or the directory of a model.
