@@ -247,7 +247,7 @@ fn scale_lines(
 
 /// The inner products of the words (low, high) and of each line.
 fn inner(level: Level, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
-    let (_, done): (Level, _) = (level, (0, [0; BESIDE]));
+    let (_, done): (Level, _) = (level, (0, [0u64; BESIDE]));
     #[cfg(target_arch = "x86_64")]
     let done = match level {
         // SAFETY: `family` is a level of this processor, and tests ask for no other.
