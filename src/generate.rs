@@ -442,6 +442,8 @@ pub(crate) struct Ready<'a> {
     /// The prompt without padding; of several texts as the server sees it.
     plain: party::Prompt,
     whole: party::Prompt,
+    /// The most passes, each of which gives every place a token.
+    passes: usize,
     /// The prompt of each text, without padding: first those that are read side by side, then those that wait.
     prompts: Vec<party::Prompt>,
     /// One for each text, until it has its place.
@@ -457,18 +459,25 @@ impl<'a> Asked<'a> {
         let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
         let places = options.places();
         let longest = texts.iter().take(places).map(|text| text.input().count).max().unwrap_or(0);
+        // The last token goes through no model.
+        let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
         let length = match &options.pad_prompt {
             Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
-            // The last token goes through no model.
-            Some(pads) => Some(pads.of(longest, (spec.max_positions() + 1).saturating_sub(options.tokens))?),
+            Some(pads) => Some(pads.of(longest, room)?),
             // Where texts wait, padding hides what was read in their places before.
             None => (places < texts.len()).then_some(longest),
         };
         let whole = party::Prompt::side_by_side(&texts[..places], length, spec.is_encoder())?;
+        // The server learns the number of passes, which must not tell what padding hides.
+        let shown = texts.iter().map(|text| match (text.input().count, &options.pad_prompt) {
+            (words, Some(pads)) => pads.of(words, room),
+            (words, None) => Ok(words),
+        });
+        let passes = passes_of_queue(&shown.collect::<Result<Vec<_>, _>>()?, places, options.tokens);
         let samplers = (0..texts.len()).map(|at| options.sampling.sampler_of(at, terms)).collect::<Result<_, _>>()?;
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
-        Ok(Ready { options, terms, plain, whole, prompts: texts, samplers, drafts, guess })
+        Ok(Ready { options, terms, plain, whole, passes, prompts: texts, samplers, drafts, guess })
     }
 }
 
@@ -500,9 +509,7 @@ impl Ready<'_> {
 
     /// Lengths of prompt and text as the server sees them. Where texts wait, it sees all passes as tokens.
     pub(crate) fn lengths(&self) -> Lengths {
-        let words: Vec<usize> = self.prompts.iter().map(|prompt| prompt.input().count).collect();
-        let Input { count, texts, .. } = self.whole.input();
-        Lengths { prompt: count, tokens: passes_of_queue(&words, texts, self.options.tokens) }
+        Lengths { prompt: self.whole.input().count, tokens: self.passes }
     }
 
     /// Refuses what cannot work with the model `spec`, before a server is bothered.
@@ -656,7 +663,7 @@ impl Generated {
         self.outcome.generation.texts()
     }
 
-    /// The number of tokens of all texts. Unseen ones behind the end of a text count, but where texts wait for places.
+    /// The number of tokens of all texts. Unseen ones behind the end of a text count, unless texts wait for places.
     pub fn count(&self) -> usize {
         let Generation { count, tokens, lengths, .. } = &self.outcome.generation;
         if lengths.len() > self.places { tokens.len() } else { count * self.places }

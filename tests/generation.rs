@@ -174,6 +174,11 @@ fn several_texts_are_those_that_each_has_alone() {
         assert_eq!(queued["texts"], report["texts"]);
     }
     fails(waggle("demo --draft lookup --batch 1 --prompts").arg(&file), 1, ["beside a draft"]);
+    // Where lengths are hidden, the passes tell nothing of them either: 2, then two texts of 16 words and 2 tokens.
+    let hidden = dir.path().join("hidden.json");
+    let line = "demo --tokens 2 --link memory --pad-prompt --batch 1 --json";
+    succeed(waggle(line).arg(&hidden).arg("--prompts").arg(&file));
+    assert_eq!(read_json(&hidden)["options"]["passes"], 2 + 2 * 17);
     let sampled = "demo --tokens 6 --link memory --prompt Once --temperature 0.9 --seed";
     let both = succeed(&mut waggle(&format!("{sampled} 4 --samples 2")));
     for (line, seed) in both.lines().zip([4, 5]) {

@@ -300,8 +300,8 @@ pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> 
     }
 }
 
-/// Refuses texts that take the places of others for an encoder, beside a draft, and in a session so long that a model's
-/// rotary frequencies change: each of its texts is shorter.
+/// Refuses texts that take the places of others for an encoder, beside a draft, and in a session so long that a
+/// model's rotary frequencies change: each of its texts is shorter.
 pub fn check_queue(spec: &ModelSpec, lengths: Lengths, draft: Option<Drafts>) -> Result<(), Error> {
     let what = match draft {
         _ if spec.is_encoder() => "an encoder",

@@ -7,8 +7,8 @@
 //! - The gain and shift of a norm before a matrix are folded into it, and the scale of scores into the queries. No
 //!   matrix follows norms of queries and keys, nor norms after attention and MLP: their gains are products of their
 //!   own, with the scale in the queries' gains.
-//! - Factors of what is added to the residual stream are folded into the matrices that add it, those of logits into the
-//!   head.
+//! - Factors of what is added to the residual stream are folded into the matrices that add it, those of logits
+//!   into the head.
 //! - With layer norms, all that is added to the residual stream (embeddings, outputs of attention and MLP) has its
 //!   mean taken away. The stream then has none, and its layer norms, which would take it away, are root-mean-square
 //!   norms.

@@ -135,7 +135,7 @@ fn published_models_have_the_published_number_of_parameters() {
             "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
         },
     });
-    // Not published: a shape, and what `Gemma4ForCausalLM` counts for it, with a number a layer that it counts as none.
+    // Not published: a shape, and what `Gemma4ForCausalLM` counts for it. It does not count the number of each layer.
     let gemma4 = json!({
         "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {},
         "text_config": gemma4(json!({"hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60,

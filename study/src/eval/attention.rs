@@ -93,8 +93,8 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// Adds the metrics of one query `q` that looked at `set` of all tokens with `keys` and `values` and got `output`. The
-/// `sink` of its head, if it has one, stands in the sum of its softmax; shares of attention are those of tokens.
+/// Adds the metrics of one query `q` that looked at `set` of all tokens with `keys` and `values` and got `output`.
+/// The `sink` of its head, if it has one, stands in the sum of its softmax; shares of attention are those of tokens.
 pub(super) fn measure(
     means: &mut AttentionMeans,
     q: &[f32],
