@@ -84,6 +84,12 @@ pub enum Next<'a> {
 pub trait Waiting {
     /// The text that takes `place`, which is free for `passes` more; not one that needs more of them.
     fn next(&mut self, place: usize, passes: usize) -> Option<Newcomer>;
+
+    /// Whether nobody wants the rest of the text in `place`, which makes it free.
+    fn leaves(&self, place: usize) -> bool {
+        let _ = place;
+        false
+    }
 }
 
 /// A text that takes the place of another.
@@ -104,7 +110,7 @@ impl Newcomer {
 }
 
 /// Passes that a text takes at most in the place of another.
-fn passes_in_place(words: usize, tokens: usize) -> usize {
+pub fn passes_in_place(words: usize, tokens: usize) -> usize {
     (words + tokens).saturating_sub(1)
 }
 

@@ -11,6 +11,7 @@ use model::{
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+use report::Phases;
 use serde::{Deserialize, Serialize};
 
 use crate::{Base, Disclosure, Error};
@@ -185,6 +186,11 @@ pub trait Observer {
     /// The current step is over. `token` is known to the client only.
     fn token(&mut self, token: Option<u32>) {
         let _ = token;
+    }
+
+    /// A pass is over and another one follows. `so_far` says what the session took until here.
+    fn passed(&mut self, so_far: &mut dyn FnMut() -> Phases) {
+        let _ = so_far;
     }
 
     /// On the client: whether the text is to end after this token, where it may end early ([`Request::stop_at_eos`]).

@@ -20,6 +20,7 @@ mod text;
 mod work;
 
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -55,6 +56,10 @@ options! {
         queue: usize = 64,
         /// Texts of waiting requests that go through the model side by side, at most.
         texts: usize = 8,
+        /// Passes of a session with places for so many texts, which completions share: one that comes while it runs
+        /// takes a place that is free. `None` opens sessions for the texts that are there, and one that comes later
+        /// takes the place of another if it ends no later than these.
+        passes: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
         /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared.
         tokens: usize = 128,
         /// Tokens that a turn may add to a conversation before a longer session is opened for it. In two phases so

@@ -14,10 +14,29 @@ use super::text::Ended;
 pub(super) enum Session {
     /// In a session of its own or of its pass.
     Own,
+    /// In a session that others may have joined.
+    Shared,
     /// In a session that was opened for it and stays open.
     New,
     /// In a session that was open.
     Kept,
+}
+
+/// A session that ends with its texts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    /// What tells it from others.
+    number: u64,
+    session: Session,
+    /// Tokens that were read of each prompt, with those of padding.
+    prompt_tokens: usize,
+}
+
+impl Own {
+    /// A session with prompts of `prompt_tokens` tokens, which others may join if it is `shared`.
+    pub(super) fn new(shared: bool, prompt_tokens: usize) -> Self {
+        Own { number: rand::random(), session: if shared { Session::Shared } else { Session::Own }, prompt_tokens }
+    }
 }
 
 /// The cost of a pass or of a turn, in the form in which programs get it.
@@ -31,6 +50,9 @@ pub(super) struct Spent {
     pub(super) prepared_bytes: u64,
     pub(super) session: Session,
     pub(super) server_saw: Saw,
+    /// The session, of which a text that ended earlier knows less.
+    #[serde(skip)]
+    number: u64,
 }
 
 /// The numbers that the server learns.
@@ -38,7 +60,7 @@ pub(super) struct Spent {
 pub(super) struct Saw {
     /// Whether it goes on after earlier turns, which were not read again.
     pub(super) continues: bool,
-    /// Texts that were read side by side.
+    /// Places for texts that are read side by side.
     pub(super) texts: usize,
     /// Tokens that were read of each, with those of padding.
     pub(super) prompt_tokens: usize,
@@ -61,6 +83,7 @@ impl Spent {
             seconds: costs().map(|cost| cost.seconds).sum(),
             prepared_bytes,
             session,
+            number: rand::random(),
             server_saw: Saw {
                 continues,
                 texts,
@@ -72,10 +95,16 @@ impl Spent {
         }
     }
 
-    /// Of a pass over `texts` texts.
-    pub(super) fn of_pass(outcome: &Outcome, texts: usize) -> Self {
+    /// Of the session `own` with so many places, when it is over.
+    pub(super) fn of_pass(own: Own, outcome: &Outcome, places: usize) -> Self {
         let phases = Phases::new(&outcome.entries, outcome.per_token.clone());
-        Spent::new(&[&phases], 0, Session::Own, false, [texts, outcome.prompt_tokens, outcome.generation.count])
+        Spent::so_far(own, &phases, places, outcome.generation.count)
+    }
+
+    /// The same after so many passes.
+    pub(super) fn so_far(own: Own, phases: &Phases, places: usize, passes: usize) -> Self {
+        let Own { number, session, prompt_tokens } = own;
+        Spent { number, ..Spent::new(&[phases], 0, session, false, [places, prompt_tokens, passes]) }
     }
 
     /// Of a turn in which `read` tokens were read and `tokens` generated; `opening` is what a session took that was
@@ -97,11 +126,13 @@ pub(super) fn usage(texts: &[Ended], prompts: usize) -> Value {
     let samples = texts.len() / prompts.max(1);
     let prompt: usize = texts.iter().step_by(samples.max(1)).map(|text| text.prompt_tokens).sum();
     let completion: usize = texts.iter().map(|text| text.tokens).sum();
-    // Texts of one pass share what it took.
+    // Texts of one session share what it took, of which the last one knows all.
     let mut passes: Vec<&Spent> = Vec::new();
     for spent in texts.iter().filter_map(|text| text.spent.as_deref()) {
-        if !passes.iter().any(|pass| std::ptr::eq(*pass, spent)) {
-            passes.push(spent);
+        match passes.iter_mut().find(|known| known.number == spent.number) {
+            Some(known) if known.server_saw.tokens < spent.server_saw.tokens => *known = spent,
+            Some(_) => {}
+            None => passes.push(spent),
         }
     }
     json!({

@@ -5,23 +5,25 @@
 //! begins with an empty one. Requests that wait go through the model side by side, in a session of their own, and so
 //! do texts whose prompt is scored.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::slice;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use model::{Generation, Lengths, Next, Sampler, check_lengths};
+use model::{Generation, Lengths, Newcomer, Next, Sampler, Waiting, check_lengths, check_queue, passes_in_place};
 use mpcache::PolicySpec;
 use ndarray::{ArrayView2, Axis};
 use report::Phases;
 use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
-use tokenizer::Tokenizer;
+use tokenizer::{Tokenizer, TokenizerError};
 
 use super::api::{Completion, Message, Refusal, Talk};
-use super::spent::Spent;
-use super::text::{Growing, Logprobs, Member, Out, Pass, Pieces, logprobs};
+use super::spent::{Own, Spent};
+use super::text::{Growing, Logprobs, Member, Out, Pass, Pieces, Text, Watched, logprobs};
 use super::{ProxyConfig, Shared};
-use crate::error::{ChatError, Refusal as Refused, describe};
+use crate::error::{ChatError, PromptError, Refusal as Refused, describe};
 use crate::models::harmless;
 use crate::{Chat, Error};
 
@@ -35,31 +37,6 @@ pub(super) struct Job {
 pub(super) enum Work {
     Completion(Completion),
     Talk(Talk),
-}
-
-/// One text of a request.
-struct Text {
-    ids: Vec<u32>,
-    /// Most tokens of it.
-    tokens: usize,
-    sampler: Sampler,
-    /// How many of the likeliest tokens are named.
-    likeliest: Option<usize>,
-    /// Whether the prompt is a part of the answer, with what its tokens are worth if that is asked.
-    echo: bool,
-    growing: Growing,
-}
-
-impl Text {
-    /// Whether the logits of the prompt are wanted.
-    fn scores(&self) -> bool {
-        self.echo && self.likeliest.is_some()
-    }
-
-    /// Whether the server has nothing to do.
-    fn is_there(&self) -> bool {
-        self.tokens == 0 && !self.scores()
-    }
 }
 
 /// A session of several turns.
@@ -176,7 +153,7 @@ impl Worker {
         while let Some(Job { work, out }) = self.wait() {
             match work {
                 _ if out.is_closed() => {}
-                Work::Completion(asked) => self.complete(asked, out),
+                Work::Completion(asked) => self.complete(asked, &out),
                 Work::Talk(asked) => self.answer(asked, &out),
             }
         }
@@ -216,8 +193,9 @@ impl Worker {
         self.shared.set_health(Some(describe(error)));
     }
 
-    fn paid(&self, spent: Spent) -> Arc<Spent> {
-        self.shared.metrics.spent(&spent);
+    /// A pass or turn is over that had so many texts.
+    fn paid(&self, spent: Spent, texts: usize) -> Arc<Spent> {
+        self.shared.metrics.spent(&spent, texts);
         self.shared.set_health(None);
         Arc::new(spent)
     }
@@ -266,60 +244,51 @@ impl Worker {
             }
         };
         let (there, texts): (Vec<_>, Vec<_>) = texts.into_iter().partition(Text::is_there);
-        there.into_iter().for_each(|text| text.growing.finish(text.ids.len(), 0, None, None));
+        there.into_iter().for_each(|text| text.finish(0, None, None));
         texts
     }
 
-    /// Answers a request, and those behind it that can go with it.
-    fn complete(&mut self, asked: Completion, out: Out) {
-        let mut texts = self.taken(asked, &out);
-        let most = if self.terms.policy.side_by_side() { self.config.texts.max(1) } else { 1 };
-        while texts.len() < most {
-            if self.next.is_empty() {
-                self.next.extend(self.jobs.try_iter());
-            }
-            let Some(Job { work: Work::Completion(_), .. }) = self.next.front() else { break };
-            let Some(Job { work: Work::Completion(asked), out }) = self.next.pop_front() else { break };
-            self.shared.left_queue();
-            texts.extend(self.taken(asked, &out));
+    /// The texts of the next request, if one waits that is no conversation.
+    fn arrived(&mut self) -> Option<Vec<Text>> {
+        if self.next.is_empty() {
+            self.next.extend(self.jobs.try_iter());
         }
-        texts.retain(|text| text.growing.heard());
+        let Some(Job { work: Work::Completion(_), .. }) = self.next.front() else { return None };
+        let Some(Job { work: Work::Completion(asked), out }) = self.next.pop_front() else { return None };
+        self.shared.left_queue();
+        Some(self.taken(asked, &out))
+    }
+
+    /// Answers a request, and those behind it that can go with it.
+    fn complete(&mut self, asked: Completion, out: &Out) {
+        let mut texts = self.taken(asked, out);
+        let most = if self.terms.policy.side_by_side() { self.config.texts.max(1) } else { 1 };
+        while texts.len() < most
+            && let Some(more) = self.arrived()
+        {
+            texts.extend(more);
+        }
         // Texts of one kind share a pass. Under most policies their prompts are of one length, too.
         let padded = self.terms.policy == PolicySpec::default();
-        while let Some(first) = texts.first() {
+        loop {
+            texts.retain(|text| text.growing.heard());
+            let Some(first) = texts.first() else { return };
             let (scores, length) = (first.scores(), first.ids.len());
             let alike = |text: &mut Text| text.scores() == scores && (padded || text.ids.len() == length);
-            let mut all: Vec<Text> = texts.extract_if(.., alike).collect();
-            while !all.is_empty() {
-                let rest = all.split_off(most.min(all.len()));
-                self.pass(std::mem::replace(&mut all, rest));
-            }
+            let together = texts.extract_if(.., alike).take(most).collect();
+            self.pass(together, &mut texts);
         }
     }
 
-    /// Texts of one kind, no more than may go together.
-    fn pass(&mut self, mut texts: Vec<Text>) {
-        let failure = match &mut texts[..] {
-            [text] if self.talks && !text.scores() => match self.single(text) {
-                // The server may have sessions of one text all the same.
-                Err(Failure::Refused(_)) => self.together(&mut texts),
-                done => done,
-            },
-            _ => self.together(&mut texts),
-        };
-        match failure {
-            Ok((ended, spent)) => {
-                let ended: Vec<(usize, Option<Logprobs>)> = ended;
-                for (text, (tokens, logprobs)) in texts.into_iter().zip(ended) {
-                    self.shared.metrics.tokens.inc_by(tokens as u64);
-                    text.growing.finish(text.ids.len(), tokens, logprobs, Some(Arc::clone(&spent)));
-                }
-            }
+    /// Texts of one kind, no more than may go together. Those of `line` may join them.
+    fn pass(&mut self, mut texts: Vec<Text>, line: &mut Vec<Text>) {
+        match self.read(&mut texts, line) {
+            Ok(()) => {}
             // The server may do for half of them what it does not for all.
             Err(Failure::Refused(_)) if texts.len() > 1 => {
                 let half = texts.split_off(texts.len() / 2);
-                self.pass(texts);
-                self.pass(half);
+                self.pass(texts, line);
+                self.pass(half, line);
             }
             Err(failure) => {
                 let error = failure.into_error();
@@ -332,88 +301,194 @@ impl Worker {
         }
     }
 
-    /// `texts` in a session of their own.
-    fn together(&mut self, texts: &mut [Text]) -> Done {
-        self.close();
-        let early = Failure::of;
-        let Worker { config, terms, model, tokenizer, pieces, shared: _, .. } = self;
-        let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0);
-        let tokens = texts.iter().map(|text| text.tokens).max().unwrap_or(0).max(1);
-        let room = (model.spec.max_positions() + 1).saturating_sub(tokens);
-        let length = config.pad_prompt.as_ref().map(|pads| pads.of(longest, room)).transpose();
-        let length = length.map_err(|error| early(error.into()))?;
-        let prompts: Vec<Prompt> = texts.iter().map(|text| text.ids.as_slice().into()).collect();
-        let whole = Prompt::side_by_side(&prompts, length, false).map_err(|error| early(error.into()))?;
-        let count = whole.input().count;
-        let scores = texts.iter().any(Text::scores);
-        let wanted = ClientOptions { expected: Some(&model.spec), ..ClientOptions::default() };
-        let session = config.client.open(terms, wanted, &mut Silent).map_err(early)?.stopping_at_eos();
-        let session = if config.pad_answer == Some(true) { session.padding_answers() } else { session };
-        let session = if scores { session.scoring_prompt() } else { session };
-        let members = texts.iter_mut().map(|text| member(text, tokenizer));
-        let (members, samplers): (Vec<_>, Vec<_>) = members.unzip();
-        let mut pass = Pass::new(members, model.spec.eos());
-        let next = Next::Each(samplers.into_iter().map(Next::Pick).collect());
-        let done = session.generate(whole, tokens, next, &mut pass);
-        let answers: Vec<Vec<u32>> = pass.members.into_iter().map(|member| member.ids).collect();
-        let outcome = done.map_err(|error| match answers.iter().all(Vec::is_empty) {
-            true => early(error.into()),
-            // What was told cannot be told again.
-            false => Failure::Broken(error.into()),
-        })?;
-        let before = if scores { count - 1 } else { 0 };
-        let rows = |text: usize| before + outcome.generation.lengths[text];
-        let mut from = 0;
-        let mut ended = Vec::new();
-        for (at, (text, answer)) in texts.iter().zip(&answers).enumerate() {
-            let rows = from..from + rows(at);
-            from = rows.end;
-            let logits = outcome.generation.logits.as_ref().map(|logits| logits.slice_axis(Axis(0), rows.into()));
-            // The rows of the prompt begin with those of its padding.
-            let place = if text.scores() { count - text.ids.len() } else { before };
-            let worth = worth(text, answer, logits, place, tokenizer, pieces).map_err(|error| early(error.into()))?;
-            ended.push((answer.len(), worth));
+    /// Answers `texts` in the form of session that suits them. If it fails, `texts` are those without an answer.
+    fn read(&mut self, texts: &mut Vec<Text>, line: &mut Vec<Text>) -> Done {
+        if let Some(passes) = self.shares(texts) {
+            match self.together(texts, Some((passes, line))) {
+                // The server may have smaller sessions.
+                Err(Failure::Refused(_)) if self.config.passes.is_some() => {}
+                done => return done,
+            }
         }
-        let spent = self.paid(Spent::of_pass(&outcome, texts.len()));
-        Ok((ended, spent))
+        if self.talks && matches!(&texts[..], [text] if !text.scores()) {
+            match self.single(texts) {
+                // It may have sessions of one text all the same.
+                Err(Failure::Refused(_)) => {}
+                done => return done,
+            }
+        }
+        self.together(texts, None)
     }
 
-    /// `text` in the session that stays open, in a conversation of its own.
-    fn single(&mut self, text: &mut Text) -> Done {
-        let (turn, tokens) = (text.ids.len(), text.tokens);
-        let fresh = self.ensure(turn, tokens)?;
-        let Worker { model, tokenizer, pieces, open, .. } = self;
+    /// The passes of a session for `texts` that others may join, if there can be one.
+    fn shares(&self, texts: &[Text]) -> Option<usize> {
+        let wanted = match self.config.passes {
+            Some(passes) => passes.get(),
+            None => (texts.len() > 1).then_some(1)?,
+        };
+        let Lengths { prompt, tokens } = self.lengths(texts).ok()?;
+        let room = (self.model.spec.max_positions() + 1).saturating_sub(prompt);
+        let passes = wanted.min(room).max(tokens);
+        let may = self.terms.policy == PolicySpec::default() && !texts.iter().any(Text::scores);
+        (may && check_queue(&self.model.spec, Lengths { prompt, tokens: passes }, None).is_ok()).then_some(passes)
+    }
+
+    /// The lengths of a session for `texts`, padding included.
+    fn lengths(&self, texts: &[Text]) -> Result<Lengths, PromptError> {
+        let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0);
+        let tokens = texts.iter().map(|text| text.tokens).max().unwrap_or(0).max(1);
+        let room = (self.model.spec.max_positions() + 1).saturating_sub(tokens);
+        let prompt = self.config.pad_prompt.as_ref().map_or(Ok(longest), |pads| pads.of(longest, room))?;
+        Ok(Lengths { prompt, tokens })
+    }
+
+    /// `texts` in a session of their own, which those of a line may join for so many passes.
+    fn together(&mut self, texts: &mut Vec<Text>, shared: Option<(usize, &mut Vec<Text>)>) -> Done {
+        self.close();
+        let early = Failure::of;
+        let lengths = self.lengths(texts).map_err(|error| early(error.into()))?;
+        let places = if shared.is_some() && self.config.passes.is_some() { self.config.texts } else { texts.len() };
+        let free = places.saturating_sub(texts.len());
+        let prompts = texts.iter().map(|text| Prompt::from(&text.ids)).chain((0..free).map(|_| Prompt::from(&[0])));
+        // Padding also hides what was read in a place before.
+        let padded = self.config.pad_prompt.is_some() || shared.is_some();
+        let whole = Prompt::side_by_side(&prompts.collect::<Vec<_>>(), padded.then_some(lengths.prompt), false);
+        let whole = whole.map_err(|error| early(error.into()))?;
+        let count = whole.input().count;
+        let scores = texts.iter().any(Text::scores);
+        let wanted = ClientOptions { expected: Some(&self.model.spec), ..ClientOptions::default() };
+        let session = self.config.client.open(&self.terms, wanted, &mut Silent).map_err(early)?.stopping_at_eos();
+        let session = if self.config.pad_answer == Some(true) { session.padding_answers() } else { session };
+        let session = if scores { session.scoring_prompt() } else { session };
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let own = Own::new(shared.is_some(), count);
+        let mut sources: Vec<(Sampler, usize)> =
+            texts.iter_mut().map(|text| (std::mem::take(&mut text.sampler), text.tokens)).collect();
+        let members = texts.drain(..).map(|text| Member::new(text, &tokenizer));
+        let members = members.chain((0..free).map(|_| Member::nobody())).collect();
+        let pass = RefCell::new(Pass::new(members, self.model.spec.eos()).in_own(own));
+        let done = match shared {
+            None => {
+                let next = Next::Each(sources.iter_mut().map(|(sampler, _)| Next::Pick(sampler)).collect());
+                session.generate(whole, lengths.tokens, next, &mut Watched(&pass))
+            }
+            Some((passes, line)) => {
+                let first = sources.iter_mut().map(|(sampler, most)| (Next::Pick(sampler), *most));
+                let first = first.chain((0..free).map(|_| (Next::Forced(&[]), 1))).collect();
+                let mut door = Entrance { worker: self, line, pass: &pass, tokenizer: &tokenizer };
+                let done =
+                    session.generate(whole, passes, Next::Queue { first, waiting: &mut door }, &mut Watched(&pass));
+                // Those whose place was not free yet wait on.
+                door.line.extend(std::mem::take(&mut pass.borrow_mut().reserved).into_values());
+                done
+            }
+        };
+        let Pass { mut members, .. } = pass.into_inner();
+        let tokens: usize = members.iter().map(|member| member.ids.len()).sum();
+        self.shared.metrics.tokens.inc_by(tokens as u64);
+        let worth = done.map_err(|error| match tokens {
+            0 => early(error.into()),
+            // What was told cannot be told again.
+            _ => Failure::Broken(error.into()),
+        });
+        let worth = worth.and_then(|outcome| {
+            let worth = self.worth(&members, &outcome.generation, count);
+            Ok((outcome, worth.map_err(|error| Failure::Broken(error.into()))?))
+        });
+        let (outcome, worth) = match worth {
+            Ok(done) => done,
+            Err(failure) => {
+                let all = members.iter_mut().filter_map(|member| member.text.take());
+                texts.extend(all);
+                texts.iter_mut().zip(sources).for_each(|(text, (sampler, _))| text.sampler = sampler);
+                return Err(failure);
+            }
+        };
+        let heard = members.iter().filter(|member| member.heard).count();
+        let spent = self.paid(Spent::of_pass(own, &outcome, places), heard);
+        for (member, worth) in members.into_iter().zip(worth) {
+            if let Some(text) = member.text {
+                text.finish(member.ids.len(), worth, Some(Arc::clone(&spent)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the tokens of each of `members` were worth, if that is asked; their prompts have `count` tokens.
+    fn worth(
+        &mut self,
+        members: &[Member],
+        generation: &Generation,
+        count: usize,
+    ) -> Result<Vec<Option<Logprobs>>, TokenizerError> {
+        let Worker { tokenizer, pieces, .. } = self;
+        let mut from = 0;
+        let mut all = Vec::new();
+        for (Member { text, ids, .. }, length) in members.iter().zip(&generation.lengths) {
+            let scores = text.as_ref().is_some_and(Text::scores);
+            let before = if scores { count - 1 } else { 0 };
+            let rows = from..from + before + length;
+            from = rows.end;
+            all.push(match (text, &generation.logits) {
+                (Some(text), Some(logits)) => {
+                    // The rows of the prompt begin with those of its padding.
+                    let place = if scores { count - text.ids.len() } else { 0 };
+                    worth(text, ids, logits.slice_axis(Axis(0), rows.into()), place, tokenizer, pieces)?
+                }
+                _ => None,
+            });
+        }
+        Ok(all)
+    }
+
+    /// The only one of `texts` in the session that stays open, in a conversation of its own.
+    fn single(&mut self, texts: &mut Vec<Text>) -> Done {
+        let [text] = &mut texts[..] else { return Err(Failure::Broken(Error::Panicked)) };
+        let fresh = self.ensure(text.ids.len(), text.tokens)?;
+        let Worker { model, open, .. } = self;
         let Some(Open { chat, said, used, .. }) = open else { return Err(Failure::Broken(Error::Panicked)) };
         *said = None;
-        let (done, answer) = {
-            let ids = text.ids.clone();
-            let (member, sampler) = member(text, tokenizer);
-            let mut pass = Pass::new(vec![member], model.spec.eos()).never_abandoned();
-            let done = chat.complete(&ids, tokens, sampler, &mut pass);
-            (done, pass.members.pop().map(|member| member.ids).unwrap_or_default())
-        };
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let (ids, tokens) = (text.ids.clone(), text.tokens);
+        let mut sampler = std::mem::take(&mut text.sampler);
+        let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
+        let pass = RefCell::new(Pass::new(members, model.spec.eos()));
+        let done = chat.complete(&ids, tokens, &mut sampler, &mut Watched(&pass));
+        let Pass { mut members, .. } = pass.into_inner();
+        let answer: Vec<u32> = members.iter().flat_map(|member| &member.ids).copied().collect();
         *used = Instant::now();
-        let turn = match done {
-            Ok(turn) => turn,
-            Err(error) => {
-                let goes_on = chat.is_open();
+        let goes_on = chat.is_open();
+        let told = done.map_err(|error| if goes_on { Failure::Refused(error) } else { Failure::Broken(error) });
+        let worth = told.and_then(|turn| {
+            let worth = self.worth(&members, &turn.generation, ids.len());
+            Ok((turn, worth.map_err(|error| Failure::Broken(error.into()))?))
+        });
+        let text = members
+            .iter_mut()
+            .filter_map(|member| member.text.take())
+            .map(|text| Text { sampler: std::mem::take(&mut sampler), ..text });
+        texts.extend(text);
+        let (turn, worth) = match worth {
+            Ok(done) => done,
+            Err(failure) => {
                 // A server that left while nobody asked is asked again.
                 if !goes_on {
                     self.open = None;
                     if !fresh && answer.is_empty() {
-                        return self.single(text);
+                        return self.single(texts);
                     }
                 }
-                return Err(if goes_on { Failure::Refused(error) } else { Failure::Broken(error) });
+                return Err(failure);
             }
         };
-        let Generation { logits, .. } = &turn.generation;
-        let logits = logits.as_ref().map(|logits| logits.view());
-        let worth = worth(text, &answer, logits, 0, tokenizer, pieces);
-        let worth = worth.map_err(|error| Failure::Broken(error.into()))?;
         let opening = self.open.as_mut().and_then(|open| open.opening.take());
         let spent = Spent::of_turn(&turn.cost, [turn.prompt_tokens, turn.generation.count], false, opening.as_ref());
-        Ok((vec![(answer.len(), worth)], self.paid(spent)))
+        let spent = self.paid(spent, 1);
+        self.shared.metrics.tokens.inc_by(answer.len() as u64);
+        for (text, worth) in texts.drain(..).zip(worth) {
+            text.finish(answer.len(), worth, Some(Arc::clone(&spent)));
+        }
+        Ok(())
     }
 
     /// Sees to it that a session is open for a turn of `turn` new tokens and an answer of `tokens`. Whether it is
@@ -490,7 +565,7 @@ impl Worker {
                         goes_on && !before.is_empty(),
                         opening.as_ref(),
                     );
-                    return Ok((done.prompt_tokens, done.tokens.len(), self.paid(spent)));
+                    return Ok((done.prompt_tokens, done.tokens.len(), self.paid(spent, 1)));
                 }
                 Err(Error::Chat(ChatError::Refused(refused))) => match *refused {
                     Refused::Long { got, .. } if turn < got => turn = got,
@@ -514,13 +589,61 @@ impl Worker {
     }
 }
 
-/// Of each text the tokens that were generated and what they were worth, and what the pass took.
-type Done = Result<(Vec<(usize, Option<Logprobs>)>, Arc<Spent>), Failure>;
+/// Texts that were answered.
+type Done = Result<(), Failure>;
 
-/// What a pass needs of `text`.
-fn member<'a>(text: &'a mut Text, tokenizer: &'a Tokenizer) -> (Member<'a>, &'a mut Sampler) {
-    let Text { ids, tokens, sampler, growing, .. } = text;
-    (Member { growing, stream: Some(tokenizer.stream(ids)), ids: Vec::new(), most: *tokens }, sampler)
+/// Hands the places of a session to texts that wait.
+struct Entrance<'w, 'a> {
+    worker: &'w mut Worker,
+    line: &'w mut Vec<Text>,
+    pass: &'w RefCell<Pass<'a>>,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Entrance<'_, '_> {
+    /// The first text that waits and ends within `passes`, with the padding of its prompt.
+    fn fitting(&mut self, passes: usize) -> Option<(Text, usize)> {
+        loop {
+            self.line.retain(|text| text.growing.heard());
+            for (at, text) in self.line.iter().enumerate() {
+                // A text with a hidden length takes the passes of the longest one of its length.
+                let shown = self.worker.lengths(slice::from_ref(text)).ok();
+                if let Some(Lengths { prompt, tokens }) = shown.filter(|_| !text.scores())
+                    && passes_in_place(prompt, tokens) <= passes
+                {
+                    let padding = prompt - text.ids.len();
+                    return Some((self.line.remove(at), padding));
+                }
+            }
+            if self.line.len() >= self.worker.config.texts {
+                return None;
+            }
+            self.line.extend(self.worker.arrived()?);
+        }
+    }
+}
+
+impl Waiting for Entrance<'_, '_> {
+    fn next(&mut self, place: usize, passes: usize) -> Option<Newcomer> {
+        let reserved = self.pass.borrow_mut().reserved.remove(&place);
+        let (text, padding) = match reserved {
+            Some(text) => (text, 0),
+            None => {
+                let found = self.fitting(passes)?;
+                self.worker.shared.metrics.joined.inc();
+                found
+            }
+        };
+        let mut pass = self.pass.borrow_mut();
+        Some(match padding {
+            0 => pass.seat(place, text, self.tokenizer),
+            _ => pass.reserve(place, text, padding),
+        })
+    }
+
+    fn leaves(&self, place: usize) -> bool {
+        self.pass.borrow().is_free(place)
+    }
 }
 
 /// What the tokens of `text` and its `answer` were worth, if that is asked; the row of `logits` at `place` is the
@@ -528,12 +651,12 @@ fn member<'a>(text: &'a mut Text, tokenizer: &'a Tokenizer) -> (Member<'a>, &'a 
 fn worth(
     text: &Text,
     answer: &[u32],
-    logits: Option<ArrayView2<f32>>,
+    logits: ArrayView2<f32>,
     place: usize,
     tokenizer: &Tokenizer,
     pieces: &mut Pieces,
-) -> Result<Option<Logprobs>, tokenizer::TokenizerError> {
-    let (Some(likeliest), Some(logits)) = (text.likeliest, logits) else { return Ok(None) };
+) -> Result<Option<Logprobs>, TokenizerError> {
+    let Some(likeliest) = text.likeliest else { return Ok(None) };
     let prompt: &[u32] = if text.scores() { &text.ids } else { &[] };
     let ids = [prompt, answer].concat();
     let rows = ids.len() - usize::from(text.scores());

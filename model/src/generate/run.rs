@@ -203,7 +203,9 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     fn fill_places(&mut self, left: usize) -> Result<(), Error> {
         let Next::Queue { waiting, .. } = &mut self.next else { return Ok(()) };
         for (place, text) in self.places.iter_mut().enumerate() {
-            if !self.texts[*text].over {
+            let over = &mut self.texts[*text].over;
+            *over |= waiting.leaves(place);
+            if !*over {
                 continue;
             }
             let Some(newcomer) = waiting.next(place, left) else { continue };

@@ -5,7 +5,7 @@ use model::{Generation, Hooks, Passes, Step};
 use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
 use planner::Plan;
 use protocols::Secure;
-use report::{TokenMeter, Wire};
+use report::{Phases, TokenMeter, Wire};
 
 use super::{Observer, Outcome, Request, Terms};
 
@@ -153,6 +153,13 @@ impl<'a> Recorder<'a> {
 
 impl<E: Booked> Hooks<E> for Recorder<'_> {
     fn begin(&mut self, engine: &mut E, step: Step) {
+        if step != Step::Prefill {
+            let (ledger, meter) = (engine.ledger(), &self.meter);
+            self.observer.passed(&mut || {
+                ledger.checkpoint();
+                Phases::new(&ledger.entries(), meter.costs().to_vec())
+            });
+        }
         engine.ledger().set_phase(match step {
             Step::Prefill => Phase::Prefill,
             Step::Decode { .. } => Phase::Decode,
