@@ -98,6 +98,11 @@ fn raw(address: &str, request: &[u8]) -> Option<Answer> {
     let _ = stream.write_all(request);
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
+    answer(&bytes)
+}
+
+/// The answer that these bytes are.
+fn answer(bytes: &[u8]) -> Option<Answer> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = text(&bytes[..end]);
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok())?;
@@ -320,6 +325,99 @@ fn requests_that_wait_share_a_pass() {
     assert_eq!(together, [2, 2, 4, 4, 4, 4]);
     for (prompt, answer) in prompts.iter().zip(&answers) {
         assert_eq!(answer["choices"][0]["text"], words(prompt, 12), "{prompt}");
+    }
+}
+
+/// The text of a streamed completion that is asked of `proxy`, whose first piece has come when `meanwhile` runs.
+fn while_streams<T>(proxy: &Proxy, asked: &Value, meanwhile: impl FnOnce() -> T) -> (String, Vec<Value>, T) {
+    let mut stream = TcpStream::connect(&proxy.own.address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut asked = asked.clone();
+    asked["stream"] = json!(true);
+    asked["stream_options"] = json!({"include_usage": true});
+    stream.write_all(&request("/v1/completions", JSON, &asked.to_string())).unwrap();
+    let mut bytes = Vec::new();
+    while !text(&bytes).contains("data: ") {
+        let mut some = [0; 256];
+        let count = stream.read(&mut some).unwrap();
+        assert!(count > 0, "{}", text(&bytes));
+        bytes.extend(&some[..count]);
+    }
+    let done = meanwhile();
+    stream.read_to_end(&mut bytes).unwrap();
+    let events = answer(&bytes).unwrap().events();
+    let first = events.iter().filter(|event| event["choices"][0]["index"] == 0);
+    (first.filter_map(|event| event["choices"][0]["text"].as_str()).collect(), events, done)
+}
+
+/// A request that comes while another's session runs takes a free place of it, and leaves it first.
+#[test]
+fn a_request_joins_the_session_of_another() {
+    let proxy = Proxy::start(&format!("--model {MODEL}"), "--texts 3 --passes 240");
+    let long = json!({"prompt": "ROMEO:\n", "max_tokens": 200, "temperature": 0});
+    let prompts = ["JULIET:\nGood", "NURSE:"];
+    let (whole, events, joined) = while_streams(&proxy, &long, || {
+        let joined = proxy.complete(&json!({"prompt": prompts, "max_tokens": 12, "temperature": 0}));
+        // More than the passes that are left of this session.
+        let later = proxy.complete(&json!({"prompt": prompts[0], "max_tokens": 238, "temperature": 0}));
+        assert_eq!(later["choices"][0]["text"], words(prompts[0], 238));
+        assert_eq!(later["usage"]["waggle"]["passes"][0]["server_saw"]["tokens"], 238);
+        joined
+    });
+    assert_eq!(whole, words("ROMEO:\n", 200));
+    for (choice, prompt) in joined["choices"].as_array().unwrap().iter().zip(prompts) {
+        assert_eq!(choice["text"], words(prompt, 12), "{prompt}");
+    }
+    let [pass] = &joined["usage"]["waggle"]["passes"].as_array().unwrap()[..] else { panic!("{joined}") };
+    let saw = &pass["server_saw"];
+    let read = clear("ROMEO:\n", 1).0.len();
+    assert_eq!((&pass["session"], &saw["texts"], &saw["prompt_tokens"]), (&json!("shared"), &json!(3), &json!(read)));
+    assert!(saw["tokens"].as_u64().unwrap() < 200 && pass["bytes"].as_u64().unwrap() > 100_000, "{pass}");
+    // The session ends with its last text.
+    let last = &events[events.len() - 1]["usage"]["waggle"]["passes"][0];
+    assert_eq!((&last["server_saw"]["tokens"], &last["session"]), (&json!(200), &json!("shared")));
+    let page = text(&proxy.get("/metrics").body);
+    for line in ["passes_total{session=\"shared\"} 2\n", "texts_total 4\n", "texts_joined_total 2\n"] {
+        assert!(page.contains(&format!("waggle_proxy_{line}")), "{line} {page}");
+    }
+}
+
+/// By default a session is as long as the texts need that open it. A text that stops leaves its place to another.
+#[test]
+fn a_request_takes_the_place_of_a_text_that_stops() {
+    let proxy = Proxy::start(&format!("--model {MODEL}"), "");
+    let prompts = ["ROMEO:\nWhat", "JULIET:\n"];
+    let truth = prompts.map(|prompt| words(prompt, 200));
+    // The second text ends before this, and the first goes on.
+    let cut = (1..40).map(|at| truth[1].chars().skip(at).take(4).collect::<String>());
+    let stop = cut.into_iter().find(|stop| !truth[0].contains(&**stop)).unwrap();
+    let both = json!({"prompt": prompts, "max_tokens": 200, "temperature": 0, "stop": stop});
+    let (whole, _, [joined, later]) = while_streams(&proxy, &both, || {
+        let short = |tokens: u64| json!({"prompt": "NURSE:\n", "max_tokens": tokens, "temperature": 0});
+        [12, 198].map(|tokens| proxy.complete(&short(tokens)))
+    });
+    assert_eq!(whole, truth[0]);
+    for (answer, tokens, session) in [(&joined, 12, "shared"), (&later, 198, "new")] {
+        assert_eq!(answer["choices"][0]["text"], words("NURSE:\n", tokens));
+        assert_eq!(answer["usage"]["waggle"]["passes"][0]["session"], session, "{answer}");
+    }
+    assert_eq!(joined["usage"]["waggle"]["passes"][0]["server_saw"]["texts"], 2);
+    let page = text(&proxy.get("/metrics").body);
+    assert!(page.contains("waggle_proxy_texts_joined_total 1\n"), "{page}");
+}
+
+/// A prompt that joins takes the passes of its padded length, however long it is.
+#[test]
+fn passes_of_a_text_that_joins_hide_its_prompt() {
+    let proxy = Proxy::start(&format!("--model {MODEL}"), "--texts 1 --passes 300 --pad-prompt 16,32");
+    for prompt in ["ROMEO:\n", "JULIET:\nGood nig"] {
+        let long = json!({"prompt": "KING:\n", "max_tokens": 120, "temperature": 0});
+        let (_, _, joined) = while_streams(&proxy, &long, || {
+            proxy.complete(&json!({"prompt": prompt, "max_tokens": 6, "temperature": 0}))
+        });
+        assert_eq!(joined["choices"][0]["text"], words(prompt, 6));
+        let saw = &joined["usage"]["waggle"]["passes"][0]["server_saw"];
+        assert_eq!((&saw["prompt_tokens"], &saw["tokens"]), (&json!(16), &json!(120 + 16 + 6 - 1)), "{prompt}");
     }
 }
 

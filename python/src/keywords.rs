@@ -17,6 +17,11 @@ use waggle::{
 
 use crate::{Input, Words, failed, said};
 
+/// The texts of the keyword `batch`, which a model reads side by side.
+fn places(batch: usize) -> PyResult<NonZeroUsize> {
+    NonZeroUsize::new(batch).ok_or_else(|| failed("batch: give 1 or more"))
+}
+
 /// Keyword arguments that are taken one by one. `None` is one that is not given.
 pub(crate) struct Keywords<'py>(Bound<'py, PyDict>);
 
@@ -155,10 +160,12 @@ impl<'py> Keywords<'py> {
             draft = draft.map(|draft| draft.rate(rate));
         }
         let tokenizer = self.take::<PathBuf>("tokenizer")?.map_or(TokenizerOf::Server, TokenizerOf::File);
+        let batch = self.take("batch")?.map(places).transpose()?;
         set!(asked, self: samples take, stop_at_eos take, pad_answer take);
         Ok(asked
             .pad_prompt(self.read::<Pads>("pad_prompt")?)
             .draft(draft)
+            .batch(batch)
             .pool(self.take::<PathBuf>("pool")?)
             .tokenizer(tokenizer))
     }
@@ -175,8 +182,7 @@ impl<'py> Keywords<'py> {
             .pool(self.take::<PathBuf>("pool")?)
             .tokenizer(reader.map_or(TokenizerOf::Server, TokenizerOf::File));
         let inputs: Vec<Prompt> = inputs.into_iter().map(Prompt::from).collect();
-        let batch = NonZeroUsize::new(batch).ok_or_else(|| failed("batch: give 1 or more"))?;
-        asked.batches(&inputs, batch).map_err(said)
+        asked.batches(&inputs, places(batch)?).map_err(said)
     }
 
     pub(crate) fn chat(&self) -> PyResult<ChatOptions> {

@@ -2,8 +2,8 @@
 //!
 //! It has one session at a time. A session of several turns stays open between requests: in two phases it makes
 //! correlations for the next one while nobody asks. A conversation that goes on finds its cache there; anything else
-//! begins with an empty one. Requests that wait go through the model side by side, in a session of their own, and so
-//! do texts whose prompt is scored.
+//! begins with an empty one. Requests that wait go through the model side by side, in a session of their own, which
+//! those that come later may join. Texts whose prompt is scored have sessions of their own, too.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
