@@ -347,8 +347,9 @@ impl Worker {
         self.close();
         let early = Failure::of;
         let lengths = self.lengths(texts).map_err(|error| early(error.into()))?;
-        let places = if shared.is_some() && self.config.passes.is_some() { self.config.texts } else { texts.len() };
-        let free = places.saturating_sub(texts.len());
+        let fills = shared.is_some() && self.config.passes.is_some();
+        let free = if fills { self.config.texts.saturating_sub(texts.len()) } else { 0 };
+        let places = texts.len() + free;
         let prompts = texts.iter().map(|text| Prompt::from(&text.ids)).chain((0..free).map(|_| Prompt::from(&[0])));
         // Padding also hides what was read in a place before.
         let padded = self.config.pad_prompt.is_some() || shared.is_some();
