@@ -16,7 +16,8 @@ use session::{Base, Expectation};
 
 use crate::disk::at;
 use crate::error::TrustError;
-use crate::generate::{Generate, Generated, Heard, Listener};
+use crate::generate::Generate;
+use crate::generation::{Generated, Heard, Listener};
 use crate::keys::{Proof, ServerTrust};
 use crate::models::{Reader, open_model};
 use crate::options::options;

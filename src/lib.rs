@@ -37,6 +37,7 @@ mod client;
 mod disk;
 mod error;
 mod generate;
+mod generation;
 mod keys;
 mod local;
 mod models;
@@ -75,7 +76,8 @@ pub use client::{Client, Fill, Prepared};
 pub use error::{
     ChatError, Error, Full, NameError, OptionsError, PromptError, Refusal, ServeError, TrustError, describe,
 };
-pub use generate::{Answer, Draft, Generate, Generated, Guesser, Listener, Pads, Sampling, Text, TokenizerOf};
+pub use generate::{Draft, Generate, Guesser, Pads, Sampling, TokenizerOf};
+pub use generation::{Answer, Generated, Listener, Text};
 pub use keys::{KeyFile, Proof, identity};
 pub use local::{Local, LocalOptions};
 pub use models::Prompt;

@@ -8,7 +8,8 @@ use session::Base;
 use session::party::{ClientOptions, Limits, ModelServer, Terms as Agreed, in_one_process};
 
 use crate::error::OptionsError;
-use crate::generate::{Generate, Generated, Heard, Listener, Ready};
+use crate::generate::Generate;
+use crate::generation::{Generated, Heard, Listener, Ready};
 use crate::models::{Reader, open_adapted, open_model};
 use crate::options::options;
 use crate::{Error, Network, Terms};

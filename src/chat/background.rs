@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Chat, ChatReport, Readiness, Said, TurnReport};
 use crate::Error;
-use crate::generate::Listener;
+use crate::generation::Listener;
 
 /// A [`Chat`] that a thread keeps: in two phases it makes correlations for the next turn between turns. Dropping it
 /// ends the session.

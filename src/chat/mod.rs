@@ -34,7 +34,8 @@ use self::script::{Script, Step};
 pub use self::transcript::{Role, Said, Transcript};
 use crate::disk::read;
 use crate::error::{ChatError, PromptError, Refusal};
-use crate::generate::{Heard, Listener, Sampling};
+use crate::generate::Sampling;
+use crate::generation::{Heard, Listener};
 use crate::options::options;
 use crate::{Client, Error, worker};
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::api::Refusal;
 use super::spent::{Own, Spent};
-use crate::generate::Listener;
+use crate::generation::Listener;
 
 /// What a program hears of its request.
 #[derive(Clone, Debug)]

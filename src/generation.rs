@@ -1,0 +1,465 @@
+//! A generation that is ready to run: who hears its text, and what it leaves.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::slice;
+
+use model::{
+    Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Newcomer, Next, Sampler, Step, Waiting, check,
+    check_input, check_queue, passes_of_queue,
+};
+use mpcache::PolicySpec;
+use protocols::Made;
+use serde_json::Value;
+use session::party::{self, ClientSession, Limits, Observer, Outcome, Request, Silent};
+use session::pool::PoolSet;
+use tokenizer::{ChatTemplate, TextStream, Tokenizer};
+
+use crate::chat::Transcript;
+use crate::generate::{Draft, Generate};
+use crate::models::{Reader, Words, harmless, open_adapted, text_of};
+use crate::summary::{Chosen, report};
+use crate::{Error, Report};
+
+/// Watches a session of a client and hears its text. Every method has a default that does nothing.
+pub trait Listener: Observer {
+    /// The server is busy, and this client is number `place` of those that wait.
+    fn waits(&mut self, place: u32) {
+        let _ = place;
+    }
+
+    /// The server at `address` has a chat template that was not met before. It adds to the words, so it has a say in
+    /// how long answers are.
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        let _ = (address, template);
+    }
+
+    /// The text goes on with `text`, which has no control characters but line ends and tabs.
+    fn text(&mut self, text: &str) {
+        let _ = text;
+    }
+
+    /// The chat template changes what was said before: the model reads the conversation from its beginning.
+    fn rereads(&mut self) {}
+
+    /// The text is over.
+    fn end(&mut self) {}
+}
+
+impl Listener for Silent {}
+
+/// Hands the pieces of a text to a function.
+pub struct Text<F>(
+    /// The function.
+    pub F,
+);
+
+impl<F: FnMut(&str)> Observer for Text<F> {}
+
+impl<F: FnMut(&str)> Listener for Text<F> {
+    fn text(&mut self, text: &str) {
+        (self.0)(text);
+    }
+}
+
+/// Makes text of the tokens of a generation: names of classes, words, or without a tokenizer ids with commas between
+/// them.
+pub(crate) struct Heard<'a> {
+    labels: Option<Vec<String>>,
+    stream: Option<TextStream<'a>>,
+    count: usize,
+    /// Several texts grow at once: nobody hears them before all have ended.
+    several: bool,
+    listener: &'a mut dyn Listener,
+    /// Hears the text as it is.
+    transcript: Option<Transcript>,
+}
+
+impl<'a> Heard<'a> {
+    pub(crate) fn new(
+        labels: Option<Vec<String>>,
+        tokenizer: Option<&'a Tokenizer>,
+        before: &[u32],
+        listener: &'a mut dyn Listener,
+    ) -> Self {
+        let stream = tokenizer.filter(|_| labels.is_none()).map(|tokenizer| tokenizer.stream(before));
+        Heard { labels, stream, count: 0, several: false, listener, transcript: None }
+    }
+
+    /// Of so many texts; of several nobody hears words before all have ended, unless they are names of classes.
+    pub(crate) fn of_texts(self, texts: usize) -> Self {
+        Heard { several: texts > 1 && self.labels.is_none(), ..self }
+    }
+
+    /// Gives the text to a transcript, too.
+    pub(crate) fn kept_in(self, transcript: &Transcript) -> Self {
+        Heard { transcript: Some(transcript.clone()), ..self }
+    }
+
+    pub(crate) fn finish(mut self) {
+        let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
+        self.tell(&rest);
+        self.listener.end();
+    }
+
+    fn tell(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if let Some(transcript) = &self.transcript {
+            transcript.hear(text);
+        }
+        if !self.listener.stops() {
+            self.listener.text(&harmless(text));
+        }
+    }
+}
+
+impl Observer for Heard<'_> {
+    fn setup(&mut self) {
+        self.listener.setup();
+    }
+
+    fn stock(&mut self, bytes: u64) {
+        self.listener.stock(bytes);
+    }
+
+    fn prepare(&mut self, made: Made) {
+        self.listener.prepare(made);
+    }
+
+    fn begin(&mut self, step: Step) {
+        self.listener.begin(step);
+    }
+
+    fn layer(&mut self, done: usize, layers: usize) {
+        self.listener.layer(done, layers);
+    }
+
+    fn token(&mut self, token: Option<u32>) {
+        self.listener.token(token);
+        let Some(token) = token.filter(|_| !self.several) else { return };
+        self.count += 1;
+        let label = self.labels.as_ref().and_then(|labels| labels.get(token as usize)).cloned();
+        let text = match &mut self.stream {
+            _ if label.is_some() => if self.count > 1 { "\n" } else { "" }.to_owned() + &label.unwrap_or_default(),
+            // The tokenizer has taken these ids before; what it cannot show is left out.
+            Some(stream) => stream.push(token).unwrap_or_default(),
+            None if self.count == 1 => token.to_string(),
+            None => format!(",{token}"),
+        };
+        self.tell(&text);
+    }
+
+    fn stops(&self) -> bool {
+        self.listener.stops()
+    }
+
+    fn abandoned(&self) -> bool {
+        self.listener.abandoned()
+    }
+}
+
+/// A generation whose options were checked and whose files were read.
+pub(crate) struct Asked<'a> {
+    options: &'a Generate,
+    terms: &'a party::Terms,
+    words: Words,
+    drafts: Option<Drafts>,
+}
+
+impl Generate {
+    /// Checks and reads what needs no server.
+    pub(crate) fn ask<'a>(&'a self, terms: &'a party::Terms) -> Result<Asked<'a>, Error> {
+        if self.pool.is_some() && self.draft.is_some() {
+            return Err(session::Error::DraftPool.into());
+        }
+        // Bad settings are reported before a server is bothered.
+        self.sampling.sampler(terms)?;
+        let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
+        Ok(Asked { options: self, terms, words: self.prompt.clone().read()?, drafts })
+    }
+}
+
+/// A generation in the ids of a model.
+pub(crate) struct Ready<'a> {
+    options: &'a Generate,
+    terms: &'a party::Terms,
+    /// The prompt without padding; of several texts as the server sees it.
+    plain: party::Prompt,
+    whole: party::Prompt,
+    /// The most passes, each of which gives every place a token.
+    passes: usize,
+    /// The prompt of each text, without padding: first those that are read side by side, then those that wait.
+    prompts: Vec<party::Prompt>,
+    /// One for each text, until it has its place.
+    samplers: Vec<Sampler>,
+    drafts: Option<Drafts>,
+    guess: Option<Box<dyn Guess>>,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn prompt(self, spec: &ModelSpec, reader: &Reader) -> Result<Ready<'a>, Error> {
+        let Asked { options, terms, words, drafts } = self;
+        let texts = words.prompts(spec, reader)?;
+        let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
+        let places = options.places();
+        let longest = texts.iter().take(places).map(|text| text.input().count).max().unwrap_or(0);
+        // The last token goes through no model.
+        let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
+        let length = match &options.pad_prompt {
+            Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
+            Some(pads) => Some(pads.of(longest, room)?),
+            // Where texts wait, padding hides what was read in their places before.
+            None => (places < texts.len()).then_some(longest),
+        };
+        let whole = party::Prompt::side_by_side(&texts[..places], length, spec.is_encoder())?;
+        // The server learns the number of passes, which must not tell what padding hides.
+        let shown = texts.iter().map(|text| match (text.input().count, &options.pad_prompt) {
+            (words, Some(pads)) => pads.of(words, room),
+            (words, None) => Ok(words),
+        });
+        let passes = passes_of_queue(&shown.collect::<Result<Vec<_>, _>>()?, places, options.tokens);
+        let samplers = (0..texts.len()).map(|at| options.sampling.sampler_of(at, terms)).collect::<Result<_, _>>()?;
+        let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
+        let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
+        Ok(Ready { options, terms, plain, whole, passes, prompts: texts, samplers, drafts, guess })
+    }
+}
+
+/// Texts in the order in which they get a place.
+struct Line(VecDeque<Newcomer>);
+
+impl Waiting for Line {
+    fn next(&mut self, _: usize, passes: usize) -> Option<Newcomer> {
+        let fits = self.0.front().is_some_and(|text| text.passes() <= passes);
+        fits.then(|| self.0.pop_front()).flatten()
+    }
+}
+
+impl Ready<'_> {
+    /// The ids of the prompt, without padding.
+    pub(crate) fn ids(&self) -> &[u32] {
+        self.plain.ids()
+    }
+
+    /// The number of texts.
+    pub(crate) fn texts(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// Whether texts wait for the places of others.
+    fn queues(&self) -> bool {
+        self.texts() > self.whole.input().texts
+    }
+
+    /// Lengths of prompt and text as the server sees them. Where texts wait, it sees all passes as tokens.
+    pub(crate) fn lengths(&self) -> Lengths {
+        Lengths { prompt: self.whole.input().count, tokens: self.passes }
+    }
+
+    /// Refuses what cannot work with the model `spec`, before a server is bothered.
+    pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
+        let Generate { stop_at_eos, pad_answer, .. } = *self.options;
+        let (padded, texts) = (self.whole.padding().is_some(), self.whole.input().texts);
+        let request = Request { stop_at_eos, pad_answer, padded, texts, draft: self.drafts, ..self.lengths().into() };
+        request.validate(spec, self.terms, &Limits::NONE)?;
+        if self.queues() {
+            check_queue(spec, self.lengths(), self.drafts)?;
+        }
+        Ok(check_input(spec, self.whole.input())?)
+    }
+
+    pub(crate) fn run(
+        &mut self,
+        session: ClientSession,
+        pool: Option<PoolSet>,
+        heard: &mut Heard,
+    ) -> Result<Outcome, session::Error> {
+        let session = match self.drafts {
+            Some(drafts) => session.drafting(drafts),
+            None => session,
+        };
+        let Generate { tokens: most, stop_at_eos, pad_answer, .. } = *self.options;
+        let session = if stop_at_eos { session.stopping_at_eos() } else { session };
+        let session = if pad_answer { session.padding_answers() } else { session };
+        let (tokens, places) = (self.lengths().tokens, self.whole.input().texts);
+        let mut line = self.queues().then(|| {
+            let waiting = self.prompts[places..].iter().zip(self.samplers.split_off(places));
+            Line(
+                waiting
+                    .map(|(prompt, sampler)| Newcomer { ids: prompt.ids().to_vec(), tokens: most, sampler })
+                    .collect(),
+            )
+        });
+        let next = match (&mut self.samplers[..], &mut self.guess, &mut line) {
+            ([sampler], Some(guess), None) => Next::Drafted { sampler, guess: &mut **guess },
+            (samplers, _, None) => Next::Each(samplers.iter_mut().map(Next::Pick).collect()),
+            (samplers, _, Some(waiting)) => Next::Queue {
+                first: samplers.iter_mut().map(|sampler| (Next::Pick(sampler), most)).collect(),
+                waiting,
+            },
+        };
+        match pool {
+            Some(pool) => session.spend(pool, self.whole.clone(), tokens, next, heard),
+            None => session.generate(self.whole.clone(), tokens, next, heard),
+        }
+    }
+
+    /// Generates and reports; `chosen` are options beside those of the generation.
+    pub(crate) fn report(
+        self,
+        model: &party::PublicModel,
+        tokenizer: Option<&Tokenizer>,
+        outcome: Outcome,
+        chosen: impl IntoIterator<Item = Chosen>,
+    ) -> Result<Generated, Error> {
+        let Ready { options, plain, whole, prompts, .. } = self;
+        let Input { count, texts, .. } = whole.input();
+        let padded = whole.padding().map(|_| count);
+        let own = [
+            ("tokens", options.tokens.into()),
+            ("padded_prompt", padded.into()),
+            ("stop_at_eos", options.stop_at_eos.into()),
+        ];
+        let chosen = options.sampling.chosen().into_iter().chain(own).chain(chosen);
+        let chosen = chosen.chain(options.draft.iter().flat_map(Draft::chosen));
+        let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
+        let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
+        let passes = Value::from(outcome.generation.count);
+        let waited = (prompts.len() > texts).then(|| [("prompts", prompts.len().into()), ("passes", passes)]);
+        let chosen = chosen.chain(waited.into_iter().flatten());
+        let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
+        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        if let Some(tokenizer) = tokenizer.filter(|_| prompts.len() > 1 && !model.spec.is_encoder()) {
+            let after = |(prompt, ids): (&party::Prompt, &[u32])| {
+                let mut stream = tokenizer.stream(prompt.ids());
+                // As where a text is heard: what the tokenizer cannot show is left out.
+                let text: String = ids.iter().map(|id| stream.push(*id).unwrap_or_default()).collect();
+                text + &stream.finish().unwrap_or_default()
+            };
+            report.texts = Some(prompts.iter().zip(outcome.generation.texts()).map(after).collect());
+        }
+        // A score has no name, and a longer text is in the report.
+        let named = options.tokens == 1 && model.spec.labels().is_none_or(|labels| labels.len() > 1);
+        let class = |token: &u32| match named {
+            true => text_of(&model.spec, tokenizer, slice::from_ref(token)),
+            false => Ok(None),
+        };
+        let classes = report.tokens.iter().map(class).collect::<Result<_, _>>()?;
+        let prompt = if prompts.len() > texts { party::Prompt::side_by_side(&prompts, None, false)? } else { plain };
+        Ok(Generated { report, outcome, prompt, places: texts, classes })
+    }
+}
+
+/// A text and what it took.
+#[derive(Debug)]
+pub struct Generated {
+    /// The report.
+    pub report: Report,
+    pub(crate) outcome: Outcome,
+    /// That of all texts.
+    prompt: party::Prompt,
+    /// Texts that were read side by side.
+    places: usize,
+    /// Name or word of each token, where every token is an answer.
+    classes: Vec<Option<String>>,
+}
+
+/// What an encoder says of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The name of the class that it finds, or the word in the place of the mask, without control characters.
+    pub class: Option<String>,
+    /// The logits of all classes, or the score of a model with one; empty if the client learned the class alone.
+    pub logits: Vec<f32>,
+}
+
+impl Answer {
+    /// The probability of the class that was found, where there are several and their logits are known.
+    pub fn probability(&self) -> Option<f32> {
+        let most = self.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = self.logits.iter().map(|logit| (logit - most).exp()).sum();
+        (self.logits.len() > 1).then(|| 1.0 / sum)
+    }
+
+    /// The score of a model that gives no class.
+    pub fn score(&self) -> Option<f32> {
+        if let [score] = self.logits[..] { Some(score) } else { None }
+    }
+}
+
+impl Generated {
+    /// The text; empty if there is no tokenizer.
+    pub fn text(&self) -> &str {
+        self.report.text.as_deref().unwrap_or_default()
+    }
+
+    /// The text after each prompt, where a model reads several side by side; empty without a tokenizer.
+    pub fn texts(&self) -> &[String] {
+        match (&self.report.texts, &self.report.text) {
+            (Some(texts), _) => texts,
+            (None, Some(text)) => std::slice::from_ref(text),
+            (None, None) => &[],
+        }
+    }
+
+    /// The ids of each text.
+    pub fn ids(&self) -> impl Iterator<Item = &[u32]> {
+        self.outcome.generation.texts()
+    }
+
+    /// The number of tokens of all texts. Unseen ones behind the end of a text count, unless texts wait for places.
+    pub fn count(&self) -> usize {
+        let Generation { count, tokens, lengths, .. } = &self.outcome.generation;
+        if lengths.len() > self.places { tokens.len() } else { count * self.places }
+    }
+
+    /// What an encoder says of each text.
+    pub fn answers(&self) -> Vec<Answer> {
+        let Generation { logits, .. } = &self.outcome.generation;
+        let answer = |(at, class): (usize, &Option<String>)| {
+            let logits = logits.as_ref().map_or_else(Vec::new, |logits| logits.row(at).to_vec());
+            Answer { class: class.as_deref().map(harmless), logits }
+        };
+        self.classes.iter().enumerate().map(answer).collect()
+    }
+
+    /// Holds the tokens against `model` in the clear, a directory or a bundled name: under the policy of the session,
+    /// which shows what the protocol changed, and with the full cache, which shows what pruning changed.
+    ///
+    /// # Errors
+    /// If the model cannot be read or has another shape.
+    pub fn compare(&mut self, model: &str) -> Result<(), Error> {
+        self.compare_adapted(model, None)
+    }
+
+    /// [`compare`](Generated::compare) with a model to which an adapter is added, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`compare`](Generated::compare), and those of the adapter.
+    pub fn compare_adapted(&mut self, model: &str, adapter: Option<&Path>) -> Result<(), Error> {
+        let files = open_adapted(model, adapter)?;
+        let Generated { report, outcome, prompt, .. } = self;
+        let input = prompt.input();
+        let terms = &outcome.terms;
+        let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
+        let tokens =
+            report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
+        let under = |policy: PolicySpec| {
+            let options = model::GenerateOptions {
+                tokens,
+                reveal: terms.reveal,
+                policy,
+                padding: prompt.known_padding(),
+                ..model::GenerateOptions::default()
+            };
+            check(&clear, input, &options, &outcome.generation)
+        };
+        report.check = Some(under(terms.policy.clone())?);
+        if terms.policy != PolicySpec::default() {
+            report.against_full_cache = Some(under(PolicySpec::default())?);
+        }
+        Ok(())
+    }
+}
