@@ -25,7 +25,7 @@ pub(super) enum Session {
 /// A session that ends with its texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
-    /// What tells it from others.
+    /// Every session has another one.
     number: u64,
     session: Session,
     /// Tokens that were read of each prompt, with those of padding.
@@ -101,7 +101,7 @@ impl Spent {
         Spent::so_far(own, &phases, places, outcome.generation.count)
     }
 
-    /// The same after so many passes.
+    /// Of the session `own` after so many passes, which may not be the last.
     pub(super) fn so_far(own: Own, phases: &Phases, places: usize, passes: usize) -> Self {
         let Own { number, session, prompt_tokens } = own;
         Spent { number, ..Spent::new(&[phases], 0, session, false, [places, prompt_tokens, passes]) }

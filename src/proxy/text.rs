@@ -199,7 +199,7 @@ impl Text {
 pub(super) struct Member<'a> {
     /// The text until it is answered.
     pub(super) text: Option<Text>,
-    /// Whether there was one: what fills a place that is free has none.
+    /// Whether there was one, as in every place that is not free.
     pub(super) heard: bool,
     stream: Option<TextStream<'a>>,
     /// Tokens of the answer that count.
@@ -212,7 +212,7 @@ impl<'a> Member<'a> {
         Member { text: Some(text), heard: true, stream, ids: Vec::new() }
     }
 
-    /// What fills a place that is free: nobody hears it.
+    /// A member for a place that is free: nobody hears it.
     pub(super) fn nobody() -> Self {
         Member { text: None, heard: false, stream: None, ids: Vec::new() }
     }

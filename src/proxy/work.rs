@@ -415,7 +415,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What the tokens of each of `members` were worth, if that is asked; their prompts have `count` tokens.
+    /// The worth of the tokens of each of `members`, if that is asked; their prompts have `count` tokens.
     fn worth(
         &mut self,
         members: &[Member],
