@@ -5,6 +5,7 @@
 //! | [`http`] | connections: who may come, bounds, streams, the page of the chat |
 //! | [`api`] | the interface's JSON: requests, answers, refusals |
 //! | [`work`] | the thread that has sessions with the server: the queue, passes, conversations |
+//! | [`pass`] | the texts of a session: who has which place, and who leaves |
 //! | [`text`] | one text while it grows: where it stops, and what its tokens are worth |
 //! | [`spent`] | what an answer took, and what the server saw |
 //! | [`metrics`] | counters |
@@ -15,6 +16,7 @@
 mod api;
 mod http;
 mod metrics;
+mod pass;
 mod spent;
 mod text;
 mod work;

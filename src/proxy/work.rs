@@ -20,8 +20,9 @@ use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
 use tokenizer::{Tokenizer, TokenizerError};
 
 use super::api::{Completion, Message, Refusal, Talk};
+use super::pass::{Member, Pass, Watched};
 use super::spent::{Own, Spent};
-use super::text::{Growing, Logprobs, Member, Out, Pass, Pieces, Text, Watched, logprobs};
+use super::text::{Growing, Logprobs, Out, Pieces, Text, logprobs};
 use super::{ProxyConfig, Shared};
 use crate::error::{ChatError, PromptError, Refusal as Refused, describe};
 use crate::models::harmless;
