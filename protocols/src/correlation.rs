@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::Error;
 use crate::cost::Cost;
+use crate::deal::Dealt;
 use crate::matrix::FixedMatrix;
 use crate::options::Options;
 use crate::plans::Plans;
@@ -42,6 +43,12 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     fn begin(&self, session: &mut Session, units: usize) -> Result<(), Error> {
         let _ = (session, units);
         Ok(())
+    }
+
+    /// This kind as a helper knows it, if one can deal it ([`deal`](crate::deal)). Kinds that contain a weight are made
+    /// by the two parties alone.
+    fn dealt(&self) -> Option<Dealt> {
+        None
     }
 
     /// Name of the weight whose matrix [`make`](Correlation::make) needs.

@@ -28,6 +28,9 @@ pub enum Error {
     /// Prepared correlations cannot be kept.
     #[error(transparent)]
     Stock(#[from] crate::spill::StockError),
+    /// A session whose options name a helper has none.
+    #[error("the correlations of this session come from a helper, who is not there")]
+    NoHelper,
     /// A process that has columns of the matrices cannot multiply by them.
     #[error(transparent)]
     Spread(Box<dyn std::error::Error + Send + Sync>),

@@ -18,6 +18,7 @@ pub mod audit;
 mod clear;
 pub mod correlation;
 pub mod cost;
+pub mod deal;
 mod error;
 mod fixed_point;
 pub mod form;

@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use net::{Channel, Ledger, NetError, Role, memory_pair};
 
-use crate::{Error, Options, Session, TwoParty};
+use crate::deal::{self, Helper};
+use crate::{Error, Needs, Options, Session, TwoParty, preparation};
 
 /// The time for which a party waits for a message. Only a deadlock takes this long: who fails hangs up.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -65,6 +66,36 @@ impl Pair {
             let result = protocol(hang_up.party);
             hang_up.armed = result.is_err();
             result
+        })
+    }
+
+    /// [`Pair::run`] beside a helper in a thread of its own, who deals what `needs` list to a session of
+    /// [`Options::helper`]. Returns the account of its link to each party, too.
+    pub fn run_with_helper<T: Send>(
+        &mut self,
+        needs: &Needs,
+        protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
+    ) -> Result<([T; 2], [Ledger; 2]), Error> {
+        let demands = preparation::demands(needs, self.parties[0].session().plans());
+        let (ends, theirs): (Vec<_>, Vec<_>) = [0, 1].map(|_| memory_pair(PATIENCE)).into_iter().unzip();
+        std::thread::scope(|scope| {
+            let mut theirs = theirs.into_iter().map(|link| Channel::new(Role::Server, link));
+            let mut channels = [0, 1].map(|_| theirs.next().expect("a link to each party"));
+            let demands = &demands;
+            let helper = scope.spawn(move || deal::serve(&mut channels, demands, &mut rand::rng()));
+            for (party, link) in self.parties.iter_mut().zip(ends) {
+                let role = party.session().role();
+                *party.helper() = Some(Helper::new(role, Channel::new(Role::Client, link))?);
+            }
+            let results = self.run(protocol);
+            let mut hang_up = |role: Role| {
+                let helper = self.parties[role as usize].helper().take();
+                helper.map(|mut helper| std::mem::take(helper.channel().ledger_mut())).unwrap_or_default()
+            };
+            let ledgers = [hang_up(Role::Client), hang_up(Role::Server)];
+            let dealt = helper.join().unwrap_or_else(|panic| resume_unwind(panic));
+            let results = results?;
+            dealt.map(|()| (results, ledgers))
         })
     }
 

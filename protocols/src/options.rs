@@ -111,6 +111,8 @@ pub struct Options {
     pub cores: Cores,
     /// Preparation of products with private matrices, if the session has two phases.
     pub masks: Masks,
+    /// Whether a helper deals what is prepared and contains no weight. See [`crate::deal`].
+    pub helper: bool,
 }
 
 /// Assumed of an unknown link: 1 Gbit/s, half a millisecond there and back.
@@ -132,6 +134,7 @@ impl Options {
         packing: Packing::Auto,
         cores: Cores::each(he::DEFAULT_CORES),
         masks: Masks::Seeded,
+        helper: false,
     };
 
     /// Evaluation of functions: in two phases by FSS keys, in one phase by look-up or keys.

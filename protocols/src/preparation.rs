@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use net::{Ledger, Phase, Role};
+use zeroize::Zeroizing;
 
 use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
+use crate::deal::Demand;
 use crate::matrix::FixedMatrix;
 use crate::operands::Events;
 use crate::ops::{Operand, cached};
 use crate::plans::Plans;
+use crate::stock::masks::OperandMasks;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
 use crate::two_party::TwoParty;
 use crate::work::{Kernel, Rates, Work};
@@ -18,6 +21,9 @@ use crate::{Error, OperandId, Options};
 
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
+
+/// Scope of masks of cached operands.
+pub(crate) const OPERANDS: &str = "keys and values";
 
 /// Progress of the offline phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -41,13 +47,21 @@ pub enum Job<'a> {
     Cots(Role, usize),
 }
 
-/// The pieces of `needs`, in the order in which both parties make them.
-pub(crate) fn jobs(needs: &Needs) -> Vec<Job<'_>> {
+/// What a helper of a session of `options` deals of `needs`, in the order of both parties.
+pub fn demands(needs: &Needs, plans: &Plans) -> Vec<Demand> {
+    jobs(needs, plans.options()).iter().filter_map(|job| job.demand(plans)).collect()
+}
+
+/// The pieces of `needs`, in the order in which both parties make them: first those that a helper deals, who then
+/// need not wait for the others.
+pub(crate) fn jobs<'a>(needs: &'a Needs, options: &Options) -> Vec<Job<'a>> {
     let units = needs.units.iter().map(|(kind, &units)| Job::Units(kind, units));
     let operands = needs.operands.iter().map(|(id, events)| Job::Operand(*id, events));
     let cots = [Role::Client, Role::Server]
         .map(|role| Job::Cots(role, needs.cots[role as usize].min(MAX_COTS_AHEAD) as usize));
-    units.chain(operands).chain(cots).collect()
+    let mut jobs: Vec<Job> = units.chain(operands).chain(cots).collect();
+    jobs.sort_by_key(|job| options.helper && !job.is_dealt());
+    jobs
 }
 
 impl Job<'_> {
@@ -55,7 +69,7 @@ impl Job<'_> {
     pub fn scope(&self) -> &'static str {
         match self {
             Job::Units(kind, _) => kind.scope(),
-            Job::Operand(..) => "keys and values",
+            Job::Operand(..) => OPERANDS,
             Job::Cots(..) => "OTs",
         }
     }
@@ -71,6 +85,30 @@ impl Job<'_> {
         ledger.leave();
     }
 
+    /// Whether a helper, if there is one, deals it.
+    fn is_dealt(&self) -> bool {
+        match self {
+            Job::Units(kind, _) => kind.dealt().is_some(),
+            Job::Operand(..) => true,
+            Job::Cots(..) => false,
+        }
+    }
+
+    /// What the helper of a session is asked for instead of making it, if it has one who can.
+    pub(crate) fn demand(&self, plans: &Plans) -> Option<Demand> {
+        match self {
+            _ if !plans.options().helper => None,
+            Job::Units(kind, units) => {
+                let batch = kind.batch(plans.options()).max(1);
+                Some(Demand::Units { kind: kind.dealt()?, units: *units, batch })
+            }
+            Job::Operand(_, events) => {
+                Some(Demand::Operand { events: (*events).clone(), batch: plans.operand_batch })
+            }
+            Job::Cots(..) => None,
+        }
+    }
+
     /// The units of it that are made first.
     fn first_batch(&self, options: &Options) -> Option<(CorrelationKind, usize)> {
         match self {
@@ -81,6 +119,11 @@ impl Job<'_> {
 
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
+            // Its bytes cross another link; putting the words away is what is left.
+            Job::Units(kind, units) if plans.options().helper && self.is_dealt() => Ok(kind.moved(*units).offline()),
+            Job::Operand(_, events) if plans.options().helper => {
+                Ok(Cost::free().work_at_both(Kernel::StockWord, events.words() as usize).offline())
+            }
             Job::Units(kind, units) => kind.batched_cost(plans, *units),
             Job::Operand(_, events) => cached::prepare_cost(plans, events),
             Job::Cots(sender, count) => Ok(Cost::free().pooled(*sender, *count)),
@@ -93,7 +136,7 @@ pub fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Ar
     // The operands of all layers grow alike, and the cost of a long prompt's is large.
     let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
     let mut costs = Vec::new();
-    for job in jobs(needs) {
+    for job in jobs(needs, plans.options()) {
         let known = match job {
             Job::Operand(_, events) => operands.iter().find(|(same, _)| *same == events),
             _ => None,
@@ -126,7 +169,7 @@ impl TwoParty {
         matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
         progress: &mut dyn FnMut(Made),
     ) -> Result<(), Error> {
-        let TwoParty { session, stock } = self;
+        let TwoParty { session, stock, helper } = self;
         let costs = costs(needs, session.plans())?;
         let rates = Rates::reference();
         let seconds_of = |job: &Job, cost: &Cost| match job {
@@ -147,7 +190,25 @@ impl TwoParty {
         while let Some((job, cost)) = costs.next() {
             session.channel().ledger_mut().enter(job.scope());
             let job_seconds = seconds_of(&job, &cost);
+            let demand = job.demand(session.plans());
             match job {
+                Job::Units(kind, _) if demand.is_some() => {
+                    let helper = helper.as_mut().ok_or(Error::NoHelper)?;
+                    let queue = stock.queues.entry(kind.clone()).or_default();
+                    let keep = |words: Zeroizing<Vec<u64>>| Ok(queue.push(&words, &mut stock.spill)?);
+                    session.offline(|_| demand.map_or(Ok(()), |demand| helper.take(&demand, keep)))?;
+                }
+                Job::Operand(id, events) if demand.is_some() => {
+                    let helper = helper.as_mut().ok_or(Error::NoHelper)?;
+                    let mut batches = events.batches(session.plans().operand_batch).into_iter();
+                    let mut masks = OperandMasks::none(events.form);
+                    let keep = |words: Zeroizing<Vec<u64>>| {
+                        let batch = batches.next();
+                        batch.map_or(Ok(()), |batch| cached::add_dealt(&mut stock.spill, &mut masks, &batch, &words))
+                    };
+                    session.offline(|_| demand.map_or(Ok(()), |demand| helper.take(&demand, keep)))?;
+                    drop(stock.operands.insert(id, masks));
+                }
                 Job::Units(kind, units) => {
                     let (mut made, mut units_made) = (done, 0);
                     let after = costs.peek().and_then(|(job, _)| job.first_batch(session.options()));
@@ -183,7 +244,7 @@ impl TwoParty {
         needs: &Needs,
         operands: impl IntoIterator<Item = &'a mut Operand>,
     ) -> Result<(), Error> {
-        let TwoParty { session, stock } = self;
+        let TwoParty { session, stock, .. } = self;
         let begun = operands.into_iter().filter(|operand| operand.has_begun());
         let mut begun: BTreeMap<OperandId, &mut Operand> = begun.map(|operand| (operand.id(), operand)).collect();
         session.channel().ledger_mut().enter(SCOPE);

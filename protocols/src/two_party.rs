@@ -4,6 +4,7 @@ use ndarray::{ArrayD, Dimension, IxDyn};
 use net::Role;
 
 use crate::abb::{Abb, given};
+use crate::deal::Helper;
 use crate::form::Values;
 use crate::operation::Operation;
 use crate::session::Session;
@@ -14,17 +15,24 @@ use crate::{Error, Options};
 pub struct TwoParty {
     pub(crate) session: Session,
     pub(crate) stock: Stock,
+    pub(crate) helper: Option<Helper>,
 }
 
 impl TwoParty {
     /// A box over an established session, with an empty stock.
     pub fn new(session: Session) -> Self {
-        TwoParty { session, stock: Stock::default() }
+        TwoParty { session, stock: Stock::default(), helper: None }
     }
 
     /// The session.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
+    }
+
+    /// The helper, who deals what [`prepare`](TwoParty::prepare) would make where that contains no weight. A session
+    /// has one if its [`Options::helper`] say so.
+    pub fn helper(&mut self) -> &mut Option<Helper> {
+        &mut self.helper
     }
 
     /// The correlations made ahead.

@@ -17,14 +17,14 @@ use std::any::type_name;
 use std::collections::HashMap;
 
 use ndarray::ArrayD;
-use net::Role;
+use net::{Ledger, Role};
 use planner::Planner;
 use protocols::audit::LIMIT;
 use protocols::form::Values;
 use protocols::ops::fss::{counts, threshold};
 use protocols::ops::{b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal};
 use protocols::ops::{row_max, sum_squares, truncate};
-use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Shape};
+use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Shape, deal, preparation};
 use rand::Rng;
 
 use crate::parties::{DEALER, TWO_PHASES, open, pair, share};
@@ -245,6 +245,7 @@ impl<'l, F: Function> Laws<'l, F> {
             if options.preprocess {
                 let needs = self.plan(&self.functions[1], options, None).1;
                 self.between_parties(options, Some(&needs));
+                self.between_parties(Options { helper: true, ..options }, Some(&needs));
             }
         }
     }
@@ -283,14 +284,32 @@ impl<'l, F: Function> Laws<'l, F> {
             let bits: Vec<_> = bits.iter().map(|shares| shares[role as usize].clone()).collect();
             [client, server][role as usize].call(abb, &words, &bits)
         };
-        let got = pair.run(|abb| {
+        let run = |abb: &mut protocols::TwoParty| {
             if let Some(needs) = ahead {
                 let server = abb.session().is_server();
                 let matrix = |name: &str| self.weights.get(name).copied().filter(|_| server);
                 abb.prepare(needs, matrix, &mut |_| ())?;
             }
             once(abb)
-        });
+        };
+        let got = match ahead {
+            Some(needs) if options.helper => {
+                let demands = preparation::demands(needs, pair.party(Role::Client).session().plans());
+                pair.run_with_helper(needs, run).map(|(got, ledgers)| {
+                    for (role, ledger) in [Role::Client, Role::Server].into_iter().zip(ledgers) {
+                        let mut planned = Ledger::default();
+                        deal::plan(&mut planned, role, &demands).expect("demands of a plan");
+                        assert_eq!(
+                            planned.untimed(),
+                            ledger.untimed(),
+                            "cost: the helper's part for {role:?} of {name}"
+                        );
+                    }
+                    got
+                })
+            }
+            _ => pair.run(run),
+        };
         let got = got.unwrap_or_else(|error| panic!("{name}: {error}"));
         let ledgers =
             [Role::Client, Role::Server].map(|role| pair.party(role).session().channel().ledger().untimed());

@@ -39,11 +39,13 @@
 //! **A key contains the party's Delta**: the nodes that it begins with add up to it. Who reads one key can compute
 //! all that the party's OT sender hides. Keep keys as the pools are kept.
 
+mod deal;
 mod expand;
 mod generate;
 mod shape;
 
 pub use crate::kernels::Lane;
+pub use deal::DealtKeys;
 pub use expand::{BitSum, Expander};
 pub use generate::{Generation, Room};
 pub use shape::{BLOCK_BITS, DpfShape, GROUP, MOST_BIT_BLOCKS, TOP, level_bytes};

@@ -43,6 +43,7 @@ pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
 use zeroize::Zeroizing;
 
+use crate::deal::{self, Dealing};
 use crate::operands::{Event, Events, OperandForm, single};
 use crate::operation::prelude::*;
 use crate::ops::Matmul;
@@ -50,7 +51,7 @@ use crate::ops::matmul::{self, product_shape};
 use crate::spill::{Queue, Spill};
 use crate::stock::Stock;
 use crate::stock::masks::{OperandMasks, Prepared};
-use crate::wire::beaver::{open_products, random};
+use crate::wire::beaver::{minus, open_products, random};
 use crate::wire::opening;
 
 /// Products modulo 2^`width` by cached operands: matrices that only grow. Along its axis each has the tokens of the
@@ -361,6 +362,62 @@ pub(crate) fn prepare(s: &mut Session, spill: &mut Spill, events: &Events) -> Re
         extend(s, spill, &mut masks, &batch.list)?;
     }
     Ok(masks)
+}
+
+/// Deals the masks for `events`, of an operand of which `before` tokens have masks, in `rows`: those of new tokens,
+/// then B and B A of each product. Both draw A and B, and the client its shares of B A.
+pub(crate) fn deal(
+    d: &mut Dealing<'_>,
+    events: &Events,
+    before: usize,
+    rows: &mut [Vec<u64>; 2],
+) -> Result<[Vec<u64>; 2], Error> {
+    let OperandForm { batch, d: dim, axis, width } = events.form;
+    let row = events.form.row();
+    let new = events.tokens().saturating_sub(before) * row;
+    let mut out = d.draw_both(new, width);
+    rows.iter_mut().zip(&out).for_each(|(rows, new)| rows.extend(new));
+    for event in &events.list {
+        let shape = events.form.shape(event.m, event.tokens);
+        let b = d.draw_both(batch * shape.m * shape.k, width);
+        let client = d.draw(Role::Client, batch * shape.m * shape.n, width);
+        let server = d.give(Role::Server, batch * shape.m * shape.n, &[width], || {
+            let a = [0, 1].map(|role: usize| oriented(&rows[role][..event.tokens * row], batch, dim, axis));
+            let whole = deal::product(shape, [&b[0], &b[1]], [&a[0], &a[1]]);
+            minus(&whole, client.iter().copied()).collect()
+        })?;
+        for ((out, b), product) in out.iter_mut().zip(b).zip([client, server]) {
+            out.extend(b);
+            out.extend(product);
+        }
+    }
+    Ok(out)
+}
+
+/// Adds what a helper dealt for `events` to the masks of the same operand.
+pub(crate) fn add_dealt(
+    spill: &mut Spill,
+    masks: &mut OperandMasks,
+    events: &Events,
+    words: &[u64],
+) -> Result<(), Error> {
+    let before = masks.a.len();
+    let missing = (events.tokens() * events.form.row()).saturating_sub(before);
+    let (rows, mut rest) = words.split_at(missing);
+    let mut a = Zeroizing::new(Vec::with_capacity(before + missing));
+    a.extend_from_slice(&masks.a);
+    a.extend_from_slice(rows);
+    masks.a = a;
+    for event in &events.list {
+        let MatmulShape { batch, m, k, n } = events.form.shape(event.m, event.tokens);
+        for words in [batch * m * k, batch * m * n] {
+            let (part, others) = rest.split_at(words);
+            masks.products.push(part, spill)?;
+            rest = others;
+        }
+        masks.events.push_back(*event);
+    }
+    Ok(())
 }
 
 /// Adds masks for the products of `list` to those of the same operand.

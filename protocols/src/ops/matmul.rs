@@ -20,7 +20,9 @@ use std::sync::Arc;
 use he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 use ndarray::Ix3;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
+use crate::deal::{self, Dealing, Dealt};
 use crate::operation::prelude::*;
 use crate::ops::private::reduced;
 use crate::twin::integers;
@@ -93,8 +95,9 @@ impl Operation for Matmul {
 }
 
 /// Random matrices A (batch, m, k) and B (batch, k, n), and A B. Unit: a batch of products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Triple {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Triple {
     /// Independent products.
     pub batch: usize,
     /// Rows of A.
@@ -112,9 +115,28 @@ impl Triple {
         let Triple { batch, m, k, n, .. } = *self;
         MatmulShape { batch, m, k, n }
     }
+
+    /// Deals one unit: both draw A and B, and the client its share of A B.
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, _: usize) -> Result<[Vec<u64>; 2], Error> {
+        let Triple { batch, m, k, n, width } = *self;
+        let (left, right, out) = (batch * m * k, batch * k * n, batch * m * n);
+        let (a, b) = (d.draw_both(left, width), d.draw_both(right, width));
+        let client = d.draw(Role::Client, out, width);
+        let server = d.give(Role::Server, out, &[width], || {
+            let whole = deal::product(self.shape(), [&a[0], &a[1]], [&b[0], &b[1]]);
+            minus(&whole, client.iter().copied()).collect()
+        })?;
+        let [client_a, server_a] = a;
+        let [client_b, server_b] = b;
+        Ok([[client_a, client_b, client].concat(), [server_a, server_b, server].concat()])
+    }
 }
 
 impl Correlation for Triple {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Triple(*self))
+    }
+
     fn scope(&self) -> &'static str {
         "matrix products"
     }

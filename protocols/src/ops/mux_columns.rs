@@ -17,7 +17,9 @@
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing: every mask is uniform and masks nothing else.
 
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 
+use crate::deal::{Dealing, Dealt};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::ops::mux::if_bit;
@@ -38,7 +40,8 @@ pub struct MuxColumns<'w> {
 ///
 /// A party's words of an item: its shares of the bits in one word, shares of the bits as numbers, and for every word
 /// its share of rho and a share of the bit times rho.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Selection {
     /// Bits of the ring of every bit's words.
     pub widths: Vec<u32>,
@@ -89,7 +92,51 @@ impl<'u> Unit<'u> {
     }
 }
 
+impl Selection {
+    /// Both draw their bits and their shares of rho. The client draws its shares of the products, too.
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+        let columns = self.widths.len();
+        let bits = d.draw_both(n, columns as u32);
+        // Of every column the bit as a number, then its products.
+        let widths: Vec<u32> =
+            self.widths.iter().flat_map(|width| std::iter::repeat_n(*width, 1 + self.words)).collect();
+        let rho = d.draw_both(n * columns * self.words, 64);
+        let client = d.draw(Role::Client, n * widths.len(), 64);
+        let server = d.give(Role::Server, n * widths.len(), &widths, || {
+            let mut out = Vec::with_capacity(client.len());
+            for column in 0..n * columns {
+                let at = |bits: &[u64]| bits[column / columns] >> (column % columns) & 1;
+                let bit = at(&bits[0]) ^ at(&bits[1]);
+                let words = column * self.words..(column + 1) * self.words;
+                let rho = words.map(|i| rho[0][i].wrapping_add(rho[1][i]));
+                out.extend(std::iter::once(1).chain(rho).map(|x| x.wrapping_mul(bit)));
+            }
+            out.iter().zip(&client).map(|(whole, client)| whole.wrapping_sub(*client)).collect()
+        })?;
+        let units = |bits: &[u64], rho: &[u64], products: &[u64]| {
+            let mut out = Vec::with_capacity(bits.len() * self.item_words());
+            let items = rho.chunks_exact(columns * self.words).zip(products.chunks_exact(widths.len()));
+            for (bits, (rho, products)) in bits.iter().zip(items) {
+                let columns = products.chunks_exact(1 + self.words).zip(&self.widths);
+                out.push(*bits);
+                out.extend(columns.clone().map(|(column, width)| column[0] & mask(*width)));
+                let pairs = columns.zip(rho.chunks_exact(self.words));
+                out.extend(pairs.flat_map(|((column, width), rho)| {
+                    let words = rho.iter().zip(&column[1..]);
+                    words.flat_map(|(rho, product)| [rho & mask(*width), product & mask(*width)])
+                }));
+            }
+            out
+        };
+        Ok([units(&bits[0], &rho[0], &client), units(&bits[1], &rho[1], &server)])
+    }
+}
+
 impl Correlation for Selection {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Selection(self.clone()))
+    }
+
     fn scope(&self) -> &'static str {
         "selections"
     }

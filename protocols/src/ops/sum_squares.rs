@@ -22,7 +22,9 @@ use std::sync::Arc;
 use he::{MatmulShape, MatmulSpec, OleKind, OlePlan};
 use ndarray::Axis;
 use ot::Bits;
+use serde::{Deserialize, Serialize};
 
+use crate::deal::{Dealing, Dealt, woven};
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, rows_shape, wire_bytes};
 use crate::ops::private::{self, Factor, reduced};
@@ -82,7 +84,8 @@ impl Operation for SumSquares {
 }
 
 /// A random row a and the sum of its squares. Unit: a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Squares {
     /// Entries of the row, at least 1.
     pub n: usize,
@@ -90,7 +93,31 @@ pub struct Squares {
     pub width: u32,
 }
 
+impl Squares {
+    /// Both draw a, and the client its share of the sum.
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+        let Squares { n, width } = *self;
+        let a = d.draw_both(units * n, width);
+        let client = d.draw(Role::Client, units, width);
+        let server = d.give(Role::Server, units, &[width], || {
+            let rows = a[0].chunks_exact(n).zip(a[1].chunks_exact(n)).zip(&client);
+            let whole = |a: &[u64], b: &[u64]| {
+                a.iter()
+                    .zip(b)
+                    .map(|(a, b)| a.wrapping_add(*b))
+                    .fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(x)))
+            };
+            rows.map(|((a, b), client)| whole(a, b).wrapping_sub(*client)).collect()
+        })?;
+        Ok([woven(units, &[(&a[0], n), (&client, 1)]), woven(units, &[(&a[1], n), (&server, 1)])])
+    }
+}
+
 impl Correlation for Squares {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Squares(*self))
+    }
+
     fn scope(&self) -> &'static str {
         "squares"
     }

@@ -34,7 +34,9 @@
 
 use ot::Bits;
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 
+use crate::deal::{Dealing, Dealt};
 use crate::operation::prelude::*;
 use crate::ops::BATCH_OTS;
 use crate::wire::{cross, opening};
@@ -95,8 +97,9 @@ impl Operation for Truncation {
 
 /// The server's random bit, the client's, and shares of their product modulo 2^`bits`. A party's word holds its bit,
 /// and above it its share. Unit: a word to truncate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wrap {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wrap {
     /// Bits of the ring of the product, 1..=63.
     pub bits: u32,
 }
@@ -110,7 +113,24 @@ impl Wrap {
     }
 }
 
+impl Wrap {
+    /// Both draw their bits, and the client its share of the product.
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+        let client = d.draw(Role::Client, n, self.bits + 1);
+        let own = d.draw(Role::Server, n, 1);
+        let shares = d.give(Role::Server, n, &[self.bits], || {
+            client.iter().zip(&own).map(|(word, own)| (word & own).wrapping_sub(word >> 1)).collect()
+        })?;
+        let server = own.iter().zip(shares).map(|(bit, share)| share << 1 | bit).collect();
+        Ok([client, server])
+    }
+}
+
 impl Correlation for Wrap {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Wrap(*self))
+    }
+
     fn scope(&self) -> &'static str {
         "truncations"
     }

@@ -59,7 +59,7 @@ impl Needs {
     fn pieces(&self, of: usize) -> Result<Vec<(u128, Job<'_>)>, Error> {
         let mut plans = Plans::new(Options::default());
         let mut whole = Vec::with_capacity(self.units.len() + self.operands.len());
-        for job in jobs(self) {
+        for job in jobs(self, &Options::DEFAULT) {
             let kept = match job {
                 // The mean of both parties.
                 Job::Units(kind, units) => 4 * (units * (kind.words(Role::Client) + kind.words(Role::Server))) as u64,

@@ -47,7 +47,7 @@ pub use uses::{Use, Uses};
 /// One party's correlations.
 #[derive(Debug, Default)]
 pub struct Stock {
-    queues: BTreeMap<CorrelationKind, Queue>,
+    pub(crate) queues: BTreeMap<CorrelationKind, Queue>,
     pub(crate) operands: Prepared,
     pub(crate) spill: Spill,
 }

@@ -28,9 +28,11 @@
 //! and masked bits. Every mask is uniform and serves one word alone. **Revealed.** Nothing.
 
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 
 use super::table::{CurveSpec, FssShape, Lines, Payload};
 use super::{Strand, StrandShape, finish, grow_cost, hidden_indices};
+use crate::deal::{Dealing, Dealt, woven};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
@@ -42,7 +44,8 @@ const SPARE: u32 = 8;
 const MOST_RUNGS: usize = 10;
 
 /// The numbers on which the preparation of a ladder depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LadderShape {
     /// Number of tables, 1..=10.
     pub rungs: usize,
@@ -116,8 +119,49 @@ struct Unit<'u> {
     entries: &'u [u64],
 }
 
+impl LadderShape {
+    /// Whether a helper deals this shape: those of a peer need not be any.
+    pub(crate) fn is_served(&self) -> bool {
+        (1..=MOST_RUNGS).contains(&self.rungs) && self.rung().is_served() && (1..=64 - SPARE).contains(&self.width)
+    }
+
+    /// The rungs, and what chooses among them: both draw B and rho, and the client its part of the entries.
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+        let rungs = self.rung().deal(d, n * self.rungs)?;
+        if self.rungs == 1 {
+            return Ok(rungs);
+        }
+        let (entry, width) = (self.entry(), self.width);
+        let (bits, rho) = (d.draw_both(n, self.bits() as u32), d.draw_both(n * self.rungs, width));
+        let entries = entry << self.bits();
+        let client = d.draw(Role::Client, n * entries, width);
+        let server = d.give(Role::Server, n * entries, &[width], || {
+            let mut out = Vec::with_capacity(n * entries);
+            for i in 0..n {
+                let chosen = (bits[0][i] ^ bits[1][i]) as usize;
+                let rho = (i * self.rungs..(i + 1) * self.rungs).map(|k| rho[0][k].wrapping_add(rho[1][k]));
+                let mut unit = vec![0; entries];
+                unit[chosen * entry] = 1;
+                unit[chosen * entry + 1..].iter_mut().zip(rho).for_each(|(word, rho)| *word = rho);
+                out.extend(unit);
+            }
+            out.iter().zip(&client).map(|(whole, client)| whole.wrapping_sub(*client)).collect()
+        })?;
+        let keys = self.rungs * self.rung().correlation_words();
+        let unit = |role: Role, words: &[u64]| {
+            let role = role as usize;
+            woven(n, &[(&rungs[role], keys), (&bits[role], 1), (&rho[role], self.rungs), (words, entries)])
+        };
+        Ok([unit(Role::Client, &client), unit(Role::Server, &server)])
+    }
+}
+
 /// A random mask and key for every rung, and what chooses among them. Unit: an input.
 impl Correlation for LadderShape {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Ladder(*self))
+    }
+
     fn scope(&self) -> &'static str {
         "functions"
     }

@@ -46,11 +46,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use ot::Bits;
-use ot::dpf::{BLOCK_BITS, DpfShape, Expander, Generation, Lane, level_bytes};
+use ot::dpf::{BLOCK_BITS, DealtKeys, DpfShape, Expander, GROUP, Generation, Lane, level_bytes};
 use ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 use rand::Rng;
 use rayon::prelude::*;
 
+use crate::deal::{Dealing, Dealt};
 use crate::operation::prelude::*;
 use crate::ops::{Truncation, batch_items, batched_cost, mux, truncate};
 use crate::wire::{cross, opening};
@@ -148,8 +149,119 @@ impl FssShape {
     }
 }
 
+/// What a key hides: its leaf, the words there, and the bits there.
+struct Hidden {
+    leaf: usize,
+    words: Vec<u64>,
+    bits: Vec<u64>,
+}
+
+/// Deals `n` masks of `bits` bits, each with a key of `tree`, which hides what `hidden` makes of the client's and the
+/// server's part of the mask. Leaves use `used` words of `width` bits.
+fn deal_keys(
+    d: &mut Dealing<'_>,
+    tree: DpfShape,
+    n: usize,
+    bits: u32,
+    (used, width): (usize, u32),
+    hidden: impl Fn([u64; 2]) -> Hidden + Sync,
+) -> Result<[Vec<u64>; 2], Error> {
+    let (masks, roots) = (d.draw_both(n, bits), d.draw_both(2 * n, 64));
+    let ciphers = d.public(2 * n.div_ceil(GROUP));
+    let levels = tree.level_words();
+    let widths: Vec<u32> = [(levels, 64), (used, width), (tree.bits_words(), 64)]
+        .into_iter()
+        .flat_map(|(words, width)| std::iter::repeat_n(width, words))
+        .collect();
+    let per = widths.len();
+    let keys = |group: usize| DealtKeys::new(tree, [ciphers[2 * group], ciphers[2 * group + 1]]);
+    let drawn = |role: Role, i: usize| [0, 1].map(|word| roots[role as usize][2 * i + word]);
+    let corrections = d.give_both(n * per, &widths, || {
+        let mut out = vec![0; n * per];
+        out.par_chunks_mut(GROUP * per).enumerate().for_each(|(group, out)| {
+            let keys = keys(group);
+            for (i, out) in (group * GROUP..).zip(out.chunks_exact_mut(per)) {
+                let Hidden { leaf, words, bits } = hidden([masks[0][i], masks[1][i]]);
+                let drawn = [drawn(Role::Client, i), drawn(Role::Server, i)];
+                out.copy_from_slice(&keys.corrections(drawn, leaf, &words, &bits));
+            }
+        });
+        out
+    })?;
+    let entries = |role: Role| {
+        let masks = masks[role as usize].par_chunks(GROUP).enumerate();
+        let groups = masks.map(|(group, masks)| {
+            let keys = keys(group);
+            let mut out = Vec::with_capacity(masks.len() * (1 + tree.key_words()));
+            for (i, mask) in (group * GROUP..).zip(masks) {
+                let (head, rest) = corrections[i * per..(i + 1) * per].split_at(levels);
+                let (last, bits) = rest.split_at(used);
+                out.push(*mask);
+                keys.append(role, drawn(role, i), head, last, bits, &mut out);
+            }
+            out
+        });
+        groups.collect::<Vec<_>>().concat()
+    };
+    Ok([entries(Role::Client), entries(Role::Server)])
+}
+
+impl FssShape {
+    /// Whether a helper deals this shape: those of a peer need not be any.
+    pub(crate) fn is_served(&self) -> bool {
+        let FssShape { index_bits, low_bits, width, payload, cell_bits } = *self;
+        let payload = match payload {
+            Payload::One => width <= 32,
+            Payload::Line => width <= 64,
+            Payload::Parabola => width <= 32 && (1..=16).contains(&low_bits),
+            Payload::Power { unit, frac } => {
+                width <= 64 && unit <= 24 && frac <= 2 * FACTOR_FRAC && low_bits <= unit + 5 && low_bits <= 29
+            }
+        };
+        let cells = cell_bits == 0 || (7..=8).contains(&cell_bits);
+        payload && cells && width >= 2 && (2..=14).contains(&index_bits) && low_bits + index_bits + cell_bits <= 63
+    }
+
+    /// Both draw their masks and the roots of their trees, and get the corrections.
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+        let FssShape { index_bits, low_bits, cell_bits, .. } = *self;
+        let (words, used, leaf_bits) = (self.payload.words(), self.used_words(), self.leaf_bits());
+        deal_keys(d, self.tree(), n, self.input_bits(), (used, self.width), |masks| {
+            let [client, server] = masks.map(|mask| mask >> low_bits);
+            let index = client.wrapping_add(server) & mask(self.hidden_bits());
+            let window = index & mask(index_bits);
+            let mut leaf = vec![0; used];
+            let first = (window & mask(leaf_bits)) as usize * words;
+            leaf[first..first + words].copy_from_slice(&self.hidden_words(masks.map(|mask_| mask_ & mask(low_bits))));
+            let mut bits = vec![0; self.tree().bits_words()];
+            if cell_bits > 0 {
+                let cell = index >> index_bits;
+                bits[(cell / 64) as usize] = 1 << (cell % 64);
+            }
+            Hidden { leaf: (window >> leaf_bits) as usize, words: leaf, bits }
+        })
+    }
+
+    /// The payload for the client's and the server's low part.
+    fn hidden_words(&self, [client, server]: [u64; 2]) -> Vec<u64> {
+        let rho = client + server;
+        match self.payload {
+            Payload::One => vec![1],
+            Payload::Line => vec![1, rho],
+            Payload::Parabola => vec![1, rho, Square::new(self.low_bits).value([server, client])],
+            Payload::Power { unit, frac } => {
+                vec![(factor(client, unit) * factor(server, unit)) >> (2 * FACTOR_FRAC - frac)]
+            }
+        }
+    }
+}
+
 /// A random mask and a key that expands to the payload at the mask's window and zeros at the others. Unit: an input.
 impl Correlation for FssShape {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Function(*self))
+    }
+
     fn scope(&self) -> &'static str {
         "functions"
     }

@@ -3,12 +3,15 @@
 use std::f64::consts::FRAC_1_SQRT_2;
 use std::sync::LazyLock;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ops::fss::dot::dot;
 use crate::ops::fss::parabola::Parabolas;
 use crate::words::mask;
 
 /// The words that the parties share at the window index, of the low part rho = rho_0 + rho_1 of a mask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum Payload {
     /// The word 1, for unit vectors.
     One,
@@ -42,7 +45,8 @@ impl Payload {
 }
 
 /// The numbers on which the preparation of an evaluation depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FssShape {
     /// log2 of the number of windows, 2..=14.
     pub index_bits: u32,

@@ -19,10 +19,12 @@
 
 use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Strand, StrandShape, TASK, batch, grow, grow_cost, hidden_indices, open_bits, open_bits_cost, open_inputs,
 };
+use crate::deal::{Dealing, Dealt};
 use crate::operation::prelude::*;
 use crate::wire::opening;
 
@@ -42,13 +44,36 @@ pub(crate) fn applies(options: &Options, width: u32) -> bool {
 }
 
 /// A random mask and a key that expands to XOR shares of its unit vector. Unit: an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Comparison {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
     /// Bits of the ring.
     pub width: u32,
 }
 
+impl Comparison {
+    /// Whether a helper deals this: that of a peer need not be any.
+    pub(crate) fn is_served(&self) -> bool {
+        (MIN_WIDTH..=MAX_WIDTH).contains(&self.width)
+    }
+
+    /// Both draw their masks and the roots of their trees, and get the corrections.
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+        super::deal_keys(d, tree(self.width), n, self.width, (2, 64), |[client, server]| {
+            let index = (client + server) & mask(self.width);
+            let place = index & mask(LEAF_BITS);
+            let mut words = vec![0; 2];
+            words[(place / 64) as usize] = 1 << (place % 64);
+            super::Hidden { leaf: (index >> LEAF_BITS) as usize, words, bits: Vec::new() }
+        })
+    }
+}
+
 impl Correlation for Comparison {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Comparison(*self))
+    }
+
     fn scope(&self) -> &'static str {
         "comparisons"
     }

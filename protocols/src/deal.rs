@@ -1,0 +1,546 @@
+//! Correlations from a helper: a third machine that deals them and never sees a value.
+//!
+//! **Functionality.** As [`Correlation::make`](crate::Correlation::make), for kinds that contain no weight. Each
+//! party gets a seed, and from it most of its words. The helper, who has both seeds, computes what is left and sends
+//! it to the party that lacks it: of a product, for instance, one word to the server.
+//!
+//! **One text for three.** The `deal` of a kind is run by the helper and by both parties alike. It draws, gives, and
+//! puts words together; a party's words are empty wherever somebody else runs it, and so are those that are given.
+//! Where nobody runs it, it counts the bytes.
+//!
+//! **What each party sees.** Its own seed, and words that are masked by draws of the other or are uniform by
+//! themselves. **What the helper sees.** Kinds and numbers, nothing that depends on data. With either party it could
+//! compute all that the other hides: the three must not collude in pairs.
+
+use blake3::OutputReader;
+use he::MatmulShape;
+use net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::Error;
+use crate::correlation::Correlation;
+use crate::operands::{Event, Events, OperandForm};
+use crate::ops::cached;
+use crate::ops::fss::ladder::LadderShape;
+use crate::ops::fss::table::FssShape;
+use crate::ops::fss::threshold::Comparison;
+use crate::ops::matmul::Triple;
+use crate::ops::mul::RowProduct;
+use crate::ops::mux_columns::Selection;
+use crate::ops::sum_squares::Squares;
+use crate::ops::truncate::Wrap;
+use crate::preparation::OPERANDS;
+use crate::words::mask;
+
+/// Bytes of a party's seeds: its own, and the public one that both have.
+pub const SEED_BYTES: usize = 64;
+
+/// The most words of either party that a helper deals at once.
+const MOST_WORDS: u64 = 1 << 28;
+
+/// A stream of words from a seed, alike on every machine.
+struct Stream(OutputReader);
+
+impl Stream {
+    fn new(seed: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("waggle 2026 words of a dealt correlation");
+        hasher.update(seed);
+        Stream(hasher.finalize_xof())
+    }
+
+    fn words(&mut self, count: usize, width: u32) -> Vec<u64> {
+        let mut bytes = Zeroizing::new(vec![0; 8 * count]);
+        self.0.fill(&mut bytes);
+        bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word) & mask(width)).collect()
+    }
+}
+
+enum Seat<'m> {
+    /// Nobody: bytes are counted.
+    Counter,
+    Helper {
+        /// The client's and the server's.
+        own: &'m mut [Stream; 2],
+        public: &'m mut Stream,
+        messages: [Vec<u8>; 2],
+    },
+    Party {
+        role: Role,
+        own: &'m mut Stream,
+        public: &'m mut Stream,
+        message: &'m [u8],
+    },
+}
+
+/// A deal of a batch, as one of the three takes part in it.
+pub struct Dealing<'m> {
+    seat: Seat<'m>,
+    bytes: [usize; 2],
+}
+
+impl Dealing<'_> {
+    /// Words modulo 2^`width` that `role` draws; the helper draws them, too.
+    pub(crate) fn draw(&mut self, role: Role, count: usize, width: u32) -> Vec<u64> {
+        match &mut self.seat {
+            Seat::Helper { own, .. } => own[role as usize].words(count, width),
+            Seat::Party { role: here, own, .. } if *here == role => own.words(count, width),
+            Seat::Party { .. } | Seat::Counter => Vec::new(),
+        }
+    }
+
+    /// Words that each party draws: the client's, then the server's.
+    pub(crate) fn draw_both(&mut self, count: usize, width: u32) -> [Vec<u64>; 2] {
+        [Role::Client, Role::Server].map(|role| self.draw(role, count, width))
+    }
+
+    /// Random words that all three know.
+    pub(crate) fn public(&mut self, count: usize) -> Vec<u64> {
+        match &mut self.seat {
+            Seat::Helper { public, .. } | Seat::Party { public, .. } => public.words(count, 64),
+            Seat::Counter => Vec::new(),
+        }
+    }
+
+    /// `count` words that the helper computes and `role` gets, modulo 2^w for the w of `widths`, repeated.
+    pub(crate) fn give(
+        &mut self,
+        role: Role,
+        count: usize,
+        widths: &[u32],
+        words: impl FnOnce() -> Vec<u64>,
+    ) -> Result<Vec<u64>, Error> {
+        self.give_to(&[role], count, widths, words)
+    }
+
+    /// [`Dealing::give`] to both parties.
+    pub(crate) fn give_both(
+        &mut self,
+        count: usize,
+        widths: &[u32],
+        words: impl FnOnce() -> Vec<u64>,
+    ) -> Result<Vec<u64>, Error> {
+        self.give_to(&[Role::Client, Role::Server], count, widths, words)
+    }
+
+    fn give_to(
+        &mut self,
+        roles: &[Role],
+        count: usize,
+        widths: &[u32],
+        words: impl FnOnce() -> Vec<u64>,
+    ) -> Result<Vec<u64>, Error> {
+        let size = bits::packed_bytes(count, widths);
+        roles.iter().for_each(|role| self.bytes[*role as usize] += size);
+        match &mut self.seat {
+            Seat::Counter => Ok(Vec::new()),
+            Seat::Helper { messages, .. } => {
+                let words = words();
+                debug_assert_eq!(words.len(), count, "as many words as announced");
+                let packed = bits::pack(&words, widths);
+                roles.iter().for_each(|role| messages[*role as usize].extend(&packed));
+                Ok(words)
+            }
+            Seat::Party { role, message, .. } if roles.contains(role) => {
+                let (part, rest) = message.split_at_checked(size).unwrap_or((message, &[]));
+                *message = rest;
+                Ok(bits::unpack(GIVEN, part, count, widths)?)
+            }
+            Seat::Party { .. } => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Step of the seeds that a helper sends first.
+const SEEDS: &str = "helper/seeds";
+/// Step of the words that a helper gives.
+const GIVEN: &str = "helper/words";
+
+/// Units from their parts: of each part so many words a unit, one part after another. Without the words, none.
+pub(crate) fn woven(units: usize, parts: &[(&[u64], usize)]) -> Vec<u64> {
+    let mut out = Vec::with_capacity(units * parts.iter().map(|(_, words)| words).sum::<usize>());
+    for unit in 0..units {
+        out.extend(parts.iter().flat_map(|(part, words)| part.get(unit * words..(unit + 1) * words)).flatten());
+    }
+    out
+}
+
+/// A kind of correlation that a helper deals.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Dealt {
+    /// Products of matrices.
+    Triple(Triple),
+    /// Products of rows and words.
+    RowProduct(RowProduct),
+    /// Sums of squares.
+    Squares(Squares),
+    /// Truncations.
+    Wrap(Wrap),
+    /// Selections.
+    Selection(Selection),
+    /// Functions by a table.
+    Function(FssShape),
+    /// Functions by tables of several octaves.
+    Ladder(LadderShape),
+    /// Comparisons with thresholds.
+    Comparison(Comparison),
+}
+
+impl Dealt {
+    /// The words of `units` units: the client's and the server's, those that are not known here left out.
+    fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+        match self {
+            Dealt::Triple(kind) => kind.deal(d, units),
+            Dealt::RowProduct(kind) => kind.deal(d, units),
+            Dealt::Squares(kind) => kind.deal(d, units),
+            Dealt::Wrap(kind) => kind.deal(d, units),
+            Dealt::Selection(kind) => kind.deal(d, units),
+            Dealt::Function(kind) => kind.deal(d, units),
+            Dealt::Ladder(kind) => kind.deal(d, units),
+            Dealt::Comparison(kind) => kind.deal(d, units),
+        }
+    }
+
+    /// Words of a unit if its numbers are in range, which those from a peer need not be.
+    fn words(&self) -> Option<u64> {
+        let product = |factors: &[usize]| factors.iter().try_fold(1u64, |all, n| all.checked_mul(*n as u64));
+        let (width, words) = match self {
+            Dealt::Triple(Triple { batch, m, k, n, width }) => {
+                let parts = [[*batch, *m, *k], [*batch, *k, *n], [*batch, *m, *n]];
+                (*width, parts.iter().try_fold(0u64, |all, part| all.checked_add(product(part)?))?)
+            }
+            Dealt::RowProduct(RowProduct { n, width }) => (*width, product(&[*n, 2])?.checked_add(1)?),
+            Dealt::Squares(Squares { n, width }) => (*width, (*n as u64).checked_add(1)?),
+            Dealt::Wrap(Wrap { bits }) => (*bits + u32::from(*bits == 64), 1),
+            Dealt::Selection(Selection { widths, words }) => {
+                let width = widths.iter().all(|width| (1..=64).contains(width)) && widths.len() <= 64;
+                (u32::from(width), product(&[widths.len(), 2, *words])?.checked_add(1 + widths.len() as u64)?)
+            }
+            Dealt::Function(shape) => (u32::from(shape.is_served()), 1 << 15),
+            Dealt::Ladder(shape) => (u32::from(shape.is_served()), 1 << 15),
+            Dealt::Comparison(shape) => (u32::from(shape.is_served()), 1 << 9),
+        };
+        (1..=64).contains(&width).then_some(words)
+    }
+}
+
+/// What a helper is asked for: kinds and numbers, in the order in which it deals.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Demand {
+    /// Units of a kind.
+    Units {
+        /// Which.
+        kind: Dealt,
+        /// How many.
+        units: usize,
+        /// How many at once.
+        batch: usize,
+    },
+    /// Masks of the products with a cached operand.
+    Operand {
+        /// Its products.
+        events: Events,
+        /// Words of those that are dealt at once.
+        batch: u64,
+    },
+}
+
+/// A demand that no helper serves.
+#[derive(Debug, thiserror::Error)]
+#[error("a demand for correlations out of range: {demand}")]
+pub struct DemandError {
+    /// The demand.
+    pub demand: String,
+}
+
+/// One batch of a demand.
+enum Batch<'d> {
+    Units(&'d Dealt, usize),
+    /// Products of an operand, and how many tokens came before.
+    Products(Events, usize),
+}
+
+/// The masks of an operand's tokens so far, which later batches need: the client's and the server's.
+type Rows = [Vec<u64>; 2];
+
+impl Demand {
+    /// Refuses what would take more memory than a helper gives, and shapes that there are not.
+    ///
+    /// # Errors
+    /// [`DemandError`].
+    pub fn check(&self) -> Result<(), DemandError> {
+        let fits = match self {
+            Demand::Units { kind, units, batch } => {
+                let words = kind.words().and_then(|words| words.checked_mul((*batch).min(*units) as u64));
+                *batch > 0 && words.is_some_and(|words| words <= MOST_WORDS)
+            }
+            Demand::Operand { events: Events { form: OperandForm { batch, d, width, .. }, list }, .. } => {
+                let words = |event: &Event| {
+                    let row = (*batch as u64).checked_mul(*d as u64)?;
+                    let side = (event.m as u64).checked_mul(event.tokens as u64)?.checked_mul(*batch as u64)?;
+                    let rows = row.checked_mul(event.tokens as u64)?;
+                    row.checked_mul(event.m as u64)?.checked_add(side)?.checked_add(rows)
+                };
+                let grows = list.is_sorted_by_key(|event| event.tokens);
+                let all = list.iter().try_fold(0u64, |all, event| all.checked_add(words(event)?));
+                (1..=64).contains(width)
+                    && grows
+                    && all.is_some_and(|all| all <= 64 * MOST_WORDS)
+                    && list.iter().all(|event| words(event).is_some_and(|words| words <= MOST_WORDS))
+            }
+        };
+        if fits { Ok(()) } else { Err(DemandError { demand: format!("{self:?}").chars().take(200).collect() }) }
+    }
+
+    /// Scope in the ledger: that of the kind where two parties make it.
+    fn scope(&self) -> &'static str {
+        match self {
+            Demand::Operand { .. } => OPERANDS,
+            Demand::Units { kind, .. } => match kind {
+                Dealt::Triple(kind) => kind.scope(),
+                Dealt::RowProduct(kind) => kind.scope(),
+                Dealt::Squares(kind) => kind.scope(),
+                Dealt::Wrap(kind) => kind.scope(),
+                Dealt::Selection(kind) => kind.scope(),
+                Dealt::Function(kind) => kind.scope(),
+                Dealt::Ladder(kind) => kind.scope(),
+                Dealt::Comparison(kind) => kind.scope(),
+            },
+        }
+    }
+
+    fn batches(&self) -> Vec<Batch<'_>> {
+        match self {
+            Demand::Units { kind, units, batch } => {
+                (0..*units).step_by(*batch).map(|at| Batch::Units(kind, (*batch).min(units - at))).collect()
+            }
+            Demand::Operand { events, batch } => {
+                let mut before = 0;
+                let products = |events: Events| {
+                    let first = before;
+                    before = before.max(events.tokens());
+                    Batch::Products(events, first)
+                };
+                events.batches(*batch).into_iter().map(products).collect()
+            }
+        }
+    }
+
+    /// Bytes of the words that the helper gives to the client and to the server, batch by batch.
+    ///
+    /// # Errors
+    /// None for a demand that was checked.
+    pub fn bytes(&self) -> Result<Vec<[usize; 2]>, Error> {
+        let mut sizes: Vec<(usize, [usize; 2])> = Vec::new();
+        let count = |batch: Batch<'_>| {
+            if let Batch::Units(_, units) = batch
+                && let Some((_, bytes)) = sizes.iter().find(|(same, _)| *same == units)
+            {
+                return Ok(*bytes);
+            }
+            let bytes = batch.counted()?;
+            if let Batch::Units(_, units) = batch {
+                sizes.push((units, bytes));
+            }
+            Ok(bytes)
+        };
+        self.batches().into_iter().map(count).collect()
+    }
+}
+
+impl Batch<'_> {
+    fn deal(&self, d: &mut Dealing<'_>, rows: &mut Rows) -> Result<[Vec<u64>; 2], Error> {
+        match self {
+            Batch::Units(kind, units) => kind.deal(d, *units),
+            Batch::Products(events, before) => cached::deal(d, events, *before, rows),
+        }
+    }
+
+    fn counted(&self) -> Result<[usize; 2], Error> {
+        let mut dealing = Dealing { seat: Seat::Counter, bytes: [0; 2] };
+        self.deal(&mut dealing, &mut Rows::default())?;
+        Ok(dealing.bytes)
+    }
+}
+
+/// Deals `demands`, which were checked, over the channels to the client and to the server. Each gets its seeds, and
+/// then a message of every batch in which it is given words. Booked as `offline`, under what is dealt.
+///
+/// # Errors
+/// Those of the channels.
+pub fn serve(channels: &mut [Channel; 2], demands: &[Demand], rng: &mut impl Rng) -> Result<(), Error> {
+    let mut dealer = Dealer::new(rng);
+    for (channel, role) in channels.iter_mut().zip([Role::Client, Role::Server]) {
+        channel.ledger_mut().set_phase(Phase::Offline);
+        channel.send(SEEDS, dealer.seeds(role))?;
+        channel.flush(SEEDS)?;
+    }
+    for demand in demands {
+        channels.iter_mut().for_each(|channel| channel.ledger_mut().enter(demand.scope()));
+        dealer.deal(demand, |messages| {
+            for (channel, message) in channels.iter_mut().zip(messages).filter(|(_, message)| !message.is_empty()) {
+                channel.send_owned(GIVEN, message)?;
+                channel.flush(GIVEN)?;
+            }
+            Ok::<_, Error>(())
+        })?;
+        channels.iter_mut().for_each(|channel| channel.ledger_mut().leave());
+    }
+    Ok(())
+}
+
+/// Books what [`serve`] sends to `role`: the ledger of that link at either end.
+///
+/// # Errors
+/// None for demands that were checked.
+pub fn plan(ledger: &mut Ledger, role: Role, demands: &[Demand]) -> Result<(), Error> {
+    ledger.set_phase(Phase::Offline);
+    let book = |ledger: &mut Ledger, bytes: usize| {
+        ledger.book(Role::Server.sends(), (bytes + HEADER_BYTES) as u64);
+    };
+    book(ledger, SEED_BYTES);
+    for demand in demands {
+        ledger.enter(demand.scope());
+        let bytes = demand.bytes()?.into_iter().map(|bytes| bytes[role as usize]);
+        bytes.filter(|bytes| *bytes > 0).for_each(|bytes| book(ledger, bytes));
+        ledger.leave();
+    }
+    Ok(())
+}
+
+/// A party's link to the helper of its session. On this channel the party is the client, whichever it is of the two.
+pub struct Helper {
+    channel: Channel,
+    receiver: Receiver,
+}
+
+impl Helper {
+    /// The helper of `role` behind `channel`, who has been told what to deal.
+    ///
+    /// # Errors
+    /// Those of the channel.
+    pub fn new(role: Role, mut channel: Channel) -> Result<Self, Error> {
+        channel.ledger_mut().set_phase(Phase::Offline);
+        let message = Zeroizing::new(channel.recv(SEEDS, SEED_BYTES)?);
+        let mut seeds = Zeroizing::new([0; SEED_BYTES]);
+        seeds.copy_from_slice(&message);
+        Ok(Helper { channel, receiver: Receiver::new(role, &seeds) })
+    }
+
+    /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch.
+    pub(crate) fn take(
+        &mut self,
+        demand: &Demand,
+        keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Helper { channel, receiver } = self;
+        channel.ledger_mut().enter(demand.scope());
+        receiver.take(demand, |bytes| Ok(channel.recv(GIVEN, bytes)?), keep)?;
+        channel.ledger_mut().leave();
+        Ok(())
+    }
+
+    /// The channel, with its account.
+    pub fn channel(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+}
+
+/// The helper's end of a session.
+struct Dealer {
+    own: [Stream; 2],
+    public: Stream,
+    seeds: Zeroizing<[[u8; SEED_BYTES]; 2]>,
+}
+
+impl Dealer {
+    /// A dealer with seeds from `rng`.
+    fn new(rng: &mut impl Rng) -> Self {
+        let mut seeds = Zeroizing::new([[0; SEED_BYTES]; 2]);
+        let mut public = [0; SEED_BYTES / 2];
+        rng.fill_bytes(&mut public);
+        for seed in seeds.iter_mut() {
+            let (own, shared) = seed.split_at_mut(SEED_BYTES / 2);
+            rng.fill_bytes(own);
+            shared.copy_from_slice(&public);
+        }
+        let own = [0, 1].map(|role: usize| Stream::new(&seeds[role][..SEED_BYTES / 2]));
+        Dealer { own, public: Stream::new(&public), seeds }
+    }
+
+    /// What `role` draws from.
+    fn seeds(&self, role: Role) -> &[u8; SEED_BYTES] {
+        &self.seeds[role as usize]
+    }
+
+    /// Deals `demand`, which was checked. `send` gets the client's and the server's part of each batch.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    fn deal<E: From<Error>>(
+        &mut self,
+        demand: &Demand,
+        mut send: impl FnMut([Vec<u8>; 2]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut rows = Rows::default();
+        for batch in demand.batches() {
+            let seat = Seat::Helper { own: &mut self.own, public: &mut self.public, messages: Default::default() };
+            let mut dealing = Dealing { seat, bytes: [0; 2] };
+            batch.deal(&mut dealing, &mut rows)?;
+            if let Seat::Helper { messages, .. } = dealing.seat {
+                send(messages)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a party draws from.
+struct Receiver {
+    role: Role,
+    own: Stream,
+    public: Stream,
+}
+
+impl Receiver {
+    /// The end of `role`, with the seeds that the helper sent.
+    fn new(role: Role, seeds: &[u8; SEED_BYTES]) -> Self {
+        let (own, public) = seeds.split_at(SEED_BYTES / 2);
+        Receiver { role, own: Stream::new(own), public: Stream::new(public) }
+    }
+
+    /// Takes `demand` in. `next` receives a message of so many bytes; `keep` gets the words of each batch, for masks
+    /// of operands those of the tokens first.
+    ///
+    /// # Errors
+    /// Those of `next` and `keep`, and words that are none.
+    fn take(
+        &mut self,
+        demand: &Demand,
+        mut next: impl FnMut(usize) -> Result<Vec<u8>, Error>,
+        mut keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut rows = Rows::default();
+        for (batch, bytes) in demand.batches().into_iter().zip(demand.bytes()?) {
+            let message = Zeroizing::new(match bytes[self.role as usize] {
+                0 => Vec::new(),
+                bytes => next(bytes)?,
+            });
+            let (own, public) = (&mut self.own, &mut self.public);
+            let seat = Seat::Party { role: self.role, own, public, message: &message };
+            let words = batch.deal(&mut Dealing { seat, bytes: [0; 2] }, &mut rows)?;
+            let [client, server] = words.map(Zeroizing::new);
+            keep(if self.role == Role::Client { client } else { server })?;
+        }
+        Ok(())
+    }
+}
+
+/// X Y from both parties' shares of X and of Y.
+pub(crate) fn product(shape: MatmulShape, x: [&[u64]; 2], y: [&[u64]; 2]) -> Vec<u64> {
+    let sum = |[a, b]: [&[u64]; 2]| -> Vec<u64> { a.iter().zip(b).map(|(a, b)| a.wrapping_add(*b)).collect() };
+    crate::ops::matmul::multiply(shape, &sum(x), &sum(y))
+}
