@@ -54,16 +54,21 @@ options! {
 /// The port of a server where none is named.
 const PORT: u16 = 7411;
 
-/// `address` with a port. One in figures has brackets only with a port.
+/// `address` with the port of a server. One in figures has brackets only with a port.
 pub(crate) fn with_port(address: &str) -> Result<String, Infallible> {
+    Ok(self::address(address, PORT))
+}
+
+/// `address`, with `port` if it has none.
+pub(crate) fn address(address: &str, port: u16) -> String {
     let has_port = address.parse::<SocketAddr>().is_ok()
         || address.parse::<IpAddr>().is_err()
             && address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-    Ok(match address.parse::<IpAddr>() {
+    match address.parse::<IpAddr>() {
         _ if has_port => address.to_owned(),
-        Ok(ip) => SocketAddr::new(ip, PORT).to_string(),
-        Err(_) => format!("{address}:{PORT}"),
-    })
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) => format!("{address}:{port}"),
+    }
 }
 
 options! {
@@ -183,6 +188,10 @@ impl Client {
             terms,
             &ClientOptions { expected: spec.or(wanted.expected), base: base.as_ref(), ..wanted },
         )?;
+        let session = match &self.terms.helper {
+            Some(helper) => session.with_helper(helper.way(&self.proof, self.network, self.timeout)?),
+            None => session,
+        };
         let met = session.model().fingerprint()?;
         if let Some(expected) = &expected {
             expected.fingerprint.expect(&met)?;

@@ -178,6 +178,15 @@ pub enum NameError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
+    /// A helper whose key nobody names, or one with a key where nothing is encrypted.
+    #[error("the helper needs --helper-key, and has none with --insecure-plaintext alone")]
+    HelperKey,
+    /// A helper of a session that prepares nothing.
+    #[error("a helper deals what is prepared: --helper needs --preprocess")]
+    HelperNeedsPreprocess,
+    /// A helper of parties in one process.
+    #[error("parties in one process have no links to a helper: give --link loopback or a network")]
+    HelperNeedsLinks,
     /// A policy that needs to see values, between two parties.
     #[error("cache policy `{0}` works only in the clear, not between two parties")]
     ClearOnly(String),

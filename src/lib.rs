@@ -38,6 +38,7 @@ mod disk;
 mod error;
 mod generate;
 mod generation;
+mod helper;
 mod keys;
 mod local;
 mod models;
@@ -78,6 +79,7 @@ pub use error::{
 };
 pub use generate::{Draft, Generate, Guesser, Pads, Sampling, TokenizerOf};
 pub use generation::{Answer, Generated, Listener, Text};
+pub use helper::Helper;
 pub use keys::{KeyFile, Proof, identity};
 pub use local::{Local, LocalOptions};
 pub use models::Prompt;
@@ -86,7 +88,7 @@ pub use plan::{Machines, Plan};
 #[cfg(feature = "proxy")]
 pub use proxy::{Proxy, ProxyConfig};
 #[cfg(feature = "server")]
-pub use server::{Allow, Job, Server, ServerConfig, Stop};
+pub use server::{Allow, HelperConfig, HelperServer, Job, Server, ServerConfig, Stop};
 pub use study::{GlueStudy, Study, StudyEngine};
 pub use terms::{Network, Terms};
 pub use worker::{init, init_as};

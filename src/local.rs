@@ -70,6 +70,9 @@ impl Local {
     }
 
     fn terms(&self) -> Result<Agreed, Error> {
+        if self.options.terms.helper.is_some() {
+            return Err(OptionsError::HelperNeedsLinks.into());
+        }
         self.options.terms.together(Network::Memory).over(Network::Memory)
     }
 

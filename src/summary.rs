@@ -2,7 +2,7 @@
 
 use model::Drafts;
 use report::provenance::{Program, Provenance};
-use report::{DraftReport, ModelInfo};
+use report::{DraftReport, HelperLink, HelperLinks, ModelInfo};
 use serde_json::Value;
 use session::party::{Outcome, PublicModel};
 use tokenizer::Tokenizer;
@@ -46,6 +46,8 @@ pub(crate) fn report(
     let several = outcome.generation.lengths.len() > 1 && !model.spec.is_encoder();
     report.text = text_of(&model.spec, tokenizer.filter(|_| !several), &report.tokens)?;
     report.wire = outcome.wire;
+    let [client, server] = outcome.helper.each_ref().map(|link| link.as_deref().map(HelperLink::of));
+    report.helper = (client.is_some() || server.is_some()).then_some(HelperLinks { client, server });
     report.draft = outcome.draft.map(|draft| drafted(draft, outcome.generation.passes.clone()));
     report.set_costs(outcome.entries.clone(), outcome.kinds.clone(), outcome.per_token.clone());
     Ok(report)

@@ -18,7 +18,7 @@ use session::party;
 
 use crate::error::OptionsError;
 use crate::options::options;
-use crate::{Error, Report};
+use crate::{Error, Helper, Report};
 
 options! {
     /// Terms that both parties of a session must state alike. The client alone chooses the number of phases.
@@ -46,6 +46,8 @@ options! {
         masks: Masks = Masks::Seeded,
         /// The prompt is read in chunks of so many tokens; `None` bounds memory.
         prefill_chunk: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
+        /// The helper that deals what is prepared and contains no weight. Implies two phases.
+        helper: Option<Helper> as impl Into<Option<Helper>> = None,
         /// For a plan: what the parties of its session found out.
         met: Option<party::Met> as impl Into<Option<party::Met>> = None,
     }
@@ -64,16 +66,20 @@ impl Terms {
         let link = self.plan_for.or(network.shape());
         let open = party::Open { cores: self.cores.is_none(), link: link.is_none() };
         let link = link.unwrap_or(LinkShape::MEMORY);
-        let preprocess = self.preprocess.unwrap_or(false);
+        let helper = self.helper.as_ref().map(Helper::name);
+        if helper.is_some() && self.preprocess == Some(false) {
+            return Err(OptionsError::HelperNeedsPreprocess.into());
+        }
+        let preprocess = self.preprocess.unwrap_or(helper.is_some());
         let Terms { ot, packing, masks, reveal, logit_bits, prefill_chunk, .. } = *self;
         let cores = self.cores.unwrap_or_else(Cores::here);
-        let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks };
+        let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks, helper: helper.is_some() };
         let policy = self.policy.clone();
         if policy.clear_only() {
             return Err(OptionsError::ClearOnly(policy.to_string()).into());
         }
         let met = self.met.clone();
-        Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk, open, met })
+        Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, open, met })
     }
 
     /// These terms for two parties on this machine, who share its cores and need not ask each other.
@@ -135,6 +141,7 @@ impl Terms {
             masks: read(report, "masks", of(MASKS))?.unwrap_or(terms.masks),
             plan_for: read(report, "plan-for", |text| text.parse().ok())?,
             prefill_chunk: None,
+            helper: None,
             met: match report.options.get(MET) {
                 Some(met) => Some(party::Met::deserialize(met).map_err(|_| OptionsError::Unplannable(MET))?),
                 None => None,
@@ -172,7 +179,8 @@ pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value
     let met = terms.met.as_ref().and_then(|met| serde_json::to_value(met).ok());
     let found =
         [("policy_settings".to_owned(), settings.into())].into_iter().chain(met.map(|met| (MET.to_owned(), met)));
-    by_name.chain(found)
+    let helper = terms.helper.clone().map(|key| ("helper".to_owned(), key.into()));
+    by_name.chain(found).chain(helper)
 }
 
 /// The connection between the parties.

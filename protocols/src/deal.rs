@@ -40,6 +40,9 @@ pub const SEED_BYTES: usize = 64;
 /// The most words of either party that a helper deals at once.
 const MOST_WORDS: u64 = 1 << 28;
 
+/// The most batches of a demand.
+const MOST_BATCHES: usize = 1 << 20;
+
 /// A stream of words from a seed, alike on every machine.
 struct Stream(OutputReader);
 
@@ -205,14 +208,17 @@ impl Dealt {
 
     /// Words of a unit if its numbers are in range, which those from a peer need not be.
     fn words(&self) -> Option<u64> {
-        let product = |factors: &[usize]| factors.iter().try_fold(1u64, |all, n| all.checked_mul(*n as u64));
+        let product = |factors: &[usize]| {
+            let positive = |all: u64, n: &usize| all.checked_mul(*n as u64).filter(|product| *product > 0);
+            factors.iter().try_fold(1u64, positive)
+        };
         let (width, words) = match self {
             Dealt::Triple(Triple { batch, m, k, n, width }) => {
                 let parts = [[*batch, *m, *k], [*batch, *k, *n], [*batch, *m, *n]];
                 (*width, parts.iter().try_fold(0u64, |all, part| all.checked_add(product(part)?))?)
             }
             Dealt::RowProduct(RowProduct { n, width }) => (*width, product(&[*n, 2])?.checked_add(1)?),
-            Dealt::Squares(Squares { n, width }) => (*width, (*n as u64).checked_add(1)?),
+            Dealt::Squares(Squares { n, width }) => (*width, product(&[*n])?.checked_add(1)?),
             Dealt::Wrap(Wrap { bits }) => (*bits + u32::from(*bits == 64), 1),
             Dealt::Selection(Selection { widths, words }) => {
                 let width = widths.iter().all(|width| (1..=64).contains(width)) && widths.len() <= 64;
@@ -275,11 +281,12 @@ impl Demand {
         let fits = match self {
             Demand::Units { kind, units, batch } => {
                 let words = kind.words().and_then(|words| words.checked_mul((*batch).min(*units) as u64));
-                *batch > 0 && words.is_some_and(|words| words <= MOST_WORDS)
+                let few = *batch > 0 && units.div_ceil(*batch) <= MOST_BATCHES;
+                few && words.is_some_and(|words| words <= MOST_WORDS)
             }
             Demand::Operand { events: Events { form: OperandForm { batch, d, width, .. }, list }, .. } => {
                 let words = |event: &Event| {
-                    let row = (*batch as u64).checked_mul(*d as u64)?;
+                    let row = (*batch as u64).checked_mul(*d as u64).filter(|row| *row > 0)?;
                     let side = (event.m as u64).checked_mul(event.tokens as u64)?.checked_mul(*batch as u64)?;
                     let rows = row.checked_mul(event.tokens as u64)?;
                     row.checked_mul(event.m as u64)?.checked_add(side)?.checked_add(rows)
@@ -424,7 +431,7 @@ impl Helper {
     /// Those of the channel.
     pub fn new(role: Role, mut channel: Channel) -> Result<Self, Error> {
         channel.ledger_mut().set_phase(Phase::Offline);
-        let message = Zeroizing::new(channel.recv(SEEDS, SEED_BYTES)?);
+        let message = Zeroizing::new(channel.recv(SEEDS, SEED_BYTES).map_err(of_helper)?);
         let mut seeds = Zeroizing::new([0; SEED_BYTES]);
         seeds.copy_from_slice(&message);
         Ok(Helper { channel, receiver: Receiver::new(role, &seeds) })
@@ -438,7 +445,7 @@ impl Helper {
     ) -> Result<(), Error> {
         let Helper { channel, receiver } = self;
         channel.ledger_mut().enter(demand.scope());
-        receiver.take(demand, |bytes| Ok(channel.recv(GIVEN, bytes)?), keep)?;
+        receiver.take(demand, |bytes| channel.recv(GIVEN, bytes).map_err(of_helper), keep)?;
         channel.ledger_mut().leave();
         Ok(())
     }
@@ -447,6 +454,11 @@ impl Helper {
     pub fn channel(&mut self) -> &mut Channel {
         &mut self.channel
     }
+}
+
+/// An error that names the helper.
+fn of_helper(error: net::NetError) -> Error {
+    Error::Helper(Box::new(error.into()))
 }
 
 /// The helper's end of a session.
@@ -543,4 +555,95 @@ impl Receiver {
 pub(crate) fn product(shape: MatmulShape, x: [&[u64]; 2], y: [&[u64]; 2]) -> Vec<u64> {
     let sum = |[a, b]: [&[u64]; 2]| -> Vec<u64> { a.iter().zip(b).map(|(a, b)| a.wrapping_add(*b)).collect() };
     crate::ops::matmul::multiply(shape, &sum(x), &sum(y))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of both parties for `demand`, each batch of which `spoil` may change on its way.
+    fn dealt(demand: &Demand, spoil: impl Fn(&mut [Vec<u8>; 2])) -> [Vec<u64>; 2] {
+        let mut dealer = Dealer::new(&mut rand::rng());
+        let mut receivers = [Role::Client, Role::Server].map(|role| Receiver::new(role, dealer.seeds(role)));
+        let mut messages: [Vec<Vec<u8>>; 2] = Default::default();
+        dealer
+            .deal(demand, |mut batch| {
+                spoil(&mut batch);
+                messages.iter_mut().zip(batch).for_each(|(all, message)| all.push(message));
+                Ok::<_, Error>(())
+            })
+            .unwrap();
+        let mut words: [Vec<u64>; 2] = Default::default();
+        for ((receiver, messages), words) in receivers.iter_mut().zip(messages).zip(&mut words) {
+            let mut messages = messages.into_iter().filter(|message| !message.is_empty());
+            let next = |bytes| {
+                let message = messages.next().unwrap();
+                assert_eq!(message.len(), bytes);
+                Ok(message)
+            };
+            let keep = |batch: Zeroizing<Vec<u64>>| {
+                words.extend_from_slice(&batch);
+                Ok(())
+            };
+            receiver.take(demand, next, keep).unwrap();
+        }
+        words
+    }
+
+    #[test]
+    fn products_are_right_in_uneven_batches_and_a_changed_bit_shows() {
+        let (units, width) = (103, 37);
+        let demand = Demand::Units { kind: Dealt::RowProduct(RowProduct { n: 1, width }), units, batch: 40 };
+        let wrong = |spoil: fn(&mut [Vec<u8>; 2])| {
+            let [client, server] = dealt(&demand, spoil);
+            let units = client.as_chunks::<3>().0.iter().zip(server.as_chunks::<3>().0);
+            let sum = |a: u64, b: u64| a.wrapping_add(b);
+            let right = |(c, s): (&[u64; 3], &[u64; 3])| {
+                let [a, b, ab] = [0, 1, 2].map(|i| sum(c[i], s[i]));
+                a.wrapping_mul(b).wrapping_sub(ab) & mask(width) == 0
+            };
+            assert_eq!(client.len(), 3 * 103);
+            units.filter(|unit| !right(*unit)).count()
+        };
+        assert_eq!(wrong(|_| ()), 0);
+        assert_eq!(wrong(|[_, server]| server[0] ^= 1), 3, "one in every batch");
+    }
+
+    #[test]
+    fn a_session_has_seeds_of_its_own() {
+        let demand = Demand::Units { kind: Dealt::Wrap(Wrap { bits: 40 }), units: 50, batch: 50 };
+        let [a, b] = [(); 2].map(|()| dealt(&demand, |_| ()));
+        assert_ne!(a[0], b[0]);
+        assert_ne!(a[1], b[1]);
+        assert_ne!(a[0], a[1]);
+    }
+
+    #[test]
+    fn demands_out_of_range_are_refused() {
+        let many = |kind, units, batch| Demand::Units { kind, units, batch };
+        let units = |kind, batch| many(kind, 5000, batch);
+        let operand = |list: &[[usize; 2]]| {
+            let form = OperandForm { batch: 1, d: 8, axis: engine::Axis::Rows, width: 40 };
+            let list = list.iter().map(|&[m, tokens]| Event { m, tokens }).collect();
+            Demand::Operand { events: Events { form, list }, batch: 1 }
+        };
+        assert!(units(Dealt::Wrap(Wrap { bits: 63 }), 1000).check().is_ok());
+        assert!(operand(&[[1, 2], [1, 3]]).check().is_ok());
+        for bad in [
+            units(Dealt::Wrap(Wrap { bits: 64 }), 10),
+            units(Dealt::Wrap(Wrap { bits: 5 }), 0),
+            many(Dealt::Wrap(Wrap { bits: 5 }), usize::MAX, 1),
+            many(Dealt::Wrap(Wrap { bits: 5 }), usize::MAX, usize::MAX),
+            units(Dealt::Squares(Squares { n: 0, width: 8 }), 1),
+            units(Dealt::Comparison(Comparison { width: 30 }), 1),
+            units(Dealt::Triple(Triple { batch: usize::MAX, m: 2, k: 2, n: 2, width: 8 }), 1),
+            units(Dealt::Squares(Squares { n: 4, width: 65 }), 1),
+            units(Dealt::Selection(Selection { widths: vec![0], words: 1 }), 1),
+            operand(&[[1, 3], [1, 2]]),
+            operand(&[[1, usize::MAX]]),
+        ] {
+            let error = bad.check().expect_err("out of range");
+            assert!(error.demand.len() <= 200, "{error}");
+        }
+    }
 }

@@ -31,6 +31,9 @@ pub enum Error {
     /// A session whose options name a helper has none.
     #[error("the correlations of this session come from a helper, who is not there")]
     NoHelper,
+    /// The helper of the session fails, or the link to it.
+    #[error("the helper: {0}")]
+    Helper(Box<Error>),
     /// A process that has columns of the matrices cannot multiply by them.
     #[error(transparent)]
     Spread(Box<dyn std::error::Error + Send + Sync>),

@@ -12,4 +12,6 @@ pub mod table;
 pub use bibtex::Reference;
 pub use cost::{Cost, DecodeCost, Operation, Phases, TokenMeter, any_layer, by_operation, phase_name};
 pub use price::{ParsePriceError, Price};
-pub use report::{DraftReport, ModelInfo, PeakMemory, REPORT_VERSION, Report, Seconds, Wire, bytes};
+pub use report::{
+    DraftReport, HelperLink, HelperLinks, ModelInfo, PeakMemory, REPORT_VERSION, Report, Seconds, Wire, bytes,
+};

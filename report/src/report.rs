@@ -61,6 +61,9 @@ pub struct Report {
     /// The outcome of guesses, if there were some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftReport>,
+    /// The links to the helper, if the session had one: not part of the phases, which are those of the two parties.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helper: Option<HelperLinks>,
     /// The session's bytes on the socket; all other bytes in a report are those of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
@@ -144,6 +147,45 @@ pub struct Wire {
     pub bytes_received: u64,
 }
 
+/// The links of the parties to the helper. The report of one party alone has its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HelperLinks {
+    /// The client's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<HelperLink>,
+    /// The server's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<HelperLink>,
+}
+
+/// A link of a party to the helper.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HelperLink {
+    /// Bytes from the party.
+    pub bytes_to_helper: u64,
+    /// Bytes to the party.
+    pub bytes_from_helper: u64,
+    /// Seconds in which the party took in what was dealt; 0 in a plan.
+    pub seconds: f64,
+}
+
+impl HelperLink {
+    /// The link with these accounts, where the party is the client.
+    pub fn of(entries: &[Entry]) -> Self {
+        let sum = |part: fn(&Entry) -> u64| entries.iter().map(part).sum();
+        HelperLink {
+            bytes_to_helper: sum(|entry| entry.traffic.bytes_client_to_server),
+            bytes_from_helper: sum(|entry| entry.traffic.bytes_server_to_client),
+            // The scopes of what is dealt; outside of them a party does other work.
+            seconds: entries
+                .iter()
+                .filter(|entry| !entry.path.is_empty())
+                .map(|e| e.traffic.time.as_secs_f64())
+                .sum(),
+        }
+    }
+}
+
 /// Largest resident memory, where the system tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakMemory {
@@ -175,6 +217,7 @@ impl Report {
             operations: Vec::new(),
             preparation_kinds: Vec::new(),
             draft: None,
+            helper: None,
             wire: None,
             kernels: Some(bits::cpu::Cpu::get().to_string()),
             peak_memory_bytes: PeakMemory::default(),

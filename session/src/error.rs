@@ -177,6 +177,15 @@ pub enum Error {
         /// The seconds that it took.
         took: f64,
     },
+    /// The helper refuses to deal.
+    #[error("the helper refuses: {reason}")]
+    HelperRefused {
+        /// Its words.
+        reason: String,
+    },
+    /// A session with a helper that is not one that prepares and generates.
+    #[error("a session with a helper prepares and generates in one: no pools and no conversations")]
+    HelperKind,
     /// The server refuses a request.
     #[error("the server refuses: {reason}")]
     Refused {

@@ -32,6 +32,9 @@ pub struct Terms {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
     /// parties.
     pub prefill_chunk: Option<NonZeroUsize>,
+    /// The text of the helper's key, if the session has a helper ([`protocols::Options::helper`]); empty without
+    /// encryption.
+    pub helper: Option<String>,
     /// Which of the protocol's cores and link this party was not given.
     pub open: Open,
     /// What the parties found out; nothing before a session.

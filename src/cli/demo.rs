@@ -10,10 +10,11 @@ use std::time::Duration;
 use clap::{Args, CommandFactory};
 use model::{Lengths, Parts};
 use net::{Identity, PublicKey};
-use report::PeakMemory;
+use report::{HelperLink, PeakMemory};
 
 use super::connect::warn_of_plaintext;
 use super::generate::{TextArgs, progress, tell};
+use super::helper::HelpedArgs;
 use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds, set};
 use super::report_tables::{tables, verdict};
 use super::serve::{Line, Used};
@@ -22,8 +23,8 @@ use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::terms::by_name;
 use crate::{
-    Client, DEFAULT_MODEL, Generate, Generated, Listener, Local, LocalOptions, Network, Proof, Terms, TokenizerOf,
-    describe, worker,
+    Client, DEFAULT_MODEL, Generate, Generated, Listener, Local, LocalOptions, Network, OptionsError, Proof, Terms,
+    TokenizerOf, describe, worker,
 };
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
@@ -67,6 +68,8 @@ pub(super) struct DemoArgs {
     #[arg(long)]
     insecure_plaintext: bool,
     #[command(flatten)]
+    helped: HelpedArgs,
+    #[command(flatten)]
     terms: TermsArgs,
 }
 
@@ -76,8 +79,13 @@ const DEFAULT_TOKENS: usize = 200;
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let terms = args.terms.terms()?.together(args.link);
+    let helper = args.helped.helper();
+    if helper.is_some() && args.link == Network::Memory {
+        return Err(crate::Error::from(OptionsError::HelperNeedsLinks).into());
+    }
     let options = LocalOptions::default().terms(terms.clone()).weight_cache(args.weight_cache).timeout(args.timeout);
     let options = set!(options, args => public, adapter);
+    let terms = terms.helper(helper);
     let local = Local::open(&args.model, options)?;
     let asked = args.text.asked()?;
     let tokens = match args.tokens {
@@ -144,9 +152,12 @@ fn with_child(
         return Err(Error::child("it did not say what it took"));
     };
     server.end()?;
-    let Used { peak_memory_bytes, entries, kinds, per_token } = used;
+    let Used { peak_memory_bytes, entries, kinds, per_token, helper } = used;
     let report = &mut generated.report;
     report.peak_memory_bytes = PeakMemory { server: peak_memory_bytes, ..report.peak_memory_bytes };
+    if let Some(links) = &mut report.helper {
+        links.server = helper.as_deref().map(HelperLink::of);
+    }
     report.set_peer_cpu(&entries, &kinds, &per_token);
     report.options.insert("processes".into(), 2.into());
     Ok(generated)
@@ -188,6 +199,10 @@ impl Server {
         ];
         for (name, value) in given.into_iter().chain(by_name(&terms.over(args.link)?)) {
             command.arg(format!("--{name}={value}"));
+        }
+        if let Some(helper) = &terms.helper {
+            command.arg(format!("--helper={}", helper.address));
+            command.args(helper.key.map(|key| format!("--helper-key={key}")));
         }
         if let Some(dir) = &args.adapter {
             command.arg("--adapter").arg(dir);

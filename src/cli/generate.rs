@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::classify::lines;
 use super::connect::ConnectArgs;
+use super::helper::HelpedArgs;
 use super::options::{DraftArgs, SamplingArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
@@ -39,6 +40,8 @@ pub(super) struct GenerateArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    helped: HelpedArgs,
     #[command(flatten)]
     terms: TermsArgs,
 }
@@ -117,7 +120,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
     let asked = args.text.asked()?.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
-    let client = args.connect.client(args.terms.terms()?);
+    let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()));
     let mut progress = progress(&asked, args.tokens);
     let generated = client.generate(&asked, &mut progress);
     let generated = progress.finish(generated)?;

@@ -12,6 +12,7 @@ mod fit;
 mod float;
 mod generate;
 mod heads;
+mod helper;
 mod html;
 mod keygen;
 mod links;
@@ -92,6 +93,7 @@ macro_rules! commands {
 commands! {
     Demo(demo::DemoArgs) = demo::run,
     Serve(serve::ServeArgs) = serve::run,
+    Helper(helper::HelperArgs) = helper::run,
     Generate(generate::GenerateArgs) = generate::run,
     Chat(chat::ChatArgs) = chat::run,
     #[cfg(feature = "proxy")]

@@ -4,7 +4,7 @@ mod against;
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use model::Parts;
 
 use super::machine::CalibrationArgs;
@@ -16,7 +16,7 @@ use super::{Error, out};
 use crate::disk::{check_writable, read, write_json};
 use crate::plan::LAN;
 use crate::terms::ASSUMED_CORES;
-use crate::{DEFAULT_MODEL, Network, Plan};
+use crate::{DEFAULT_MODEL, Helper, Network, Plan};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
@@ -73,6 +73,10 @@ pub(super) struct PlanArgs {
     operations: OperationsArgs,
     #[command(flatten)]
     price: PriceArgs,
+    /// Who prepares what contains no weight: the two parties, or a helper (`waggle helper`), which implies
+    /// --preprocess. The bytes of its links stand apart.
+    #[arg(long, value_enum, value_name = "BY", default_value = "parties")]
+    preparation: Preparation,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -88,6 +92,15 @@ pub(super) struct PlanArgs {
     terms: TermsArgs,
 }
 
+/// Who prepares what contains no weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Preparation {
+    /// The two parties.
+    Parties,
+    /// A helper.
+    Dealer,
+}
+
 pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     if !args.against.is_empty() {
         let calibrated = args.calibration.open()?.map_err(Error::NotCalibrated)?;
@@ -99,6 +112,9 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
     let mut terms = args.terms.terms()?;
+    if args.preparation == Preparation::Dealer {
+        terms = terms.helper(Helper::assumed());
+    }
     if let Some(path) = &args.as_in {
         let unread = |what: String| RecordError::NotReport { path: path.clone(), what };
         let report = serde_json::from_slice(&read(path)?).map_err(|e| unread(e.to_string()))?;

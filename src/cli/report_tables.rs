@@ -2,7 +2,7 @@
 
 use model::Check;
 use report::table::{Document, Format, Table};
-use report::{Cost, PeakMemory, Price, Report, bytes};
+use report::{Cost, HelperLink, PeakMemory, Price, Report, bytes};
 
 use super::options::OperationsArgs;
 use super::out;
@@ -42,7 +42,20 @@ fn costs(report: &Report, operations: &OperationsArgs, price: &Price) -> Vec<(&'
 fn about(report: &Report) -> String {
     let run = report.draft.as_ref().filter(|_| !report.predicted);
     let guessed = run.map_or_else(String::new, |draft| guesses(&draft.passes) + "\n");
-    format!("{}{guessed}flows: one-way messages; two flows = one round trip\n", memory(report))
+    let helped = helped(report);
+    format!("{}{guessed}{helped}flows: one-way messages; two flows = one round trip\n", memory(report))
+}
+
+/// A line on each link to the helper, whose bytes are not those of the tables.
+fn helped(report: &Report) -> String {
+    let Some(links) = &report.helper else { return String::new() };
+    let line = |(name, link): (&str, Option<HelperLink>)| {
+        let link = link?;
+        let [up, down] = [link.bytes_to_helper, link.bytes_from_helper].map(bytes);
+        let seconds = if report.predicted { String::new() } else { format!(", {:.2} s", link.seconds) };
+        Some(format!("helper and {name}: {up} to the helper, {down} back{seconds}\n"))
+    };
+    [("client", links.client), ("server", links.server)].into_iter().filter_map(line).collect()
 }
 
 /// A plan in `format` for standard output; `notes` stand before its tables.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use session::party::{Limits, Outcome};
 
 use super::connect::IdentityArgs;
+use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::{Error, log, out};
 use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
@@ -146,6 +147,8 @@ pub(super) struct ServeArgs {
     #[arg(long, conflicts_with_all = ["identity", "allow", "allow_any"])]
     insecure_plaintext: bool,
     #[command(flatten)]
+    helped: HelpedArgs,
+    #[command(flatten)]
     terms: TermsArgs,
     /// Talk JSON on standard output, let in one client alone, and wait for it no longer than the time-out. For
     /// `demo`.
@@ -178,6 +181,8 @@ pub(super) struct Used {
     pub(super) kinds: Vec<Entry>,
     /// Cost of each token after the first.
     pub(super) per_token: Vec<Cost>,
+    /// The server's link to the helper.
+    pub(super) helper: Option<Vec<Entry>>,
 }
 
 impl Line {
@@ -205,7 +210,7 @@ impl ServeArgs {
         let config = ServerConfig::default()
             .model(model)
             .public(public)
-            .terms(self.terms.terms()?)
+            .terms(self.terms.terms()?.helper(self.helped.helper()))
             .network(self.link)
             .conversations(!self.no_chat)
             .max_reveals(Some(self.max_reveals).filter(|_| self.machine.is_none()))
@@ -251,9 +256,11 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     }
     let server = config.bind()?.until_signalled()?;
     Line::Listening { address: server.address(), key: server.key() }.print()?;
-    if let Some(Outcome { entries, kinds, per_token, .. }) = server.run_once(Some(args.timeout))? {
+    if let Some(Outcome { entries, kinds, per_token, helper: [_, helper], .. }) =
+        server.run_once(Some(args.timeout))?
+    {
         let peak_memory_bytes = net::peak_memory_bytes();
-        Line::Ended(Used { peak_memory_bytes, entries, kinds, per_token }).print()?;
+        Line::Ended(Used { peak_memory_bytes, entries, kinds, per_token, helper }).print()?;
     }
     Ok(())
 }

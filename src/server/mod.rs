@@ -2,6 +2,7 @@
 //!
 //! | part | what it does |
 //! |---|---|
+//! | [`helper`] | the third machine, another program |
 //! | [`host`] | who the server is, and whom it lets in |
 //! | [`door`] | bounds connections that have proved no key yet |
 //! | [`visit`] | one connection in a thread of its own: TLS, admission, the session |
@@ -17,6 +18,7 @@
 mod accounts;
 mod desk;
 mod door;
+mod helper;
 mod host;
 mod metrics;
 mod ranks;
@@ -40,6 +42,7 @@ use session::pool::{Pools, count, find, writable_by_others};
 use tokenizer::ChatTemplate;
 use tracing::{info, warn};
 
+pub use self::helper::{HelperConfig, HelperServer};
 pub use self::host::Allow;
 pub use self::ranks::Job;
 #[cfg(feature = "proxy")]
@@ -179,6 +182,10 @@ impl ServerConfig {
                 "no range check: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
             );
         }
+        let hosted = match &self.terms.helper {
+            Some(helper) => hosted.with_helper(helper.way(&self.proof, self.network, self.timeout)?),
+            None => hosted,
+        };
         let hosted = match pools {
             Some(pools) => hosted.with_pools(pools),
             None => hosted,

@@ -18,6 +18,9 @@ impl SessionKind {
         limits: &Limits,
     ) -> Result<(), Error> {
         match self {
+            SessionKind::Chat | SessionKind::Fill { .. } | SessionKind::Spend(_) if terms.protocol.helper => {
+                return Err(Error::HelperKind);
+            }
             SessionKind::Chat if limits.conversation.is_none() => return Err(Error::NoChats),
             SessionKind::Chat if request.draft.is_some() => return Err(Error::DraftChat),
             SessionKind::Chat if request.all_positions => return Err(Error::PromptLogits),

@@ -11,7 +11,7 @@ use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
     Caller, ChatSession, ClientOptions, Filled, Limits, Observer, Outcome, Prompt, PublicModel, Request, Terms,
-    correlations, opening,
+    ToHelper, correlations, opening,
 };
 use crate::pool::{PoolId, PoolSet, Purpose, UnfinishedPool};
 use crate::{Base, Error};
@@ -31,6 +31,7 @@ pub struct ClientSession {
     since: Instant,
     kept: Option<Vec<PoolId>>,
     texts: usize,
+    to_helper: Option<ToHelper>,
 }
 
 impl ClientSession {
@@ -60,6 +61,7 @@ impl ClientSession {
             since,
             kept: None,
             texts: 1,
+            to_helper: None,
         })
     }
 
@@ -94,6 +96,11 @@ impl ClientSession {
     /// This session, for [`ClientSession::fill`]: the pool is for so many texts that are read side by side.
     pub fn for_texts(self, texts: usize) -> Self {
         ClientSession { texts, ..self }
+    }
+
+    /// This session, whose terms name a helper that is reached by `to_helper`.
+    pub fn with_helper(self, to_helper: ToHelper) -> Self {
+        ClientSession { to_helper: Some(to_helper), ..self }
     }
 
     /// The terms on which the parties agreed.
@@ -173,7 +180,7 @@ impl ClientSession {
             }
             None => None,
         };
-        let ClientSession { mut channel, terms, model: public, base, .. } = self;
+        let ClientSession { mut channel, terms, model: public, base, server, to_helper, .. } = self;
         opening::ask(&mut channel, request, &kind)?;
         let stock = match pool {
             Some((pool, purposes)) => Some(correlations::spend(&mut channel, pool.claim(&purposes))?),
@@ -181,13 +188,15 @@ impl ClientSession {
         };
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
-        correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
+        let third = (&server, to_helper.as_ref());
+        let helped =
+            correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, third, observer)?;
         let options = GenerateOptions { padding: prompt.known_padding(), ..request.options(&terms) };
         let mut recorder = Recorder::new(observer);
         let generation = generate(&mut engine, &model, input, &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         engine.confirm_transcript()?;
-        Ok(finish(&mut engine, &terms, request, generation, recorder))
+        Ok(Outcome { helper: [helped, None], ..finish(&mut engine, &terms, request, generation, recorder) })
     }
 
     /// Opens a chat whose turns have at most the lengths `bound`.

@@ -1,9 +1,9 @@
 //! Where a session's correlations come from, the same on both sides.
 
-use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase};
+use net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
 use protocols::{FixedWeight, Needs, Secure, Stock, check_space};
 
-use super::{Observer, PublicModel, Request, Terms, opening};
+use super::{Caller, Observer, PublicModel, Request, Terms, ToHelper, helper, opening};
 use crate::Error;
 use crate::needs::needs;
 use crate::pool::{PoolSet, Purpose, Waiting, Written};
@@ -16,7 +16,7 @@ const KEPT: &str = "pool/kept";
 const CLAIMED: &str = "pool/claimed";
 
 /// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or, in a session of two phases, by
-/// making everything that is needed.
+/// making everything that is needed. Returns the account of the link to the helper, if there is one.
 pub(super) fn ready(
     engine: &mut Secure,
     model: &PublicModel,
@@ -24,10 +24,11 @@ pub(super) fn ready(
     terms: &Terms,
     request: &Request,
     stock: Option<Stock>,
+    (peer, to_helper): (&Caller, Option<&ToHelper>),
     observer: &mut dyn Observer,
-) -> Result<(), Error> {
+) -> Result<Option<Vec<Entry>>, Error> {
     if !terms.protocol.preprocess {
-        return Ok(());
+        return Ok(None);
     }
     let needs = needs(model, terms, request, &*observer)?;
     match stock {
@@ -35,9 +36,12 @@ pub(super) fn ready(
             engine.prepare(&needs.ots(), weights, &mut |_| ())?;
             *engine.abb().stock() = stock;
         }
-        None => prepare(engine, &needs, weights, observer)?,
+        None => {
+            helper::meet(engine, &needs, terms, peer, to_helper)?;
+            prepare(engine, &needs, weights, observer)?;
+        }
     }
-    Ok(())
+    Ok(helper::leave(engine))
 }
 
 /// Makes what a pool for `purpose` holds; returns this party's part.

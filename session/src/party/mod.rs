@@ -59,6 +59,7 @@ mod admission;
 pub mod chat;
 mod client;
 mod correlations;
+mod helper;
 mod local;
 mod meeting;
 mod opening;
@@ -73,6 +74,7 @@ use protocols::Part;
 
 pub use chat::ChatSession;
 pub use client::ClientSession;
+pub use helper::{DealtSession, Pairing, ToHelper};
 pub use local::in_one_process;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, PROTOCOL};
 pub use plan::{Planned, SessionPlan};
@@ -123,6 +125,8 @@ pub struct Outcome {
     pub terms: Terms,
     /// The guesses of its passes.
     pub draft: Option<Drafts>,
+    /// The accounts of the client's and the server's link to the helper, as far as this party knows them.
+    pub helper: [Option<Vec<Entry>>; 2],
     /// The bytes that crossed the wire, and whether the link was encrypted; `None` where there is no wire.
     pub wire: Option<Wire>,
 }

@@ -277,7 +277,8 @@ fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> 
 impl Terms {
     /// Protocol and terms by name, but for what the parties [`meet`] over.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
-        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, open: _, met: _ } = self;
+        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, open: _, met: _ } = self;
+        let helper = helper.clone().map(|key| ("helper", key));
         let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
         let bits = (*logit_bits != LogitBits::default()).then(|| ("logit-bits", logit_bits.to_string()));
         [
@@ -293,6 +294,7 @@ impl Terms {
         .into_iter()
         .chain(chunk)
         .chain(bits)
+        .chain(helper)
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
     }

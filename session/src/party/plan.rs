@@ -10,7 +10,8 @@ use protocols::{FixedLoader, Made, Needs, Part};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
-    ClientOptions, Limits, Observer, Open, Outcome, PublicModel, Request, Silent, Terms, correlations, opening,
+    ClientOptions, Limits, Observer, Open, Outcome, PublicModel, Request, Silent, Terms, correlations, helper,
+    opening,
 };
 use crate::needs::{listing, needs};
 use crate::pool::{PoolId, Purpose, check_bound};
@@ -164,7 +165,9 @@ impl<'a> SessionPlan<'a> {
         let cached = 2 * (request.texts * width) as u64 * positions;
         let footprint = Footprint::of(cached, &prepared, engine.abb().room());
         let work = engine.abb().tallies().cloned().unwrap_or_default();
-        Ok(Planned { outcome: finish(&mut engine, terms, &request, generation, recorder), footprint, work })
+        let helper = helper::plan(&prepared, engine.abb().plans())?;
+        let outcome = Outcome { helper, ..finish(&mut engine, terms, &request, generation, recorder) };
+        Ok(Planned { outcome, footprint, work })
     }
 
     /// The client's request, and its kind.

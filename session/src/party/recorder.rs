@@ -224,5 +224,6 @@ pub(super) fn finish(
         filled: None,
         terms: terms.clone(),
         draft: request.draft,
+        helper: [None, None],
     }
 }

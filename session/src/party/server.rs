@@ -13,7 +13,9 @@ use tokenizer::ChatTemplate;
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, chat, correlations, opening};
+use super::{
+    Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, ToHelper, chat, correlations, opening,
+};
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
 use crate::{Disclosure, Error, RangeCheck, check_ranges};
 
@@ -22,6 +24,7 @@ pub struct ModelServer {
     model: Model<FixedWeight>,
     public: PublicModel,
     pools: Option<Pools>,
+    to_helper: Option<ToHelper>,
     /// Of the weights; made when a pool first asks for it.
     digest: OnceLock<String>,
 }
@@ -85,7 +88,7 @@ impl ServerBuilder {
         };
         let (frac_bits, disclosure) = (loader.frac_bits().to_vec(), Disclosure { disclosed, digests });
         let public = PublicModel { name, spec, frac_bits, disclosure, tokenizer, template: None };
-        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
+        Ok(ModelServer { model, public, pools: None, to_helper: None, digest: OnceLock::new() })
     }
 }
 
@@ -119,6 +122,11 @@ impl ModelServer {
     /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
     pub fn with_pools(self, pools: Pools) -> Self {
         ModelServer { pools: Some(pools), ..self }
+    }
+
+    /// Reaches the helper that the terms name by `to_helper`.
+    pub fn with_helper(self, to_helper: ToHelper) -> Self {
+        ModelServer { to_helper: Some(to_helper), ..self }
     }
 
     /// Sends `template` to clients that ask for one.
@@ -183,7 +191,9 @@ impl ModelServer {
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
-        correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, observer)?;
+        let third = (caller, self.to_helper.as_ref());
+        let helped =
+            correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, third, observer)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
         let mut recorder = Recorder::new(observer).showing(&request);
@@ -192,7 +202,7 @@ impl ModelServer {
         let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         engine.confirm_transcript()?;
-        Ok(finish(&mut engine, terms, &request, generation, recorder))
+        Ok(Outcome { helper: [None, helped], ..finish(&mut engine, terms, &request, generation, recorder) })
     }
 
     /// Grants or refuses a session that began at `begun`, within the limits. Nothing is used up by it.

@@ -8,6 +8,7 @@ mod draft;
 mod families;
 mod fuzz;
 mod fuzz_sessions;
+mod helper;
 mod hostile;
 mod learned;
 mod long;

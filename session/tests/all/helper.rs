@@ -1,0 +1,172 @@
+//! Sessions of two parties with a helper.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use model::{Lengths, Next, Sampler, bundled};
+use net::{Channel, Entry, Link, NetError, Role, memory_pair};
+use waggle_session::Error;
+use waggle_session::party::{
+    Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, Request, SessionPlan,
+    Silent, Terms, ToHelper,
+};
+
+use crate::outcome::untimed;
+use crate::support::{greedy, load};
+
+const PROMPT: [u32; 4] = [30, 27, 25, 17];
+const PATIENCE: Duration = Duration::from_secs(60);
+const KEYS: [&str; 2] = ["the client's key", "the server's key"];
+
+fn terms() -> Terms {
+    let mut terms = Terms { helper: Some("the helper's key".into()), ..Terms::default() };
+    terms.protocol.preprocess = true;
+    terms.protocol.helper = true;
+    terms
+}
+
+fn caller(key: &str) -> Caller {
+    Caller { key: Some(key.into()) }
+}
+
+type Dealt = Result<Option<DealtSession>, Error>;
+
+/// A way to a helper to whom the party proves `key`, and that says how the call of each party ended.
+fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, dying: bool) -> ToHelper {
+    let (pairing, ended) = (pairing.clone(), Mutex::new(ended.clone()));
+    Arc::new(move || {
+        let (here, there) = memory_pair(PATIENCE);
+        let (pairing, ended) = (pairing.clone(), ended.lock().unwrap().clone());
+        thread::spawn(move || {
+            let channel = if dying {
+                Channel::new(Role::Server, Dying { link: there, left: 2 })
+            } else {
+                Channel::new(Role::Server, there)
+            };
+            ended.send(pairing.attend(channel, &caller(key)))
+        });
+        Ok(Channel::new(Role::Client, here))
+    })
+}
+
+/// The link of a helper that dies after some messages.
+struct Dying<L> {
+    link: L,
+    left: usize,
+}
+
+impl<L: Link> Link for Dying<L> {
+    fn send(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
+        self.left = self.left.checked_sub(1).ok_or(std::io::ErrorKind::BrokenPipe)?;
+        self.link.send(bytes)
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> std::io::Result<()> {
+        self.link.recv(buf)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.link.timeout()
+    }
+}
+
+/// A session whose parties prove `keys` to the helper, and which lasts at the helper as long as `patience`.
+fn session(
+    keys: [&'static str; 2],
+    patience: Duration,
+    dying: bool,
+    lost: Option<Role>,
+) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
+    let pairing = Arc::new(Pairing::new(patience));
+    let (ended, ends) = mpsc::channel();
+    let ways = keys.map(|key| way(&pairing, key, &ended, dying));
+    let nowhere: ToHelper = Arc::new(|| Err(NetError::Closed { step: "on the way to the helper" }));
+    let [ours, theirs] = [Role::Client, Role::Server]
+        .map(|role| if lost == Some(role) { nowhere.clone() } else { ways[role as usize].clone() });
+    drop((ways, ended));
+    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap().with_helper(theirs);
+    let (here, there) = memory_pair(PATIENCE);
+    let terms = &terms();
+    let outcomes = thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let channel = Channel::new(Role::Server, there);
+            hosted.serve(channel, &caller(KEYS[0]), terms, &Limits::default(), &mut Silent)
+        });
+        let channel = Channel::new(Role::Client, here);
+        let open = ClientSession::open(channel, &caller(KEYS[1]), terms, &ClientOptions::default());
+        let mut sampler = Sampler::greedy();
+        let client = open.and_then(|session| {
+            session.with_helper(ours).generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent)
+        });
+        [client, server.join().unwrap()]
+    });
+    let calls = if lost.is_some() { 1 } else { 2 };
+    let ends = (0..calls).map(|_| ends.recv_timeout(PATIENCE).unwrap()).collect();
+    (outcomes, ends, hosted)
+}
+
+fn bare(entries: &[Entry]) -> Vec<Entry> {
+    let bare = |entry: &Entry| Entry { traffic: entry.traffic.untimed(), ..entry.clone() };
+    entries.iter().map(bare).filter(|entry| entry.traffic != Default::default()).collect()
+}
+
+#[test]
+fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
+    let (outcomes, ends, hosted) = session(KEYS, PATIENCE, false, None);
+    let [client, server] = outcomes.map(|outcome| outcome.unwrap());
+    let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
+    assert_eq!(client.generation.tokens, truth.tokens);
+    let request = Request::from(Lengths { prompt: 4, tokens: 2 });
+    let planned = SessionPlan::new(hosted.public(), &terms()).request(request).run(&mut Silent).unwrap().outcome;
+    assert_eq!(untimed(&client), untimed(&server));
+    assert_eq!(untimed(&client), untimed(&planned));
+    let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
+    let [own_client, own_server] = [&client.helper[0], &server.helper[1]].map(|link| bare(link.as_ref().unwrap()));
+    for (role, own) in [own_client, own_server].into_iter().enumerate() {
+        assert_eq!(own, bare(planned.helper[role].as_ref().unwrap()), "party {role}");
+        assert_eq!(own, bare(&dealt.entries[role]), "party {role}, at the helper");
+    }
+    // Nothing but products with weights is made between the two.
+    assert!(client.kinds.iter().all(|entry| entry.path.contains("linear") || entry.traffic.bytes() == 0));
+}
+
+#[test]
+fn a_stranger_gets_no_half() {
+    let ([client, server], ends, _) = session([KEYS[0], "a stranger's key"], PATIENCE, false, None);
+    for party in [client, server] {
+        let error = party.map(|_| ()).unwrap_err();
+        assert!(matches!(&error, Error::HelperRefused { reason } if reason.contains("key")), "{error}");
+    }
+    assert!(ends.iter().any(|end| matches!(end, Err(Error::HelperRefused { .. }))));
+}
+
+#[test]
+fn a_helper_that_fails_ends_the_session_by_its_name() {
+    let ([client, server], ..) = session(KEYS, PATIENCE, true, None);
+    for party in [client, server] {
+        let error = party.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("the helper: "), "{error}");
+    }
+}
+
+#[test]
+fn a_party_without_a_way_to_the_helper_ends_the_session() {
+    for lost in [Role::Client, Role::Server] {
+        let (outcomes, ends, _) = session(KEYS, Duration::from_millis(200), false, Some(lost));
+        let errors = outcomes.map(|outcome| outcome.map(|_| ()).unwrap_err());
+        let (without, other) = (&errors[lost as usize], &errors[lost.peer() as usize]);
+        assert!(without.to_string().starts_with("the helper: "), "{without}");
+        assert!(matches!(other, Error::HelperRefused { reason } if reason.contains("did not come")), "{other}");
+        assert!(matches!(ends[..], [Err(Error::HelperRefused { .. })]));
+    }
+}
+
+#[test]
+fn pools_and_conversations_take_no_helper() {
+    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let request = Request::from(Lengths { prompt: 4, tokens: 2 });
+    let terms = terms();
+    let filling = SessionPlan::new(hosted.public(), &terms).request(request).filling(protocols::Part::WHOLE);
+    assert!(matches!(filling.run(&mut Silent), Err(Error::HelperKind)));
+}
