@@ -106,7 +106,7 @@ pub(super) fn plan(needs: &Needs, plans: &Plans) -> Result<[Option<Vec<Entry>>; 
         ledger.book(Role::Server.sends(), HEADER_BYTES as u64);
         ledger.leave();
         deal::plan(&mut ledger, role, &demands)?;
-        Ok::<_, Error>(ledger.entries())
+        Ok::<_, Error>(ledger.forget_times().entries())
     };
     Ok([Some(account(Role::Client)?), Some(account(Role::Server)?)])
 }

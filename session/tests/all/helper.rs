@@ -40,7 +40,7 @@ fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, d
         let (pairing, ended) = (pairing.clone(), ended.lock().unwrap().clone());
         thread::spawn(move || {
             let channel = if dying {
-                Channel::new(Role::Server, Dying { link: there, left: 2 })
+                Channel::new(Role::Server, Dying { link: there, left: 2, dead: false })
             } else {
                 Channel::new(Role::Server, there)
             };
@@ -54,16 +54,21 @@ fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, d
 struct Dying<L> {
     link: L,
     left: usize,
+    dead: bool,
 }
 
 impl<L: Link> Link for Dying<L> {
     fn send(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
-        self.left = self.left.checked_sub(1).ok_or(std::io::ErrorKind::BrokenPipe)?;
+        self.dead |= self.left == 0;
+        if self.dead {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
+        self.left -= 1;
         self.link.send(bytes)
     }
 
     fn recv(&mut self, buf: &mut [u8]) -> std::io::Result<()> {
-        self.link.recv(buf)
+        if self.dead { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { self.link.recv(buf) }
     }
 
     fn timeout(&self) -> Duration {
@@ -127,8 +132,8 @@ fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
         assert_eq!(own, bare(planned.helper[role].as_ref().unwrap()), "party {role}");
         assert_eq!(own, bare(&dealt.entries[role]), "party {role}, at the helper");
     }
-    // Nothing but products with weights is made between the two.
-    assert!(client.kinds.iter().all(|entry| entry.path.contains("linear") || entry.traffic.bytes() == 0));
+    // Nothing but products with weights, and OTs, is made between the two.
+    assert!(client.kinds.iter().all(|entry| ["linear", "OTs"].contains(&&*entry.path) || entry.traffic.bytes() == 0));
 }
 
 #[test]
