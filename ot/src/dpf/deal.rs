@@ -8,13 +8,21 @@
 use bits::mask;
 use net::Role;
 
-use super::shape::DpfShape;
+use super::shape::{DpfShape, MOST_BIT_BLOCKS, MOST_LEVELS};
 use super::{block, tweak};
 use crate::Block;
 use crate::ggm::half;
+use crate::hash::CALLS_PER_KEY;
 use crate::kernels::{Kernels, Permutation};
 
-/// Makes the keys of trees of one shape under one public cipher key, which serves at most [`GROUP`](super::GROUP).
+/// Keys that are dealt under one public cipher key. There are fewer of them than keys that two parties make, because
+/// the levels from the root on are hashed, too.
+pub const DEALT_GROUP: usize = 32;
+
+// A tree has one unknown node on each level, and a leaf is hashed once for its words and once for each block of bits.
+const _: () = assert!(DEALT_GROUP * ((MOST_LEVELS + 1) as usize + MOST_BIT_BLOCKS) <= CALLS_PER_KEY);
+
+/// Makes the keys of trees of one shape under one public cipher key, which serves at most [`DEALT_GROUP`].
 pub struct DealtKeys {
     shape: DpfShape,
     cipher: Block,

@@ -45,7 +45,7 @@ mod generate;
 mod shape;
 
 pub use crate::kernels::Lane;
-pub use deal::DealtKeys;
+pub use deal::{DEALT_GROUP, DealtKeys};
 pub use expand::{BitSum, Expander};
 pub use generate::{Generation, Room};
 pub use shape::{BLOCK_BITS, DpfShape, GROUP, MOST_BIT_BLOCKS, TOP, level_bytes};

@@ -10,7 +10,7 @@ pub const GROUP: usize = 64;
 pub const TOP: u32 = 3;
 
 /// Most levels of a tree.
-const MOST_LEVELS: u32 = 16;
+pub(super) const MOST_LEVELS: u32 = 16;
 
 /// Most blocks of bits that a leaf has ([`DpfShape::with_bits`]).
 pub const MOST_BIT_BLOCKS: usize = 2;

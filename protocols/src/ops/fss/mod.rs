@@ -46,7 +46,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use ot::Bits;
-use ot::dpf::{BLOCK_BITS, DealtKeys, DpfShape, Expander, GROUP, Generation, Lane, level_bytes};
+use ot::dpf::{BLOCK_BITS, DEALT_GROUP, DealtKeys, DpfShape, Expander, Generation, Lane, level_bytes};
 use ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 use rand::Rng;
 use rayon::prelude::*;
@@ -167,7 +167,7 @@ fn deal_keys(
     hidden: impl Fn([u64; 2]) -> Hidden + Sync,
 ) -> Result<[Vec<u64>; 2], Error> {
     let (masks, roots) = (d.draw_both(n, bits), d.draw_both(2 * n, 64));
-    let ciphers = d.public(2 * n.div_ceil(GROUP));
+    let ciphers = d.public(2 * n.div_ceil(DEALT_GROUP));
     let levels = tree.level_words();
     let widths: Vec<u32> = [(levels, 64), (used, width), (tree.bits_words(), 64)]
         .into_iter()
@@ -178,9 +178,9 @@ fn deal_keys(
     let drawn = |role: Role, i: usize| [0, 1].map(|word| roots[role as usize][2 * i + word]);
     let corrections = d.give_both(n * per, &widths, || {
         let mut out = vec![0; n * per];
-        out.par_chunks_mut(GROUP * per).enumerate().for_each(|(group, out)| {
+        out.par_chunks_mut(DEALT_GROUP * per).enumerate().for_each(|(group, out)| {
             let keys = keys(group);
-            for (i, out) in (group * GROUP..).zip(out.chunks_exact_mut(per)) {
+            for (i, out) in (group * DEALT_GROUP..).zip(out.chunks_exact_mut(per)) {
                 let Hidden { leaf, words, bits } = hidden([masks[0][i], masks[1][i]]);
                 let drawn = [drawn(Role::Client, i), drawn(Role::Server, i)];
                 out.copy_from_slice(&keys.corrections(drawn, leaf, &words, &bits));
@@ -189,11 +189,11 @@ fn deal_keys(
         out
     })?;
     let entries = |role: Role| {
-        let masks = masks[role as usize].par_chunks(GROUP).enumerate();
+        let masks = masks[role as usize].par_chunks(DEALT_GROUP).enumerate();
         let groups = masks.map(|(group, masks)| {
             let keys = keys(group);
             let mut out = Vec::with_capacity(masks.len() * (1 + tree.key_words()));
-            for (i, mask) in (group * GROUP..).zip(masks) {
+            for (i, mask) in (group * DEALT_GROUP..).zip(masks) {
                 let (head, rest) = corrections[i * per..(i + 1) * per].split_at(levels);
                 let (last, bits) = rest.split_at(used);
                 out.push(*mask);
