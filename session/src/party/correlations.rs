@@ -15,6 +15,16 @@ const READY: &str = "pool/ready";
 const KEPT: &str = "pool/kept";
 const CLAIMED: &str = "pool/claimed";
 
+/// Where the correlations come from.
+pub(super) struct Source<'a> {
+    /// A pool's.
+    pub(super) stock: Option<Stock>,
+    /// The party with which they are made.
+    pub(super) peer: &'a Caller,
+    /// The way to the helper, if there is one.
+    pub(super) to_helper: Option<&'a ToHelper>,
+}
+
 /// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or, in a session of two phases, by
 /// making everything that is needed. Returns the account of the link to the helper, if there is one.
 pub(super) fn ready(
@@ -23,8 +33,7 @@ pub(super) fn ready(
     weights: &[&FixedWeight],
     terms: &Terms,
     request: &Request,
-    stock: Option<Stock>,
-    (peer, to_helper): (&Caller, Option<&ToHelper>),
+    Source { stock, peer, to_helper }: Source<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Option<Vec<Entry>>, Error> {
     if !terms.protocol.preprocess {

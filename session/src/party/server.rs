@@ -191,9 +191,8 @@ impl ModelServer {
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
-        let third = (caller, self.to_helper.as_ref());
-        let helped =
-            correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, third, observer)?;
+        let source = correlations::Source { stock, peer: caller, to_helper: self.to_helper.as_ref() };
+        let helped = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, observer)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
         let mut recorder = Recorder::new(observer).showing(&request);

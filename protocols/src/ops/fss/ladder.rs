@@ -137,8 +137,8 @@ impl LadderShape {
         let client = d.draw(Role::Client, n * entries, width);
         let server = d.give(Role::Server, n * entries, &[width], || {
             let mut out = Vec::with_capacity(n * entries);
-            for i in 0..n {
-                let chosen = (bits[0][i] ^ bits[1][i]) as usize;
+            for (i, (client, server)) in bits[0].iter().zip(&bits[1]).enumerate() {
+                let chosen = (client ^ server) as usize;
                 let rho = (i * self.rungs..(i + 1) * self.rungs).map(|k| rho[0][k].wrapping_add(rho[1][k]));
                 let mut unit = vec![0; entries];
                 unit[chosen * entry] = 1;
