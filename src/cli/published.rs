@@ -113,6 +113,11 @@ impl Figure {
         self.link.as_deref().and_then(|name| name.parse().ok())
     }
 
+    /// Whether a third machine deals what is prepared.
+    pub(super) fn has_dealer(&self) -> bool {
+        self.trust.contains("dealer")
+    }
+
     /// The network by its name.
     pub(super) fn link_name(&self) -> &str {
         self.link.as_deref().unwrap_or("not stated")

@@ -20,9 +20,10 @@ use super::published::{self, Figure, Part, Published, Work, published};
 use super::settings::forget_variables;
 use crate::disk::{check_writable, read, write};
 use crate::terms::ASSUMED_CORES;
-use crate::{Network, Plan, Terms, worker};
+use crate::{Helper, Network, Plan, Terms, worker};
 
-/// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run.
+/// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run. Beside
+/// a system with a dealer, a plan of two phases with a helper (`waggle helper`) stands too.
 ///
 /// Preparation stands in the table with everything else. Planned bytes and flows are exact, and planned seconds are
 /// those of the network alone, so that only bytes are compared. With --run seconds are measured on this machine,
@@ -65,7 +66,28 @@ struct Session<'a> {
     tokens: usize,
     link: LinkShape,
     policy: &'a PolicySpec,
-    two_phases: bool,
+    form: Form,
+}
+
+/// How a session of ours prepares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// On the spot.
+    OnePhase,
+    /// First, between the two parties.
+    TwoPhases,
+    /// First, with a helper who deals what contains no weight.
+    Dealt,
+}
+
+impl Form {
+    fn name(self) -> &'static str {
+        match self {
+            Form::OnePhase => "one",
+            Form::TwoPhases => "two",
+            Form::Dealt => "two, dealt",
+        }
+    }
 }
 
 /// Bytes, flows and seconds of work or of a part of it.
@@ -98,7 +120,7 @@ impl Cost {
 
 /// What one session of ours costs, without its set-up.
 struct Ours {
-    two_phases: bool,
+    form: Form,
     kind: Seconds,
     prepared: Cost,
     online: Cost,
@@ -132,8 +154,8 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
                 for (full, pruned) in args.sessions(figure, &PolicySpec::default())?.iter().zip(&ours) {
                     let [full, kept] = [full, pruned].map(|ours| ours.prepared.plus(ours.online));
                     let (faster, fewer) = (full.seconds / kept.seconds, full.bytes / kept.bytes);
-                    let phases = if pruned.two_phases { "two phases" } else { "one phase" };
-                    let what = format!("{policy}, in {phases}");
+                    let phases = if pruned.form == Form::OnePhase { "phase" } else { "phases" };
+                    let what = format!("{policy}, in {} {phases}", pruned.form.name());
                     ablations.add(factors(row, "Waggle", &what, Some(pruned.kind), Some(faster), Some(fewer)));
                 }
             }
@@ -158,6 +180,11 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
     }
     if numbered.iter().any(|(_, figure)| figure.link().is_none()) {
         document.note(format!("Where the source names no network, Waggle has {}.", args.link));
+    }
+    if !args.run && numbered.iter().any(|(_, figure)| figure.has_dealer()) {
+        document.note(
+            "*two, dealt*: a helper deals what contains no weight. The bytes of its two links count as prepared; seconds are those between the parties.",
+        );
     }
     if args.run {
         document.note("A run is planned for the cores of this machine; with fewer it computes less and sends more.");
@@ -215,13 +242,14 @@ impl ReproduceArgs {
         }
         let weights = self.run.then(|| self.weights(&figure.model)).transpose()?;
         let model = weights.as_ref().map_or(figure.model.clone(), |(_, dir)| dir.clone());
-        let of = |two_phases| {
+        let of = |form| {
             let tokens = figure.tokens.unwrap_or(self.tokens.into());
             let link = figure.link().unwrap_or(self.link);
-            let session = Session { model: model.clone(), work: figure.work, tokens, link, policy, two_phases };
+            let session = Session { model: model.clone(), work: figure.work, tokens, link, policy, form };
             session.cost(if self.run { Session::measured } else { Session::planned })
         };
-        [false, true].into_iter().map(of).collect()
+        let dealt = (!self.run && figure.has_dealer()).then_some(Form::Dealt);
+        [Form::OnePhase, Form::TwoPhases].into_iter().chain(dealt).map(of).collect()
     }
 
     /// A folder with weights of the shape `model`, and what removes it afterwards.
@@ -248,17 +276,20 @@ impl Session<'_> {
         let prompt = mean(|report| &report.phases.prefill);
         let tokens = mean(|report| &report.phases.decode.total);
         let online = if self.work == Work::Token { tokens } else { prompt };
+        let dealt = helper_bytes(&long) - before.map_or(0, helper_bytes);
+        let offline = mean(|report| &report.phases.offline);
         Ok(Ours {
-            two_phases: self.two_phases,
+            form: self.form,
             kind: long.seconds(),
-            prepared: mean(|report| &report.phases.offline),
+            prepared: Cost { bytes: offline.bytes + dealt as f64 / n as f64, ..offline },
             online,
             set_up: long.phases.setup.bytes(),
         })
     }
 
     fn planned(&self, tokens: usize) -> Result<Report, Error> {
-        let terms = Terms::default().policy(self.policy.clone()).preprocess(self.two_phases);
+        let terms = Terms::default().policy(self.policy.clone()).preprocess(self.form != Form::OnePhase);
+        let terms = terms.helper((self.form == Form::Dealt).then(Helper::assumed));
         let plan = Plan::of(&*self.model).prompt(self.tokens).tokens(tokens).terms(terms);
         Ok(plan.network(Network::Imitated(self.link)).run(&mut Silent)?)
     }
@@ -271,10 +302,17 @@ impl Session<'_> {
         let (tokens, policy, link) = (tokens.to_string(), self.policy.to_string(), self.link.to_string());
         let mut words = vec!["demo", "--model", &self.model, "--link", &link, "--prompt-ids", &ids];
         words.extend(["--tokens", &tokens, "--policy", &policy, "--timeout", "3600", "--json", &path]);
-        words.extend(self.two_phases.then_some("--preprocess"));
+        words.extend((self.form != Form::OnePhase).then_some("--preprocess"));
         child(&words)?;
         serde_json::from_slice(&read(record.path())?).map_err(|source| failed("demo", source))
     }
+}
+
+/// Bytes of both parties' links to the helper.
+fn helper_bytes(report: &Report) -> u64 {
+    let links = report.helper.unwrap_or_default();
+    let links = [links.client, links.server].into_iter().flatten();
+    links.map(|link| link.bytes_to_helper + link.bytes_from_helper).sum()
 }
 
 /// Runs this program with `words`, and says what it said last if it fails.
@@ -317,7 +355,7 @@ fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
     ]);
     for own in ours {
         // What one phase makes on the spot has no seconds of its own.
-        let split = own.two_phases;
+        let split = own.form != Form::OnePhase;
         let all = own.prepared.plus(own.online);
         // Each part is compared with the same part.
         let timed = if figure.phase == Part::All { Some(all) } else { split.then_some(own.online) };
@@ -332,7 +370,7 @@ fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
             Cell::count(row as u64),
             Cell::text("Waggle"),
             Cell::text(figure.what()),
-            Cell::text(if split { "two" } else { "one" }),
+            Cell::text(own.form.name()),
             Cell::text(own.kind.name()),
             Cell::maybe(prepared, seconds),
             Cell::maybe(prepared, bytes),
