@@ -1,6 +1,6 @@
 //! Correlations from a helper: a third machine that deals them and never sees a value.
 //!
-//! **Functionality.** As [`Correlation::make`](crate::Correlation::make), for kinds that contain no weight. Each
+//! **Functionality.** As [`Correlation::make`], for kinds that contain no weight. Each
 //! party gets a seed, and from it most of its words. The helper, who has both seeds, computes what is left and sends
 //! it to the party that lacks it: of a product, for instance, one word to the server.
 //!
