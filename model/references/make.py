@@ -10,7 +10,7 @@ SmolLM3, and the windows of Qwen by layer, came with transformers 4.53.3:
 
 Gemma 4, Granite, and encoders, by torch==2.15.0 and transformers==5.24.0:
 
-    venv/bin/python model/references/make.py model/tests/data/families gemma4 gemma4-values
+    venv/bin/python model/references/make.py model/tests/data/families gemma4 gemma4-values gemma4-shared
     venv/bin/python model/references/make.py model/tests/data/families granite granite-sinks
     venv/bin/python model/references/make.py model/tests/data/encoders bert roberta distilbert vit
     venv/bin/python model/references/make.py model/tests/data/encoders bert-masked roberta-masked distilbert-masked
@@ -87,6 +87,16 @@ GEMMA4 = dict(
         sliding_attention=dict(rope_type="default", rope_theta=50.0),
         full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1000.0),
     ),
+)
+
+# Two layers of each kind read the keys and values of an earlier one, of which neither is the first.
+GEMMA4_SHARED = GEMMA4 | dict(
+    layer_types=["sliding_attention"] * 2 + ["full_attention"] * 2 + ["sliding_attention", "full_attention"] * 2,
+    num_hidden_layers=8,
+    num_kv_shared_layers=4,
+    use_double_wide_mlp=True,
+    hidden_size_per_layer_input=24,
+    vocab_size_per_layer_input=72,
 )
 
 # The same for encoders. Three classes, so that an answer is more than a sign.
@@ -171,11 +181,13 @@ FAMILIES = {
     ),
     "gemma4": ("gemma4_text", changed(**GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1)),
     "gemma4-values": ("gemma4_text", changed(**GEMMA4, num_key_value_heads=4)),
+    # As E2B and E4B: embeddings by layer, and layers without keys and values, whose MLP is twice as wide.
+    "gemma4-shared": ("gemma4_text", changed(**GEMMA4_SHARED)),
 }
 
 
 # What came with later versions.
-LATER = ("smollm3", "qwen2-window", "gemma4", "gemma4-values", "granite", "granite-sinks")
+LATER = ("smollm3", "qwen2-window", "gemma4", "gemma4-values", "gemma4-shared", "granite", "granite-sinks")
 
 
 def fill(name, parameter, kind):

@@ -86,6 +86,11 @@ pub enum Error {
         "every layer of the model sees a window of the latest tokens alone, which cache policy `{0}` cannot prune"
     )]
     WindowedPolicy(String),
+    /// A cache policy where several layers read the keys and values of one.
+    #[error(
+        "layers of the model read the keys and values of others, which cache policy `{0}` would prune: take `full`"
+    )]
+    SharedPolicy(String),
     /// What an encoder cannot do.
     #[error("{what}: the model is an encoder, which reads a text at once and answers once")]
     Encoder {

@@ -225,7 +225,8 @@ impl Style {
     fn part_of(&self, name: &str) -> ModelPart {
         let layer = name.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.'));
         let layer = layer.and_then(|rest| rest.split('.').next()).and_then(|number| number.parse().ok());
-        let looked_up = [self.names.embedding, self.names.positions, self.names.segments, self.names.first];
+        let mut looked_up = vec![self.names.embedding, self.names.positions, self.names.segments, self.names.first];
+        looked_up.extend(self.by_layer.iter().flat_map(|of| [of.table, of.projection, of.norm]));
         match layer {
             Some(layer) => ModelPart::Layer(layer),
             None if looked_up.iter().any(|table| !table.is_empty() && name.starts_with(table)) => {

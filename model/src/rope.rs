@@ -4,7 +4,7 @@ use std::f64::consts::TAU;
 
 use engine::{Engine, Tensor};
 use mpcache::KvCache;
-use ndarray::Array2;
+use ndarray::{Array2, Axis};
 
 use crate::config::{RopeConfig, RopeScaling};
 
@@ -60,6 +60,13 @@ impl Rope {
             sin: Array2::from_shape_fn(shape, |at| angle(at).sin() as f32 * self.factor),
             apart: self.apart,
         }
+    }
+}
+
+impl Angles {
+    /// Those of these rows alone.
+    pub(crate) fn of_rows(&self, rows: &[usize]) -> Self {
+        Angles { cos: self.cos.select(Axis(0), rows), sin: self.sin.select(Axis(0), rows), ..*self }
     }
 }
 

@@ -201,11 +201,14 @@ impl ModelSpec {
         }
     }
 
-    /// The model's layers of attention. A window that all positions fit into is none.
+    /// The model's layers of attention, those first that have keys and values of their own. A window that all positions fit into is none.
     pub fn attention(&self) -> Layers {
-        let Style { heads, max_positions, windows, score_cap, encoder, .. } = self.style();
-        let windows = windows.into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
-        Layers { heads, windows, soft_cap: score_cap, causal: encoder.is_none(), texts: 1 }
+        let style = self.style();
+        let (own, shared) = (style.own_layers(), style.shared().collect());
+        let Style { mut heads, max_positions, windows, score_cap, encoder, .. } = style;
+        heads.truncate(own);
+        let windows = windows.into_iter().take(own).map(|window| window.filter(|w| *w < max_positions)).collect();
+        Layers { heads, windows, shared, soft_cap: score_cap, causal: encoder.is_none(), texts: 1 }
     }
 
     /// Names and shapes of the tensors that a checkpoint must hold.

@@ -18,8 +18,8 @@ pub(crate) struct Style {
     pub(crate) values: Vec<Values>,
     /// Length of a residual vector.
     pub(crate) hidden: usize,
-    /// Length of the MLP's hidden vector.
-    pub(crate) intermediate: usize,
+    /// By layer the length of the MLP's hidden vector.
+    pub(crate) intermediate: Vec<usize>,
     /// Number of token ids.
     pub(crate) vocabulary: usize,
     /// Most positions.
@@ -65,10 +65,26 @@ pub(crate) struct Style {
     pub(crate) logit_scale: f32,
     /// Matrices are stored as integers of 8 bits with scales.
     pub(crate) quantized: bool,
+    /// What every layer adds besides, if it does; beside [`Norms::Both`].
+    pub(crate) by_layer: Option<ByLayer>,
     /// Ids that end a text.
     pub(crate) eos: Vec<u32>,
     /// What makes it an encoder, if it is one: all tokens see one another, and the first one gives the outputs.
     pub(crate) encoder: Option<Encoder>,
+}
+
+/// Embeddings by layer: of a token's id and of its embedding, for every layer a vector. Behind the MLP a layer
+/// multiplies it with a product of its state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByLayer {
+    /// Length of a layer's vector.
+    pub(crate) width: usize,
+    /// The table of ids, with the vectors of all layers side by side.
+    pub(crate) table: &'static str,
+    /// The matrix that makes as many of an embedding.
+    pub(crate) projection: &'static str,
+    /// The norm of each of these.
+    pub(crate) norm: &'static str,
 }
 
 /// How an encoder begins and ends.
@@ -148,6 +164,9 @@ pub(crate) enum Values {
     Normalised,
     /// The keys, normalised, before their gain and their turn. There is no matrix of values.
     Keys,
+    /// Those of this earlier layer, which has keys and values of its own, with its keys. So it is in all layers behind
+    /// the first such one.
+    Shared(usize),
 }
 
 /// Embeddings of positions.
@@ -191,6 +210,12 @@ pub(crate) enum Role {
     AfterAttention,
     BeforeMlp,
     AfterMlp,
+    /// Of the state, to what [`ByLayer`] vectors are multiplied by.
+    LayerGate,
+    /// Of these products, to the state.
+    LayerProjection,
+    /// The norm after that.
+    AfterLayer,
     /// A number by which the layer multiplies its sum; beside [`Norms::Both`]. Its name is whole.
     Scale,
 }
@@ -298,7 +323,7 @@ impl Style {
             heads: vec![common.heads(); layers],
             values: vec![Values::Own; layers],
             hidden: common.hidden_size,
-            intermediate: common.intermediate_size,
+            intermediate: vec![common.intermediate_size; layers],
             vocabulary: common.vocab_size,
             max_positions: common.rope.rope_scaling.positions(common.max_position_embeddings),
             norms: Norms::Before,
@@ -323,6 +348,7 @@ impl Style {
             residual_scale: 1.0,
             logit_scale: 1.0,
             quantized: common.quantization_config.is_some(),
+            by_layer: None,
             eos: common.eos_token_id.clone(),
             encoder: None,
         }
@@ -337,6 +363,19 @@ impl Style {
     /// Number of layers.
     pub(crate) fn layers(&self) -> usize {
         self.windows.len()
+    }
+
+    /// Number of layers with keys and values of their own, which come first.
+    pub(crate) fn own_layers(&self) -> usize {
+        self.values.iter().take_while(|values| !matches!(values, Values::Shared(_))).count()
+    }
+
+    /// The layers whose keys and values those behind them read.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = usize> {
+        self.values.iter().filter_map(|values| match values {
+            Values::Shared(layer) => Some(*layer),
+            Values::Own | Values::Normalised | Values::Keys => None,
+        })
     }
 
     /// Number of logits: classes, or token ids.
@@ -382,7 +421,11 @@ impl Style {
     /// Outputs of the matrix for query, key and value of layer `i`.
     pub(crate) fn qkv_width(&self, i: usize) -> usize {
         let (q, kv) = self.widths(i);
-        q + if self.values[i] == Values::Keys { kv } else { 2 * kv }
+        match self.values[i] {
+            Values::Own | Values::Normalised => q + 2 * kv,
+            Values::Keys => q + kv,
+            Values::Shared(_) => q,
+        }
     }
 
     /// Length of the heads that turn by the rotary embedding `rope`.
@@ -396,9 +439,9 @@ impl Style {
         self.names.of(Role::Scale).is_some()
     }
 
-    /// Outputs of the MLP's first matrix.
-    pub(crate) fn up_width(&self) -> usize {
-        if self.mlp == Mlp::Gated { 2 * self.intermediate } else { self.intermediate }
+    /// Outputs of the first matrix of layer `i`'s MLP.
+    pub(crate) fn up_width(&self, i: usize) -> usize {
+        if self.mlp == Mlp::Gated { 2 * self.intermediate[i] } else { self.intermediate[i] }
     }
 
     /// The context of the training, where longer texts, of which it is public that they are, have another embedding
@@ -439,6 +482,12 @@ impl Style {
                     add(names.positions, &[self.max_positions + offset, h], None);
                 }
             }
+        }
+        if let Some(ByLayer { width, table, projection, norm }) = self.by_layer {
+            let all = self.layers() * width;
+            add(table, &[self.vocabulary, all], None);
+            add(projection, &[all, h], None);
+            add(norm, &[width], None);
         }
         let shifts = (self.norm == Norm::Layer).then_some(h);
         for i in 0..self.layers() {
@@ -505,7 +554,9 @@ impl Style {
 
     /// The shape of what has this role in layer `i`, if there is anything.
     fn published(&self, role: Role, i: usize) -> Option<Shape> {
-        let (h, f, (q, kv)) = (self.hidden, self.intermediate, self.widths(i));
+        let (h, f, (q, kv)) = (self.hidden, self.intermediate[i], self.widths(i));
+        let shared = matches!(self.values[i], Values::Shared(_));
+        let by_layer = self.by_layer.map(|by_layer| by_layer.width);
         let of_norm = |whole| match self.qk_norm {
             QkNorm::None => None,
             QkNorm::Head => Some(Shape::Gains(self.heads[i].head_dim)),
@@ -514,6 +565,10 @@ impl Style {
         let (inputs, outputs, biased) = match role {
             Role::Query => (h, q, self.qkv_bias),
             Role::Value if self.values[i] == Values::Keys => return None,
+            Role::Key | Role::Value | Role::KeyNorm if shared => return None,
+            Role::LayerGate => (h, by_layer?, false),
+            Role::LayerProjection => (by_layer?, h, false),
+            Role::AfterLayer => return by_layer.map(|_| Shape::Norm),
             Role::Key | Role::Value => (h, kv, self.qkv_bias),
             Role::Qkv | Role::QkvByHead => (h, q + 2 * kv, self.qkv_bias),
             Role::Output => (q, h, self.output_bias),
@@ -530,11 +585,24 @@ impl Style {
         Some(Shape::Matrix { inputs, outputs, biased })
     }
 
+    /// Whether the tensor `name` is of the keys or values of a layer that reads those of another.
+    fn is_shared(&self, name: &str) -> bool {
+        let of_layer = |layer: usize| {
+            let unread = |role| matches!(role, Role::Key | Role::Value | Role::KeyNorm);
+            let names = self.names.of_layer().filter(move |(role, _)| unread(*role)).map(|(_, name)| name);
+            names.map(move |name| format!("{}.{layer}.{name}.weight", self.names.layers))
+        };
+        (self.own_layers()..self.layers()).flat_map(of_layer).any(|unread| unread == name)
+    }
+
     /// Describes the tensor `name`, which the program does not read but knows to change nothing.
     pub(crate) fn buffer(&self, name: &str) -> Option<Stored> {
         let Names { root, head, buffers, .. } = self.names;
         if self.tied && name.strip_suffix(".weight") == Some(head) {
             return Some(Stored::TiedHead);
+        }
+        if self.is_shared(name) {
+            return Some(Stored::Unused);
         }
         let bare = name.strip_prefix(root).unwrap_or(name);
         let is = |pattern: &str| match pattern.split_once("{}") {

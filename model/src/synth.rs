@@ -20,7 +20,7 @@ const PIECE: usize = 1 << 18;
 const SPREAD: f32 = 0.02;
 
 /// Writes a Hugging Face directory `dir` with random weights of the shape that `config` (the text of a `config.json`)
-/// describes, with `layers` layers if given.
+/// describes, with `layers` layers if given, all of which then have keys and values of their own.
 ///
 /// As at the start of training, matrices are N(0, 0.02^2), those that write to the residual stream smaller by
 /// sqrt(2 layers), gains 1, biases and sinks 0. Equal seeds give equal files; the seed exists for repeatable timings:
@@ -41,6 +41,10 @@ pub fn synthesize(
         let present = names.into_iter().filter(|name| keys.contains_key(*name)).collect::<Vec<_>>();
         for name in if present.is_empty() { names.to_vec() } else { present } {
             keys.insert(name.into(), json!(layers));
+        }
+        // The layers whose keys others read may be gone.
+        if keys.contains_key("num_kv_shared_layers") {
+            keys.insert("num_kv_shared_layers".into(), json!(0));
         }
     }
     // The files say how they are stored, not in few bits; both spellings of the type are in use.
@@ -92,7 +96,8 @@ enum Initial {
 }
 
 /// Matrices that write to the residual stream, by the last parts of their names.
-const RESIDUAL: [&str; 7] = ["c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h", "out_proj", "fc2"];
+const RESIDUAL: [&str; 8] =
+    ["c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h", "out_proj", "fc2", "per_layer_projection"];
 
 fn initial(tensor: &TensorSpec, residual: f32, unit_gain: f32) -> Initial {
     let module = tensor.name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());

@@ -10,6 +10,7 @@
 //! | `masked_bias` of a layer | one number that takes a masked score away, at most -1000 |
 //! | `rotary_emb.inv_freq` | the frequencies that follow from the configuration |
 //! | `lm_head.weight` where the configuration ties it | the embedding |
+//! | keys and values of a layer that reads those of another | anything: its authors' program leaves them out, too |
 //! | `bias` of a matrix that has none, as programs for few bits write it | zeros |
 //!
 //! A family says which names these are ([`Names::buffers`](crate::style::Names)).

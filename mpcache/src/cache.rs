@@ -9,10 +9,13 @@ use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, 
 const WINDOWED: usize = 1 << 20;
 
 /// The cache of one generation: a store per layer and the policy that reads them. Layers with a window are read
-/// through it, and the policy reads the others, which it knows as layers 0, 1, ...
+/// through it, and the policy reads the others, which it knows as layers 0, 1, ... The last layers may have no store
+/// and [read](KvCache::attend_again) that of an earlier one.
 pub struct KvCache<E: Engine> {
     stores: Vec<Store<E>>,
     attention: Vec<Attention>,
+    /// The stores that layers without one read.
+    shared: Vec<usize>,
     policy: Box<dyn Policy<E>>,
     can_roll_back: bool,
     /// Whether tokens may be taken back, so that windows keep what they may need again.
@@ -44,9 +47,9 @@ impl<E: Select> KvCache<E> {
     /// [`new`](Self::new) for layers some of which have windows.
     ///
     /// # Panics
-    /// If no layer is left for a policy that prunes ([`Layers::take`]).
+    /// If no layer is left for a policy that prunes, or layers share what it would prune ([`Layers::take`]).
     pub fn of(layers: &Layers, spec: &PolicySpec) -> Self {
-        assert!(layers.take(spec), "every layer has a window, and cache policy `{spec}` prunes none");
+        assert!(layers.take(spec), "cache policy `{spec}` has no layer to prune");
         let policy = spec.build(layers.pruned().max(1), layers.all_heads(layers.pruned_heads()));
         KvCache { can_roll_back: spec.can_roll_back(), ..Self::of_policy(layers, policy) }
     }
@@ -59,7 +62,7 @@ impl<E: Engine> KvCache<E> {
     }
 
     /// [`with_policy`](Self::with_policy) for layers some of which have windows. The policy is one for as many layers
-    /// as [have none](Layers::pruned).
+    /// as [have none](Layers::pruned). Where layers share a store, it keeps every token.
     pub fn of_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
         let mut pruned = 0..;
         let attention = layers.windows.iter().map(|window| match window {
@@ -79,6 +82,7 @@ impl<E: Engine> KvCache<E> {
         KvCache {
             stores: (0..layers.windows.len()).map(store).collect(),
             attention,
+            shared: layers.shared.clone(),
             policy,
             can_roll_back: false,
             rolls_back: false,
@@ -92,8 +96,8 @@ impl<E: Engine> KvCache<E> {
     /// made for it ([`Policy::fork`]).
     pub fn fork(&self) -> Option<Self> {
         let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
-        let (attention, padding) = (self.attention.clone(), self.padding.clone());
-        Some(KvCache { stores, attention, policy: self.policy.fork()?, padding, ..*self })
+        let (attention, shared, padding) = (self.attention.clone(), self.shared.clone(), self.padding.clone());
+        Some(KvCache { stores, attention, shared, policy: self.policy.fork()?, padding, ..*self })
     }
 
     /// Says that the first of the `prompt` tokens of the prompt are padding, or where every token attends to all, the
@@ -153,6 +157,7 @@ impl<E: Engine> KvCache<E> {
     /// Trailing queries, of `new` tokens that come next on `layer`, that the policy observes: up to all of them. The
     /// model computes these, although it needs the output of the last token only, or none.
     pub fn observation_window(&self, layer: usize, new: usize) -> usize {
+        let layer = self.store_of(layer);
         match self.attention[layer] {
             Attention::Policy(index) => self.policy.observation_window(index, self.stores[layer].next(new)).min(new),
             Attention::Window(_) | Attention::Whole => 0,
@@ -161,7 +166,7 @@ impl<E: Engine> KvCache<E> {
 
     /// Layers of the same class cost the same, see [`Policy::layer_class`].
     pub fn layer_class(&self, layer: usize) -> usize {
-        match self.attention[layer] {
+        match self.attention[self.store_of(layer)] {
             Attention::Policy(index) => self.policy.layer_class(index),
             Attention::Window(window) => WINDOWED + window,
             Attention::Whole => 0,
@@ -181,7 +186,7 @@ impl<E: Engine> KvCache<E> {
 
     /// Number of tokens that `layer` holds.
     pub fn held(&self, layer: usize) -> usize {
-        self.stores[layer].len()
+        self.stores[self.store_of(layer)].len()
     }
 
     /// The scores that the policy wants of every token, see [`Policy::wants_scores`].
@@ -219,21 +224,34 @@ impl<E: Engine> KvCache<E> {
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where nobody wants their
     /// queries.
     pub fn append(&mut self, engine: &mut E, layer: usize, k: &E::Tensor, v: &E::Tensor) -> Result<(), Error> {
-        let store = &mut self.stores[layer];
-        store.append(&beside(k, self.texts), &beside(v, self.texts));
-        match self.attention[layer] {
-            Attention::Policy(index) => self.policy.appended(engine, index, store)?,
-            Attention::Window(window) => self.leave(layer, window),
-            Attention::Whole => {}
+        self.extend(layer, k, v);
+        if let Attention::Policy(index) = self.attention[layer] {
+            self.policy.appended(engine, index, &mut self.stores[layer])?;
         }
+        self.leave(layer, false);
         Ok(())
     }
 
-    /// Evicts from `layer` what has left its window, unless it may be needed again.
-    fn leave(&mut self, layer: usize, window: usize) {
-        if !self.rolls_back {
+    /// Appends the new tokens' `k` and `v` to the store of `layer`.
+    fn extend(&mut self, layer: usize, k: &E::Tensor, v: &E::Tensor) {
+        self.leave(layer, true);
+        self.stores[layer].append(&beside(k, self.texts), &beside(v, self.texts));
+    }
+
+    /// Evicts from the store of `layer` what has left its window, unless it may be needed again: behind the layer, or
+    /// where later ones read the same, `before` the next tokens.
+    fn leave(&mut self, layer: usize, before: bool) {
+        if let Attention::Window(window) = self.attention[layer]
+            && !self.rolls_back
+            && before == self.shared.contains(&layer)
+        {
             window::evict(window, &mut self.stores[layer]);
         }
+    }
+
+    /// The store that `layer` reads.
+    fn store_of(&self, layer: usize) -> usize {
+        layer.checked_sub(self.stores.len()).map_or(layer, |behind| self.shared[behind])
     }
 
     /// Says that tokens will be [taken back](KvCache::roll_back). Called before the first token.
@@ -277,7 +295,7 @@ impl<E: Engine> KvCache<E> {
     /// For every query head the positions (of all tokens ever appended) that the last query on `layer` attended to,
     /// in any order. Known only where the engine [sees its values](Engine::CLEAR): for accuracy studies.
     pub fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
-        self.stores[layer].attended()
+        self.stores[self.store_of(layer)].attended()
     }
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer` and attends with the queries
@@ -291,17 +309,20 @@ impl<E: Engine> KvCache<E> {
         k: &E::Tensor,
         v: &E::Tensor,
     ) -> Result<E::Tensor, Error> {
-        let (texts, rows) = (self.texts, q.shape()[1]);
+        self.extend(layer, k, v);
+        let mixed = self.attend_again(engine, layer, q)?;
+        self.leave(layer, false);
+        Ok(mixed)
+    }
+
+    /// [`attend`](KvCache::attend) on the store that `layer` reads, which has these tokens.
+    pub fn attend_again(&mut self, engine: &mut E, layer: usize, q: &E::Tensor) -> Result<E::Tensor, Error> {
+        let (texts, rows, layer) = (self.texts, q.shape()[1], self.store_of(layer));
         let store = &mut self.stores[layer];
         let HeadShape { heads, head_dim, .. } = store.heads();
-        store.append(&beside(k, texts), &beside(v, texts));
         let mixed = match self.attention[layer] {
             Attention::Policy(index) => self.policy.attend(engine, index, q, store)?,
-            Attention::Window(window) => {
-                let mixed = window::attend(engine, window, q, store)?;
-                self.leave(layer, window);
-                mixed
-            }
+            Attention::Window(window) => window::attend(engine, window, q, store)?,
             Attention::Whole => attention::whole(engine, q, store)?,
         };
         let mixed = mixed.reshape(&[texts, heads / texts, rows, head_dim]).permute(&[0, 2, 1, 3]);

@@ -5,10 +5,12 @@ use crate::{HeadShape, PolicySpec};
 /// The layers of attention of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layers {
-    /// By layer its heads: the same in all layers that see all tokens.
+    /// By layer with keys and values of its own its heads: the same in all layers that see all tokens.
     pub heads: Vec<HeadShape>,
-    /// For every layer how many tokens a query sees, its own included; `None` for all.
+    /// For every such layer how many tokens a query sees, its own included; `None` for all.
     pub windows: Vec<Option<usize>>,
+    /// The layers behind these have no keys and values: each reads those of this one.
+    pub shared: Vec<usize>,
     /// The bound that scores are [capped](engine::Engine::soft_cap) at before the softmax, if they are.
     pub soft_cap: Option<f32>,
     /// A query sees its own token and those before it, and not all, as in an encoder.
@@ -20,7 +22,8 @@ pub struct Layers {
 impl Layers {
     /// `layers` layers that see all tokens.
     pub fn global(layers: usize, heads: HeadShape) -> Self {
-        Layers { heads: vec![heads; layers], windows: vec![None; layers], soft_cap: None, causal: true, texts: 1 }
+        let (heads, windows) = (vec![heads; layers], vec![None; layers]);
+        Layers { heads, windows, shared: Vec::new(), soft_cap: None, causal: true, texts: 1 }
     }
 
     /// The same layers, all of which see all tokens, for a policy that watches layers of any heads.
@@ -45,8 +48,9 @@ impl Layers {
         self.windows.iter().filter(|window| window.is_none()).count()
     }
 
-    /// Whether `policy` has a layer to act on, or is `full`, which acts on none. No policy acts on an encoder.
+    /// Whether `policy` has a layer to act on, or is `full`, which acts on none. No policy acts on an encoder, nor where
+    /// later layers read what an earlier one would have pruned.
     pub fn take(&self, policy: &PolicySpec) -> bool {
-        *policy == PolicySpec::default() || (self.causal && self.pruned() > 0)
+        *policy == PolicySpec::default() || (self.causal && self.pruned() > 0 && self.shared.is_empty())
     }
 }

@@ -127,7 +127,8 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
     for soft_cap in [None, Some(1.5)] {
         for windows in [vec![Some(1)], vec![Some(8), None, Some(3)], vec![None, Some(100)], vec![Some(59), Some(60)]]
         {
-            let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap, causal: true, texts: 1 };
+            let global = Layers::global(windows.len(), HEADS);
+            let layers = Layers { windows, soft_cap, ..global };
             for pieces in [&[TOKENS][..], &[20; 3], &[1; TOKENS], &[7, 30, 1, 1, 1, 4, 1, 15]] {
                 for cuts in [false, true] {
                     compare(&layers, "full", pieces, cuts);
@@ -140,7 +141,7 @@ fn windows_equal_textbook_attention_in_pieces_of_any_length() {
 #[test]
 fn a_policy_prunes_the_other_layers_alone() {
     let windows = vec![Some(8), None, Some(3), None];
-    let alike = Layers { heads: vec![HEADS; 4], windows, soft_cap: Some(2.0), causal: true, texts: 1 };
+    let alike = Layers { windows, soft_cap: Some(2.0), ..Layers::global(4, HEADS) };
     assert_eq!(alike.pruned(), 2);
     let pieces = [&[24][..], &[1; 36]].concat();
     let other = HeadShape { heads: 6, kv_heads: 3, head_dim: 2 };
@@ -167,7 +168,8 @@ fn a_policy_prunes_the_other_layers_alone() {
 #[test]
 fn layers_of_one_window_cost_the_same() {
     let windows = vec![Some(8), None, Some(8), Some(3), None];
-    let layers = Layers { heads: vec![HEADS; windows.len()], windows, soft_cap: None, causal: true, texts: 1 };
+    let global = Layers::global(windows.len(), HEADS);
+    let layers = Layers { windows, ..global };
     let cache = KvCache::<Float>::of(&layers, &PolicySpec::default());
     let classes: Vec<usize> = (0..5).map(|layer| cache.layer_class(layer)).collect();
     assert_eq!((classes[0], classes[1]), (classes[2], classes[4]));

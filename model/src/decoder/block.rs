@@ -19,19 +19,26 @@ pub(super) struct Block<'a, W> {
 }
 
 impl<W> Block<'_, W> {
+    /// Whether its keys and values are of several layers.
+    pub(super) fn shares(&self) -> bool {
+        let Style { values, .. } = self.style;
+        matches!(values[self.index], Values::Shared(_)) || self.style.shared().any(|layer| layer == self.index)
+    }
+
     /// Layers of one class make the same calls, and cost the same. The last layer may compute fewer rows.
     pub(super) fn class<E: Engine<Weight = W>>(&self, cache: &KvCache<E>, is_last: bool) -> usize {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
     /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, of an encoder the first; nothing
-    /// if none is wanted. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of
+    /// if none is wanted. `own` are the tokens' embeddings for this layer, if there are some. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of
     /// the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
         cache: &mut KvCache<E>,
         x: &E::Tensor,
+        own: Option<&E::Tensor>,
         wanted: usize,
     ) -> Result<Option<E::Tensor>, engine::Error> {
         let Block { style, layer, angles, .. } = *self;
@@ -40,34 +47,34 @@ impl<W> Block<'_, W> {
         let (attended, beside) = engine.scope("attention", |engine| {
             let qkv = self.project(engine, cache, x)?;
             let end = style.qkv_width(self.index);
-            let beside = layer.up.is_none().then(|| qkv.slice(1, end..end + style.up_width()));
+            let beside = layer.up.is_none().then(|| qkv.slice(1, end..end + style.up_width(self.index)));
             // Queries and keys are heads of one tensor and turn together.
             let (mut qk, v) = self.heads(engine, &qkv.slice(1, 0..end))?;
             if let Some(angles) = angles {
                 qk = turn(engine, &qk, angles)?;
             }
-            let k = qk.slice(1, heads..heads + kv_heads).reshape(&[n, kv]);
-            let mixed = self.attend(engine, cache, &qk.slice(1, 0..heads), &k, &v, wanted)?;
+            let kv = v.map(|v| [qk.slice(1, heads..heads + kv_heads).reshape(&[n, kv]), v]);
+            let mixed = self.attend(engine, cache, &qk.slice(1, 0..heads), kv.as_ref(), wanted)?;
             let Some(mixed) = mixed else { return Ok((None, beside)) };
             if style.norms == Norms::Around {
-                let kept = self.wanted(x, texts, wanted);
+                let kept = style.rows(x, texts, wanted);
                 return Ok((Some(self.around(engine, "output", &[&mixed, &kept], &layer.output)?), beside));
             }
             let out = engine.scope("output", |s| layer.output.times(s, &mixed))?;
             let out = self.norm_after(engine, out, layer.attention_gains.as_ref())?;
-            let out = if beside.is_some() { out } else { engine.add(&self.wanted(x, texts, wanted), &out)? };
+            let out = if beside.is_some() { out } else { engine.add(&style.rows(x, texts, wanted), &out)? };
             Ok((Some(out), beside))
         })?;
         let Some(attended) = attended else { return Ok(None) };
-        engine.scope("mlp", |engine| {
-            let (gated, f) = (style.mlp == Mlp::Gated, style.intermediate);
+        let out = engine.scope("mlp", |engine| {
+            let (gated, f) = (style.mlp == Mlp::Gated, style.intermediate[self.index]);
             let up = match (&layer.up, &beside) {
                 (Some(matrix), _) => {
                     let normed = self.norm_before(engine, &attended)?;
                     let name = if gated { "gate_up" } else { "up" };
                     engine.scope(name, |s| matrix.times(s, normed.as_ref().unwrap_or(&attended)))?
                 }
-                (None, Some(up)) => self.wanted(up, texts, wanted),
+                (None, Some(up)) => style.rows(up, texts, wanted),
                 (None, None) => unreachable!("the MLP's first matrix stands alone or beside query, key and value"),
             };
             let activated = |s: &mut E, x: &E::Tensor| s.scope("activation", |s| activate(s, style.activation, x));
@@ -78,16 +85,25 @@ impl<W> Block<'_, W> {
                 activated(engine, &up)?
             };
             if style.norms == Norms::Around {
-                return self.around(engine, "down", &[&h, &attended], &layer.down).map(Some);
+                return self.around(engine, "down", &[&h, &attended], &layer.down);
             }
             let out = engine.scope("down", |s| layer.down.times(s, &h))?;
-            if style.scales_sums() {
-                return self.scaled_sum(engine, &attended, &out).map(Some);
+            if style.scales_sums() && layer.by_layer.is_none() {
+                return self.scaled_sum(engine, &attended, &out, layer.mlp_gains.as_ref());
             }
             let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
-            let x = if beside.is_some() { engine.add(&self.wanted(x, texts, wanted), &attended)? } else { attended };
-            engine.add(&x, &out).map(Some)
-        })
+            let x = if beside.is_some() { engine.add(&style.rows(x, texts, wanted), &attended)? } else { attended };
+            engine.add(&x, &out)
+        })?;
+        let (Some(of), Some(own)) = (&layer.by_layer, own) else { return Ok(Some(out)) };
+        let added = engine.scope("by layer", |engine| {
+            let gate = engine.scope("gate", |s| of.gate.times(s, &out))?;
+            let gate = engine.scope("activation", |s| activate(s, style.activation, &gate))?;
+            let h = engine.scope("product", |s| s.mul(&gate, &style.rows(own, texts, wanted)))?;
+            let added = engine.scope("projection", |s| of.projection.times(s, &h))?;
+            self.scaled_sum(engine, &out, &added, of.gains.as_ref())
+        })?;
+        Ok(Some(added))
     }
 
     /// Query, key and value of `x` (count, width), and the MLP's first outputs if it is in parallel, side by side:
@@ -121,20 +137,32 @@ impl<W> Block<'_, W> {
     }
 
     /// Of `qkv` (count, outputs) the queries and keys as heads, (count, heads, head_dim), and the values (count,
-    /// kv_heads * head_dim), normalised if the style says so.
+    /// kv_heads * head_dim), normalised if the style says so. Where keys and values are another layer's, the queries
+    /// alone.
     fn heads<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
         qkv: &E::Tensor,
-    ) -> Result<(E::Tensor, E::Tensor), engine::Error> {
+    ) -> Result<(E::Tensor, Option<E::Tensor>), engine::Error> {
         let (HeadShape { heads, kv_heads, head_dim }, values) =
             (self.style.heads[self.index], self.style.values[self.index]);
         let (n, (q, kv), eps) = (qkv.shape()[0], self.style.widths(self.index), self.style.eps);
         let by_head = |x: &E::Tensor| x.reshape(&[n, x.shape()[1] / head_dim, head_dim]);
         // Values are the last columns, also where they are keys.
         let split = |x: &E::Tensor| (x.slice(1, 0..q + kv), x.slice(1, x.shape()[1] - kv..x.shape()[1]));
+        if let Values::Shared(_) = values {
+            let queries = match &self.layer.qk_gains {
+                Some(gains) => engine.scope("qk norm", |s| {
+                    let whole = self.style.qk_norm == QkNorm::Whole;
+                    let normed = s.rms_norm(&if whole { qkv.clone() } else { by_head(qkv) }, eps)?;
+                    gain(s, &normed.reshape(&[n, q]), gains)
+                })?,
+                None => qkv.clone(),
+            };
+            return Ok((by_head(&queries), None));
+        }
         let (qk, v) = split(qkv);
-        let Some(gains) = &self.layer.qk_gains else { return Ok((by_head(&qk), v)) };
+        let Some(gains) = &self.layer.qk_gains else { return Ok((by_head(&qk), Some(v))) };
         let (normed, v) = engine.scope("qk norm", |s| {
             let (normed, v) = match (self.style.qk_norm, values) {
                 (QkNorm::Whole, _) => {
@@ -142,14 +170,14 @@ impl<W> Block<'_, W> {
                     let keys = s.rms_norm(&qk.slice(1, q..q + kv), eps)?;
                     (E::Tensor::concat(1, &[&queries, &keys]), v)
                 }
-                (_, Values::Own) => (s.rms_norm(&by_head(&qk), eps)?.reshape(&[n, q + kv]), v),
+                (_, Values::Own | Values::Shared(_)) => (s.rms_norm(&by_head(&qk), eps)?.reshape(&[n, q + kv]), v),
                 (_, Values::Normalised | Values::Keys) => {
                     split(&s.rms_norm(&by_head(qkv), eps)?.reshape(&qkv.shape()))
                 }
             };
             Ok((gain(s, &normed, gains)?, v))
         })?;
-        Ok((normed.reshape(&[n, heads + kv_heads, head_dim]), v))
+        Ok((normed.reshape(&[n, heads + kv_heads, head_dim]), Some(v)))
     }
 
     /// The norm before attention or MLP, whose gain is in the matrix that follows, if there is one.
@@ -177,43 +205,37 @@ impl<W> Block<'_, W> {
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
 
-    /// Attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
-    /// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
+    /// Attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), keys and values `kv` (n, kv_heads *
+    /// head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
     /// Rows of several texts come text by text, `wanted` of each.
     fn attend<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
         cache: &mut KvCache<E>,
         q: &E::Tensor,
-        k: &E::Tensor,
-        v: &E::Tensor,
+        kv: Option<&[E::Tensor; 2]>,
         wanted: usize,
     ) -> Result<Option<E::Tensor>, engine::Error> {
+        let style = self.style;
         let (layer, texts, HeadShape { heads, head_dim, .. }) =
             (self.index, cache.texts(), self.style.heads[self.index]);
         let window = cache.observation_window(layer, q.shape()[0] / texts).max(wanted);
         if window == 0 {
-            cache.append(engine, layer, k, v)?;
+            if let Some([k, v]) = kv {
+                cache.append(engine, layer, k, v)?;
+            }
             return Ok(None);
         }
-        let q = self.wanted(q, texts, window).reshape(&[texts, window, heads, head_dim]).permute(&[0, 2, 1, 3]);
+        let q = style.rows(q, texts, window).reshape(&[texts, window, heads, head_dim]).permute(&[0, 2, 1, 3]);
         if let Some(sinks) = &self.layer.sinks {
             cache.sinks(layer, &engine.rows(sinks, 0, 1)?);
         }
-        let mixed = cache.attend(engine, layer, &q.reshape(&[texts * heads, window, head_dim]), k, v)?;
-        Ok((wanted > 0).then(|| self.wanted(&mixed, texts, wanted)))
-    }
-
-    /// The `wanted` rows of each of `texts` texts, whose rows x has one after another.
-    fn wanted<T: Tensor>(&self, x: &T, texts: usize, wanted: usize) -> T {
-        let mut shape = x.shape();
-        let n = shape[0] / texts;
-        if wanted == n {
-            return x.clone();
-        }
-        let by_text = [&[texts, n], &shape[1..]].concat();
-        shape[0] = texts * wanted;
-        x.reshape(&by_text).slice(1, self.style.wanted(n, wanted)).reshape(&shape)
+        let q = q.reshape(&[texts * heads, window, head_dim]);
+        let mixed = match kv {
+            Some([k, v]) => cache.attend(engine, layer, &q, k, v)?,
+            None => cache.attend_again(engine, layer, &q)?,
+        };
+        Ok((wanted > 0).then(|| style.rows(&mixed, texts, wanted)))
     }
 
     /// The norm of what attention or MLP adds to the residual stream, if it has one.
@@ -237,14 +259,29 @@ impl<W> Block<'_, W> {
         engine: &mut E,
         x: &E::Tensor,
         out: &E::Tensor,
+        gains: Option<&W>,
     ) -> Result<E::Tensor, engine::Error> {
         let h = self.style.hidden;
         let both = engine.scope("norm after", |s| {
             let normed = s.rms_norm(out, self.style.eps)?;
-            let gains = self.layer.mlp_gains.as_ref().expect("norms stand before and after");
+            let gains = gains.expect("norms stand before and after");
             gain(s, &E::Tensor::concat(1, &[&normed, x]), gains)
         })?;
         engine.add(&both.slice(1, 0..h), &both.slice(1, h..2 * h))
+    }
+}
+
+impl Style {
+    /// The `wanted` rows of each of `texts` texts, whose rows x has one after another.
+    pub(super) fn rows<T: Tensor>(&self, x: &T, texts: usize, wanted: usize) -> T {
+        let mut shape = x.shape();
+        let n = shape[0] / texts;
+        if wanted == n {
+            return x.clone();
+        }
+        let by_text = [&[texts, n], &shape[1..]].concat();
+        shape[0] = texts * wanted;
+        x.reshape(&by_text).slice(1, self.wanted(n, wanted)).reshape(&shape)
     }
 }
 
@@ -263,7 +300,7 @@ pub(super) fn activate<E: Engine>(
 }
 
 /// x (n, width) times the gains (1, width) of a norm that no matrix follows, or none at once: entry by entry.
-fn gain<E: Engine>(engine: &mut E, x: &E::Tensor, gains: &E::Weight) -> Result<E::Tensor, engine::Error> {
+pub(super) fn gain<E: Engine>(engine: &mut E, x: &E::Tensor, gains: &E::Weight) -> Result<E::Tensor, engine::Error> {
     engine.scope("gain", |e| {
         let row = e.rows(gains, 0, 1)?;
         let rows = E::Tensor::concat(0, &vec![&row; x.shape()[0]]);

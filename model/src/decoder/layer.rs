@@ -12,6 +12,8 @@ use crate::{Checkpoint, CheckpointError, Error};
 const QKV: [Role; 5] = [Role::Query, Role::Key, Role::Value, Role::Qkv, Role::QkvByHead];
 /// The same where values are keys.
 const QK: [Role; 2] = [Role::Query, Role::Key];
+/// The same where keys and values are another layer's.
+const Q: [Role; 1] = [Role::Query];
 /// The matrices side by side in the first weight of the MLP.
 const UP: [Role; 3] = [Role::Gate, Role::Up, Role::GateUp];
 
@@ -32,14 +34,24 @@ pub(super) struct Layer<W> {
     /// The MLP's first matrix, where it has one of its own.
     pub(super) up: Option<Matrix<W>>,
     pub(super) down: Matrix<W>,
-    /// Of the norm after the MLP; where a number multiplies the layer's sum, times it, and it for each coordinate.
+    /// Of the norm after the MLP; where a number multiplies the layer's sum, times it, and it for each coordinate. With
+    /// embeddings by layer that is so of their gains.
     pub(super) mlp_gains: Option<W>,
+    pub(super) by_layer: Option<ByLayer<W>>,
+}
+
+/// The weights behind the MLP, where there are embeddings by layer.
+pub(super) struct ByLayer<W> {
+    pub(super) gate: Matrix<W>,
+    pub(super) projection: Matrix<W>,
+    pub(super) gains: Option<W>,
 }
 
 impl<W> Layer<W> {
     /// Builds the weights of layer `i`, in the order in which they are used.
     pub(super) fn load(style: &Style, i: usize, b: &mut Builder<W>) -> Result<Self, Error> {
-        let &Style { names, hidden: h, intermediate: f, norms, qk_norm, .. } = style;
+        let &Style { names, hidden: h, norms, qk_norm, by_layer, .. } = style;
+        let (f, shared) = (style.intermediate[i], matches!(style.values[i], Values::Shared(_)));
         let HeadShape { heads, kv_heads, .. } = style.heads[i];
         let ((q, kv), scale, p) = (style.widths(i), style.scales[i], format!("{}.{i}", names.layers));
         let gains_of = |c: &Checkpoint, role: Role| match names.of(role) {
@@ -52,16 +64,21 @@ impl<W> Layer<W> {
                 QkNorm::Head => (heads, kv_heads),
                 QkNorm::Whole => (1, 1),
             };
-            let gains = b.gains(&format!("{p}.self_attn.qk_norm"), q + kv, |c| {
+            let width = if shared { q } else { q + kv };
+            let gains = b.gains(&format!("{p}.self_attn.qk_norm"), width, |c| {
                 let queries = (gains_of(c, Role::QueryNorm)? * scale).to_vec().repeat(queries);
+                if shared {
+                    return Ok(queries.into());
+                }
                 let keys = gains_of(c, Role::KeyNorm)?.to_vec().repeat(keys);
                 Ok(queries.into_iter().chain(keys).collect())
             });
             gains.map(Some)
         };
+        let last = if by_layer.is_some() { Role::AfterLayer } else { Role::AfterMlp };
         let gains_after = |b: &mut Builder<W>, role: Role| match names.of(role).filter(|_| norms != Norms::Around) {
             Some(name) => {
-                let scale = names.of(Role::Scale).filter(|_| role == Role::AfterMlp);
+                let scale = names.of(Role::Scale).filter(|_| role == last);
                 let width = if scale.is_some() { 2 * h } else { h };
                 let gains = b.gains(&format!("{p}.{name}.weight"), width, |c| {
                     let gains = gains_of(c, role)?;
@@ -92,9 +109,13 @@ impl<W> Layer<W> {
         let gains_first = norms == Norms::Before;
         let mut gains = if gains_first { qk_gains(b)? } else { None };
         let (columns, further) = (b.columns.of(i), b.columns.count(kv_heads));
-        let beside = if norms == Norms::Parallel { style.up_width() } else { 0 };
+        let beside = if norms == Norms::Parallel { style.up_width(i) } else { 0 };
         let scaled = if qk_norm == QkNorm::None { q } else { 0 };
-        let roles = if style.values[i] == Values::Keys { &QK[..] } else { &QKV };
+        let roles = match style.values[i] {
+            Values::Own | Values::Normalised => &QKV[..],
+            Values::Keys => &QK,
+            Values::Shared(_) => &Q,
+        };
         let mut groups = vec![Group { roles, norm: folded(Role::BeforeAttention, &read) }];
         groups.extend((norms == Norms::Parallel).then(up_group));
         let wanted = Wanted {
@@ -152,7 +173,7 @@ impl<W> Layer<W> {
                     let wanted = Wanted {
                         layer: i,
                         name: format!("{p}.{}.weight", names.up),
-                        shape: (h, style.up_width()),
+                        shape: (h, style.up_width(i)),
                         groups: &[up_group()],
                         scaled: (0, 1.0),
                         residual: false,
@@ -162,6 +183,25 @@ impl<W> Layer<W> {
             },
             down: residual(b, Role::Down, f, style.mlp_bias, between.as_deref())?,
             mlp_gains: gains_after(b, Role::AfterMlp)?,
+            by_layer: match by_layer {
+                None => None,
+                Some(of) => {
+                    let roles = &[Role::LayerGate];
+                    let wanted = Wanted {
+                        layer: i,
+                        name: format!("{p}.{}.weight", names.of(Role::LayerGate).unwrap_or_default()),
+                        shape: (h, of.width),
+                        groups: &[Group { roles, norm: None }],
+                        scaled: (0, 1.0),
+                        residual: false,
+                    };
+                    Some(ByLayer {
+                        gate: Matrix::load(style, b, &wanted, |c| style.matrices(c, &p, roles, false, None))?,
+                        projection: residual(b, Role::LayerProjection, of.width, false, None)?,
+                        gains: gains_after(b, Role::AfterLayer)?,
+                    })
+                }
+            },
         })
     }
 
@@ -171,7 +211,11 @@ impl<W> Layer<W> {
         let attention = qk_gains(true).chain(self.qkv.weights()).chain(qk_gains(false));
         let attention = attention.chain(&self.sinks).chain(self.output.weights());
         let mlp = self.up.iter().flat_map(Matrix::weights).chain(self.down.weights());
-        attention.chain(&self.attention_gains).chain(mlp).chain(&self.mlp_gains).collect()
+        let by_layer = self.by_layer.iter().flat_map(|of| {
+            let matrices = of.gate.weights().chain(of.projection.weights());
+            matrices.chain(&of.gains)
+        });
+        attention.chain(&self.attention_gains).chain(mlp).chain(&self.mlp_gains).chain(by_layer).collect()
     }
 }
 

@@ -9,6 +9,9 @@
 //!   own, with the scale in the queries' gains.
 //! - Factors of what is added to the residual stream are folded into the matrices that add it, those of logits
 //!   into the head.
+//! - The table of embeddings by layer stands beside that of the embedding: both are looked up at once.
+//! - Layers that read the keys and values of an earlier one come last. They compute the wanted rows alone, as nothing
+//!   reads the others.
 //! - With layer norms, all that is added to the residual stream (embeddings, outputs of attention and MLP) has its
 //!   mean taken away. The stream then has none, and its layer norms, which would take it away, are root-mean-square
 //!   norms.
@@ -29,7 +32,7 @@ use crate::learned::Columns;
 use crate::public::{Disclosed, ModelPart, PartsError};
 use crate::rope::{Angles, Rope};
 use crate::spec::ModelSpec;
-use crate::style::{Names, Norms, Pooled, Positions, Style};
+use crate::style::{ByLayer, Names, Norms, Pooled, Positions, Style};
 use crate::weights::{Builder, Published};
 use crate::{Checkpoint, Error};
 
@@ -122,9 +125,16 @@ pub struct Model<W> {
     first: Option<W>,
     positions: Option<W>,
     segments: Option<W>,
+    by_layer: Option<Inputs<W>>,
     layers: Vec<Layer<W>>,
     pooler: Option<W>,
     head: W,
+}
+
+/// What makes [`ByLayer`] vectors beside the table: the matrix and the gain of its norm.
+struct Inputs<W> {
+    projection: W,
+    gains: W,
 }
 
 impl<W> Model<W> {
@@ -172,6 +182,9 @@ impl<W> Model<W> {
     ) -> Result<Self, Error> {
         disclosed.check(spec)?;
         let learned = policy.needs_scoring_head();
+        if learned {
+            spec.check_shared(policy.name())?;
+        }
         if learned && (0..spec.layers()).any(|layer| disclosed.parts.hold(ModelPart::Layer(layer))) {
             return Err(PartsError::Learned.into());
         }
@@ -206,6 +219,7 @@ impl<W> Model<W> {
         checkpoint: &Checkpoint,
     ) -> Result<Self, Error> {
         checkpoint.check_all(spec)?;
+        spec.check_shared("kvzap")?;
         let zeros = |heads: &HeadShape| Array2::zeros((spec.hidden(), heads.kv_heads));
         let columns = Columns::Known(spec.heads().iter().map(zeros).collect());
         Self::build(
@@ -229,15 +243,21 @@ impl<W> Model<W> {
         let (h, image) = (style.hidden, style.image());
         let embedding_name = format!("{embedding}.weight");
         let inputs = image.map_or(style.vocabulary, |image| image.values());
-        let embed = b.weight(&embedding_name, (inputs, h), |c| {
+        // One lookup gives all that there is of a token.
+        let all = style.by_layer.map_or(0, |of| style.layers() * of.width);
+        let embed = b.weight(&embedding_name, (inputs, h + all), |c| {
             if image.is_some() {
                 return Ok(style.residual(Published::linear(c, &[embedding.to_owned()], true)?));
             }
             let table = Published::stored(c, &embedding_name, None)?;
-            Ok(style.residual(match style.embedding_scale {
+            let table = style.residual(match style.embedding_scale {
                 Some(scale) => table.scale_outputs(h, scale),
                 None => table,
-            }))
+            });
+            let Some(of) = style.by_layer else { return Ok(table) };
+            // The vectors are the sum of two, times the root of a half.
+            let by_layer = Published::stored(c, &format!("{}.weight", of.table), None)?;
+            Ok(table.beside(by_layer.scale_outputs(all, (of.width as f32 / 2.0).sqrt())))
         })?;
         let mut learned = |name: &str, rows: usize| {
             let name = if image.is_some() { name.to_owned() } else { format!("{name}.weight") };
@@ -253,6 +273,7 @@ impl<W> Model<W> {
         };
         let kinds = style.encoder.as_ref().map(|encoder| encoder.segments).filter(|kinds| *kinds > 0);
         let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
+        let by_layer = style.by_layer.map(|of| Inputs::load(&style, &of, b)).transpose()?;
         let load = |i: usize| {
             b.part = ModelPart::Layer(i);
             Layer::load(&style, i, b)
@@ -278,13 +299,15 @@ impl<W> Model<W> {
             Ok(head.scale_outputs(style.outputs(), style.logit_scale))
         })?;
         let (spec, embedding) = (spec.clone(), embed);
-        Ok(Model { spec, ropes, embedding, first, positions, segments, layers, pooler, head, style })
+        Ok(Model { spec, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head, style })
     }
 
     /// All weights, in the order in which they were prepared.
     pub fn weights(&self) -> Vec<&W> {
         let layers = self.layers.iter().flat_map(Layer::weights);
         let before = [&self.embedding].into_iter().chain(&self.first).chain(&self.positions).chain(&self.segments);
+        let by_layer = self.by_layer.iter().flat_map(|of| [&of.projection, &of.gains]);
+        let before = before.chain(by_layer);
         before.chain(layers).chain(&self.pooler).chain([&self.head]).collect()
     }
 
@@ -325,15 +348,27 @@ impl<W> Model<W> {
         progress: &mut dyn FnMut(usize),
     ) -> Result<Option<E::Tensor>, engine::Error> {
         let style = &self.style;
-        let angles: Vec<Angles> = self.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
+        let mut angles: Vec<Angles> = self.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
         let mut x = engine.scope("embedding", |e| {
             let x = self.embed(e, input, cache)?;
             if style.norms == Norms::Around { e.scope("norm", |e| e.rms_norm(&x, style.eps)) } else { Ok(x) }
         })?;
+        let mut inputs = None;
+        if let Some(of) = &self.by_layer {
+            let (h, width) = (style.hidden, x.shape()[1]);
+            let looked_up = x.slice(1, h..width);
+            x = x.slice(1, 0..h);
+            inputs = Some(engine.scope("by layer", |e| of.of(e, style, &x, &looked_up))?);
+        }
+        let last = style.own_layers() - 1;
         for (index, layer) in self.layers.iter().enumerate() {
             let block = Block { style, layer, index, angles: style.turns[index].map(|rope| &angles[rope]) };
-            // Beyond the last layer's keys and values only the wanted rows matter.
-            let is_last = index + 1 == self.layers.len();
+            let own = inputs
+                .as_ref()
+                .zip(style.by_layer)
+                .map(|(inputs, ByLayer { width, .. })| inputs.slice(1, index * width..(index + 1) * width));
+            // Beyond the last keys and values only the wanted rows matter.
+            let is_last = index >= last;
             let wanted = match (is_last, &style.encoder) {
                 (false, _) => input.count,
                 (true, None) => rows.of(input.count),
@@ -342,11 +377,20 @@ impl<W> Model<W> {
             };
             let weights = layer.weights();
             let like = engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
-            let out = engine
-                .scope(&format!("layer {index}"), |e| e.layer(&like, |e| block.forward(e, cache, &x, wanted)))?;
+            let out = engine.scope(&format!("layer {index}"), |e| match block.shares() {
+                // Products of several layers with one operand are prepared in their order, which classes would change.
+                true => block.forward(e, cache, &x, own.as_ref(), wanted),
+                false => e.layer(&like, |e| block.forward(e, cache, &x, own.as_ref(), wanted)),
+            })?;
             progress(index + 1);
             let Some(out) = out else { return Ok(None) };
             x = out;
+            if index == last && wanted < input.count {
+                inputs = inputs.map(|inputs| style.rows(&inputs, cache.texts(), wanted));
+                let of_text = |text| style.wanted(input.count, wanted).map(move |row| text * input.count + row);
+                let rows: Vec<usize> = (0..cache.texts()).flat_map(of_text).collect();
+                angles.iter_mut().for_each(|angles| *angles = angles.of_rows(&rows));
+            }
         }
         engine
             .scope("head", |e| {
@@ -396,7 +440,7 @@ impl<W> Model<W> {
         })
     }
 
-    /// (texts * count, width).
+    /// (texts * count, width). Behind an embedding stand those by layer, if there are some.
     fn embed<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -499,10 +543,24 @@ impl ModelSpec {
         if self.is_encoder() && *policy != PolicySpec::default() {
             return Err(Error::Encoder { what: "a cache policy" });
         }
+        if *policy != PolicySpec::default() {
+            self.check_shared(policy.name())?;
+        }
         if !layers.take(policy) {
             return Err(Error::WindowedPolicy(policy.to_string()));
         }
         Ok(policy.check(layers.pruned(), layers.pruned_heads())?)
+    }
+
+    /// Refuses the cache policy `policy`, which prunes, where layers read the keys and values of others.
+    ///
+    /// # Errors
+    /// [`Error::SharedPolicy`].
+    pub fn check_shared(&self, policy: &str) -> Result<(), Error> {
+        match self.attention().shared.is_empty() {
+            true => Ok(()),
+            false => Err(Error::SharedPolicy(policy.to_owned())),
+        }
     }
 
     /// Refuses token ids that the model does not have.
@@ -512,6 +570,42 @@ impl ModelSpec {
             Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
             None => Ok(()),
         }
+    }
+}
+
+impl<W> Inputs<W> {
+    /// Builds them. All constants are folded in.
+    fn load(style: &Style, of: &ByLayer, b: &mut Builder<W>) -> Result<Self, Error> {
+        let (h, all) = (style.hidden, style.layers() * of.width);
+        Ok(Inputs {
+            projection: b.weight(&format!("{}.weight", of.projection), (h, all), |c| {
+                let projection = Published::linear(c, &[of.projection.to_owned()], false)?;
+                Ok(projection.scale_outputs(all, (h as f32).sqrt().recip()))
+            })?,
+            gains: b.gains(&format!("{}.weight", of.norm), of.width, |c| {
+                Ok(style.gain(c, of.norm)? * std::f32::consts::FRAC_1_SQRT_2)
+            })?,
+        })
+    }
+
+    /// The vectors of all layers side by side, (texts * count, layers * width), of the embedding `x` and what the table
+    /// has of the ids.
+    fn of<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        style: &Style,
+        x: &E::Tensor,
+        looked_up: &E::Tensor,
+    ) -> Result<E::Tensor, engine::Error> {
+        let rows = x.shape()[0];
+        let made = engine.scope("projection", |e| e.linear(x, &self.projection))?;
+        let (shape, layers) = (made.shape(), style.layers());
+        let made = made.reshape(&[rows * layers, shape[1] / layers]);
+        let made = engine.scope("norm", |e| {
+            let normed = e.rms_norm(&made, style.eps)?;
+            block::gain(e, &normed, &self.gains)
+        })?;
+        engine.add(&made.reshape(&shape), looked_up)
     }
 }
 

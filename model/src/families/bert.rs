@@ -113,7 +113,7 @@ impl Family for BertConfig {
             heads: vec![heads; layers],
             values: vec![Values::Own; layers],
             hidden: self.hidden_size,
-            intermediate: self.intermediate_size,
+            intermediate: vec![self.intermediate_size; layers],
             vocabulary: self.vocab_size,
             max_positions: self.max_position_embeddings,
             norms: Norms::Around,
@@ -138,6 +138,7 @@ impl Family for BertConfig {
             residual_scale: 1.0,
             logit_scale: 1.0,
             quantized: false,
+            by_layer: None,
             eos: Vec::new(),
             encoder: Some(Encoder {
                 segments: self.type_vocab_size,

@@ -1,8 +1,8 @@
-//! Gemma 4, dense: layers that see all tokens have longer heads than those with a window, and values may be their
-//! keys; values are normalised, and a layer multiplies its sum by a number.
+//! Gemma 4 without experts: layers that see all tokens have longer heads than those with a window, and values may be their
+//! keys; values are normalised, and a layer multiplies its sum by a number. E2B and E4B have embeddings by layer, and
+//! their last layers read the keys and values of earlier ones.
 //!
-//! Weights by the names of `Gemma4ForCausalLM` in [`modeling_gemma4.py`]: the text model alone, without experts,
-//! embeddings by layer and keys that layers share.
+//! Weights by the names of `Gemma4ForCausalLM` in [`modeling_gemma4.py`]: the text model alone.
 //!
 //! [`modeling_gemma4.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma4
 
@@ -13,9 +13,10 @@ use serde_json::{Map, Value, json};
 use super::Family;
 use super::gemma2::{self, Gemma};
 use crate::config::{
-    Common, ConfigError, Defaults, Keys, RopeConfig, RopeScaling, Windows, experts, positive, unsupported,
+    Common, ConfigError, Defaults, Keys, MAX_WIDTH, RopeConfig, RopeScaling, Windows, experts, positive, size,
+    unsupported,
 };
-use crate::style::{Names, Norm, Positions, QkNorm, Role, Style, Values};
+use crate::style::{ByLayer, Names, Norm, Positions, QkNorm, Role, Style, Values};
 
 /// `config.json` of a Gemma 4; fields have their published names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +30,10 @@ pub struct Gemma4Config {
     pub global_head_dim: usize,
     pub num_global_key_value_heads: usize,
     pub attention_k_eq_v: bool,
+    /// 0 for none.
+    pub hidden_size_per_layer_input: usize,
+    pub num_kv_shared_layers: usize,
+    pub use_double_wide_mlp: bool,
     #[serde(flatten)]
     pub gemma: Gemma,
 }
@@ -44,9 +49,19 @@ const NAMES: Names = Names {
         (Role::Gate, "mlp.gate_proj"),
         (Role::Up, "mlp.up_proj"),
         (Role::Down, "mlp.down_proj"),
+        (Role::LayerGate, "per_layer_input_gate"),
+        (Role::LayerProjection, "per_layer_projection"),
+        (Role::AfterLayer, "post_per_layer_input_norm"),
         (Role::Scale, "layer_scalar"),
     ],
     ..gemma2::NAMES
+};
+
+const BY_LAYER: ByLayer = ByLayer {
+    width: 0,
+    table: "model.embed_tokens_per_layer",
+    projection: "model.per_layer_model_projection",
+    norm: "model.per_layer_projection_norm",
 };
 
 /// Values that `transformers` takes for missing keys.
@@ -82,6 +97,12 @@ impl Family for Gemma4Config {
         let stated = (keys.size(&["global_head_dim"])?.unwrap_or(512), kv.unwrap_or(common.num_key_value_heads));
         let (global_head_dim, num_global_key_value_heads) =
             by_layer(keys, &common, &windows.window_layers)?.unwrap_or(stated);
+        let hidden_size_per_layer_input = keys.size(&["hidden_size_per_layer_input"])?.unwrap_or(256);
+        let ids = keys.size(&["vocab_size_per_layer_input"])?.unwrap_or(262144);
+        if hidden_size_per_layer_input > 0 && ids != common.vocab_size {
+            let why = format!("vocab_size = {}, as every id is looked up in both tables", common.vocab_size);
+            return Err(unsupported("vocab_size_per_layer_input", ids, why));
+        }
         let gemma = Gemma {
             attention_bias: false,
             query_pre_attn_scalar: 1.0,
@@ -95,6 +116,9 @@ impl Family for Gemma4Config {
             global_head_dim,
             num_global_key_value_heads,
             attention_k_eq_v,
+            hidden_size_per_layer_input,
+            num_kv_shared_layers: keys.size(&["num_kv_shared_layers"])?.unwrap_or(0),
+            use_double_wide_mlp: keys.flag("use_double_wide_mlp")?.unwrap_or(false),
             gemma,
         })
     }
@@ -116,18 +140,41 @@ impl Family for Gemma4Config {
             return Err(unsupported("sliding_window", window, format!("below max_position_embeddings = {most}")));
         }
         Common { rope: self.sliding_rope.clone(), ..self.common.clone() }.check()?;
-        self.gemma.check(self.common.num_hidden_layers)
+        let layers = self.common.num_hidden_layers;
+        if self.hidden_size_per_layer_input > 0 {
+            size("hidden_size_per_layer_input", self.hidden_size_per_layer_input, MAX_WIDTH / layers)?;
+        }
+        self.gemma.check(layers)?;
+        let windowed = &self.gemma.windows.window_layers;
+        let shared = self.num_kv_shared_layers;
+        if shared > 0 && (0..layers).any(|layer| shared >= layers || source(windowed, shared, layer).is_none()) {
+            let why = "fewer than there are layers, behind a layer with a window and one that sees all tokens";
+            return Err(unsupported("num_kv_shared_layers", shared, why));
+        }
+        if self.use_double_wide_mlp {
+            size("intermediate_size", self.common.intermediate_size, MAX_WIDTH / 2)?;
+        }
+        Ok(())
     }
 
     fn style(&self) -> Style {
         let windowed = &self.gemma.windows.window_layers;
         let own = |windowed: &bool| if *windowed { self.common.heads() } else { self.global() };
-        let values =
-            |windowed: &bool| if self.attention_k_eq_v && !windowed { Values::Keys } else { Values::Normalised };
+        let layers = windowed.len();
+        let is_shared = |layer: usize| layer + self.num_kv_shared_layers >= layers;
+        let values = |(layer, own): (usize, &bool)| match source(windowed, self.num_kv_shared_layers, layer) {
+            Some(of) if is_shared(layer) => Values::Shared(of),
+            _ if self.attention_k_eq_v && !own => Values::Keys,
+            _ => Values::Normalised,
+        };
+        let wide = |layer| if self.use_double_wide_mlp && is_shared(layer) { 2 } else { 1 };
+        let by_layer = ByLayer { width: self.hidden_size_per_layer_input, ..BY_LAYER };
         Style {
             names: NAMES,
             heads: windowed.iter().map(own).collect(),
-            values: windowed.iter().map(values).collect(),
+            values: windowed.iter().enumerate().map(values).collect(),
+            intermediate: (0..layers).map(|layer| wide(layer) * self.common.intermediate_size).collect(),
+            by_layer: Some(by_layer).filter(|by_layer| by_layer.width > 0),
             norm: Norm::Rms,
             qk_norm: QkNorm::Head,
             positions: Positions::Rotary(vec![self.common.rope.clone(), self.sliding_rope.clone()]),
@@ -137,21 +184,19 @@ impl Family for Gemma4Config {
     }
 }
 
+/// The layer whose keys and values `layer` reads if it is one of the last `shared` layers, which have none: the last
+/// layer before these that sees as far.
+fn source(windowed: &[bool], shared: usize, layer: usize) -> Option<usize> {
+    windowed[..windowed.len().saturating_sub(shared)].iter().rposition(|own| *own == windowed[layer])
+}
+
 /// Refuses what other models of this type compute.
 fn refuse(keys: &Keys) -> Result<(), ConfigError> {
-    for (key, absent) in [("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)] {
-        match keys.size(&[key])?.unwrap_or(absent) {
-            0 => {}
-            size => return Err(unsupported(key, size, "only 0: the dense models, not E2B and E4B")),
-        }
-    }
     if keys.flag("enable_moe_block")? == Some(true) {
         return Err(unsupported("enable_moe_block", true, experts::refused(keys)));
     }
-    for key in ["use_double_wide_mlp", "attention_bias"] {
-        if keys.flag(key)? == Some(true) {
-            return Err(unsupported(key, true, "only false"));
-        }
+    if keys.flag("attention_bias")? == Some(true) {
+        return Err(unsupported("attention_bias", true, "only false"));
     }
     if let Some(scaling) = keys.get("rope_scaling") {
         return Err(unsupported("rope_scaling", scaling, "only null: rope_parameters by type of layer"));

@@ -103,7 +103,7 @@ impl Family for Gpt2Config {
             heads: vec![HeadShape { heads: self.n_head, kv_heads: self.n_head, head_dim }; self.n_layer],
             values: vec![Values::Own; self.n_layer],
             hidden: self.n_embd,
-            intermediate: self.n_inner,
+            intermediate: vec![self.n_inner; self.n_layer],
             vocabulary: self.vocab_size,
             max_positions: self.n_positions,
             norms: Norms::Before,
@@ -128,6 +128,7 @@ impl Family for Gpt2Config {
             residual_scale: 1.0,
             logit_scale: 1.0,
             quantized: self.quantization_config.is_some(),
+            by_layer: None,
             eos: self.eos_token_id.clone(),
             encoder: None,
         }

@@ -59,6 +59,16 @@ fn rope_is_read_in_old_and_new_style() {
     assert_eq!(llama(json!({"rope_parameters": {"rope_type": "default"}})).unwrap().rope_scaling, RopeScaling::None);
 }
 
+/// The last layers have no keys and values, and read those of the last layers before them that see as far.
+#[test]
+fn shared_keys_are_of_the_last_layer_that_sees_as_far() {
+    let layer_types =
+        ["sliding", "full", "full", "sliding", "sliding", "full"].map(|kind| kind.to_owned() + "_attention");
+    let spec = parse(gemma4(json!({"num_hidden_layers": 6, "num_kv_shared_layers": 2, "layer_types": layer_types})));
+    let layers = spec.unwrap().attention();
+    assert_eq!((layers.shared, layers.heads.len(), layers.windows.len()), (vec![3, 2], 4, 4));
+}
+
 /// A dense Gemma 4 with these keys.
 fn gemma4(keys: Value) -> Value {
     let mut config = json!({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0});
@@ -135,6 +145,14 @@ fn published_models_have_the_published_number_of_parameters() {
             "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
         },
     });
+    // Not published either: a shape of the kind of E2B.
+    let layer_types: Vec<_> =
+        (1..=35).map(|i| if i % 5 == 0 { "full_attention" } else { "sliding_attention" }).collect();
+    let shared = json!({
+        "model_type": "gemma4_text", "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35,
+        "num_attention_heads": 8, "num_key_value_heads": 1, "num_kv_shared_layers": 20, "use_double_wide_mlp": true,
+        "layer_types": layer_types,
+    });
     // Not published: a shape, and what `Gemma4ForCausalLM` counts for it. It does not count the number of each layer.
     let gemma4 = json!({
         "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {},
@@ -158,6 +176,7 @@ fn published_models_have_the_published_number_of_parameters() {
         (gemma3, 999_885_952, 22),
         (gemma3_4b, 3_880_263_168, 29),
         (gemma4, 30_697_345_280 + 60, 50),
+        (shared, 4_628_569_344 + 35, 12),
     ] {
         let spec = parse(config.clone()).unwrap();
         assert_eq!(spec.parameters(), parameters, "{config}");
@@ -257,9 +276,15 @@ fn unsupported_values_are_refused_by_name_and_value() {
             "rope_parameters.full_attention",
             "1000000",
         ),
-        (gemma4(json!({"hidden_size_per_layer_input": null})), "hidden_size_per_layer_input", "256"),
-        (gemma4(json!({"num_kv_shared_layers": 20})), "num_kv_shared_layers", "20"),
-        (gemma4(json!({"use_double_wide_mlp": true})), "use_double_wide_mlp", "true"),
+        (gemma4(json!({"hidden_size_per_layer_input": 4096})), "hidden_size_per_layer_input", "4096"),
+        (
+            gemma4(json!({"hidden_size_per_layer_input": null, "vocab_size_per_layer_input": 8})),
+            "vocab_size_per_layer_input",
+            "8",
+        ),
+        (gemma4(json!({"num_kv_shared_layers": 30})), "num_kv_shared_layers", "30"),
+        (gemma4(json!({"num_kv_shared_layers": 25})), "num_kv_shared_layers", "25"),
+        (gemma4(json!({"use_double_wide_mlp": true, "intermediate_size": 65536})), "intermediate_size", "65536"),
         (gemma4(json!({"attention_bias": true})), "attention_bias", "true"),
         (gemma4(json!({"enable_moe_block": true})), "enable_moe_block", "mixture"),
         (gemma4(json!({"num_experts": 128, "top_k_experts": 8})), "num_experts", "16.0 times"),

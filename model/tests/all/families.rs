@@ -152,6 +152,9 @@ fn policies_act_on_layers_without_windows() {
                 );
                 assert!(compared.unwrap().max_abs_logit_error.unwrap() > 0.0, "{name}: something is pruned");
             }
+            Err(error) if !windows.shared.is_empty() => {
+                assert!(matches!(error, model::Error::SharedPolicy { .. }), "{name}: {error}");
+            }
             Err(error) => {
                 assert!(windows.pruned() == 0, "{name}: {error}");
                 assert!(matches!(error, model::Error::WindowedPolicy { .. }), "{name}: {error}");
@@ -188,6 +191,30 @@ fn drafts_and_padding_change_no_text() {
         let (got, want) = (padded.logits.unwrap(), alone.logits.unwrap());
         let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 10.0 * MAX_LOGIT_ERROR * reference.scale(), "{name}: a logit is off by {worst}");
+    }
+}
+
+/// Published files have keys and values of layers that read those of others, which nobody reads.
+#[test]
+fn keys_that_no_layer_reads_are_left_out() {
+    let dir = families().into_iter().find(|(name, _)| name == "gemma4-shared").unwrap().1;
+    let spec = ModelFiles::open(&dir).unwrap().spec;
+    let check = |extra: &str| {
+        let mut tensors = spec.tensors();
+        tensors.push(TensorSpec::new(extra, [2]));
+        let dir = tempfile::tempdir().unwrap();
+        write_safetensors(&dir.path().join("model.safetensors"), &tensors, DType::F16, |tensor, values| {
+            values.resize(tensor.shape.iter().product(), 0.5);
+            Ok(())
+        })
+        .unwrap();
+        Checkpoint::open(dir.path()).unwrap().check_all(&spec)
+    };
+    for name in ["k_proj", "v_proj", "k_norm"] {
+        check(&format!("model.layers.4.self_attn.{name}.weight")).unwrap();
+    }
+    for name in ["model.layers.4.self_attn.v_norm.weight", "model.layers.8.self_attn.k_proj.weight"] {
+        assert!(matches!(check(name), Err(CheckpointError::Unread { .. })), "{name}");
     }
 }
 

@@ -54,16 +54,18 @@ const GEMMA4: (&str, &str) = ("gemma4", "Gemma4ForConditionalGeneration");
 
 #[test]
 fn sounds_are_left_out_as_well() {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families/gemma4");
-    let want = logits(&load(ModelFiles::open(&from).unwrap()), &[1, 5, 2]);
-    let dir = tempfile::tempdir().unwrap();
-    let outside =
-        ["audio_tower.", "embed_audio.", "embed_vision.", "vision_tower."].map(|name| format!("model.{name}"));
-    let extra = outside.clone().map(|prefix| format!("{prefix}a"));
-    wrap("gemma4", dir.path(), GEMMA4, since, &extra.each_ref().map(|name| &**name));
-    let files = ModelFiles::open(dir.path()).unwrap();
-    assert_eq!(files.checkpoint.left_out(), outside.map(|prefix| LeftOut { prefix, tensors: 1 }));
-    assert_eq!(logits(&load(files), &[1, 5, 2]), want);
+    for family in ["gemma4", "gemma4-shared"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families").join(family);
+        let want = logits(&load(ModelFiles::open(&from).unwrap()), &[1, 5, 2]);
+        let dir = tempfile::tempdir().unwrap();
+        let outside =
+            ["audio_tower.", "embed_audio.", "embed_vision.", "vision_tower."].map(|name| format!("model.{name}"));
+        let extra = outside.clone().map(|prefix| format!("{prefix}a"));
+        wrap(family, dir.path(), GEMMA4, since, &extra.each_ref().map(|name| &**name));
+        let files = ModelFiles::open(dir.path()).unwrap();
+        assert_eq!(files.checkpoint.left_out(), outside.map(|prefix| LeftOut { prefix, tensors: 1 }));
+        assert_eq!(logits(&load(files), &[1, 5, 2]), want, "{family}");
+    }
 }
 
 #[test]

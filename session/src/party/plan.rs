@@ -160,7 +160,7 @@ impl<'a> SessionPlan<'a> {
         if let Extent::Filling(_) = self.extent {
             correlations::plan_keeping(engine.abb().ledger());
         }
-        let width: usize = model.spec.heads().iter().map(|heads| heads.kv_heads * heads.head_dim).sum();
+        let width: usize = model.spec.attention().heads.iter().map(|heads| heads.kv_heads * heads.head_dim).sum();
         let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
         let cached = 2 * (request.texts * width) as u64 * positions;
         let footprint = Footprint::of(cached, &prepared, engine.abb().room());

@@ -86,7 +86,7 @@ fn texts_side_by_side_take_the_flows_of_one() {
 fn several_texts_go_on_in_the_flows_of_one() {
     for (name, dir) in families() {
         // Rotary and learned positions, windows, and sinks.
-        if !["qwen2", "opt", "gemma3", "gemma4", "granite-sinks"].contains(&&*name) {
+        if !["qwen2", "opt", "gemma3", "gemma4", "gemma4-shared", "granite-sinks"].contains(&&*name) {
             continue;
         }
         let files = ModelFiles::open(&dir).unwrap();

@@ -157,6 +157,7 @@ pub fn judge_heads(
     sight: InSight,
     tick: &(dyn Fn() + Sync),
 ) -> Result<HeadScores, EvalError> {
+    model.spec().check_shared("duo")?;
     let shapes = model.spec().heads();
     if measure == HeadMeasure::Echo {
         let means = watch(model, texts, |text| Watched::Copies { period: text.len() / COPIES }, tick)?;

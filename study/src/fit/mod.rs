@@ -71,8 +71,9 @@ struct Shown {
 }
 
 /// Puts `ids` through `model` and looks. Attention counts from queries `after` tokens or more behind a token.
-fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, EngineError> {
+fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, FitError> {
     let spec = model.spec();
+    spec.check_shared("with fitted settings")?;
     let received = Arc::new(Mutex::new(Vec::new()));
     let policy = Watching { after, received: received.clone() };
     let mut cache = KvCache::of_policy(&spec.attention().without_windows(), Box::new(policy));
