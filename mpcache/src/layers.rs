@@ -48,8 +48,8 @@ impl Layers {
         self.windows.iter().filter(|window| window.is_none()).count()
     }
 
-    /// Whether `policy` has a layer to act on, or is `full`, which acts on none. No policy acts on an encoder, nor where
-    /// later layers read what an earlier one would have pruned.
+    /// Whether `policy` has a layer to act on, or is `full`, which acts on none. No policy acts on an encoder, nor
+    /// where later layers read what an earlier one would have pruned.
     pub fn take(&self, policy: &PolicySpec) -> bool {
         *policy == PolicySpec::default() || (self.causal && self.pruned() > 0 && self.shared.is_empty())
     }

@@ -33,8 +33,8 @@ pub(super) struct ProxyArgs {
     /// Texts that go through the model side by side, of requests that wait, of several prompts and of `n`.
     #[arg(long, value_name = "N", default_value = "8")]
     texts: NonZeroUsize,
-    /// Open sessions of so many passes with --texts places, which completions share: one that comes while a session runs
-    /// takes a place that is free, and reads a token of its prompt a pass. It ends when no text is left. By
+    /// Open sessions of so many passes with --texts places, which completions share: one that comes while a session
+    /// runs takes a place that is free, and reads a token of its prompt a pass. It ends when no text is left. By
     /// default a session has places and passes for the texts that are there, and others join if they fit.
     #[arg(long, value_name = "N")]
     passes: Option<NonZeroUsize>,

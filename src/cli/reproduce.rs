@@ -183,7 +183,8 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
     }
     if !args.run && numbered.iter().any(|(_, figure)| figure.has_dealer()) {
         document.note(
-            "*two, dealt*: a helper deals what contains no weight. The bytes of its two links count as prepared; seconds are those between the parties.",
+            "*two, dealt*: a helper deals what contains no weight. The bytes of its two links count as prepared; seconds \
+             are those between the parties.",
         );
     }
     if args.run {

@@ -31,8 +31,8 @@ impl<W> Block<'_, W> {
     }
 
     /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, of an encoder the first; nothing
-    /// if none is wanted. `own` are the tokens' embeddings for this layer, if there are some. With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of
-    /// the norms.
+    /// if none is wanted. `own` are the tokens' embeddings for this layer, if there are some. With [`Norms::Around`]
+    /// inputs and outputs are normalised, without the gains and shifts of the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -206,8 +206,8 @@ impl<W> Block<'_, W> {
     }
 
     /// Attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), keys and values `kv` (n, kv_heads *
-    /// head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
-    /// Rows of several texts come text by text, `wanted` of each.
+    /// head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none is wanted. A
+    /// policy may want to see more queries than that. Rows of several texts come text by text, `wanted` of each.
     fn attend<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
