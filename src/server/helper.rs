@@ -95,6 +95,8 @@ impl HelperServer {
                     Ok(stream) => stream,
                     Err(error) => {
                         warn!(%error, "a connection is lost before it is accepted");
+                        // A listener that cannot accept fails again at once.
+                        thread::sleep(Duration::from_millis(10));
                         continue;
                     }
                 };
