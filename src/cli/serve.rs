@@ -247,8 +247,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     // The server of a demo belongs to the process that started it, not to a job.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
     let config = args.config()?;
-    if job.is_helper() {
-        return Ok(job.help(&config)?);
+    if job.follows() {
+        return Ok(job.follow(&config)?);
     }
     if args.machine.is_none() {
         let server = announced(config, &job)?;

@@ -33,7 +33,7 @@ impl Job {
     }
 
     /// Whether this rank multiplies for another one.
-    pub fn is_helper(&self) -> bool {
+    pub fn follows(&self) -> bool {
         self.0.as_ref().is_some_and(|ranks| ranks.rank() > 0)
     }
 
@@ -65,7 +65,7 @@ impl Job {
     ///
     /// # Errors
     /// If this rank has another model, or rank 0 is gone.
-    pub fn help(&self, config: &ServerConfig) -> Result<(), Error> {
+    pub fn follow(&self, config: &ServerConfig) -> Result<(), Error> {
         let Some(ranks) = &self.0 else { return Ok(()) };
         // Whoever ends the job signals all ranks. Sessions that run need these until rank 0 ends.
         let rank = ranks.rank();

@@ -8,7 +8,7 @@
 //!
 //! | message on a link to the helper | from | bytes |
 //! |---|---|---|
-//! | what to deal: protocol, name of the session, role, digest of the other party's key, kinds and numbers | party | up to 4 MiB |
+//! | demands: protocol, session, role, digest of the other party's key, kinds and numbers | party | up to 4 MiB |
 //! | verdict: empty, or why the helper refuses | helper | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //! | seeds, then words ([`protocols::deal::serve`]) | helper | as planned |
 
@@ -19,6 +19,7 @@ use std::time::Duration;
 use net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Role};
 use protocols::deal::{self, Demand, Helper};
 use protocols::{Needs, Plans, Secure, preparation};
+use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use tokenizer::printable;
 
@@ -149,7 +150,7 @@ impl Pairing {
         channel.ledger_mut().enter(SCOPE);
         let ask: Ask = wire::receive(&mut channel, ASK, 0..=MAX_ASK_BYTES)?;
         if let Some(reason) = check(&ask) {
-            return Err(refuse([Some(channel), None], reason));
+            return Err(refuse([channel], reason));
         }
         let here = Waiting { key: digest(caller.key.as_deref()), ask, channel };
         let session = here.ask.session;
@@ -157,7 +158,7 @@ impl Pairing {
         let Some(there) = waiting.remove(&session) else {
             if waiting.len() >= MOST_WAITING {
                 drop(waiting);
-                return Err(refuse([Some(here.channel), None], "too many sessions wait for their parties".into()));
+                return Err(refuse([here.channel], "too many sessions wait for their parties".into()));
             }
             waiting.insert(session, here);
             let absent = |waiting: &mut HashMap<_, _>| waiting.contains_key(&session);
@@ -166,7 +167,7 @@ impl Pairing {
             let alone = waiting.remove(&session);
             drop(waiting);
             return match alone {
-                Some(alone) => Err(refuse([Some(alone.channel), None], "the other party did not come".into())),
+                Some(alone) => Err(refuse([alone.channel], "the other party did not come".into())),
                 None => Ok(None),
             };
         };
@@ -185,7 +186,7 @@ impl Pairing {
             _ => None,
         };
         if let Some(reason) = reason {
-            return Err(refuse([Some(here.channel), Some(there.channel)], reason.into()));
+            return Err(refuse([here.channel, there.channel], reason.into()));
         }
         let demands = here.ask.demands;
         let [client, server] =
@@ -195,7 +196,8 @@ impl Pairing {
             channel.send(VERDICT, &[])?;
             channel.ledger_mut().leave();
         }
-        deal::serve(&mut channels, &demands, &mut rand::rng())?;
+        let mut rng: StdRng = rand::make_rng();
+        deal::serve(&mut channels, &demands, &mut rng)?;
         let entries = channels.each_ref().map(|channel| channel.ledger().entries());
         for channel in channels {
             channel.close(VERDICT)?;
@@ -213,8 +215,8 @@ fn check(ask: &Ask) -> Option<String> {
 }
 
 /// Tells parties why they are refused.
-fn refuse(channels: [Option<Channel>; 2], reason: String) -> Error {
-    for mut channel in channels.into_iter().flatten() {
+fn refuse(channels: impl IntoIterator<Item = Channel>, reason: String) -> Error {
+    for mut channel in channels {
         // A party that has left needs no reason.
         let told = channel.send(VERDICT, printable(&reason, MAX_REASON_BYTES).as_bytes());
         drop(told.and_then(|()| channel.close(VERDICT)));
