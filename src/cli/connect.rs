@@ -11,7 +11,7 @@ use super::options::{LINKS, link_between_processes, seconds, set};
 use super::out;
 use crate::client::with_port;
 use crate::models::harmless;
-use crate::{Client, Network, Proof, Terms};
+use crate::{Allow, Client, Network, Proof, Terms};
 
 /// The most characters that are shown of a server's chat template, and of each token that it names.
 const SHOWN_TEMPLATE: usize = 8192;
@@ -34,6 +34,43 @@ impl IdentityArgs {
             Some(file) => Proof::File(file.clone()),
             None => Proof::User,
         }
+    }
+}
+
+/// Who this party is, and whom it lets in.
+#[derive(Args, Clone, Debug)]
+pub(super) struct DoorArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Let in the parties whose keys stand in this file, one on each line. The file is read anew for every party
+    /// [default: `allowed_clients` beside the default identity]. This party's own key is let in as well.
+    #[arg(long, value_name = "FILE", conflicts_with = "allow_any")]
+    allow: Option<PathBuf>,
+    /// Let in every party that proves any key.
+    #[arg(long)]
+    allow_any: bool,
+    /// Encrypt nothing and let in everybody, for measurements; the others must be told the same.
+    #[arg(long, conflicts_with_all = ["identity", "allow", "allow_any"])]
+    insecure_plaintext: bool,
+}
+
+impl DoorArgs {
+    /// Whom it lets in.
+    pub(super) fn allow(&self) -> Allow {
+        match &self.allow {
+            _ if self.allow_any => Allow::Any,
+            Some(file) => Allow::List(file.clone()),
+            None => Allow::Known,
+        }
+    }
+
+    /// Who it is.
+    pub(super) fn proof(&self) -> Proof {
+        self.identity.proof(self.insecure_plaintext)
+    }
+
+    pub(super) fn is_plaintext(&self) -> bool {
+        self.insecure_plaintext
     }
 }
 

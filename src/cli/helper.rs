@@ -1,15 +1,14 @@
 //! `waggle helper`: the third machine, which deals correlations and sees no value.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use net::PublicKey;
 
-use super::connect::IdentityArgs;
+use super::connect::DoorArgs;
 use super::options::{LINKS, link_between_processes, named, seconds, set};
 use super::{Error, log, out};
-use crate::{Allow, Helper, HelperConfig, Network};
+use crate::{Helper, HelperConfig, Network};
 
 /// Deals the correlations of sessions between clients and servers that name this helper (`--helper`): everything that
 /// is prepared and contains no weight. It has no model, sees no prompt and no other value, only kinds and numbers of
@@ -30,17 +29,7 @@ pub(super) struct HelperArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
     #[command(flatten)]
-    identity: IdentityArgs,
-    /// Deal to parties whose keys stand in this file, one on each line [default: `allowed_clients` beside the default
-    /// identity]. Parties with this machine's own key are let in as well.
-    #[arg(long, value_name = "FILE", conflicts_with = "allow_any")]
-    allow: Option<PathBuf>,
-    /// Deal to every two parties that prove the keys by which they know each other.
-    #[arg(long)]
-    allow_any: bool,
-    /// Encrypt nothing and deal to everybody, for measurements. Whoever reads a link then has all secrets of a party.
-    #[arg(long, conflicts_with_all = ["identity", "allow", "allow_any"])]
-    insecure_plaintext: bool,
+    door: DoorArgs,
     /// Log events of this importance and above, on standard error.
     #[arg(long, value_parser = named(&log::LEVELS), value_name = "LEVEL", default_value = "info")]
     log: log::LevelFilter,
@@ -48,13 +37,7 @@ pub(super) struct HelperArgs {
 
 pub(super) fn run(args: HelperArgs) -> Result<(), Error> {
     let _flush = log::start(args.log, log::Format::Text);
-    let allow = match &args.allow {
-        _ if args.allow_any => Allow::Any,
-        Some(file) => Allow::List(file.clone()),
-        None => Allow::Known,
-    };
-    let config = HelperConfig::default().network(args.link).allow(allow);
-    let config = config.proof(args.identity.proof(args.insecure_plaintext));
+    let config = HelperConfig::default().network(args.link).allow(args.door.allow()).proof(args.door.proof());
     let helper = set!(config, args => listen, once, timeout).bind()?;
     let key = helper.key().map_or("without encryption".into(), |key| format!("with the key {key}"));
     // If nobody takes the line, the helper goes on.

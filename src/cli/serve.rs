@@ -12,7 +12,7 @@ use report::Cost;
 use serde::{Deserialize, Serialize};
 use session::party::{Limits, Outcome};
 
-use super::connect::IdentityArgs;
+use super::connect::DoorArgs;
 use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::{Error, log, out};
@@ -135,17 +135,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
     #[command(flatten)]
-    identity: IdentityArgs,
-    /// Let in the clients whose keys stand in this file, one on each line. The file is read anew for every client
-    /// [default: `allowed_clients` beside the default identity]. This server's own key is let in as well.
-    #[arg(long, value_name = "FILE", conflicts_with = "allow_any")]
-    allow: Option<PathBuf>,
-    /// Let in every client that proves any key.
-    #[arg(long)]
-    allow_any: bool,
-    /// Encrypt nothing and let in everybody, for measurements; clients must be told the same.
-    #[arg(long, conflicts_with_all = ["identity", "allow", "allow_any"])]
-    insecure_plaintext: bool,
+    door: DoorArgs,
     #[command(flatten)]
     helped: HelpedArgs,
     #[command(flatten)]
@@ -193,15 +183,10 @@ impl Line {
 
 impl ServeArgs {
     fn config(&self) -> Result<ServerConfig, Error> {
-        let allow = match (self.machine, &self.allow) {
-            (Some(client), _) => Allow::One(client),
-            (None, _) if self.allow_any => Allow::Any,
-            (None, Some(file)) => Allow::List(file.clone()),
-            (None, None) => Allow::Known,
-        };
+        let allow = self.machine.map_or_else(|| self.door.allow(), Allow::One);
         let proof = match self.machine {
-            Some(_) if !self.insecure_plaintext => Proof::Own(Arc::new(Identity::generate()?)),
-            _ => self.identity.proof(self.insecure_plaintext),
+            Some(_) if !self.door.is_plaintext() => Proof::Own(Arc::new(Identity::generate()?)),
+            _ => self.door.proof(),
         };
         let (model, public) = match (&self.base, &self.model) {
             (Some(base), _) => (base.clone(), Parts::all()),
