@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Runs one layer of GPT-2's or BERT's shape in SPU's Cheetah backend and in Waggle, in turn, over the same relay.
+"""Runs one layer of GPT-2's or BERT's shape, or one operation, in SPU and in Waggle, in turn, over the same relay.
 
     python3 -m venv venv && venv/bin/pip install spu==0.9.5
     cargo build --release
     venv/bin/python bench/peers/spu/beside.py --link lan --repeat 5 --out bench/results/reports/peers-lan
     venv/bin/python bench/peers/spu/beside.py --layer encoder --link lan --out bench/results/reports/peers-encoder-lan
 
-Both sides are two processes on this machine; their bytes pass one relay (`link.py`) that imitates the network and
-counts. Neither side encrypts the connection. Each side's answer is compared with the layer in the clear.
+Both sides are two or three processes on this machine; the bytes of each pair pass a relay (`link.py`) that imitates
+the network and counts. Neither side encrypts the connection. Each side's answer is compared with the layer in the clear.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pickle
@@ -41,6 +42,12 @@ LAYERS = {
     "prompt": "One decoder layer of GPT-2 small, a prompt of {} tokens",
     "encoder": "One encoder layer of BERT-base, a text of {} tokens",
 }
+OPERATIONS = {
+    "gelu": "GELU of 10^5 words, in rows of {}",
+    "softmax": "Softmax of 10^5 words, in rows of {}",
+    "compare": "Signs of 10^5 words, in rows of {}",
+}
+WORK = LAYERS | OPERATIONS
 SHAPE = {"width": 768, "heads": 12}
 SEED = 7
 # The largest error of an answer, of SPU's layer and of Waggle's logits.
@@ -55,19 +62,39 @@ def free_port():
         return probe.getsockname()[1]
 
 
+class Links:
+    """The networks of some parties: a link of each pair."""
+
+    def __init__(self, parties, name):
+        self.of = {pair: Link(*LINKS[name]) for pair in itertools.combinations(range(parties), 2)}
+
+    def relay(self, source, target, port, duplex):
+        """A port that leads the party `source` to the port of the party `target`."""
+        return relay(self.of[min(source, target), max(source, target)], port, int(source > target), duplex)
+
+    def reset(self):
+        """Begins a new count."""
+        for link in self.of.values():
+            link.reset()
+
+    def count(self):
+        """Bytes of all links, and flows of the one with most."""
+        links = self.of.values()
+        return {"bytes": sum(sum(link.bytes) for link in links), "flows": max(link.flows for link in links)}
+
+
 class Spu:
-    """Two parties of SPU that hold one layer and wait."""
+    """Parties of SPU that hold one layer and wait."""
 
-    name = "SPU 0.9.5, Cheetah"
-
-    def __init__(self, link, layer, tokens, folder):
+    def __init__(self, parties, link_name, layer, tokens, folder):
         import spu_party
         from spu import api, libspu
 
-        self.link = link
+        self.name = f"SPU 0.9.5, {'Cheetah' if parties == 2 else 'ABY3'}"
+        self.links = Links(parties, link_name)
         shared, values = operands(layer, SHAPE["width"], SHAPE["heads"], tokens, SEED)
-        io = api.Io(2, spu_party.config())
-        shares = [[], []]
+        io = api.Io(parties, spu_party.config(parties))
+        shares = [[] for _ in range(parties)]
         for i, value in enumerate(values):
             # The input and the cache are shared; the weights lie at the server, who is party 0.
             owner = -1 if i < shared else 0
@@ -77,16 +104,14 @@ class Spu:
         import jax
 
         self.expected = jax.jit(spu_party.layer(layer, SHAPE["heads"]))(*values)
-        ports = [free_port(), free_port()]
-        # A party's own address is where it listens; the other's leads through the relay.
-        to_server = relay(link, ports[0], 1, duplex=False)
-        to_client = relay(link, ports[1], 0, duplex=False)
-        hosts = [[ports[0], to_client], [to_server, ports[1]]]
+        ports = [free_port() for _ in range(parties)]
         self.parties = []
-        for rank in range(2):
+        for rank in range(parties):
             file = folder / f"shares{rank}"
             file.write_bytes(pickle.dumps(shares[rank]))
-            addresses = [f"127.0.0.1:{port}" for port in hosts[rank]]
+            # A party's own address is where it listens; another's leads through the relay.
+            way = lambda to: ports[to] if to == rank else self.links.relay(rank, to, ports[to], duplex=False)
+            addresses = [f"127.0.0.1:{way(to)}" for to in range(parties)]
             shape = [str(n) for n in (SHAPE["width"], SHAPE["heads"], tokens, SEED)]
             command = [sys.executable, str(HERE / "spu_party.py"), "--rank", str(rank), "--hosts", *addresses]
             command += ["--shares", str(file), "--layer", layer, "--shape", *shape]
@@ -109,7 +134,7 @@ class Spu:
         """The layer once."""
         import numpy as np
 
-        self.link.reset()
+        self.links.reset()
         for party in self.parties:
             party.stdin.write("run\n")
             party.stdin.flush()
@@ -120,14 +145,14 @@ class Spu:
             share = self.libspu.Share()
             share.meta, share.share_chunks = bytes.fromhex(meta), [bytes.fromhex(chunk) for chunk in chunks]
             shares.append(share)
-        error = float(np.max(np.abs(self.io.reconstruct(shares) - np.asarray(self.expected))))
+        opened = self.io.reconstruct(shares).astype(float)
+        error = float(np.max(np.abs(opened - np.asarray(self.expected))))
         if not error < TOLERANCE:
             raise SystemExit(f"SPU's answer is off by {error}")
         return {
             "seconds": max(answer["seconds"] for answer in answers),
             "cpu_seconds": sum(answer["cpu_seconds"] for answer in answers),
-            "bytes": sum(self.link.bytes),
-            "flows": self.link.flows,
+            **self.links.count(),
             "prepared_seconds": None,
             "prepared_bytes": 0,
             "error": error,
@@ -139,18 +164,18 @@ class Spu:
             party.wait(timeout=30)
 
 
-def config(layer):
-    """The configuration of Waggle's model: the shape of one layer, twice where all of its rows count."""
+def config(layer, layers):
+    """The configuration of Waggle's model: so many layers of one shape."""
     if layer == "encoder":
         return {
             "model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 256,
             "max_position_embeddings": 1024, "type_vocab_size": 2, "hidden_size": SHAPE["width"],
-            "intermediate_size": 4 * SHAPE["width"], "num_attention_heads": SHAPE["heads"], "num_hidden_layers": 2,
+            "intermediate_size": 4 * SHAPE["width"], "num_attention_heads": SHAPE["heads"], "num_hidden_layers": layers,
             "num_labels": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
         }  # fmt: skip
     return {
         "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 1024,
-        "n_embd": SHAPE["width"], "n_head": SHAPE["heads"], "n_layer": 1 if layer == "decode" else 2,
+        "n_embd": SHAPE["width"], "n_head": SHAPE["heads"], "n_layer": layers,
         "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
     }  # fmt: skip
 
@@ -160,34 +185,54 @@ def both_ways(cost):
     return cost["bytes_client_to_server"] + cost["bytes_server_to_client"]
 
 
+# The parties of Waggle by their number in `Links`.
+SERVER, CLIENT, HELPER = range(3)
+
+
 class Waggle:
     """Sessions of Waggle with a small model; its first layer's part is taken out of the report.
 
     The last layer of a pass computes only the row that is asked for. Where all rows count, the model has two layers.
     """
 
-    def __init__(self, binary, link, link_name, layer, tokens, phases, folder):
-        self.binary, self.link, self.layer, self.folder = binary, link, layer, folder
-        self.name = f"Waggle, {'one phase' if phases == 1 else 'two phases, online'}"
-        self.terms = [] if link_name == "loopback" else ["--plan-for", link_name]
-        self.chosen = ["--preprocess=true"] if phases == 2 else []
+    parties = 2
+
+    def __init__(self, name, binary, link_name, layer, tokens, chosen, folder):
+        self.name, self.binary, self.layer, self.folder = f"Waggle, {name}", binary, layer, folder
+        self.links = Links(self.parties, link_name)
+        self.terms = [*chosen, *([] if link_name == "loopback" else ["--plan-for", link_name])]
         self.ids = ",".join(str(i % 251) for i in range(tokens))
-        self.answers = ["--tokens", 3 if layer == "decode" else 1]
-        self.model = folder / "model"
-        if not self.model.exists():
-            (folder / "config.json").write_text(json.dumps(config(layer)))
-            self.command("synth", "--config", folder / "config.json", "--out", self.model)
-        session = ["--model", self.model, "--prompt-ids", self.ids, *self.answers]
-        self.clear = self.report("float", *session)["tokens"]
-        # The relay needs sessions of two commands; `demo` has the check of the logits.
-        self.error = self.report("demo", *session, "--check", *self.chosen, *self.terms)["max_abs_logit_error"]
-        if not self.error < TOLERANCE:
-            raise SystemExit(f"Waggle's logits are off by {self.error}")
+        self.answers = 3 if layer == "decode" else 1
+        self.listening = []
+        helper = self.listen("helper") if self.parties > HELPER else None
+        to_helper = lambda way: [] if helper is None else ["--helper", f"127.0.0.1:{way(helper)}"]
+        self.helped = to_helper(lambda port: self.links.relay(CLIENT, HELPER, port, duplex=True))
+        server = [*to_helper(lambda port: self.links.relay(SERVER, HELPER, port, duplex=True)), "--skip-range-check"]
+        self.servers, self.clear = {}, {}
+        for layers in self.depths():
+            model = folder / f"model{layers}"
+            if not model.exists():
+                (folder / "config.json").write_text(json.dumps(config(layer, layers)))
+                self.command("synth", "--config", folder / "config.json", "--out", model)
+            session = ["--model", model, "--prompt-ids", self.ids, "--tokens", self.answers]
+            self.clear[layers] = self.report("float", *session)["tokens"]
+            # The relay needs sessions of two commands; `demo` has the check of the logits.
+            terms = [*self.terms, *to_helper(lambda port: port)]
+            plain = ["--insecure-plaintext"] if helper is not None else []
+            self.error = self.report("demo", *session, "--check", *plain, *terms)["max_abs_logit_error"]
+            if not self.error < TOLERANCE:
+                raise SystemExit(f"Waggle's logits are off by {self.error}")
+            port = self.listen("serve", "--model", model, *server, *self.terms)
+            self.servers[layers] = self.links.relay(CLIENT, SERVER, port, duplex=True)
         self.planned = 0
-        if layer == "decode" and self.chosen:
+        if self.parties == 2 and layer == "decode" and chosen:
             # A session prepares its prompt and its steps at once, and so the bytes of one step are those of a plan.
-            plan = self.report("plan", "--model", self.model, "--cached", tokens, *self.chosen, *self.terms)
+            plan = self.report("plan", "--model", model, "--cached", tokens, *self.terms)
             self.planned = both_ways(plan["phases"]["offline"])
+
+    def depths(self):
+        """The numbers of layers of the models."""
+        return [1 if self.layer == "decode" else 2]
 
     def command(self, *arguments):
         done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True)
@@ -200,35 +245,36 @@ class Waggle:
         self.command(*arguments, "--json", file)
         return json.loads(file.read_text())
 
+    def listen(self, *arguments):
+        """The port of a command that serves until the end."""
+        port = free_port()
+        command = [self.binary, *map(str, arguments), "--listen", f"127.0.0.1:{port}", "--insecure-plaintext"]
+        log = open(self.folder / f"{arguments[0]}.log", "a")
+        self.listening.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+        # Its first line says that it listens.
+        if not self.listening[-1].stdout.readline():
+            raise SystemExit(f"waggle {arguments[0]} ended with code {self.listening[-1].wait()}")
+        return port
+
+    def session(self, layers, answers):
+        """The report of a session, and what the relays counted."""
+        self.links.reset()
+        asked = ["generate", "--prompt-ids", self.ids, "--tokens", answers]
+        if self.layer == "encoder":
+            asked = ["classify", "--text-ids", self.ids]
+        address = f"127.0.0.1:{self.servers[layers]}"
+        run = self.report(*asked, "--connect", address, "--insecure-plaintext", *self.helped, *self.terms)
+        if run["tokens"] != self.clear[layers][:answers]:
+            raise SystemExit(f"Waggle's answer is {run['tokens']}, that of its clear engine {self.clear[layers]}")
+        return run, self.links.count()
+
     def run(self):
         """One session: a prompt and, at `decode`, two steps of which the layer's mean is taken."""
-        port = free_port()
-        log = open(self.folder / "serve.log", "w")
-        serve = subprocess.Popen(
-            [self.binary, "serve", "--model", self.model, "--listen", f"127.0.0.1:{port}", "--insecure-plaintext",
-             "--skip-range-check", *self.terms],
-            stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
-        # Its first line says that it listens.
-        if not serve.stdout.readline():
-            raise SystemExit(f"waggle serve ended with code {serve.wait()}")
-        try:
-            address = f"127.0.0.1:{relay(self.link, port, 1, duplex=True)}"
-            if self.layer == "encoder":
-                asked = ["classify", "--text-ids", self.ids]
-            else:
-                asked = ["generate", "--prompt-ids", self.ids, *self.answers]
-            run = self.report(*asked, "--connect", address, "--insecure-plaintext", *self.chosen, *self.terms)
-        finally:
-            serve.terminate()
-            serve.wait(timeout=30)
-        if run["tokens"] != self.clear:
-            raise SystemExit(f"Waggle's answer is {run['tokens']}, that of its clear engine {self.clear}")
+        run, _ = self.session(*self.depths(), self.answers)
         part = lambda phase: [o for o in run["operations"] if o["phase"] == phase and o["path"].startswith("layer 0")]
         total = lambda operations, key: sum(o[key] for o in operations)
-        steps = len(run["tokens"]) - 1
         decode = self.layer == "decode"
-        online, passes = (part("decode"), steps) if decode else (part("prefill"), 1)
+        online, passes = (part("decode"), self.answers - 1) if decode else (part("prefill"), 1)
         return {
             "seconds": total(online, "seconds") / passes,
             "cpu_seconds": None,
@@ -242,7 +288,38 @@ class Waggle:
         }
 
     def close(self):
-        """Nothing runs between sessions."""
+        for process in self.listening:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+class WaggleOfThree(Waggle):
+    """Sessions of Waggle with a third machine that deals, which does not tell what it deals to which layer.
+
+    So a layer takes half of what three layers take more than one. At `decode` the prompt's part is taken off as well:
+    that of a session which ends with it.
+    """
+
+    parties = 3
+
+    def depths(self):
+        return [1, 3]
+
+    def cost(self, layers):
+        """A prompt or, at `decode`, the mean of two steps."""
+        run, count = self.session(layers, self.answers)
+        if self.layer != "decode":
+            return {"seconds": run["phases"]["prefill"]["seconds"], **count}
+        _, prompt = self.session(layers, 1)
+        steps = self.answers - 1
+        step = {key: (count[key] - prompt[key]) / steps for key in count}
+        return {"seconds": run["phases"]["decode"]["seconds"] / steps, **step}
+
+    def run(self):
+        """Half of what three layers take more than one."""
+        one, three = map(self.cost, self.depths())
+        layer = {key: (three[key] - one[key]) / 2 for key in one}
+        return {**layer, "cpu_seconds": None, "prepared_seconds": None, "prepared_bytes": 0, "error": self.error}
 
 
 def machine():
@@ -273,9 +350,9 @@ def row(name, runs):
 def table(record):
     """The record as Markdown: ratios are those of the first row to the row."""
     chosen, machine_, rows = record["options"], record["machine"], record["rows"]
+    shape = f"(width {SHAPE['width']}, {SHAPE['heads']} heads), " if chosen["layer"] in LAYERS else ""
     lines = [
-        f"{LAYERS[chosen['layer']].format(chosen['tokens'])} (width {SHAPE['width']}, {SHAPE['heads']} heads), "
-        f"link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
+        f"{WORK[chosen['layer']].format(chosen['tokens'])} {shape}link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
         f"{machine_['cores']} cores, {machine_['date']}, {record['waggle']}.",
         "",
         "| side | s (median) | least to most | MB | flows | prepared s | prepared MB | faster | in all | fewer MB |",
@@ -303,7 +380,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--waggle", default=str(HERE.parents[2] / "target/release/waggle"), help="the binary")
     parser.add_argument("--link", choices=LINKS, default="lan")
-    parser.add_argument("--layer", choices=LAYERS, default="decode", help="GPT-2's at a step or a prompt, or BERT's")
+    parser.add_argument("--parties", type=int, choices=(2, 3), default=2, help="Cheetah's two, or ABY3's three")
+    parser.add_argument(
+        "--layer", choices=WORK, default="decode", help="GPT-2's at a step or a prompt, or BERT's, or an operation"
+    )
     parser.add_argument("--tokens", type=int, default=128, help="tokens in the cache, of the prompt, or of the text")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, after one that warms up")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
@@ -316,12 +396,17 @@ def main():
         raise SystemExit(f"{args.waggle} is not there: cargo build --release")
     version = subprocess.run([args.waggle, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
-        link = Link(*LINKS[args.link])
-        spu_link = Link(*LINKS[args.link])
-        work = (args.layer, args.tokens)
-        sides = [Waggle(args.waggle, link, args.link, *work, phases, Path(folder)) for phases in (1, 2)]
+        folder, work = Path(folder), (args.link, args.layer, args.tokens)
+        waggle = lambda kind, name, *chosen: kind(name, args.waggle, *work, chosen, folder)
+        if args.layer in OPERATIONS:
+            sides = []
+        elif args.parties == 3:
+            sides = [waggle(WaggleOfThree, "three parties", "--preprocess=true")]
+        else:
+            two_phases = waggle(Waggle, "two phases, online", "--preprocess=true")
+            sides = [waggle(Waggle, "one phase"), two_phases]
         # SPU's parties wait from here on, and so Waggle's answers are checked before.
-        sides.insert(0, Spu(spu_link, *work, Path(folder)))
+        sides.insert(0, Spu(args.parties, *work, folder))
         runs = [[] for _ in sides]
         for turn in range(args.repeat + 1):
             for side, kept in zip(sides, runs, strict=True):
@@ -334,7 +419,7 @@ def main():
     record = {
         "version": 2, "waggle": version, "machine": machine(),
         "options": {
-            "layer": args.layer, "tokens": args.tokens, "link": args.link, "repeat": args.repeat, "shape": SHAPE,
+            "parties": args.parties, "layer": args.layer, "tokens": args.tokens, "link": args.link, "repeat": args.repeat, "shape": SHAPE,
             "seed": SEED,
         },
         "rows": [row(side.name, kept) for side, kept in zip(sides, runs, strict=True)],

@@ -1,11 +1,17 @@
-"""Random operands of one layer, the same for every program that is compared."""
+"""Random operands of one layer or operation, the same for every program that is compared."""
 
 import numpy as np
+
+# About so many words has a single operation, in rows of `tokens`.
+WORDS = 100_000
+OPERATIONS = ("gelu", "softmax", "compare")
 
 
 def operands(kind, width, heads, tokens, seed):
     """Random operands of the layer: how many of them are shared, and all. The rest belongs to the server."""
     rng = np.random.default_rng(seed)
+    if kind in OPERATIONS:
+        return 1, [(3.0 * rng.standard_normal((WORDS // tokens, tokens))).astype(np.float32)]
     size, inner = width // heads, 4 * width
     draw = lambda *shape, scale=1.0: (rng.standard_normal(shape) * scale).astype(np.float32)
     weight = lambda rows, columns: draw(rows, columns, scale=rows**-0.5)

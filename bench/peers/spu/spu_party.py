@@ -1,4 +1,4 @@
-"""One party of SPU's Cheetah backend with one layer of GPT-2 or BERT. `beside.py` starts two of these.
+"""One party of SPU with one layer of GPT-2 or BERT, or one operation. `beside.py` starts two of these, or three.
 
 Reads `run` on standard input, answers with a line of JSON. The layer's exponential, reciprocal and inverse root are
 SPU's own; GELU is PUMA's piecewise polynomial (Dong et al., "PUMA", 2023, equation 6), which is what SPU's examples of
@@ -61,7 +61,7 @@ def attention(x, cache, heads, causal, wqkv, bqkv, wo, bo):
 
 
 def layer(kind, heads):
-    """A function of a layer's operands: GPT-2's at a decoding step or at a prompt, or BERT's."""
+    """A function of a layer's operands: GPT-2's at a decoding step or at a prompt, or BERT's; or a single operation."""
 
     def before(x, *rest):
         """GPT-2 normalises before its two parts."""
@@ -74,25 +74,27 @@ def layer(kind, heads):
         x = norm(x + attention(x, [], heads, False, wqkv, bqkv, wo, bo), g1, b1)
         return norm(x + gelu(x @ wi + bi) @ wd + bd, g2, b2)
 
-    return after if kind == "encoder" else before
+    operations = {"gelu": gelu, "softmax": softmax, "compare": lambda x: x < 0.0}
+    return operations.get(kind, after if kind == "encoder" else before)
 
 
-def config():
-    """The Cheetah backend as SPU ships it, over 64 bits, with weights held by their owner."""
+def config(parties):
+    """SPU's backend of so many parties as it ships, over 64 bits; of two, with weights held by their owner."""
     from spu import libspu
 
-    chosen = libspu.RuntimeConfig(protocol=libspu.ProtocolKind.CHEETAH, field=libspu.FieldType.FM64)
+    protocol = libspu.ProtocolKind.CHEETAH if parties == 2 else libspu.ProtocolKind.ABY3
+    chosen = libspu.RuntimeConfig(protocol=protocol, field=libspu.FieldType.FM64)
     chosen.fxp_fraction_bits = 18
-    chosen.experimental_enable_colocated_optimization = True
+    chosen.experimental_enable_colocated_optimization = parties == 2
     return chosen
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--hosts", nargs=2, required=True)
+    parser.add_argument("--hosts", nargs="+", required=True)
     parser.add_argument("--shares", required=True)
-    parser.add_argument("--layer", choices=("decode", "prompt", "encoder"), required=True)
+    parser.add_argument("--layer", required=True)
     parser.add_argument("--shape", type=int, nargs=4, required=True, metavar=("WIDTH", "HEADS", "TOKENS", "SEED"))
     args = parser.parse_args()
     from spu import api, libspu
@@ -110,7 +112,7 @@ def main():
     desc.http_timeout_ms = 600_000
     for rank, host in enumerate(args.hosts):
         desc.add_party(f"party{rank}", host)
-    runtime = api.Runtime(libspu.link.create_brpc(desc, args.rank), config())
+    runtime = api.Runtime(libspu.link.create_brpc(desc, args.rank), config(len(args.hosts)))
     with open(args.shares, "rb") as file:
         for name, (meta, chunks) in zip(names, pickle.load(file), strict=True):
             share = libspu.Share()
