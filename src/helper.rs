@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, Shaped, tls};
+use protocols::HelperDeals;
 use session::party::ToHelper;
 
 use crate::error::OptionsError;
@@ -13,20 +14,22 @@ use crate::{Error, Network, Proof};
 /// The text in the place of a key where nothing is encrypted.
 const NO_KEY: &str = "plaintext";
 
-/// A third machine that deals what is prepared and contains no weight. It sees shapes and lengths, and no value; it
-/// must not collude with either party.
+/// A third machine that deals what is prepared. It sees shapes and lengths, and no value; it must not collude with
+/// either party.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Helper {
     /// Its address.
     pub address: String,
     /// Its key; `None` without encryption.
     pub key: Option<PublicKey>,
+    /// What it deals.
+    pub deals: HelperDeals,
 }
 
 impl Helper {
     /// A helper that is nowhere, for plans.
-    pub fn assumed() -> Self {
-        Helper { address: String::new(), key: Some(PublicKey::from_bytes([0; 32])) }
+    pub fn assumed(deals: HelperDeals) -> Self {
+        Helper { address: String::new(), key: Some(PublicKey::from_bytes([0; 32])), deals }
     }
 
     /// The name by which both parties state it.
@@ -40,7 +43,7 @@ impl Helper {
         if identity.is_some() != self.key.is_some() {
             return Err(OptionsError::HelperKey.into());
         }
-        let Helper { address, key } = self.clone();
+        let Helper { address, key, .. } = self.clone();
         let options = ConnectOptions { connect_timeout: timeout, read_timeout: timeout };
         Ok(Arc::new(move || {
             let link: Box<dyn Link> = match (&identity, key) {

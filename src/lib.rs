@@ -61,7 +61,7 @@ pub use model::{Lengths, Reveal};
 pub use mpcache::PolicySpec;
 pub use net::{Identity, LinkShape, PublicKey};
 pub use ot::CotKind;
-pub use protocols::{Cores, Made, Masks, Packing, Part};
+pub use protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
 pub use report::Report;
 pub use session::names;
 pub use session::party::{Observer, Silent};

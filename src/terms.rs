@@ -10,10 +10,10 @@ use mpcache::PolicySpec;
 use net::shaped::ParseShapeError;
 use net::{Link, LinkShape, Shaped};
 use ot::CotKind;
-use protocols::{Cores, Masks, Packing};
+use protocols::{Cores, HelperDeals, Masks, Packing};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
+use session::names::{HELPERS, MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use session::party;
 
 use crate::error::OptionsError;
@@ -46,7 +46,7 @@ options! {
         masks: Masks = Masks::Seeded,
         /// The prompt is read in chunks of so many tokens; `None` bounds memory.
         prefill_chunk: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
-        /// The helper that deals what is prepared and contains no weight. Implies two phases.
+        /// The helper that deals what is prepared. Implies two phases.
         helper: Option<Helper> as impl Into<Option<Helper>> = None,
         /// For a plan: what the parties of its session found out.
         met: Option<party::Met> as impl Into<Option<party::Met>> = None,
@@ -73,7 +73,8 @@ impl Terms {
         let preprocess = self.preprocess.unwrap_or(helper.is_some());
         let Terms { ot, packing, masks, reveal, logit_bits, prefill_chunk, .. } = *self;
         let cores = self.cores.unwrap_or_else(Cores::here);
-        let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks, helper: helper.is_some() };
+        let deals = self.helper.as_ref().map_or(HelperDeals::Nothing, |helper| helper.deals);
+        let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks, helper: deals };
         let policy = self.policy.clone();
         if policy.clear_only() {
             return Err(OptionsError::ClearOnly(policy.to_string()).into());
@@ -179,7 +180,9 @@ pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value
     let met = terms.met.as_ref().and_then(|met| serde_json::to_value(met).ok());
     let found =
         [("policy_settings".to_owned(), settings.into())].into_iter().chain(met.map(|met| (MET.to_owned(), met)));
-    let helper = terms.helper.clone().map(|key| ("helper".to_owned(), key.into()));
+    let deals = name(&HELPERS, &terms.protocol.helper);
+    let helper = terms.helper.clone().map(|key| [("helper", key), ("helper-deals", deals.to_owned())]);
+    let helper = helper.into_iter().flatten().map(|(name, value)| (name.to_owned(), value.into()));
     by_name.chain(found).chain(helper)
 }
 

@@ -45,8 +45,7 @@ pub trait Correlation: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// This kind as a helper knows it, if one can deal it ([`deal`](crate::deal)). Kinds that contain a weight are made
-    /// by the two parties alone.
+    /// This kind as a helper knows it, if one can deal it ([`deal`](crate::deal)).
     fn dealt(&self) -> Option<Dealt> {
         None
     }

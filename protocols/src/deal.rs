@@ -1,6 +1,6 @@
 //! Correlations from a helper: a third machine that deals them and never sees a value.
 //!
-//! **Functionality.** As [`Correlation::make`], for kinds that contain no weight. Each party gets a seed, and from it
+//! **Functionality.** As [`Correlation::make`]; for products with weights by their [`halves`]. Each party gets a seed, and from it
 //! most of its words. The helper, who has both seeds, computes what is left and sends it to the party that lacks it: of
 //! a product, for instance, one word to the server.
 //!
@@ -12,6 +12,8 @@
 //! themselves. **What the helper sees.** Kinds and numbers, nothing that depends on data. With either party it could
 //! compute all that the other hides: the three must not collude in pairs.
 
+use std::collections::BTreeSet;
+
 use blake3::OutputReader;
 use he::MatmulShape;
 use net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
@@ -21,6 +23,7 @@ use zeroize::Zeroizing;
 
 use crate::Error;
 use crate::correlation::Correlation;
+use crate::halves::{Halves, HalvesSeed, Known};
 use crate::operands::{Event, Events, OperandForm};
 use crate::ops::cached;
 use crate::ops::fss::ladder::LadderShape;
@@ -29,6 +32,7 @@ use crate::ops::fss::threshold::Comparison;
 use crate::ops::matmul::Triple;
 use crate::ops::mul::RowProduct;
 use crate::ops::mux_columns::Selection;
+use crate::ops::private::MaskedRow;
 use crate::ops::sum_squares::Squares;
 use crate::ops::truncate::Wrap;
 use crate::preparation::OPERANDS;
@@ -68,12 +72,14 @@ enum Seat<'m> {
         own: &'m mut [Stream; 2],
         public: &'m mut Stream,
         messages: [Vec<u8>; 2],
+        halves: &'m Halves,
     },
     Party {
         role: Role,
         own: &'m mut Stream,
         public: &'m mut Stream,
         message: &'m [u8],
+        halves: Option<&'m HalvesSeed>,
     },
 }
 
@@ -96,6 +102,16 @@ impl Dealing<'_> {
     /// Words that each party draws: the client's, then the server's.
     pub(crate) fn draw_both(&mut self, count: usize, width: u32) -> [Vec<u64>; 2] {
         [Role::Client, Role::Server].map(|role| self.draw(role, count, width))
+    }
+
+    /// Rows `x` of the client's times the half of the matrix of `kind` that is known here; nothing at the server.
+    pub(crate) fn times(&self, kind: &MaskedRow, x: &[u64]) -> Result<Vec<u64>, Error> {
+        let known = match &self.seat {
+            Seat::Counter | Seat::Party { role: Role::Server, .. } => return Ok(Vec::new()),
+            Seat::Helper { halves, .. } => Known::Helper(halves),
+            Seat::Party { halves, .. } => halves.map_or(Known::Nothing, Known::Client),
+        };
+        known.times(kind, x)
     }
 
     /// Random words that all three know.
@@ -173,6 +189,8 @@ pub(crate) fn woven(units: usize, parts: &[(&[u64], usize)]) -> Vec<u64> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Dealt {
+    /// Products with a weight.
+    Row(MaskedRow),
     /// Products of matrices.
     Triple(Triple),
     /// Products of rows and words.
@@ -195,6 +213,7 @@ impl Dealt {
     /// The words of `units` units: the client's and the server's, those that are not known here left out.
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         match self {
+            Dealt::Row(kind) => kind.deal(d, units),
             Dealt::Triple(kind) => kind.deal(d, units),
             Dealt::RowProduct(kind) => kind.deal(d, units),
             Dealt::Squares(kind) => kind.deal(d, units),
@@ -213,6 +232,11 @@ impl Dealt {
             factors.iter().try_fold(1u64, positive)
         };
         let (width, words) = match self {
+            Dealt::Row(MaskedRow { inputs, outputs, width, .. }) => {
+                let row = (*inputs as u64).checked_add(*outputs as u64)?;
+                product(&[*inputs, *outputs, 8])?;
+                (*width, row)
+            }
             Dealt::Triple(Triple { batch, m, k, n, width }) => {
                 let parts = [[*batch, *m, *k], [*batch, *k, *n], [*batch, *m, *n]];
                 (*width, parts.iter().try_fold(0u64, |all, part| all.checked_add(product(part)?))?)
@@ -307,6 +331,7 @@ impl Demand {
         match self {
             Demand::Operand { .. } => OPERANDS,
             Demand::Units { kind, .. } => match kind {
+                Dealt::Row(kind) => kind.scope(),
                 Dealt::Triple(kind) => kind.scope(),
                 Dealt::RowProduct(kind) => kind.scope(),
                 Dealt::Squares(kind) => kind.scope(),
@@ -374,11 +399,16 @@ impl Batch<'_> {
 }
 
 /// Deals `demands`, which were checked, over the channels to the client and to the server. Each gets its seeds, and
-/// then a message of every batch in which it is given words. Booked as `offline`, under what is dealt.
+/// then a message of every batch in which it is given words. Booked as `offline`, under what is dealt. `halves` has those of the weights in `demands` ([`rows`]).
 ///
 /// # Errors
-/// Those of the channels.
-pub fn serve(channels: &mut [Channel; 2], demands: &[Demand], rng: &mut impl Rng) -> Result<(), Error> {
+/// Those of the channels, and [`Error::NoHalf`].
+pub fn serve(
+    channels: &mut [Channel; 2],
+    demands: &[Demand],
+    halves: &Halves,
+    rng: &mut impl Rng,
+) -> Result<(), Error> {
     let mut dealer = Dealer::new(rng);
     for (channel, role) in channels.iter_mut().zip([Role::Client, Role::Server]) {
         channel.ledger_mut().set_phase(Phase::Offline);
@@ -387,7 +417,7 @@ pub fn serve(channels: &mut [Channel; 2], demands: &[Demand], rng: &mut impl Rng
     }
     for demand in demands {
         channels.iter_mut().for_each(|channel| channel.ledger_mut().enter(demand.scope()));
-        dealer.deal(demand, |messages| {
+        dealer.deal(demand, halves, |messages| {
             for (channel, message) in channels.iter_mut().zip(messages).filter(|(_, message)| !message.is_empty()) {
                 channel.send_owned(GIVEN, message)?;
                 channel.flush(GIVEN)?;
@@ -397,6 +427,15 @@ pub fn serve(channels: &mut [Channel; 2], demands: &[Demand], rng: &mut impl Rng
         channels.iter_mut().for_each(|channel| channel.ledger_mut().leave());
     }
     Ok(())
+}
+
+/// The products with weights in `demands`, each once.
+pub fn rows(demands: &[Demand]) -> Vec<&MaskedRow> {
+    let rows = demands.iter().filter_map(|demand| match demand {
+        Demand::Units { kind: Dealt::Row(row), .. } => Some(row),
+        Demand::Units { .. } | Demand::Operand { .. } => None,
+    });
+    rows.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Books what [`serve`] sends to `role`: the ledger of that link at either end.
@@ -422,19 +461,21 @@ pub fn plan(ledger: &mut Ledger, role: Role, demands: &[Demand]) -> Result<(), E
 pub struct Helper {
     channel: Channel,
     receiver: Receiver,
+    halves: Option<HalvesSeed>,
 }
 
 impl Helper {
-    /// The helper of `role` behind `channel`, who has been told what to deal.
+    /// The helper of `role` behind `channel`, who has been told what to deal. A client whose helper deals products with
+    /// weights has the seed of its `halves`.
     ///
     /// # Errors
     /// Those of the channel.
-    pub fn new(role: Role, mut channel: Channel) -> Result<Self, Error> {
+    pub fn new(role: Role, mut channel: Channel, halves: Option<HalvesSeed>) -> Result<Self, Error> {
         channel.ledger_mut().set_phase(Phase::Offline);
         let message = Zeroizing::new(channel.recv(SEEDS, SEED_BYTES).map_err(of_helper)?);
         let mut seeds = Zeroizing::new([0; SEED_BYTES]);
         seeds.copy_from_slice(&message);
-        Ok(Helper { channel, receiver: Receiver::new(role, &seeds) })
+        Ok(Helper { channel, receiver: Receiver::new(role, &seeds), halves })
     }
 
     /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch.
@@ -443,9 +484,9 @@ impl Helper {
         demand: &Demand,
         keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Helper { channel, receiver } = self;
+        let Helper { channel, receiver, halves } = self;
         channel.ledger_mut().enter(demand.scope());
-        receiver.take(demand, |bytes| channel.recv(GIVEN, bytes).map_err(of_helper), keep)?;
+        receiver.take(demand, halves.as_ref(), |bytes| channel.recv(GIVEN, bytes).map_err(of_helper), keep)?;
         channel.ledger_mut().leave();
         Ok(())
     }
@@ -495,11 +536,13 @@ impl Dealer {
     fn deal<E: From<Error>>(
         &mut self,
         demand: &Demand,
+        halves: &Halves,
         mut send: impl FnMut([Vec<u8>; 2]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut rows = Rows::default();
         for batch in demand.batches() {
-            let seat = Seat::Helper { own: &mut self.own, public: &mut self.public, messages: Default::default() };
+            let (own, public) = (&mut self.own, &mut self.public);
+            let seat = Seat::Helper { own, public, messages: Default::default(), halves };
             let mut dealing = Dealing { seat, bytes: [0; 2] };
             batch.deal(&mut dealing, &mut rows)?;
             if let Seat::Helper { messages, .. } = dealing.seat {
@@ -532,6 +575,7 @@ impl Receiver {
     fn take(
         &mut self,
         demand: &Demand,
+        halves: Option<&HalvesSeed>,
         mut next: impl FnMut(usize) -> Result<Vec<u8>, Error>,
         mut keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -542,7 +586,7 @@ impl Receiver {
                 bytes => next(bytes)?,
             });
             let (own, public) = (&mut self.own, &mut self.public);
-            let seat = Seat::Party { role: self.role, own, public, message: &message };
+            let seat = Seat::Party { role: self.role, own, public, message: &message, halves };
             let words = batch.deal(&mut Dealing { seat, bytes: [0; 2] }, &mut rows)?;
             let [client, server] = words.map(Zeroizing::new);
             keep(if self.role == Role::Client { client } else { server })?;
@@ -567,7 +611,7 @@ mod tests {
         let mut receivers = [Role::Client, Role::Server].map(|role| Receiver::new(role, dealer.seeds(role)));
         let mut messages: [Vec<Vec<u8>>; 2] = Default::default();
         dealer
-            .deal(demand, |mut batch| {
+            .deal(demand, &Halves::default(), |mut batch| {
                 spoil(&mut batch);
                 messages.iter_mut().zip(batch).for_each(|(all, message)| all.push(message));
                 Ok::<_, Error>(())
@@ -585,7 +629,7 @@ mod tests {
                 words.extend_from_slice(&batch);
                 Ok(())
             };
-            receiver.take(demand, next, keep).unwrap();
+            receiver.take(demand, None, next, keep).unwrap();
         }
         words
     }

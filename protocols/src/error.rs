@@ -31,6 +31,12 @@ pub enum Error {
     /// A session whose options name a helper has none.
     #[error("the correlations of this session come from a helper, who is not there")]
     NoHelper,
+    /// A product with a weight of which this party or the helper has no half.
+    #[error("no half of `{weight}` is there")]
+    NoHalf {
+        /// Published name of the matrix.
+        weight: String,
+    },
     /// The helper of the session fails, or the link to it.
     #[error("the helper: {0}")]
     Helper(Box<Error>),

@@ -28,10 +28,11 @@ use std::time::Duration;
 use net::{Channel, Ledger, NetError, Role, memory_pair};
 
 use crate::deal::{self, Helper};
-use crate::{Error, Needs, Options, Session, TwoParty, preparation};
+use crate::halves::{self, Halves, HalvesSeed};
+use crate::{Error, FixedMatrix, Needs, Options, Session, TwoParty, preparation};
 
 /// The time for which a party waits for a message. Only a deadlock takes this long: who fails hangs up.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Two connected parties with a session each. Keys and pools are kept from one [`Pair::run`] to the next.
 pub struct Pair {
@@ -70,10 +71,12 @@ impl Pair {
     }
 
     /// [`Pair::run`] beside a helper in a thread of its own, who deals what `needs` list to a session of
-    /// [`Options::helper`]. Returns the account of its link to each party, too.
-    pub fn run_with_helper<T: Send>(
+    /// [`Options::helper`]. If it deals products with weights, it gets its halves of those that `matrix` returns by
+    /// name. Returns the account of its link to each party, too.
+    pub fn run_with_helper<'m, T: Send>(
         &mut self,
         needs: &Needs,
+        matrix: impl Fn(&str) -> Option<&'m FixedMatrix>,
         protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
     ) -> Result<([T; 2], [Ledger; 2]), Error> {
         let demands = preparation::demands(needs, self.parties[0].session().plans());
@@ -81,11 +84,23 @@ impl Pair {
         std::thread::scope(|scope| {
             let mut theirs = theirs.into_iter().map(|link| Channel::new(Role::Server, link));
             let mut channels = [0, 1].map(|_| theirs.next().expect("a link to each party"));
-            let demands = &demands;
-            let helper = scope.spawn(move || deal::serve(&mut channels, demands, &mut rand::rng()));
+            let (demands, seed) = (&demands, HalvesSeed::new(&mut rand::rng()));
+            let helper = scope.spawn(move || {
+                let mut halves = Halves::default();
+                for row in deal::rows(demands) {
+                    halves.receive(&mut channels[Role::Server as usize], row)?;
+                }
+                deal::serve(&mut channels, demands, &halves, &mut rand::rng())
+            });
             for (party, link) in self.parties.iter_mut().zip(ends) {
                 let role = party.session().role();
-                *party.helper() = Some(Helper::new(role, Channel::new(Role::Client, link))?);
+                let mut channel = Channel::new(Role::Client, link);
+                for row in deal::rows(demands).into_iter().filter(|_| role == Role::Server) {
+                    let matrix = matrix(&row.weight).ok_or_else(|| Error::NoHalf { weight: row.weight.clone() })?;
+                    halves::send(&mut channel, &seed, row, matrix)?;
+                }
+                let seed = Some(seed.clone()).filter(|_| role == Role::Client);
+                *party.helper() = Some(Helper::new(role, channel, seed)?);
             }
             let results = self.run(protocol);
             let mut hang_up = |role: Role| {

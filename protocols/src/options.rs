@@ -35,6 +35,32 @@ pub enum Masks {
     Sent,
 }
 
+/// What a helper deals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HelperDeals {
+    /// Nothing: there is none.
+    #[default]
+    Nothing,
+    /// What contains no weight.
+    Words,
+    /// Products with weights, too ([`crate::halves`]).
+    Weights,
+    /// As much, pass by pass, right before it is used: nothing is prepared ahead. A session of three parties.
+    Passes,
+}
+
+impl HelperDeals {
+    /// Whether there is a helper.
+    pub fn any(self) -> bool {
+        self != HelperDeals::Nothing
+    }
+
+    /// Whether a helper deals products with weights.
+    pub fn weights(self) -> bool {
+        matches!(self, HelperDeals::Weights | HelperDeals::Passes)
+    }
+}
+
 /// Cores of the two parties, each at least 1. As text `40`, or `2+64` for a client of 2 and a server of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
@@ -111,8 +137,8 @@ pub struct Options {
     pub cores: Cores,
     /// Preparation of products with private matrices, if the session has two phases.
     pub masks: Masks,
-    /// Whether a helper deals what is prepared and contains no weight. See [`crate::deal`].
-    pub helper: bool,
+    /// What a helper deals of the preparation. See [`crate::deal`].
+    pub helper: HelperDeals,
 }
 
 /// Assumed of an unknown link: 1 Gbit/s, half a millisecond there and back.
@@ -134,7 +160,7 @@ impl Options {
         packing: Packing::Auto,
         cores: Cores::each(he::DEFAULT_CORES),
         masks: Masks::Seeded,
-        helper: false,
+        helper: HelperDeals::Nothing,
     };
 
     /// Evaluation of functions: in two phases by FSS keys, in one phase by look-up or keys.

@@ -12,6 +12,7 @@ use crate::deal::Demand;
 use crate::matrix::FixedMatrix;
 use crate::operands::Events;
 use crate::ops::{Operand, cached};
+use crate::options::HelperDeals;
 use crate::plans::Plans;
 use crate::stock::masks::OperandMasks;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
@@ -60,7 +61,7 @@ pub(crate) fn jobs<'a>(needs: &'a Needs, options: &Options) -> Vec<Job<'a>> {
     let cots = [Role::Client, Role::Server]
         .map(|role| Job::Cots(role, needs.cots[role as usize].min(MAX_COTS_AHEAD) as usize));
     let mut jobs: Vec<Job> = units.chain(operands).chain(cots).collect();
-    jobs.sort_by_key(|job| options.helper && !job.is_dealt());
+    jobs.sort_by_key(|job| options.helper.any() && !job.is_dealt(options.helper));
     jobs
 }
 
@@ -85,11 +86,12 @@ impl Job<'_> {
         ledger.leave();
     }
 
-    /// Whether a helper, if there is one, deals it.
-    fn is_dealt(&self) -> bool {
+    /// Whether a helper who deals so much deals it.
+    fn is_dealt(&self, helper: HelperDeals) -> bool {
         match self {
-            Job::Units(kind, _) => kind.dealt().is_some(),
-            Job::Operand(..) => true,
+            Job::Units(kind, _) if kind.weight().is_some() => helper.weights(),
+            Job::Units(kind, _) => helper.any() && kind.dealt().is_some(),
+            Job::Operand(..) => helper.any(),
             Job::Cots(..) => false,
         }
     }
@@ -97,7 +99,7 @@ impl Job<'_> {
     /// What the helper of a session is asked for instead of making it, if it has one who can.
     pub(crate) fn demand(&self, plans: &Plans) -> Option<Demand> {
         match self {
-            _ if !plans.options().helper => None,
+            _ if !self.is_dealt(plans.options().helper) => None,
             Job::Units(kind, units) => {
                 let batch = kind.batch(plans.options()).max(1);
                 Some(Demand::Units { kind: kind.dealt()?, units: *units, batch })
@@ -120,8 +122,8 @@ impl Job<'_> {
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
             // Its bytes cross another link; putting the words away is what is left.
-            Job::Units(kind, units) if plans.options().helper && self.is_dealt() => Ok(kind.moved(*units).offline()),
-            Job::Operand(_, events) if plans.options().helper => {
+            Job::Units(kind, units) if self.is_dealt(plans.options().helper) => Ok(kind.moved(*units).offline()),
+            Job::Operand(_, events) if self.is_dealt(plans.options().helper) => {
                 Ok(Cost::free().work_at_both(Kernel::StockWord, events.words() as usize).offline())
             }
             Job::Units(kind, units) => kind.batched_cost(plans, *units),

@@ -2,7 +2,7 @@
 
 use model::Reveal;
 use ot::{CotKind, SoftSpoken};
-use protocols::{Masks, Packing};
+use protocols::{HelperDeals, Masks, Packing};
 
 /// Outputs that the client may learn of each position.
 pub const REVEALS: [(&str, Reveal); 2] = [("logits", Reveal::Logits), ("token", Reveal::Token)];
@@ -21,6 +21,10 @@ pub const PACKINGS: [(&str, Packing); 3] =
 
 /// Methods of preparing products with private matrices.
 pub const MASKS: [(&str, Masks); 2] = [("seeded", Masks::Seeded), ("sent", Masks::Sent)];
+
+/// What a helper deals.
+pub const HELPERS: [(&str, HelperDeals); 3] =
+    [("words", HelperDeals::Words), ("weights", HelperDeals::Weights), ("passes", HelperDeals::Passes)];
 
 /// The name of `value` in its table; `ideal` for what is in none, which exists for tests of lower layers only.
 pub fn name<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {

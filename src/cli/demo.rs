@@ -23,8 +23,8 @@ use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::terms::by_name;
 use crate::{
-    Client, DEFAULT_MODEL, Generate, Generated, Listener, Local, LocalOptions, Network, OptionsError, Proof, Terms,
-    TokenizerOf, describe, worker,
+    Client, DEFAULT_MODEL, Generate, Generated, HelperDeals, Listener, Local, LocalOptions, Network, OptionsError,
+    Proof, Terms, TokenizerOf, describe, worker,
 };
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
@@ -203,6 +203,7 @@ impl Server {
         if let Some(helper) = &terms.helper {
             command.arg(format!("--helper={}", helper.address));
             command.args(helper.key.map(|key| format!("--helper-key={key}")));
+            command.args((helper.deals == HelperDeals::Weights).then_some("--helper-weights"));
         }
         if let Some(dir) = &args.adapter {
             command.arg("--adapter").arg(dir);

@@ -8,12 +8,12 @@ use net::PublicKey;
 use super::connect::DoorArgs;
 use super::options::{LINKS, link_between_processes, named, seconds, set};
 use super::{Error, log, out};
-use crate::{Helper, HelperConfig, Network};
+use crate::{Helper, HelperConfig, HelperDeals, Network};
 
-/// Deals the correlations of sessions between clients and servers that name this helper (`--helper`): everything that
-/// is prepared and contains no weight. It has no model, sees no prompt and no other value, only kinds and numbers of
-/// correlations, which follow from the shape of the model and the lengths. It must not collude with either party:
-/// with one of them it could compute what the other hides. One line on standard output says when parties may come.
+/// Deals the correlations of sessions between clients and servers that name this helper (`--helper`). It has no model,
+/// sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of the model
+/// and the lengths, and of weights random halves at most. It must not collude with either party: with one of them it
+/// could compute what the other hides. One line on standard output says when parties may come.
 #[derive(Args, Debug)]
 pub(super) struct HelperArgs {
     /// Address to listen on; port 0 takes a free one.
@@ -28,6 +28,10 @@ pub(super) struct HelperArgs {
     /// Give up on a party that is silent, or whose peer does not come, for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
+    /// Keep halves of weights in at most so many bytes of memory, 8 a weight: those of the servers that came last. A
+    /// session that takes more is refused.
+    #[arg(long, value_name = "BYTES", default_value_t = HelperConfig::default().max_weights)]
+    max_weights: u64,
     #[command(flatten)]
     door: DoorArgs,
     /// Log events of this importance and above, on standard error.
@@ -38,7 +42,7 @@ pub(super) struct HelperArgs {
 pub(super) fn run(args: HelperArgs) -> Result<(), Error> {
     let _flush = log::start(args.log, log::Format::Text);
     let config = HelperConfig::default().network(args.link).allow(args.door.allow()).proof(args.door.proof());
-    let helper = set!(config, args => listen, once, timeout).bind()?;
+    let helper = set!(config, args => listen, once, timeout, max_weights).bind()?;
     let key = helper.key().map_or("without encryption".into(), |key| format!("with the key {key}"));
     // If nobody takes the line, the helper goes on.
     let _ = out::line(format_args!("helping on {} {key}", helper.address()));
@@ -56,13 +60,18 @@ pub(super) struct HelpedArgs {
     /// The helper's public key, which it prints. Needed unless nothing is encrypted.
     #[arg(long, value_name = "KEY", requires = "helper")]
     helper_key: Option<PublicKey>,
+    /// Let the helper deal products with weights, too, so that nothing is prepared by encryption. The server sends it a
+    /// random half of every weight once, 4 to 8 bytes each. Together with the client it could compute the weights.
+    #[arg(long, requires = "helper")]
+    helper_weights: bool,
 }
 
 impl HelpedArgs {
     /// The helper, if there is one.
     pub(super) fn helper(&self) -> Option<Helper> {
         let address = crate::client::address(self.helper.as_deref()?, PORT);
-        Some(Helper { address, key: self.helper_key })
+        let deals = if self.helper_weights { HelperDeals::Weights } else { HelperDeals::Words };
+        Some(Helper { address, key: self.helper_key, deals })
     }
 }
 

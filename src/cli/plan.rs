@@ -16,7 +16,7 @@ use super::{Error, out};
 use crate::disk::{check_writable, read, write_json};
 use crate::plan::LAN;
 use crate::terms::ASSUMED_CORES;
-use crate::{DEFAULT_MODEL, Helper, Network, Plan};
+use crate::{DEFAULT_MODEL, Helper, HelperDeals, Network, Plan};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
@@ -73,8 +73,8 @@ pub(super) struct PlanArgs {
     operations: OperationsArgs,
     #[command(flatten)]
     price: PriceArgs,
-    /// Who prepares what contains no weight: the two parties, or a helper (`waggle helper`), which implies
-    /// --preprocess. The bytes of its links stand apart.
+    /// Who prepares: the two parties; a helper (`waggle helper`) what contains no weight (`dealer`), or everything
+    /// (`dealer-weights`). A helper implies --preprocess, and the bytes of its links stand apart.
     #[arg(long, value_enum, value_name = "BY", default_value = "parties")]
     preparation: Preparation,
     /// Write the report here.
@@ -92,13 +92,25 @@ pub(super) struct PlanArgs {
     terms: TermsArgs,
 }
 
-/// Who prepares what contains no weight.
+/// Who prepares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Preparation {
     /// The two parties.
     Parties,
-    /// A helper.
+    /// A helper, but for products with weights.
     Dealer,
+    /// A helper.
+    DealerWeights,
+}
+
+impl Preparation {
+    fn helper(self) -> Option<Helper> {
+        match self {
+            Preparation::Parties => None,
+            Preparation::Dealer => Some(Helper::assumed(HelperDeals::Words)),
+            Preparation::DealerWeights => Some(Helper::assumed(HelperDeals::Weights)),
+        }
+    }
 }
 
 pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
@@ -111,10 +123,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(0);
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
-    let mut terms = args.terms.terms()?;
-    if args.preparation == Preparation::Dealer {
-        terms = terms.helper(Helper::assumed());
-    }
+    let mut terms = args.terms.terms()?.helper(args.preparation.helper());
     if let Some(path) = &args.as_in {
         let unread = |what: String| RecordError::NotReport { path: path.clone(), what };
         let report = serde_json::from_slice(&read(path)?).map_err(|e| unread(e.to_string()))?;

@@ -20,7 +20,7 @@ use super::published::{self, Figure, Part, Published, Work, published};
 use super::settings::forget_variables;
 use crate::disk::{check_writable, read, write};
 use crate::terms::ASSUMED_CORES;
-use crate::{Helper, Network, Plan, Terms, worker};
+use crate::{Helper, HelperDeals, Network, Plan, Terms, worker};
 
 /// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run. Beside
 /// a system with a dealer, a plan of two phases with a helper (`waggle helper`) stands too.
@@ -290,7 +290,7 @@ impl Session<'_> {
 
     fn planned(&self, tokens: usize) -> Result<Report, Error> {
         let terms = Terms::default().policy(self.policy.clone()).preprocess(self.form != Form::OnePhase);
-        let terms = terms.helper((self.form == Form::Dealt).then(Helper::assumed));
+        let terms = terms.helper((self.form == Form::Dealt).then(|| Helper::assumed(HelperDeals::Words)));
         let plan = Plan::of(&*self.model).prompt(self.tokens).tokens(tokens).terms(terms);
         Ok(plan.network(Network::Imitated(self.link)).run(&mut Silent)?)
     }

@@ -32,6 +32,8 @@ options! {
         network: Network = Network::Loopback,
         /// Give up on a party that is silent, or whose peer does not come, for so long.
         timeout: Duration = Duration::from_secs(120),
+        /// Keep halves of weights in at most so many bytes of memory.
+        max_weights: u64 = 8 << 30,
         /// End after one session.
         once: bool = false,
         /// Whom it deals to, beside parties with its own key.
@@ -64,7 +66,7 @@ impl HelperConfig {
         let host = Host::open(&self.proof, self.allow.clone())?;
         let listener = listen(&self.listen)?;
         let address = listener.local_addr().map_err(system("listen"))?;
-        let pairing = Pairing::new(self.timeout);
+        let pairing = Pairing::new(self.timeout, self.max_weights);
         Ok(HelperServer { shared: Arc::new(Shared { config: self, host, pairing }), listener, address })
     }
 }

@@ -24,7 +24,8 @@ use protocols::form::Values;
 use protocols::ops::fss::{counts, threshold};
 use protocols::ops::{b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal};
 use protocols::ops::{row_max, sum_squares, truncate};
-use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Shape, deal, preparation};
+use protocols::{Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape};
+use protocols::{deal, halves, preparation};
 use rand::Rng;
 
 use crate::parties::{DEALER, TWO_PHASES, open, pair, share};
@@ -245,7 +246,10 @@ impl<'l, F: Function> Laws<'l, F> {
             if options.preprocess {
                 let needs = self.plan(&self.functions[1], options, None).1;
                 self.between_parties(options, Some(&needs));
-                self.between_parties(Options { helper: true, ..options }, Some(&needs));
+                let weights = needs.units.keys().any(|kind| kind.weight().is_some()).then_some(HelperDeals::Weights);
+                for helper in [HelperDeals::Words].into_iter().chain(weights) {
+                    self.between_parties(Options { helper, ..options }, Some(&needs));
+                }
             }
         }
     }
@@ -293,11 +297,14 @@ impl<'l, F: Function> Laws<'l, F> {
             once(abb)
         };
         let got = match ahead {
-            Some(needs) if options.helper => {
+            Some(needs) if options.helper.any() => {
                 let demands = preparation::demands(needs, pair.party(Role::Client).session().plans());
-                pair.run_with_helper(needs, run).map(|(got, ledgers)| {
+                pair.run_with_helper(needs, |name| self.weights.get(name).copied(), run).map(|(got, ledgers)| {
                     for (role, ledger) in [Role::Client, Role::Server].into_iter().zip(ledgers) {
                         let mut planned = Ledger::default();
+                        for row in deal::rows(&demands).into_iter().filter(|_| role == Role::Server) {
+                            halves::plan(&mut planned, row);
+                        }
                         deal::plan(&mut planned, role, &demands).expect("demands of a plan");
                         assert_eq!(
                             planned.untimed(),

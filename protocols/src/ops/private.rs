@@ -26,8 +26,10 @@
 use he::{CachedWeights, MatmulShape, MatmulSpec, ProductPlan, Split, Weights};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 use crate::correlation::CorrelationKind;
+use crate::deal::{Dealing, Dealt, woven};
 use crate::operation::prelude::*;
 use crate::options::Masks;
 use crate::spread::Prepared;
@@ -44,7 +46,8 @@ const MASKED: &str = "linear/masked";
 const AHEAD_BYTES: usize = 1 << 20;
 
 /// Shares of r W for the client's random row r. Unit: a row. The client keeps r beside its share.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MaskedRow {
     /// Published name of the matrix.
     pub weight: String,
@@ -76,7 +79,24 @@ impl MaskedRow {
     }
 }
 
+impl MaskedRow {
+    /// The client's r, and its r A + t beside the helper's r B - t ([`halves`](crate::halves)).
+    pub(crate) fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+        let r = d.draw(Role::Client, units * self.inputs, self.width);
+        let t = d.draw(Role::Client, units * self.outputs, self.width);
+        let mut product = d.times(self, &r)?;
+        let minus = || product.iter().zip(&t).map(|(y, t)| y.wrapping_sub(*t) & mask(self.width)).collect();
+        let server = d.give(Role::Server, units * self.outputs, &[self.width], minus)?;
+        product.iter_mut().zip(&t).for_each(|(y, t)| *y = y.wrapping_add(*t) & mask(self.width));
+        Ok([woven(units, &[(&r, self.inputs), (&product, self.outputs)]), server])
+    }
+}
+
 impl Correlation for MaskedRow {
+    fn dealt(&self) -> Option<Dealt> {
+        Some(Dealt::Row(self.clone()))
+    }
+
     fn scope(&self) -> &'static str {
         "linear"
     }

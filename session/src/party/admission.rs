@@ -18,7 +18,7 @@ impl SessionKind {
         limits: &Limits,
     ) -> Result<(), Error> {
         match self {
-            SessionKind::Chat | SessionKind::Fill { .. } | SessionKind::Spend(_) if terms.protocol.helper => {
+            SessionKind::Chat | SessionKind::Fill { .. } | SessionKind::Spend(_) if terms.protocol.helper.any() => {
                 return Err(Error::HelperKind);
             }
             SessionKind::Chat if limits.conversation.is_none() => return Err(Error::NoChats),

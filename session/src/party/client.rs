@@ -188,7 +188,7 @@ impl ClientSession {
         };
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let source = correlations::Source { stock, peer: &server, to_helper: to_helper.as_ref() };
+        let source = correlations::Source { stock, peer: &server, to_helper: to_helper.as_ref(), halves: None };
         let helped = correlations::ready(&mut engine, &public, &model.weights(), &terms, request, source, observer)?;
         let options = GenerateOptions { padding: prompt.known_padding(), ..request.options(&terms) };
         let mut recorder = Recorder::new(observer);

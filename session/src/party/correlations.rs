@@ -1,6 +1,7 @@
 //! Where a session's correlations come from, the same on both sides.
 
 use net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
+use protocols::halves::HalvesSeed;
 use protocols::{FixedWeight, Needs, Secure, Stock, check_space};
 
 use super::{Caller, Observer, PublicModel, Request, Terms, ToHelper, helper, opening};
@@ -23,6 +24,8 @@ pub(super) struct Source<'a> {
     pub(super) peer: &'a Caller,
     /// The way to the helper, if there is one.
     pub(super) to_helper: Option<&'a ToHelper>,
+    /// The seed of halves of the weights, on a server.
+    pub(super) halves: Option<&'a HalvesSeed>,
 }
 
 /// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or, in a session of two phases, by
@@ -33,20 +36,20 @@ pub(super) fn ready(
     weights: &[&FixedWeight],
     terms: &Terms,
     request: &Request,
-    Source { stock, peer, to_helper }: Source<'_>,
+    source: Source<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Option<Vec<Entry>>, Error> {
     if !terms.protocol.preprocess {
         return Ok(None);
     }
     let needs = needs(model, terms, request, &*observer)?;
-    match stock {
+    match source.stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_| ())?;
             *engine.abb().stock() = stock;
         }
         None => {
-            helper::meet(engine, &needs, terms, peer, to_helper)?;
+            helper::meet(engine, &needs, weights, terms, &source)?;
             prepare(engine, &needs, weights, observer)?;
         }
     }

@@ -1,4 +1,6 @@
-//! Sessions with a helper: a third machine that deals what is prepared and contains no weight ([`protocols::deal`]).
+//! Sessions with a helper: a third machine that deals what is prepared ([`protocols::deal`]). If it deals products with
+//! weights, too, the server has told the client the seed of its halves before, in 32 bytes, and sends the helper the
+//! halves that this lacks ([`protocols::halves`]).
 //!
 //! Both parties state the helper's key in their handshake. When they have their base OTs, each opens a link of its own
 //! to the helper and says what it needs, under the name of the session: the binding of the link between the two
@@ -8,23 +10,29 @@
 //!
 //! | message on a link to the helper | from | bytes |
 //! |---|---|---|
-//! | demands: protocol, session, role, digest of the other party's key, kinds and numbers | party | up to 4 MiB |
+//! | demands: protocol, session, role, digest of the other party's key, name of the halves of weights, kinds and numbers | party | up to 4 MiB |
 //! | verdict: empty, or why the helper refuses | helper | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
+//! | to the server: numbers of the weights of whose halves it has none, counted from 0 | helper | up to 256 KiB |
+//! | these halves | server | as planned |
 //! | seeds, then words ([`protocols::deal::serve`]) | helper | as planned |
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Role};
 use protocols::deal::{self, Demand, Helper};
-use protocols::{Needs, Plans, Secure, preparation};
+use protocols::halves::{self, Halves, HalvesSeed, half_bytes};
+use protocols::ops::private::MaskedRow;
+use protocols::{FixedWeight, Needs, Plans, Secure, preparation};
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use tokenizer::printable;
+use zeroize::Zeroizing;
 
+use super::correlations::Source;
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
-use super::{Caller, Terms, wire};
+use super::{Caller, Terms, opening, wire};
 use crate::Error;
 
 /// Longest list of demands.
@@ -34,6 +42,10 @@ const MOST_WAITING: usize = 1024;
 const SCOPE: &str = "helper";
 const ASK: &str = "helper/demands";
 const VERDICT: &str = "helper/verdict";
+const SEED: &str = "helper/seed of halves";
+const MISSING: &str = "helper/missing halves";
+/// Longest list of missing halves.
+const MAX_MISSING_BYTES: usize = 256 << 10;
 
 /// Opens a link to the helper of a session, on which this party is the client, whichever it is of the two.
 pub type ToHelper = Arc<dyn Fn() -> Result<Channel, NetError> + Send + Sync>;
@@ -46,6 +58,8 @@ struct Ask {
     session: [u8; 32],
     server: bool,
     peer: [u8; 32],
+    /// Of the halves of weights, if there are any.
+    halves: Option<[u8; 32]>,
     demands: Vec<Demand>,
 }
 
@@ -58,28 +72,78 @@ fn digest(key: Option<&str>) -> [u8; 32] {
 pub(super) fn meet(
     engine: &mut Secure,
     needs: &Needs,
+    weights: &[&FixedWeight],
     terms: &Terms,
-    peer: &Caller,
-    to_helper: Option<&ToHelper>,
+    source: &Source<'_>,
 ) -> Result<(), Error> {
-    if !terms.protocol.helper {
+    if !terms.protocol.helper.any() {
         return Ok(());
     }
+    let seed = terms.protocol.helper.weights().then(|| share_seed(engine.channel(), source.halves)).transpose()?;
+    let Source { peer, to_helper, .. } = source;
     let to_helper = to_helper.ok_or(protocols::Error::NoHelper)?;
     let (role, session) = (engine.channel().role(), engine.channel().binding());
     let demands = preparation::demands(needs, engine.abb().session().plans());
-    let ask =
-        Ask { protocol: PROTOCOL, session, server: role == Role::Server, peer: digest(peer.key.as_deref()), demands };
+    let (server, peer) = (role == Role::Server, digest(peer.key.as_deref()));
+    let halves = seed.as_ref().map(HalvesSeed::id);
+    let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, demands };
     let named = |error: NetError| protocols::Error::Helper(Box::new(error.into()));
     let mut channel = to_helper().map_err(named)?;
     channel.ledger_mut().enter(SCOPE);
     wire::send(&mut channel, ASK, &ask, 0).map_err(named)?;
     let reason = channel.recv_up_to(VERDICT, MAX_REASON_BYTES).map_err(named)?;
-    channel.ledger_mut().leave();
     if !reason.is_empty() {
         return Err(Error::HelperRefused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) });
     }
-    *engine.abb().helper() = Some(Helper::new(role, channel)?);
+    if let (Some(seed), true) = (&seed, server) {
+        give_halves(&mut channel, seed, &deal::rows(&ask.demands), weights)?;
+    }
+    channel.ledger_mut().leave();
+    *engine.abb().helper() = Some(Helper::new(role, channel, seed)?);
+    Ok(())
+}
+
+/// The server tells the client the seed of its halves of the weights.
+fn share_seed(channel: &mut Channel, own: Option<&HalvesSeed>) -> Result<HalvesSeed, Error> {
+    opening::scoped(channel, SCOPE, |channel| match own {
+        Some(seed) => {
+            channel.send(SEED, seed.as_bytes())?;
+            channel.flush(SEED)?;
+            Ok(seed.clone())
+        }
+        None => {
+            let message = Zeroizing::new(channel.recv(SEED, HalvesSeed::BYTES)?);
+            let mut seed = Zeroizing::new([0; HalvesSeed::BYTES]);
+            seed.copy_from_slice(&message);
+            Ok(HalvesSeed::from_bytes(&seed))
+        }
+    })
+}
+
+/// The account of [`share_seed`].
+pub(super) fn plan_seed(ledger: &mut Ledger) {
+    ledger.enter(SCOPE);
+    ledger.book(Role::Server.sends(), (HalvesSeed::BYTES + HEADER_BYTES) as u64);
+    ledger.leave();
+}
+
+/// Sends the helper the halves of those of `rows` that it lacks.
+fn give_halves(
+    channel: &mut Channel,
+    seed: &HalvesSeed,
+    rows: &[&MaskedRow],
+    weights: &[&FixedWeight],
+) -> Result<(), Error> {
+    let missing: Vec<u32> = wire::receive(channel, MISSING, 0..=MAX_MISSING_BYTES)?;
+    if !missing.is_sorted_by(|a, b| a < b) || missing.iter().any(|&row| row as usize >= rows.len()) {
+        return Err(wire::malformed(MISSING, format!("numbers of other weights than {}", rows.len())).into());
+    }
+    for row in missing.into_iter().map(|row| rows[row as usize]) {
+        let weight = weights.iter().find(|weight| weight.spec.name == row.weight);
+        let values = weight.and_then(|weight| weight.values.as_ref());
+        let values = values.ok_or_else(|| protocols::Error::NoHalf { weight: row.weight.clone() })?;
+        halves::send(channel, seed, row, &values.matrix)?;
+    }
     Ok(())
 }
 
@@ -92,19 +156,29 @@ pub(super) fn leave(engine: &mut Secure) -> Option<Vec<Entry>> {
     })
 }
 
-/// The accounts of both parties' links to the helper of a session that prepares `needs`.
+/// The accounts of both parties' links to the helper of a session that prepares `needs`. The helper has no halves of
+/// weights yet.
 pub(super) fn plan(needs: &Needs, plans: &Plans) -> Result<[Option<Vec<Entry>>; 2], Error> {
-    if !plans.options().helper {
+    let deals = plans.options().helper;
+    if !deals.any() {
         return Ok([None, None]);
     }
     let demands = preparation::demands(needs, plans);
     let account = |role: Role| {
-        let (session, peer) = ([0; 32], [0; 32]);
-        let ask = Ask { protocol: PROTOCOL, session, server: role == Role::Server, peer, demands: demands.clone() };
+        let (session, peer, server) = ([0; 32], [0; 32], role == Role::Server);
+        let halves = deals.weights().then_some([0; 32]);
+        let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, demands: demands.clone() };
         let mut ledger = Ledger::default();
         ledger.enter(SCOPE);
         ledger.book(Role::Client.sends(), (wire::encode(ASK, &ask, 0)?.len() + HEADER_BYTES) as u64);
         ledger.book(Role::Server.sends(), HEADER_BYTES as u64);
+        if halves.is_some() && server {
+            let rows = deal::rows(&demands);
+            let missing: Vec<u32> = (0..rows.len() as u32).collect();
+            let bytes = wire::encode(MISSING, &missing, 0)?.len() + HEADER_BYTES;
+            ledger.book(Role::Server.sends(), bytes as u64);
+            rows.into_iter().for_each(|row| halves::plan(&mut ledger, row));
+        }
         ledger.leave();
         deal::plan(&mut ledger, role, &demands)?;
         Ok::<_, Error>(ledger.forget_times().entries())
@@ -117,6 +191,35 @@ pub struct Pairing {
     waiting: Mutex<HashMap<[u8; 32], Waiting>>,
     changed: Condvar,
     patience: Duration,
+    kept: Mutex<Kept>,
+}
+
+/// Halves of weights, by their names: those of the servers that came last, in at most so many bytes.
+struct Kept {
+    most: u64,
+    /// That used last stands last.
+    halves: Vec<([u8; 32], Halves)>,
+}
+
+impl Kept {
+    /// Those of `id`.
+    fn get(&mut self, id: [u8; 32]) -> Halves {
+        let Some(place) = self.halves.iter().position(|(known, _)| *known == id) else { return Halves::default() };
+        let found = self.halves.remove(place);
+        let halves = found.1.clone();
+        self.halves.push(found);
+        halves
+    }
+
+    /// Keeps `halves` as those of `id`, and forgets others for which there is no room.
+    fn put(&mut self, id: [u8; 32], halves: Halves) {
+        self.halves.retain(|(known, _)| *known != id);
+        self.halves.push((id, halves));
+        let bytes = |kept: &[([u8; 32], Halves)]| kept.iter().map(|(_, halves)| halves.bytes()).sum::<u64>();
+        while bytes(&self.halves) > self.most && self.halves.len() > 1 {
+            drop(self.halves.remove(0));
+        }
+    }
 }
 
 /// A party whose peer has not come yet.
@@ -135,9 +238,11 @@ pub struct DealtSession {
 }
 
 impl Pairing {
-    /// Parties wait for their peers for `patience` at most.
-    pub fn new(patience: Duration) -> Self {
-        Pairing { waiting: Mutex::default(), changed: Condvar::new(), patience }
+    /// Parties wait for their peers for `patience` at most. Halves of weights take `most` bytes of memory at most, but
+    /// for those that sessions use at the time.
+    pub fn new(patience: Duration, most: u64) -> Self {
+        let kept = Mutex::new(Kept { most, halves: Vec::new() });
+        Pairing { waiting: Mutex::default(), changed: Condvar::new(), patience, kept }
     }
 
     /// Serves the party `caller` at the other end of `channel`: waits for its peer, or deals to both if that waits
@@ -183,26 +288,67 @@ impl Pairing {
             (a, b) if a.peer != there.key || b.peer != here.key => {
                 Some("a party is not the one whose key the other named")
             }
+            (a, b) if a.halves != b.halves => Some("the parties name different halves of weights"),
             _ => None,
         };
+        let reason = reason.map(str::to_owned).or_else(|| self.check_room(&here.ask));
         if let Some(reason) = reason {
-            return Err(refuse([here.channel, there.channel], reason.into()));
+            return Err(refuse([here.channel, there.channel], reason));
         }
+        let halves = here.ask.halves;
         let demands = here.ask.demands;
         let [client, server] =
             if here.ask.server { [there.channel, here.channel] } else { [here.channel, there.channel] };
         let mut channels = [client, server];
         for channel in &mut channels {
             channel.send(VERDICT, &[])?;
+        }
+        let halves = match halves {
+            Some(id) => self.halves(&mut channels[Role::Server as usize], id, &deal::rows(&demands))?,
+            None => Halves::default(),
+        };
+        for channel in &mut channels {
             channel.ledger_mut().leave();
         }
         let mut rng: StdRng = rand::make_rng();
-        deal::serve(&mut channels, &demands, &mut rng)?;
+        deal::serve(&mut channels, &demands, &halves, &mut rng)?;
         let entries = channels.each_ref().map(|channel| channel.ledger().entries());
         for channel in channels {
             channel.close(VERDICT)?;
         }
         Ok(DealtSession { entries })
+    }
+}
+
+impl Pairing {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why there is no room for the halves that these demands take.
+    fn check_room(&self, ask: &Ask) -> Option<String> {
+        let most = self.kept().most;
+        let bytes = deal::rows(&ask.demands).into_iter().fold(0u64, |all, row| all.saturating_add(half_bytes(row)));
+        let what = || {
+            format!(
+                "its halves of the weights take {bytes} bytes, and --max-weights of the helper leaves them {most}"
+            )
+        };
+        (bytes > most).then(what)
+    }
+
+    /// The halves of `rows`, those that are not there from the server at the other end of `channel`.
+    fn halves(&self, channel: &mut Channel, id: [u8; 32], rows: &[&MaskedRow]) -> Result<Halves, Error> {
+        let mut halves = self.kept().get(id);
+        let numbered = rows.iter().zip(0u32..);
+        let missing: Vec<u32> = numbered.filter(|(row, _)| !halves.has(row)).map(|(_, number)| number).collect();
+        wire::send(channel, MISSING, &missing, 0)?;
+        channel.flush(MISSING)?;
+        for row in missing.into_iter().map(|row| rows[row as usize]) {
+            halves.receive(channel, row)?;
+        }
+        self.kept().put(id, halves.clone());
+        Ok(halves)
     }
 }
 

@@ -10,7 +10,7 @@ use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printab
 use super::meeting::{meet, tell};
 use super::wire::{self, malformed};
 use super::{ClientOptions, PublicModel, Request, Terms};
-use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
+use crate::names::{HELPERS, MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
 use crate::{Base, BaseError, Error};
 
@@ -50,6 +50,8 @@ const WANTS_TEMPLATE: &str = "template";
 const NAME: &str = "name";
 /// The name of the client's choice of one phase (`false`) or two (`true`).
 const PREPROCESS: &str = "preprocess";
+/// The field by which both say what their helper deals.
+const HELPER_DEALS: &str = "helper-deals";
 
 /// The purpose of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,6 +281,7 @@ impl Terms {
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, open: _, met: _ } = self;
         let helper = helper.clone().map(|key| ("helper", key));
+        let deals = protocol.helper.any().then(|| (HELPER_DEALS, name(&HELPERS, &protocol.helper).to_owned()));
         let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
         let bits = (*logit_bits != LogitBits::default()).then(|| ("logit-bits", logit_bits.to_string()));
         [
@@ -295,6 +298,7 @@ impl Terms {
         .chain(chunk)
         .chain(bits)
         .chain(helper)
+        .chain(deals)
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
     }

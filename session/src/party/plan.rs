@@ -141,6 +141,9 @@ impl<'a> SessionPlan<'a> {
         }
         let mut prepared = Needs::default();
         if terms.protocol.preprocess {
+            if terms.protocol.helper.weights() {
+                helper::plan_seed(planner.ledger());
+            }
             (planner, prepared) = self.prepare(planner, &request)?;
             observer.prepare(Made { work: 1.0, ..Made::default() });
         }

@@ -8,7 +8,9 @@ use model::{
 };
 use mpcache::PolicySpec;
 use net::{Channel, Role};
+use protocols::halves::HalvesSeed;
 use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
+use rand::rngs::StdRng;
 use tokenizer::ChatTemplate;
 
 use super::opening::SessionKind;
@@ -25,6 +27,8 @@ pub struct ModelServer {
     public: PublicModel,
     pools: Option<Pools>,
     to_helper: Option<ToHelper>,
+    /// From which clients expand their halves of the weights, where a helper has the others.
+    halves: HalvesSeed,
     /// Of the weights; made when a pool first asks for it.
     digest: OnceLock<String>,
 }
@@ -88,7 +92,8 @@ impl ServerBuilder {
         };
         let (frac_bits, disclosure) = (loader.frac_bits().to_vec(), Disclosure { disclosed, digests });
         let public = PublicModel { name, spec, frac_bits, disclosure, tokenizer, template: None };
-        Ok(ModelServer { model, public, pools: None, to_helper: None, digest: OnceLock::new() })
+        let halves = HalvesSeed::new(&mut rand::make_rng::<StdRng>());
+        Ok(ModelServer { model, public, pools: None, to_helper: None, halves, digest: OnceLock::new() })
     }
 }
 
@@ -191,7 +196,8 @@ impl ModelServer {
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
-        let source = correlations::Source { stock, peer: caller, to_helper: self.to_helper.as_ref() };
+        let (to_helper, halves) = (self.to_helper.as_ref(), Some(&self.halves));
+        let source = correlations::Source { stock, peer: caller, to_helper, halves };
         let helped = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, observer)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();

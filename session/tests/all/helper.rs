@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use model::{Lengths, Next, Sampler, bundled};
-use net::{Channel, Entry, Link, NetError, Role, memory_pair};
+use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
+use protocols::HelperDeals;
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, Request, SessionPlan,
@@ -17,13 +18,20 @@ use crate::support::{greedy, load};
 
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Room for the halves of a model's weights.
+const ROOM: u64 = 1 << 30;
 const KEYS: [&str; 2] = ["the client's key", "the server's key"];
 
-fn terms() -> Terms {
+/// Terms of a session whose helper deals so much.
+fn dealing(helper: HelperDeals) -> Terms {
     let mut terms = Terms { helper: Some("the helper's key".into()), ..Terms::default() };
     terms.protocol.preprocess = true;
-    terms.protocol.helper = true;
+    terms.protocol.helper = helper;
     terms
+}
+
+fn terms() -> Terms {
+    dealing(HelperDeals::Words)
 }
 
 fn caller(key: &str) -> Caller {
@@ -83,16 +91,28 @@ fn session(
     dying: bool,
     lost: Option<Role>,
 ) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
-    let pairing = Arc::new(Pairing::new(patience));
+    let pairing = Arc::new(Pairing::new(patience, ROOM));
+    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
+    session_of(&pairing, hosted, &terms(), keys, dying, lost)
+}
+
+/// A session of `terms` with the model of `hosted`, and what became of it.
+fn session_of(
+    pairing: &Arc<Pairing>,
+    hosted: ModelServer,
+    terms: &Terms,
+    keys: [&'static str; 2],
+    dying: bool,
+    lost: Option<Role>,
+) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
     let (ended, ends) = mpsc::channel();
-    let ways = keys.map(|key| way(&pairing, key, &ended, dying));
+    let ways = keys.map(|key| way(pairing, key, &ended, dying));
     let nowhere: ToHelper = Arc::new(|| Err(NetError::Closed { step: "on the way to the helper" }));
     let [ours, theirs] = [Role::Client, Role::Server]
         .map(|role| if lost == Some(role) { nowhere.clone() } else { ways[role as usize].clone() });
     drop((ways, ended));
-    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap().with_helper(theirs);
+    let hosted = hosted.with_helper(theirs);
     let (here, there) = memory_pair(PATIENCE);
-    let terms = &terms();
     let outcomes = thread::scope(|scope| {
         let server = scope.spawn(|| {
             let channel = Channel::new(Role::Server, there);
@@ -116,6 +136,12 @@ fn bare(entries: &[Entry]) -> Vec<Entry> {
     entries.iter().map(bare).filter(|entry| entry.traffic != Default::default()).collect()
 }
 
+/// Bytes and messages of what is booked as `offline`.
+fn offline(entries: &[Entry]) -> Vec<(String, u64, u64)> {
+    let offline = entries.iter().filter(|entry| entry.phase == Phase::Offline);
+    offline.map(|entry| (entry.path.to_string(), entry.traffic.bytes(), entry.traffic.messages)).collect()
+}
+
 #[test]
 fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
     let (outcomes, ends, hosted) = session(KEYS, PATIENCE, false, None);
@@ -134,6 +160,50 @@ fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
     }
     // Nothing but products with weights, and OTs, is made between the two.
     assert!(client.kinds.iter().all(|entry| ["linear", "OTs"].contains(&&*entry.path) || entry.traffic.bytes() == 0));
+}
+
+#[test]
+fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
+    let terms = dealing(HelperDeals::Weights);
+    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    let mut hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
+    let request = Request::from(Lengths { prompt: 4, tokens: 2 });
+    let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
+    for first in [true, false] {
+        let (outcomes, ends, back) = session_of(&pairing, hosted, &terms, KEYS, false, None);
+        hosted = back;
+        let [client, server] = outcomes.map(|outcome| outcome.unwrap());
+        assert_eq!(client.generation.tokens, truth.tokens);
+        assert_eq!(untimed(&client), untimed(&server));
+        assert_eq!(untimed(&client), untimed(&planned));
+        // No product with a weight is made between the two.
+        assert!(client.kinds.iter().all(|entry| entry.path == "OTs" || entry.traffic.bytes() == 0));
+        let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
+        let [own_client, own_server] = [&client.helper[0], &server.helper[1]].map(|link| link.as_ref().unwrap());
+        for (role, own) in [own_client, own_server].into_iter().enumerate() {
+            let plan = planned.helper[role].as_ref().unwrap();
+            assert_eq!(bare(own), bare(&dealt.entries[role]), "party {role}, at the helper");
+            match first {
+                true => assert_eq!(bare(own), bare(plan), "party {role}"),
+                // Nothing but the halves and the list of those that are missing is left out.
+                false => assert_eq!(offline(own), offline(plan), "party {role}"),
+            }
+        }
+        let halves = |entries: &[Entry]| entries.iter().any(|entry| entry.path.ends_with("weights"));
+        assert_eq!((halves(own_server), halves(own_client)), (first, false));
+    }
+}
+
+#[test]
+fn a_helper_without_room_for_halves_says_so() {
+    let pairing = Arc::new(Pairing::new(PATIENCE, 1 << 20));
+    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let (outcomes, ..) = session_of(&pairing, hosted, &dealing(HelperDeals::Weights), KEYS, false, None);
+    for party in outcomes {
+        let error = party.map(|_| ()).unwrap_err();
+        assert!(matches!(&error, Error::HelperRefused { reason } if reason.contains("--max-weights")), "{error}");
+    }
 }
 
 #[test]
