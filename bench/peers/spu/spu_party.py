@@ -103,9 +103,11 @@ def main():
     width, heads, tokens, seed = args.shape
     _, values = operands(args.layer, width, heads, tokens, seed)
     names = [f"in{i}" for i in range(len(values))]
+    # One reciprocal of a softmax's sum in the place of a division of each word, as in SPU's examples.
+    options = libspu.CompilerOptions(enable_optimize_denominator_with_broadcast=True)
     executable, _ = frontend.compile(
         frontend.Kind.JAX, layer(args.layer, heads), values, {}, names, [libspu.Visibility.VIS_SECRET] * len(values),
-        lambda outputs: [f"out{i}" for i in range(len(outputs))],
+        lambda outputs: [f"out{i}" for i in range(len(outputs))], copts=options,
     )  # fmt: skip
     desc = libspu.link.Desc()
     desc.recv_timeout_ms = 600_000
