@@ -25,7 +25,7 @@
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use net::{Channel, Ledger, NetError, Role, memory_pair};
+use net::{Channel, Ledger, Link, LinkShape, NetError, Role, Shaped, memory_pair};
 
 use crate::deal::{self, Helper};
 use crate::halves::{self, Halves, HalvesSeed};
@@ -38,6 +38,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 pub struct Pair {
     /// The client and the server.
     parties: [TwoParty; 2],
+    /// The network of each pair of machines; memory alone if there is none.
+    network: Option<LinkShape>,
 }
 
 impl Pair {
@@ -48,10 +50,16 @@ impl Pair {
 
     /// Connects two parties, each of whom gets its session from `open`, in a thread of its own.
     pub fn connect(open: impl Fn(Channel) -> Result<Session, Error> + Sync) -> Result<Self, Error> {
-        let (client, server) = memory_pair(PATIENCE);
-        let channels = [Channel::new(Role::Client, client), Channel::new(Role::Server, server)];
-        let parties = both(channels, |channel| open(channel).map(TwoParty::new))?;
-        Ok(Pair { parties })
+        Pair::over(None, open)
+    }
+
+    /// [`Pair::connect`] over an imitated network, which the links to a helper have, too.
+    pub fn over(
+        network: Option<LinkShape>,
+        open: impl Fn(Channel) -> Result<Session, Error> + Sync,
+    ) -> Result<Self, Error> {
+        let parties = both(linked(network)?, |channel| open(channel).map(TwoParty::new))?;
+        Ok(Pair { parties, network })
     }
 
     /// Runs `protocol` as both parties at once ([`Session::role`] tells which) and returns the client's result, then
@@ -80,10 +88,9 @@ impl Pair {
         protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
     ) -> Result<([T; 2], [Ledger; 2]), Error> {
         let demands = preparation::demands(needs, self.parties[0].session().plans());
-        let (ends, theirs): (Vec<_>, Vec<_>) = [0, 1].map(|_| memory_pair(PATIENCE)).into_iter().unzip();
+        let ([client, to_client], [server, to_server]) = (linked(self.network)?, linked(self.network)?);
         std::thread::scope(|scope| {
-            let mut theirs = theirs.into_iter().map(|link| Channel::new(Role::Server, link));
-            let mut channels = [0, 1].map(|_| theirs.next().expect("a link to each party"));
+            let mut channels = [to_client, to_server];
             let (demands, seed) = (&demands, HalvesSeed::new(&mut rand::rng()));
             let helper = scope.spawn(move || {
                 let mut halves = Halves::default();
@@ -92,9 +99,8 @@ impl Pair {
                 }
                 deal::serve(&mut channels, demands, &halves, &mut rand::rng())
             });
-            for (party, link) in self.parties.iter_mut().zip(ends) {
+            for (party, mut channel) in self.parties.iter_mut().zip([client, server]) {
                 let role = party.session().role();
-                let mut channel = Channel::new(Role::Client, link);
                 for row in deal::rows(demands).into_iter().filter(|_| role == Role::Server) {
                     let matrix = matrix(&row.weight).ok_or_else(|| Error::NoHalf { weight: row.weight.clone() })?;
                     halves::send(&mut channel, &seed, row, matrix)?;
@@ -139,6 +145,18 @@ impl Drop for HangUp<'_> {
             *self.party.session().channel() = Channel::new(role, memory_pair(PATIENCE).0);
         }
     }
+}
+
+/// The ends of a link: the client's, then the server's.
+fn linked(network: Option<LinkShape>) -> Result<[Channel; 2], Error> {
+    let (client, server) = memory_pair(PATIENCE);
+    Ok([end(network, Role::Client, client)?, end(network, Role::Server, server)?])
+}
+
+fn end(network: Option<LinkShape>, role: Role, link: impl Link + 'static) -> Result<Channel, Error> {
+    let Some(shape) = network else { return Ok(Channel::new(role, link)) };
+    let shaped = Shaped::new(link, shape).map_err(|source| NetError::Io { step: "shape the link", source })?;
+    Ok(Channel::new(role, shaped))
 }
 
 /// Runs `task` on both values in two threads.

@@ -11,6 +11,7 @@ the network and counts. Neither side encrypts the connection. Each side's answer
 """
 
 import argparse
+import atexit
 import itertools
 import json
 import os
@@ -27,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from link import Link, relay  # noqa: E402
-from operands import operands  # noqa: E402
+from operands import WORDS, operands  # noqa: E402
 
 # The names and numbers of `waggle --link`: bytes a second, and seconds one way.
 LINKS = {
@@ -203,7 +204,6 @@ class Waggle:
         self.terms = [*chosen, *([] if link_name == "loopback" else ["--plan-for", link_name])]
         self.ids = ",".join(str(i % 251) for i in range(tokens))
         self.answers = 3 if layer == "decode" else 1
-        self.listening = []
         helper = self.listen("helper") if self.parties > HELPER else None
         to_helper = lambda way: [] if helper is None else ["--helper", f"127.0.0.1:{way(helper)}"]
         self.helped = to_helper(lambda port: self.links.relay(CLIENT, HELPER, port, duplex=True))
@@ -246,14 +246,15 @@ class Waggle:
         return json.loads(file.read_text())
 
     def listen(self, *arguments):
-        """The port of a command that serves until the end."""
+        """The port of a command that serves until this process ends."""
         port = free_port()
         command = [self.binary, *map(str, arguments), "--listen", f"127.0.0.1:{port}", "--insecure-plaintext"]
         log = open(self.folder / f"{arguments[0]}.log", "a")
-        self.listening.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        atexit.register(process.terminate)
         # Its first line says that it listens.
-        if not self.listening[-1].stdout.readline():
-            raise SystemExit(f"waggle {arguments[0]} ended with code {self.listening[-1].wait()}")
+        if not process.stdout.readline():
+            raise SystemExit(f"waggle {arguments[0]} ended with code {process.wait()}")
         return port
 
     def session(self, layers, answers):
@@ -288,9 +289,7 @@ class Waggle:
         }
 
     def close(self):
-        for process in self.listening:
-            process.terminate()
-            process.wait(timeout=30)
+        """Its processes end with this one."""
 
 
 class WaggleOfThree(Waggle):
@@ -322,6 +321,28 @@ class WaggleOfThree(Waggle):
         return {**layer, "cpu_seconds": None, "prepared_seconds": None, "prepared_bytes": 0, "error": self.error}
 
 
+class WaggleOperation:
+    """One operation of Waggle's, by threads of one process over networks that it imitates itself."""
+
+    def __init__(self, binary, link_name, layer, tokens):
+        self.name = "Waggle, three parties"
+        network = [] if link_name == "loopback" else [link_name]
+        shape = ["--rows", str(WORDS // tokens), "--columns", str(tokens)]
+        # The first run has what a process does once.
+        self.command = [str(binary.parent / "examples/three_parties"), layer, *network, *shape, "--runs", "2"]
+
+    def run(self):
+        """The second run of a process."""
+        done = subprocess.run(self.command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{self.command[0]}: {done.stderr.strip()}")
+        run = json.loads(done.stdout.splitlines()[-1])
+        return {**run, "cpu_seconds": None, "prepared_seconds": None, "prepared_bytes": 0}
+
+    def close(self):
+        """Nothing runs between runs."""
+
+
 def machine():
     """The processor, its cores, and the date, without the machine's name."""
     names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
@@ -350,9 +371,10 @@ def row(name, runs):
 def table(record):
     """The record as Markdown: ratios are those of the first row to the row."""
     chosen, machine_, rows = record["options"], record["machine"], record["rows"]
-    shape = f"(width {SHAPE['width']}, {SHAPE['heads']} heads), " if chosen["layer"] in LAYERS else ""
+    shape = f" (width {SHAPE['width']}, {SHAPE['heads']} heads), " if chosen["layer"] in LAYERS else ", "
     lines = [
-        f"{WORK[chosen['layer']].format(chosen['tokens'])} {shape}link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
+        f"{WORK[chosen['layer']].format(chosen['tokens'])}{shape}"
+        f"link `{chosen['link']}`. {machine_['processor']} ({', '.join(machine_['features'])}), "
         f"{machine_['cores']} cores, {machine_['date']}, {record['waggle']}.",
         "",
         "| side | s (median) | least to most | MB | flows | prepared s | prepared MB | faster | in all | fewer MB |",
@@ -378,7 +400,7 @@ def table(record):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--waggle", default=str(HERE.parents[2] / "target/release/waggle"), help="the binary")
+    parser.add_argument("--waggle", type=Path, default=HERE.parents[2] / "target/release/waggle", help="the binary")
     parser.add_argument("--link", choices=LINKS, default="lan")
     parser.add_argument("--parties", type=int, choices=(2, 3), default=2, help="Cheetah's two, or ABY3's three")
     parser.add_argument(
@@ -392,14 +414,14 @@ def main():
         import spu  # noqa: F401
     except ImportError:
         raise SystemExit("SPU is not installed here: pip install spu==0.9.5 (Python 3.8 to 3.11, x86-64)") from None
-    if not Path(args.waggle).is_file():
+    if not args.waggle.is_file():
         raise SystemExit(f"{args.waggle} is not there: cargo build --release")
     version = subprocess.run([args.waggle, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         folder, work = Path(folder), (args.link, args.layer, args.tokens)
         waggle = lambda kind, name, *chosen: kind(name, args.waggle, *work, chosen, folder)
         if args.layer in OPERATIONS:
-            sides = []
+            sides = [WaggleOperation(args.waggle, *work)] if args.parties == 3 else []
         elif args.parties == 3:
             sides = [waggle(WaggleOfThree, "three parties", "--preprocess=true")]
         else:
@@ -419,8 +441,8 @@ def main():
     record = {
         "version": 2, "waggle": version, "machine": machine(),
         "options": {
-            "parties": args.parties, "layer": args.layer, "tokens": args.tokens, "link": args.link, "repeat": args.repeat, "shape": SHAPE,
-            "seed": SEED,
+            "parties": args.parties, "layer": args.layer, "tokens": args.tokens, "link": args.link,
+            "repeat": args.repeat, "shape": SHAPE, "seed": SEED,
         },
         "rows": [row(side.name, kept) for side, kept in zip(sides, runs, strict=True)],
         "samples": {side.name: kept for side, kept in zip(sides, runs, strict=True)},
