@@ -207,8 +207,8 @@ fn three_parties(policy: &PolicySpec) {
     let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
     let (outcomes, ends, _) = session_of(&pairing, hosted, &terms, 3, KEYS, false, None);
     let [client, server] = outcomes.map(|outcome| outcome.unwrap());
-    assert_eq!(untimed(&client), untimed(&server), "{policy}");
-    assert_eq!(untimed(&client), untimed(&planned), "{policy}");
+    assert!(untimed(&client) == untimed(&server), "{policy}: both ledgers");
+    assert!(policy.random_traffic() || untimed(&client) == untimed(&planned), "{policy}: the plan");
     assert!(client.kinds.iter().all(|entry| entry.phase != Phase::Offline || entry.path == "OTs"), "{policy}");
     let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
     let own = [&client.helper[0], &server.helper[1]].map(|link| bare(link.as_ref().unwrap()));
@@ -239,7 +239,7 @@ fn three_parties_have_all_policies_of_two() {
 #[test]
 fn three_parties_take_no_guesses() {
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
-    let request = Request { draft: Some(Drafts::new(2, 0.5).unwrap()), ..Lengths { prompt: 4, tokens: 3 }.into() };
+    let request = Request { draft: Some(Drafts::new(2, 1.5).unwrap()), ..Lengths { prompt: 4, tokens: 3 }.into() };
     let planned = SessionPlan::new(hosted.public(), &dealing(HelperDeals::Passes)).request(request).run(&mut Silent);
     assert!(matches!(planned, Err(Error::PassesDraft)));
 }
