@@ -184,6 +184,9 @@ pub enum OptionsError {
     /// A helper of a session that prepares nothing.
     #[error("a helper deals what is prepared: --helper needs --preprocess")]
     HelperNeedsPreprocess,
+    /// Three parties, and no third one.
+    #[error("--parties 3 needs the third one: --helper, the address of a `waggle helper`")]
+    ThirdParty,
     /// A helper of parties in one process.
     #[error("parties in one process have no links to a helper: give --link loopback or a network")]
     HelperNeedsLinks,

@@ -144,9 +144,10 @@ pub enum Step {
 
 /// Watches and steers a generation, for its caller. Every method has a default.
 pub trait Hooks<E: Engine> {
-    /// `step` begins: the place to switch the phase of a ledger.
-    fn begin(&mut self, engine: &mut E, step: Step) {
+    /// `step` begins: the place to switch the phase of a ledger, and to prepare what the step takes.
+    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), engine::Error> {
         let _ = (engine, step);
+        Ok(())
     }
 
     /// Fails if no further step is wanted; asked before each.

@@ -91,11 +91,14 @@ impl Planner {
 
     /// Fills the stock with all of `needs`, as [`Secure::prepare`](protocols::Secure::prepare) does.
     pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
+        let phase = preparation::phase(&self.options, self.ledger.phase());
         self.ledger.enter(preparation::SCOPE);
         for (job, cost) in preparation::costs(needs, &mut self.plans)? {
             self.ledger.enter(job.scope());
-            self.forecast.play(&cost, &mut self.ledger);
-            job.end(needs, &mut self.ledger);
+            if self.books {
+                self.forecast.play(&cost, &mut self.ledger);
+            }
+            job.end(needs, phase, &mut self.ledger);
         }
         self.ledger.leave();
         self.set_stock(needs);

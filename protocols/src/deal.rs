@@ -1,20 +1,24 @@
 //! Correlations from a helper: a third machine that deals them and never sees a value.
 //!
-//! **Functionality.** As [`Correlation::make`]; for products with weights by their [`halves`]. Each party gets a seed, and from it
-//! most of its words. The helper, who has both seeds, computes what is left and sends it to the party that lacks it: of
-//! a product, for instance, one word to the server.
+//! **Functionality.** As [`Correlation::make`]; for products with weights by their [`halves`](crate::halves). Each
+//! party gets a seed, and from it most of its words. The helper, who has both seeds, computes what is left and sends it
+//! to the party that lacks it: of a product, for instance, one word to the server.
 //!
 //! **One text for three.** The `deal` of a kind is run by the helper and by both parties alike. It draws, gives, and
 //! puts words together; a party's words are empty wherever somebody else runs it, and so are those that are given.
 //! Where nobody runs it, it counts the bytes.
 //!
+//! **When.** All before the session's first pass, or pass by pass ([`HelperDeals::Passes`](crate::HelperDeals)). Then
+//! the masks of a cached operand go on where those of the pass before ended.
+//!
 //! **What each party sees.** Its own seed, and words that are masked by draws of the other or are uniform by
 //! themselves. **What the helper sees.** Kinds and numbers, nothing that depends on data. With either party it could
 //! compute all that the other hides: the three must not collude in pairs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use blake3::OutputReader;
+use engine::{OperandId, OperandKind};
 use he::MatmulShape;
 use net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
 use rand::Rng;
@@ -22,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::Error;
+use crate::HelperDeals;
 use crate::correlation::Correlation;
 use crate::halves::{Halves, HalvesSeed, Known};
 use crate::operands::{Event, Events, OperandForm};
@@ -231,6 +236,10 @@ impl Dealt {
             let positive = |all: u64, n: &usize| all.checked_mul(*n as u64).filter(|product| *product > 0);
             factors.iter().try_fold(1u64, positive)
         };
+        // Draws, corrections and the words of both.
+        let keys = |kind: &dyn Correlation, served: bool| {
+            (u32::from(served), if served { 4 * kind.words(Role::Client) as u64 } else { 1 })
+        };
         let (width, words) = match self {
             Dealt::Row(MaskedRow { inputs, outputs, width, .. }) => {
                 let row = (*inputs as u64).checked_add(*outputs as u64)?;
@@ -248,9 +257,9 @@ impl Dealt {
                 let width = widths.iter().all(|width| (1..=64).contains(width)) && widths.len() <= 64;
                 (u32::from(width), product(&[widths.len(), 2, *words])?.checked_add(1 + widths.len() as u64)?)
             }
-            Dealt::Function(shape) => (u32::from(shape.is_served()), 1 << 15),
-            Dealt::Ladder(shape) => (u32::from(shape.is_served()), 1 << 15),
-            Dealt::Comparison(shape) => (u32::from(shape.is_served()), 1 << 9),
+            Dealt::Function(shape) => keys(shape, shape.is_served()),
+            Dealt::Ladder(shape) => keys(shape, shape.is_served()),
+            Dealt::Comparison(shape) => keys(shape, shape.is_served()),
         };
         (1..=64).contains(&width).then_some(words)
     }
@@ -271,11 +280,21 @@ pub enum Demand {
     },
     /// Masks of the products with a cached operand.
     Operand {
+        /// Which.
+        name: OperandName,
         /// Its products.
         events: Events,
         /// Words of those that are dealt at once.
         batch: u64,
     },
+}
+
+/// An [`OperandId`] on the wire: layer, contents, generation, part.
+pub type OperandName = (usize, OperandKind, usize, usize);
+
+/// The name of `id` in demands.
+pub(crate) fn operand_name(id: OperandId) -> OperandName {
+    (id.layer, id.kind, id.generation, id.part)
 }
 
 /// A demand that no helper serves.
@@ -286,6 +305,12 @@ pub struct DemandError {
     pub demand: String,
 }
 
+impl DemandError {
+    fn of(demand: &Demand) -> Self {
+        DemandError { demand: format!("{demand:?}").chars().take(200).collect() }
+    }
+}
+
 /// One batch of a demand.
 enum Batch<'d> {
     Units(&'d Dealt, usize),
@@ -293,8 +318,41 @@ enum Batch<'d> {
     Products(Events, usize),
 }
 
-/// The masks of an operand's tokens so far, which later batches need: the client's and the server's.
-type Rows = [Vec<u64>; 2];
+/// The masks of an operand's tokens so far, which later batches need.
+#[derive(Default)]
+struct Rows {
+    tokens: usize,
+    form: Option<OperandForm>,
+    /// The client's and the server's, at the helper.
+    words: [Vec<u64>; 2],
+}
+
+/// Those of all operands.
+#[derive(Default)]
+struct Operands {
+    rows: HashMap<OperandName, Rows>,
+    /// Whether they are kept for later demands.
+    kept: bool,
+}
+
+impl Operands {
+    /// Those of the operand of `demand`, whose form must be what it was.
+    fn of(&mut self, demand: &Demand) -> Result<Rows, Error> {
+        let Demand::Operand { name, events, .. } = demand else { return Ok(Rows::default()) };
+        let rows = self.rows.remove(name).unwrap_or_default();
+        match rows.form {
+            Some(form) if form != events.form => Err(DemandError::of(demand).into()),
+            _ => Ok(Rows { form: Some(events.form), ..rows }),
+        }
+    }
+
+    /// Keeps `rows` as those of the operand of `demand`.
+    fn keep(&mut self, demand: &Demand, rows: Rows) {
+        if let (Demand::Operand { name, .. }, true) = (demand, self.kept) {
+            self.rows.insert(*name, rows);
+        }
+    }
+}
 
 impl Demand {
     /// Refuses what would take more memory than a helper gives, and shapes that there are not.
@@ -323,7 +381,7 @@ impl Demand {
                     && list.iter().all(|event| words(event).is_some_and(|words| words <= MOST_WORDS))
             }
         };
-        if fits { Ok(()) } else { Err(DemandError { demand: format!("{self:?}").chars().take(200).collect() }) }
+        if fits { Ok(()) } else { Err(DemandError::of(self)) }
     }
 
     /// Scope in the ledger: that of the kind where two parties make it.
@@ -344,13 +402,14 @@ impl Demand {
         }
     }
 
-    fn batches(&self) -> Vec<Batch<'_>> {
+    /// The batches, where so many tokens of an operand have masks already.
+    fn batches(&self, tokens: usize) -> Vec<Batch<'_>> {
         match self {
             Demand::Units { kind, units, batch } => {
                 (0..*units).step_by(*batch).map(|at| Batch::Units(kind, (*batch).min(units - at))).collect()
             }
-            Demand::Operand { events, batch } => {
-                let mut before = 0;
+            Demand::Operand { events, batch, .. } => {
+                let mut before = tokens;
                 let products = |events: Events| {
                     let first = before;
                     before = before.max(events.tokens());
@@ -379,7 +438,7 @@ impl Demand {
             }
             Ok(bytes)
         };
-        self.batches().into_iter().map(count).collect()
+        self.batches(0).into_iter().map(count).collect()
     }
 }
 
@@ -387,7 +446,10 @@ impl Batch<'_> {
     fn deal(&self, d: &mut Dealing<'_>, rows: &mut Rows) -> Result<[Vec<u64>; 2], Error> {
         match self {
             Batch::Units(kind, units) => kind.deal(d, *units),
-            Batch::Products(events, before) => cached::deal(d, events, *before, rows),
+            Batch::Products(events, before) => {
+                rows.tokens = events.tokens().max(*before);
+                cached::deal(d, events, *before, &mut rows.words)
+            }
         }
     }
 
@@ -396,37 +458,6 @@ impl Batch<'_> {
         self.deal(&mut dealing, &mut Rows::default())?;
         Ok(dealing.bytes)
     }
-}
-
-/// Deals `demands`, which were checked, over the channels to the client and to the server. Each gets its seeds, and
-/// then a message of every batch in which it is given words. Booked as `offline`, under what is dealt. `halves` has those of the weights in `demands` ([`rows`]).
-///
-/// # Errors
-/// Those of the channels, and [`Error::NoHalf`].
-pub fn serve(
-    channels: &mut [Channel; 2],
-    demands: &[Demand],
-    halves: &Halves,
-    rng: &mut impl Rng,
-) -> Result<(), Error> {
-    let mut dealer = Dealer::new(rng);
-    for (channel, role) in channels.iter_mut().zip([Role::Client, Role::Server]) {
-        channel.ledger_mut().set_phase(Phase::Offline);
-        channel.send(SEEDS, dealer.seeds(role))?;
-        channel.flush(SEEDS)?;
-    }
-    for demand in demands {
-        channels.iter_mut().for_each(|channel| channel.ledger_mut().enter(demand.scope()));
-        dealer.deal(demand, halves, |messages| {
-            for (channel, message) in channels.iter_mut().zip(messages).filter(|(_, message)| !message.is_empty()) {
-                channel.send_owned(GIVEN, message)?;
-                channel.flush(GIVEN)?;
-            }
-            Ok::<_, Error>(())
-        })?;
-        channels.iter_mut().for_each(|channel| channel.ledger_mut().leave());
-    }
-    Ok(())
 }
 
 /// The products with weights in `demands`, each once.
@@ -438,16 +469,21 @@ pub fn rows(demands: &[Demand]) -> Vec<&MaskedRow> {
     rows.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Books what [`serve`] sends to `role`: the ledger of that link at either end.
+/// Books what [`Dealer::open`] sends: the ledger of either link at either end.
+pub fn plan_seeds(ledger: &mut Ledger) {
+    ledger.set_phase(Phase::Setup);
+    ledger.book(Role::Server.sends(), (SEED_BYTES + HEADER_BYTES) as u64);
+}
+
+/// Books what [`Dealer::serve`] sends to `role`: the ledger of that link at either end.
 ///
 /// # Errors
 /// None for demands that were checked.
-pub fn plan(ledger: &mut Ledger, role: Role, demands: &[Demand]) -> Result<(), Error> {
-    ledger.set_phase(Phase::Offline);
+pub fn plan(ledger: &mut Ledger, role: Role, phase: Phase, demands: &[Demand]) -> Result<(), Error> {
+    ledger.set_phase(phase);
     let book = |ledger: &mut Ledger, bytes: usize| {
         ledger.book(Role::Server.sends(), (bytes + HEADER_BYTES) as u64);
     };
-    book(ledger, SEED_BYTES);
     for demand in demands {
         ledger.enter(demand.scope());
         let bytes = demand.bytes()?.into_iter().map(|bytes| bytes[role as usize]);
@@ -465,30 +501,42 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// The helper of `role` behind `channel`, who has been told what to deal. A client whose helper deals products with
-    /// weights has the seed of its `halves`.
+    /// The helper of `role` behind `channel`, who has been told what to deal, and does so as `deals` says. A client
+    /// whose helper deals products with weights has the seed of its `halves`.
     ///
     /// # Errors
     /// Those of the channel.
-    pub fn new(role: Role, mut channel: Channel, halves: Option<HalvesSeed>) -> Result<Self, Error> {
-        channel.ledger_mut().set_phase(Phase::Offline);
+    pub fn new(
+        role: Role,
+        mut channel: Channel,
+        deals: HelperDeals,
+        halves: Option<HalvesSeed>,
+    ) -> Result<Self, Error> {
+        channel.ledger_mut().set_phase(Phase::Setup);
         let message = Zeroizing::new(channel.recv(SEEDS, SEED_BYTES).map_err(of_helper)?);
         let mut seeds = Zeroizing::new([0; SEED_BYTES]);
         seeds.copy_from_slice(&message);
-        Ok(Helper { channel, receiver: Receiver::new(role, &seeds), halves })
+        Ok(Helper { channel, receiver: Receiver::new(role, &seeds, deals), halves })
     }
 
-    /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch.
+    /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch. Booked as `phase`.
     pub(crate) fn take(
         &mut self,
         demand: &Demand,
+        phase: Phase,
         keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Helper { channel, receiver, halves } = self;
+        channel.ledger_mut().set_phase(phase);
         channel.ledger_mut().enter(demand.scope());
         receiver.take(demand, halves.as_ref(), |bytes| channel.recv(GIVEN, bytes).map_err(of_helper), keep)?;
         channel.ledger_mut().leave();
         Ok(())
+    }
+
+    /// How many tokens of the operand of `demand` have masks.
+    pub(crate) fn tokens(&self, name: &OperandName) -> usize {
+        self.receiver.operands.rows.get(name).map_or(0, |rows| rows.tokens)
     }
 
     /// The channel, with its account.
@@ -503,15 +551,59 @@ fn of_helper(error: net::NetError) -> Error {
 }
 
 /// The helper's end of a session.
-struct Dealer {
+pub struct Dealer {
     own: [Stream; 2],
     public: Stream,
     seeds: Zeroizing<[[u8; SEED_BYTES]; 2]>,
+    operands: Operands,
 }
 
 impl Dealer {
+    /// Sends fresh seeds over the channels to the client and to the server. Booked as `setup`.
+    ///
+    /// # Errors
+    /// Those of the channels.
+    pub fn open(channels: &mut [Channel; 2], deals: HelperDeals, rng: &mut impl Rng) -> Result<Self, Error> {
+        let dealer = Dealer::new(deals, rng);
+        for (channel, role) in channels.iter_mut().zip([Role::Client, Role::Server]) {
+            channel.ledger_mut().set_phase(Phase::Setup);
+            channel.send(SEEDS, dealer.seeds(role))?;
+            channel.flush(SEEDS)?;
+        }
+        Ok(dealer)
+    }
+
+    /// Deals `demands`, which were checked, over the same channels: to each a message of every batch in which it is
+    /// given words. Booked as `phase`, under what is dealt. `halves` has those of the weights in `demands` ([`rows`]).
+    ///
+    /// # Errors
+    /// Those of the channels, [`Error::NoHalf`], and [`DemandError`] for an operand whose form changes.
+    pub fn serve(
+        &mut self,
+        channels: &mut [Channel; 2],
+        phase: Phase,
+        demands: &[Demand],
+        halves: &Halves,
+    ) -> Result<(), Error> {
+        for channel in channels.iter_mut() {
+            channel.ledger_mut().set_phase(phase);
+        }
+        for demand in demands {
+            channels.iter_mut().for_each(|channel| channel.ledger_mut().enter(demand.scope()));
+            self.deal(demand, halves, |messages| {
+                for (channel, message) in channels.iter_mut().zip(messages).filter(|(_, words)| !words.is_empty()) {
+                    channel.send_owned(GIVEN, message)?;
+                    channel.flush(GIVEN)?;
+                }
+                Ok::<_, Error>(())
+            })?;
+            channels.iter_mut().for_each(|channel| channel.ledger_mut().leave());
+        }
+        Ok(())
+    }
+
     /// A dealer with seeds from `rng`.
-    fn new(rng: &mut impl Rng) -> Self {
+    fn new(deals: HelperDeals, rng: &mut impl Rng) -> Self {
         let mut seeds = Zeroizing::new([[0; SEED_BYTES]; 2]);
         let mut public = [0; SEED_BYTES / 2];
         rng.fill_bytes(&mut public);
@@ -521,7 +613,8 @@ impl Dealer {
             shared.copy_from_slice(&public);
         }
         let own = [0, 1].map(|role: usize| Stream::new(&seeds[role][..SEED_BYTES / 2]));
-        Dealer { own, public: Stream::new(&public), seeds }
+        let operands = Operands { kept: deals == HelperDeals::Passes, ..Operands::default() };
+        Dealer { own, public: Stream::new(&public), seeds, operands }
     }
 
     /// What `role` draws from.
@@ -539,8 +632,8 @@ impl Dealer {
         halves: &Halves,
         mut send: impl FnMut([Vec<u8>; 2]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut rows = Rows::default();
-        for batch in demand.batches() {
+        let mut rows = self.operands.of(demand)?;
+        for batch in demand.batches(rows.tokens) {
             let (own, public) = (&mut self.own, &mut self.public);
             let seat = Seat::Helper { own, public, messages: Default::default(), halves };
             let mut dealing = Dealing { seat, bytes: [0; 2] };
@@ -549,6 +642,7 @@ impl Dealer {
                 send(messages)?;
             }
         }
+        self.operands.keep(demand, rows);
         Ok(())
     }
 }
@@ -558,13 +652,15 @@ struct Receiver {
     role: Role,
     own: Stream,
     public: Stream,
+    operands: Operands,
 }
 
 impl Receiver {
     /// The end of `role`, with the seeds that the helper sent.
-    fn new(role: Role, seeds: &[u8; SEED_BYTES]) -> Self {
+    fn new(role: Role, seeds: &[u8; SEED_BYTES], deals: HelperDeals) -> Self {
         let (own, public) = seeds.split_at(SEED_BYTES / 2);
-        Receiver { role, own: Stream::new(own), public: Stream::new(public) }
+        let operands = Operands { kept: deals == HelperDeals::Passes, ..Operands::default() };
+        Receiver { role, own: Stream::new(own), public: Stream::new(public), operands }
     }
 
     /// Takes `demand` in. `next` receives a message of so many bytes; `keep` gets the words of each batch, for masks
@@ -579,8 +675,8 @@ impl Receiver {
         mut next: impl FnMut(usize) -> Result<Vec<u8>, Error>,
         mut keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut rows = Rows::default();
-        for (batch, bytes) in demand.batches().into_iter().zip(demand.bytes()?) {
+        let mut rows = self.operands.of(demand)?;
+        for (batch, bytes) in demand.batches(rows.tokens).into_iter().zip(demand.bytes()?) {
             let message = Zeroizing::new(match bytes[self.role as usize] {
                 0 => Vec::new(),
                 bytes => next(bytes)?,
@@ -591,6 +687,8 @@ impl Receiver {
             let [client, server] = words.map(Zeroizing::new);
             keep(if self.role == Role::Client { client } else { server })?;
         }
+        // The stock has the words.
+        self.operands.keep(demand, Rows { words: Default::default(), ..rows });
         Ok(())
     }
 }
@@ -607,8 +705,9 @@ mod tests {
 
     /// The words of both parties for `demand`, each batch of which `spoil` may change on its way.
     fn dealt(demand: &Demand, spoil: impl Fn(&mut [Vec<u8>; 2])) -> [Vec<u64>; 2] {
-        let mut dealer = Dealer::new(&mut rand::rng());
-        let mut receivers = [Role::Client, Role::Server].map(|role| Receiver::new(role, dealer.seeds(role)));
+        let mut dealer = Dealer::new(HelperDeals::Words, &mut rand::rng());
+        let mut receivers =
+            [Role::Client, Role::Server].map(|role| Receiver::new(role, dealer.seeds(role), HelperDeals::Words));
         let mut messages: [Vec<Vec<u8>>; 2] = Default::default();
         dealer
             .deal(demand, &Halves::default(), |mut batch| {
@@ -669,7 +768,8 @@ mod tests {
         let operand = |list: &[[usize; 2]]| {
             let form = OperandForm { batch: 1, d: 8, axis: engine::Axis::Rows, width: 40 };
             let list = list.iter().map(|&[m, tokens]| Event { m, tokens }).collect();
-            Demand::Operand { events: Events { form, list }, batch: 1 }
+            let name = (0, engine::OperandKind::Keys, 0, 0);
+            Demand::Operand { name, events: Events { form, list }, batch: 1 }
         };
         assert!(units(Dealt::Wrap(Wrap { bits: 63 }), 1000).check().is_ok());
         assert!(operand(&[[1, 2], [1, 3]]).check().is_ok());

@@ -37,6 +37,9 @@ pub enum Error {
         /// Published name of the matrix.
         weight: String,
     },
+    /// A demand that no helper serves.
+    #[error(transparent)]
+    Demand(#[from] crate::deal::DemandError),
     /// The helper of the session fails, or the link to it.
     #[error("the helper: {0}")]
     Helper(Box<Error>),

@@ -25,9 +25,9 @@
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use net::{Channel, Ledger, Link, LinkShape, NetError, Role, Shaped, memory_pair};
+use net::{Channel, Ledger, Link, LinkShape, NetError, Phase, Role, Shaped, memory_pair};
 
-use crate::deal::{self, Helper};
+use crate::deal::{self, Dealer, Helper};
 use crate::halves::{self, Halves, HalvesSeed};
 use crate::{Error, FixedMatrix, Needs, Options, Session, TwoParty, preparation};
 
@@ -87,6 +87,7 @@ impl Pair {
         matrix: impl Fn(&str) -> Option<&'m FixedMatrix>,
         protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
     ) -> Result<([T; 2], [Ledger; 2]), Error> {
+        let deals = self.parties[0].session().options().helper;
         let demands = preparation::demands(needs, self.parties[0].session().plans());
         let ([client, to_client], [server, to_server]) = (linked(self.network)?, linked(self.network)?);
         std::thread::scope(|scope| {
@@ -97,7 +98,8 @@ impl Pair {
                 for row in deal::rows(demands) {
                     halves.receive(&mut channels[Role::Server as usize], row)?;
                 }
-                deal::serve(&mut channels, demands, &halves, &mut rand::rng())
+                let mut dealer = Dealer::open(&mut channels, deals, &mut rand::rng())?;
+                dealer.serve(&mut channels, Phase::Offline, demands, &halves)
             });
             for (party, mut channel) in self.parties.iter_mut().zip([client, server]) {
                 let role = party.session().role();
@@ -106,7 +108,7 @@ impl Pair {
                     halves::send(&mut channel, &seed, row, matrix)?;
                 }
                 let seed = Some(seed.clone()).filter(|_| role == Role::Client);
-                *party.helper() = Some(Helper::new(role, channel, seed)?);
+                *party.helper() = Some(Helper::new(role, channel, deals, seed)?);
             }
             let results = self.run(protocol);
             let mut hang_up = |role: Role| {

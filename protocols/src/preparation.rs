@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
-use crate::deal::Demand;
+use crate::deal::{self, Demand};
 use crate::matrix::FixedMatrix;
 use crate::operands::Events;
 use crate::ops::{Operand, cached};
@@ -22,6 +22,12 @@ use crate::{Error, OperandId, Options};
 
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
+
+/// The phase in which a job is booked where the ledger is in `current`: nothing that a helper deals pass by pass is
+/// ahead of it.
+pub fn phase(options: &Options, current: Phase) -> Phase {
+    if options.helper == HelperDeals::Passes { current } else { Phase::Offline }
+}
 
 /// Scope of masks of cached operands.
 pub(crate) const OPERANDS: &str = "keys and values";
@@ -75,14 +81,14 @@ impl Job<'_> {
         }
     }
 
-    /// Ends the scope of this in `ledger`, whose bytes go to the accounts that `needs` made it for.
-    pub fn end(&self, needs: &Needs, ledger: &mut Ledger) {
+    /// Ends the scope of this in `ledger`, whose account in `phase` goes to those that `needs` made it for.
+    pub fn end(&self, needs: &Needs, phase: Phase, ledger: &mut Ledger) {
         let what = match self {
             Job::Units(kind, _) => Use::Units((*kind).clone()),
             Job::Operand(id, _) => Use::Operand(*id),
             Job::Cots(sender, _) => Use::Cots(*sender),
         };
-        ledger.divide(Phase::Offline, &needs.uses.shares(&what));
+        ledger.divide(phase, &needs.uses.shares(&what));
         ledger.leave();
     }
 
@@ -104,8 +110,9 @@ impl Job<'_> {
                 let batch = kind.batch(plans.options()).max(1);
                 Some(Demand::Units { kind: kind.dealt()?, units: *units, batch })
             }
-            Job::Operand(_, events) => {
-                Some(Demand::Operand { events: (*events).clone(), batch: plans.operand_batch })
+            Job::Operand(id, events) => {
+                let (name, batch) = (deal::operand_name(*id), plans.operand_batch);
+                Some(Demand::Operand { name, events: (*events).clone(), batch })
             }
             Job::Cots(..) => None,
         }
@@ -122,9 +129,13 @@ impl Job<'_> {
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
             // Its bytes cross another link; putting the words away is what is left.
-            Job::Units(kind, units) if self.is_dealt(plans.options().helper) => Ok(kind.moved(*units).offline()),
-            Job::Operand(_, events) if self.is_dealt(plans.options().helper) => {
-                Ok(Cost::free().work_at_both(Kernel::StockWord, events.words() as usize).offline())
+            _ if self.is_dealt(plans.options().helper) => {
+                let moved = match self {
+                    Job::Units(kind, units) => kind.moved(*units),
+                    Job::Operand(_, events) => Cost::free().work_at_both(Kernel::StockWord, events.words() as usize),
+                    Job::Cots(..) => Cost::free(),
+                };
+                Ok(if plans.options().helper == HelperDeals::Passes { moved } else { moved.offline() })
             }
             Job::Units(kind, units) => kind.batched_cost(plans, *units),
             Job::Operand(_, events) => cached::prepare_cost(plans, events),
@@ -188,6 +199,8 @@ impl TwoParty {
         let (mut done, mut worked) = (0, 0.0);
         tell(done, worked);
         session.channel().ledger_mut().enter(SCOPE);
+        let current = session.channel().ledger().phase();
+        let phase = phase(session.options(), current);
         let mut costs = costs.into_iter().peekable();
         while let Some((job, cost)) = costs.next() {
             session.channel().ledger_mut().enter(job.scope());
@@ -198,17 +211,18 @@ impl TwoParty {
                     let helper = helper.as_mut().ok_or(Error::NoHelper)?;
                     let queue = stock.queues.entry(kind.clone()).or_default();
                     let keep = |words: Zeroizing<Vec<u64>>| Ok(queue.push(&words, &mut stock.spill)?);
-                    session.offline(|_| demand.map_or(Ok(()), |demand| helper.take(&demand, keep)))?;
+                    session.booked(phase, |_| demand.map_or(Ok(()), |demand| helper.take(&demand, phase, keep)))?;
                 }
                 Job::Operand(id, events) if demand.is_some() => {
                     let helper = helper.as_mut().ok_or(Error::NoHelper)?;
                     let mut batches = events.batches(session.plans().operand_batch).into_iter();
-                    let mut masks = OperandMasks::none(events.form);
+                    let (mut masks, spill) = (OperandMasks::none(events.form), &mut stock.spill);
+                    let earlier = helper.tokens(&deal::operand_name(id));
                     let keep = |words: Zeroizing<Vec<u64>>| {
                         let batch = batches.next();
-                        batch.map_or(Ok(()), |batch| cached::add_dealt(&mut stock.spill, &mut masks, &batch, &words))
+                        batch.map_or(Ok(()), |batch| cached::add_dealt(spill, &mut masks, earlier, &batch, &words))
                     };
-                    session.offline(|_| demand.map_or(Ok(()), |demand| helper.take(&demand, keep)))?;
+                    session.booked(phase, |_| demand.map_or(Ok(()), |demand| helper.take(&demand, phase, keep)))?;
                     drop(stock.operands.insert(id, masks));
                 }
                 Job::Units(kind, units) => {
@@ -230,7 +244,7 @@ impl TwoParty {
                 }
                 Job::Cots(sender, count) => session.reserve(sender, count)?,
             }
-            job.end(needs, session.channel().ledger_mut());
+            job.end(needs, phase, session.channel().ledger_mut());
             done += cost.total_bytes();
             worked += job_seconds;
             tell(done, worked);
@@ -255,7 +269,7 @@ impl TwoParty {
             let job = Job::Operand(*id, events);
             session.channel().ledger_mut().enter(job.scope());
             session.offline(|s| operand.prepare(s, &mut stock.spill, events))?;
-            job.end(needs, session.channel().ledger_mut());
+            job.end(needs, Phase::Offline, session.channel().ledger_mut());
         }
         session.channel().ledger_mut().leave();
         Ok(())

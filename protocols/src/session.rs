@@ -219,7 +219,11 @@ impl Session {
         self.own_keys.get(&set).filter(|_| !packed || self.own_galois.contains(&set)).cloned()
     }
 
-    fn booked<T>(&mut self, phase: Phase, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn booked<T>(
+        &mut self,
+        phase: Phase,
+        steps: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let phase = self.channel.ledger_mut().set_phase(phase);
         let done = steps(self);
         self.channel.ledger_mut().set_phase(phase);

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use net::Entry;
+use net::{Entry, Phase};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -165,6 +165,9 @@ pub struct HelperLink {
     pub bytes_to_helper: u64,
     /// Bytes to the party.
     pub bytes_from_helper: u64,
+    /// Of both, those of passes over generated tokens, where the helper deals pass by pass.
+    #[serde(default)]
+    pub bytes_decoding: u64,
     /// Seconds in which the party took in what was dealt; 0 in a plan.
     pub seconds: f64,
 }
@@ -176,6 +179,11 @@ impl HelperLink {
         HelperLink {
             bytes_to_helper: sum(|entry| entry.traffic.bytes_client_to_server),
             bytes_from_helper: sum(|entry| entry.traffic.bytes_server_to_client),
+            bytes_decoding: entries
+                .iter()
+                .filter(|entry| entry.phase == Phase::Decode)
+                .map(|entry| entry.traffic.bytes())
+                .sum(),
             // The scopes of what is dealt; outside of them a party does other work.
             seconds: entries
                 .iter()

@@ -186,6 +186,9 @@ pub enum Error {
     /// A session with a helper that is not one that prepares and generates.
     #[error("a session with a helper prepares and generates in one: no pools and no conversations")]
     HelperKind,
+    /// A session of three parties with guesses.
+    #[error("three parties take no guesses: a helper deals each pass, and must know how long it is")]
+    PassesDraft,
     /// The server refuses a request.
     #[error("the server refuses: {reason}")]
     Refused {

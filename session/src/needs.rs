@@ -1,6 +1,6 @@
 //! The needs of a session in two phases, from shapes alone.
 
-use model::{Hooks, Known, Next, Passes, Sampler, generate};
+use model::{Hooks, Known, Next, Passes, Sampler, Step, generate};
 use planner::{Plan, Planner};
 use protocols::{FixedLoader, Needs};
 
@@ -9,11 +9,41 @@ use crate::terms::{Observer, PublicModel, Request, Terms};
 
 /// Ends planning when the observer says that nobody wants it any more; passes keep what the schedule says.
 pub(crate) struct Planning<'a> {
-    pub(crate) observer: &'a dyn Observer,
-    pub(crate) schedule: Passes,
+    observer: &'a dyn Observer,
+    schedule: Passes,
+    by_pass: Option<&'a mut ByPass>,
+}
+
+impl<'a> Planning<'a> {
+    pub(crate) fn new(observer: &'a dyn Observer, schedule: Passes) -> Self {
+        Planning { observer, schedule, by_pass: None }
+    }
+}
+
+/// The needs of each pass.
+#[derive(Default)]
+struct ByPass {
+    /// Those so far, of all passes.
+    before: Needs,
+    each: Vec<Needs>,
+}
+
+impl ByPass {
+    /// A pass is over, and all passes so far need `needs`.
+    fn end(&mut self, needs: Needs) {
+        self.each.push(needs.since(&self.before));
+        self.before = needs;
+    }
 }
 
 impl Hooks<Plan> for Planning<'_> {
+    fn begin(&mut self, engine: &mut Plan, step: Step) -> Result<(), engine::Error> {
+        if let (Some(by_pass), Step::Decode { .. }) = (&mut self.by_pass, step) {
+            by_pass.end(engine.abb().needs());
+        }
+        Ok(())
+    }
+
     fn go_on(&mut self) -> Result<(), model::Error> {
         self.observer.go_on()
     }
@@ -36,6 +66,27 @@ pub(crate) fn needs(
     Ok(listing(model, terms, request, Passes::expected(request.draft), observer)?.needs())
 }
 
+/// The needs of each pass of a session without a draft.
+pub(crate) fn needs_by_pass(
+    model: &PublicModel,
+    terms: &Terms,
+    request: &Request,
+    observer: &dyn Observer,
+) -> Result<Vec<Needs>, Error> {
+    let mut by_pass = ByPass::default();
+    let listed = run(model, terms, request, Passes::expected(None), Some(&mut by_pass), observer)?;
+    by_pass.end(listed.needs());
+    Ok(by_pass.each)
+}
+
+/// All that `passes` need.
+pub(crate) fn together(passes: &[Needs]) -> Needs {
+    passes.iter().cloned().fold(Needs::default(), |mut all, pass| {
+        all.add(pass);
+        all
+    })
+}
+
 /// The plan that lists them, whose passes keep what `schedule` says.
 pub(crate) fn listing(
     model: &PublicModel,
@@ -44,11 +95,22 @@ pub(crate) fn listing(
     schedule: Passes,
     observer: &dyn Observer,
 ) -> Result<Planner, Error> {
+    run(model, terms, request, schedule, None, observer)
+}
+
+fn run(
+    model: &PublicModel,
+    terms: &Terms,
+    request: &Request,
+    schedule: Passes,
+    by_pass: Option<&mut ByPass>,
+    observer: &dyn Observer,
+) -> Result<Planner, Error> {
     let mut engine = Planner::listing(terms.protocol).engine();
     let weights = model.load(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, Known::Nothing)?;
     let input = request.input();
     let mut unused = Sampler::greedy();
-    let mut hooks = Planning { observer, schedule };
+    let mut hooks = Planning { by_pass, ..Planning::new(observer, schedule) };
     let next = Next::Pick(&mut unused);
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
     Ok(engine.into_abb())

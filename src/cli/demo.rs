@@ -1,8 +1,9 @@
 //! `waggle demo`: both parties on this machine.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{self, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -23,8 +24,8 @@ use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::terms::by_name;
 use crate::{
-    Client, DEFAULT_MODEL, Generate, Generated, HelperDeals, Listener, Local, LocalOptions, Network, OptionsError,
-    Proof, Terms, TokenizerOf, describe, worker,
+    Client, DEFAULT_MODEL, Generate, Generated, Helper, HelperDeals, Listener, Local, LocalOptions, Network,
+    OptionsError, Proof, Terms, TokenizerOf, describe, worker,
 };
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
@@ -79,7 +80,12 @@ const DEFAULT_TOKENS: usize = 200;
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let terms = args.terms.terms()?.together(args.link);
-    let helper = args.helped.helper();
+    // Without the address of a third party, this starts one.
+    let third = args.helped.lacks_third().then(|| Child::helper(&args)).transpose()?;
+    let helper = match &third {
+        Some((_, helper)) => Some(helper.clone()),
+        None => args.helped.helper()?,
+    };
     if helper.is_some() && args.link == Network::Memory {
         return Err(crate::Error::from(OptionsError::HelperNeedsLinks).into());
     }
@@ -117,10 +123,10 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     if let Some(line) = verdict(report) {
         out::note(line);
     }
-    match &args.json {
-        Some(path) => Ok(write_json(path, report)?),
-        None => Ok(()),
+    if let Some(path) = &args.json {
+        write_json(path, report)?;
     }
+    third.map_or(Ok(()), |(child, _)| child.end())
 }
 
 fn with_child(
@@ -132,11 +138,8 @@ fn with_child(
 ) -> Result<Generated, Error> {
     // Both keys live for this run; each process is told the other's.
     let identity = Identity::generate()?;
-    let mut server = Server::spawn(args, terms, &asked, lengths, identity.public())?;
-    let (address, key) = match server.line()? {
-        Line::Listening { address, key } => (address, key),
-        Line::Ended(_) => return Err(Error::child("it ended before a client came")),
-    };
+    let mut server = Child::server(args, terms, &asked, lengths, identity.public())?;
+    let (address, key) = server.listening()?;
     let proof = if key.is_some() { Proof::Own(Arc::new(identity)) } else { Proof::Plaintext };
     let client = Client::new(address.to_string()).terms(terms.clone()).network(args.link).timeout(args.timeout);
     let base = Some(args.model.clone()).filter(|_| !args.public.is_empty());
@@ -163,14 +166,27 @@ fn with_child(
     Ok(generated)
 }
 
-/// The server's process; killed when dropped.
-struct Server {
-    child: Child,
+/// The process of another party; killed when dropped.
+struct Child {
+    child: process::Child,
     out: BufReader<ChildStdout>,
 }
 
-impl Server {
-    fn spawn(
+impl Child {
+    /// A third party, and how the others reach it.
+    fn helper(args: &DemoArgs) -> Result<(Self, Helper), Error> {
+        let mut command = worker::command()?;
+        command.args(["helper", "--once", "--machine", "--listen=127.0.0.1:0"]);
+        // A demo has all of the machine's memory.
+        command.args([format!("--link={}", args.link), format!("--max-weights={}", u64::MAX)]);
+        command.arg(format!("--timeout={}", args.timeout.as_secs_f64()));
+        command.args(args.insecure_plaintext.then_some("--insecure-plaintext"));
+        let mut child = Child::spawn(command)?;
+        let (address, key) = child.listening()?;
+        Ok((child, Helper { address: address.to_string(), key, deals: HelperDeals::Passes }))
+    }
+
+    fn server(
         args: &DemoArgs,
         terms: &Terms,
         asked: &Generate,
@@ -200,20 +216,28 @@ impl Server {
         for (name, value) in given.into_iter().chain(by_name(&terms.over(args.link)?)) {
             command.arg(format!("--{name}={value}"));
         }
-        if let Some(helper) = &terms.helper {
-            command.arg(format!("--helper={}", helper.address));
-            command.args(helper.key.map(|key| format!("--helper-key={key}")));
-            command.args((helper.deals == HelperDeals::Weights).then_some("--helper-weights"));
-        }
+        command.args(terms.helper.iter().flat_map(HelpedArgs::arguments));
         if let Some(dir) = &args.adapter {
             command.arg("--adapter").arg(dir);
         }
+        Child::spawn(command)
+    }
+
+    fn spawn(mut command: process::Command) -> Result<Self, Error> {
         // Variables that stand for options are meant for this process.
         forget_variables(&mut command, &super::Cli::command());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Error::Spawn)?;
         match child.stdout.take() {
-            Some(out) => Ok(Server { child, out: BufReader::new(out) }),
+            Some(out) => Ok(Child { child, out: BufReader::new(out) }),
             None => Err(Error::child("it has no output")),
+        }
+    }
+
+    /// Where it listens, and its key.
+    fn listening(&mut self) -> Result<(SocketAddr, Option<PublicKey>), Error> {
+        match self.line()? {
+            Line::Listening { address, key } => Ok((address, key)),
+            Line::Ended(_) => Err(Error::child("it ended before anybody came")),
         }
     }
 
@@ -242,7 +266,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Child {
     fn drop(&mut self) {
         // Both fail only if it has ended.
         let _ = self.child.kill();

@@ -120,7 +120,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
     let asked = args.text.asked()?.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
-    let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()));
+    let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
     let mut progress = progress(&asked, args.tokens);
     let generated = client.generate(&asked, &mut progress);
     let generated = progress.finish(generated)?;

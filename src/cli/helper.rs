@@ -1,14 +1,16 @@
 //! `waggle helper`: the third machine, which deals correlations and sees no value.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use net::PublicKey;
+use net::{Identity, PublicKey};
 
 use super::connect::DoorArgs;
 use super::options::{LINKS, link_between_processes, named, seconds, set};
+use super::serve::Line;
 use super::{Error, log, out};
-use crate::{Helper, HelperConfig, HelperDeals, Network};
+use crate::{Allow, Helper, HelperConfig, HelperDeals, Network, OptionsError, Proof};
 
 /// Deals the correlations of sessions between clients and servers that name this helper (`--helper`). It has no model,
 /// sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of the model
@@ -37,12 +39,23 @@ pub(super) struct HelperArgs {
     /// Log events of this importance and above, on standard error.
     #[arg(long, value_parser = named(&log::LEVELS), value_name = "LEVEL", default_value = "info")]
     log: log::LevelFilter,
+    /// Talk JSON on standard output, and deal to the two parties that name each other. For `demo`.
+    #[arg(long, hide = true, requires = "once")]
+    machine: bool,
 }
 
 pub(super) fn run(args: HelperArgs) -> Result<(), Error> {
-    let _flush = log::start(args.log, log::Format::Text);
-    let config = HelperConfig::default().network(args.link).allow(args.door.allow()).proof(args.door.proof());
+    let _flush = log::start(if args.machine { log::LevelFilter::ERROR } else { args.log }, log::Format::Text);
+    let (allow, proof) = match args.machine {
+        true if !args.door.is_plaintext() => (Allow::Any, Proof::Own(Arc::new(Identity::generate()?))),
+        _ => (args.door.allow(), args.door.proof()),
+    };
+    let config = HelperConfig::default().network(args.link).allow(allow).proof(proof);
     let helper = set!(config, args => listen, once, timeout, max_weights).bind()?;
+    if args.machine {
+        Line::Listening { address: helper.address(), key: helper.key() }.print()?;
+        return Ok(helper.run()?);
+    }
     let key = helper.key().map_or("without encryption".into(), |key| format!("with the key {key}"));
     // If nobody takes the line, the helper goes on.
     let _ = out::line(format_args!("helping on {} {key}", helper.address()));
@@ -64,14 +77,58 @@ pub(super) struct HelpedArgs {
     /// random half of every weight once, 4 to 8 bytes each. Together with the client it could compute the weights.
     #[arg(long, requires = "helper")]
     helper_weights: bool,
+    #[command(flatten)]
+    parties: PartiesArgs,
+}
+
+/// How many machines take part.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(super) struct PartiesArgs {
+    /// Parties of the session. With three, the helper deals everything right before each pass, products with weights
+    /// among it, and nothing is prepared ahead. Takes no guesses.
+    #[arg(long, value_name = "2|3", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=3))]
+    parties: u8,
+}
+
+impl PartiesArgs {
+    /// Whether there are three.
+    pub(super) fn are_three(self) -> bool {
+        self.parties == 3
+    }
 }
 
 impl HelpedArgs {
-    /// The helper, if there is one.
-    pub(super) fn helper(&self) -> Option<Helper> {
-        let address = crate::client::address(self.helper.as_deref()?, PORT);
-        let deals = if self.helper_weights { HelperDeals::Weights } else { HelperDeals::Words };
-        Some(Helper { address, key: self.helper_key, deals })
+    /// Whether there are three parties and nobody says who the third is.
+    pub(super) fn lacks_third(&self) -> bool {
+        self.parties.are_three() && self.helper.is_none()
+    }
+
+    /// The helper, if there is one. Three parties need one.
+    pub(super) fn helper(&self) -> Result<Option<Helper>, crate::Error> {
+        let deals = match self.parties.are_three() {
+            true => HelperDeals::Passes,
+            false if self.helper_weights => HelperDeals::Weights,
+            false => HelperDeals::Words,
+        };
+        match &self.helper {
+            Some(address) => {
+                let address = crate::client::address(address, PORT);
+                Ok(Some(Helper { address, key: self.helper_key, deals }))
+            }
+            None if self.parties.are_three() => Err(OptionsError::ThirdParty.into()),
+            None => Ok(None),
+        }
+    }
+
+    /// The arguments by which another party of the session names the same helper.
+    pub(super) fn arguments(helper: &Helper) -> impl Iterator<Item = String> {
+        let key = helper.key.map(|key| format!("--helper-key={key}"));
+        let deals = match helper.deals {
+            HelperDeals::Passes => Some("--parties=3".to_owned()),
+            HelperDeals::Weights => Some("--helper-weights".to_owned()),
+            HelperDeals::Words | HelperDeals::Nothing => None,
+        };
+        [format!("--helper={}", helper.address)].into_iter().chain(key).chain(deals)
     }
 }
 

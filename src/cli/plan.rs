@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use model::Parts;
 
+use super::helper::PartiesArgs;
 use super::machine::CalibrationArgs;
 use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, TermsArgs, set};
 use super::progress::Progress;
@@ -75,8 +76,10 @@ pub(super) struct PlanArgs {
     price: PriceArgs,
     /// Who prepares: the two parties; a helper (`waggle helper`) what contains no weight (`dealer`), or everything
     /// (`dealer-weights`). A helper implies --preprocess, and the bytes of its links stand apart.
-    #[arg(long, value_enum, value_name = "BY", default_value = "parties")]
+    #[arg(long, value_enum, value_name = "BY", default_value = "parties", conflicts_with = "parties")]
     preparation: Preparation,
+    #[command(flatten)]
+    parties: PartiesArgs,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -123,7 +126,8 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(0);
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
-    let mut terms = args.terms.terms()?.helper(args.preparation.helper());
+    let third = args.parties.are_three().then(|| Helper::assumed(HelperDeals::Passes));
+    let mut terms = args.terms.terms()?.helper(third.or(args.preparation.helper()));
     if let Some(path) = &args.as_in {
         let unread = |what: String| RecordError::NotReport { path: path.clone(), what };
         let report = serde_json::from_slice(&read(path)?).map_err(|e| unread(e.to_string()))?;

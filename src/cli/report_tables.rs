@@ -53,7 +53,11 @@ fn helped(report: &Report) -> String {
         let link = link?;
         let [up, down] = [link.bytes_to_helper, link.bytes_from_helper].map(bytes);
         let seconds = if report.predicted { String::new() } else { format!(", {:.2} s", link.seconds) };
-        Some(format!("helper and {name}: {up} to the helper, {down} back{seconds}\n"))
+        let tokens = match link.bytes_decoding {
+            0 => String::new(),
+            all => format!(", {} of it for decoded tokens", bytes(all)),
+        };
+        Some(format!("helper and {name}: {up} to the helper, {down} back{tokens}{seconds}\n"))
     };
     [("client", links.client), ("server", links.server)].into_iter().filter_map(line).collect()
 }

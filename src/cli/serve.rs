@@ -176,7 +176,7 @@ pub(super) struct Used {
 }
 
 impl Line {
-    fn print(&self) -> Result<(), Error> {
+    pub(super) fn print(&self) -> Result<(), Error> {
         out::line(serde_json::to_string(self).map_err(Error::child)?)
     }
 }
@@ -195,7 +195,7 @@ impl ServeArgs {
         let config = ServerConfig::default()
             .model(model)
             .public(public)
-            .terms(self.terms.terms()?.helper(self.helped.helper()))
+            .terms(self.terms.terms()?.helper(self.helped.helper()?))
             .network(self.link)
             .conversations(!self.no_chat)
             .max_reveals(Some(self.max_reveals).filter(|_| self.machine.is_none()))

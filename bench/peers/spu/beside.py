@@ -305,20 +305,24 @@ class WaggleOfThree(Waggle):
         return [1, 3]
 
     def cost(self, layers):
-        """A prompt or, at `decode`, the mean of two steps."""
+        """A prompt or, at `decode`, the mean of two steps, which take nothing that is prepared."""
         run, count = self.session(layers, self.answers)
-        if self.layer != "decode":
-            return {"seconds": run["phases"]["prefill"]["seconds"], **count}
-        _, prompt = self.session(layers, 1)
-        steps = self.answers - 1
-        step = {key: (count[key] - prompt[key]) / steps for key in count}
-        return {"seconds": run["phases"]["decode"]["seconds"] / steps, **step}
+        phases = run["phases"]
+        if self.layer == "decode":
+            _, prompt = self.session(layers, 1)
+            steps = self.answers - 1
+            step = {key: (count[key] - prompt[key]) / steps for key in count}
+            return {"seconds": phases["decode"]["seconds"] / steps, **step}
+        prepared = both_ways(phases["offline"])
+        count["bytes"] -= prepared
+        ahead = {"prepared_seconds": phases["offline"]["seconds"], "prepared_bytes": prepared}
+        return {"seconds": phases["prefill"]["seconds"], **count, **ahead}
 
     def run(self):
         """Half of what three layers take more than one."""
         one, three = map(self.cost, self.depths())
         layer = {key: (three[key] - one[key]) / 2 for key in one}
-        return {**layer, "cpu_seconds": None, "prepared_seconds": None, "prepared_bytes": 0, "error": self.error}
+        return {"prepared_seconds": None, "prepared_bytes": 0, **layer, "cpu_seconds": None, "error": self.error}
 
 
 class WaggleOperation:
@@ -423,7 +427,7 @@ def main():
         if args.layer in OPERATIONS:
             sides = [WaggleOperation(args.waggle, *work)] if args.parties == 3 else []
         elif args.parties == 3:
-            sides = [waggle(WaggleOfThree, "three parties", "--preprocess=true")]
+            sides = [waggle(WaggleOfThree, "three parties", "--parties=3")]
         else:
             two_phases = waggle(Waggle, "two phases, online", "--preprocess=true")
             sides = [waggle(Waggle, "one phase"), two_phases]

@@ -305,7 +305,8 @@ impl<'l, F: Function> Laws<'l, F> {
                         for row in deal::rows(&demands).into_iter().filter(|_| role == Role::Server) {
                             halves::plan(&mut planned, row);
                         }
-                        deal::plan(&mut planned, role, &demands).expect("demands of a plan");
+                        deal::plan_seeds(&mut planned);
+                        deal::plan(&mut planned, role, Phase::Offline, &demands).expect("demands of a plan");
                         assert_eq!(
                             planned.untimed(),
                             ledger.untimed(),

@@ -155,7 +155,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let (index, drafted) = (self.out.count, self.feed.drafted);
         let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
         self.hooks.go_on()?;
-        self.hooks.begin(self.engine, step);
+        self.hooks.begin(self.engine, step)?;
         let hidden = self.read()?;
         // The place among the rows of a text of the last token that is known; guesses come after it.
         let rows = hidden.shape()[0] / self.places.len();

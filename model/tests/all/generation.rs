@@ -70,8 +70,9 @@ struct Diary {
 }
 
 impl Hooks<Float> for Diary {
-    fn begin(&mut self, _: &mut Float, step: Step) {
+    fn begin(&mut self, _: &mut Float, step: Step) -> Result<(), engine::Error> {
         self.steps.push(step);
+        Ok(())
     }
 
     fn layer(&mut self, done: usize, layers: usize) {

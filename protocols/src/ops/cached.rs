@@ -161,7 +161,7 @@ impl OperandUse<'_> {
     }
 
     /// Gets the operand ready, and gives slots to its new tokens. At the first product the masks move there from
-    /// `prepared`. Masks for another product than this are discarded, with all after them. Both parties, and a plan,
+    /// `prepared`, and later those that were added since. Masks for another product than this are discarded, with all after them. Both parties, and a plan,
     /// see the same sizes and so decide alike.
     ///
     /// # Errors
@@ -170,7 +170,12 @@ impl OperandUse<'_> {
         let OperandUse { form, wanted, .. } = *self;
         let id = self.operand.id;
         let begun = match &mut self.operand.begun {
-            Some(begun) => begun,
+            Some(begun) => {
+                if let Some(more) = prepared.remove(id) {
+                    begun.masks.go_on(more);
+                }
+                begun
+            }
             none => {
                 if !prepared.begun.insert(id) {
                     return Err(Error::OperandTwice { operand: id });
@@ -394,15 +399,17 @@ pub(crate) fn deal(
     Ok(out)
 }
 
-/// Adds what a helper dealt for `events` to the masks of the same operand.
+/// Adds what a helper dealt for `events` to the masks of the same operand, of which `earlier` tokens have theirs
+/// elsewhere.
 pub(crate) fn add_dealt(
     spill: &mut Spill,
     masks: &mut OperandMasks,
+    earlier: usize,
     events: &Events,
     words: &[u64],
 ) -> Result<(), Error> {
     let before = masks.a.len();
-    let missing = (events.tokens() * events.form.row()).saturating_sub(before);
+    let missing = (events.tokens().saturating_sub(earlier) * events.form.row()).saturating_sub(before);
     let (rows, mut rest) = words.split_at(missing);
     let mut a = Zeroizing::new(Vec::with_capacity(before + missing));
     a.extend_from_slice(&masks.a);

@@ -36,6 +36,14 @@ impl OperandMasks {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
 
+    /// Goes on with `more`: rows after these, and the products to come.
+    pub(crate) fn go_on(&mut self, more: OperandMasks) {
+        let mut a = Zeroizing::new(Vec::with_capacity(self.a.len() + more.a.len()));
+        a.extend_from_slice(&self.a);
+        a.extend_from_slice(&more.a);
+        *self = OperandMasks { a, ..more };
+    }
+
     pub(crate) fn words(&self) -> u64 {
         (self.a.len() + self.products.len()) as u64
     }

@@ -1,6 +1,7 @@
 //! The one check of a session, before it is planned, asked for or served.
 
 use model::ModelSpec;
+use protocols::HelperDeals;
 
 use super::opening::{MAX_KEPT, SessionKind};
 use super::{Limits, Request, Terms, chat};
@@ -20,6 +21,9 @@ impl SessionKind {
         match self {
             SessionKind::Chat | SessionKind::Fill { .. } | SessionKind::Spend(_) if terms.protocol.helper.any() => {
                 return Err(Error::HelperKind);
+            }
+            _ if terms.protocol.helper == HelperDeals::Passes && request.draft.is_some() => {
+                return Err(Error::PassesDraft);
             }
             SessionKind::Chat if limits.conversation.is_none() => return Err(Error::NoChats),
             SessionKind::Chat if request.draft.is_some() => return Err(Error::DraftChat),

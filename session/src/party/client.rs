@@ -11,7 +11,7 @@ use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
     Caller, ChatSession, ClientOptions, Filled, Limits, Observer, Outcome, Prompt, PublicModel, Request, Terms,
-    ToHelper, correlations, opening,
+    ToHelper, correlations, helper, opening,
 };
 use crate::pool::{PoolId, PoolSet, Purpose, UnfinishedPool};
 use crate::{Base, Error};
@@ -189,11 +189,13 @@ impl ClientSession {
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = correlations::Source { stock, peer: &server, to_helper: to_helper.as_ref(), halves: None };
-        let helped = correlations::ready(&mut engine, &public, &model.weights(), &terms, request, source, observer)?;
+        let ready = correlations::ready(&mut engine, &public, &model.weights(), &terms, request, source, observer)?;
         let options = GenerateOptions { padding: prompt.known_padding(), ..request.options(&terms) };
-        let mut recorder = Recorder::new(observer);
+        let correlations::Ready { helped, passes } = ready;
+        let mut recorder = Recorder::new(observer).dealing(passes);
         let generation = generate(&mut engine, &model, input, &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
+        let helped = helped.or_else(|| helper::leave(&mut engine));
         engine.confirm_transcript()?;
         Ok(Outcome { helper: [helped, None], ..finish(&mut engine, &terms, request, generation, recorder) })
     }

@@ -2,11 +2,11 @@
 
 use net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
 use protocols::halves::HalvesSeed;
-use protocols::{FixedWeight, Needs, Secure, Stock, check_space};
+use protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
 
 use super::{Caller, Observer, PublicModel, Request, Terms, ToHelper, helper, opening};
 use crate::Error;
-use crate::needs::needs;
+use crate::needs::{needs, needs_by_pass, together};
 use crate::pool::{PoolSet, Purpose, Waiting, Written};
 use crate::pool_error::LOST;
 
@@ -28,8 +28,17 @@ pub(super) struct Source<'a> {
     pub(super) halves: Option<&'a HalvesSeed>,
 }
 
+/// What a session found when it was ready.
+#[derive(Default)]
+pub(super) struct Ready {
+    /// The account of the link to a helper that has dealt everything.
+    pub(super) helped: Option<Vec<Entry>>,
+    /// What the helper of a session of three parties deals for each pass.
+    pub(super) passes: Vec<Needs>,
+}
+
 /// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or, in a session of two phases, by
-/// making everything that is needed. Returns the account of the link to the helper, if there is one.
+/// making everything that is needed. With three parties it finds out what each pass needs.
 pub(super) fn ready(
     engine: &mut Secure,
     model: &PublicModel,
@@ -38,9 +47,17 @@ pub(super) fn ready(
     request: &Request,
     source: Source<'_>,
     observer: &mut dyn Observer,
-) -> Result<Option<Vec<Entry>>, Error> {
+) -> Result<Ready, Error> {
     if !terms.protocol.preprocess {
-        return Ok(None);
+        return Ok(Ready::default());
+    }
+    if terms.protocol.helper == HelperDeals::Passes {
+        let passes = needs_by_pass(model, terms, request, &*observer)?;
+        let role = engine.channel().role();
+        let most = passes.iter().map(|pass| pass.bytes(role)).max().unwrap_or(0);
+        make_room(most, observer)?;
+        helper::meet(engine, &together(&passes), weights, terms, &source)?;
+        return Ok(Ready { helped: None, passes });
     }
     let needs = needs(model, terms, request, &*observer)?;
     match source.stock {
@@ -53,7 +70,13 @@ pub(super) fn ready(
             prepare(engine, &needs, weights, observer)?;
         }
     }
-    Ok(helper::leave(engine))
+    Ok(Ready { helped: helper::leave(engine), passes: Vec::new() })
+}
+
+/// Tells how much room correlations take, and checks that it is there.
+fn make_room(bytes: u64, observer: &mut dyn Observer) -> Result<(), Error> {
+    observer.stock(bytes);
+    Ok(check_space(bytes).map_err(protocols::Error::from)?)
 }
 
 /// Makes what a pool for `purpose` holds; returns this party's part.
@@ -74,9 +97,7 @@ fn prepare(
     weights: &[&FixedWeight],
     observer: &mut dyn Observer,
 ) -> Result<(), Error> {
-    let bytes = needs.bytes(engine.channel().role());
-    observer.stock(bytes);
-    check_space(bytes).map_err(protocols::Error::from)?;
+    make_room(needs.bytes(engine.channel().role()), observer)?;
     Ok(engine.prepare(needs, weights, &mut |made| observer.prepare(made))?)
 }
 

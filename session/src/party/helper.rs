@@ -14,17 +14,26 @@
 //! | verdict: empty, or why the helper refuses | helper | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //! | to the server: numbers of the weights of whose halves it has none, counted from 0 | helper | up to 256 KiB |
 //! | these halves | server | as planned |
-//! | seeds, then words ([`protocols::deal::serve`]) | helper | as planned |
+//! | seeds ([`Dealer::open`]) | helper | 64 |
+//! | words ([`Dealer::serve`]) | helper | as planned |
+//!
+//! In a session of three parties ([`HelperDeals::Passes`](protocols::HelperDeals::Passes)) these demands say what
+//! halves are needed, and the words come pass by pass:
+//!
+//! | message on a link to the helper | from | bytes |
+//! |---|---|---|
+//! | demands of the pass that begins, the same from both; none at the end | party | up to 4 MiB |
+//! | words | helper | as planned |
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Role};
-use protocols::deal::{self, Demand, Helper};
+use net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Phase, Role};
+use protocols::deal::{self, Dealer, Demand, Helper};
 use protocols::halves::{self, Halves, HalvesSeed, half_bytes};
 use protocols::ops::private::MaskedRow;
-use protocols::{FixedWeight, Needs, Plans, Secure, preparation};
+use protocols::{FixedWeight, HelperDeals, Needs, Plans, Secure, preparation};
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use tokenizer::printable;
@@ -34,6 +43,7 @@ use super::correlations::Source;
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
 use super::{Caller, Terms, opening, wire};
 use crate::Error;
+use crate::needs::together;
 
 /// Longest list of demands.
 const MAX_ASK_BYTES: usize = 4 << 20;
@@ -42,6 +52,7 @@ const MOST_WAITING: usize = 1024;
 const SCOPE: &str = "helper";
 const ASK: &str = "helper/demands";
 const VERDICT: &str = "helper/verdict";
+const PASS: &str = "helper/demands of a pass";
 const SEED: &str = "helper/seed of halves";
 const MISSING: &str = "helper/missing halves";
 /// Longest list of missing halves.
@@ -60,6 +71,8 @@ struct Ask {
     peer: [u8; 32],
     /// Of the halves of weights, if there are any.
     halves: Option<[u8; 32]>,
+    /// Whether words are dealt pass by pass.
+    passes: bool,
     demands: Vec<Demand>,
 }
 
@@ -86,7 +99,9 @@ pub(super) fn meet(
     let demands = preparation::demands(needs, engine.abb().session().plans());
     let (server, peer) = (role == Role::Server, digest(peer.key.as_deref()));
     let halves = seed.as_ref().map(HalvesSeed::id);
-    let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, demands };
+    let deals = terms.protocol.helper;
+    let passes = deals == HelperDeals::Passes;
+    let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes, demands };
     let named = |error: NetError| protocols::Error::Helper(Box::new(error.into()));
     let mut channel = to_helper().map_err(named)?;
     channel.ledger_mut().enter(SCOPE);
@@ -99,7 +114,7 @@ pub(super) fn meet(
         give_halves(&mut channel, seed, &deal::rows(&ask.demands), weights)?;
     }
     channel.ledger_mut().leave();
-    *engine.abb().helper() = Some(Helper::new(role, channel, seed)?);
+    *engine.abb().helper() = Some(Helper::new(role, channel, deals, seed)?);
     Ok(())
 }
 
@@ -147,40 +162,90 @@ fn give_halves(
     Ok(())
 }
 
+/// Has the helper deal what the pass that begins `needs`.
+pub(super) fn deal_pass(engine: &mut Secure, needs: &Needs) -> Result<(), protocols::Error> {
+    let demands = preparation::demands(needs, engine.abb().session().plans());
+    let phase = engine.channel().ledger().phase();
+    let helper = engine.abb().helper().as_mut().ok_or(protocols::Error::NoHelper)?;
+    ask_for_pass(helper.channel(), phase, &demands)
+        .map_err(|error| protocols::Error::Helper(Box::new(error.into())))?;
+    engine.prepare(needs, &[], &mut |_| ())
+}
+
+fn ask_for_pass(channel: &mut Channel, phase: Phase, demands: &[Demand]) -> Result<(), NetError> {
+    channel.ledger_mut().set_phase(phase);
+    channel.ledger_mut().enter(SCOPE);
+    wire::send(channel, PASS, &demands, 0)?;
+    channel.flush(PASS)?;
+    channel.ledger_mut().leave();
+    Ok(())
+}
+
 /// Ends the link to the helper, which has dealt everything, and returns its account; nothing without a helper.
 pub(super) fn leave(engine: &mut Secure) -> Option<Vec<Entry>> {
+    let deals = engine.abb().session().options().helper;
     engine.abb().helper().take().map(|mut helper| {
+        if deals == HelperDeals::Passes {
+            // A helper that has left already needs no goodbye.
+            drop(ask_for_pass(helper.channel(), Phase::Decode, &[]));
+        }
         let ledger = helper.channel().ledger_mut();
         ledger.checkpoint();
         ledger.entries()
     })
 }
 
-/// The accounts of both parties' links to the helper of a session that prepares `needs`. The helper has no halves of
-/// weights yet.
-pub(super) fn plan(needs: &Needs, plans: &Plans) -> Result<[Option<Vec<Entry>>; 2], Error> {
+/// The accounts of both parties' links to the helper of a session that prepares `needs`, or of one that deals in
+/// `passes`, the first of which reads the prompt if it is `whole`. The helper has no halves of weights yet.
+pub(super) fn plan(
+    needs: &Needs,
+    passes: &[Needs],
+    whole: bool,
+    plans: &Plans,
+) -> Result<[Option<Vec<Entry>>; 2], Error> {
     let deals = plans.options().helper;
     if !deals.any() {
         return Ok([None, None]);
     }
-    let demands = preparation::demands(needs, plans);
+    let demands = match deals {
+        HelperDeals::Passes => preparation::demands(&together(passes), plans),
+        _ => preparation::demands(needs, plans),
+    };
+    let phase = |pass: usize| if whole && pass == 0 { Phase::Prefill } else { Phase::Decode };
+    let lists = passes.iter().enumerate().map(|(pass, needs)| (phase(pass), preparation::demands(needs, plans)));
+    // An empty list ends the session.
+    let end = (deals == HelperDeals::Passes).then(|| (Phase::Decode, Vec::new()));
+    let lists: Vec<(Phase, Vec<Demand>)> = lists.chain(end).collect();
     let account = |role: Role| {
         let (session, peer, server) = ([0; 32], [0; 32], role == Role::Server);
         let halves = deals.weights().then_some([0; 32]);
-        let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, demands: demands.clone() };
+        let by_pass = deals == HelperDeals::Passes;
+        let demands = demands.clone();
+        let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes: by_pass, demands };
+        let demands = &ask.demands;
         let mut ledger = Ledger::default();
         ledger.enter(SCOPE);
         ledger.book(Role::Client.sends(), (wire::encode(ASK, &ask, 0)?.len() + HEADER_BYTES) as u64);
         ledger.book(Role::Server.sends(), HEADER_BYTES as u64);
         if halves.is_some() && server {
-            let rows = deal::rows(&demands);
+            let rows = deal::rows(demands);
             let missing: Vec<u32> = (0..rows.len() as u32).collect();
             let bytes = wire::encode(MISSING, &missing, 0)?.len() + HEADER_BYTES;
             ledger.book(Role::Server.sends(), bytes as u64);
             rows.into_iter().for_each(|row| halves::plan(&mut ledger, row));
         }
         ledger.leave();
-        deal::plan(&mut ledger, role, &demands)?;
+        deal::plan_seeds(&mut ledger);
+        if !by_pass {
+            deal::plan(&mut ledger, role, Phase::Offline, demands)?;
+        }
+        for (phase, demands) in &lists {
+            ledger.set_phase(*phase);
+            ledger.enter(SCOPE);
+            ledger.book(Role::Client.sends(), (wire::encode(PASS, demands, 0)?.len() + HEADER_BYTES) as u64);
+            ledger.leave();
+            deal::plan(&mut ledger, role, *phase, demands)?;
+        }
         Ok::<_, Error>(ledger.forget_times().entries())
     };
     Ok([Some(account(Role::Client)?), Some(account(Role::Server)?)])
@@ -288,6 +353,7 @@ impl Pairing {
             (a, b) if a.peer != there.key || b.peer != here.key => {
                 Some("a party is not the one whose key the other named")
             }
+            (a, b) if a.passes != b.passes => Some("one party alone wants words pass by pass"),
             (a, b) if a.halves != b.halves => Some("the parties name different halves of weights"),
             _ => None,
         };
@@ -295,10 +361,9 @@ impl Pairing {
         if let Some(reason) = reason {
             return Err(refuse([here.channel, there.channel], reason));
         }
-        let halves = here.ask.halves;
-        let demands = here.ask.demands;
-        let [client, server] =
-            if here.ask.server { [there.channel, here.channel] } else { [here.channel, there.channel] };
+        let Ask { halves, passes, demands, server, .. } = here.ask;
+        let deals = if passes { HelperDeals::Passes } else { HelperDeals::Words };
+        let [client, server] = if server { [there.channel, here.channel] } else { [here.channel, there.channel] };
         let mut channels = [client, server];
         for channel in &mut channels {
             channel.send(VERDICT, &[])?;
@@ -311,7 +376,16 @@ impl Pairing {
             channel.ledger_mut().leave();
         }
         let mut rng: StdRng = rand::make_rng();
-        deal::serve(&mut channels, &demands, &halves, &mut rng)?;
+        let mut dealer = Dealer::open(&mut channels, deals, &mut rng)?;
+        if passes {
+            let mut phase = Phase::Prefill;
+            while let Some(demands) = next_pass(&mut channels, phase)? {
+                dealer.serve(&mut channels, phase, &demands, &halves)?;
+                phase = Phase::Decode;
+            }
+        } else {
+            dealer.serve(&mut channels, Phase::Offline, &demands, &halves)?;
+        }
         let entries = channels.each_ref().map(|channel| channel.ledger().entries());
         for channel in channels {
             channel.close(VERDICT)?;
@@ -350,6 +424,25 @@ impl Pairing {
         self.kept().put(id, halves.clone());
         Ok(halves)
     }
+}
+
+/// The demands of the pass that begins, which both parties must state alike; `None` at the end.
+fn next_pass(channels: &mut [Channel; 2], phase: Phase) -> Result<Option<Vec<Demand>>, Error> {
+    let mut lists: [Vec<Demand>; 2] = Default::default();
+    for (channel, list) in channels.iter_mut().zip(&mut lists) {
+        channel.ledger_mut().set_phase(phase);
+        channel.ledger_mut().enter(SCOPE);
+        *list = wire::receive(channel, PASS, 0..=MAX_ASK_BYTES)?;
+        channel.ledger_mut().leave();
+    }
+    let [demands, others] = lists;
+    let checked = demands.iter().try_for_each(Demand::check).map_err(|error| error.to_string());
+    let agreed = if demands == others { checked } else { Err("the parties ask for different passes".into()) };
+    if let Err(reason) = agreed {
+        channels.iter_mut().for_each(|channel| channel.reject(PASS));
+        return Err(Error::HelperRefused { reason });
+    }
+    Ok(Some(demands).filter(|demands| !demands.is_empty()))
 }
 
 /// Why nobody deals this.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
 use net::{Channel, Ledger, Role, memory_pair};
 use planner::{Deployment, Footprint, Plan, Planner, Tallies};
-use protocols::{FixedLoader, Made, Needs, Part};
+use protocols::{FixedLoader, HelperDeals, Made, Needs, Part};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -13,7 +13,7 @@ use super::{
     ClientOptions, Limits, Observer, Open, Outcome, PublicModel, Request, Silent, Terms, correlations, helper,
     opening,
 };
-use crate::needs::{listing, needs};
+use crate::needs::{listing, needs, needs_by_pass};
 use crate::pool::{PoolId, Purpose, check_bound};
 use crate::{Base, Error};
 
@@ -139,12 +139,15 @@ impl<'a> SessionPlan<'a> {
         if let Some(setting) = self.setting.clone() {
             planner = if self.tallied { planner.tallied(setting) } else { planner.timed(setting) };
         }
-        let mut prepared = Needs::default();
+        let (mut prepared, mut passes) = (Needs::default(), Vec::new());
         if terms.protocol.preprocess {
             if terms.protocol.helper.weights() {
                 helper::plan_seed(planner.ledger());
             }
-            (planner, prepared) = self.prepare(planner, &request)?;
+            match terms.protocol.helper {
+                HelperDeals::Passes => passes = needs_by_pass(model, terms, &request, &Silent)?,
+                _ => (planner, prepared) = self.prepare(planner, &request)?,
+            }
             observer.prepare(Made { work: 1.0, ..Made::default() });
         }
         let mut engine = planner.engine();
@@ -153,7 +156,7 @@ impl<'a> SessionPlan<'a> {
             (_, Some(kept)) => Passes::of(kept.clone()),
             (_, None) => Passes::expected(request.draft),
         };
-        let mut recorder = Recorder::planning(observer, schedule);
+        let mut recorder = Recorder::planning(observer, schedule).dealing(passes.clone());
         let generation = match self.extent {
             Extent::Filling(_) => Generation::default(),
             Extent::Step => self.generate(&mut engine, &request, &mut StepAlone(&mut recorder))?,
@@ -166,9 +169,13 @@ impl<'a> SessionPlan<'a> {
         let width: usize = model.spec.attention().heads.iter().map(|heads| heads.kv_heads * heads.head_dim).sum();
         let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
         let cached = 2 * (request.texts * width) as u64 * positions;
-        let footprint = Footprint::of(cached, &prepared, engine.abb().room());
+        // A step is planned without the pass before it.
+        let skipped = if let Extent::Step = self.extent { passes.len().min(1) } else { 0 };
+        let dealt: Vec<Needs> = passes.into_iter().skip(skipped).collect();
+        let held = dealt.iter().max_by_key(|pass| pass.words(Role::Server)).unwrap_or(&prepared);
+        let footprint = Footprint::of(cached, held, engine.abb().room());
         let work = engine.abb().tallies().cloned().unwrap_or_default();
-        let helper = helper::plan(&prepared, engine.abb().plans())?;
+        let helper = helper::plan(&prepared, &dealt, skipped == 0, engine.abb().plans())?;
         let outcome = Outcome { helper, ..finish(&mut engine, terms, &request, generation, recorder) };
         Ok(Planned { outcome, footprint, work })
     }
@@ -280,9 +287,9 @@ impl<'a> SessionPlan<'a> {
 struct StepAlone<'a, 'b>(&'a mut Recorder<'b>);
 
 impl Hooks<Plan> for StepAlone<'_, '_> {
-    fn begin(&mut self, engine: &mut Plan, step: Step) {
+    fn begin(&mut self, engine: &mut Plan, step: Step) -> Result<(), engine::Error> {
         engine.abb().set_booking(step != Step::Prefill);
-        self.0.begin(engine, step);
+        self.0.begin(engine, step)
     }
 
     fn go_on(&mut self) -> Result<(), model::Error> {

@@ -1,13 +1,15 @@
 //! Accounts of a generation: phases, tokens, the byte that ends it.
 
+use std::collections::VecDeque;
+
 use engine::Engine;
 use model::{Generation, Hooks, Passes, Step};
 use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
 use planner::Plan;
-use protocols::Secure;
+use protocols::{Needs, Secure};
 use report::{Phases, TokenMeter, Wire};
 
-use super::{Observer, Outcome, Request, Terms};
+use super::{Observer, Outcome, Request, Terms, helper};
 
 const STOP: &str = "stop";
 const KEPT: &str = "draft/kept";
@@ -26,6 +28,9 @@ pub(super) trait Booked: Engine {
 
     /// The client tells the server how many tokens a pass keeps, from 1 to `most`.
     fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, protocols::Error>;
+
+    /// A helper deals what the pass that begins needs.
+    fn deal_pass(&mut self, needs: &Needs) -> Result<(), protocols::Error>;
 
     /// The parties compare their transcripts of the session. Only then are its results final.
     fn confirm_transcript(&mut self) -> Result<(), NetError>;
@@ -72,6 +77,10 @@ impl Booked for Secure {
         }
     }
 
+    fn deal_pass(&mut self, needs: &Needs) -> Result<(), protocols::Error> {
+        helper::deal_pass(self, needs)
+    }
+
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
         self.channel().confirm_transcript()
     }
@@ -98,6 +107,10 @@ impl Booked for Plan {
         Ok(kept.unwrap_or(1))
     }
 
+    fn deal_pass(&mut self, needs: &Needs) -> Result<(), protocols::Error> {
+        self.abb().prepare(needs)
+    }
+
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
         let ledger = self.abb().ledger();
         let phase = ledger.set_phase(Phase::Setup);
@@ -122,17 +135,31 @@ pub(super) struct Recorder<'a> {
     /// Texts that are read side by side, and rows of each prompt before its last that are shown.
     texts: u64,
     rows: u64,
+    /// What a helper deals for each of the passes to come.
+    passes: VecDeque<Needs>,
 }
 
 impl<'a> Recorder<'a> {
     pub(super) fn new(observer: &'a mut dyn Observer) -> Self {
-        Recorder { observer, meter: TokenMeter::default(), schedule: None, texts: 1, rows: 0 }
+        Recorder {
+            observer,
+            meter: TokenMeter::default(),
+            schedule: None,
+            texts: 1,
+            rows: 0,
+            passes: VecDeque::new(),
+        }
     }
 
     /// This recorder, of a generation that answers `request`.
     pub(super) fn showing(self, request: &Request) -> Self {
         let rows = if request.all_positions { request.lengths.prompt.saturating_sub(1) } else { 0 };
         Recorder { texts: request.texts as u64, rows: rows as u64, ..self }
+    }
+
+    /// This recorder, of a generation for whose passes a helper deals these right before each.
+    pub(super) fn dealing(self, passes: Vec<Needs>) -> Self {
+        Recorder { passes: passes.into(), ..self }
     }
 
     /// The recorder of a generation that goes on where another one ended, whose `meter` this is.
@@ -152,7 +179,7 @@ impl<'a> Recorder<'a> {
 }
 
 impl<E: Booked> Hooks<E> for Recorder<'_> {
-    fn begin(&mut self, engine: &mut E, step: Step) {
+    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), engine::Error> {
         if step != Step::Prefill {
             let (ledger, meter) = (engine.ledger(), &self.meter);
             self.observer.passed(&mut || {
@@ -170,6 +197,10 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
             Step::Decode { drafted, .. } => self.texts * (1 + drafted as u64),
         });
         self.observer.begin(step);
+        match self.passes.pop_front() {
+            Some(needs) => Ok(engine.deal_pass(&needs)?),
+            None => Ok(()),
+        }
     }
 
     fn go_on(&mut self) -> Result<(), model::Error> {

@@ -16,7 +16,8 @@ use tokenizer::ChatTemplate;
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
-    Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, ToHelper, chat, correlations, opening,
+    Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, ToHelper, chat, correlations, helper,
+    opening,
 };
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
 use crate::{Disclosure, Error, RangeCheck, check_ranges};
@@ -198,14 +199,16 @@ impl ModelServer {
         let weights = self.model.weights();
         let (to_helper, halves) = (self.to_helper.as_ref(), Some(&self.halves));
         let source = correlations::Source { stock, peer: caller, to_helper, halves };
-        let helped = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, observer)?;
+        let ready = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, observer)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
-        let mut recorder = Recorder::new(observer).showing(&request);
+        let correlations::Ready { helped, passes } = ready;
+        let mut recorder = Recorder::new(observer).showing(&request).dealing(passes);
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
         let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
+        let helped = helped.or_else(|| helper::leave(&mut engine));
         engine.confirm_transcript()?;
         Ok(Outcome { helper: [None, helped], ..finish(&mut engine, terms, &request, generation, recorder) })
     }

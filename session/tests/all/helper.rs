@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use model::{Lengths, Next, Sampler, bundled};
+use model::{Drafts, GenerateOptions, Lengths, Next, Sampler, bundled};
+use mpcache::PolicySpec;
 use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
 use protocols::HelperDeals;
 use waggle_session::Error;
@@ -13,8 +14,9 @@ use waggle_session::party::{
     Silent, Terms, ToHelper,
 };
 
+use crate::hostile;
 use crate::outcome::untimed;
-use crate::support::{greedy, load};
+use crate::support::{greedy, load, sampled};
 
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,14 +95,15 @@ fn session(
 ) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
     let pairing = Arc::new(Pairing::new(patience, ROOM));
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
-    session_of(&pairing, hosted, &terms(), keys, dying, lost)
+    session_of(&pairing, hosted, &terms(), 2, keys, dying, lost)
 }
 
-/// A session of `terms` with the model of `hosted`, and what became of it.
+/// A session of `terms` and so many tokens with the model of `hosted`, and what became of it.
 fn session_of(
     pairing: &Arc<Pairing>,
     hosted: ModelServer,
     terms: &Terms,
+    tokens: usize,
     keys: [&'static str; 2],
     dying: bool,
     lost: Option<Role>,
@@ -122,7 +125,7 @@ fn session_of(
         let open = ClientSession::open(channel, &caller(KEYS[1]), terms, &ClientOptions::default());
         let mut sampler = Sampler::greedy();
         let client = open.and_then(|session| {
-            session.with_helper(ours).generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent)
+            session.with_helper(ours).generate(&PROMPT, tokens, Next::Pick(&mut sampler), &mut Silent)
         });
         [client, server.join().unwrap()]
     });
@@ -171,7 +174,7 @@ fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
     let request = Request::from(Lengths { prompt: 4, tokens: 2 });
     let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
     for first in [true, false] {
-        let (outcomes, ends, back) = session_of(&pairing, hosted, &terms, KEYS, false, None);
+        let (outcomes, ends, back) = session_of(&pairing, hosted, &terms, 2, KEYS, false, None);
         hosted = back;
         let [client, server] = outcomes.map(|outcome| outcome.unwrap());
         assert_eq!(client.generation.tokens, truth.tokens);
@@ -195,11 +198,57 @@ fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
     }
 }
 
+/// A session of three parties with `policy` gives the text of the plaintext, and everything in it was planned.
+fn three_parties(policy: &PolicySpec) {
+    let terms = Terms { policy: policy.clone(), ..dealing(HelperDeals::Passes) };
+    let hosted = ModelServer::builder().policy(policy).load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let request = Request::from(Lengths { prompt: 4, tokens: 3 });
+    let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
+    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    let (outcomes, ends, _) = session_of(&pairing, hosted, &terms, 3, KEYS, false, None);
+    let [client, server] = outcomes.map(|outcome| outcome.unwrap());
+    assert!(untimed(&client) == untimed(&server), "{policy}: both ledgers");
+    assert!(policy.random_traffic() || untimed(&client) == untimed(&planned), "{policy}: the plan");
+    assert!(client.kinds.iter().all(|entry| entry.phase != Phase::Offline || entry.path == "OTs"), "{policy}");
+    let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
+    let own = [&client.helper[0], &server.helper[1]].map(|link| bare(link.as_ref().unwrap()));
+    for (role, own) in own.into_iter().enumerate() {
+        assert_eq!(own, bare(planned.helper[role].as_ref().unwrap()), "{policy}: party {role}");
+        assert_eq!(own, bare(&dealt.entries[role]), "{policy}: party {role}, at the helper");
+        let phases = |phase| own.iter().any(|entry| entry.phase == phase && entry.traffic.bytes() > 0);
+        assert!(phases(Phase::Prefill) && phases(Phase::Decode) && !phases(Phase::Offline));
+    }
+    let options = GenerateOptions { tokens: 3, policy: policy.clone(), ..GenerateOptions::default() };
+    let model = load(bundled("shakespeare-llama").unwrap());
+    let truth = sampled(&model, &PROMPT, &options, &mut Sampler::greedy()).unwrap();
+    assert_eq!(client.generation.tokens, truth.tokens, "{policy}");
+}
+
+#[test]
+fn three_parties_need_no_preparation_and_give_the_plaintext() {
+    three_parties(&PolicySpec::default());
+}
+
+#[test]
+fn three_parties_have_all_policies_of_two() {
+    for policy in hostile::policies().into_iter().filter(|policy| !policy.needs_scoring_head()) {
+        three_parties(&policy);
+    }
+}
+
+#[test]
+fn three_parties_take_no_guesses() {
+    let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let request = Request { draft: Some(Drafts::new(2, 1.5).unwrap()), ..Lengths { prompt: 4, tokens: 3 }.into() };
+    let planned = SessionPlan::new(hosted.public(), &dealing(HelperDeals::Passes)).request(request).run(&mut Silent);
+    assert!(matches!(planned, Err(Error::PassesDraft)));
+}
+
 #[test]
 fn a_helper_without_room_for_halves_says_so() {
     let pairing = Arc::new(Pairing::new(PATIENCE, 1 << 20));
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
-    let (outcomes, ..) = session_of(&pairing, hosted, &dealing(HelperDeals::Weights), KEYS, false, None);
+    let (outcomes, ..) = session_of(&pairing, hosted, &dealing(HelperDeals::Weights), 2, KEYS, false, None);
     for party in outcomes {
         let error = party.map(|_| ()).unwrap_err();
         assert!(matches!(&error, Error::HelperRefused { reason } if reason.contains("--max-weights")), "{error}");

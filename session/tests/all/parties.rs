@@ -36,8 +36,9 @@ impl Booked for Plan {
 }
 
 impl<E: Booked> Hooks<E> for Phases {
-    fn begin(&mut self, engine: &mut E, step: Step) {
+    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), engine::Error> {
         engine.phase(if step == Step::Prefill { Phase::Prefill } else { Phase::Decode });
+        Ok(())
     }
 }
 

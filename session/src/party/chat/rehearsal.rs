@@ -125,7 +125,7 @@ impl Rehearsal {
         let input = Input::unknown(turn.prompt);
         let options = Request::from(turn).options(setting.terms);
         let mut unused = Sampler::greedy();
-        let hooks = &mut Planning { observer, schedule: Passes::expected(None) };
+        let hooks = &mut Planning::new(observer, Passes::expected(None));
         generate_with(plan, &self.model, cache, input, &options, Next::Pick(&mut unused), hooks)?;
         Ok(())
     }
