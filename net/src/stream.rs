@@ -232,8 +232,8 @@ impl Wire {
                     Ok(n)
                 }
                 Err(e) => match e.kind() {
-                    ErrorKind::Interrupted => continue,
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(ErrorKind::TimedOut.into()),
+                    // A system may wake its caller before the time is up.
+                    ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut => continue,
                     _ => Err(e),
                 },
             };

@@ -236,6 +236,10 @@ impl Dealt {
             let positive = |all: u64, n: &usize| all.checked_mul(*n as u64).filter(|product| *product > 0);
             factors.iter().try_fold(1u64, positive)
         };
+        // Draws, corrections and the words of both.
+        let keys = |kind: &dyn Correlation, served: bool| {
+            (u32::from(served), if served { 4 * kind.words(Role::Client) as u64 } else { 1 })
+        };
         let (width, words) = match self {
             Dealt::Row(MaskedRow { inputs, outputs, width, .. }) => {
                 let row = (*inputs as u64).checked_add(*outputs as u64)?;
@@ -253,9 +257,9 @@ impl Dealt {
                 let width = widths.iter().all(|width| (1..=64).contains(width)) && widths.len() <= 64;
                 (u32::from(width), product(&[widths.len(), 2, *words])?.checked_add(1 + widths.len() as u64)?)
             }
-            Dealt::Function(shape) => (u32::from(shape.is_served()), 1 << 15),
-            Dealt::Ladder(shape) => (u32::from(shape.is_served()), 1 << 15),
-            Dealt::Comparison(shape) => (u32::from(shape.is_served()), 1 << 9),
+            Dealt::Function(shape) => keys(shape, shape.is_served()),
+            Dealt::Ladder(shape) => keys(shape, shape.is_served()),
+            Dealt::Comparison(shape) => keys(shape, shape.is_served()),
         };
         (1..=64).contains(&width).then_some(words)
     }
