@@ -232,8 +232,8 @@ impl Wire {
                     Ok(n)
                 }
                 Err(e) => match e.kind() {
-                    ErrorKind::Interrupted => continue,
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(ErrorKind::TimedOut.into()),
+                    // A system may wake its caller before the time is up.
+                    ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut => continue,
                     _ => Err(e),
                 },
             };
@@ -578,6 +578,28 @@ impl Drop for Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A read whose socket is written at the same time may come back before its time is up, as the kernel counts
+    /// that in ticks.
+    #[test]
+    fn a_slow_peer_is_no_silent_one() {
+        const ALL: usize = 6 * QUEUE_BYTES;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let reader = thread::spawn(move || {
+            let (mut buf, mut all) = (vec![0; READ_BUFFER_BYTES], 0);
+            while all < ALL {
+                all += far.read(&mut buf).unwrap();
+                thread::yield_now();
+            }
+        });
+        let mut link = TcpLink::new(near, Duration::from_secs(60)).unwrap();
+        for _ in 0..ALL / PIECE_BYTES {
+            link.send(vec![0; PIECE_BYTES]).unwrap();
+        }
+        reader.join().unwrap();
+    }
 
     #[test]
     fn a_peer_that_takes_enough_is_waited_for_however_long() {

@@ -165,6 +165,9 @@ pub struct HelperLink {
     pub bytes_to_helper: u64,
     /// Bytes to the party.
     pub bytes_from_helper: u64,
+    /// Of both, those before anything is dealt: demands, and halves of weights.
+    #[serde(default)]
+    pub bytes_setup: u64,
     /// Of both, those of passes over generated tokens, where the helper deals pass by pass.
     #[serde(default)]
     pub bytes_decoding: u64,
@@ -176,14 +179,12 @@ impl HelperLink {
     /// The link with these accounts, where the party is the client.
     pub fn of(entries: &[Entry]) -> Self {
         let sum = |part: fn(&Entry) -> u64| entries.iter().map(part).sum();
+        let of = |phase| entries.iter().filter(|entry| entry.phase == phase).map(|entry| entry.traffic.bytes()).sum();
         HelperLink {
             bytes_to_helper: sum(|entry| entry.traffic.bytes_client_to_server),
             bytes_from_helper: sum(|entry| entry.traffic.bytes_server_to_client),
-            bytes_decoding: entries
-                .iter()
-                .filter(|entry| entry.phase == Phase::Decode)
-                .map(|entry| entry.traffic.bytes())
-                .sum(),
+            bytes_setup: of(Phase::Setup),
+            bytes_decoding: of(Phase::Decode),
             // The scopes of what is dealt; outside of them a party does other work.
             seconds: entries
                 .iter()

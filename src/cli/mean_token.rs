@@ -5,13 +5,16 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use model::Lengths;
-use net::{LinkShape, Phase, Traffic};
+use net::{Entry, LinkShape, Phase, Traffic};
 use planner::Deployment;
 use report::any_layer;
 use serde::{Deserialize, Serialize};
 use session::party::{Outcome, PublicModel, SessionPlan, Silent, Terms};
 
 use super::Error;
+
+/// Scope of what a helper deals.
+const DEALT: &str = "dealt";
 
 /// Bytes and flows, and the seconds that they take; fractions come from means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,7 +112,12 @@ impl Sessions {
             let request = Lengths { prompt, tokens: decoded + 1 };
             SessionPlan::new(model, terms).request(request).timed(setting.cloned())
         };
-        let outcome = |plan: SessionPlan| Ok::<_, Error>(plan.run(&mut Silent)?.outcome);
+        let outcome = |plan: SessionPlan| {
+            let mut outcome = plan.run(&mut Silent)?.outcome;
+            let dealt: Vec<Entry> = outcome.helper.iter_mut().filter_map(Option::take).flatten().map(dealt).collect();
+            outcome.entries.extend(dealt);
+            Ok::<_, Error>(outcome)
+        };
         let (long, short) = match tokens {
             0 | 1 => (outcome(session(1).step())?, None),
             n => (outcome(session(n))?, Some(outcome(session(1))?)),
@@ -166,6 +174,11 @@ impl Sessions {
             prepared_prompt: Some(prepared.plus(-self.tokens, prepared_token)),
         }
     }
+}
+
+/// What crosses a link to the helper, whose flows wait for no other link's.
+fn dealt(Entry { phase, path, traffic }: Entry) -> Entry {
+    Entry { phase, path: format!("{DEALT}/{path}"), traffic: Traffic { flows: 0, ..traffic } }
 }
 
 /// The operation that a path of scopes belongs to: its first two scopes, within whatever layer.

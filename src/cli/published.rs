@@ -118,6 +118,11 @@ impl Figure {
         self.trust.contains("dealer")
     }
 
+    /// Whether three parties share the work.
+    pub(super) fn has_three_parties(&self) -> bool {
+        self.trust.contains("three parties")
+    }
+
     /// The network by its name.
     pub(super) fn link_name(&self) -> &str {
         self.link.as_deref().unwrap_or("not stated")

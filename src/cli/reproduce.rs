@@ -78,6 +78,8 @@ enum Form {
     TwoPhases,
     /// First, with a helper who deals what contains no weight.
     Dealt,
+    /// Not at all: of three parties the third deals everything right before each pass.
+    ThreeParties,
 }
 
 impl Form {
@@ -86,6 +88,7 @@ impl Form {
             Form::OnePhase => "one",
             Form::TwoPhases => "two",
             Form::Dealt => "two, dealt",
+            Form::ThreeParties => "three parties",
         }
     }
 }
@@ -154,8 +157,11 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
                 for (full, pruned) in args.sessions(figure, &PolicySpec::default())?.iter().zip(&ours) {
                     let [full, kept] = [full, pruned].map(|ours| ours.prepared.plus(ours.online));
                     let (faster, fewer) = (full.seconds / kept.seconds, full.bytes / kept.bytes);
-                    let phases = if pruned.form == Form::OnePhase { "phase" } else { "phases" };
-                    let what = format!("{policy}, in {} {phases}", pruned.form.name());
+                    let what = match pruned.form {
+                        Form::OnePhase => format!("{policy}, in one phase"),
+                        Form::ThreeParties => format!("{policy}, three parties"),
+                        form => format!("{policy}, in {} phases", form.name()),
+                    };
                     ablations.add(factors(row, "Waggle", &what, Some(pruned.kind), Some(faster), Some(fewer)));
                 }
             }
@@ -186,6 +192,12 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
             "*two, dealt*: a helper deals what contains no weight. The bytes of its two links count as prepared; seconds \
              are those between the parties.",
         );
+    }
+    if numbered.iter().any(|(_, figure)| figure.has_three_parties()) {
+        let planned = if args.run { "" } else { "; planned seconds leave them out" };
+        document.note(format!(
+            "*three parties*: the third one deals everything right before each pass. Its bytes count as online{planned}."
+        ));
     }
     if args.run {
         document.note("A run is planned for the cores of this machine; with fewer it computes less and sends more.");
@@ -250,7 +262,8 @@ impl ReproduceArgs {
             session.cost(if self.run { Session::measured } else { Session::planned })
         };
         let dealt = (!self.run && figure.has_dealer()).then_some(Form::Dealt);
-        [Form::OnePhase, Form::TwoPhases].into_iter().chain(dealt).map(of).collect()
+        let three = figure.has_three_parties().then_some(Form::ThreeParties);
+        [Form::OnePhase, Form::TwoPhases].into_iter().chain(dealt).chain(three).map(of).collect()
     }
 
     /// A folder with weights of the shape `model`, and what removes it afterwards.
@@ -278,19 +291,23 @@ impl Session<'_> {
         let tokens = mean(|report| &report.phases.decode.total);
         let online = if self.work == Work::Token { tokens } else { prompt };
         let dealt = helper_bytes(&long) - before.map_or(0, helper_bytes);
+        let dealt = Cost { bytes: dealt as f64 / n as f64, ..Cost::default() };
         let offline = mean(|report| &report.phases.offline);
-        Ok(Ours {
-            form: self.form,
-            kind: long.seconds(),
-            prepared: Cost { bytes: offline.bytes + dealt as f64 / n as f64, ..offline },
-            online,
-            set_up: long.phases.setup.bytes(),
-        })
+        let (prepared, online) = match self.form {
+            Form::ThreeParties => (offline, online.plus(dealt)),
+            _ => (offline.plus(dealt), online),
+        };
+        Ok(Ours { form: self.form, kind: long.seconds(), prepared, online, set_up: long.phases.setup.bytes() })
     }
 
     fn planned(&self, tokens: usize) -> Result<Report, Error> {
         let terms = Terms::default().policy(self.policy.clone()).preprocess(self.form != Form::OnePhase);
-        let terms = terms.helper((self.form == Form::Dealt).then(|| Helper::assumed(HelperDeals::Words)));
+        let deals = match self.form {
+            Form::OnePhase | Form::TwoPhases => None,
+            Form::Dealt => Some(HelperDeals::Words),
+            Form::ThreeParties => Some(HelperDeals::Passes),
+        };
+        let terms = terms.helper(deals.map(Helper::assumed));
         let plan = Plan::of(&*self.model).prompt(self.tokens).tokens(tokens).terms(terms);
         Ok(plan.network(Network::Imitated(self.link)).run(&mut Silent)?)
     }
@@ -303,17 +320,21 @@ impl Session<'_> {
         let (tokens, policy, link) = (tokens.to_string(), self.policy.to_string(), self.link.to_string());
         let mut words = vec!["demo", "--model", &self.model, "--link", &link, "--prompt-ids", &ids];
         words.extend(["--tokens", &tokens, "--policy", &policy, "--timeout", "3600", "--json", &path]);
-        words.extend((self.form != Form::OnePhase).then_some("--preprocess"));
+        words.extend(match self.form {
+            Form::OnePhase => &[][..],
+            Form::TwoPhases | Form::Dealt => &["--preprocess"],
+            Form::ThreeParties => &["--parties", "3"],
+        });
         child(&words)?;
         serde_json::from_slice(&read(record.path())?).map_err(|source| failed("demo", source))
     }
 }
 
-/// Bytes of both parties' links to the helper.
+/// Bytes of both parties' links to the helper, without those that set them up.
 fn helper_bytes(report: &Report) -> u64 {
     let links = report.helper.unwrap_or_default();
     let links = [links.client, links.server].into_iter().flatten();
-    links.map(|link| link.bytes_to_helper + link.bytes_from_helper).sum()
+    links.map(|link| link.bytes_to_helper + link.bytes_from_helper - link.bytes_setup).sum()
 }
 
 /// Runs this program with `words`, and says what it said last if it fails.

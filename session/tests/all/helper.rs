@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use model::{Drafts, GenerateOptions, Lengths, Next, Sampler, bundled};
+use model::{Disclosed, Drafts, GenerateOptions, Lengths, ModelSpec, Next, Sampler, bundled, shape};
 use mpcache::PolicySpec;
 use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
 use protocols::HelperDeals;
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, Request, SessionPlan,
-    Silent, Terms, ToHelper,
+    Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, PublicModel, Request,
+    SessionPlan, Silent, Terms, ToHelper,
 };
 
 use crate::hostile;
@@ -233,6 +233,17 @@ fn three_parties_need_no_preparation_and_give_the_plaintext() {
 fn three_parties_have_all_policies_of_two() {
     for policy in hostile::policies().into_iter().filter(|policy| !policy.needs_scoring_head()) {
         three_parties(&policy);
+    }
+}
+
+/// Nothing that a model of a known size takes is more than a helper deals.
+#[test]
+fn a_helper_deals_long_prompts() {
+    let spec = ModelSpec::from_config_json(shape("gpt2").unwrap()).unwrap();
+    let public = PublicModel::of_shape("gpt2".into(), spec, Disclosed::default()).unwrap();
+    for deals in [HelperDeals::Words, HelperDeals::Passes] {
+        let request = Request::from(Lengths { prompt: 700, tokens: 2 });
+        SessionPlan::new(&public, &dealing(deals)).request(request).run(&mut Silent).unwrap();
     }
 }
 

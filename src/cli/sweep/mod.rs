@@ -10,7 +10,7 @@ use model::{ModelSpec, Parts, shape};
 use mpcache::PolicySpec;
 use net::LinkShape;
 use planner::Deployment;
-use protocols::Cores;
+use protocols::{Cores, HelperDeals};
 use rayon::prelude::*;
 use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
@@ -24,9 +24,9 @@ use super::mean_token::{MeanToken, Sessions};
 use super::options::{FormatArgs, PriceArgs};
 use super::policies::{self, Policies};
 use super::progress::passes;
-use crate::OptionsError;
 use crate::disk::{check_writable, read, write_json};
 use crate::models::{Stated, public_model};
+use crate::{Helper, OptionsError};
 use record::{Choice, Phases, SWEEP_VERSION};
 pub(super) use record::{Planned, Sweep};
 
@@ -57,7 +57,8 @@ pub(super) struct SweepArgs {
     /// Networks: lan, lan-1g, wan, wan-far, those of papers (`waggle links`), or RATEmbit,DELAYms.
     #[arg(long, value_name = "LINK,LINK", value_parser = links, default_value = "lan")]
     links: Links,
-    /// One phase makes correlations on the spot, two make them before the prompt is known.
+    /// One phase makes correlations on the spot, two make them before the prompt is known; of three parties the third
+    /// deals them right before each pass, which counts as online.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "two")]
     phases: Vec<Phases>,
     /// Rows of the table: a decoded token, or each operation of its step, in all layers together. What only a prompt
@@ -277,10 +278,13 @@ fn file_name(choice: &Choice) -> String {
 
 fn planned(task: &Task, by: By) -> Result<Planned, Error> {
     let Task { choice, model, link, setting } = task;
-    let preprocess = choice.phases == Phases::Two;
+    let preprocess = choice.phases != Phases::One;
+    let three = choice.phases == Phases::Three;
+    let helper = if three { HelperDeals::Passes } else { HelperDeals::Nothing };
     let cores = Cores::each(choice.cores);
-    let protocol = protocols::Options { preprocess, link: *link, cores, ..protocols::Options::default() };
-    let terms = Terms { protocol, policy: choice.policy.clone(), ..Terms::default() };
+    let protocol = protocols::Options { preprocess, link: *link, cores, helper, ..protocols::Options::default() };
+    let name = three.then(|| Helper::assumed(helper).name());
+    let terms = Terms { protocol, helper: name, policy: choice.policy.clone(), ..Terms::default() };
     let tokens = usize::from(choice.tokens);
     let sessions = Sessions::plan(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
     let operations = if by == By::Operation { sessions.operations() } else { Vec::new() };

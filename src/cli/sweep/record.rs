@@ -17,6 +17,10 @@ pub(super) const SWEEP_VERSION: u32 = 3;
 pub(in crate::cli) enum Phases {
     One,
     Two,
+    /// Three parties, the third of which deals right before each pass.
+    #[value(name = "three-parties")]
+    #[serde(rename = "three parties")]
+    Three,
 }
 
 /// The subject of one cell.
@@ -39,7 +43,11 @@ pub(in crate::cli) struct Choice {
 
 impl Phases {
     pub(in crate::cli) fn name(self) -> &'static str {
-        if self == Phases::One { "one" } else { "two" }
+        match self {
+            Phases::One => "one",
+            Phases::Two => "two",
+            Phases::Three => "three parties",
+        }
     }
 }
 
@@ -47,7 +55,11 @@ impl Choice {
     /// The cell in words.
     pub(in crate::cli) fn name(&self) -> String {
         let Choice { model, context, policy, link, phases, cores, .. } = self;
-        format!("{model}, {context} tokens, {policy}, {link}, {} phase(s), {cores} cores", *phases as u8 + 1)
+        let phases = match phases {
+            Phases::One | Phases::Two => format!("{} phase(s)", *phases as u8 + 1),
+            Phases::Three => phases.name().to_owned(),
+        };
+        format!("{model}, {context} tokens, {policy}, {link}, {phases}, {cores} cores")
     }
 
     /// Everything that its comparison shares, all but the policy.
