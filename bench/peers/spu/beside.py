@@ -5,6 +5,7 @@
     cargo build --release
     venv/bin/python bench/peers/spu/beside.py --link lan --repeat 5 --out bench/results/reports/peers-lan
     venv/bin/python bench/peers/spu/beside.py --layer encoder --link lan --out bench/results/reports/peers-encoder-lan
+    venv/bin/python bench/peers/spu/beside.py --parties 3 --link lan --out bench/results/reports/peers-three-decode-lan
 
 Both sides are two or three processes on this machine; the bytes of each pair pass a relay (`link.py`) that imitates
 the network and counts. Neither side encrypts the connection. Each side's answer is compared with the layer in the clear.
@@ -28,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from link import Link, relay  # noqa: E402
-from operands import WORDS, operands  # noqa: E402
+from operands import OPERATIONS, WORDS, operands  # noqa: E402
 
 # The names and numbers of `waggle --link`: bytes a second, and seconds one way.
 LINKS = {
@@ -42,11 +43,6 @@ LAYERS = {
     "decode": "One decoder layer of GPT-2 small, one token after {} cached ones",
     "prompt": "One decoder layer of GPT-2 small, a prompt of {} tokens",
     "encoder": "One encoder layer of BERT-base, a text of {} tokens",
-}
-OPERATIONS = {
-    "gelu": "GELU of 10^5 words, in rows of {}",
-    "softmax": "Softmax of 10^5 words, in rows of {}",
-    "compare": "Signs of 10^5 words, in rows of {}",
 }
 WORK = LAYERS | OPERATIONS
 SHAPE = {"width": 768, "heads": 12}
@@ -197,11 +193,13 @@ class Waggle:
     """
 
     parties = 2
+    # On a link that nobody names a session plans for what it measures.
+    loopback = ()
 
     def __init__(self, name, binary, link_name, layer, tokens, chosen, folder):
         self.name, self.binary, self.layer, self.folder = f"Waggle, {name}", binary, layer, folder
         self.links = Links(self.parties, link_name)
-        self.terms = [*chosen, *([] if link_name == "loopback" else ["--plan-for", link_name])]
+        self.terms = [*chosen, *(self.loopback if link_name == "loopback" else ("--plan-for", link_name))]
         self.ids = ",".join(str(i % 251) for i in range(tokens))
         self.answers = 3 if layer == "decode" else 1
         helper = self.listen("helper") if self.parties > HELPER else None
@@ -300,6 +298,8 @@ class WaggleOfThree(Waggle):
     """
 
     parties = 3
+    # Sessions whose costs are subtracted have one plan: that for the rate and delay which one machine is assumed to have.
+    loopback = ("--plan-for", "32000mbit,0.05ms")
 
     def depths(self):
         return [1, 3]

@@ -4,7 +4,11 @@ import numpy as np
 
 # About so many words has a single operation, in rows of `tokens`.
 WORDS = 100_000
-OPERATIONS = ("gelu", "softmax", "compare")
+OPERATIONS = {
+    "gelu": "GELU of 10^5 words, in rows of {}",
+    "softmax": "Softmax of 10^5 words, in rows of {}",
+    "compare": "Signs of 10^5 words, in rows of {}",
+}
 
 
 def operands(kind, width, heads, tokens, seed):
