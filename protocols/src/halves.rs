@@ -196,13 +196,20 @@ fn subtract(matrix: &FixedMatrix, first: usize, outputs: usize, width: u32, a: &
     }
 }
 
+/// Bytes of each message of [`send`].
+fn messages(kind: &MaskedRow) -> impl Iterator<Item = u64> {
+    pieces(kind).map(|rows| (bits::packed_bytes(rows * kind.outputs, &[kind.width]) + HEADER_BYTES) as u64)
+}
+
+/// Bytes that [`send`] sends.
+pub fn sent_bytes(kind: &MaskedRow) -> u64 {
+    messages(kind).sum()
+}
+
 /// Books what [`send`] sends.
 pub fn plan(ledger: &mut Ledger, kind: &MaskedRow) {
     booked(ledger);
-    for rows in pieces(kind) {
-        let bytes = bits::packed_bytes(rows * kind.outputs, &[kind.width]) + HEADER_BYTES;
-        ledger.book(Role::Client.sends(), bytes as u64);
-    }
+    messages(kind).for_each(|bytes| ledger.book(Role::Client.sends(), bytes));
     ledger.leave();
 }
 

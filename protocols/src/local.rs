@@ -101,12 +101,14 @@ impl Pair {
                 let mut dealer = Dealer::open(&mut channels, deals, &mut rand::rng())?;
                 dealer.serve(&mut channels, Phase::Offline, demands, &halves)
             });
-            for (party, mut channel) in self.parties.iter_mut().zip([client, server]) {
+            let mut ends = [client, server];
+            // The helper sends seeds when it has all halves.
+            for row in deal::rows(demands) {
+                let matrix = matrix(&row.weight).ok_or_else(|| Error::NoHalf { weight: row.weight.clone() })?;
+                halves::send(&mut ends[Role::Server as usize], &seed, row, matrix)?;
+            }
+            for (party, channel) in self.parties.iter_mut().zip(ends) {
                 let role = party.session().role();
-                for row in deal::rows(demands).into_iter().filter(|_| role == Role::Server) {
-                    let matrix = matrix(&row.weight).ok_or_else(|| Error::NoHalf { weight: row.weight.clone() })?;
-                    halves::send(&mut channel, &seed, row, matrix)?;
-                }
                 let seed = Some(seed.clone()).filter(|_| role == Role::Client);
                 *party.helper() = Some(Helper::new(role, channel, deals, seed)?);
             }

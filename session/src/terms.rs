@@ -171,6 +171,11 @@ pub trait Observer {
         let _ = bytes;
     }
 
+    /// On the server: the helper lacks halves of weights, of so many bytes, which it gets now.
+    fn halves(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// The offline phase of a two-phase session is so far.
     fn prepare(&mut self, made: Made) {
         let _ = made;

@@ -8,6 +8,7 @@ use report::table::{Cell, Table};
 use serde::Deserialize;
 
 use super::connect::ConnectArgs;
+use super::helper::HelpedArgs;
 use super::options::{FormatArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
@@ -67,6 +68,8 @@ pub(super) struct ClassifyArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
+    helped: HelpedArgs,
+    #[command(flatten)]
     terms: TermsArgs,
 }
 
@@ -111,7 +114,7 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.or(args.preprocessor).map_or(TokenizerOf::Server, TokenizerOf::File);
     let asked = Generate::default().tokens(1).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
-    let client = args.connect.client(args.terms.terms()?);
+    let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
     let answer = |asked: &Generate| {
         let mut progress = Progress::bars(1);
         let generated = client.generate(asked, &mut progress);

@@ -278,6 +278,10 @@ impl Observer for Watcher<'_> {
         info!(bytes, "preparing correlations");
     }
 
+    fn halves(&mut self, bytes: u64) {
+        info!(bytes, "sending the helper its halves of the weights");
+    }
+
     fn prepare(&mut self, made: Made) {
         if made.bytes == 0 && made.work == 0.0 {
             debug!(bytes = made.all_bytes, "preprocessing");

@@ -67,6 +67,7 @@ chapters! {
     conversation: "conversation.md",
     other_programs: "other-programs.md",
     preparing: "preparing.md",
+    three_parties: "three-parties.md",
     drafts: "drafts.md",
     pruning: "pruning.md",
     tables: "tables.md",

@@ -17,7 +17,7 @@ use std::any::type_name;
 use std::collections::HashMap;
 
 use ndarray::ArrayD;
-use net::{Ledger, Role};
+use net::{Ledger, Phase, Role};
 use planner::Planner;
 use protocols::audit::LIMIT;
 use protocols::form::Values;

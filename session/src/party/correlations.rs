@@ -56,7 +56,7 @@ pub(super) fn ready(
         let role = engine.channel().role();
         let most = passes.iter().map(|pass| pass.bytes(role)).max().unwrap_or(0);
         make_room(most, observer)?;
-        helper::meet(engine, &together(&passes), weights, terms, &source)?;
+        helper::meet(engine, &together(&passes), weights, terms, &source, observer)?;
         return Ok(Ready { helped: None, passes });
     }
     let needs = needs(model, terms, request, &*observer)?;
@@ -66,7 +66,7 @@ pub(super) fn ready(
             *engine.abb().stock() = stock;
         }
         None => {
-            helper::meet(engine, &needs, weights, terms, &source)?;
+            helper::meet(engine, &needs, weights, terms, &source, observer)?;
             prepare(engine, &needs, weights, observer)?;
         }
     }

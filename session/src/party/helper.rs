@@ -41,7 +41,7 @@ use zeroize::Zeroizing;
 
 use super::correlations::Source;
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
-use super::{Caller, Terms, opening, wire};
+use super::{Caller, Observer, Terms, opening, wire};
 use crate::Error;
 use crate::needs::together;
 
@@ -88,6 +88,7 @@ pub(super) fn meet(
     weights: &[&FixedWeight],
     terms: &Terms,
     source: &Source<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<(), Error> {
     if !terms.protocol.helper.any() {
         return Ok(());
@@ -111,7 +112,7 @@ pub(super) fn meet(
         return Err(Error::HelperRefused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) });
     }
     if let (Some(seed), true) = (&seed, server) {
-        give_halves(&mut channel, seed, &deal::rows(&ask.demands), weights)?;
+        give_halves(&mut channel, seed, &deal::rows(&ask.demands), weights, observer)?;
     }
     channel.ledger_mut().leave();
     *engine.abb().helper() = Some(Helper::new(role, channel, deals, seed)?);
@@ -148,12 +149,17 @@ fn give_halves(
     seed: &HalvesSeed,
     rows: &[&MaskedRow],
     weights: &[&FixedWeight],
+    observer: &mut dyn Observer,
 ) -> Result<(), Error> {
     let missing: Vec<u32> = wire::receive(channel, MISSING, 0..=MAX_MISSING_BYTES)?;
     if !missing.is_sorted_by(|a, b| a < b) || missing.iter().any(|&row| row as usize >= rows.len()) {
         return Err(wire::malformed(MISSING, format!("numbers of other weights than {}", rows.len())).into());
     }
-    for row in missing.into_iter().map(|row| rows[row as usize]) {
+    let missing: Vec<&MaskedRow> = missing.into_iter().map(|row| rows[row as usize]).collect();
+    if !missing.is_empty() {
+        observer.halves(missing.iter().map(|row| halves::sent_bytes(row)).sum());
+    }
+    for row in missing {
         let weight = weights.iter().find(|weight| weight.spec.name == row.weight);
         let values = weight.and_then(|weight| weight.values.as_ref());
         let values = values.ok_or_else(|| protocols::Error::NoHalf { weight: row.weight.clone() })?;
