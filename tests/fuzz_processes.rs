@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -19,15 +20,15 @@ use crate::hostile::{Damage, Proxy, Spoil, Wire, serve, waggle};
 use crate::support::{ended_or_killed, text};
 
 /// Seconds that a party waits for the other.
-const TIMEOUT: f64 = 2.0;
+pub(crate) const TIMEOUT: f64 = 2.0;
 /// The most time of a client in all: its own work, its time-out, a busy machine. A client that takes longer hangs.
-const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(60);
 /// Sessions that run at once.
 const WORKERS: usize = 4;
-const PROMPT: &str = "--prompt-ids 3,1,4,1,5 --tokens 3";
+pub(crate) const PROMPT: &str = "--prompt-ids 3,1,4,1,5 --tokens 3";
 
 /// A directory with the keys of one user and the tiny model.
-fn home() -> tempfile::TempDir {
+pub(crate) fn home() -> tempfile::TempDir {
     let home = tempfile::tempdir().expect("a directory");
     let model = home.path().join("model");
     std::fs::create_dir(&model).expect("a directory");
@@ -35,21 +36,48 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-struct Ended {
-    code: Option<i32>,
-    text: String,
-    errors: String,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) text: String,
+    pub(crate) errors: String,
     hung: bool,
 }
 
-fn client(home: &Path, address: SocketAddr, arguments: &str, wire: Wire, timeout: f64, limit: Duration) -> Ended {
+impl Ended {
+    /// What came of a session whose text is `honest` if nobody harms it; an error if it ended as none may.
+    pub(crate) fn judge(&self, honest: &str, harmed: bool) -> Result<&'static str, String> {
+        let lines = self.errors.lines().filter(|line| line.starts_with("error: ")).count();
+        let context = format!("{:?} {}", self.code, self.errors.trim());
+        match self.code {
+            _ if self.hung => Err(format!("a hang: {context}")),
+            _ if self.errors.contains("panicked") => Err(format!("a panic: {context}")),
+            Some(0) if self.text != honest => Err(format!("a wrong text: {context}: {}", self.text)),
+            Some(0) if harmed => Ok("the right text all the same"),
+            Some(0) => Ok("the place was not reached"),
+            Some(1) if lines == 1 => Ok("an error of one line"),
+            _ => Err(format!("another end: {context}")),
+        }
+    }
+}
+
+/// Starts a client.
+pub(crate) fn start(home: &Path, address: SocketAddr, arguments: &str, wire: Wire, timeout: f64) -> Child {
     let line = format!("generate --connect {address} {PROMPT} {arguments} --timeout {timeout} --connect-timeout 30");
-    let (output, hung) = ended_or_killed(waggle(home, &line, wire).spawn().expect("the program starts"), limit);
+    waggle(home, &line, wire).spawn().expect("the program starts")
+}
+
+/// The end of a client.
+pub(crate) fn end(client: Child, limit: Duration) -> Ended {
+    let (output, hung) = ended_or_killed(client, limit);
     Ended { code: output.status.code(), text: text(&output.stdout), errors: text(&output.stderr), hung }
 }
 
+fn client(home: &Path, address: SocketAddr, arguments: &str, wire: Wire, timeout: f64, limit: Duration) -> Ended {
+    end(start(home, address, arguments, wire, timeout), limit)
+}
+
 /// Damage at a place that the numbers choose, of a session whose parties send so many bytes.
-fn damage(rng: &mut StdRng, sizes: [usize; 2]) -> Spoil {
+pub(crate) fn damage(rng: &mut StdRng, sizes: [usize; 2]) -> Spoil {
     let upwards: bool = rng.random();
     let size = sizes[usize::from(!upwards)];
     // Half of all places lie where sessions begin: key exchange, admission, handshake, base OTs.
@@ -83,17 +111,8 @@ fn spoiled_sessions(wire: Wire, count: usize) {
         let spoil = damage(&mut StdRng::seed_from_u64(index as u64), *sizes);
         let proxy = Proxy::start(address, Some(spoil));
         let ended = client(path, proxy.address, mode, wire, TIMEOUT, HANG);
-        let context = format!("session {index}, {wire:?} {mode} {spoil:?}: {:?} {}", ended.code, ended.errors.trim());
-        let lines = ended.errors.lines().filter(|line| line.starts_with("error: ")).count();
-        match ended.code {
-            _ if ended.hung => Err(format!("a hang: {context}")),
-            _ if ended.errors.contains("panicked") => Err(format!("a panic: {context}")),
-            Some(0) if ended.text != *honest => Err(format!("a wrong text: {context}: {}", ended.text)),
-            Some(0) if proxy.passed(|passed| passed.spoiled) => Ok("the right text all the same"),
-            Some(0) => Ok("the place was not reached"),
-            Some(1) if lines == 1 => Ok("an error of one line"),
-            _ => Err(format!("another end: {context}")),
-        }
+        let harmed = proxy.passed(|passed| passed.spoiled);
+        ended.judge(honest, harmed).map_err(|why| format!("session {index}, {wire:?} {mode} {spoil:?}: {why}"))
     };
     let start = Instant::now();
     let results: Vec<_> = thread::scope(|scope| {

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::support::{read_json, text, waggle};
+use crate::support::{number, read_json, text, waggle};
 
 /// The largest logit error of a session with a bundled model that README states.
 const LOGIT_ERROR: f64 = 0.05;
@@ -35,15 +35,10 @@ enum Ended {
     Failed(String),
 }
 
-/// The number in the variable `name`, or `usual`.
-fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).map_or(usual, |value| value.parse().unwrap())
-}
-
 #[test]
 #[ignore = "hours; `.ci/run long` runs it"]
 fn sessions_with_options_drawn_at_random_are_those_of_the_plaintext_engine() {
-    let (runs, seed) = (number("WAGGLE_RUNS", 500), number("WAGGLE_SEED", 1));
+    let (runs, seed) = (number("WAGGLE_RUNS").unwrap_or(500), number("WAGGLE_SEED").unwrap_or(1));
     let (mut alike, mut refused, mut failed) = (0, BTreeMap::<String, usize>::new(), 0);
     for index in 0..runs {
         let words = draw(&mut StdRng::seed_from_u64(seed << 32 | index));

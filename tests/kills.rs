@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, ended, json, succeed, synthesise, text, until, waggle};
+use crate::support::{Server, ended, json, number, succeed, synthesise, text, until, waggle};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
@@ -254,7 +254,6 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
 
 #[test]
 fn parties_may_die_at_any_moment() {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let rounds = number("WAGGLE_KILLS").unwrap_or(10);
     let seed = number("WAGGLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("WAGGLE_KILLS={rounds} WAGGLE_SEED={seed}");

@@ -19,6 +19,7 @@ mod kills;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod outputs;
+mod parties;
 mod pins;
 mod plan;
 mod plans;

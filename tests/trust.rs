@@ -13,7 +13,7 @@ fn serve(home: &Path, arguments: &str) -> Server {
     Server::run(&mut of(waggle(&format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 {arguments}")), home))
 }
 
-fn key(home: &Path) -> String {
+pub(crate) fn key(home: &Path) -> String {
     succeed(&mut of(waggle("keygen"), home)).trim().to_owned()
 }
 

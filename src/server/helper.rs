@@ -150,7 +150,7 @@ fn attend(shared: &Shared, stream: TcpStream) -> Result<Option<DealtSession>, Er
     let Accepted { link, key } = shared.host.accept(stream, HANDSHAKE, shared.config.timeout)?;
     let mut channel = Channel::new(Role::Server, shared.config.network.wrap(link)?);
     if let Some(key) = key.filter(|key| !matches!(shared.host.admits(Some(*key)), Ok(true))) {
-        channel.reject("helper/key");
+        Pairing::turn_away(&mut channel);
         let advice = shared.host.advice(key);
         return Err(ServeError::Stranger { advice, key }.into());
     }

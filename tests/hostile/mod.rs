@@ -115,39 +115,68 @@ pub(crate) struct Passed {
     pub(crate) spoiled: bool,
 }
 
-/// A proxy for one connection.
+/// A proxy for one connection, or for all.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     passed: Arc<Mutex<Passed>>,
+    /// Where connections go, and the damage to the next one.
+    next: Arc<Mutex<(SocketAddr, Option<Spoil>)>>,
 }
 
 impl Proxy {
     /// Passes the next connection on to `server`, and damages it.
     pub(crate) fn start(server: SocketAddr, spoil: Option<Spoil>) -> Self {
+        Proxy::of(server, spoil, 1)
+    }
+
+    /// Passes all connections on to `server`, as far as [`Proxy::aim`] says nothing else.
+    pub(crate) fn lasting(server: SocketAddr) -> Self {
+        Proxy::of(server, None, usize::MAX)
+    }
+
+    fn of(server: SocketAddr, spoil: Option<Spoil>, connections: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let passed = Arc::new(Mutex::new(Passed::default()));
-        let kept = passed.clone();
+        let proxy = Proxy { address, passed: Arc::default(), next: Arc::new(Mutex::new((server, spoil))) };
+        let (passed, next) = (proxy.passed.clone(), proxy.next.clone());
         thread::spawn(move || {
-            let Ok((client, _)) = listener.accept() else { return };
-            let Ok(server) = TcpStream::connect(server) else { return };
-            for socket in [&client, &server] {
-                let _ = socket.set_nodelay(true);
+            for client in listener.incoming().take(connections) {
+                let Ok(client) = client else { return };
+                let (server, spoil) = {
+                    let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+                    (next.0, next.1.take())
+                };
+                let passed = passed.clone();
+                thread::spawn(move || pass(client, server, spoil, passed));
             }
-            let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else { return };
-            let (up, down) = (spoil.filter(|spoil| spoil.upwards), spoil.filter(|spoil| !spoil.upwards));
-            let other = kept.clone();
-            let upwards = thread::spawn(move || pump(client, server, up, &kept, 0));
-            pump(server_too, client_too, down, &other, 1);
-            let _ = upwards.join();
         });
-        Proxy { address, passed }
+        proxy
+    }
+
+    /// Passes the connections to come on to `server`, and damages the first of them. Forgets what has passed.
+    pub(crate) fn aim(&self, server: SocketAddr, spoil: Option<Spoil>) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = (server, spoil);
+        *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = Passed::default();
     }
 
     /// The bytes that have passed so far.
     pub(crate) fn passed<T>(&self, look: impl FnOnce(&Passed) -> T) -> T {
         look(&self.passed.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Passes a connection on, both ways.
+fn pass(client: TcpStream, server: SocketAddr, spoil: Option<Spoil>, kept: Arc<Mutex<Passed>>) {
+    let Ok(server) = TcpStream::connect(server) else { return };
+    for socket in [&client, &server] {
+        let _ = socket.set_nodelay(true);
+    }
+    let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else { return };
+    let (up, down) = (spoil.filter(|spoil| spoil.upwards), spoil.filter(|spoil| !spoil.upwards));
+    let other = kept.clone();
+    let upwards = thread::spawn(move || pump(client, server, up, &kept, 0));
+    pump(server_too, client_too, down, &other, 1);
+    let _ = upwards.join();
 }
 
 /// Copies until one side ends.

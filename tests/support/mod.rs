@@ -97,6 +97,11 @@ pub(crate) fn play(dir: &Path, times: usize) -> String {
     file.display().to_string()
 }
 
+/// The number in an environment variable, if it is set.
+pub(crate) fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// Sends a process a signal.
 pub(crate) fn signal(process: &Child, name: &str) {
     let id = process.id().to_string();
@@ -116,9 +121,8 @@ pub(crate) fn join(ids: &[u32]) -> String {
 fn listening(server: &mut Child) -> String {
     let mut line = String::new();
     BufReader::with_capacity(1, server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit([' ', '/']).next().unwrap().to_owned();
-    assert!(address.starts_with("127.0.0.1:"), "{line}");
-    address
+    let address = line.split(|c: char| c.is_whitespace() || c == '/').find(|word| word.starts_with("127.0.0.1:"));
+    address.unwrap_or_else(|| panic!("no address: {line}")).to_owned()
 }
 
 /// A server process; killed when dropped.

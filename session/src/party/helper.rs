@@ -54,6 +54,8 @@ const ASK: &str = "helper/demands";
 const VERDICT: &str = "helper/verdict";
 const PASS: &str = "helper/demands of a pass";
 const SEED: &str = "helper/seed of halves";
+/// Named to a party whose key the helper does not know.
+const KEY: &str = "helper/key";
 const MISSING: &str = "helper/missing halves";
 /// Longest list of missing halves.
 const MAX_MISSING_BYTES: usize = 256 << 10;
@@ -103,7 +105,14 @@ pub(super) fn meet(
     let deals = terms.protocol.helper;
     let passes = deals == HelperDeals::Passes;
     let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes, demands };
-    let named = |error: NetError| protocols::Error::Helper(Box::new(error.into()));
+    let named = |error: NetError| match error {
+        NetError::PeerRejected { theirs, .. } if theirs == KEY => {
+            let reason =
+                "it does not know this party's key; its owner adds the line that `waggle keygen` prints here";
+            Error::HelperRefused { reason: reason.into() }
+        }
+        error => protocols::Error::Helper(Box::new(error.into())).into(),
+    };
     let mut channel = to_helper().map_err(named)?;
     channel.ledger_mut().enter(SCOPE);
     wire::send(&mut channel, ASK, &ask, 0).map_err(named)?;
@@ -316,6 +325,11 @@ impl Pairing {
     pub fn new(patience: Duration, most: u64) -> Self {
         let kept = Mutex::new(Kept { most, halves: Vec::new() });
         Pairing { waiting: Mutex::default(), changed: Condvar::new(), patience, kept }
+    }
+
+    /// Tells the party at the other end of `channel` that its key is unknown.
+    pub fn turn_away(channel: &mut Channel) {
+        channel.reject(KEY);
     }
 
     /// Serves the party `caller` at the other end of `channel`: waits for its peer, or deals to both if that waits
