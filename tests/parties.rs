@@ -168,7 +168,7 @@ fn terms(home: &TempDir, wire: Wire, helper: SocketAddr) -> String {
 }
 
 fn serving(terms: &str, timeout: f64) -> String {
-    format!("{terms} --timeout {timeout} --sessions 4 --max-draft 4 --allow-any")
+    format!("{terms} --timeout {timeout} --sessions 4 --max-draft 4")
 }
 
 /// Harms `rounds` sessions and prints how they ended; panics if one ended as none may.
@@ -255,10 +255,11 @@ fn three_parties_are_refused_by_name() {
     line(&mut trio.client(&format!("{} --draft lookup", trio.terms(1))), "three parties take no guesses");
 
     // The server takes anybody, the helper those of this user.
+    let server = hostile::serve(path, &format!("{} --allow-any", serving(&trio.terms(2), CALM)), Wire::Tls);
     let stranger = tempfile::tempdir().unwrap();
-    let known = format!("{} --server-key {}", trio.terms(1), key(path));
+    let known = format!("{PROMPT} {} --server-key {}", trio.terms(1), key(path));
     let other = key(stranger.path());
     let refused = "the helper refuses: it does not know this party's key";
-    line(&mut of(trio.client(&known), stranger.path()), refused);
+    line(&mut of(server.client(&known), stranger.path()), refused);
     trio.helper.log().wait_for(&format!("add the line {other}"));
 }
