@@ -161,8 +161,8 @@ impl OperandUse<'_> {
     }
 
     /// Gets the operand ready, and gives slots to its new tokens. At the first product the masks move there from
-    /// `prepared`, and later those that were added since. Masks for another product than this are discarded, with all after them. Both parties, and a plan,
-    /// see the same sizes and so decide alike.
+    /// `prepared`, and later those that were added since. Masks for another product than this are discarded, with all
+    /// after them. Both parties, and a plan, see the same sizes and so decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
