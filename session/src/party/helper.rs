@@ -231,8 +231,8 @@ pub(super) fn plan(
     // An empty list ends the session.
     let end = (deals == HelperDeals::Passes).then(|| (Phase::Decode, Vec::new()));
     let lists: Vec<(Phase, Vec<Demand>)> = lists.chain(end).collect();
-    let all = lists.iter().flat_map(|(_, demands)| demands).chain(&demands);
-    all.map(Demand::check).collect::<Result<(), _>>().map_err(protocols::Error::from)?;
+    let mut all = lists.iter().flat_map(|(_, demands)| demands).chain(&demands);
+    all.try_for_each(Demand::check).map_err(protocols::Error::from)?;
     let account = |role: Role| {
         let (session, peer, server) = ([0; 32], [0; 32], role == Role::Server);
         let halves = deals.weights().then_some([0; 32]);
