@@ -29,8 +29,8 @@ impl TwoParty {
         &mut self.session
     }
 
-    /// The helper, who deals what [`prepare`](TwoParty::prepare) would make where that contains no weight. A session
-    /// has one if its [`Options::helper`] say so.
+    /// The helper, who deals as much of what [`prepare`](TwoParty::prepare) would make as [`Options::helper`] says. A
+    /// session has one if they say so.
     pub fn helper(&mut self) -> &mut Option<Helper> {
         &mut self.helper
     }
