@@ -107,7 +107,7 @@ impl Planner {
 
     /// Puts everything that `needs` stores in stock, at no cost: another session made it.
     pub fn set_stock(&mut self, needs: &Needs) {
-        self.stock = Levels::of(needs);
+        self.stock = Levels::of(needs, &self.options);
     }
 
     /// The needs of the run so far.

@@ -201,6 +201,7 @@ impl TwoParty {
         session.channel().ledger_mut().enter(SCOPE);
         let current = session.channel().ledger().phase();
         let phase = phase(session.options(), current);
+        stock.operands.by_pass = session.options().helper == HelperDeals::Passes;
         let mut costs = costs.into_iter().peekable();
         while let Some((job, cost)) = costs.next() {
             session.channel().ledger_mut().enter(job.scope());

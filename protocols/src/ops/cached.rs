@@ -171,7 +171,9 @@ impl OperandUse<'_> {
         let id = self.operand.id;
         let begun = match &mut self.operand.begun {
             Some(begun) => {
-                if let Some(more) = prepared.remove(id) {
+                if prepared.by_pass
+                    && let Some(more) = prepared.remove(id)
+                {
                     begun.masks.go_on(more);
                 }
                 begun

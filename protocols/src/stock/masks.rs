@@ -77,13 +77,16 @@ impl OperandMasks {
 pub(crate) struct Prepared {
     masks: HashMap<OperandId, OperandMasks>,
     pub(crate) begun: HashSet<OperandId>,
+    /// Whether masks of an operand that has begun go on with it: a helper deals them pass by pass. Those of other
+    /// sessions were made for a run in which it had not begun.
+    pub(crate) by_pass: bool,
 }
 
 impl Prepared {
     /// A plan's knowledge of all masks for `operands`.
     pub(crate) fn planned<'a>(operands: impl IntoIterator<Item = (&'a OperandId, &'a Events)>) -> Self {
         let masks = operands.into_iter().map(|(id, events)| (*id, OperandMasks::planned(events)));
-        Prepared { masks: masks.collect(), begun: HashSet::new() }
+        Prepared { masks: masks.collect(), ..Prepared::default() }
     }
 
     /// Returns the masks that were there before.

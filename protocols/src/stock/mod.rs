@@ -36,6 +36,7 @@ use crate::correlation::{CorrelationKind, Need};
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
 use crate::ops::cached::{Met, OperandUse};
+use crate::options::{HelperDeals, Options};
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::spill::{Queue, Spill, StockError};
@@ -175,9 +176,11 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Everything that `needs` lists.
-    pub fn of(needs: &Needs) -> Self {
-        Levels { units: needs.units.clone(), operands: Prepared::planned(&needs.operands) }
+    /// Everything that `needs` lists, for a session of `options`.
+    pub fn of(needs: &Needs, options: &Options) -> Self {
+        let mut operands = Prepared::planned(&needs.operands);
+        operands.by_pass = options.helper == HelperDeals::Passes;
+        Levels { units: needs.units.clone(), operands }
     }
 
     /// Gets the operand of a planned product ready.
