@@ -131,6 +131,8 @@ impl Terms {
             move |text| table.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value)
         }
         let terms = Terms::default();
+        let key = report.options.get("helper").and_then(Value::as_str).and_then(|key| key.parse().ok());
+        let helper = |deals| Helper { key, ..Helper::assumed(deals) };
         Ok(Terms {
             reveal: read(report, "reveal", of(REVEALS))?.unwrap_or(terms.reveal),
             logit_bits: read(report, "logit-bits", |text| text.parse().ok())?.unwrap_or(terms.logit_bits),
@@ -142,7 +144,7 @@ impl Terms {
             masks: read(report, "masks", of(MASKS))?.unwrap_or(terms.masks),
             plan_for: read(report, "plan-for", |text| text.parse().ok())?,
             prefill_chunk: None,
-            helper: None,
+            helper: read(report, "helper-deals", of(HELPERS))?.map(helper),
             met: match report.options.get(MET) {
                 Some(met) => Some(party::Met::deserialize(met).map_err(|_| OptionsError::Unplannable(MET))?),
                 None => None,

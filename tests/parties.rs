@@ -168,7 +168,7 @@ fn terms(home: &TempDir, wire: Wire, helper: SocketAddr) -> String {
 }
 
 fn serving(terms: &str, timeout: f64) -> String {
-    format!("{terms} --timeout {timeout} --sessions 4 --max-draft 4")
+    format!("{terms} --timeout {timeout} --sessions 4")
 }
 
 /// Harms `rounds` sessions and prints how they ended; panics if one ended as none may.

@@ -89,7 +89,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = positions, default_value = "1000000")]
     max_reveals: u64,
     /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. The client learns
-    /// logits after wrong guesses too, which count for --max-reveals.
+    /// logits after wrong guesses too, which count for --max-reveals. Three parties take none.
     #[arg(long, value_name = "K", default_value_t = Limits::default().drafted)]
     max_draft: usize,
     /// Most sessions at once. They share the processor's cores [default: one for every two cores].

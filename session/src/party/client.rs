@@ -195,7 +195,7 @@ impl ClientSession {
         let mut recorder = Recorder::new(observer).dealing(passes);
         let generation = generate(&mut engine, &model, input, &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
-        let helped = helped.or_else(|| helper::leave(&mut engine));
+        let helped = helper::leave(&mut engine)?.or(helped);
         engine.confirm_transcript()?;
         Ok(Outcome { helper: [helped, None], ..finish(&mut engine, &terms, request, generation, recorder) })
     }

@@ -70,7 +70,7 @@ pub(super) fn ready(
             prepare(engine, &needs, weights, observer)?;
         }
     }
-    Ok(Ready { helped: helper::leave(engine), passes: Vec::new() })
+    Ok(Ready { helped: helper::leave(engine)?, passes: Vec::new() })
 }
 
 /// Tells how much room correlations take, and checks that it is there.

@@ -24,6 +24,8 @@
 //! |---|---|---|
 //! | demands of the pass that begins, the same from both; none at the end | party | up to 4 MiB |
 //! | words | helper | as planned |
+//!
+//! At the end both ends of each link compare what they saw of it ([`net::Channel::confirm_transcript`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -41,6 +43,7 @@ use zeroize::Zeroizing;
 
 use super::correlations::Source;
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
+use super::recorder::plan_transcript;
 use super::{Caller, Observer, Terms, opening, wire};
 use crate::Error;
 use crate::needs::together;
@@ -196,18 +199,17 @@ fn ask_for_pass(channel: &mut Channel, phase: Phase, demands: &[Demand]) -> Resu
     Ok(())
 }
 
-/// Ends the link to the helper, which has dealt everything, and returns its account; nothing without a helper.
-pub(super) fn leave(engine: &mut Secure) -> Option<Vec<Entry>> {
+/// Ends the link to the helper, which has dealt everything, and returns its account; nothing without a helper. Only
+/// then is what it dealt known to be what both parties took.
+pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
     let deals = engine.abb().session().options().helper;
-    engine.abb().helper().take().map(|mut helper| {
-        if deals == HelperDeals::Passes {
-            // A helper that has left already needs no goodbye.
-            drop(ask_for_pass(helper.channel(), Phase::Decode, &[]));
-        }
-        let ledger = helper.channel().ledger_mut();
-        ledger.checkpoint();
-        ledger.entries()
-    })
+    let Some(mut helper) = engine.abb().helper().take() else { return Ok(None) };
+    let channel = helper.channel();
+    let last = if deals == HelperDeals::Passes { ask_for_pass(channel, Phase::Decode, &[]) } else { Ok(()) };
+    last.and_then(|()| channel.confirm_transcript())
+        .map_err(|error| protocols::Error::Helper(Box::new(error.into())))?;
+    channel.ledger_mut().checkpoint();
+    Ok(Some(channel.ledger().entries()))
 }
 
 /// The accounts of both parties' links to the helper of a session that prepares `needs`, or of one that deals in
@@ -263,6 +265,7 @@ pub(super) fn plan(
             ledger.leave();
             deal::plan(&mut ledger, role, *phase, demands)?;
         }
+        plan_transcript(&mut ledger);
         Ok::<_, Error>(ledger.forget_times().entries())
     };
     Ok([Some(account(Role::Client)?), Some(account(Role::Server)?)])
@@ -407,6 +410,9 @@ impl Pairing {
             }
         } else {
             dealer.serve(&mut channels, Phase::Offline, &demands, &halves)?;
+        }
+        for channel in &mut channels {
+            channel.confirm_transcript()?;
         }
         let entries = channels.each_ref().map(|channel| channel.ledger().entries());
         for channel in channels {

@@ -18,6 +18,15 @@ const DRAFT: &str = "draft";
 /// Scope of the comparison of transcripts, as [`net::Channel::confirm_transcript`] books it.
 const TRANSCRIPT: &str = "transcript";
 
+/// The account of [`net::Channel::confirm_transcript`].
+pub(super) fn plan_transcript(ledger: &mut Ledger) {
+    let phase = ledger.set_phase(Phase::Setup);
+    ledger.enter(TRANSCRIPT);
+    ledger.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);
+    ledger.leave();
+    ledger.set_phase(phase);
+}
+
 /// An engine with a ledger.
 pub(super) trait Booked: Engine {
     /// The ledger.
@@ -112,12 +121,7 @@ impl Booked for Plan {
     }
 
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
-        let ledger = self.abb().ledger();
-        let phase = ledger.set_phase(Phase::Setup);
-        ledger.enter(TRANSCRIPT);
-        ledger.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);
-        ledger.leave();
-        ledger.set_phase(phase);
+        plan_transcript(self.abb().ledger());
         Ok(())
     }
 

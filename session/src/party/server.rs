@@ -208,7 +208,7 @@ impl ModelServer {
         let next = Next::Pick(&mut unused);
         let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
-        let helped = helped.or_else(|| helper::leave(&mut engine));
+        let helped = helper::leave(&mut engine)?.or(helped);
         engine.confirm_transcript()?;
         Ok(Outcome { helper: [None, helped], ..finish(&mut engine, terms, &request, generation, recorder) })
     }

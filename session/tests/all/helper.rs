@@ -43,42 +43,50 @@ fn caller(key: &str) -> Caller {
 type Dealt = Result<Option<DealtSession>, Error>;
 
 /// A way to a helper to whom the party proves `key`, and that says how the call of each party ended.
-fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, dying: bool) -> ToHelper {
+fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, harm: Harm) -> ToHelper {
     let (pairing, ended) = (pairing.clone(), Mutex::new(ended.clone()));
     Arc::new(move || {
         let (here, there) = memory_pair(PATIENCE);
         let (pairing, ended) = (pairing.clone(), ended.lock().unwrap().clone());
         thread::spawn(move || {
-            let channel = if dying {
-                Channel::new(Role::Server, Dying { link: there, left: 2, dead: false })
-            } else {
-                Channel::new(Role::Server, there)
-            };
+            let channel = Channel::new(Role::Server, Harmed { link: there, harm });
             ended.send(pairing.attend(channel, &caller(key)))
         });
         Ok(Channel::new(Role::Client, here))
     })
 }
 
-/// The link of a helper that dies after some messages.
-struct Dying<L> {
-    link: L,
-    left: usize,
-    dead: bool,
+/// What becomes of a link to a helper.
+#[derive(Clone, Copy, PartialEq)]
+enum Harm {
+    None,
+    /// The helper dies after so many writes.
+    Dies(usize),
+    /// A bit of the first long write changes on its way.
+    Flips,
 }
 
-impl<L: Link> Link for Dying<L> {
-    fn send(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
-        self.dead |= self.left == 0;
-        if self.dead {
-            return Err(std::io::ErrorKind::BrokenPipe.into());
+struct Harmed<L> {
+    link: L,
+    harm: Harm,
+}
+
+impl<L: Link> Link for Harmed<L> {
+    fn send(&mut self, mut bytes: Vec<u8>) -> std::io::Result<()> {
+        match &mut self.harm {
+            Harm::Dies(0) => return Err(std::io::ErrorKind::BrokenPipe.into()),
+            Harm::Dies(left) => *left -= 1,
+            Harm::Flips if bytes.len() > 1000 => {
+                *bytes.last_mut().unwrap() ^= 1;
+                self.harm = Harm::None;
+            }
+            Harm::None | Harm::Flips => {}
         }
-        self.left -= 1;
         self.link.send(bytes)
     }
 
     fn recv(&mut self, buf: &mut [u8]) -> std::io::Result<()> {
-        if self.dead { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { self.link.recv(buf) }
+        if self.harm == Harm::Dies(0) { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { self.link.recv(buf) }
     }
 
     fn timeout(&self) -> Duration {
@@ -90,12 +98,12 @@ impl<L: Link> Link for Dying<L> {
 fn session(
     keys: [&'static str; 2],
     patience: Duration,
-    dying: bool,
+    harm: Harm,
     lost: Option<Role>,
 ) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
     let pairing = Arc::new(Pairing::new(patience, ROOM));
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
-    session_of(&pairing, hosted, &terms(), 2, keys, dying, lost)
+    session_of(&pairing, hosted, &terms(), 2, keys, harm, lost)
 }
 
 /// A session of `terms` and so many tokens with the model of `hosted`, and what became of it.
@@ -105,11 +113,11 @@ fn session_of(
     terms: &Terms,
     tokens: usize,
     keys: [&'static str; 2],
-    dying: bool,
+    harm: Harm,
     lost: Option<Role>,
 ) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
     let (ended, ends) = mpsc::channel();
-    let ways = keys.map(|key| way(pairing, key, &ended, dying));
+    let ways = keys.map(|key| way(pairing, key, &ended, harm));
     let nowhere: ToHelper = Arc::new(|| Err(NetError::Closed { step: "on the way to the helper" }));
     let [ours, theirs] = [Role::Client, Role::Server]
         .map(|role| if lost == Some(role) { nowhere.clone() } else { ways[role as usize].clone() });
@@ -147,7 +155,7 @@ fn offline(entries: &[Entry]) -> Vec<(String, u64, u64)> {
 
 #[test]
 fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
-    let (outcomes, ends, hosted) = session(KEYS, PATIENCE, false, None);
+    let (outcomes, ends, hosted) = session(KEYS, PATIENCE, Harm::None, None);
     let [client, server] = outcomes.map(|outcome| outcome.unwrap());
     let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
     assert_eq!(client.generation.tokens, truth.tokens);
@@ -174,7 +182,7 @@ fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
     let request = Request::from(Lengths { prompt: 4, tokens: 2 });
     let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
     for first in [true, false] {
-        let (outcomes, ends, back) = session_of(&pairing, hosted, &terms, 2, KEYS, false, None);
+        let (outcomes, ends, back) = session_of(&pairing, hosted, &terms, 2, KEYS, Harm::None, None);
         hosted = back;
         let [client, server] = outcomes.map(|outcome| outcome.unwrap());
         assert_eq!(client.generation.tokens, truth.tokens);
@@ -205,7 +213,7 @@ fn three_parties(policy: &PolicySpec) {
     let request = Request::from(Lengths { prompt: 4, tokens: 3 });
     let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
     let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
-    let (outcomes, ends, _) = session_of(&pairing, hosted, &terms, 3, KEYS, false, None);
+    let (outcomes, ends, _) = session_of(&pairing, hosted, &terms, 3, KEYS, Harm::None, None);
     let [client, server] = outcomes.map(|outcome| outcome.unwrap());
     assert!(untimed(&client) == untimed(&server), "{policy}: both ledgers");
     assert!(policy.random_traffic() || untimed(&client) == untimed(&planned), "{policy}: the plan");
@@ -259,7 +267,7 @@ fn three_parties_take_no_guesses() {
 fn a_helper_without_room_for_halves_says_so() {
     let pairing = Arc::new(Pairing::new(PATIENCE, 1 << 20));
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
-    let (outcomes, ..) = session_of(&pairing, hosted, &dealing(HelperDeals::Weights), 2, KEYS, false, None);
+    let (outcomes, ..) = session_of(&pairing, hosted, &dealing(HelperDeals::Weights), 2, KEYS, Harm::None, None);
     for party in outcomes {
         let error = party.map(|_| ()).unwrap_err();
         assert!(matches!(&error, Error::HelperRefused { reason } if reason.contains("--max-weights")), "{error}");
@@ -268,7 +276,7 @@ fn a_helper_without_room_for_halves_says_so() {
 
 #[test]
 fn a_stranger_gets_no_half() {
-    let ([client, server], ends, _) = session([KEYS[0], "a stranger's key"], PATIENCE, false, None);
+    let ([client, server], ends, _) = session([KEYS[0], "a stranger's key"], PATIENCE, Harm::None, None);
     for party in [client, server] {
         let error = party.map(|_| ()).unwrap_err();
         assert!(matches!(&error, Error::HelperRefused { reason } if reason.contains("key")), "{error}");
@@ -278,7 +286,7 @@ fn a_stranger_gets_no_half() {
 
 #[test]
 fn a_helper_that_fails_ends_the_session_by_its_name() {
-    let ([client, server], ..) = session(KEYS, PATIENCE, true, None);
+    let ([client, server], ..) = session(KEYS, PATIENCE, Harm::Dies(2), None);
     for party in [client, server] {
         let error = party.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("the helper: "), "{error}");
@@ -286,9 +294,23 @@ fn a_helper_that_fails_ends_the_session_by_its_name() {
 }
 
 #[test]
+fn a_changed_bit_of_what_a_helper_deals_ends_the_session() {
+    for deals in [HelperDeals::Words, HelperDeals::Weights, HelperDeals::Passes] {
+        let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+        let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
+        let (outcomes, ..) = session_of(&pairing, hosted, &dealing(deals), 2, KEYS, Harm::Flips, None);
+        let errors = outcomes.map(|outcome| outcome.map(|_| ()).unwrap_err().to_string());
+        assert!(
+            errors.iter().any(|error| error.contains("the helper: ") && error.contains("same messages")),
+            "{deals:?}: {errors:?}"
+        );
+    }
+}
+
+#[test]
 fn a_party_without_a_way_to_the_helper_ends_the_session() {
     for lost in [Role::Client, Role::Server] {
-        let (outcomes, ends, _) = session(KEYS, Duration::from_millis(200), false, Some(lost));
+        let (outcomes, ends, _) = session(KEYS, Duration::from_millis(200), Harm::None, Some(lost));
         let errors = outcomes.map(|outcome| outcome.map(|_| ()).unwrap_err());
         let (without, other) = (&errors[lost as usize], &errors[lost.peer() as usize]);
         assert!(without.to_string().starts_with("the helper: "), "{without}");
