@@ -31,6 +31,7 @@ use crate::correlation::Correlation;
 use crate::halves::{Halves, HalvesSeed, Known};
 use crate::operands::{Event, Events, OperandForm};
 use crate::ops::cached;
+use crate::ops::carry::Carry;
 use crate::ops::fss::ladder::LadderShape;
 use crate::ops::fss::table::FssShape;
 use crate::ops::fss::threshold::Comparison;
@@ -212,6 +213,8 @@ pub enum Dealt {
     Ladder(LadderShape),
     /// Comparisons with thresholds.
     Comparison(Comparison),
+    /// Comparisons bit by bit.
+    Carry(Carry),
 }
 
 impl Dealt {
@@ -227,6 +230,7 @@ impl Dealt {
             Dealt::Function(kind) => kind.deal(d, units),
             Dealt::Ladder(kind) => kind.deal(d, units),
             Dealt::Comparison(kind) => kind.deal(d, units),
+            Dealt::Carry(kind) => kind.deal(d, units),
         }
     }
 
@@ -260,6 +264,7 @@ impl Dealt {
             Dealt::Function(shape) => keys(shape, shape.is_served()),
             Dealt::Ladder(shape) => keys(shape, shape.is_served()),
             Dealt::Comparison(shape) => keys(shape, shape.is_served()),
+            Dealt::Carry(shape) => keys(shape, shape.is_served()),
         };
         (1..=64).contains(&width).then_some(words)
     }
@@ -398,6 +403,7 @@ impl Demand {
                 Dealt::Function(kind) => kind.scope(),
                 Dealt::Ladder(kind) => kind.scope(),
                 Dealt::Comparison(kind) => kind.scope(),
+                Dealt::Carry(kind) => kind.scope(),
             },
         }
     }
@@ -780,6 +786,7 @@ mod tests {
             many(Dealt::Wrap(Wrap { bits: 5 }), usize::MAX, usize::MAX),
             units(Dealt::Squares(Squares { n: 0, width: 8 }), 1),
             units(Dealt::Comparison(Comparison { width: 30 }), 1),
+            units(Dealt::Carry(Carry { bits: 64 }), 1),
             units(Dealt::Triple(Triple { batch: usize::MAX, m: 2, k: 2, n: 2, width: 8 }), 1),
             units(Dealt::Squares(Squares { n: 4, width: 65 }), 1),
             units(Dealt::Selection(Selection { widths: vec![0], words: 1 }), 1),

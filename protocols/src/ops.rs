@@ -8,6 +8,7 @@
 
 pub mod b2a;
 pub mod cached;
+pub mod carry;
 pub mod compare;
 pub mod embed;
 pub mod evaluate;

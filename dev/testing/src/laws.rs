@@ -248,7 +248,9 @@ impl<'l, F: Function> Laws<'l, F> {
                 self.between_parties(options, Some(&needs));
                 let weights = needs.units.keys().any(|kind| kind.weight().is_some()).then_some(HelperDeals::Weights);
                 for helper in [HelperDeals::Words].into_iter().chain(weights) {
-                    self.between_parties(Options { helper, ..options }, Some(&needs));
+                    let options = Options { helper, ..options };
+                    let needs = self.plan(&self.functions[1], options, None).1;
+                    self.between_parties(options, Some(&needs));
                 }
             }
         }

@@ -30,11 +30,13 @@ use ot::{Bits, ChosenKeys, LookupShape};
 use rand::Rng;
 
 use crate::operation::prelude::*;
+use crate::ops::carry::{self, Carry};
 use crate::ops::fss::threshold::{self, Comparison};
 use crate::ops::{batch_items, batched_cost};
 
 /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
-/// two phases over slow links, short words are compared by FSS keys ([`threshold`]).
+/// two phases over slow links, short words are compared by FSS keys ([`threshold`]), and all others with a helper by
+/// products of bits ([`carry`](super::carry)).
 #[derive(Clone, Copy, Debug)]
 pub struct AtLeast<'t> {
     /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.
@@ -48,22 +50,36 @@ impl Operation for AtLeast<'_> {
     type Output<F: Form> = F::Bits;
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
-        let width = self.width;
-        threshold::applies(options, width).then(|| Need::new(Comparison { width }, shape.iter().product()))
+        let (width, n) = (self.width, shape.iter().product());
+        match Way::of(options, width)? {
+            Way::Keys => Some(Need::new(Comparison { width }, n)),
+            Way::Carry(kind) => Some(Need::new(kind, Carry::units(n * self.thresholds.len()))),
+        }
     }
 
-    fn cost(&self, shape: &Vec<usize>, prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
-        let n = shape.iter().product();
-        Ok(if prepared { threshold::run_cost(self.width, n) } else { cost(n, self.thresholds.len(), self.width) })
+    fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        let (n, thresholds) = (shape.iter().product(), self.thresholds.len());
+        Ok(match Way::of(plans.options(), self.width).filter(|_| prepared) {
+            Some(Way::Keys) => threshold::run_cost(self.width, n),
+            Some(Way::Carry(kind)) => carry::run_cost(kind, n * thresholds),
+            None => cost(n, thresholds, self.width),
+        })
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u8>, Error> {
         let AtLeast { thresholds, width } = *self;
-        let bits = match correlations {
-            Some(correlations) => threshold::run(s, correlations, &flat(x), thresholds, width)?,
-            None => at_least(s, &flat(x), thresholds, width)?,
+        let (shape, x) = (appended(x.shape(), thresholds.len()), flat(x));
+        let bits = match (correlations, Way::of(s.options(), width)) {
+            (Some(correlations), Some(Way::Keys)) => threshold::run(s, correlations, &x, thresholds, width)?,
+            (Some(correlations), Some(Way::Carry(kind))) => {
+                let mut bits = tops(s.role(), &x, thresholds, width);
+                let carries = carry::run(s, kind, correlations, &numbers(s.role(), &x, thresholds, width))?;
+                bits.iter_mut().zip(carries).for_each(|(bit, carry)| *bit ^= carry);
+                bits
+            }
+            _ => at_least(s, &x, thresholds, width)?,
         };
-        Ok(shaped(&appended(x.shape(), thresholds.len()), bits))
+        Ok(shaped(&shape, bits))
     }
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
@@ -84,6 +100,44 @@ impl Operation for AtLeast<'_> {
 
     fn planned(&self, shape: Vec<usize>) -> crate::Shape {
         crate::Shape(appended(&shape, self.thresholds.len()))
+    }
+}
+
+/// A comparison by prepared words.
+enum Way {
+    Keys,
+    Carry(Carry),
+}
+
+impl Way {
+    /// That of words of `width` bits, if a session of `options` prepares any.
+    fn of(options: &Options, width: u32) -> Option<Self> {
+        if threshold::applies(options, width) {
+            return Some(Way::Keys);
+        }
+        options.helper.any().then_some(Way::Carry(Carry { bits: width - 1 }))
+    }
+}
+
+/// Each party's share of the comparisons but for the carries: the top bit of its share, which the server negates.
+fn tops(role: Role, x: &[u64], thresholds: &[i64], width: u32) -> Vec<u8> {
+    let top = |x: u64| (x >> (width - 1) & 1) as u8;
+    match role {
+        Role::Server => {
+            x.iter().flat_map(|&x| thresholds.iter().map(move |&c| 1 ^ top(x.wrapping_sub(c as u64)))).collect()
+        }
+        Role::Client => x.iter().flat_map(|&x| std::iter::repeat_n(top(x), thresholds.len())).collect(),
+    }
+}
+
+/// This party's numbers of all comparisons: the server's a or the client's b.
+fn numbers(role: Role, x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
+    let low = mask(width - 1);
+    match role {
+        Role::Server => {
+            x.iter().flat_map(|&x| thresholds.iter().map(move |&c| low - (x.wrapping_sub(c as u64) & low))).collect()
+        }
+        Role::Client => x.iter().flat_map(|&x| std::iter::repeat_n(x & low, thresholds.len())).collect(),
     }
 }
 
@@ -126,14 +180,7 @@ fn compare(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result
     for role in [Role::Server, Role::Client] {
         s.reserve(role, shape.cots(role))?;
     }
-    // Each party adds the top bit of its share; the server also adds the negation.
-    let top = |x: u64| (x >> (width - 1) & 1) as u8;
-    let mut out: Vec<u8> = match s.role() {
-        Role::Server => {
-            (x.iter()).flat_map(|&x| thresholds.iter().map(move |&c| 1 ^ top(x.wrapping_sub(c as u64)))).collect()
-        }
-        Role::Client => x.iter().flat_map(|&x| std::iter::repeat_n(top(x), thresholds.len())).collect(),
-    };
+    let mut out = tops(s.role(), x, thresholds, width);
     let carries = match s.role() {
         Role::Server => server(s, &shape, x, thresholds)?,
         Role::Client => client(s, &shape, x)?,

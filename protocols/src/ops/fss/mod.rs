@@ -353,7 +353,7 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
         correction[..used].copy_from_slice(opened);
     }
-    let bits = if cells.is_empty() { vec![] } else { open_bits(s, unit.words(), &trees.bit_leaves())? };
+    let bits = if cells.is_empty() { vec![] } else { open_bits(s, unit.words(), &trees.bit_leaves(), 64)? };
     let masks: Vec<u64> =
         indices.sums().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low)).collect();
     let (entries, room) = trees.finish(&masks, &corrections, &bits)?;
@@ -361,15 +361,15 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     Ok(entries)
 }
 
-/// Opens bits, 64 in every word, masked by those of `pads`.
-fn open_bits(s: &mut Session, bits: &[u64], pads: &[u64]) -> Result<Vec<u64>, Error> {
+/// Opens bits, `lanes` in every word, masked by those of `pads`.
+pub(super) fn open_bits(s: &mut Session, bits: &[u64], pads: &[u64], lanes: u32) -> Result<Vec<u64>, Error> {
     opening::spend(s, "", pads.iter().copied(), &[64])?;
     let masked: Vec<u64> = bits.iter().zip(pads).map(|(bits, pads)| bits ^ pads).collect();
-    let message: Vec<u8> = masked.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let message = bits::pack(&masked, &[lanes]);
     let theirs = s.channel().exchange(BITS, &message, message.len())?;
-    let theirs = theirs.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-    let opened: Vec<u64> = masked.iter().zip(theirs).map(|(mine, theirs)| mine ^ theirs).collect();
-    opening::note(s, "", 0, &opened, &[64]);
+    let theirs = bits::unpack(BITS, &theirs, masked.len(), &[lanes])?;
+    let opened: Vec<u64> = masked.iter().zip(theirs).map(|(mine, theirs)| (mine ^ theirs) & mask(lanes)).collect();
+    opening::note(s, "", 0, &opened, &[lanes]);
     Ok(opened)
 }
 

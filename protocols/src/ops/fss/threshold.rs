@@ -98,7 +98,7 @@ impl Correlation for Comparison {
         let mut leaf = [Strand::Unit(indices.unit(self.leaf().places))];
         let trees = grow(s, tree(self.width), &mut indices, &mut leaf)?;
         let [Strand::Unit(unit)] = leaf else { unreachable!("as made above") };
-        let corrections = open_bits(s, unit.words(), &trees.xor_leaves())?;
+        let corrections = open_bits(s, unit.words(), &trees.xor_leaves(), 64)?;
         let (entries, room) = trees.finish(&indices.sums().collect::<Vec<_>>(), &corrections, &[])?;
         s.room = room;
         Ok(entries)
