@@ -42,6 +42,8 @@ const DIGIT: usize = 3;
 /// Values of a digit but for 0.
 const VALUES: usize = (1 << DIGIT) - 1;
 const DIGITS: &str = "compare/digits";
+/// The openings of digits, for an audit.
+const PART: &str = "/digits";
 
 /// Masks, and shares of their products, for carries of `bits` bits. Unit: 64 comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -247,7 +249,7 @@ pub(crate) fn run(s: &mut Session, kind: Carry, correlations: &[u64], own: &[u64
     let (role, size, lanes) = (s.role(), kind.words(s.role()), lanes(own.len()));
     let units = || correlations.chunks_exact(size);
     let [mine, others] = [role, role.peer()].map(|role| kind.digit_masks(role));
-    opening::spend(s, "", units().flat_map(|unit| &unit[..mine]).copied(), &[64])?;
+    opening::spend(s, PART, units().flat_map(|unit| &unit[..mine]).copied(), &[64])?;
     let bits: Vec<u64> = own.par_chunks(LANES).flat_map_iter(|own| kind.inputs(role, own)).collect();
     let masks = units().flat_map(|unit| &unit[..mine]);
     let masked: Vec<u64> = bits.iter().zip(masks).map(|(bits, mask)| bits ^ mask).collect();
@@ -256,8 +258,8 @@ pub(crate) fn run(s: &mut Session, kind: Carry, correlations: &[u64], own: &[u64
         s.channel().exchange(DIGITS, &bits::pack(&masked, &[lanes]), bits::packed_bytes(count, &[lanes]))?;
     let theirs = bits::unpack(DIGITS, &message, count, &[lanes])?;
     let [client, server] = if role == Role::Client { [&masked, &theirs] } else { [&theirs, &masked] };
-    opening::note(s, "", 0, client, &[lanes]);
-    opening::note(s, "", client.len(), server, &[lanes]);
+    opening::note(s, PART, 0, client, &[lanes]);
+    opening::note(s, PART, client.len(), server, &[lanes]);
 
     let start = mine + kind.pair_masks();
     let digits = |((unit, bits), theirs): ((&[u64], &[u64]), &[u64])| {

@@ -10,6 +10,7 @@ use crate::correlation::Need;
 use crate::form::Values;
 use crate::local::Pair;
 use crate::operation::{Operation, shaped};
+use crate::ops::carry::{self, Carry};
 use crate::ops::fss::ladder::{Ladder, LadderSpec};
 use crate::ops::fss::table::{CurveSpec, FssTable};
 use crate::ops::fss::tails::TailedTable;
@@ -97,6 +98,15 @@ fn masks_that_are_missing_show() {
     let lengths = Lengths::equal(N / 30, 30);
     words_show(CountAtLeast { lengths: &lengths, width: 9 }, (), 1, 1, &[key]);
     words_show(NonZero { width: 9 }, vec![N], 1, 1, &[key]);
+
+    // Seven digits and six pairs, whose 15 masks stand before 22 products.
+    let kind = Carry { bits: 20 };
+    let digit: Spoil = &|unit| unit[..7].fill(0);
+    let pairs: Spoil = &|unit| unit.iter_mut().rev().skip(22).take(15).for_each(|mask| *mask = 0);
+    shows(Some(Need::new(kind, Carry::units(N))), 4, &[digit, pairs, all], |s, words| {
+        let own = if s.is_server() { 37 } else { 300 };
+        carry::run(s, kind, words, &[own; N]).map(drop)
+    });
 
     let spec = CurveSpec { index_bits: 3, low_bits: 4, base: 0.0, step: 1.0, out_frac: 0, out_width: 30 };
     let lines = Function::masked(FssTable::lines(spec, |x| x), 0);
