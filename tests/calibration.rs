@@ -181,14 +181,18 @@ fn a_run_is_held_against_its_prediction() {
     let home = tempfile::tempdir().unwrap();
     let (file, run) = (home.path().join("one.json"), home.path().join("run.json"));
     write(&file, &profile());
-    let demo = "demo --model shakespeare-gpt2 --prompt-ids 1,2,3 --tokens 3 --link lan --preprocess";
-    succeed(waggle(demo).arg("--json").arg(&run));
     let against = format!("--one-machine --calibration {} --against {}", file.display(), run.display());
-    let output = plan(home.path(), &against).output().unwrap();
-    let table = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    for row in ["| run | all, wall |", "| run | all, client CPU |", "| run | server memory |"] {
-        assert!(table.contains(row), "{table}");
+    for phases in ["--preprocess", "--parties 3"] {
+        let demo = "demo --model shakespeare-gpt2 --prompt-ids 1,2,3 --tokens 3 --link lan";
+        succeed(waggle(&format!("{demo} {phases}")).arg("--json").arg(&run));
+        let output = plan(home.path(), &against).output().unwrap();
+        let table = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        for row in ["| run | all, wall |", "| run | all, client CPU |", "| run | server memory |"] {
+            assert!(table.contains(row), "{table}");
+        }
+        // Nothing is prepared ahead with three parties, and a plan of two would be.
+        assert_eq!(table.contains("| run | offline, wall |"), phases == "--preprocess", "{table}");
     }
     std::fs::write(&run, b"{}").unwrap();
     fails(&mut plan(home.path(), &against), 1, ["no report of a run"]);
