@@ -106,9 +106,11 @@ impl Terms {
         Ok(Terms { cores: self.cores.or(cores), plan_for: self.plan_for.or(plan_for), met, ..self })
     }
 
-    /// These terms with two phases, which pools need.
+    /// These terms with two phases, which pools need. Three parties have no pools.
     pub(crate) fn two_phases(&self) -> Result<Self, Error> {
+        let passes = self.helper.as_ref().is_some_and(|helper| helper.deals == HelperDeals::Passes);
         match self.preprocess {
+            _ if passes => Err(session::Error::PassesPool.into()),
             Some(false) => Err(OptionsError::PoolNeedsPreprocess.into()),
             _ => Ok(self.clone().preprocess(true)),
         }

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::support::{Server, bytes, fail, fails, json, succeed, until, waggle};
+use crate::support::{Server, bytes, fail, fails, home, json, succeed, until, waggle};
+use crate::trust::key;
 use serde_json::Value;
 
 const PROMPT: &str = "--prompt-ids 30,27,25,17,27,10,0 --tokens 4";
@@ -102,6 +103,51 @@ fn a_pool_in_parts_serves_one_generation() {
     let ids: Vec<&str> =
         report["options"]["pool"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
     assert_eq!(ids, parts("client").iter().map(|(_, id)| id.as_str()).collect::<Vec<_>>());
+    assert_eq!(files(&kept) + files(dir.path()), 1, "all files are gone, a directory is left");
+}
+
+/// A helper deals when pools are filled, and may be gone when they are spent.
+#[test]
+fn a_pool_that_a_helper_dealt_outlives_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (kept, pool) = (dir.path().join("kept"), dir.path().join("a.pool"));
+    let helper = Server::run(&mut waggle("helper --listen 127.0.0.1:0"));
+    let named = format!("--helper {} --helper-key {}", helper.address, key(&home()));
+    let serve = |terms: &str| Server::start(&format!("--model shakespeare-llama --pools {} {terms}", kept.display()));
+    let fill = |server: &Server, more: &str| {
+        let connect = format!("preprocess --connect {} --prompt-len 7 --tokens 4", server.address);
+        waggle(&format!("{connect} --pool {} {more}", pool.display()))
+    };
+    let spend = |server: &Server, more: &str| server.client(&format!("{PROMPT} --pool {} {more}", pool.display()));
+    let truth = json(&mut waggle(&format!("float --model shakespeare-llama {PROMPT}")));
+
+    let weights = format!("{named} --helper-weights");
+    let servers = [&named, &weights].map(|terms| serve(terms));
+    let alone = serve("");
+    let three = format!("{named} --parties 3");
+    let mut serving =
+        waggle(&format!("serve --listen 127.0.0.1:0 --model shakespeare-llama --pools {} {three}", kept.display()));
+    for command in [&mut serving, &mut fill(&servers[0], &three), &mut spend(&servers[0], &three)] {
+        fails(command, 1, ["three parties take no pool"]);
+    }
+    fails(&mut fill(&servers[0], ""), 1, ["helper-deals: client says nothing, server says words"]);
+    for part in ["1/2", "2/2"] {
+        let made = json(&mut fill(&servers[1], &format!("{weights} --part {part}")));
+        assert!(made["helper"]["client"]["bytes_from_helper"].as_u64().unwrap() > 0, "{}", made["helper"]);
+        helper.log().wait_for("dealt: ");
+    }
+    helper.stop();
+    fails(
+        &mut spend(&alone, ""),
+        1,
+        ["made for another session: ", "helper is `ed25519:", "helper-deals is `weights`"],
+    );
+    fails(&mut spend(&servers[0], &named), 1, ["helper-deals is `weights`, expected `words`"]);
+    let report = json(&mut spend(&servers[1], &weights));
+    assert_eq!(report["tokens"], truth["tokens"]);
+    assert!(report["helper"].is_null(), "nobody asked it: {}", report["helper"]);
+    let kinds = report["preparation_kinds"].as_array().unwrap();
+    assert!(kinds.len() == 1 && kinds[0]["path"] == "OTs", "{kinds:?}");
     assert_eq!(files(&kept) + files(dir.path()), 1, "all files are gone, a directory is left");
 }
 

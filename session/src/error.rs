@@ -183,9 +183,12 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
-    /// A session with a helper that is not one that prepares and generates.
-    #[error("a session with a helper prepares and generates in one: no pools and no conversations")]
-    HelperKind,
+    /// A conversation with a helper.
+    #[error("a conversation takes no helper: each of its turns is prepared anew, and a helper deals once a session")]
+    HelperChat,
+    /// A pool of three parties.
+    #[error("three parties take no pool: the helper deals each pass right before it, and nothing is prepared ahead")]
+    PassesPool,
     /// A session of three parties with guesses.
     #[error("three parties take no guesses: a helper deals each pass, and must know how long it is")]
     PassesDraft,

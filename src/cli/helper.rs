@@ -67,7 +67,8 @@ pub(super) fn run(args: HelperArgs) -> Result<(), Error> {
 pub(super) struct HelpedArgs {
     /// Let the helper at this address (`waggle helper`; without a port, 7412) deal what is prepared and contains no
     /// weight. Both parties must name the same one. It sees shapes and lengths, no values, and must not collude with
-    /// either party. Implies --preprocess; takes no pool and no conversation.
+    /// either party. Implies --preprocess; takes no conversation. A pool is dealt when it is filled: the session that
+    /// spends it names the same helper and does not ask it.
     #[arg(long, value_name = "ADDR")]
     helper: Option<String>,
     /// The helper's public key, which it prints. Needed unless nothing is encrypted.

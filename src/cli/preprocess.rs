@@ -7,6 +7,7 @@ use protocols::Part;
 use session::pool::part_path;
 
 use super::connect::ConnectArgs;
+use super::helper::HelpedArgs;
 use super::options::TermsArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
@@ -51,6 +52,8 @@ pub(super) struct PreprocessArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
+    helped: HelpedArgs,
+    #[command(flatten)]
     terms: TermsArgs,
 }
 
@@ -64,7 +67,7 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
         .tokens(args.tokens)
         .part(args.part)
         .forget_all_but(args.forget_all_but);
-    let client = args.connect.client(args.terms.terms()?);
+    let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
     let mut progress = Progress::bars(0);
     let prepared = client.preprocess(&fill, &mut progress);
     let prepared = progress.finish(prepared)?;

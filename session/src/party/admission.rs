@@ -19,8 +19,9 @@ impl SessionKind {
         limits: &Limits,
     ) -> Result<(), Error> {
         match self {
-            SessionKind::Chat | SessionKind::Fill { .. } | SessionKind::Spend(_) if terms.protocol.helper.any() => {
-                return Err(Error::HelperKind);
+            SessionKind::Chat if terms.protocol.helper.any() => return Err(Error::HelperChat),
+            SessionKind::Fill { .. } | SessionKind::Spend(_) if terms.protocol.helper == HelperDeals::Passes => {
+                return Err(Error::PassesPool);
             }
             _ if terms.protocol.helper == HelperDeals::Passes && request.draft.is_some() => {
                 return Err(Error::PassesDraft);

@@ -216,7 +216,7 @@ impl ClientSession {
     }
 
     /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must
-    /// be free, and the server's in a file of its own.
+    /// be free, and the server's in a file of its own. A helper of the terms deals now, not when the pool is spent.
     ///
     /// # Errors
     /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the
@@ -238,7 +238,8 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let draft = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let ClientSession { mut channel, server, terms, model: public, base, kept, texts, all_positions, .. } = self;
+        let ClientSession { mut channel, server, terms, model: public, base, .. } = self;
+        let ClientSession { kept, texts, all_positions, to_helper, .. } = self;
         let (request, kind) = (Request { texts, all_positions, ..bound.into() }, SessionKind::Fill { part, kept });
         kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
         let purpose = Purpose::new(&public, &terms, bound, texts, None, server.key.as_deref(), &*observer)?;
@@ -247,12 +248,13 @@ impl ClientSession {
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
+        let source = correlations::Source { stock: None, peer: &server, to_helper: to_helper.as_ref(), halves: None };
+        let (stock, helped) = correlations::make(&mut engine, &model.weights(), &terms, &purpose, &source, observer)?;
         engine.confirm_transcript()?;
         let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
         correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
         let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(observer));
-        Ok(Outcome { filled: Some(Filled { id, part }), ..outcome })
+        Ok(Outcome { filled: Some(Filled { id, part }), helper: [helped, None], ..outcome })
     }
 }
 

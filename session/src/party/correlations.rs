@@ -60,17 +60,16 @@ pub(super) fn ready(
         return Ok(Ready { helped: None, passes });
     }
     let needs = needs(model, terms, request, &*observer)?;
-    match source.stock {
+    let helped = match source.stock {
+        // A helper of these terms has dealt when the pool was filled, and is not asked again.
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_| ())?;
             *engine.abb().stock() = stock;
+            None
         }
-        None => {
-            helper::meet(engine, &needs, weights, terms, &source, observer)?;
-            prepare(engine, &needs, weights, observer)?;
-        }
-    }
-    Ok(Ready { helped: helper::leave(engine)?, passes: Vec::new() })
+        None => prepare(engine, &needs, weights, terms, &source, observer)?,
+    };
+    Ok(Ready { helped, passes: Vec::new() })
 }
 
 /// Tells how much room correlations take, and checks that it is there.
@@ -79,26 +78,33 @@ fn make_room(bytes: u64, observer: &mut dyn Observer) -> Result<(), Error> {
     Ok(check_space(bytes).map_err(protocols::Error::from)?)
 }
 
-/// Makes what a pool for `purpose` holds; returns this party's part.
+/// Makes what a pool for `purpose` holds; returns this party's part, and the account of the link to a helper.
 pub(super) fn make(
     engine: &mut Secure,
     weights: &[&FixedWeight],
+    terms: &Terms,
     purpose: &Purpose,
+    source: &Source<'_>,
     observer: &mut dyn Observer,
-) -> Result<Stock, Error> {
-    prepare(engine, purpose.needs(), weights, observer)?;
-    Ok(std::mem::take(engine.abb().stock()))
+) -> Result<(Stock, Option<Vec<Entry>>), Error> {
+    let helped = prepare(engine, purpose.needs(), weights, terms, source, observer)?;
+    Ok((std::mem::take(engine.abb().stock()), helped))
 }
 
-/// Makes all of `needs`, after telling how much room they take and checking that it is there.
+/// Makes all of `needs`, with the helper of `terms` if they name one, after telling how much room they take and
+/// checking that it is there. Returns the account of the link to the helper.
 fn prepare(
     engine: &mut Secure,
     needs: &Needs,
     weights: &[&FixedWeight],
+    terms: &Terms,
+    source: &Source<'_>,
     observer: &mut dyn Observer,
-) -> Result<(), Error> {
+) -> Result<Option<Vec<Entry>>, Error> {
+    helper::meet(engine, needs, weights, terms, source, observer)?;
     make_room(needs.bytes(engine.channel().role()), observer)?;
-    Ok(engine.prepare(needs, weights, &mut |made| observer.prepare(made))?)
+    engine.prepare(needs, weights, &mut |made| observer.prepare(made))?;
+    helper::leave(engine)
 }
 
 /// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see

@@ -140,8 +140,10 @@ impl<'a> SessionPlan<'a> {
             planner = if self.tallied { planner.tallied(setting) } else { planner.timed(setting) };
         }
         let (mut prepared, mut passes) = (Needs::default(), Vec::new());
+        // A session that spends a pool does not ask the helper that dealt it.
+        let asked = !matches!(self.extent, Extent::Spending { .. });
         if terms.protocol.preprocess {
-            if terms.protocol.helper.weights() {
+            if asked && terms.protocol.helper.weights() {
                 helper::plan_seed(planner.ledger());
             }
             match terms.protocol.helper {
@@ -175,7 +177,10 @@ impl<'a> SessionPlan<'a> {
         let held = dealt.iter().max_by_key(|pass| pass.words(Role::Server)).unwrap_or(&prepared);
         let footprint = Footprint::of(cached, held, engine.abb().room());
         let work = engine.abb().tallies().cloned().unwrap_or_default();
-        let helper = helper::plan(&prepared, &dealt, skipped == 0, engine.abb().plans())?;
+        let helper = match asked {
+            true => helper::plan(&prepared, &dealt, skipped == 0, engine.abb().plans())?,
+            false => [None, None],
+        };
         let outcome = Outcome { helper, ..finish(&mut engine, terms, &request, generation, recorder) };
         Ok(Planned { outcome, footprint, work })
     }

@@ -9,7 +9,7 @@ use model::{
 use mpcache::PolicySpec;
 use net::{Channel, Role};
 use protocols::halves::HalvesSeed;
-use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
+use protocols::{FixedLoader, FixedWeight, Secure, Spread, Stock, WeightCache};
 use rand::rngs::StdRng;
 use tokenizer::ChatTemplate;
 
@@ -192,13 +192,12 @@ impl ModelServer {
                 let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
                 return chat::talk(channel, &setting, limits, observer);
             }
-            Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
+            Grant::Fill(place) => return self.fill(channel, caller, terms, &request, *place, observer),
         };
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
-        let (to_helper, halves) = (self.to_helper.as_ref(), Some(&self.halves));
-        let source = correlations::Source { stock, peer: caller, to_helper, halves };
+        let source = self.source(stock, caller);
         let ready = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, observer)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
@@ -260,10 +259,17 @@ impl ModelServer {
         Purpose::new(&self.public, terms, bound, texts, Some(digest), peer, observer)
     }
 
+    /// Where the correlations of a session with `caller` come from.
+    fn source<'a>(&'a self, stock: Option<Stock>, caller: &'a Caller) -> correlations::Source<'a> {
+        let (to_helper, halves) = (self.to_helper.as_ref(), Some(&self.halves));
+        correlations::Source { stock, peer: caller, to_helper, halves }
+    }
+
     /// The session of a client that fills a pool.
     fn fill(
         &self,
         mut channel: Channel,
+        caller: &Caller,
         terms: &Terms,
         request: &Request,
         (filled, place, purpose): (Filled, Place, Purpose),
@@ -273,11 +279,13 @@ impl ModelServer {
         opening::name_pool(&mut channel, filled.id)?;
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let stock = correlations::make(&mut engine, &self.model.weights(), &purpose, observer)?;
+        let source = self.source(None, caller);
+        let (stock, helped) =
+            correlations::make(&mut engine, &self.model.weights(), terms, &purpose, &source, observer)?;
         engine.confirm_transcript()?;
         let drafted = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
         correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
         let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
-        Ok(Outcome { filled: Some(filled), ..outcome })
+        Ok(Outcome { filled: Some(filled), helper: [None, helped], ..outcome })
     }
 }

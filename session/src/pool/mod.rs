@@ -139,10 +139,12 @@ pub struct Purpose {
 
 impl Purpose {
     /// Generations up to `bound` of `texts` texts side by side, with `model` under `terms`. The server passes a digest
-    /// of its `weights`, because its words are products with them; the client must not learn the digest. The forms of operations
-    /// follow from the link, so a session that spends a pool takes its link ([`PoolSet::link`]), and no measurement refuses a pool. The
-    /// ciphertexts by which the words came do not matter. `peer` is the key of the other party, where the link has
-    /// keys: only the pair that filled a pool spends it. The longest generation is planned, which `observer` may end.
+    /// of its `weights`, because its words are products with them; the client must not learn the digest. The forms of
+    /// operations follow from the link, so a session that spends a pool takes its link ([`PoolSet::link`]), and no
+    /// measurement refuses a pool. The ciphertexts by which the words came do not matter. The helper that dealt them
+    /// does, because it knows them: whoever spends them states it again. `peer` is the key of the other party, where
+    /// the link has keys: only the pair that filled a pool spends it. The longest generation is planned, which
+    /// `observer` may end.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.

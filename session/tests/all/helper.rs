@@ -1,21 +1,24 @@
 //! Sessions of two parties with a helper.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use model::{Disclosed, Drafts, GenerateOptions, Lengths, ModelSpec, Next, Sampler, bundled, shape};
+use model::{Disclosed, Drafts, GenerateOptions, Lengths, ModelSpec, Next, Reveal, Sampler, bundled, shape};
 use mpcache::PolicySpec;
 use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
-use protocols::HelperDeals;
+use protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, PublicModel, Request,
     SessionPlan, Silent, Terms, ToHelper,
 };
+use waggle_session::pool::{PoolError, PoolSet, Pools, part_path};
 
 use crate::hostile;
-use crate::outcome::untimed;
+use crate::outcome::{late, untimed};
+use crate::pools::{both, states};
 use crate::support::{greedy, load, sampled};
 
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
@@ -116,30 +119,64 @@ fn session_of(
     harm: Harm,
     lost: Option<Role>,
 ) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
+    let mut sampler = Sampler::greedy();
+    let generate = |session: ClientSession| session.generate(&PROMPT, tokens, Next::Pick(&mut sampler), &mut Silent);
+    helped(pairing, hosted, terms, keys, harm, lost, generate)
+}
+
+/// [`session_of`], in which the client does `run`.
+fn helped(
+    pairing: &Arc<Pairing>,
+    hosted: ModelServer,
+    terms: &Terms,
+    keys: [&'static str; 2],
+    harm: Harm,
+    lost: Option<Role>,
+    run: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
     let (ended, ends) = mpsc::channel();
     let ways = keys.map(|key| way(pairing, key, &ended, harm));
-    let nowhere: ToHelper = Arc::new(|| Err(NetError::Closed { step: "on the way to the helper" }));
     let [ours, theirs] = [Role::Client, Role::Server]
-        .map(|role| if lost == Some(role) { nowhere.clone() } else { ways[role as usize].clone() });
+        .map(|role| if lost == Some(role) { nowhere() } else { ways[role as usize].clone() });
     drop((ways, ended));
     let hosted = hosted.with_helper(theirs);
-    let (here, there) = memory_pair(PATIENCE);
-    let outcomes = thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            let channel = Channel::new(Role::Server, there);
-            hosted.serve(channel, &caller(KEYS[0]), terms, &Limits::default(), &mut Silent)
-        });
-        let channel = Channel::new(Role::Client, here);
-        let open = ClientSession::open(channel, &caller(KEYS[1]), terms, &ClientOptions::default());
-        let mut sampler = Sampler::greedy();
-        let client = open.and_then(|session| {
-            session.with_helper(ours).generate(&PROMPT, tokens, Next::Pick(&mut sampler), &mut Silent)
-        });
-        [client, server.join().unwrap()]
-    });
+    let outcomes = parties(&hosted, [terms, terms], |session| run(session.with_helper(ours)));
     let calls = if lost.is_some() { 1 } else { 2 };
     let ends = (0..calls).map(|_| ends.recv_timeout(PATIENCE).unwrap()).collect();
     (outcomes, ends, hosted)
+}
+
+/// The way to a helper that is gone.
+fn nowhere() -> ToHelper {
+    Arc::new(|| Err(NetError::Closed { step: "on the way to the helper" }))
+}
+
+/// A session of a client and `hosted` with these terms, in which the client does `run`.
+fn parties(
+    hosted: &ModelServer,
+    [ours, theirs]: [&Terms; 2],
+    run: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> [Result<Outcome, Error>; 2] {
+    let (here, there) = memory_pair(PATIENCE);
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let channel = Channel::new(Role::Server, there);
+            hosted.serve(channel, &caller(KEYS[0]), theirs, &Limits::default(), &mut Silent)
+        });
+        let channel = Channel::new(Role::Client, here);
+        let open = ClientSession::open(channel, &caller(KEYS[1]), ours, &ClientOptions::default());
+        [open.and_then(run), server.join().unwrap()]
+    })
+}
+
+/// The links of both parties to the helper: as each party saw it, as it was planned, and as the helper saw it.
+fn links(client: &Outcome, server: &Outcome, planned: &Outcome, ends: Vec<Dealt>) -> [[Vec<Entry>; 3]; 2] {
+    let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
+    let own = [&client.helper[0], &server.helper[1]];
+    [0, 1].map(|role| {
+        let [own, planned] = [own[role], &planned.helper[role]].map(|link| bare(link.as_ref().unwrap()));
+        [own, planned, bare(&dealt.entries[role])]
+    })
 }
 
 fn bare(entries: &[Entry]) -> Vec<Entry> {
@@ -163,11 +200,9 @@ fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
     let planned = SessionPlan::new(hosted.public(), &terms()).request(request).run(&mut Silent).unwrap().outcome;
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
-    let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
-    let [own_client, own_server] = [&client.helper[0], &server.helper[1]].map(|link| bare(link.as_ref().unwrap()));
-    for (role, own) in [own_client, own_server].into_iter().enumerate() {
-        assert_eq!(own, bare(planned.helper[role].as_ref().unwrap()), "party {role}");
-        assert_eq!(own, bare(&dealt.entries[role]), "party {role}, at the helper");
+    for (role, [own, planned, at_helper]) in links(&client, &server, &planned, ends).into_iter().enumerate() {
+        assert_eq!(own, planned, "party {role}");
+        assert_eq!(own, at_helper, "party {role}, at the helper");
     }
     // Nothing but products with weights, and OTs, is made between the two.
     assert!(client.kinds.iter().all(|entry| ["linear", "OTs"].contains(&&*entry.path) || entry.traffic.bytes() == 0));
@@ -218,11 +253,9 @@ fn three_parties(policy: &PolicySpec) {
     assert!(untimed(&client) == untimed(&server), "{policy}: both ledgers");
     assert!(policy.random_traffic() || untimed(&client) == untimed(&planned), "{policy}: the plan");
     assert!(client.kinds.iter().all(|entry| entry.phase != Phase::Offline || entry.path == "OTs"), "{policy}");
-    let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
-    let own = [&client.helper[0], &server.helper[1]].map(|link| bare(link.as_ref().unwrap()));
-    for (role, own) in own.into_iter().enumerate() {
-        assert_eq!(own, bare(planned.helper[role].as_ref().unwrap()), "{policy}: party {role}");
-        assert_eq!(own, bare(&dealt.entries[role]), "{policy}: party {role}, at the helper");
+    for (role, [own, planned, at_helper]) in links(&client, &server, &planned, ends).into_iter().enumerate() {
+        assert_eq!(own, planned, "{policy}: party {role}");
+        assert_eq!(own, at_helper, "{policy}: party {role}, at the helper");
         let phases = |phase| own.iter().any(|entry| entry.phase == phase && entry.traffic.bytes() > 0);
         assert!(phases(Phase::Prefill) && phases(Phase::Decode) && !phases(Phase::Offline));
     }
@@ -319,11 +352,144 @@ fn a_party_without_a_way_to_the_helper_ends_the_session() {
     }
 }
 
-#[test]
-fn pools_and_conversations_take_no_helper() {
+/// The longest generation of the pools of these tests.
+const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
+
+/// A server that keeps its parts of pools in `dir`, and the place of the client's beside it.
+fn keeping(dir: &Path) -> (ModelServer, PathBuf) {
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
-    let request = Request::from(Lengths { prompt: 4, tokens: 2 });
-    let terms = terms();
-    let filling = SessionPlan::new(hosted.public(), &terms).request(request).filling(protocols::Part::WHOLE);
-    assert!(matches!(filling.run(&mut Silent), Err(Error::HelperKind)));
+    (hosted.with_pools(Pools::open(&dir.join("server"), 4).unwrap()), dir.join("client.pool"))
+}
+
+/// Spends the client's pool at `path` where no party reaches the helper that its terms name.
+fn spend(
+    hosted: &ModelServer,
+    path: &Path,
+    terms: [&Terms; 2],
+    prompt: &[u32],
+    tokens: usize,
+) -> [Result<Outcome, Error>; 2] {
+    parties(hosted, terms, |session| {
+        let pool = PoolSet::open(path, Role::Client)?;
+        let mut sampler = Sampler::greedy();
+        session.with_helper(nowhere()).spend(pool, prompt, tokens, Next::Pick(&mut sampler), &mut Silent)
+    })
+}
+
+/// A pool in `of` parts that a helper dealt gives the plaintext when the helper is gone, and everything was planned.
+fn a_dealt_pool(deals: HelperDeals, of: u32, reveal: Reveal, prompt: &[u32], tokens: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut hosted, path) = keeping(dir.path());
+    let terms = Terms { reveal, ..dealing(deals) };
+    let alone = if deals.weights() { &["OTs"][..] } else { &["linear", "OTs"] };
+    let first = Part::new(1, of).unwrap();
+    for part in first.all() {
+        let at = part_path(&path, part);
+        // A helper that has halves of weights already takes fewer bytes than its plan.
+        let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+        let fill = |session: ClientSession| session.fill_part(BOUND, part, &at, &mut Silent);
+        let (outcomes, ends, back) = helped(&pairing, hosted, &terms, KEYS, Harm::None, None, fill);
+        hosted = back;
+        let [client, server] = both(outcomes);
+        let plan = SessionPlan::new(hosted.public(), &terms).request(BOUND).filling(part);
+        let planned = plan.run(&mut Silent).unwrap().outcome;
+        assert_eq!(untimed(&client), untimed(&server), "{deals:?}, part {part}");
+        assert_eq!(untimed(&client), untimed(&planned), "{deals:?}, part {part}");
+        assert!(client.kinds.iter().all(|entry| alone.contains(&&*entry.path) || entry.traffic.bytes() == 0));
+        for (role, [own, planned, at_helper]) in links(&client, &server, &planned, ends).into_iter().enumerate() {
+            assert_eq!(own, planned, "{deals:?}, part {part}: party {role}");
+            assert_eq!(own, at_helper, "{deals:?}, part {part}: party {role}, at the helper");
+        }
+    }
+    hosted = hosted.with_helper(nowhere());
+    let [client, server] = both(spend(&hosted, &path, [&terms, &terms], prompt, tokens));
+    let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), prompt, tokens);
+    assert_eq!(client.generation.tokens, truth.tokens, "{deals:?}");
+    let lengths = Lengths { prompt: prompt.len(), tokens };
+    let plan = SessionPlan::new(hosted.public(), &terms).request(lengths).spending(BOUND, first);
+    let planned = plan.run(&mut Silent).unwrap().outcome;
+    assert_eq!(untimed(&client), untimed(&server), "{deals:?}");
+    assert_eq!(untimed(&client), untimed(&planned), "{deals:?}");
+    assert!(client.kinds.iter().all(|entry| entry.path == "OTs"), "{:#?}", client.kinds);
+    // What fits another length of the prompt is made on the spot, by the two.
+    assert_eq!(late(&client) > 0, prompt.len() < BOUND.prompt, "{deals:?}");
+    for outcome in [client, server, planned] {
+        assert_eq!(outcome.helper, [None, None], "{deals:?}");
+    }
+}
+
+#[test]
+fn a_pool_that_a_helper_dealt_serves_when_it_is_gone() {
+    for deals in [HelperDeals::Words, HelperDeals::Weights] {
+        a_dealt_pool(deals, 1, Reveal::Token, &PROMPT, 3);
+        a_dealt_pool(deals, 3, Reveal::Logits, &PROMPT[..3], 2);
+    }
+}
+
+#[test]
+fn a_pool_whose_helper_fails_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut hosted, path) = keeping(dir.path());
+    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    for (keys, harm, words) in [
+        ([KEYS[0], "a stranger's key"], Harm::None, "key"),
+        (KEYS, Harm::Dies(2), "the helper: "),
+        (KEYS, Harm::Flips, "same messages"),
+    ] {
+        let fill = |session: ClientSession| session.fill(BOUND, &path, &mut Silent);
+        let (outcomes, _, back) = helped(&pairing, hosted, &terms(), keys, harm, None, fill);
+        hosted = back;
+        let errors = outcomes.map(|outcome| outcome.map(|_| ()).unwrap_err().to_string());
+        assert!(errors.iter().any(|error| error.contains(words)), "{errors:?}");
+        assert!(states(dir.path()).is_empty() && states(&dir.path().join("server")).is_empty(), "{words}");
+    }
+}
+
+/// Who dealt a pool knows its words, so both parties say it again when they spend it.
+#[test]
+fn a_pool_is_spent_with_the_helper_that_dealt_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hosted, path) = keeping(dir.path());
+    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    let without = Terms { helper: None, ..dealing(HelperDeals::Nothing) };
+    let other = Terms { helper: Some("another helper's key".into()), ..terms() };
+    let refused = |hosted: &ModelServer, terms: &Terms, names: &[&str]| {
+        let [client, server] = spend(hosted, &path, [terms, terms], &PROMPT, 2);
+        let Err(Error::PoolFile { source: PoolError::Mismatch { differences }, .. }) = client else {
+            panic!("{client:?}")
+        };
+        // Some operations take other words with a helper, so that the layout may differ, too.
+        let mut found: Vec<&str> = differences.iter().map(|difference| &*difference.name).collect();
+        found.sort_unstable();
+        assert!(found.starts_with(names) && found[names.len()..].iter().all(|name| *name == "layout"), "{found:?}");
+        assert!(server.is_err());
+    };
+    let fill = |session: ClientSession| session.fill(BOUND, &path, &mut Silent);
+    let (outcomes, _, hosted) = helped(&pairing, hosted, &terms(), KEYS, Harm::None, None, fill);
+    both(outcomes);
+    refused(&hosted, &without, &["helper", "helper-deals"]);
+    refused(&hosted, &other, &["helper"]);
+    refused(&hosted, &dealing(HelperDeals::Weights), &["helper-deals"]);
+    // The handshake comes before the pool.
+    let [client, server] = spend(&hosted, &path, [&without, &terms()], &PROMPT, 2);
+    assert!([client, server].iter().all(|end| matches!(end, Err(Error::Net(NetError::Disagreement { .. })))));
+    both(spend(&hosted, &path, [&terms(), &terms()], &PROMPT, 2));
+
+    both(parties(&hosted, [&without, &without], fill));
+    refused(&hosted, &terms(), &["helper", "helper-deals"]);
+}
+
+#[test]
+fn conversations_take_no_helper_and_three_parties_no_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hosted, path) = keeping(dir.path());
+    let passes = dealing(HelperDeals::Passes);
+    let filling = SessionPlan::new(hosted.public(), &passes).request(BOUND).filling(Part::WHOLE);
+    assert!(matches!(filling.run(&mut Silent), Err(Error::PassesPool)));
+    let [client, _] = parties(&hosted, [&passes, &passes], |session| session.fill(BOUND, &path, &mut Silent));
+    assert!(matches!(client, Err(Error::PassesPool)), "{client:?}");
+    let [client, _] = parties(&hosted, [&terms(), &terms()], |session| {
+        session.chat(BOUND, &mut Silent).map(|_| Outcome::default())
+    });
+    assert!(matches!(client, Err(Error::HelperChat)), "{client:?}");
 }
