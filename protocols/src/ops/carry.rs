@@ -2,9 +2,9 @@
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** The sign by a carry [a < b] of l = w - 1 bits, as in [`compare`](super::compare), where the server has a
-//! and the client b. Both cut theirs into digits of three bits. The bits [a_i < b_i] and [a_i = b_i] of a digit are
-//! inner products of seven bits of either party:
+//! **Source.** The sign by a carry `[a < b]` of l = w - 1 bits, as in [`compare`](super::compare), where the server has
+//! a and the client b. Both cut theirs into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a digit
+//! are inner products of seven bits of either party:
 //!
 //! ```text
 //! u_v = [b_i = v],  [a_i < b_i] = sum_v [a_i < v] u_v,  [a_i = b_i] = [a_i = 0] + sum_v ([a_i = v] + [a_i = 0]) u_v,
@@ -17,7 +17,7 @@
 //!
 //! The least digit of all, and what it is joined to, needs no "equal". Words hold the bits of 64 comparisons.
 //!
-//! **Exchanges.** 1 + ceil(log2(ceil(l / 3))). **Bytes.** A comparison of 64 bits takes 62 between the parties and 10
+//! **Exchanges.** 1 + ceil(log2(ceil(l / 3))). **Bytes.** A comparison of 64 bits takes 68 between the parties and 10
 //! from the helper. Two parties alone compare by fewer OTs ([`compare`](super::compare)) than they make these words by.
 //!
 //! **Range.** Any x with x - c a signed w-bit value; 2 <= w <= 64. **Error.** None.
@@ -45,7 +45,8 @@ const DIGITS: &str = "compare/digits";
 /// The openings of digits, for an audit.
 const PART: &str = "/digits";
 
-/// Masks, and shares of their products, for carries of `bits` bits. Unit: 64 comparisons.
+/// Masks, and shares of their products, for carries of `bits` bits. Unit: 64 comparisons. Its words: this party's masks
+/// of digits, its masks of pairs, level by level, and its shares of the products, first those of digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carry {
@@ -53,8 +54,6 @@ pub struct Carry {
     pub bits: u32,
 }
 
-/// A unit's words: this party's masks of digits, its masks of pairs, level by level, and its shares of the products,
-/// first those of digits.
 impl Carry {
     /// Units for so many comparisons.
     pub(crate) fn units(comparisons: usize) -> usize {
@@ -241,7 +240,7 @@ fn packed(bits: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-/// XOR shares of the carries [a < b] of `kind`: `own` are this party's numbers, the server's a or the client's b.
+/// XOR shares of the carries `[a < b]` of `kind`: `own` are this party's numbers, the server's a or the client's b.
 pub(crate) fn run(s: &mut Session, kind: Carry, correlations: &[u64], own: &[u64]) -> Result<Vec<u8>, Error> {
     if own.is_empty() {
         return Ok(Vec::new());

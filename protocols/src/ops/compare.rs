@@ -36,7 +36,7 @@ use crate::ops::{batch_items, batched_cost};
 
 /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
 /// two phases over slow links, short words are compared by FSS keys ([`threshold`]), and all others with a helper by
-/// products of bits ([`carry`](super::carry)).
+/// products of bits ([`carry`]).
 #[derive(Clone, Copy, Debug)]
 pub struct AtLeast<'t> {
     /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.
