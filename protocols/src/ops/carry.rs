@@ -2,9 +2,9 @@
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** The sign by a carry `[a < b]` of l = w - 1 bits, as in [`compare`](super::compare), where the server has
-//! a and the client b. Both cut theirs into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a digit
-//! are inner products of seven bits of either party:
+//! **Source.** The sign by a carry `[a < b]` of l = w - 1 bits, as in [`compare`](super::compare). The server has a and
+//! the client b. Both cut theirs into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a digit are
+//! inner products of seven bits of either party:
 //!
 //! ```text
 //! u_v = [b_i = v],  [a_i < b_i] = sum_v [a_i < v] u_v,  [a_i = b_i] = [a_i = 0] + sum_v ([a_i = v] + [a_i = 0]) u_v,
@@ -18,11 +18,12 @@
 //! The least digit of all, and what it is joined to, needs no "equal". Words hold the bits of 64 comparisons.
 //!
 //! **Exchanges.** 1 + ceil(log2(ceil(l / 3))). **Bytes.** A comparison of 64 bits takes 68 between the parties and 10
-//! from the helper. Two parties alone compare by fewer OTs ([`compare`](super::compare)) than they make these words by.
+//! from the helper. Two parties alone compare by fewer OTs ([`compare`](super::compare)) than these words take.
 //!
 //! **Range.** Any x with x - c a signed w-bit value; 2 <= w <= 64. **Error.** None.
 //!
-//! **What each party sees.** Bits under masks that are uniform and serve once. **Revealed.** Nothing.
+//! **What each party sees.** While preparing: as with a [helper](crate::deal), or as in [`cross`]. Online: bits under
+//! masks that are uniform and serve once. **Revealed.** Nothing.
 
 use ot::{Bits, CotShape};
 use rayon::prelude::*;
@@ -45,8 +46,8 @@ const DIGITS: &str = "compare/digits";
 /// The openings of digits, for an audit.
 const PART: &str = "/digits";
 
-/// Masks, and shares of their products, for carries of `bits` bits. Unit: 64 comparisons. Its words: this party's masks
-/// of digits, its masks of pairs, level by level, and its shares of the products, first those of digits.
+/// Masks, and shares of their products, for carries of `bits` bits. Unit: 64 comparisons. Its words are this party's
+/// masks of digits, its masks of pairs, level by level, and its shares of the products, first those of digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carry {
