@@ -1,6 +1,5 @@
 //! The helper of a session: where it is, and how a party reaches it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use net::tcp::{self, ConnectOptions};
@@ -43,9 +42,13 @@ impl Helper {
         if identity.is_some() != self.key.is_some() {
             return Err(OptionsError::HelperKey.into());
         }
+        if identity.is_none() && self.deals.weights() {
+            return Err(session::Error::PlainHalves.into());
+        }
         let Helper { address, key, .. } = self.clone();
         let options = ConnectOptions { connect_timeout: timeout, read_timeout: timeout };
-        Ok(Arc::new(move || {
+        let own = identity.as_ref().map(|identity| identity.public().to_string());
+        Ok(ToHelper::new(own, move || {
             let link: Box<dyn Link> = match (&identity, key) {
                 (Some(identity), Some(key)) => {
                     Box::new(tls::connect(&*address, identity, move |proved| *proved == key, options)?)

@@ -2,6 +2,7 @@
 //!
 //! `cargo test --release --test all plans::` runs the tests of one file.
 
+mod attacks;
 mod book;
 mod calibration;
 mod chat;

@@ -1,7 +1,8 @@
 //! Sessions of three processes: a client, a server and a helper, over gates that can harm each of their three links.
 //!
 //! `cargo test --release --test all parties::` harms 9 sessions; with `WAGGLE_KILLS=100` and `-- --nocapture` it harms
-//! 100 over TLS and as many in plaintext, and says how they ended. `WAGGLE_SEED` repeats the choices of a run.
+//! 100 over TLS and as many in plaintext, in which the helper deals no weights, and says how they ended. `WAGGLE_SEED`
+//! repeats the choices of a run.
 #![cfg(unix)]
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::fuzz_processes::{Ended, HANG, PROMPT, TIMEOUT, damage, end, home, start};
 use crate::hostile::{self, Proxy, Wire};
-use crate::support::{Server, fail, fails, json, number, of, read_json, signal, waggle};
+use crate::support::{Keys, Server, fail, fails, json, number, of, read_json, signal, waggle};
 use crate::trust::key;
 
 /// Time-out of a party whose session nobody harms.
@@ -39,6 +40,7 @@ enum Harm {
 /// A helper, a server that names it, and the gates through which all go.
 struct Trio {
     home: TempDir,
+    keys: Keys,
     wire: Wire,
     helper: Server,
     server: Server,
@@ -49,17 +51,25 @@ struct Trio {
 impl Trio {
     fn start(wire: Wire, timeout: f64) -> Self {
         let home = home();
-        let helper = help(&home, wire, timeout);
+        let keys = Keys::new(home.path(), home.path());
+        let helper = help(&home, &keys, wire, timeout);
         let gates = [(); 3].map(|()| Proxy::lasting(helper.socket()));
-        let terms = terms(&home, wire, gates[2].address);
-        let server = hostile::serve(home.path(), &serving(&terms, timeout), wire);
+        let server = serve(&home, &keys, wire, gates[2].address, timeout);
         gates[0].aim(server.socket(), None);
-        Trio { home, wire, helper, server, gates, timeout }
+        Trio { home, keys, wire, helper, server, gates, timeout }
     }
 
     /// The terms of the party whose link to the helper goes through this gate.
     fn terms(&self, gate: usize) -> String {
-        terms(&self.home, self.wire, self.gates[gate].address)
+        terms(&self.keys, self.wire, self.gates[gate].address)
+    }
+
+    /// The option by which a client knows the server.
+    fn trust(&self) -> String {
+        match self.wire {
+            Wire::Tls => format!("--server-key {}", self.keys.of_server),
+            Wire::Plaintext => String::new(),
+        }
     }
 
     /// The other end of a gate.
@@ -69,12 +79,14 @@ impl Trio {
 
     /// A client of the server, beside what `generate` wants.
     fn client(&self, arguments: &str) -> Command {
-        of(waggle(&format!("generate --connect {} {PROMPT} {arguments}", self.server.address)), self.home.path())
+        let trust = self.trust();
+        let line = format!("generate --connect {} {PROMPT} {trust} {arguments}", self.server.address);
+        of(waggle(&line), self.home.path())
     }
 
     /// The end of a session that nobody harms.
     fn calm(&self, arguments: &str) -> Ended {
-        let terms = format!("{} {arguments}", self.terms(1));
+        let terms = format!("{} {} {arguments}", self.terms(1), self.trust());
         end(start(self.home.path(), self.gates[0].address, &terms, self.wire, CALM), HANG)
     }
 
@@ -98,7 +110,8 @@ impl Trio {
         let link = if harm == Harm::Spoil { place } else { rng.random_range(0..3) };
         let spoil = damage(rng, sizes[link]);
         self.aim((harm == Harm::Spoil).then_some((link, spoil)));
-        let mut client = start(self.home.path(), self.gates[0].address, &self.terms(1), self.wire, self.timeout);
+        let terms = format!("{} {}", self.terms(1), self.trust());
+        let mut client = start(self.home.path(), self.gates[0].address, &terms, self.wire, self.timeout);
         let mut harmed = false;
         let direction = usize::from(!spoil.upwards);
         while harm != Harm::Spoil && !harmed && client.try_wait().expect("its state").is_none() {
@@ -140,10 +153,10 @@ impl Trio {
             Ok(ending) => {
                 match place {
                     1 if killed => {
-                        let arguments = serving(&self.terms(2), self.timeout);
-                        self.server = hostile::serve(self.home.path(), &arguments, self.wire);
+                        let gate = self.gates[2].address;
+                        self.server = serve(&self.home, &self.keys, self.wire, gate, self.timeout);
                     }
-                    2 if killed => self.helper = help(&self.home, self.wire, self.timeout),
+                    2 if killed => self.helper = help(&self.home, &self.keys, self.wire, self.timeout),
                     _ => {}
                 }
                 self.aim(None);
@@ -156,15 +169,24 @@ impl Trio {
     }
 }
 
-fn help(home: &TempDir, wire: Wire, timeout: f64) -> Server {
-    let line = format!("helper --listen 127.0.0.1:0 --timeout {timeout}");
+fn help(home: &TempDir, keys: &Keys, wire: Wire, timeout: f64) -> Server {
+    let trust = if wire == Wire::Tls { format!("{} {}", keys.helper, keys.allowed) } else { String::new() };
+    let line = format!("helper --listen 127.0.0.1:0 --timeout {timeout} {trust}");
     Server::run(&mut hostile::waggle(home.path(), &line, wire))
 }
 
-/// The terms of sessions of three parties.
-fn terms(home: &TempDir, wire: Wire, helper: SocketAddr) -> String {
-    let key = if wire == Wire::Tls { format!("--helper-key {}", key(home.path())) } else { String::new() };
-    format!("--parties 3 --helper {helper} {key}")
+/// The terms of sessions of three parties, or of two with a helper where nothing is encrypted.
+fn terms(keys: &Keys, wire: Wire, helper: SocketAddr) -> String {
+    match wire {
+        Wire::Tls => format!("--parties 3 --helper {helper} --helper-key {}", keys.of_helper),
+        Wire::Plaintext => format!("--helper {helper}"),
+    }
+}
+
+/// A server that reaches its helper through `gate`.
+fn serve(home: &TempDir, keys: &Keys, wire: Wire, gate: SocketAddr, timeout: f64) -> Server {
+    let trust = if wire == Wire::Tls { format!("{} {}", keys.server, keys.allowed) } else { String::new() };
+    hostile::serve(home.path(), &serving(&format!("{} {trust}", terms(keys, wire, gate)), timeout), wire)
 }
 
 fn serving(terms: &str, timeout: f64) -> String {
@@ -229,10 +251,18 @@ fn three_machines_write_what_two_write() {
     ["client", "server"].iter().for_each(|role| assert_dealt(&report["helper"][role]));
 
     let weights = trio.terms(1).replace("--parties 3", "--helper-weights");
-    let server = hostile::serve(path, &format!("{weights} --timeout {CALM}"), Wire::Tls);
-    for _ in 0..2 {
-        let third = end(start(path, server.socket(), &weights, Wire::Tls, CALM), HANG);
-        assert_eq!((third.code, &third.text), (Some(0), &honest.text), "{}", third.errors);
+    let Keys { server, allowed, .. } = &trio.keys;
+    for by_client in ["", "--halves-by-client"] {
+        let server =
+            hostile::serve(path, &format!("{weights} {server} {allowed} --timeout {CALM} {by_client}"), Wire::Tls);
+        for _ in 0..2 {
+            let terms = format!("{weights} {}", trio.trust());
+            let third = end(start(path, server.socket(), &terms, Wire::Tls, CALM), HANG);
+            assert_eq!((third.code, &third.text), (Some(0), &honest.text), "{}", third.errors);
+        }
+        // The halves are deposited once.
+        let sent = server.stop().lines().filter(|line| line.contains("its halves of the weights")).count();
+        assert_eq!(sent, 1);
     }
 }
 
@@ -255,11 +285,58 @@ fn three_parties_are_refused_by_name() {
     line(&mut trio.client(&format!("{} --draft lookup", trio.terms(1))), "three parties take no guesses");
 
     // The server takes anybody, the helper those of this user.
-    let server = hostile::serve(path, &format!("{} --allow-any", serving(&trio.terms(2), CALM)), Wire::Tls);
+    let serving = format!("{} {} --allow-any", serving(&trio.terms(2), CALM), trio.keys.server);
+    let server = hostile::serve(path, &serving, Wire::Tls);
     let stranger = tempfile::tempdir().unwrap();
-    let known = format!("{PROMPT} {} --server-key {}", trio.terms(1), key(path));
+    let known = format!("{PROMPT} {} {}", trio.terms(1), trio.trust());
     let other = key(stranger.path());
     let refused = "the helper refuses: it does not know this party's key";
     line(&mut of(server.client(&known), stranger.path()), refused);
     trio.helper.log().wait_for(&format!("add the line {other}"));
+}
+
+/// Whoever has two of the three keys has what two of the three must not have together.
+#[test]
+fn two_of_three_keys_are_never_one() {
+    let trio = Trio::start(Wire::Tls, CALM);
+    let (path, keys) = (trio.home.path(), &trio.keys);
+    let alike = |server: &str, helper: &Server, of_helper: &str, client: &str, words: &str| {
+        for terms in ["--parties 3", "--helper-weights", ""] {
+            let terms = format!("{terms} --helper {} --helper-key {of_helper}", helper.address);
+            let server = hostile::serve(path, &format!("{terms} {server} --timeout {CALM}"), Wire::Tls);
+            let line = format!("generate --connect {} {PROMPT} {client} {terms}", server.address);
+            let errors = fail(&mut of(waggle(&line), path), 1);
+            assert!(errors.starts_with("error: ") && errors.contains(words), "{errors}");
+        }
+    };
+    // The user's key is that of client and server, of client and helper, of server and helper.
+    let own = key(path);
+    let user = Server::run(&mut of(waggle("helper --listen 127.0.0.1:0 --allow-any"), path));
+    let named = format!("--server-key {}", keys.of_server);
+    let others = format!("--identity {} --server-key {own}", path.join("client.key").display());
+    alike("", &trio.helper, &keys.of_helper, "", "this party and the other party have one key");
+    alike(
+        &format!("{} {}", keys.server, keys.allowed),
+        &user,
+        &own,
+        &named,
+        "this party and the helper have one key",
+    );
+    alike("--allow-any", &user, &own, &others, "the other party and the helper have one key");
+}
+
+/// Whoever reads a link without keys has what both its ends have.
+#[test]
+fn no_weights_travel_in_plaintext() {
+    let trio = Trio::start(Wire::Plaintext, CALM);
+    let path = trio.home.path();
+    for terms in ["--parties 3", "--helper-weights"] {
+        let line = format!("{terms} {} --insecure-plaintext", trio.terms(1));
+        let model = path.join("model");
+        let serve = format!("serve --listen 127.0.0.1:0 --model {} {line}", model.display());
+        for line in [serve, format!("generate --connect {} {PROMPT} {line}", trio.server.address)] {
+            let errors = fail(&mut of(waggle(&line), path), 1);
+            assert!(errors.contains("halves of weights travel over encrypted links alone"), "{errors}");
+        }
+    }
 }

@@ -5,8 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::support::{Server, bytes, fail, fails, home, json, succeed, until, waggle};
-use crate::trust::key;
+use crate::support::{Keys, Server, bytes, fail, fails, home, json, succeed, until, waggle};
 use serde_json::Value;
 
 const PROMPT: &str = "--prompt-ids 30,27,25,17,27,10,0 --tokens 4";
@@ -111,14 +110,21 @@ fn a_pool_in_parts_serves_one_generation() {
 fn a_pool_that_a_helper_dealt_outlives_it() {
     let dir = tempfile::tempdir().unwrap();
     let (kept, pool) = (dir.path().join("kept"), dir.path().join("a.pool"));
-    let helper = Server::run(&mut waggle("helper --listen 127.0.0.1:0"));
-    let named = format!("--helper {} --helper-key {}", helper.address, key(&home()));
-    let serve = |terms: &str| Server::start(&format!("--model shakespeare-llama --pools {} {terms}", kept.display()));
+    let Keys { server, helper, of_server, of_helper, allowed } = Keys::new(dir.path(), &home());
+    let helper = Server::run(&mut waggle(&format!("helper --listen 127.0.0.1:0 {helper} {allowed}")));
+    let named = format!("--helper {} --helper-key {of_helper}", helper.address);
+    let serve = |terms: &str| {
+        let keys = format!("{server} {allowed}");
+        Server::start(&format!("--model shakespeare-llama --pools {} {keys} {terms}", kept.display()))
+    };
     let fill = |server: &Server, more: &str| {
-        let connect = format!("preprocess --connect {} --prompt-len 7 --tokens 4", server.address);
+        let trust = format!("--server-key {of_server}");
+        let connect = format!("preprocess --connect {} --prompt-len 7 --tokens 4 {trust}", server.address);
         waggle(&format!("{connect} --pool {} {more}", pool.display()))
     };
-    let spend = |server: &Server, more: &str| server.client(&format!("{PROMPT} --pool {} {more}", pool.display()));
+    let spend = |server: &Server, more: &str| {
+        server.client(&format!("{PROMPT} --pool {} --server-key {of_server} {more}", pool.display()))
+    };
     let truth = json(&mut waggle(&format!("float --model shakespeare-llama {PROMPT}")));
 
     let weights = format!("{named} --helper-weights");

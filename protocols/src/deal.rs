@@ -23,7 +23,7 @@ use he::MatmulShape;
 use net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use crate::Error;
 use crate::HelperDeals;
@@ -48,12 +48,16 @@ use crate::words::mask;
 pub const SEED_BYTES: usize = 64;
 
 /// The most words of either party that a helper deals at once.
-const MOST_WORDS: u64 = 1 << 28;
+const MOST_WORDS: u64 = 1 << 26;
 
 /// The most batches of a demand.
 const MOST_BATCHES: usize = 1 << 20;
 
+/// The most words of masks of operands that a helper keeps from pass to pass, of both parties.
+const MOST_KEPT: u64 = 1 << 30;
+
 /// A stream of words from a seed, alike on every machine.
+#[derive(ZeroizeOnDrop)]
 struct Stream(OutputReader);
 
 impl Stream {
@@ -351,11 +355,13 @@ impl Operands {
         }
     }
 
-    /// Keeps `rows` as those of the operand of `demand`.
-    fn keep(&mut self, demand: &Demand, rows: Rows) {
+    /// Keeps `rows` as those of the operand of `demand`, if all of them have room.
+    fn keep(&mut self, demand: &Demand, rows: Rows) -> Result<(), Error> {
         if let (Demand::Operand { name, .. }, true) = (demand, self.kept) {
             self.rows.insert(*name, rows);
         }
+        let words = self.rows.values().flat_map(|rows| &rows.words).map(|words| words.len() as u64).sum::<u64>();
+        if words > MOST_KEPT { Err(DemandError::of(demand).into()) } else { Ok(()) }
     }
 }
 
@@ -371,7 +377,11 @@ impl Demand {
                 let few = *batch > 0 && units.div_ceil(*batch) <= MOST_BATCHES;
                 few && words.is_some_and(|words| words <= MOST_WORDS)
             }
-            Demand::Operand { events: Events { form: OperandForm { batch, d, width, .. }, list }, .. } => {
+            Demand::Operand {
+                events: Events { form: OperandForm { batch, d, width, .. }, list },
+                batch: most,
+                ..
+            } => {
                 let words = |event: &Event| {
                     let row = (*batch as u64).checked_mul(*d as u64).filter(|row| *row > 0)?;
                     let side = (event.m as u64).checked_mul(event.tokens as u64)?.checked_mul(*batch as u64)?;
@@ -382,7 +392,8 @@ impl Demand {
                 let all = list.iter().try_fold(0u64, |all, event| all.checked_add(words(event)?));
                 (1..=64).contains(width)
                     && grows
-                    && all.is_some_and(|all| all <= 64 * MOST_WORDS)
+                    && *most <= MOST_WORDS
+                    && all.is_some_and(|all| all <= 256 * MOST_WORDS)
                     && list.iter().all(|event| words(event).is_some_and(|words| words <= MOST_WORDS))
             }
         };
@@ -648,8 +659,7 @@ impl Dealer {
                 send(messages)?;
             }
         }
-        self.operands.keep(demand, rows);
-        Ok(())
+        Ok(self.operands.keep(demand, rows)?)
     }
 }
 
@@ -694,8 +704,7 @@ impl Receiver {
             keep(if self.role == Role::Client { client } else { server })?;
         }
         // The stock has the words.
-        self.operands.keep(demand, Rows { words: Default::default(), ..rows });
-        Ok(())
+        self.operands.keep(demand, Rows { words: Default::default(), ..rows })
     }
 }
 

@@ -2,12 +2,15 @@
 //!
 //! **Functionality.** The server's W = A + B modulo 2^w. The client has A, and the helper has B. Neither learns W.
 //!
-//! The server draws a seed, from which the client expands A. It sends B = W - A to the helper, once for all sessions
-//! with that seed. Then a row r of the client's and the shares of r W need no encryption ([`MaskedRow`]): the client
-//! keeps r and r A + t, and the helper, who draws the same r and t, gives r B - t to the server.
+//! The server draws a secret ([`HalvesOwner`]), and from it a seed, from which the client expands A. It sends B = W - A
+//! to the helper, once for all sessions with that seed. Then a row r of the client's and the shares of r W need no
+//! encryption ([`MaskedRow`]): the client keeps r and r A + t, and the helper, who draws the same r and t, gives r B - t
+//! to the server.
 //!
-//! **What each sees.** The helper sees B, which is uniform without the seed; it knows the seed's
-//! [`id`](HalvesSeed::id) alone. The client sees A, which says nothing of W. **Together they know W.**
+//! **What each sees.** The helper sees B, which is uniform without the seed; it knows the [`name`](HalvesSeed::name)
+//! of the halves alone. The client sees A, which says nothing of W. **Together they know W.** So do two links to a helper
+//! if one can be taken for the server's: r B - t, r and t give B. Clients know the name, and the server alone knows the
+//! proof whose hash it is: a helper takes halves from and uses them for a link that shows the proof, and no other.
 //!
 //! A is a stream of AES in counter mode for each matrix, ring and shape, under a key that follows from the seed.
 
@@ -40,41 +43,83 @@ const PIECE: usize = 1 << 18;
 const HALF: &str = "helper/half of a weight";
 const SCOPE: &str = "weights";
 
-/// The seed from which the client expands its halves of all weights of a server. The server has it, too.
+/// A server's secret, by which a helper knows whose halves are asked for, and from which the clients' seeds follow.
 #[derive(Clone)]
-pub struct HalvesSeed(Zeroizing<[u8; HalvesSeed::BYTES]>);
+pub struct HalvesOwner(Zeroizing<[u8; 32]>);
 
-impl HalvesSeed {
-    /// Its length.
-    pub const BYTES: usize = 32;
-
+impl HalvesOwner {
     /// A fresh one.
     pub fn new(rng: &mut impl Rng) -> Self {
-        let mut seed = Zeroizing::new([0; Self::BYTES]);
-        rng.fill_bytes(&mut *seed);
-        HalvesSeed(seed)
+        let mut secret = Zeroizing::new([0; 32]);
+        rng.fill_bytes(&mut *secret);
+        HalvesOwner(secret)
     }
+
+    /// That of the halves of one client, whose key has this digest.
+    pub fn of_client(&self, key: &[u8; 32]) -> Self {
+        HalvesOwner(self.derive("waggle 2026 owner of a client's halves of weights", key))
+    }
+
+    /// What the helper is shown, and nobody else.
+    pub fn proof(&self) -> Zeroizing<[u8; 32]> {
+        self.derive("waggle 2026 proof of halves of weights", &[])
+    }
+
+    /// What the clients get.
+    pub fn seed(&self) -> HalvesSeed {
+        let seed = self.derive("waggle 2026 seed of halves of weights", &[]);
+        HalvesSeed { seed, name: name(&self.proof()) }
+    }
+
+    fn derive(&self, purpose: &str, of: &[u8]) -> Zeroizing<[u8; 32]> {
+        let mut hasher = blake3::Hasher::new_derive_key(purpose);
+        hasher.update(&*self.0).update(of);
+        Zeroizing::new(*hasher.finalize().as_bytes())
+    }
+}
+
+/// The name of the halves with this [`proof`](HalvesOwner::proof).
+pub fn name(proof: &[u8; 32]) -> [u8; 32] {
+    blake3::derive_key("waggle 2026 name of halves of weights", proof)
+}
+
+/// The seed from which a client expands its halves of all weights of a server, and their name. The server has it, too.
+#[derive(Clone)]
+pub struct HalvesSeed {
+    seed: Zeroizing<[u8; 32]>,
+    name: [u8; 32],
+}
+
+impl HalvesSeed {
+    /// Its length on the wire.
+    pub const BYTES: usize = 64;
 
     /// The server's, as the client gets it.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        HalvesSeed(Zeroizing::new(*bytes))
+        let mut both = HalvesSeed { seed: Zeroizing::default(), name: [0; 32] };
+        both.seed.copy_from_slice(&bytes[..32]);
+        both.name.copy_from_slice(&bytes[32..]);
+        both
     }
 
     /// What the server sends to the client.
-    pub fn as_bytes(&self) -> &[u8; Self::BYTES] {
-        &self.0
+    pub fn to_bytes(&self) -> Zeroizing<[u8; Self::BYTES]> {
+        let mut bytes = Zeroizing::new([0; Self::BYTES]);
+        bytes[..32].copy_from_slice(&*self.seed);
+        bytes[32..].copy_from_slice(&self.name);
+        bytes
     }
 
     /// The name of the halves at a helper, who learns nothing of the seed from it.
-    pub fn id(&self) -> [u8; 32] {
-        blake3::derive_key("waggle 2026 name of halves of weights", &*self.0)
+    pub fn name(&self) -> [u8; 32] {
+        self.name
     }
 
     /// The key of the words of A for `kind`, row by row, 8 bytes each.
     fn key(&self, kind: &MaskedRow) -> Zeroizing<[u8; 16]> {
         let MaskedRow { weight, inputs, outputs, width, bits } = kind;
         let mut hasher = blake3::Hasher::new_derive_key("waggle 2026 half of a weight");
-        hasher.update(&*self.0);
+        hasher.update(&*self.seed);
         for field in [*inputs as u64, *outputs as u64, (*width).into(), (*bits).into()] {
             hasher.update(&field.to_le_bytes());
         }
@@ -124,6 +169,13 @@ impl Halves {
     /// Whether that of `kind` is there.
     pub fn has(&self, kind: &MaskedRow) -> bool {
         self.0.contains_key(kind)
+    }
+
+    /// Takes in those of `others` that are not there.
+    pub fn add(&mut self, others: Halves) {
+        for (kind, half) in others.0 {
+            self.0.entry(kind).or_insert(half);
+        }
     }
 
     /// Bytes of memory of all of them.
@@ -257,6 +309,8 @@ impl Known<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use ndarray::Array2;
 
     use super::*;
@@ -287,7 +341,7 @@ mod tests {
                 };
                 let matrix = FixedMatrix::rounded(source, 4);
                 let kind = MaskedRow { weight: "w".into(), inputs, outputs, width, bits: 20 };
-                let seed = HalvesSeed::new(&mut rng);
+                let seed = HalvesOwner::new(&mut rng).seed();
                 let halves = sent(&seed, &kind, &matrix);
                 let x: Vec<u64> = (0..2 * inputs).map(|_| rng.next_u64() & mask(width)).collect();
                 let a = Known::Client(&seed).times(&kind, &x).unwrap();
@@ -304,7 +358,10 @@ mod tests {
     #[test]
     fn every_kind_and_seed_has_a_half_of_its_own() {
         let kind = MaskedRow { weight: "w".into(), inputs: 2, outputs: 2, width: 64, bits: 20 };
-        let seeds = [(); 2].map(|()| HalvesSeed::new(&mut rand::rng()));
+        let owner = HalvesOwner::new(&mut rand::rng());
+        let owners =
+            [HalvesOwner::new(&mut rand::rng()), owner.of_client(&[1; 32]), owner.of_client(&[2; 32]), owner];
+        let seeds = owners.each_ref().map(HalvesOwner::seed);
         let kinds = [
             kind.clone(),
             MaskedRow { weight: "v".into(), ..kind.clone() },
@@ -321,7 +378,12 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
-        assert_ne!(seeds[0].id(), seeds[1].id());
+        let names: BTreeSet<_> = seeds.iter().map(HalvesSeed::name).collect();
+        assert_eq!(names.len(), seeds.len());
+        for (owner, seed) in owners.iter().zip(&seeds) {
+            assert_eq!(name(&owner.proof()), seed.name());
+            assert_eq!(HalvesSeed::from_bytes(&seed.to_bytes()).to_bytes(), seed.to_bytes());
+        }
         assert!(matches!(Known::Nothing.times(&kind, &[0, 0]), Err(Error::NoHalf { .. })));
         assert!(matches!(Known::Helper(&Halves::default()).times(&kind, &[0, 0]), Err(Error::NoHalf { .. })));
     }

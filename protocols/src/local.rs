@@ -28,7 +28,7 @@ use std::time::Duration;
 use net::{Channel, Ledger, Link, LinkShape, NetError, Phase, Role, Shaped, memory_pair};
 
 use crate::deal::{self, Dealer, Helper};
-use crate::halves::{self, Halves, HalvesSeed};
+use crate::halves::{self, Halves, HalvesOwner};
 use crate::{Error, FixedMatrix, Needs, Options, Session, TwoParty, preparation};
 
 /// The time for which a party waits for a message. Only a deadlock takes this long: who fails hangs up.
@@ -92,7 +92,7 @@ impl Pair {
         let ([client, to_client], [server, to_server]) = (linked(self.network)?, linked(self.network)?);
         std::thread::scope(|scope| {
             let mut channels = [to_client, to_server];
-            let (demands, seed) = (&demands, HalvesSeed::new(&mut rand::rng()));
+            let (demands, seed) = (&demands, HalvesOwner::new(&mut rand::rng()).seed());
             let helper = scope.spawn(move || {
                 let mut halves = Halves::default();
                 for row in deal::rows(demands) {

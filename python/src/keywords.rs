@@ -213,7 +213,7 @@ impl<'py> Keywords<'py> {
             ServerConfig::default().model(model).listen(listen).terms(self.terms()?).proof(self.proof()?);
         set!(config, self: network = "link" read, max_prompt take, max_tokens take, conversations = "no_chat" not,
             max_draft take, weight_cache take, max_pools take, max_pools_total take, queue take,
-            range_check = "skip_range_check" not, timeout seconds, session_limit seconds, handshake_timeout seconds,
+            range_check = "skip_range_check" not, halves_by_client take, timeout seconds, session_limit seconds, handshake_timeout seconds,
             max_idle take, max_idle_per_address take);
         if let Some(text) = self.any("max_reveals")? {
             let limit = if text.str()? == "unlimited" { u64::MAX } else { text.extract()? };

@@ -183,6 +183,21 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// Two of three parties that must not collude are one.
+    #[error(
+        "{} and {} have one key: two parties and their helper have three, and --identity FILE gives each its own",
+        parties[0], parties[1]
+    )]
+    KeysAlike {
+        /// Whose.
+        parties: [&'static str; 2],
+    },
+    /// Halves of weights where nothing is encrypted.
+    #[error(
+        "halves of weights travel over encrypted links alone, so --helper-weights and --parties 3 take no \
+             --insecure-plaintext"
+    )]
+    PlainHalves,
     /// A conversation with a helper.
     #[error("a conversation takes no helper: each of its turns is prepared anew, and a helper deals once a session")]
     HelperChat,

@@ -74,6 +74,24 @@ impl DoorArgs {
     }
 }
 
+/// How long a party may take, and how many may come before they have proved a key.
+#[derive(Args, Clone, Debug)]
+pub(super) struct BusyArgs {
+    /// End a session after this many seconds. The client of a conversation is told.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3600")]
+    pub(super) session_limit: Duration,
+    /// Give up on a party that has not proved its key after this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    pub(super) handshake_timeout: Duration,
+    /// Most connections at once that have not proved a key; those beyond are dropped before anything can be said to
+    /// them, so the other end reads that the connection was closed.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(super) max_idle: usize,
+    /// Most such connections from one address (IPv6: one network).
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(super) max_idle_per_address: usize,
+}
+
 /// The server, and what it must be.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ConnectArgs {

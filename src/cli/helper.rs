@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use net::{Identity, PublicKey};
 
-use super::connect::DoorArgs;
+use super::connect::{BusyArgs, DoorArgs};
 use super::options::{LINKS, link_between_processes, named, seconds, set};
 use super::serve::Line;
 use super::{Error, log, out};
@@ -15,7 +15,8 @@ use crate::{Allow, Helper, HelperConfig, HelperDeals, Network, OptionsError, Pro
 /// Deals the correlations of sessions between clients and servers that name this helper (`--helper`). It has no model,
 /// sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of the model
 /// and the lengths, and of weights random halves at most. It must not collude with either party: with one of them it
-/// could compute what the other hides. One line on standard output says when parties may come.
+/// could compute what the other hides. The three have three keys (--identity), and the helper lets in those in --allow.
+/// One line on standard output says when parties may come.
 #[derive(Args, Debug)]
 pub(super) struct HelperArgs {
     /// Address to listen on; port 0 takes a free one.
@@ -30,10 +31,18 @@ pub(super) struct HelperArgs {
     /// Give up on a party that is silent, or whose peer does not come, for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
-    /// Keep halves of weights in at most so many bytes of memory, 8 a weight: those of the servers that came last. A
-    /// session that takes more is refused.
+    /// Keep halves of weights in at most so many bytes of memory, 8 a weight: those that sessions use, and of the others
+    /// those of the servers that came last. A session that takes more is refused.
     #[arg(long, value_name = "BYTES", default_value_t = HelperConfig::default().max_weights)]
     max_weights: u64,
+    /// Most sessions at once, those that wait for their second party included; a party beyond is refused.
+    #[arg(long, value_name = "N", default_value_t = HelperConfig::default().sessions)]
+    sessions: usize,
+    /// Most sessions of one key at once.
+    #[arg(long, value_name = "N", default_value_t = HelperConfig::default().max_sessions_per_key)]
+    max_sessions_per_key: usize,
+    #[command(flatten)]
+    busy: BusyArgs,
     #[command(flatten)]
     door: DoorArgs,
     /// Log events of this importance and above, on standard error.
@@ -51,7 +60,9 @@ pub(super) fn run(args: HelperArgs) -> Result<(), Error> {
         _ => (args.door.allow(), args.door.proof()),
     };
     let config = HelperConfig::default().network(args.link).allow(allow).proof(proof);
-    let helper = set!(config, args => listen, once, timeout, max_weights).bind()?;
+    let config = set!(config, args.busy => session_limit, handshake_timeout, max_idle, max_idle_per_address);
+    let config = set!(config, args => listen, once, timeout, max_weights, sessions, max_sessions_per_key);
+    let helper = config.bind()?;
     if args.machine {
         Line::Listening { address: helper.address(), key: helper.key() }.print()?;
         return Ok(helper.run()?);

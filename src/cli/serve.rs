@@ -12,7 +12,7 @@ use report::Cost;
 use serde::{Deserialize, Serialize};
 use session::party::{Limits, Outcome};
 
-use super::connect::DoorArgs;
+use super::connect::{BusyArgs, DoorArgs};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::{Error, log, out};
@@ -88,6 +88,11 @@ pub(super) struct ServeArgs {
     /// lifts the bound.
     #[arg(long, value_name = "N", value_parser = positions, default_value = "1000000")]
     max_reveals: u64,
+    /// Give each client's key halves of the weights of its own (--helper-weights, --parties 3), so that what one client
+    /// and the helper have together is of no use with another's. The helper then keeps 8 bytes a weight for every client
+    /// and not once, and gets 4 to 8 bytes a weight of this server at each client's first session.
+    #[arg(long)]
+    halves_by_client: bool,
     /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. The client learns
     /// logits after wrong guesses too, which count for --max-reveals. Three parties take none.
     #[arg(long, value_name = "K", default_value_t = Limits::default().drafted)]
@@ -108,19 +113,8 @@ pub(super) struct ServeArgs {
     /// time that it is there.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
-    /// End a session after this many seconds. The client of a conversation is told.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3600")]
-    session_limit: Duration,
-    /// Give up on a client that has not proved its key after this many seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
-    handshake_timeout: Duration,
-    /// Most connections at once that have not proved a key; those beyond are dropped before anything can be said to
-    /// them, so their clients read that the connection was closed.
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    max_idle: usize,
-    /// Most such connections from one address (IPv6: one network).
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    max_idle_per_address: usize,
+    #[command(flatten)]
+    busy: BusyArgs,
     /// Write the report of the last session here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -207,7 +201,8 @@ impl ServeArgs {
         let config =
             set!(config, self => adapter, listen, max_prompt, max_tokens, max_positions, max_draft, weight_cache);
         let config = set!(config, self => pools, max_pools, max_pools_total, queue, max_sessions_per_key, metrics);
-        Ok(set!(config, self => timeout, session_limit, handshake_timeout, max_idle, max_idle_per_address))
+        let config = set!(config, self.busy => session_limit, handshake_timeout, max_idle, max_idle_per_address);
+        Ok(set!(config, self => timeout, halves_by_client))
     }
 }
 

@@ -10,18 +10,18 @@ use net::{Channel, Entry, PublicKey, Role};
 use session::party::{Caller, DealtSession, Pairing};
 use tracing::{info, warn};
 
+use super::desk::{Desk, Places};
 use super::door::{Door, Idle, Place};
 use super::host::{Accepted, Allow, Host};
+use super::watch::Watch;
 use super::{listen, system};
-use crate::error::{ServeError, describe};
+use crate::error::{Full, ServeError, describe};
 use crate::keys::Proof;
 use crate::options::options;
 use crate::{Error, Network};
 
-/// Most connections at once, in all and of one address.
-const CONNECTIONS: Idle = Idle { all: 256, per_address: 64 };
-/// Seconds that a party has to prove its key.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The interval at which a party that waits would hear of it. None does: a helper has no queue.
+const TICK: Duration = Duration::from_secs(1);
 
 options! {
     /// Settings of a helper: `HelperConfig::default().listen("127.0.0.1:7412").bind()?.run()`.
@@ -34,6 +34,18 @@ options! {
         timeout: Duration = Duration::from_secs(120),
         /// Keep halves of weights in at most so many bytes of memory.
         max_weights: u64 = 8 << 30,
+        /// Most sessions at once, those that wait for their second party included.
+        sessions: usize = 64,
+        /// Most sessions of one key at once.
+        max_sessions_per_key: usize = 16,
+        /// End a session after so long.
+        session_limit: Duration = Duration::from_secs(3600),
+        /// Give up on a party that has not proved its key after so long.
+        handshake_timeout: Duration = Duration::from_secs(10),
+        /// Most connections at once that have not proved a key.
+        max_idle: usize = 256,
+        /// Most such connections from one address (IPv6: one network).
+        max_idle_per_address: usize = 32,
         /// End after one session.
         once: bool = false,
         /// Whom it deals to, beside parties with its own key.
@@ -54,6 +66,9 @@ struct Shared {
     config: HelperConfig,
     host: Host,
     pairing: Pairing,
+    /// A party has a seat, and a session two.
+    desk: Arc<Desk>,
+    watch: Arc<Watch>,
 }
 
 impl HelperConfig {
@@ -66,8 +81,13 @@ impl HelperConfig {
         let host = Host::open(&self.proof, self.allow.clone())?;
         let listener = listen(&self.listen)?;
         let address = listener.local_addr().map_err(system("listen"))?;
-        let pairing = Pairing::new(self.timeout, self.max_weights);
-        Ok(HelperServer { shared: Arc::new(Shared { config: self, host, pairing }), listener, address })
+        let own = host.key().map(|key| key.to_string());
+        let pairing = Pairing::new(own.as_deref(), self.timeout, self.max_weights);
+        let per_key = Some(self.max_sessions_per_key);
+        let desk = Desk::new(Places { sessions: self.sessions.saturating_mul(2), queue: 0, per_key });
+        let watch = Watch::start().map_err(system("start a thread"))?;
+        let shared = Arc::new(Shared { config: self, host, pairing, desk, watch });
+        Ok(HelperServer { shared, listener, address })
     }
 }
 
@@ -91,7 +111,8 @@ impl HelperServer {
         let once = shared.config.once;
         let (ended, end) = channel();
         let accept = move || {
-            let door = Door::new(CONNECTIONS);
+            let HelperConfig { max_idle, max_idle_per_address, .. } = shared.config;
+            let door = Door::new(Idle { all: max_idle.max(1), per_address: max_idle_per_address.max(1) });
             for stream in listener.incoming() {
                 let stream = match stream {
                     Ok(stream) => stream,
@@ -125,8 +146,7 @@ impl HelperServer {
 fn visit(shared: &Shared, stream: TcpStream, peer: SocketAddr, place: Place, ended: &Sender<Result<(), Error>>) {
     let span = tracing::info_span!("party", %peer);
     let _entered = span.enter();
-    let outcome = attend(shared, stream);
-    drop(place);
+    let outcome = attend(shared, stream, place);
     match outcome {
         // The thread of the other party deals.
         Ok(None) => {}
@@ -139,15 +159,19 @@ fn visit(shared: &Shared, stream: TcpStream, peer: SocketAddr, place: Place, end
         }
         Err(error) => {
             warn!("{}", describe(&error));
-            if !matches!(error, Error::Serve(ServeError::Stranger { .. })) {
+            if !matches!(error, Error::Serve(ServeError::Stranger { .. } | ServeError::Full(_))) {
                 drop(ended.send(Err(error)));
             }
         }
     }
 }
 
-fn attend(shared: &Shared, stream: TcpStream) -> Result<Option<DealtSession>, Error> {
-    let Accepted { link, key } = shared.host.accept(stream, HANDSHAKE, shared.config.timeout)?;
+fn attend(shared: &Shared, stream: TcpStream, place: Place) -> Result<Option<DealtSession>, Error> {
+    let HelperConfig { handshake_timeout, timeout, session_limit, .. } = shared.config;
+    let limit = shared.watch.limit(&stream, session_limit).map_err(system("accept"))?;
+    let Accepted { link, key } = shared.host.accept(stream, handshake_timeout, timeout)?;
+    // The connection is no longer idle; other limits apply from here on.
+    drop(place);
     let mut channel = Channel::new(Role::Server, shared.config.network.wrap(link)?);
     if let Some(key) = key.filter(|key| !matches!(shared.host.admits(Some(*key)), Ok(true))) {
         Pairing::turn_away(&mut channel);
@@ -155,5 +179,19 @@ fn attend(shared: &Shared, stream: TcpStream) -> Result<Option<DealtSession>, Er
         return Err(ServeError::Stranger { advice, key }.into());
     }
     let caller = Caller { key: key.map(|key| key.to_string()) };
-    Ok(shared.pairing.attend(channel, &caller)?)
+    let seat = shared.desk.enter(caller.key.as_deref()).and_then(|mut seat| {
+        seat.wait(TICK, |_| Ok::<_, Full>(()))?;
+        Ok(seat)
+    });
+    let _seat = match seat {
+        Ok(seat) => seat,
+        Err(full) => {
+            Pairing::refuse(channel, &full.to_string());
+            return Err(full.into());
+        }
+    };
+    match shared.pairing.attend(channel, &caller) {
+        Err(_) if limit.expired() => Err(ServeError::TooLong(session_limit.as_secs_f64()).into()),
+        attended => Ok(attended?),
+    }
 }

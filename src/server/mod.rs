@@ -97,6 +97,9 @@ options! {
         /// Most positions whose logits a key may learn, in all and across restarts, because logits tell about the
         /// weights; `None` counts nothing.
         max_reveals: Option<u64> as impl Into<Option<u64>> = Some(1_000_000),
+        /// Whether the halves that a helper keeps of the weights are each client's own: one client and the helper cannot
+        /// use what another has, and the helper keeps 8 bytes a weight for each.
+        halves_by_client: bool = false,
         /// Most sessions at once; one for every two cores unless told otherwise.
         sessions: Option<usize> as impl Into<Option<usize>> = None,
         /// Most clients that wait for a session.
@@ -183,7 +186,9 @@ impl ServerConfig {
             );
         }
         let hosted = match &self.terms.helper {
-            Some(helper) => hosted.with_helper(helper.way(&self.proof, self.network, self.timeout)?),
+            Some(helper) => hosted
+                .with_helper(helper.way(&self.proof, self.network, self.timeout)?)
+                .with_halves(self.halves_by_client),
             None => hosted,
         };
         let hosted = match pools {

@@ -72,6 +72,9 @@ chapters! {
     pruning: "pruning.md",
     tables: "tables.md",
     what_each_party_sees: "what-each-party-sees.md",
+    security_sessions: "security-sessions.md",
+    security_machines: "security-machines.md",
+    security_protocols: "security-protocols.md",
     serving: "serving.md",
     your_own: "your-own.md",
     reading_a_report: "reading-a-report.md",
@@ -122,6 +125,20 @@ fn links_of_all_pages_lead_somewhere() {
         })
         .collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Behind every claim of SECURITY stands a test, `FILE::NAME`, or a folder of tests.
+#[test]
+fn tests_that_security_names_are_there() {
+    let text = std::fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let named: Vec<_> = quoted.filter_map(|quoted| quoted.split_once("::")).collect();
+    assert!(named.len() > 20, "only {} tests are named", named.len());
+    let missing = named.iter().filter(|(file, name)| {
+        let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+        !source.contains(&format!("#[test]\nfn {name}()")) && !source.contains(&format!("#[test]\n    fn {name}()"))
+    });
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&(&str, &str)>::new());
 }
 
 #[test]
@@ -222,7 +239,7 @@ mod planted {
     fn broken_links_are_found() {
         let here = source("");
         for (text, broken) in [
-            ("[a](../../README.md) [b](../../SECURITY.md#links) [c](https://eprint.iacr.org/2023/1678)", 0),
+            ("[a](../../README.md) [b](../../SECURITY.md#what-holds) [c](https://eprint.iacr.org/2023/1678)", 0),
             ("[a](no-such-file.md)", 1),
             ("[a](../../SECURITY.md#no-such-heading)", 1),
             ("[a](#here)\n\n# Here\n", 0),

@@ -15,6 +15,35 @@ pub(crate) fn home() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("waggle-home")
 }
 
+/// The keys of a server and a helper that are not the user's own, as both parties and their helper need them.
+pub(crate) struct Keys {
+    /// Options of the server and of the helper.
+    pub(crate) server: String,
+    pub(crate) helper: String,
+    /// The keys that they prove.
+    pub(crate) of_server: String,
+    pub(crate) of_helper: String,
+    /// The list of the user and the server.
+    pub(crate) allowed: String,
+}
+
+impl Keys {
+    /// In `dir`, for the user whose key is in `home`.
+    pub(crate) fn new(dir: &Path, home: &Path) -> Self {
+        let file = |name: &str| dir.join(name).display().to_string();
+        let key = |arguments: &str| {
+            let line = format!("keygen {arguments}");
+            succeed(&mut of(waggle(&line), home)).trim().to_owned()
+        };
+        let identity = |name: &str| format!("--identity {}", file(name));
+        let [of_server, of_helper] = ["server.key", "helper.key"].map(|name| key(&identity(name)));
+        let user = key("");
+        std::fs::write(dir.join("allowed"), format!("{user}\n{of_server}\n")).expect("a list");
+        let allowed = format!("--allow {}", file("allowed"));
+        Keys { server: identity("server.key"), helper: identity("helper.key"), of_server, of_helper, allowed }
+    }
+}
+
 /// The program under test, with arguments split at spaces.
 pub(crate) fn waggle(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waggle"));

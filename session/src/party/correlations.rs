@@ -1,7 +1,7 @@
 //! Where a session's correlations come from, the same on both sides.
 
 use net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
-use protocols::halves::HalvesSeed;
+use protocols::halves::HalvesOwner;
 use protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
 
 use super::{Caller, Observer, PublicModel, Request, Terms, ToHelper, helper, opening};
@@ -24,8 +24,8 @@ pub(super) struct Source<'a> {
     pub(super) peer: &'a Caller,
     /// The way to the helper, if there is one.
     pub(super) to_helper: Option<&'a ToHelper>,
-    /// The seed of halves of the weights, on a server.
-    pub(super) halves: Option<&'a HalvesSeed>,
+    /// The server's secret of the halves of the weights that the peer uses; `None` on a client.
+    pub(super) halves: Option<HalvesOwner>,
 }
 
 /// What a session found when it was ready.

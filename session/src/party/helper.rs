@@ -5,12 +5,15 @@
 //! Both parties state the helper's key in their handshake. When they have their base OTs, each opens a link of its own
 //! to the helper and says what it needs, under the name of the session: the binding of the link between the two
 //! ([`net::Channel::binding`]), which nobody else knows. It also names the key that the other party has proved. The
-//! helper deals when both have asked for the same and each has proved the key that the other named, so that a
-//! stranger gets no half.
+//! helper deals when both have asked for the same and each has proved the key that the other named
+//! ([`Pairing`](super::Pairing)). Helper and both parties see to it that the three have three keys.
+//!
+//! Halves of weights are asked for by their name at the client, and by the proof that the name is the hash of at the
+//! server ([`HalvesOwner`]), on links with keys alone. So no link but the server's can deposit them or have them used.
 //!
 //! | message on a link to the helper | from | bytes |
 //! |---|---|---|
-//! | demands: protocol, session, role, digest of the other party's key, name of the halves of weights, kinds and numbers | party | up to 4 MiB |
+//! | demands: protocol, session, role, digest of the other party's key, name or proof of the halves of weights, kinds and numbers | party | up to 4 MiB |
 //! | verdict: empty, or why the helper refuses | helper | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //! | to the server: numbers of the weights of whose halves it has none, counted from 0 | helper | up to 256 KiB |
 //! | these halves | server | as planned |
@@ -27,16 +30,13 @@
 //!
 //! At the end both ends of each link compare what they saw of it ([`net::Channel::confirm_transcript`]).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Phase, Role};
-use protocols::deal::{self, Dealer, Demand, Helper};
-use protocols::halves::{self, Halves, HalvesSeed, half_bytes};
+use protocols::deal::{self, Demand, Helper};
+use protocols::halves::{self, HalvesOwner, HalvesSeed};
 use protocols::ops::private::MaskedRow;
 use protocols::{FixedWeight, HelperDeals, Needs, Plans, Secure, preparation};
-use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use tokenizer::printable;
 use zeroize::Zeroizing;
@@ -49,40 +49,65 @@ use crate::Error;
 use crate::needs::together;
 
 /// Longest list of demands.
-const MAX_ASK_BYTES: usize = 4 << 20;
-/// Most parties that wait for their peers at once.
-const MOST_WAITING: usize = 1024;
-const SCOPE: &str = "helper";
-const ASK: &str = "helper/demands";
-const VERDICT: &str = "helper/verdict";
-const PASS: &str = "helper/demands of a pass";
+pub(super) const MAX_ASK_BYTES: usize = 4 << 20;
+pub(super) const SCOPE: &str = "helper";
+pub(super) const ASK: &str = "helper/demands";
+pub(super) const VERDICT: &str = "helper/verdict";
+pub(super) const PASS: &str = "helper/demands of a pass";
 const SEED: &str = "helper/seed of halves";
 /// Named to a party whose key the helper does not know.
-const KEY: &str = "helper/key";
-const MISSING: &str = "helper/missing halves";
+pub(super) const KEY: &str = "helper/key";
+pub(super) const MISSING: &str = "helper/missing halves";
 /// Longest list of missing halves.
 const MAX_MISSING_BYTES: usize = 256 << 10;
 
-/// Opens a link to the helper of a session, on which this party is the client, whichever it is of the two.
-pub type ToHelper = Arc<dyn Fn() -> Result<Channel, NetError> + Send + Sync>;
+/// The way of a party to the helper of its sessions.
+#[derive(Clone)]
+pub struct ToHelper {
+    own: Option<String>,
+    open: Arc<dyn Fn() -> Result<Channel, NetError> + Send + Sync>,
+}
+
+impl ToHelper {
+    /// A party with the key `own`, if links prove keys, reaches its helper by `open`. On that link the party is the
+    /// client, whichever it is of the two.
+    pub fn new(own: Option<String>, open: impl Fn() -> Result<Channel, NetError> + Send + Sync + 'static) -> Self {
+        ToHelper { own, open: Arc::new(open) }
+    }
+
+    /// Sees to it that this party, its `peer` and the `helper` have three keys, or none of them one, which is not
+    /// enough for halves of `weights`.
+    fn check(&self, peer: &Caller, helper: Option<&str>, weights: bool) -> Result<(), Error> {
+        let Some(own) = &self.own else {
+            return if weights { Err(Error::PlainHalves) } else { Ok(()) };
+        };
+        let keys = [("this party", Some(&**own)), ("the other party", peer.key.as_deref()), ("the helper", helper)];
+        for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+            if keys[one].1 == keys[other].1 {
+                return Err(Error::KeysAlike { parties: [keys[one].0, keys[other].0] });
+            }
+        }
+        Ok(())
+    }
+}
 
 /// What a party asks of a helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Ask {
+pub(super) struct Ask {
     #[serde(with = "postcard::fixint::le")]
-    protocol: u32,
-    session: [u8; 32],
-    server: bool,
-    peer: [u8; 32],
-    /// Of the halves of weights, if there are any.
-    halves: Option<[u8; 32]>,
+    pub(super) protocol: u32,
+    pub(super) session: [u8; 32],
+    pub(super) server: bool,
+    pub(super) peer: [u8; 32],
+    /// Of the halves of weights, if there are any: their name from the client, their proof from the server.
+    pub(super) halves: Option<[u8; 32]>,
     /// Whether words are dealt pass by pass.
-    passes: bool,
-    demands: Vec<Demand>,
+    pub(super) passes: bool,
+    pub(super) demands: Vec<Demand>,
 }
 
 /// A party's key, in as many bytes where nothing is encrypted.
-fn digest(key: Option<&str>) -> [u8; 32] {
+pub(super) fn digest(key: Option<&str>) -> [u8; 32] {
     key.map_or([0; 32], |key| *blake3::hash(key.as_bytes()).as_bytes())
 }
 
@@ -98,13 +123,15 @@ pub(super) fn meet(
     if !terms.protocol.helper.any() {
         return Ok(());
     }
-    let seed = terms.protocol.helper.weights().then(|| share_seed(engine.channel(), source.halves)).transpose()?;
-    let Source { peer, to_helper, .. } = source;
+    let Source { peer, to_helper, halves: owner, .. } = source;
     let to_helper = to_helper.ok_or(protocols::Error::NoHelper)?;
+    to_helper.check(peer, terms.helper.as_deref(), terms.protocol.helper.weights())?;
+    let owner = owner.as_ref();
+    let seed = terms.protocol.helper.weights().then(|| share_seed(engine.channel(), owner)).transpose()?;
     let (role, session) = (engine.channel().role(), engine.channel().binding());
     let demands = preparation::demands(needs, engine.abb().session().plans());
     let (server, peer) = (role == Role::Server, digest(peer.key.as_deref()));
-    let halves = seed.as_ref().map(HalvesSeed::id);
+    let halves = seed.as_ref().map(|seed| owner.map_or_else(|| seed.name(), |owner| *owner.proof()));
     let deals = terms.protocol.helper;
     let passes = deals == HelperDeals::Passes;
     let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes, demands };
@@ -116,7 +143,7 @@ pub(super) fn meet(
         }
         error => protocols::Error::Helper(Box::new(error.into())).into(),
     };
-    let mut channel = to_helper().map_err(named)?;
+    let mut channel = (to_helper.open)().map_err(named)?;
     channel.ledger_mut().enter(SCOPE);
     wire::send(&mut channel, ASK, &ask, 0).map_err(named)?;
     let reason = channel.recv_up_to(VERDICT, MAX_REASON_BYTES).map_err(named)?;
@@ -132,12 +159,13 @@ pub(super) fn meet(
 }
 
 /// The server tells the client the seed of its halves of the weights.
-fn share_seed(channel: &mut Channel, own: Option<&HalvesSeed>) -> Result<HalvesSeed, Error> {
+fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Result<HalvesSeed, Error> {
     opening::scoped(channel, SCOPE, |channel| match own {
-        Some(seed) => {
-            channel.send(SEED, seed.as_bytes())?;
+        Some(owner) => {
+            let seed = owner.seed();
+            channel.send(SEED, &*seed.to_bytes())?;
             channel.flush(SEED)?;
-            Ok(seed.clone())
+            Ok(seed)
         }
         None => {
             let message = Zeroizing::new(channel.recv(SEED, HalvesSeed::BYTES)?);
@@ -269,224 +297,4 @@ pub(super) fn plan(
         Ok::<_, Error>(ledger.forget_times().entries())
     };
     Ok([Some(account(Role::Client)?), Some(account(Role::Server)?)])
-}
-
-/// Brings the two parties of each session together, for a helper.
-pub struct Pairing {
-    waiting: Mutex<HashMap<[u8; 32], Waiting>>,
-    changed: Condvar,
-    patience: Duration,
-    kept: Mutex<Kept>,
-}
-
-/// Halves of weights, by their names: those of the servers that came last, in at most so many bytes.
-struct Kept {
-    most: u64,
-    /// That used last stands last.
-    halves: Vec<([u8; 32], Halves)>,
-}
-
-impl Kept {
-    /// Those of `id`.
-    fn get(&mut self, id: [u8; 32]) -> Halves {
-        let Some(place) = self.halves.iter().position(|(known, _)| *known == id) else { return Halves::default() };
-        let found = self.halves.remove(place);
-        let halves = found.1.clone();
-        self.halves.push(found);
-        halves
-    }
-
-    /// Keeps `halves` as those of `id`, and forgets others for which there is no room.
-    fn put(&mut self, id: [u8; 32], halves: Halves) {
-        self.halves.retain(|(known, _)| *known != id);
-        self.halves.push((id, halves));
-        let bytes = |kept: &[([u8; 32], Halves)]| kept.iter().map(|(_, halves)| halves.bytes()).sum::<u64>();
-        while bytes(&self.halves) > self.most && self.halves.len() > 1 {
-            drop(self.halves.remove(0));
-        }
-    }
-}
-
-/// A party whose peer has not come yet.
-struct Waiting {
-    ask: Ask,
-    /// Digest of the key that it proved.
-    key: [u8; 32],
-    channel: Channel,
-}
-
-/// What a helper dealt to the two parties of a session.
-#[derive(Debug)]
-pub struct DealtSession {
-    /// The account of the link to the client, and that to the server.
-    pub entries: [Vec<Entry>; 2],
-}
-
-impl Pairing {
-    /// Parties wait for their peers for `patience` at most. Halves of weights take `most` bytes of memory at most, but
-    /// for those that sessions use at the time.
-    pub fn new(patience: Duration, most: u64) -> Self {
-        let kept = Mutex::new(Kept { most, halves: Vec::new() });
-        Pairing { waiting: Mutex::default(), changed: Condvar::new(), patience, kept }
-    }
-
-    /// Tells the party at the other end of `channel` that its key is unknown.
-    pub fn turn_away(channel: &mut Channel) {
-        channel.reject(KEY);
-    }
-
-    /// Serves the party `caller` at the other end of `channel`: waits for its peer, or deals to both if that waits
-    /// already. Returns what was dealt to the call that did it.
-    ///
-    /// # Errors
-    /// [`Error::HelperRefused`] where the parties do not ask for the same, or nobody else comes, which they are told;
-    /// those of the links.
-    pub fn attend(&self, mut channel: Channel, caller: &Caller) -> Result<Option<DealtSession>, Error> {
-        channel.ledger_mut().enter(SCOPE);
-        let ask: Ask = wire::receive(&mut channel, ASK, 0..=MAX_ASK_BYTES)?;
-        if let Some(reason) = check(&ask) {
-            return Err(refuse([channel], reason));
-        }
-        let here = Waiting { key: digest(caller.key.as_deref()), ask, channel };
-        let session = here.ask.session;
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(there) = waiting.remove(&session) else {
-            if waiting.len() >= MOST_WAITING {
-                drop(waiting);
-                return Err(refuse([here.channel], "too many sessions wait for their parties".into()));
-            }
-            waiting.insert(session, here);
-            let absent = |waiting: &mut HashMap<_, _>| waiting.contains_key(&session);
-            let waited = self.changed.wait_timeout_while(waiting, self.patience, absent);
-            let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            let alone = waiting.remove(&session);
-            drop(waiting);
-            return match alone {
-                Some(alone) => Err(refuse([alone.channel], "the other party did not come".into())),
-                None => Ok(None),
-            };
-        };
-        drop(waiting);
-        self.changed.notify_all();
-        self.deal(here, there).map(Some)
-    }
-
-    fn deal(&self, here: Waiting, there: Waiting) -> Result<DealtSession, Error> {
-        let reason = match (&here.ask, &there.ask) {
-            (a, b) if a.server == b.server => Some("both parties have one role"),
-            (a, b) if a.demands != b.demands => Some("the parties ask for different correlations"),
-            (a, b) if a.peer != there.key || b.peer != here.key => {
-                Some("a party is not the one whose key the other named")
-            }
-            (a, b) if a.passes != b.passes => Some("one party alone wants words pass by pass"),
-            (a, b) if a.halves != b.halves => Some("the parties name different halves of weights"),
-            _ => None,
-        };
-        let reason = reason.map(str::to_owned).or_else(|| self.check_room(&here.ask));
-        if let Some(reason) = reason {
-            return Err(refuse([here.channel, there.channel], reason));
-        }
-        let Ask { halves, passes, demands, server, .. } = here.ask;
-        let deals = if passes { HelperDeals::Passes } else { HelperDeals::Words };
-        let [client, server] = if server { [there.channel, here.channel] } else { [here.channel, there.channel] };
-        let mut channels = [client, server];
-        for channel in &mut channels {
-            channel.send(VERDICT, &[])?;
-        }
-        let halves = match halves {
-            Some(id) => self.halves(&mut channels[Role::Server as usize], id, &deal::rows(&demands))?,
-            None => Halves::default(),
-        };
-        for channel in &mut channels {
-            channel.ledger_mut().leave();
-        }
-        let mut rng: StdRng = rand::make_rng();
-        let mut dealer = Dealer::open(&mut channels, deals, &mut rng)?;
-        if passes {
-            let mut phase = Phase::Prefill;
-            while let Some(demands) = next_pass(&mut channels, phase)? {
-                dealer.serve(&mut channels, phase, &demands, &halves)?;
-                phase = Phase::Decode;
-            }
-        } else {
-            dealer.serve(&mut channels, Phase::Offline, &demands, &halves)?;
-        }
-        for channel in &mut channels {
-            channel.confirm_transcript()?;
-        }
-        let entries = channels.each_ref().map(|channel| channel.ledger().entries());
-        for channel in channels {
-            channel.close(VERDICT)?;
-        }
-        Ok(DealtSession { entries })
-    }
-}
-
-impl Pairing {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Why there is no room for the halves that these demands take.
-    fn check_room(&self, ask: &Ask) -> Option<String> {
-        let most = self.kept().most;
-        let bytes = deal::rows(&ask.demands).into_iter().fold(0u64, |all, row| all.saturating_add(half_bytes(row)));
-        let what = || {
-            format!(
-                "its halves of the weights take {bytes} bytes, and --max-weights of the helper leaves them {most}"
-            )
-        };
-        (bytes > most).then(what)
-    }
-
-    /// The halves of `rows`, those that are not there from the server at the other end of `channel`.
-    fn halves(&self, channel: &mut Channel, id: [u8; 32], rows: &[&MaskedRow]) -> Result<Halves, Error> {
-        let mut halves = self.kept().get(id);
-        let numbered = rows.iter().zip(0u32..);
-        let missing: Vec<u32> = numbered.filter(|(row, _)| !halves.has(row)).map(|(_, number)| number).collect();
-        wire::send(channel, MISSING, &missing, 0)?;
-        channel.flush(MISSING)?;
-        for row in missing.into_iter().map(|row| rows[row as usize]) {
-            halves.receive(channel, row)?;
-        }
-        self.kept().put(id, halves.clone());
-        Ok(halves)
-    }
-}
-
-/// The demands of the pass that begins, which both parties must state alike; `None` at the end.
-fn next_pass(channels: &mut [Channel; 2], phase: Phase) -> Result<Option<Vec<Demand>>, Error> {
-    let mut lists: [Vec<Demand>; 2] = Default::default();
-    for (channel, list) in channels.iter_mut().zip(&mut lists) {
-        channel.ledger_mut().set_phase(phase);
-        channel.ledger_mut().enter(SCOPE);
-        *list = wire::receive(channel, PASS, 0..=MAX_ASK_BYTES)?;
-        channel.ledger_mut().leave();
-    }
-    let [demands, others] = lists;
-    let checked = demands.iter().try_for_each(Demand::check).map_err(|error| error.to_string());
-    let agreed = if demands == others { checked } else { Err("the parties ask for different passes".into()) };
-    if let Err(reason) = agreed {
-        channels.iter_mut().for_each(|channel| channel.reject(PASS));
-        return Err(Error::HelperRefused { reason });
-    }
-    Ok(Some(demands).filter(|demands| !demands.is_empty()))
-}
-
-/// Why nobody deals this.
-fn check(ask: &Ask) -> Option<String> {
-    if ask.protocol != PROTOCOL {
-        return Some(format!("the helper speaks protocol {PROTOCOL} of Waggle, and this party {}", ask.protocol));
-    }
-    ask.demands.iter().find_map(|demand| demand.check().err()).map(|error| error.to_string())
-}
-
-/// Tells parties why they are refused.
-fn refuse(channels: impl IntoIterator<Item = Channel>, reason: String) -> Error {
-    for mut channel in channels {
-        // A party that has left needs no reason.
-        let told = channel.send(VERDICT, printable(&reason, MAX_REASON_BYTES).as_bytes());
-        drop(told.and_then(|()| channel.close(VERDICT)));
-    }
-    Error::HelperRefused { reason }
 }

@@ -8,7 +8,7 @@ use model::{
 };
 use mpcache::PolicySpec;
 use net::{Channel, Role};
-use protocols::halves::HalvesSeed;
+use protocols::halves::HalvesOwner;
 use protocols::{FixedLoader, FixedWeight, Secure, Spread, Stock, WeightCache};
 use rand::rngs::StdRng;
 use tokenizer::ChatTemplate;
@@ -29,7 +29,9 @@ pub struct ModelServer {
     pools: Option<Pools>,
     to_helper: Option<ToHelper>,
     /// From which clients expand their halves of the weights, where a helper has the others.
-    halves: HalvesSeed,
+    halves: HalvesOwner,
+    /// Whether each client's key has halves of its own.
+    halves_by_client: bool,
     /// Of the weights; made when a pool first asks for it.
     digest: OnceLock<String>,
 }
@@ -93,8 +95,9 @@ impl ServerBuilder {
         };
         let (frac_bits, disclosure) = (loader.frac_bits().to_vec(), Disclosure { disclosed, digests });
         let public = PublicModel { name, spec, frac_bits, disclosure, tokenizer, template: None };
-        let halves = HalvesSeed::new(&mut rand::make_rng::<StdRng>());
-        Ok(ModelServer { model, public, pools: None, to_helper: None, halves, digest: OnceLock::new() })
+        let halves = HalvesOwner::new(&mut rand::make_rng::<StdRng>());
+        let digest = OnceLock::new();
+        Ok(ModelServer { model, public, pools: None, to_helper: None, halves, halves_by_client: false, digest })
     }
 }
 
@@ -133,6 +136,13 @@ impl ModelServer {
     /// Reaches the helper that the terms name by `to_helper`.
     pub fn with_helper(self, to_helper: ToHelper) -> Self {
         ModelServer { to_helper: Some(to_helper), ..self }
+    }
+
+    /// Whether every client's key gets a seed of its own, and the helper halves of its own for each (`by_client`), or all
+    /// clients have one seed, and the helper one set of halves. With one, a client's seed and the helper's halves for
+    /// another client are all weights.
+    pub fn with_halves(self, by_client: bool) -> Self {
+        ModelServer { halves_by_client: by_client, ..self }
     }
 
     /// Sends `template` to clients that ask for one.
@@ -261,7 +271,11 @@ impl ModelServer {
 
     /// Where the correlations of a session with `caller` come from.
     fn source<'a>(&'a self, stock: Option<Stock>, caller: &'a Caller) -> correlations::Source<'a> {
-        let (to_helper, halves) = (self.to_helper.as_ref(), Some(&self.halves));
+        let halves = match self.halves_by_client {
+            true => self.halves.of_client(&helper::digest(caller.key.as_deref())),
+            false => self.halves.clone(),
+        };
+        let (to_helper, halves) = (self.to_helper.as_ref(), Some(halves));
         correlations::Source { stock, peer: caller, to_helper, halves }
     }
 

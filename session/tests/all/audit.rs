@@ -4,17 +4,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Drafts, Guess, Lengths, ModelFiles, Next, Sampler};
 use net::Role;
-use protocols::Part;
 use protocols::audit::{Audit, Broken, LIMIT, watch};
+use protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
-    ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms, in_one_process,
+    ClientOptions, ClientSession, Limits, ModelServer, Outcome, Pairing, Prompt, Silent, Terms, in_one_process,
 };
 use waggle_session::pool::{Found, PoolSet, Pools, find, part_path};
+
+use crate::{helper, pools, public};
 
 const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 24,
     "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 23, "max_position_embeddings": 96}"#;
@@ -36,11 +39,20 @@ fn session(
     link: &str,
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> Result<(), Error> {
+    session_of(server, link, &ClientOptions::default(), client)
+}
+
+/// [`session`] of a client with these options.
+fn session_of(
+    server: &ModelServer,
+    link: &str,
+    options: &ClientOptions<'_>,
+    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> Result<(), Error> {
     let mut terms = Terms::default();
     terms.protocol.link = link.parse().unwrap();
     terms.protocol.preprocess = true;
-    in_one_process(server, &terms, &Limits::default(), &ClientOptions::default(), Duration::from_secs(60), client)
-        .map(|_| ())
+    in_one_process(server, &terms, &Limits::default(), options, Duration::from_secs(60), client).map(|_| ())
 }
 
 /// Each party opened many words, and as it should.
@@ -80,6 +92,70 @@ fn a_generation() {
     for link in LINKS {
         audited("a generation", link, Broken::Units, || {
             session(&server, link, |client| {
+                client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            })
+        });
+    }
+}
+
+/// Dealt masks are spent as those that two parties make.
+#[test]
+fn a_generation_with_a_helper() {
+    for deals in [HelperDeals::Words, HelperDeals::Weights, HelperDeals::Passes] {
+        for link in LINKS {
+            let mut terms = helper::dealing(deals);
+            terms.protocol.link = link.parse().unwrap();
+            audited(&format!("a generation with a helper that deals {deals:?}"), link, Broken::Units, || {
+                let pairing = Arc::new(Pairing::new(None, helper::PATIENCE, helper::ROOM));
+                let session = |client: ClientSession| {
+                    client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                };
+                let none = helper::Harm::None;
+                let (ends, ..) = helper::helped(&pairing, server(), &terms, helper::KEYS, none, None, session);
+                pools::both(ends);
+                Ok(())
+            });
+        }
+    }
+}
+
+#[test]
+fn texts_side_by_side() {
+    let server = server();
+    for link in LINKS {
+        audited("two texts", link, Broken::Units, || {
+            session(&server, link, |client| {
+                let texts = [PROMPT[..].into(), PROMPT[1..].into()];
+                let texts = Prompt::side_by_side(&texts, None, false)?;
+                client.generate(texts, TOKENS / 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            })
+        });
+    }
+}
+
+#[test]
+fn an_encoder() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/encoders/bert");
+    let server = ModelServer::builder().load(ModelFiles::open(&dir).unwrap()).unwrap();
+    for link in LINKS {
+        // A place opens something once in a text, so a difference takes two.
+        audited("an encoder", link, Broken::Units, || {
+            [5, 3].into_iter().try_for_each(|id| {
+                session(&server, link, |client| {
+                    client.generate(&[id; 24][..], 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                })
+            })
+        });
+    }
+}
+
+#[test]
+fn a_public_part() {
+    let (server, base) = (public::served("llama3", "layers=0", true), public::base("llama3"));
+    for link in LINKS {
+        audited("a public part", link, Broken::Units, || {
+            let options = ClientOptions { base: Some(&base), ..ClientOptions::default() };
+            session_of(&server, link, &options, |client| {
                 client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
             })
         });

@@ -22,14 +22,15 @@ use crate::pools::{both, states};
 use crate::support::{greedy, load, sampled};
 
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Room for the halves of a model's weights.
-const ROOM: u64 = 1 << 30;
-const KEYS: [&str; 2] = ["the client's key", "the server's key"];
+pub(crate) const ROOM: u64 = 1 << 30;
+pub(crate) const KEYS: [&str; 2] = ["the client's key", "the server's key"];
+const HELPER: &str = "the helper's key";
 
 /// Terms of a session whose helper deals so much.
-fn dealing(helper: HelperDeals) -> Terms {
-    let mut terms = Terms { helper: Some("the helper's key".into()), ..Terms::default() };
+pub(crate) fn dealing(helper: HelperDeals) -> Terms {
+    let mut terms = Terms { helper: Some(HELPER.into()), ..Terms::default() };
     terms.protocol.preprocess = true;
     terms.protocol.helper = helper;
     terms
@@ -43,12 +44,12 @@ fn caller(key: &str) -> Caller {
     Caller { key: Some(key.into()) }
 }
 
-type Dealt = Result<Option<DealtSession>, Error>;
+pub(crate) type Dealt = Result<Option<DealtSession>, Error>;
 
 /// A way to a helper to whom the party proves `key`, and that says how the call of each party ended.
 fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, harm: Harm) -> ToHelper {
     let (pairing, ended) = (pairing.clone(), Mutex::new(ended.clone()));
-    Arc::new(move || {
+    ToHelper::new(Some(key.into()), move || {
         let (here, there) = memory_pair(PATIENCE);
         let (pairing, ended) = (pairing.clone(), ended.lock().unwrap().clone());
         thread::spawn(move || {
@@ -61,7 +62,7 @@ fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, h
 
 /// What becomes of a link to a helper.
 #[derive(Clone, Copy, PartialEq)]
-enum Harm {
+pub(crate) enum Harm {
     None,
     /// The helper dies after so many writes.
     Dies(usize),
@@ -104,7 +105,7 @@ fn session(
     harm: Harm,
     lost: Option<Role>,
 ) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
-    let pairing = Arc::new(Pairing::new(patience, ROOM));
+    let pairing = Arc::new(Pairing::new(Some(HELPER), patience, ROOM));
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
     session_of(&pairing, hosted, &terms(), 2, keys, harm, lost)
 }
@@ -125,7 +126,7 @@ fn session_of(
 }
 
 /// [`session_of`], in which the client does `run`.
-fn helped(
+pub(crate) fn helped(
     pairing: &Arc<Pairing>,
     hosted: ModelServer,
     terms: &Terms,
@@ -148,7 +149,7 @@ fn helped(
 
 /// The way to a helper that is gone.
 fn nowhere() -> ToHelper {
-    Arc::new(|| Err(NetError::Closed { step: "on the way to the helper" }))
+    ToHelper::new(None, || Err(NetError::Closed { step: "on the way to the helper" }))
 }
 
 /// A session of a client and `hosted` with these terms, in which the client does `run`.
@@ -211,7 +212,7 @@ fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
 #[test]
 fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
     let terms = dealing(HelperDeals::Weights);
-    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
     let mut hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
     let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
     let request = Request::from(Lengths { prompt: 4, tokens: 2 });
@@ -247,7 +248,7 @@ fn three_parties(policy: &PolicySpec) {
     let hosted = ModelServer::builder().policy(policy).load(bundled("shakespeare-llama").unwrap()).unwrap();
     let request = Request::from(Lengths { prompt: 4, tokens: 3 });
     let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
-    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
     let (outcomes, ends, _) = session_of(&pairing, hosted, &terms, 3, KEYS, Harm::None, None);
     let [client, server] = outcomes.map(|outcome| outcome.unwrap());
     assert!(untimed(&client) == untimed(&server), "{policy}: both ledgers");
@@ -298,7 +299,7 @@ fn three_parties_take_no_guesses() {
 
 #[test]
 fn a_helper_without_room_for_halves_says_so() {
-    let pairing = Arc::new(Pairing::new(PATIENCE, 1 << 20));
+    let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, 1 << 20));
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
     let (outcomes, ..) = session_of(&pairing, hosted, &dealing(HelperDeals::Weights), 2, KEYS, Harm::None, None);
     for party in outcomes {
@@ -329,7 +330,7 @@ fn a_helper_that_fails_ends_the_session_by_its_name() {
 #[test]
 fn a_changed_bit_of_what_a_helper_deals_ends_the_session() {
     for deals in [HelperDeals::Words, HelperDeals::Weights, HelperDeals::Passes] {
-        let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+        let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
         let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
         let (outcomes, ..) = session_of(&pairing, hosted, &dealing(deals), 2, KEYS, Harm::Flips, None);
         let errors = outcomes.map(|outcome| outcome.map(|_| ()).unwrap_err().to_string());
@@ -386,7 +387,7 @@ fn a_dealt_pool(deals: HelperDeals, of: u32, reveal: Reveal, prompt: &[u32], tok
     for part in first.all() {
         let at = part_path(&path, part);
         // A helper that has halves of weights already takes fewer bytes than its plan.
-        let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+        let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
         let fill = |session: ClientSession| session.fill_part(BOUND, part, &at, &mut Silent);
         let (outcomes, ends, back) = helped(&pairing, hosted, &terms, KEYS, Harm::None, None, fill);
         hosted = back;
@@ -430,7 +431,7 @@ fn a_pool_that_a_helper_dealt_serves_when_it_is_gone() {
 fn a_pool_whose_helper_fails_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let (mut hosted, path) = keeping(dir.path());
-    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
     for (keys, harm, words) in [
         ([KEYS[0], "a stranger's key"], Harm::None, "key"),
         (KEYS, Harm::Dies(2), "the helper: "),
@@ -450,7 +451,7 @@ fn a_pool_whose_helper_fails_leaves_no_file() {
 fn a_pool_is_spent_with_the_helper_that_dealt_it() {
     let dir = tempfile::tempdir().unwrap();
     let (hosted, path) = keeping(dir.path());
-    let pairing = Arc::new(Pairing::new(PATIENCE, ROOM));
+    let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
     let without = Terms { helper: None, ..dealing(HelperDeals::Nothing) };
     let other = Terms { helper: Some("another helper's key".into()), ..terms() };
     let refused = |hosted: &ModelServer, terms: &Terms, names: &[&str]| {

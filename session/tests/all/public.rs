@@ -25,7 +25,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
 }
 
-fn base(name: &str) -> Base {
+pub(crate) fn base(name: &str) -> Base {
     Base::new(ModelFiles::open(&data("families").join(name)).unwrap()).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn files(name: &str, adapted: bool) -> ModelFiles {
     ModelFiles { checkpoint, ..files }
 }
 
-fn served(name: &str, parts: &str, adapted: bool) -> ModelServer {
+pub(crate) fn served(name: &str, parts: &str, adapted: bool) -> ModelServer {
     ModelServer::builder().public(&parts.parse().unwrap()).load(files(name, adapted)).unwrap()
 }
 
