@@ -780,12 +780,13 @@ mod tests {
     fn demands_out_of_range_are_refused() {
         let many = |kind, units, batch| Demand::Units { kind, units, batch };
         let units = |kind, batch| many(kind, 5000, batch);
-        let operand = |list: &[[usize; 2]]| {
+        let batched = |list: &[[usize; 2]], batch| {
             let form = OperandForm { batch: 1, d: 8, axis: engine::Axis::Rows, width: 40 };
             let list = list.iter().map(|&[m, tokens]| Event { m, tokens }).collect();
             let name = (0, engine::OperandKind::Keys, 0, 0);
-            Demand::Operand { name, events: Events { form, list }, batch: 1 }
+            Demand::Operand { name, events: Events { form, list }, batch }
         };
+        let operand = |list: &[[usize; 2]]| batched(list, 1);
         assert!(units(Dealt::Wrap(Wrap { bits: 63 }), 1000).check().is_ok());
         assert!(operand(&[[1, 2], [1, 3]]).check().is_ok());
         for bad in [
@@ -801,6 +802,7 @@ mod tests {
             units(Dealt::Selection(Selection { widths: vec![0], words: 1 }), 1),
             operand(&[[1, 3], [1, 2]]),
             operand(&[[1, usize::MAX]]),
+            batched(&[[1, 2]], u64::MAX),
         ] {
             let error = bad.check().expect_err("out of range");
             assert!(error.demand.len() <= 200, "{error}");

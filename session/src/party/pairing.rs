@@ -343,3 +343,70 @@ fn refuse(channels: impl IntoIterator<Item = Channel>, reason: String) -> Error 
     }
     Error::HelperRefused { reason }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use net::memory_pair;
+    use protocols::FixedMatrix;
+    use protocols::halves::HalvesOwner;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn kind(weight: &str) -> MaskedRow {
+        MaskedRow { weight: weight.into(), inputs: 4, outputs: 4, width: 47, bits: 20 }
+    }
+
+    /// A helper with room for so many halves of [`kind`].
+    fn kept(halves: u64) -> Arc<Mutex<Kept>> {
+        Arc::new(Mutex::new(Kept { most: halves * half_bytes(&kind("")), arriving: 0, owned: Vec::new() }))
+    }
+
+    /// The server `owner` deposits what is missing; returns how many halves that are.
+    fn deposit(lease: &mut Lease, owner: &HalvesOwner, row: &MaskedRow) -> usize {
+        let (here, there) = memory_pair(PATIENCE);
+        let (mut server, mut helper) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
+        thread::scope(|scope| {
+            let server = scope.spawn(move || {
+                let missing: Vec<u32> = wire::receive(&mut server, MISSING, 0..=100).unwrap();
+                let matrix = FixedMatrix::integers(4, 4, vec![3; 16]);
+                missing.iter().for_each(|_| halves::send(&mut server, &owner.seed(), row, &matrix).unwrap());
+                missing.len()
+            });
+            assert!(lease.halves(&mut helper, &[row]).unwrap().has(row));
+            server.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn halves_are_one_keys_and_stay_while_somebody_uses_them() {
+        let owners = [(); 3].map(|()| HalvesOwner::new(&mut rand::rng()));
+        let (kept, row) = (kept(2), kind("w"));
+        let lease = |who: usize, key: u8| Lease::new(&kept, &owners[who].proof(), [key; 32], &[&row]);
+        let mut first = lease(0, 0).unwrap();
+        assert_eq!(deposit(&mut first, &owners[0], &row), 1);
+        // Once is enough, and nobody else's key has them.
+        assert_eq!(deposit(&mut lease(0, 0).unwrap(), &owners[0], &row), 0);
+        assert!(lease(0, 1).err().unwrap().contains("another key"));
+        // What is on its way takes room, and what is in use keeps it.
+        let second = lease(1, 1).unwrap();
+        assert!(lease(2, 2).err().unwrap().contains("--max-weights"));
+        drop(second);
+        let third = lease(2, 2).unwrap();
+        assert!(lease(1, 1).is_err());
+        drop((first, third));
+        // They stay until somebody needs the room.
+        assert_eq!(deposit(&mut lease(0, 0).unwrap(), &owners[0], &row), 0);
+        let mut others = [1, 2].map(|who| lease(who, 3).unwrap());
+        assert_eq!(deposit(&mut others[0], &owners[1], &row), 1);
+        assert!(lease(0, 0).is_err());
+        drop(others);
+        assert_eq!(deposit(&mut lease(0, 0).unwrap(), &owners[0], &row), 1);
+        let wide = MaskedRow { inputs: 9, ..kind("wide") };
+        assert!(Lease::new(&kept, &owners[0].proof(), [0; 32], &[&wide]).is_err());
+        assert_eq!(lock(&kept).arriving, 0);
+    }
+}
