@@ -10,7 +10,7 @@ use net::{Channel, Role, memory_pair};
 use ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
 
 /// OTs per extension; a round of silent OT.
-const COUNT: usize = 964_608;
+const COUNT: usize = 964_096;
 
 /// A direction: the client receives what the server sends.
 struct Direction {

@@ -148,10 +148,8 @@ fn extension(kind: CotKind, kernels: Kernels) -> [f64; 2] {
     let n = if kind == CotKind::Silent { 1 << 19 } else { N };
     for round in 0..ROUNDS / 2 {
         let before = pair.receiver.made();
-        if round == 0 {
-            refill_together(&mut pair, n);
-        } else {
-            let [receiving, sending] = refill(&mut pair, n);
+        let [receiving, sending] = refill(&mut pair, n);
+        if round > 0 {
             (receive, send) = (receive.min(receiving), send.min(sending));
         }
         made = pair.receiver.made() - before;
@@ -186,28 +184,28 @@ fn set_ups(kind: CotKind) {
     println!("set-up {}: {best:.1} ms per party, {} bytes each way", name(kind), kind.setup_bytes());
 }
 
-/// Fills both pools to `level`, in two threads that wait for each other's messages.
-fn refill_together(pair: &mut Pair, level: usize) {
-    let Pair { client, server, sender, receiver } = pair;
-    std::thread::scope(|scope| {
-        scope.spawn(|| receiver.ensure(server, level).expect("extension"));
-        sender.ensure(client, level).expect("extension");
-    });
-}
-
-/// Fills both pools to `level`, one after the other, so that neither waits: first the party that sends, whose
-/// messages stay in the link. Returns the receiver's and the sender's time.
+/// Fills both pools to `level`, each party on a thread of its own. Returns the receiver's and the sender's CPU time.
 fn refill(pair: &mut Pair, level: usize) -> [Duration; 2] {
     let Pair { client, server, sender, receiver } = pair;
-    let mut times = [Duration::ZERO; 2];
-    let receiver_first = sender.plan().kind != CotKind::Silent;
-    for receives in [receiver_first, !receiver_first] {
-        match receives {
-            true => timed(&mut times[0], || receiver.ensure(server, level)).expect("extension"),
-            false => timed(&mut times[1], || sender.ensure(client, level)).expect("extension"),
-        }
-    }
-    times
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| alone(|| receiver.ensure(server, level).expect("extension")));
+        let sending = alone(|| sender.ensure(client, level).expect("extension"));
+        [receiving.join().expect("no panic"), sending]
+    })
+}
+
+/// The CPU time of `work` in a pool of one thread.
+fn alone(work: impl FnOnce() + Send) -> Duration {
+    let time = || {
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
+    pool.install(|| {
+        let start = time();
+        work();
+        time() - start
+    })
 }
 
 fn transfer(
@@ -221,7 +219,7 @@ fn transfer(
     let choices = Bits::from_fn(ots, |i| i % 3 == 0);
     let [mut t0, mut t1, mut t2, mut t3] = [Duration::ZERO; 4];
     for _ in 0..ROUNDS {
-        refill_together(pair, ots);
+        refill(pair, ots);
         let (corrections, chosen) = timed(&mut t0, || pair.receiver.choose(&choices)).expect("filled");
         let keys = timed(&mut t1, || pair.sender.accept(ots, &corrections)).expect("filled");
         let message = timed(&mut t2, || send(keys));

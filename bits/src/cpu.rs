@@ -39,13 +39,13 @@ pub enum Feature {
     Avx2,
     /// Fused multiply-add on 256 bits.
     Fma,
-    /// AES on single blocks.
+    /// AES and carry-less products on single blocks.
     AesNi,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
     /// AVX-512 IFMA: products of 52-bit integers.
     Ifma,
-    /// AES on two blocks at once, on four where [`Feature::Avx512`] is there, too.
+    /// The same on two blocks at once, on four where [`Feature::Avx512`] is there, too.
     Vaes,
     /// NEON, on AArch64.
     Neon,
@@ -83,7 +83,7 @@ impl Feature {
         match self {
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
             Self::Fma => is_x86_feature_detected!("fma"),
-            Self::AesNi => is_x86_feature_detected!("aes"),
+            Self::AesNi => is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq"),
             Self::Avx512 => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
@@ -91,7 +91,7 @@ impl Feature {
                     && is_x86_feature_detected!("avx512vl")
             }
             Self::Ifma => is_x86_feature_detected!("avx512ifma"),
-            Self::Vaes => is_x86_feature_detected!("vaes"),
+            Self::Vaes => is_x86_feature_detected!("vaes") && is_x86_feature_detected!("vpclmulqdq"),
             Self::Neon => false,
         }
     }

@@ -210,6 +210,17 @@ impl Channel {
         *hash.finalize().as_bytes()
     }
 
+    /// A hash of all frames that this party sent so far: [`Channel::received_digest`] of the peer as soon as it has
+    /// received the last of them.
+    pub fn sent_digest(&self) -> [u8; 32] {
+        *self.sent.finalize().as_bytes()
+    }
+
+    /// A hash of all frames that this party received so far.
+    pub fn received_digest(&self) -> [u8; 32] {
+        *self.received.finalize().as_bytes()
+    }
+
     /// Compares with the peer what both saw of the session so far, booked under `transcript` in the phase setup: one
     /// message of [`TRANSCRIPT_BYTES`] each way. Both parties must have received all that was sent before.
     ///

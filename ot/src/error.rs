@@ -1,6 +1,6 @@
 //! Errors of an oblivious transfer, by cause: the link and the peer, or the caller.
 
-use net::NetError;
+use net::{NetError, Role};
 use thiserror::Error;
 
 /// A failure of a transfer, naming the step that was under way.
@@ -11,6 +11,15 @@ pub enum OtError {
     /// The channel failed, or the peer's message has the wrong length, tag or content.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// The check of `step` failed: its sender deviates from the protocol, or somebody changed the message or an earlier
+    /// one on its way. Nothing that depends on what was checked has been sent, and the pools give nothing more.
+    #[error("the check of `{step}` failed: the {} deviates from the protocol, or a message was changed", name(party))]
+    Deviates {
+        /// The step of the message that was checked.
+        step: &'static str,
+        /// The party that sent it.
+        party: Role,
+    },
     /// Bytes or values handed to `step` do not fit the shape of the transfer.
     #[error("`{step}` got {got} {unit}, expected {expected}")]
     Length {
@@ -54,6 +63,13 @@ impl OtError {
     /// Checks a count against the shape of the transfer.
     pub(crate) fn expect(step: &'static str, unit: &'static str, expected: usize, got: usize) -> Result<(), OtError> {
         if expected == got { Ok(()) } else { Err(OtError::Length { step, unit, expected, got }) }
+    }
+}
+
+fn name(party: &Role) -> &'static str {
+    match party {
+        Role::Client => "client",
+        Role::Server => "server",
     }
 }
 

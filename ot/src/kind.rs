@@ -2,7 +2,7 @@
 
 use crate::OtError;
 use crate::silent;
-use crate::softspoken::SoftSpoken;
+use crate::softspoken::{self, SoftSpoken};
 use crate::source::{ExtendWork, Wire};
 
 /// A generator of correlated OTs.
@@ -23,7 +23,7 @@ impl CotKind {
     pub fn extend_amount(self, made: u64, n: usize) -> usize {
         match self {
             CotKind::Silent => silent::extend_amount(made, n),
-            CotKind::SoftSpoken(kind) => n.next_multiple_of(kind.granularity()),
+            CotKind::SoftSpoken(_) => softspoken::extend_amount(n),
             #[cfg(feature = "dealer")]
             CotKind::Dealer => n.next_multiple_of(128),
         }

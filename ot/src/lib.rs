@@ -3,6 +3,7 @@
 
 mod base;
 mod block;
+mod check;
 mod correlate;
 #[cfg(feature = "dealer")]
 pub mod dealer;

@@ -1,6 +1,6 @@
 //! Pools of correlated OTs, refilled on demand, and the derandomisation that gives them chosen bits.
 
-use net::Channel;
+use net::{Channel, Role};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::hash::CrHash;
@@ -49,14 +49,22 @@ struct Pool {
     level: usize,
     made: u64,
     used: u64,
+    /// The step and party of a check that failed. Nothing is made or given after that: another try would be another
+    /// guess.
+    failed: Option<(&'static str, Role)>,
 }
 
 impl Pool {
     fn new(source: Box<dyn CotSource>, plan: PoolPlan, hash: CrHash) -> Self {
-        Pool { source, plan, hash, blocks: Vec::new(), level: 0, made: 0, used: 0 }
+        Pool { source, plan, hash, blocks: Vec::new(), level: 0, made: 0, used: 0, failed: None }
+    }
+
+    fn usable(&self) -> Result<(), OtError> {
+        self.failed.map_or(Ok(()), |(step, party)| Err(OtError::Deviates { step, party }))
     }
 
     fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
+        self.usable()?;
         let level = self.level;
         let amount = self.plan.refill_amount(self.made, level, n);
         if amount == 0 {
@@ -69,7 +77,14 @@ impl Pool {
             self.blocks.zeroize();
             self.blocks = larger;
         }
-        self.source.extend(ch, &mut self.blocks[level..level + amount])?;
+        let made = self.source.extend(ch, &mut self.blocks[level..level + amount]);
+        if let Err(OtError::Deviates { step, party }) = made {
+            ch.reject(step);
+            self.failed = Some((step, party));
+            self.blocks.zeroize();
+            self.level = 0;
+        }
+        made?;
         self.level += amount;
         self.made += amount as u64;
         Ok(())
@@ -77,6 +92,7 @@ impl Pool {
 
     /// Removes `n` OTs; returns them with the index of the first.
     fn take(&mut self, n: usize) -> Result<(u64, Vec<Block>), OtError> {
+        self.usable()?;
         let available = self.level;
         let rest = available.checked_sub(n).ok_or(OtError::Short { needed: n, available })?;
         // From the end: both parties hold the same sequence, and nothing has to move.
@@ -98,7 +114,8 @@ impl Drop for Pool {
 macro_rules! pool_methods {
     () => {
         /// Refills the pool, if it holds fewer than `n` OTs, as the plan says. Both parties must call this in the
-        /// same order with the same `n`. Errors: those of the generator; the pool is as before.
+        /// same order with the same `n`. Errors: those of the generator; the pool is as before, or
+        /// gives nothing more if the peer deviates.
         pub fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
             self.pool.ensure(ch, n)
         }

@@ -10,10 +10,12 @@ use rand::rngs::StdRng;
 use subtle::Choice;
 
 use crate::base::{self, BaseSender, COUNT, Domain};
+use crate::check::Check;
 use crate::dpf::{DpfShape, Expander, Lane};
 use crate::ggm::full;
 use crate::hash::CrHash;
-use crate::kernels::{BATCH, LeafRows, Permutation, Simd, TABLE, all, transpose};
+use crate::kernels::{BATCH, LeafRows, Permutation, Simd, TABLE, all, combine, transpose};
+use crate::silent::select;
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
 use crate::{Bits, Block, ChosenKeys, CotShape, Kernels, LookupShape, SenderKeys, SoftSpoken};
 
@@ -72,10 +74,7 @@ pub fn loops(kernels: Kernels) -> Vec<Loop> {
     };
     let transposed = {
         let mut rows: Box<[Block; BATCH]> = vec![mix(5); BATCH].try_into().expect("as many blocks");
-        move || match simd {
-            Some(simd) => simd.transpose(black_box(&mut rows)),
-            None => transpose(black_box(&mut rows)),
-        }
+        move || transpose(simd, black_box(&mut rows))
     };
     let made = {
         let (pi, mut nodes) = (pi(), vec![mix(6); KEYS << (shape.depth() - 1)]);
@@ -183,24 +182,39 @@ fn functions<L: Lane>(simd: Option<Simd>, width: u32, probes: &mut Probes) {
 fn extension(simd: Option<Simd>, probes: &mut Probes) {
     probes.add("transposition", 16 * BATCH, move |secret| {
         let mut rows: Box<[Block; BATCH]> = blocks(secret).try_into().expect("as many blocks");
-        move || match simd {
-            Some(simd) => simd.transpose(black_box(&mut rows)),
-            None => transpose(black_box(&mut rows)),
-        }
+        move || transpose(simd, black_box(&mut rows))
     });
     let kind = SoftSpoken::K4;
     let leaves = (COUNT / kind.k()) << kind.k();
+    let check = move || Check::new([7; 32], simd);
+    let rows = || -> Box<[Block; BATCH]> { vec![Block::ZERO; BATCH].try_into().expect("as many blocks") };
     probes.add("SoftSpoken OT, receiver", 16 * leaves, move |secret| {
-        let mut receiver = SoftSpokenReceiver::new(kind, &blocks(secret), simd);
-        let mut out = vec![Block::ZERO; BATCH];
-        move || drop(black_box(receiver.produce(black_box(&mut out))))
+        let mut receiver = SoftSpokenReceiver::new(kind, &blocks(secret), check());
+        let (mut out, challenge) = (rows(), check().challenge(&[8; 32]));
+        move || {
+            drop(black_box(receiver.produce(&mut [black_box(&mut out)])));
+            receiver.combine(&challenge, &mut [&mut out], true, black_box(&mut [Block::ZERO; COUNT]));
+        }
     });
     probes.add("SoftSpoken OT, sender's Delta", 16 * (leaves + 1), move |secret| {
         let seeds = blocks(secret);
-        let mut sender = SoftSpokenSender::new(kind, &seeds[..leaves], delta(seeds[leaves]), simd);
-        let mut out = vec![Block::ZERO; BATCH];
-        let message = vec![0x5a; kind.extend_wire(BATCH).to_sender.bytes as usize - net::HEADER_BYTES];
-        move || sender.consume(&message, black_box(&mut out)).expect("the length of a batch")
+        let mut sender = SoftSpokenSender::new(kind, &seeds[..leaves], delta(seeds[leaves]), check());
+        let (mut out, challenge) = (rows(), check().challenge(&[8; 32]));
+        let message = vec![0x5a; (COUNT / kind.k() - 1) * BATCH / 8];
+        move || {
+            let (out, mut sums) = (&mut [black_box(&mut *out)], [Block::ZERO; COUNT]);
+            sender.consume(&message, &challenge, out, true, &mut sums).expect("the length of a batch");
+            black_box(sender.fits(&[0x33; 48], black_box(&sums)));
+        }
+    });
+    probes.add("combination of 64 blocks", 16 * HASHED, move |secret| {
+        let (data, mut sum) = (blocks(secret), [Block::ZERO]);
+        let coefficients: Vec<Block> = (1..=HASHED as u64).map(|i| Block([i * 0x9E37_79B9_7F4A_7C15, !i])).collect();
+        move || combine(simd, &coefficients, &data, black_box(&mut sum))
+    });
+    probes.add("selection by a secret place", 8, move |secret| {
+        let (at, from) = (words(secret)[0], Box::new([Block([3, 4]); 1 << DEPTH]));
+        move || drop(black_box(select(black_box(&from), at)))
     });
 }
 
@@ -259,11 +273,14 @@ fn set_up(probes: &mut Probes) {
         }
     });
     let k = 4;
-    probes.add("punctured PRF, Delta", COUNT / 8 + 16 * COUNT, move |secret| {
-        let (delta, chosen) = (choices(&secret[..COUNT / 8]), blocks(&secret[COUNT / 8..]));
-        let corrections = vec![0x3c; full::correction_bytes(k)];
+    probes.add("punctured PRF, Delta", COUNT / 8, move |secret| {
+        let (delta, base) = (choices(secret), [[Block([1, 2]), Block([3, 4])]; COUNT]);
+        let chosen: Vec<Block> =
+            base.iter().zip(&delta).map(|(pair, bit)| pair[1 - usize::from(bit.unwrap_u8())]).collect();
+        let (_, corrections) = full::build(&[9; 32], k, &base);
         move || {
-            black_box(full::open("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
+            let from = ("probe", Role::Server);
+            black_box(full::open(from, &[9; 32], k, &chosen, &delta, &corrections).expect("sums that fit"));
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Both directions from nothing: base OTs and PPRFs in three exchanges.
+//! Both directions from nothing: base OTs and checked PPRFs in three exchanges.
 
 use net::{Channel, HEADER_BYTES, Role};
 use rand::CryptoRng;
@@ -6,6 +6,7 @@ use subtle::Choice;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};
+use crate::check::Check;
 use crate::ggm::full;
 use crate::hash::CrHash;
 use crate::kernels::{Kernels, Simd};
@@ -27,11 +28,8 @@ const POINTS_BYTES: usize = COUNT * POINT_BYTES;
 impl CotKind {
     /// Bytes that each party sends in [`setup`], framing included.
     pub fn setup_bytes(self) -> u64 {
-        let trees = match self.softspoken() {
-            Ok(kind) => full::correction_bytes(kind.k()),
-            Err(_) => return 0,
-        };
-        (HELLO_BYTES + POINTS_BYTES + trees + 3 * HEADER_BYTES) as u64
+        let bytes = HELLO_BYTES + POINTS_BYTES + full::CORRECTION_BYTES + 3 * HEADER_BYTES;
+        if self.softspoken().is_ok() { bytes as u64 } else { 0 }
     }
 
     /// Messages that each party sends in [`setup`]; the parties send at the same time.
@@ -44,14 +42,13 @@ impl CotKind {
 /// (its messages go to the peer) and receiver. Both pools are empty.
 ///
 /// The session is bound to the link's keys and to all that the parties sent before ([`Channel::binding`]); each must
-/// have received what the other sent. If they differ in it, set-up ends without an error and no OT correlates:
-/// [`Channel::confirm_transcript`] tells.
+/// have received what the other sent. If they differ in it, trees do not fit their check.
 pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Result<(OtSender, OtReceiver), OtError> {
     setup_with(ch, kind, Kernels::default(), rng)
 }
 
-/// [`setup`] on the given `kernels`; the peer may run others. Errors: the channel fails, or the peer's points are not
-/// of the group.
+/// [`setup`] on the given `kernels`; the peer may run others. Errors: the channel fails, the peer's points are not
+/// of the group, or its trees fail their check ([`OtError::Deviates`]).
 pub fn setup_with(
     ch: &mut Channel,
     kind: CotKind,
@@ -81,34 +78,35 @@ pub fn setup_with(
     let (mine, peers) = (Direction::new(&session, ch.role(), simd), Direction::new(&session, ch.role().peer(), simd));
 
     // In the direction where this party sends OTs, it receives base OTs, with the negated bits of its Delta.
-    let mut delta = random_delta(rng);
+    let delta = Zeroizing::new(random_delta(rng));
     let bits: [Choice; COUNT] = std::array::from_fn(|i| Choice::from((delta.0[i / 64] >> (i % 64) & 1) as u8));
     let (points, mut chosen) = base::receive(&mine.base, HELLO, &theirs[NONCE_BYTES..], &bits.map(|bit| !bit), rng)?;
     let their_points = ch.exchange(POINTS, &points, POINTS_BYTES)?;
     let mut pairs = base_sender.keys(&peers.base, POINTS, &their_points)?;
 
     let (mut all, corrections) = full::build(&peers.tree_key, k, &pairs);
-    let their_corrections = ch.exchange(TREES, &corrections, full::correction_bytes(k))?;
-    let mut opened = full::open(TREES, &mine.tree_key, k, &chosen, &bits, &their_corrections)?;
+    let their_corrections = ch.exchange(TREES, &corrections, full::CORRECTION_BYTES)?;
+    let from = (TREES, ch.role().peer());
+    let opened = full::open(from, &mine.tree_key, k, &chosen, &bits, &their_corrections);
+    let mut opened = opened.inspect_err(|_| ch.reject(TREES))?;
 
     let plan = PoolPlan { kind, min_batch: kind.default_batch() };
-    let sender = SoftSpokenSender::new(softspoken, &opened, delta, simd);
-    let receiver = SoftSpokenReceiver::new(softspoken, &all, simd);
+    let sender = SoftSpokenSender::new(softspoken, &opened, *delta, mine.check.clone());
+    let receiver = SoftSpokenReceiver::new(softspoken, &all, peers.check.clone());
     let (sender, receiver): (Box<dyn CotSource>, Box<dyn CotSource>) = match kind {
         CotKind::Silent => {
             let mut seed = Zeroizing::new([0; 16]);
             rng.fill_bytes(&mut *seed);
             let public = |direction: &Direction| Public::new(&direction.silent_key, simd);
             (
-                Box::new(SilentSender::new(sender, public(&mine), delta, seed)),
-                Box::new(SilentReceiver::new(receiver, public(&peers))),
+                Box::new(SilentSender::new(sender, public(&mine), mine.check, *delta, seed)),
+                Box::new(SilentReceiver::new(receiver, public(&peers), peers.check)),
             )
         }
         _ => (Box::new(sender), Box::new(receiver)),
     };
-    let sender = OtSender::new(sender, plan, mine.hash, delta);
+    let sender = OtSender::new(sender, plan, mine.hash, *delta);
     let receiver = OtReceiver::new(receiver, plan, peers.hash);
-    delta.zeroize();
     chosen.zeroize();
     pairs.zeroize();
     all.zeroize();
@@ -126,6 +124,7 @@ pub(crate) struct Direction {
     base: Domain,
     tree_key: [u8; 32],
     silent_key: [u8; 32],
+    check: Check,
     pub(crate) hash: CrHash,
 }
 
@@ -144,6 +143,7 @@ impl Direction {
             base: Domain::new(session, label),
             tree_key: key("waggle-ot 2026 GGM tree"),
             silent_key: key("waggle-ot 2026 silent OT"),
+            check: Check::new(key("waggle-ot 2026 check"), simd),
             hash: CrHash::new(session, label, simd),
         }
     }

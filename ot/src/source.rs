@@ -13,14 +13,13 @@ pub struct Run {
     pub messages: u64,
 }
 
-/// The traffic of one refill, by the roles of the OT (not of the session): first one flow to the sender, then one to
-/// the receiver. Either may be empty.
+/// The traffic of one refill, by the roles of the OT (not of the session).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wire {
-    /// From the OT receiver to the OT sender.
-    pub to_sender: Run,
-    /// From the OT sender to the OT receiver.
-    pub to_receiver: Run,
+    /// Flows in order: the first and third to the OT sender, the second and fourth to the OT receiver. The first is
+    /// SoftSpoken OT with its check, the others are silent OT: trees, then the two messages of their check. These
+    /// three are there together or not at all.
+    pub flows: [Run; 4],
 }
 
 /// The work of an extension.
@@ -35,12 +34,12 @@ pub struct ExtendWork {
 impl Wire {
     /// Bytes in both directions.
     pub fn bytes(&self) -> u64 {
-        self.to_sender.bytes + self.to_receiver.bytes
+        self.flows.iter().map(|run| run.bytes).sum()
     }
 
     /// Messages in both directions.
     pub fn messages(&self) -> u64 {
-        self.to_sender.messages + self.to_receiver.messages
+        self.flows.iter().map(|run| run.messages).sum()
     }
 }
 
@@ -50,7 +49,7 @@ impl Wire {
 /// (receiver) with `q_i ^ t_i = c_i Delta`, where `c_i = LSB(t_i)` is uniform and `LSB(Delta) = 1`.
 pub trait CotSource: Send {
     /// Fills `out` with fresh blocks. Its length must be one that
-    /// [`CotKind::extend_amount`](crate::CotKind::extend_amount) gives. Errors: the channel fails, or the peer's
-    /// message has the wrong length.
+    /// [`CotKind::extend_amount`](crate::CotKind::extend_amount) gives. Errors: the channel fails, the peer's
+    /// message has the wrong length, or the peer deviates; what is in `out` then must not be used.
     fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError>;
 }

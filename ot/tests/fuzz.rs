@@ -59,7 +59,7 @@ fn record(kind: CotKind, ots: usize) -> Watch {
 fn typed<T>(outcome: Result<T, OtError>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),
-        Err(OtError::Length { .. }) => None,
+        Err(OtError::Length { .. } | OtError::Deviates { .. }) => None,
         Err(OtError::Net(
             NetError::Closed { .. }
             | NetError::Length { .. }
@@ -91,23 +91,30 @@ fn fuzz_session() {
 }
 
 #[test]
-fn a_round_of_silent_ot_takes_any_bytes_of_the_right_length() {
+fn other_bytes_of_the_right_length_are_noticed() {
     // More than come before the first round.
     let ots = (1 << 17) + 1;
     let honest = record(CotKind::Silent, ots);
     let peer = frames(&honest.sent(Role::Client));
-    let largest = (0..peer.len()).max_by_key(|i| peer[*i].len()).expect("frames");
-    for case in 0..4 {
-        let mut sent = peer.clone();
-        match case {
-            0 => sent[largest][8..].fill(0),
-            1 => sent[largest][8..].fill(0xff),
-            2 => sent[largest][100] ^= 4,
-            _ => drop(sent[largest].pop()),
+    // Of the set-up, of the trees of a round, and of the reserve before another.
+    let [trees, round, reserve] = [8 + 4128, 8 + 64 * 9 * 16, 8 + 31 * (1 << 13)]
+        .map(|len| peer.iter().position(|frame| frame.len() == len).expect("a frame of this length"));
+    for (frame, step) in [(trees, "ot/trees"), (round, "ot/silent"), (reserve, "ot/softspoken")] {
+        for case in 0..4 {
+            let mut sent = peer.clone();
+            match case {
+                0 => sent[frame][8..].fill(0),
+                1 => sent[frame][8..].fill(0xff),
+                2 => sent[frame][100] ^= 4,
+                _ => drop(sent[frame].pop()),
+            }
+            let link = Recorded::new(sent.concat());
+            let outcome = session(&mut Channel::new(Role::Server, link), CotKind::Silent, ots);
+            match outcome.expect_err("it is noticed") {
+                OtError::Deviates { step: found, party: Role::Client } => assert_eq!((found, case < 3), (step, true)),
+                error => assert!(case == 3 && typed::<()>(Err(error)).is_none(), "{step}"),
+            }
         }
-        let link = Recorded::new(sent.concat());
-        let outcome = session(&mut Channel::new(Role::Server, link), CotKind::Silent, ots);
-        assert_eq!(typed(outcome).is_some(), case < 3);
     }
 }
 

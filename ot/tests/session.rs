@@ -16,8 +16,11 @@ const KINDS: [CotKind; 4] = [
 ];
 
 /// OTs of a round of silent OT, and the most that come before the first.
-const ROUND: usize = 964_608;
-const DIRECT: usize = 1 << 17;
+const ROUND: usize = 964_096;
+const DIRECT: usize = (1 << 17) - MASKS;
+
+/// OTs that the check of an extension spends.
+const MASKS: usize = 128;
 
 #[test]
 fn both_directions_work_and_cost_what_is_predicted() {
@@ -91,12 +94,14 @@ fn both_directions_work_and_cost_what_is_predicted() {
 #[test]
 fn large_extensions_are_cut_into_messages() {
     let kind = CotKind::SoftSpoken(SoftSpoken::K8);
-    let n = (1 << 20) + 5000;
+    let n = (1 << 16) + 5000;
     let (sender, receiver, ledger) = pools(SoftSpoken::K8, n);
-    assert_eq!((sender.available(), receiver.available()), (n.next_multiple_of(2048), n.next_multiple_of(2048)));
-    let wire = kind.extend_wire(0, sender.available());
-    assert_eq!((wire.to_sender.messages, wire.to_receiver), (2, Run::default()));
-    assert_eq!(ledger.total().bytes_server_to_client, kind.setup_bytes() + wire.to_sender.bytes);
+    let made = (n + MASKS).next_multiple_of(2048) - MASKS;
+    assert_eq!((sender.available(), receiver.available()), (made, made));
+    let [wire, rest @ ..] = kind.extend_wire(0, made).flows;
+    // The check is a message of its own.
+    assert_eq!((wire.messages, rest), (3, [Run::default(); 3]));
+    assert_eq!(ledger.total().bytes_server_to_client, kind.setup_bytes() + wire.bytes);
     assert_eq!(ledger.total().bytes_client_to_server, kind.setup_bytes());
 }
 
@@ -105,9 +110,9 @@ fn refills_follow_the_plan() {
     for kind in KINDS {
         let plan = PoolPlan { kind, min_batch: 5000 };
         assert_eq!(plan.refill_amount(0, 10, 10), 0);
-        assert_eq!(plan.refill_amount(0, 10, 11), 6144);
-        assert_eq!(plan.refill_amount(0, 0, 6145), 8192);
-        assert_eq!(plan.refill_amount(0, 2000, 8144), 6144);
+        assert_eq!(plan.refill_amount(0, 10, 11), 6144 - MASKS);
+        assert_eq!(plan.refill_amount(0, 0, 6145 - MASKS), 8192 - MASKS);
+        assert_eq!(plan.refill_amount(0, 2000, 8144 - MASKS), 6144 - MASKS);
         assert_eq!(plan.refill_wire(0, 0).bytes(), 0);
     }
 }
@@ -117,14 +122,14 @@ fn silent_rounds_begin_when_many_are_needed() {
     let plan = PoolPlan { kind: CotKind::Silent, min_batch: 1 };
     let softspoken = CotKind::SoftSpoken(SoftSpoken::K4);
     let amount = |made, need| plan.refill_amount(made, 0, need);
-    assert_eq!((amount(0, 1), amount(0, DIRECT), amount(0, DIRECT + 1)), (2048, DIRECT, ROUND));
-    let made = DIRECT as u64 - 2048;
-    assert_eq!((amount(made, 2048), amount(made, 2049), amount(made, ROUND + 1)), (2048, ROUND, 2 * ROUND));
+    assert_eq!((amount(0, 1), amount(0, DIRECT), amount(0, DIRECT + 1)), (2048 - MASKS, DIRECT, ROUND));
+    let (made, last) = (DIRECT as u64 - 1920, 2048 - MASKS);
+    assert_eq!((amount(made, last), amount(made, last + 1), amount(made, ROUND + 1)), (last, ROUND, 2 * ROUND));
     assert_eq!(amount(ROUND as u64, 1), ROUND, "never back to small refills");
     assert_eq!(plan.refill_wire(0, DIRECT), softspoken.extend_wire(0, DIRECT));
-    let (first, later) = (plan.refill_wire(made, 2 * ROUND), plan.refill_wire(ROUND as u64, 2 * ROUND));
-    assert_eq!(first.to_sender, softspoken.extend_wire(0, (1 << 16) + 9 * 2048).to_sender);
-    assert_eq!((later.to_sender, later.to_receiver), (Run::default(), first.to_receiver));
+    let (first, later) = (plan.refill_wire(made, 2 * ROUND).flows, plan.refill_wire(ROUND as u64, 2 * ROUND));
+    assert_eq!(first[0], softspoken.extend_wire(0, 42 * 2048 - MASKS).flows[0]);
+    assert_eq!((later.flows[0], &later.flows[1..]), (Run::default(), &first[1..]));
     let bits = 8.0 * later.bytes() as f64 / (2 * ROUND) as f64;
     assert!((2.4..2.5).contains(&bits), "{bits} bits per OT");
 }
@@ -240,8 +245,11 @@ fn peers_of_another_kind_meet_an_error() {
         let b = party(&mut s, KINDS[1]);
         (a.join().unwrap(), b)
     });
-    for error in [a, b] {
-        assert!(matches!(error, Some(OtError::Net(NetError::Length { step: "ot/trees", .. }))), "{error:?}");
+    // The kind is in the name of the session, so no tree fits its check.
+    for (error, peer) in [(a, Role::Server), (b, Role::Client)] {
+        let deviates =
+            |error: &OtError| matches!(error, OtError::Deviates { step: "ot/trees", party } if *party == peer);
+        assert!(error.as_ref().is_some_and(deviates), "{error:?}");
     }
 }
 
@@ -276,37 +284,86 @@ impl<L: Link> Link for Meddled<L> {
     }
 }
 
-/// The number of 1000 random OTs that correlate after a handshake of one message, over a link that meddles with what
-/// the server receives, and with these exporters of the client and the server.
-fn correlated(left: Option<usize>, exporters: [Option<[u8; 32]>; 2]) -> usize {
-    const N: usize = 1000;
+/// The steps whose checks fail at the client and at the server, over a link that meddles with what the server
+/// receives, and with these exporters of the client and the server. Before the set-up there is a handshake of one
+/// message, after it an extension for each party.
+fn meddled(
+    kind: CotKind,
+    left: Option<usize>,
+    exporters: [Option<[u8; 32]>; 2],
+    ots: usize,
+) -> [Option<&'static str>; 2] {
     let (c, s) = memory_pair(Duration::from_secs(60));
     let mut c = Channel::new(Role::Client, Meddled { link: c, left: None, exporter: exporters[0] });
     let mut s = Channel::new(Role::Server, Meddled { link: s, left, exporter: exporters[1] });
-    let (pairs, (choices, chosen)) = std::thread::scope(|scope| {
-        let client = scope.spawn(move || {
-            c.send("hello", b"policy=full").unwrap();
-            let (mut sender, _) = waggle_ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
-            sender.ensure(&mut c, N).unwrap();
-            sender.random(N).unwrap().into_rows(&[64]).unwrap()
-        });
-        s.recv("hello", 11).unwrap();
-        let (_, mut receiver) = waggle_ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
-        receiver.ensure(&mut s, N).unwrap();
-        let (choices, chosen) = receiver.random(N).unwrap();
-        (client.join().unwrap(), (choices, chosen.into_rows(&[64]).unwrap()))
-    });
-    (0..N).filter(|&i| chosen[i] == pairs[choices.get(i) as usize][i]).count()
+    let party = |ch: &mut Channel| -> Result<(), OtError> {
+        match ch.role() {
+            Role::Client => ch.send("hello", b"policy=full")?,
+            Role::Server => drop(ch.recv("hello", 11)?),
+        }
+        let (mut sender, mut receiver) = waggle_ot::setup(ch, kind, &mut rand::rng())?;
+        for turn in [Role::Client, Role::Server] {
+            let outcome = match ch.role() == turn {
+                true => sender.ensure(ch, ots),
+                false => receiver.ensure(ch, ots),
+            };
+            if let Err(OtError::Deviates { .. }) = outcome {
+                // Nothing comes out of the pool afterwards, and no other try is made.
+                let again = match ch.role() == turn {
+                    true => [sender.ensure(ch, 1).err(), sender.random(1).err()],
+                    false => [receiver.ensure(ch, 1).err(), receiver.random(1).err()],
+                };
+                assert!(again.iter().all(|error| matches!(error, Some(OtError::Deviates { .. }))));
+            }
+            outcome?;
+        }
+        Ok(())
+    };
+    let step = |outcome: Result<(), OtError>, peer: Role| match outcome {
+        Ok(()) | Err(OtError::Net(NetError::Closed { .. } | NetError::PeerRejected { .. })) => None,
+        Err(OtError::Deviates { step, party }) if party == peer => Some(step),
+        Err(other) => panic!("{other}"),
+    };
+    std::thread::scope(|scope| {
+        let client = scope.spawn(move || party(&mut c));
+        let outcome = party(&mut s);
+        drop(s);
+        [step(client.join().unwrap(), Role::Server), step(outcome, Role::Client)]
+    })
 }
 
 #[test]
 fn transfers_are_bound_to_the_handshake_and_to_the_keys_of_the_link() {
-    assert_eq!(correlated(None, [None; 2]), 1000);
-    assert_eq!(correlated(None, [Some([1; 32]); 2]), 1000);
+    let (kind, trees) = (KINDS[1], Some("ot/trees"));
+    assert_eq!(meddled(kind, None, [None; 2], 1000), [None; 2]);
+    assert_eq!(meddled(kind, None, [Some([1; 32]); 2], 1000), [None; 2]);
     // The last byte of the handshake changes on its way, then the parties sit at the ends of two encrypted links.
-    assert_eq!(correlated(Some(net::HEADER_BYTES + 10), [None; 2]), 0);
-    assert_eq!(correlated(None, [Some([1; 32]), Some([2; 32])]), 0);
-    assert_eq!(correlated(None, [Some([1; 32]), None]), 0);
+    assert_eq!(meddled(kind, Some(net::HEADER_BYTES + 10), [None; 2], 1000), [trees; 2]);
+    assert_eq!(meddled(kind, None, [Some([1; 32]), Some([2; 32])], 1000), [trees; 2]);
+    assert_eq!(meddled(kind, None, [Some([1; 32]), None], 1000), [trees; 2]);
+}
+
+/// A byte that changes on its way to the server, in any message of any kind: the server's check of that message fails,
+/// or the client's, whose challenge is another.
+#[test]
+fn a_changed_byte_fails_the_check_of_its_step() {
+    let hello = 8 + 11;
+    for kind in KINDS {
+        // The client's corrections, in the second half of the set-up, then its first messages: it is the sender first.
+        let set_up = kind.setup_bytes() as usize;
+        assert_eq!(meddled(kind, Some(hello + set_up - 20), [None; 2], 1000), [None, Some("ot/trees")], "{kind:?}");
+        let changed = |after: usize| meddled(kind, Some(hello + set_up + 8 + after), [None; 2], 1000);
+        assert_eq!(changed(100), [None, Some("ot/softspoken")], "{kind:?}");
+    }
+    let changed = |after: usize| {
+        meddled(CotKind::Silent, Some(hello + CotKind::Silent.setup_bytes() as usize + after), [None; 2], DIRECT + 1)
+    };
+    let [_, trees, _, answer] = CotKind::Silent.extend_wire(0, ROUND).flows;
+    for after in
+        [8, 5000, trees.bytes as usize - 1, trees.bytes as usize + 8, (trees.bytes + answer.bytes) as usize - 1]
+    {
+        assert_eq!(changed(after), [None, Some("ot/silent")], "byte {after}");
+    }
 }
 
 /// The client's error where the server sends `bad` as the message of `step`, after a set-up of `kind` or in its
@@ -336,13 +393,13 @@ fn malformed_set_up_is_refused() {
 
 #[test]
 fn short_messages_of_extensions_are_refused() {
-    let error = refused(Some(CotKind::Silent), "ot/silent", &[0; 512 * 9 * 16 - 1], |ch| {
+    let error = refused(Some(CotKind::Silent), "ot/silent", &[0; 64 * 9 * 16 - 1], |ch| {
         let (_, mut receiver) = waggle_ot::setup(ch, CotKind::Silent, &mut rand::rng()).unwrap();
         let error = receiver.ensure(ch, DIRECT + 1).unwrap_err();
         assert_eq!((receiver.available(), receiver.made()), (0, 0));
         error
     });
-    assert!(matches!(error, OtError::Net(NetError::Length { step: "ot/silent", got: 73_727, .. })), "{error}");
+    assert!(matches!(error, OtError::Net(NetError::Length { step: "ot/silent", got: 9_215, .. })), "{error}");
     let error = refused(Some(KINDS[1]), "ot/softspoken", &[0; 100], |ch| {
         let (mut sender, _) = waggle_ot::setup(ch, KINDS[1], &mut rand::rng()).unwrap();
         let error = sender.ensure(ch, 100).unwrap_err();

@@ -212,8 +212,12 @@ const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
 const MANY: u64 = 4;
 
 /// The messages of a refill of the pool with OT sender `sender`, in order.
-fn runs(sender: Role, wire: Wire) -> [(Direction, ot::Run); 2] {
-    [(sender.peer().sends(), wire.to_sender), (sender.sends(), wire.to_receiver)]
+fn runs(sender: Role, wire: Wire) -> [(Direction, ot::Run); 4] {
+    let mut from = sender;
+    wire.flows.map(|run| {
+        from = from.peer();
+        (from.sends(), run)
+    })
 }
 
 /// Books what a refill of the pool with OT sender `sender` sends.

@@ -48,6 +48,9 @@ macro_rules! other_kernels {
         $implement! {
             /// The key schedule of AES.
             expand_key(key: Block) -> Key;
+            /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` in the field of [`field`], for n coefficients. These are
+            /// public, the data need not be.
+            combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]);
             /// `transpose::transpose`.
             transpose(rows: &mut [Block; BATCH]);
             /// `planes::receive_batch` with the PRGs `keys` from the counter `first` on.
@@ -60,7 +63,10 @@ macro_rules! other_kernels {
     };
 }
 
+use crate::Block;
+
 mod code;
+mod field;
 mod leaves;
 mod permutation;
 mod planes;
@@ -87,9 +93,24 @@ pub(crate) const RUN: usize = 8;
 pub(crate) use permutation::{Permutation, Prgs};
 pub(crate) use planes::Shape;
 pub(crate) use portable::sigma;
-#[cfg(feature = "probe")]
-pub(crate) use transpose::transpose;
 pub(crate) use transpose::{BATCH, TILES};
+
+/// The kernel `combine`, or its twin.
+pub(crate) fn combine(simd: Option<Simd>, coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
+    debug_assert_eq!(data.len(), coefficients.len() * sums.len());
+    match simd {
+        Some(simd) => simd.combine(coefficients, data, sums),
+        None => field::combine(coefficients, data, sums),
+    }
+}
+
+/// The kernel `transpose`, or its twin.
+pub(crate) fn transpose(simd: Option<Simd>, rows: &mut [Block; BATCH]) {
+    match simd {
+        Some(simd) => simd.transpose(rows),
+        None => transpose::transpose(rows),
+    }
+}
 
 /// Which code computes. The results are the same to the bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

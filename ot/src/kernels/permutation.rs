@@ -5,7 +5,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::code::TABLE;
 use super::leaves::{LeafRows, Words};
-use super::transpose::{BATCH, transpose};
+use super::transpose::BATCH;
 use super::{Key, Shape, Simd, planes, portable};
 use crate::Block;
 use crate::ggm::half;
@@ -83,22 +83,18 @@ impl Prgs {
         }
     }
 
-    /// The receiver's blocks of one batch from the counter `first` on, into `rows`, and its message.
+    /// The receiver's planes of one batch from the counter `first` on, into `rows`, and its message.
     pub(crate) fn receive_batch(&self, shape: &Shape, first: u64, rows: &mut [Block; BATCH], message: &mut [u8]) {
         match self {
             Prgs::Portable(prgs) => {
                 let expand = |leaf: usize, out: &mut _| portable::counters(&prgs[leaf], first, out);
                 planes::receive_batch(shape, expand, rows, message);
-                transpose(rows);
             }
-            Prgs::Simd(simd, keys) => {
-                simd.receive_batch(shape, keys, first, rows, message);
-                simd.transpose(rows);
-            }
+            Prgs::Simd(simd, keys) => simd.receive_batch(shape, keys, first, rows, message),
         }
     }
 
-    /// The sender's blocks of one batch from the receiver's message.
+    /// The sender's planes of one batch from the receiver's message.
     pub(crate) fn send_batch(
         &self,
         shape: &Shape,
@@ -111,12 +107,8 @@ impl Prgs {
             Prgs::Portable(prgs) => {
                 let expand = |leaf: usize, out: &mut _| portable::counters(&prgs[leaf], first, out);
                 planes::send_batch(shape, expand, delta, rows, message);
-                transpose(rows);
             }
-            Prgs::Simd(simd, keys) => {
-                simd.send_batch(shape, keys, first, delta, rows, message);
-                simd.transpose(rows);
-            }
+            Prgs::Simd(simd, keys) => simd.send_batch(shape, keys, first, delta, rows, message),
         }
     }
 }

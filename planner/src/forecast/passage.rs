@@ -3,7 +3,7 @@
 use net::{Direction, Ledger, Phase, Role, Traffic};
 use ot::{Run, Wire};
 
-use super::pools::{Draw, Pools, add, waiting};
+use super::pools::{Draw, Pools, add, flows, waiting};
 use super::{book_refill, runs};
 use protocols::cost::Step;
 
@@ -25,7 +25,7 @@ pub(crate) struct Passage {
 /// One way to go through a passage.
 #[derive(Clone, Debug)]
 struct Pattern {
-    /// For every draw, the first highest, whether a refill sends something to the OT sender, and to the receiver.
+    /// For every draw, the first highest, which flows a refill has, see [`waiting`].
     waits: u64,
     /// The direction of the last message before the steps.
     first: Option<Direction>,
@@ -141,13 +141,12 @@ impl Passage {
             pattern.times += rounds * (pattern.times - before);
         }
         for (wire, before) in walk.wires.iter_mut().zip(&begin.wires) {
-            let since = |now: Run, before: Run| Run {
-                bytes: now.bytes - before.bytes,
-                messages: now.messages - before.messages,
-            };
-            let (to_sender, to_receiver) =
-                (since(wire.to_sender, before.to_sender), since(wire.to_receiver, before.to_receiver));
-            add(wire, &Wire { to_sender, to_receiver }, rounds);
+            let mut since = *wire;
+            for (since, before) in since.flows.iter_mut().zip(before.flows) {
+                since.bytes -= before.bytes;
+                since.messages -= before.messages;
+            }
+            add(wire, &since, rounds);
         }
         pools.repeat(begin.made, rounds);
     }
@@ -182,19 +181,19 @@ fn refill_traffic(wires: &[Wire; 2]) -> Traffic {
 impl Pattern {
     fn new(steps: &[Step], phase: Phase, first: Option<Direction>, waits: u64, draws: usize) -> Self {
         let mut ledger = Ledger::untimed_until(phase, first);
-        let mut draws_left = draws;
+        let (mut draws_left, mut messages) = (draws, 0);
         for step in steps {
             step.book(&mut ledger);
             if let Some(draw) = Draw::of(step) {
                 draws_left -= 1;
-                let bits = waits >> (2 * draws_left);
-                let run = |bit: u64| Run { bytes: 0, messages: bits >> bit & 1 };
-                book_refill(draw.sender, Wire { to_sender: run(1), to_receiver: run(0) }, &mut ledger);
+                let wire = flows(waits >> (2 * draws_left));
+                messages += wire.messages();
+                book_refill(draw.sender, wire, &mut ledger);
             }
         }
         let mut once: Vec<_> = ledger.entries().iter().map(|entry| (entry.phase, entry.traffic)).collect();
         if let Some((_, offline)) = once.iter_mut().find(|(phase, _)| *phase == Phase::Offline) {
-            offline.messages -= u64::from(waits.count_ones());
+            offline.messages -= messages;
         }
         Pattern { waits, first, last: ledger.last(), once, times: 0 }
     }

@@ -1,7 +1,7 @@
 //! The pools of OTs as numbers.
 
 use net::Role;
-use ot::{CotKind, PoolPlan, Wire};
+use ot::{CotKind, PoolPlan, Run, Wire};
 
 use protocols::cost::Step;
 
@@ -86,13 +86,19 @@ impl Pools {
     }
 }
 
-/// Whether a refill sends something to the OT sender (bit 1), and to the OT receiver (bit 0).
+/// Whether a refill has the first flow (bit 1), and the others (bit 0).
 pub(super) fn waiting(wire: &Wire) -> u64 {
-    u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
+    u64::from(wire.flows[0].messages > 0) << 1 | u64::from(wire.flows[1].messages > 0)
+}
+
+/// The flows of refills for which [`waiting`] gives `bits`, each a message without bytes.
+pub(super) fn flows(bits: u64) -> Wire {
+    let run = |bit: u64| Run { bytes: 0, messages: bits >> bit & 1 };
+    Wire { flows: [run(1), run(0), run(0), run(0)] }
 }
 
 pub(super) fn add(sum: &mut Wire, wire: &Wire, times: u64) {
-    for (sum, run) in [(&mut sum.to_sender, wire.to_sender), (&mut sum.to_receiver, wire.to_receiver)] {
+    for (sum, run) in sum.flows.iter_mut().zip(wire.flows) {
         sum.bytes += times * run.bytes;
         sum.messages += times * run.messages;
     }

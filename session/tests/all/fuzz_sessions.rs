@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::hostile::{Mode, PARTS, Session, policies, run};
-use fuzzing::link::{Mutation, Spoil};
+use fuzzing::link::{Mutation, Spoil, frame, frames};
 use mpcache::PolicySpec;
 use net::Role;
 use waggle_session::Error;
@@ -130,4 +130,29 @@ fn no_spoiled_session_passes() {
     endings.iter().for_each(|(ended, count)| println!("{count:6}  {ended}"));
     let wrong: Vec<&String> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     assert!(wrong.is_empty(), "{} of {}:\n{wrong:#?}", wrong.len(), chosen.len());
+}
+
+/// A bit of what a party sends to make OTs changes: its peer notices before it goes on, and says at which step.
+#[test]
+fn a_changed_message_of_oblivious_transfers_is_noticed_at_its_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let policy = PolicySpec::default();
+    let honest = run(Mode::Plain, &policy, None, dir.path()).watch;
+    for from in [Role::Client, Role::Server] {
+        let sent = frames(&honest.sent(from));
+        for step in ["ot/trees", "ot/softspoken"] {
+            let tag = &frame(step, &[])[4..];
+            let message = sent.iter().position(|frame| &frame[4..8] == tag).expect("a message of this step");
+            let spoil = Spoil { from, message, mutation: Mutation::Flip(1000) };
+            let Session { client, server, watch } = run(Mode::Plain, &policy, Some(spoil), dir.path());
+            let [sender, receiver] = if from == Role::Client { [client, server] } else { [server, client] };
+            let error = receiver.map(drop).expect_err("a changed message");
+            let found = format!("{error:?}");
+            assert!(found.contains(&format!("Deviates {{ step: {step:?}, party: {from:?} }}")), "{found}");
+            // The sender hears of it, and not because the link is gone.
+            let heard = format!("{:?}", sender.map(drop).expect_err("its peer is gone"));
+            assert!(heard.contains(&format!("theirs: {step:?}")), "{step}: {heard}");
+            assert!(watch.messages(from.peer()) < honest.messages(from.peer()), "the session ended early");
+        }
+    }
 }

@@ -61,6 +61,10 @@ macro_rules! one_block {
                     total
                 }
                 fn sigma(self, x: __m128i) -> __m128i { sigma(x) }
+                fn product(self, x: __m128i, y: __m128i) -> [__m128i; 3] {
+                    let cross = _mm_xor_si128(_mm_clmulepi64_si128::<0x01>(x, y), _mm_clmulepi64_si128::<0x10>(x, y));
+                    [_mm_clmulepi64_si128::<0x00>(x, y), cross, _mm_clmulepi64_si128::<0x11>(x, y)]
+                }
                 fn round(self, x: __m128i, key: __m128i) -> __m128i { _mm_aesenc_si128(x, key) }
                 fn last_round(self, x: __m128i, key: __m128i) -> __m128i { _mm_aesenclast_si128(x, key) }
             }
@@ -69,7 +73,7 @@ macro_rules! one_block {
 }
 pub(super) use one_block;
 
-one_block!("aes,avx2");
+one_block!("aes,pclmulqdq,avx2");
 
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -93,4 +97,4 @@ fn sigma(x: __m128i) -> __m128i {
 
 // Sixteen counters at once would not leave a register for the key. Ten blocks of indices keep the cipher busy and
 // leave the rest of the window to the loads of the outputs before.
-driver::kernels!(One, "aes,avx2", counters: 8, group: 8, drawn: 10, rows: [8, 8]);
+driver::kernels!(One, "aes,pclmulqdq,avx2", counters: 8, group: 8, drawn: 10, rows: [8, 8]);

@@ -10,7 +10,7 @@ use super::avx512::{add_at, add_code_word};
 use super::driver::{self, Wide};
 use crate::Block;
 
-one_block!("aes,avx512f,avx512vl");
+one_block!("aes,pclmulqdq,avx512f,avx512vl");
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
@@ -34,4 +34,6 @@ fn sigma(x: __m128i) -> __m128i {
 
 // Sixteen counters at once would not leave a register for the key. Ten blocks of indices keep the cipher busy and
 // leave the rest of the window to the loads of the outputs before.
-driver::kernels!(One, "aes,avx512f,avx512bw,avx512dq,avx512vl", counters: 8, group: 8, drawn: 10, rows: [8, 8]);
+driver::kernels!(
+    One, "aes,pclmulqdq,avx512f,avx512bw,avx512dq,avx512vl", counters: 8, group: 8, drawn: 10, rows: [8, 8]
+);

@@ -6,6 +6,7 @@
 //! Functions here are compiled into those of [`kernels`], which enable the instructions. So all of them are always
 //! inlined, and none touches a vector but by methods of [`Wide`].
 
+use super::super::field;
 use super::super::transpose::TILES;
 use super::Key;
 use crate::Block;
@@ -66,6 +67,10 @@ pub(super) trait Wide: Copy {
     fn sum(self, x: Self::Vector) -> Block;
     /// The orthomorphism of the hashes, per block: `sigma(a || b) = (a ^ b) || a`.
     fn sigma(self, x: Self::Vector) -> Self::Vector;
+
+    /// The carry-less products of the blocks of x and y: of the low words, of a low and a high word both ways, and of
+    /// the high words.
+    fn product(self, x: Self::Vector, y: Self::Vector) -> [Self::Vector; 3];
 
     /// A round of AES.
     fn round(self, x: Self::Vector, key: Self::Vector) -> Self::Vector;
@@ -284,6 +289,29 @@ fn children<W: Wide, const N: usize>(
     (left, right)
 }
 
+/// `sums[c] ^= sum_i coefficients[i] data[c n + i]` for n coefficients.
+#[inline(always)]
+pub(super) fn combine<W: Wide>(w: W, coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
+    let whole = coefficients.len() - coefficients.len() % W::BLOCKS;
+    for (data, sum) in data.chunks_exact(coefficients.len()).zip(sums) {
+        let ((data, rest), (factors, last)) = (data.split_at(whole), coefficients.split_at(whole));
+        let mut total = [w.zero(); 3];
+        for (x, y) in data.chunks_exact(W::BLOCKS).zip(factors.chunks_exact(W::BLOCKS)) {
+            let product = w.product(w.load(x), w.load(y));
+            for i in 0..3 {
+                total[i] = w.xor(total[i], product[i]);
+            }
+        }
+        if !rest.is_empty() {
+            let product = w.product(w.load_some(rest), w.load_some(last));
+            for i in 0..3 {
+                total[i] = w.xor(total[i], product[i]);
+            }
+        }
+        *sum ^= field::reduce([w.sum(total[0]), w.sum(total[1]), w.sum(total[2])]);
+    }
+}
+
 /// Implements methods of [`Wide`] by expressions that may call functions of its instruction set.
 macro_rules! methods {
     ($(fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {$(
@@ -335,6 +363,11 @@ macro_rules! kernels {
         #[target_feature(enable = $features)]
         fn counters(key: &Key, first: u64, out: &mut [Block; TILES]) {
             driver::counters::<$wide, $counters>($wide::new(), key, first, out);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
+            driver::combine($wide::new(), coefficients, data, sums);
         }
 
         #[target_feature(enable = $features)]

@@ -32,7 +32,7 @@ pub(crate) struct Simd(Set);
 /// The sets, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Set {
-    /// AES-NI and AVX2.
+    /// AES-NI and AVX2. PCLMULQDQ belongs to AES-NI here, VPCLMULQDQ to VAES.
     AesNi,
     /// AES-NI and AVX-512 F, BW, DQ and VL.
     AesNi512,

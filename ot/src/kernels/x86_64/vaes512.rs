@@ -9,13 +9,13 @@ use super::avx512::{add_at, add_code_word, load4, store4};
 use super::driver::{self, Wide};
 use crate::Block;
 
-/// Four blocks. A value proves VAES and AVX-512 F, DQ and VL.
+/// Four blocks. A value proves VAES, VPCLMULQDQ and AVX-512 F, DQ and VL.
 #[derive(Clone, Copy)]
 struct Four(());
 
 impl Four {
     #[inline]
-    #[target_feature(enable = "vaes,avx512f,avx512dq,avx512vl")]
+    #[target_feature(enable = "vaes,vpclmulqdq,avx512f,avx512dq,avx512vl")]
     fn new() -> Self {
         Four(())
     }
@@ -63,6 +63,11 @@ impl Wide for Four {
         }
         fn sum(self, x: __m512i) -> Block { sum(x) }
         fn sigma(self, x: __m512i) -> __m512i { sigma(x) }
+        fn product(self, x: __m512i, y: __m512i) -> [__m512i; 3] {
+            let cross =
+                _mm512_xor_si512(_mm512_clmulepi64_epi128::<0x01>(x, y), _mm512_clmulepi64_epi128::<0x10>(x, y));
+            [_mm512_clmulepi64_epi128::<0x00>(x, y), cross, _mm512_clmulepi64_epi128::<0x11>(x, y)]
+        }
         fn round(self, x: __m512i, key: __m512i) -> __m512i { _mm512_aesenc_epi128(x, key) }
         fn last_round(self, x: __m512i, key: __m512i) -> __m512i { _mm512_aesenclast_epi128(x, key) }
     }
@@ -127,4 +132,6 @@ fn sigma(x: __m512i) -> __m512i {
 
 // All counters of a leaf are four vectors; those of the next leaf, which does not depend on this one, are in flight
 // with them.
-driver::kernels!(Four, "aes,vaes,avx512f,avx512bw,avx512dq,avx512vl", counters: 4, group: 16, drawn: 5, rows: [8, 2]);
+driver::kernels!(
+    Four, "aes,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl", counters: 4, group: 16, drawn: 5, rows: [8, 2]
+);
