@@ -204,11 +204,6 @@ def test_a_server_and_a_client(tmp_path, monkeypatch):
         several = client.generate(["ROMEO:\n", [0, 1, 2]], tokens=4, samples=2)
         assert several["texts"][:2] == [first["text"]] * 2 and len(several["texts"]) == 4
         assert several["tokens"][-4:] == waggle.demo([0, 1, 2], model=MODEL, tokens=4)["tokens"]
-        # Two at a time: the others take the places of those that end.
-        waited = client.generate(["ROMEO:\n", [0, 1, 2]], tokens=4, samples=2, batch=2)
-        assert waited["texts"] == several["texts"] and waited["options"]["texts"] == 2
-        with pytest.raises(waggle.WaggleError, match="batch: give 1 or more"):
-            client.generate("ROMEO:\n", tokens=4, batch=0)
         with pytest.raises(waggle.WaggleError, match="policy"):
             client.generate("ROMEO:\n", tokens=4, policy="h2o")
     with pytest.raises(waggle.WaggleError):

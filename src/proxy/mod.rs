@@ -5,7 +5,7 @@
 //! | [`http`] | connections: who may come, bounds, streams, the page of the chat |
 //! | [`api`] | the interface's JSON: requests, answers, refusals |
 //! | [`work`] | the thread that has sessions with the server: the queue, passes, conversations |
-//! | [`pass`] | the texts of a session: who has which place, and who leaves |
+//! | [`pass`] | the texts of a session: who hears which token, and who has ended |
 //! | [`text`] | one text while it grows: where it stops, and what its tokens are worth |
 //! | [`spent`] | what an answer took, and what the server saw |
 //! | [`metrics`] | counters |
@@ -22,7 +22,6 @@ mod text;
 mod work;
 
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -58,10 +57,6 @@ options! {
         queue: usize = 64,
         /// Texts of waiting requests that go through the model side by side, at most.
         texts: usize = 8,
-        /// Passes of a session with places for so many texts, which completions share: one that comes while it runs
-        /// takes a place that is free. `None` opens sessions for the texts that are there, and one that comes later
-        /// takes the place of another if it ends no later than these.
-        passes: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
         /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared.
         tokens: usize = 128,
         /// Tokens that a turn may add to a conversation before a longer session is opened for it. In two phases so

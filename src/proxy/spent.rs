@@ -14,8 +14,6 @@ use super::text::Ended;
 pub(super) enum Session {
     /// In a session of its own or of its pass.
     Own,
-    /// In a session that others may have joined.
-    Shared,
     /// In a session that was opened for it and stays open.
     New,
     /// In a session that was open.
@@ -27,15 +25,14 @@ pub(super) enum Session {
 pub(super) struct Own {
     /// Every session has another one.
     number: u64,
-    session: Session,
     /// Tokens that were read of each prompt, with those of padding.
     prompt_tokens: usize,
 }
 
 impl Own {
-    /// A session with prompts of `prompt_tokens` tokens, which others may join if it is `shared`.
-    pub(super) fn new(shared: bool, prompt_tokens: usize) -> Self {
-        Own { number: rand::random(), session: if shared { Session::Shared } else { Session::Own }, prompt_tokens }
+    /// A session with prompts of `prompt_tokens` tokens.
+    pub(super) fn new(prompt_tokens: usize) -> Self {
+        Own { number: rand::random(), prompt_tokens }
     }
 }
 
@@ -103,8 +100,8 @@ impl Spent {
 
     /// Of the session `own` after so many passes, which may not be the last.
     pub(super) fn so_far(own: Own, phases: &Phases, places: usize, passes: usize) -> Self {
-        let Own { number, session, prompt_tokens } = own;
-        Spent { number, ..Spent::new(&[phases], 0, session, false, [places, prompt_tokens, passes]) }
+        let Own { number, prompt_tokens } = own;
+        Spent { number, ..Spent::new(&[phases], 0, Session::Own, false, [places, prompt_tokens, passes]) }
     }
 
     /// Of a turn in which `read` tokens were read and `tokens` generated; `opening` is what a session took that was

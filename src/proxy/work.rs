@@ -2,17 +2,15 @@
 //!
 //! It has one session at a time. A session of several turns stays open between requests: in two phases it makes
 //! correlations for the next one while nobody asks. A conversation that goes on finds its cache there; anything else
-//! begins with an empty one. Requests that wait go through the model side by side, in a session of their own, which
-//! those that come later may join. Texts whose prompt is scored have sessions of their own, too.
+//! begins with an empty one. Requests that wait go through the model side by side, in a session of their own. Texts
+//! whose prompt is scored have sessions of their own, too.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::slice;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use model::{Generation, Lengths, Newcomer, Next, Sampler, Waiting, check_lengths, check_queue, passes_in_place};
+use model::{Generation, Lengths, Next, Sampler, check_lengths};
 use mpcache::PolicySpec;
 use ndarray::{ArrayView2, Axis};
 use report::Phases;
@@ -20,7 +18,7 @@ use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
 use tokenizer::{Tokenizer, TokenizerError};
 
 use super::api::{Completion, Message, Refusal, Talk};
-use super::pass::{Member, Pass, Watched};
+use super::pass::{Member, Pass};
 use super::spent::{Own, Spent};
 use super::text::{Growing, Logprobs, Out, Pieces, Text, logprobs};
 use super::{ProxyConfig, Shared};
@@ -277,19 +275,19 @@ impl Worker {
             let (scores, length) = (first.scores(), first.ids.len());
             let alike = |text: &mut Text| text.scores() == scores && (padded || text.ids.len() == length);
             let together = texts.extract_if(.., alike).take(most).collect();
-            self.pass(together, &mut texts);
+            self.pass(together);
         }
     }
 
-    /// Texts of one kind, no more than may go together. Those of `line` may join them.
-    fn pass(&mut self, mut texts: Vec<Text>, line: &mut Vec<Text>) {
-        match self.read(&mut texts, line) {
+    /// Texts of one kind, no more than may go together.
+    fn pass(&mut self, mut texts: Vec<Text>) {
+        match self.read(&mut texts) {
             Ok(()) => {}
             // The server may do for half of them what it does not for all.
             Err(Failure::Refused(_)) if texts.len() > 1 => {
                 let half = texts.split_off(texts.len() / 2);
-                self.pass(texts, line);
-                self.pass(half, line);
+                self.pass(texts);
+                self.pass(half);
             }
             Err(failure) => {
                 let error = failure.into_error();
@@ -303,14 +301,7 @@ impl Worker {
     }
 
     /// Answers `texts` in the form of session that suits them. If it fails, `texts` are those without an answer.
-    fn read(&mut self, texts: &mut Vec<Text>, line: &mut Vec<Text>) -> Done {
-        if let Some(passes) = self.shares(texts) {
-            match self.together(texts, Some((passes, line))) {
-                // The server may have smaller sessions.
-                Err(Failure::Refused(_)) if self.config.passes.is_some() => {}
-                done => return done,
-            }
-        }
+    fn read(&mut self, texts: &mut Vec<Text>) -> Done {
         if self.talks && matches!(&texts[..], [text] if !text.scores()) {
             match self.single(texts) {
                 // It may have sessions of one text all the same.
@@ -318,20 +309,7 @@ impl Worker {
                 done => return done,
             }
         }
-        self.together(texts, None)
-    }
-
-    /// The passes of a session for `texts` that others may join, if there can be one.
-    fn shares(&self, texts: &[Text]) -> Option<usize> {
-        let wanted = match self.config.passes {
-            Some(passes) => passes.get(),
-            None => (texts.len() > 1).then_some(1)?,
-        };
-        let Lengths { prompt, tokens } = self.lengths(texts).ok()?;
-        let room = (self.model.spec.max_positions() + 1).saturating_sub(prompt);
-        let passes = wanted.min(room).max(tokens);
-        let may = self.terms.policy == PolicySpec::default() && !texts.iter().any(Text::scores);
-        (may && check_queue(&self.model.spec, Lengths { prompt, tokens: passes }, None).is_ok()).then_some(passes)
+        self.together(texts)
     }
 
     /// The lengths of a session for `texts`, padding included.
@@ -343,49 +321,30 @@ impl Worker {
         Ok(Lengths { prompt, tokens })
     }
 
-    /// `texts` in a session of their own, which those of a line may join for so many passes.
-    fn together(&mut self, texts: &mut Vec<Text>, shared: Option<(usize, &mut Vec<Text>)>) -> Done {
+    /// `texts` side by side in a session of their own.
+    fn together(&mut self, texts: &mut Vec<Text>) -> Done {
         self.close();
         let early = Failure::of;
         let lengths = self.lengths(texts).map_err(|error| early(error.into()))?;
-        let fills = shared.is_some() && self.config.passes.is_some();
-        let free = if fills { self.config.texts.saturating_sub(texts.len()) } else { 0 };
-        let places = texts.len() + free;
-        let prompts = texts.iter().map(|text| Prompt::from(&text.ids)).chain((0..free).map(|_| Prompt::from(&[0])));
-        // Padding also hides what was read in a place before.
-        let padded = self.config.pad_prompt.is_some() || shared.is_some();
-        let whole = Prompt::side_by_side(&prompts.collect::<Vec<_>>(), padded.then_some(lengths.prompt), false);
+        let count = texts.len();
+        let prompts: Vec<Prompt> = texts.iter().map(|text| Prompt::from(&text.ids)).collect();
+        let padded = self.config.pad_prompt.is_some().then_some(lengths.prompt);
+        let whole = Prompt::side_by_side(&prompts, padded, false);
         let whole = whole.map_err(|error| early(error.into()))?;
-        let count = whole.input().count;
+        let length = whole.input().count;
         let scores = texts.iter().any(Text::scores);
         let wanted = ClientOptions { expected: Some(&self.model.spec), ..ClientOptions::default() };
         let session = self.config.client.open(&self.terms, wanted, &mut Silent).map_err(early)?.stopping_at_eos();
         let session = if self.config.pad_answer == Some(true) { session.padding_answers() } else { session };
         let session = if scores { session.scoring_prompt() } else { session };
         let tokenizer = Arc::clone(&self.tokenizer);
-        let own = Own::new(shared.is_some(), count);
-        let mut sources: Vec<(Sampler, usize)> =
-            texts.iter_mut().map(|text| (std::mem::take(&mut text.sampler), text.tokens)).collect();
-        let members = texts.drain(..).map(|text| Member::new(text, &tokenizer));
-        let members = members.chain((0..free).map(|_| Member::nobody())).collect();
-        let pass = RefCell::new(Pass::new(members, self.model.spec.eos()).in_own(own));
-        let done = match shared {
-            None => {
-                let next = Next::Each(sources.iter_mut().map(|(sampler, _)| Next::Pick(sampler)).collect());
-                session.generate(whole, lengths.tokens, next, &mut Watched(&pass))
-            }
-            Some((passes, line)) => {
-                let first = sources.iter_mut().map(|(sampler, most)| (Next::Pick(sampler), *most));
-                let first = first.chain((0..free).map(|_| (Next::Forced(&[]), 1))).collect();
-                let mut door = Entrance { worker: self, line, pass: &pass, tokenizer: &tokenizer };
-                let done =
-                    session.generate(whole, passes, Next::Queue { first, waiting: &mut door }, &mut Watched(&pass));
-                // Those whose place was not free yet wait on.
-                door.line.extend(std::mem::take(&mut pass.borrow_mut().reserved).into_values());
-                done
-            }
-        };
-        let Pass { mut members, .. } = pass.into_inner();
+        let own = Own::new(length);
+        let mut samplers: Vec<Sampler> = texts.iter_mut().map(|text| std::mem::take(&mut text.sampler)).collect();
+        let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
+        let mut pass = Pass::new(members, self.model.spec.eos()).in_own(own);
+        let next = Next::Each(samplers.iter_mut().map(Next::Pick).collect());
+        let done = session.generate(whole, lengths.tokens, next, &mut pass);
+        let Pass { mut members, .. } = pass;
         let tokens: usize = members.iter().map(|member| member.ids.len()).sum();
         self.shared.metrics.tokens.inc_by(tokens as u64);
         let worth = done.map_err(|error| match tokens {
@@ -394,7 +353,7 @@ impl Worker {
             _ => Failure::Broken(error.into()),
         });
         let worth = worth.and_then(|outcome| {
-            let worth = self.worth(&members, &outcome.generation, count);
+            let worth = self.worth(&members, &outcome.generation, length);
             Ok((outcome, worth.map_err(|error| Failure::Broken(error.into()))?))
         });
         let (outcome, worth) = match worth {
@@ -402,12 +361,11 @@ impl Worker {
             Err(failure) => {
                 let all = members.iter_mut().filter_map(|member| member.text.take());
                 texts.extend(all);
-                texts.iter_mut().zip(sources).for_each(|(text, (sampler, _))| text.sampler = sampler);
+                texts.iter_mut().zip(samplers).for_each(|(text, sampler)| text.sampler = sampler);
                 return Err(failure);
             }
         };
-        let heard = members.iter().filter(|member| member.heard).count();
-        let spent = self.paid(Spent::of_pass(own, &outcome, places), heard);
+        let spent = self.paid(Spent::of_pass(own, &outcome, count), count);
         for (member, worth) in members.into_iter().zip(worth) {
             if let Some(text) = member.text {
                 text.finish(member.ids.len(), worth, Some(Arc::clone(&spent)));
@@ -454,9 +412,9 @@ impl Worker {
         let (ids, tokens) = (text.ids.clone(), text.tokens);
         let mut sampler = std::mem::take(&mut text.sampler);
         let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
-        let pass = RefCell::new(Pass::new(members, model.spec.eos()));
-        let done = chat.complete(&ids, tokens, &mut sampler, &mut Watched(&pass));
-        let Pass { mut members, .. } = pass.into_inner();
+        let mut pass = Pass::new(members, model.spec.eos());
+        let done = chat.complete(&ids, tokens, &mut sampler, &mut pass);
+        let Pass { mut members, .. } = pass;
         let answer: Vec<u32> = members.iter().flat_map(|member| &member.ids).copied().collect();
         *used = Instant::now();
         let goes_on = chat.is_open();
@@ -593,60 +551,6 @@ impl Worker {
 
 /// Texts that were answered.
 type Done = Result<(), Failure>;
-
-/// Hands the places of a session to texts that wait.
-struct Entrance<'w, 'a> {
-    worker: &'w mut Worker,
-    line: &'w mut Vec<Text>,
-    pass: &'w RefCell<Pass<'a>>,
-    tokenizer: &'a Tokenizer,
-}
-
-impl Entrance<'_, '_> {
-    /// The first text that waits and ends within `passes`, with the padding of its prompt.
-    fn fitting(&mut self, passes: usize) -> Option<(Text, usize)> {
-        loop {
-            self.line.retain(|text| text.growing.heard());
-            for (at, text) in self.line.iter().enumerate() {
-                // A text with a hidden length takes the passes of the longest one of its length.
-                let shown = self.worker.lengths(slice::from_ref(text)).ok();
-                if let Some(Lengths { prompt, tokens }) = shown.filter(|_| !text.scores())
-                    && passes_in_place(prompt, tokens) <= passes
-                {
-                    let padding = prompt - text.ids.len();
-                    return Some((self.line.remove(at), padding));
-                }
-            }
-            if self.line.len() >= self.worker.config.texts {
-                return None;
-            }
-            self.line.extend(self.worker.arrived()?);
-        }
-    }
-}
-
-impl Waiting for Entrance<'_, '_> {
-    fn next(&mut self, place: usize, passes: usize) -> Option<Newcomer> {
-        let reserved = self.pass.borrow_mut().reserved.remove(&place);
-        let (text, padding) = match reserved {
-            Some(text) => (text, 0),
-            None => {
-                let found = self.fitting(passes)?;
-                self.worker.shared.metrics.joined.inc();
-                found
-            }
-        };
-        let mut pass = self.pass.borrow_mut();
-        Some(match padding {
-            0 => pass.seat(place, text, self.tokenizer),
-            _ => pass.reserve(place, text, padding),
-        })
-    }
-
-    fn leaves(&self, place: usize) -> bool {
-        self.pass.borrow().is_free(place)
-    }
-}
 
 /// What the tokens of `text` and its `answer` were worth, if that is asked; the row of `logits` at `place` is the
 /// first that counts.
