@@ -19,10 +19,8 @@ use crate::{Error, Report};
 
 /// Watches a session of a client and hears its text. Every method has a default that does nothing.
 pub trait Listener: Observer {
-    /// The server is busy, and this client is number `place` of those that wait.
-    fn waits(&mut self, place: u32) {
-        let _ = place;
-    }
+    /// The server is busy, and this client waits.
+    fn waits(&mut self) {}
 
     /// The server at `address` has a chat template that was not met before. It adds to the words, so it has a say in
     /// how long answers are.

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use tokenizer::Tokenizer;
 
-use crate::support::{Server, fails, signal, text, until, waggle};
+use crate::support::{Server, copy_model, fails, signal, text, until, waggle};
 
 const MODEL: &str = "shakespeare-llama";
 const LIMIT: Duration = Duration::from_secs(600);
@@ -319,20 +319,97 @@ fn requests_that_wait_share_a_pass() {
         drop(busy);
         asked.into_iter().map(|asked| asked.join().unwrap()).collect()
     });
-    let texts = |answer: &Value| answer["usage"]["waggle"]["passes"][0]["server_saw"]["texts"].as_u64().unwrap();
-    let mut together: Vec<u64> = answers.iter().map(texts).collect();
-    together.sort_unstable();
-    assert_eq!(together, [2, 2, 4, 4, 4, 4]);
+    let page = text(&proxy.get("/metrics").body);
+    assert!(page.contains("waggle_proxy_passes_total{session=\"shared\"} 2\n"), "{page}");
     for (prompt, answer) in prompts.iter().zip(&answers) {
         assert_eq!(answer["choices"][0]["text"], words(prompt, 12), "{prompt}");
+        // Nothing that tells of the others: how many they are, the longest of them, what all took.
+        let own = clear(prompt, 1).0.len();
+        let usage = json!({"prompt_tokens": own, "completion_tokens": 12, "total_tokens": own + 12,
+            "waggle": {"passes": [{"session": "shared"}]}});
+        assert_eq!(answer["usage"], usage, "{prompt}");
+    }
+}
+
+/// The keys of two programs, the owner's first, in a file that its owner alone may read.
+fn keys(dir: &std::path::Path) -> (std::path::PathBuf, [&'static str; 2]) {
+    let (file, keys) = (dir.join("keys"), ["the-key-of-the-owner", "the-key-of-another"]);
+    std::fs::write(&file, keys.join("\n")).unwrap();
+    mode(&file, 0o600);
+    (file, keys)
+}
+
+fn mode(file: &std::path::Path, mode: u32) {
+    #[cfg(unix)]
+    std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    #[cfg(not(unix))]
+    let _ = (file, mode);
+}
+
+/// Whoever guesses what another key has said reads it as if nobody had, and sees no numbers of the session they share.
+#[test]
+fn a_conversation_is_its_keys_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, [owner, other]) = keys(dir.path());
+    let proxy = Proxy::start(&format!("--model {MODEL}"), &format!("--tokens 8 --api-key-file {}", file.display()));
+    let say = |key: &str, messages: &[&str]| {
+        let headers = format!("{JSON}Authorization: Bearer {key}\r\n");
+        let body = talk(messages, &json!({})).to_string();
+        let answer = proxy.raw(&request("/v1/chat/completions", &headers, &body)).unwrap();
+        assert_eq!(answer.code, 200, "{}", text(&answer.body));
+        answer.json()
+    };
+    let said = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let first = say(owner, &["ROMEO:"]);
+    let messages = ["ROMEO:", &said(&first), "What says my lady"];
+    let second = say(owner, &messages);
+    assert_eq!(second["usage"]["waggle"]["passes"][0]["server_saw"]["continues"], true);
+    let answer = said(&second);
+    let third = [&messages[..], &[&*answer, "Nay"]].concat();
+    let guessed = say(other, &third);
+    let seen = &guessed["usage"]["waggle"]["passes"];
+    assert_eq!(seen, &json!([{"session": "shared"}]));
+    let read = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(read(&guessed) > read(&first) + read(&second), "all of it was read: {guessed}");
+    // The owner's conversation has no cache any more, and says the same.
+    let again = say(owner, &third);
+    assert_eq!((said(&again), read(&again)), (said(&guessed), read(&guessed)));
+    assert_eq!(&again["usage"]["waggle"]["passes"], seen);
+}
+
+/// Were it read again, its length would tell that of the answers that are padded.
+#[test]
+fn a_template_that_rewrites_is_refused_where_answers_are_padded() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_model(MODEL, dir.path());
+    let config = dir.path().join("config.json");
+    let ends = std::fs::read_to_string(&config).unwrap().replace("\"eos_token_id\": null", "\"eos_token_id\": 1");
+    std::fs::write(config, ends).unwrap();
+    std::fs::write(dir.path().join("chat_template.jinja"), "{{ messages | length }}{{ messages[-1].content }}")
+        .unwrap();
+    let server = Server::start(&format!("--skip-range-check --model {}", dir.path().display()));
+    for (more, code) in [("", 400), ("--pad-answer false", 200)] {
+        let proxy = Proxy::of(&server, &format!("--tokens 4 {more}"));
+        let ask = |messages: &[&str]| {
+            let body = talk(messages, &json!({})).to_string();
+            post(&proxy.address, "/v1/chat/completions", &body)
+        };
+        let first = ask(&["ROMEO:"]).json();
+        let said = first["choices"][0]["message"]["content"].as_str().unwrap();
+        // Whoever asks again is refused again.
+        for _ in 0..2 {
+            let second = ask(&["ROMEO:", said, "My lord"]);
+            assert_eq!(second.code, code, "{}", text(&second.body));
+            assert_eq!(text(&second.body).contains("would show how long the answers were"), code == 400);
+        }
+        drop(proxy);
     }
 }
 
 #[test]
 fn whoever_may_not_come_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let key = dir.path().join("key");
-    std::fs::write(&key, "secret\n").unwrap();
+    let (file, [owner, other]) = keys(dir.path());
     let proxy =
         Proxy::start("--model shakespeare-gpt2 --sessions 2", "--allow-origin https://known.example --queue 1");
     let good = json!({"prompt": "A", "max_tokens": 1, "temperature": 0}).to_string();
@@ -365,30 +442,52 @@ fn whoever_may_not_come_is_refused() {
     assert!(page.head.contains("content-security-policy: default-src 'none'; script-src 'nonce-"), "{}", page.head);
     assert!(!text(&page.body).contains("{{nonce}}"));
 
-    // With a key the page and the health are open, and nothing else is.
-    let keyed = Proxy::of(&proxy.server, &format!("--api-key-file {}", key.display()));
-    let get = |path: &str, headers: &str| {
-        raw(
-            &keyed.address,
-            format!("GET {path} HTTP/1.1\r\nHost: any\r\n{headers}Connection: close\r\n\r\n").as_bytes(),
-        )
-        .unwrap()
-        .code
+    // With keys the page and the health are open, and nothing else is; the first key alone sees what all took.
+    let line = format!("proxy --connect {} --api-key-file {}", proxy.server.address, file.display());
+    let keyed =
+        Server::run(&mut waggle(&format!("{line} --listen 127.0.0.1:0 --allow-origin http://name.example:80")));
+    let ask = |host: &str, path: &str, key: &str| {
+        let key = if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: close\r\n\r\n");
+        raw(&keyed.address, head.as_bytes()).unwrap()
     };
-    for path in ["/v1/models", "/metrics", "/v1/models/shakespeare-gpt2"] {
-        assert_eq!(get(path, ""), 401);
-        assert_eq!(get(path, "Authorization: Bearer secre\r\n"), 401);
-        assert_eq!(get(path, "Authorization: Bearer secret\r\n"), 200);
+    let get = |path: &str, key: &str| ask("localhost", path, key).code;
+    for (path, others) in [("/v1/models", 200), ("/metrics", 403), ("/v1/models/shakespeare-gpt2", 200)] {
+        assert_eq!(["", &owner[1..], owner, other].map(|key| get(path, key)), [401, 401, 200, others], "{path}");
     }
     assert_eq!((get("/", ""), get("/health", "")), (200, 200));
+    let hosts = ["name.example:80", "10.0.0.7:8080", "any", "evil.example"];
+    assert_eq!(hosts.map(|host| ask(host, "/health", "").code), [200, 200, 403, 403]);
     fails(
         &mut waggle(&format!("proxy --connect {} --listen 0.0.0.0:0", proxy.server.address)),
         1,
         ["--api-key-file"],
     );
-    std::fs::write(&key, "\n").unwrap();
-    let empty = format!("proxy --connect {} --api-key-file {}", proxy.server.address, key.display());
-    fails(&mut waggle(&empty), 1, ["holds no key"]);
+    #[cfg(unix)]
+    for open in [0o640, 0o604] {
+        mode(&file, open);
+        fails(&mut waggle(&line), 1, ["others may read this secret key"]);
+    }
+    mode(&file, 0o600);
+    for (held, error) in [("\n", "holds no key"), ("sixteen-bytes-ok\nfifteen-are-not\n", "has 15 bytes")] {
+        std::fs::write(&file, held).unwrap();
+        fails(&mut waggle(&line), 1, [error]);
+    }
+    // Why nobody is served is the owner's to know.
+    let Proxy { server, own: _own } = proxy;
+    let address = server.address.clone();
+    drop(server);
+    let headers = format!("{JSON}Authorization: Bearer {other}\r\n");
+    assert_eq!(raw(&keyed.address, &request("/v1/completions", &headers, &good)).unwrap().code, 502);
+    let [told, strangers, others] = [owner, "", other].map(|key| ask("localhost", "/health", key));
+    assert!(told.code == 503 && told.json()["error"].as_str().is_some_and(|error| error.contains(&address)));
+    for answer in [strangers, others] {
+        assert_eq!((answer.code, answer.json()), (503, json!({"status": "error"})));
+    }
+    // Whoever tries keys is not listened to for a while.
+    until(|| (get("/v1/models", "a-key-that-is-wrong") == 429).then_some(()));
+    assert_eq!(get("/health", ""), 503);
+    until(|| (get("/v1/models", owner) == 200).then_some(()));
     // It ends when it is told to, and so does its session.
     signal(&keyed.child, "TERM");
     assert_eq!(keyed.end(LIMIT).0, Some(0));

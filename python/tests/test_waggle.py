@@ -428,6 +428,23 @@ def test_a_template_that_rewrites_is_a_warning(tmp_path):
     assert chat.report["token_agreement"] == 1.0
 
 
+def test_a_template_that_is_new_is_a_warning(tmp_path, monkeypatch):
+    assets = ROOT / "model/assets/shakespeare-llama"
+    for file in ["config.json", "model.safetensors", "tokenizer.json"]:
+        shutil.copy(assets / file, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("\x1b[8m{{ messages[-1].content }}!")
+    monkeypatch.setenv("WAGGLE_HOME", str(tmp_path / "theirs"))
+    key = subprocess.run([sys.executable, "-m", "waggle", "keygen"], capture_output=True, text=True, check=True)
+    with waggle.Server(tmp_path, skip_range_check=True, allow_any=True) as server:
+        monkeypatch.setenv("WAGGLE_HOME", str(tmp_path / "ours"))
+        client = waggle.Client(server.address, server_key=key.stdout.strip())
+        with pytest.warns(UserWarning, match=r"words around yours.*(?s:.)*content }}!") as shown, client.chat(tokens=1):
+            assert "\x1b" not in str(shown[0].message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            client.chat(tokens=1).close()
+
+
 def test_positions_are_used_up():
     with waggle.Server(MODEL, skip_range_check=True, insecure_plaintext=True) as server:
         client = waggle.Client(server.address, insecure_plaintext=True)

@@ -21,10 +21,12 @@ pub(super) struct ProxyArgs {
     /// because prompts and answers cross it in the clear.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: String,
-    /// The file with the key that programs must give, as `Authorization: Bearer KEY`.
+    /// The file with the keys that programs must give, as `Authorization: Bearer KEY`: one a line, of 16 bytes or
+    /// more, for its owner alone to read. The first is the owner's, who alone sees /metrics and why /health fails.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Let pages of this origin ask, such as https://example.org; may be repeated.
+    /// Let pages of this origin ask, such as https://example.org, and take its name for one of this machine; may be
+    /// repeated.
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
     /// Requests that may wait; more are answered with 429.

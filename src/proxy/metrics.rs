@@ -53,6 +53,7 @@ impl Metrics {
     pub(super) fn spent(&self, spent: &Spent, texts: usize) {
         let session = match spent.session {
             Session::Own => "own",
+            Session::Shared => "shared",
             Session::New => "new",
             Session::Kept => "kept",
         };

@@ -15,6 +15,7 @@ use mpcache::PolicySpec;
 use ndarray::{ArrayView2, Axis};
 use report::Phases;
 use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
+use tokenizer::TokenizerError::{Died, Nonsense, Spawn, TimedOut};
 use tokenizer::{Tokenizer, TokenizerError};
 
 use super::api::{Completion, Message, Refusal, Talk};
@@ -28,6 +29,8 @@ use crate::{Chat, Error};
 
 /// A request, and where its answer goes.
 pub(super) struct Job {
+    /// The place of the key that asks.
+    pub(super) who: usize,
     pub(super) work: Work,
     pub(super) out: Out,
 }
@@ -41,8 +44,11 @@ pub(super) enum Work {
 /// A session of several turns.
 struct Open {
     chat: Chat,
-    /// The messages that its cache holds, if it is a conversation of messages.
-    said: Option<Vec<Message>>,
+    /// The messages that its cache holds, if it is a conversation of messages, and the key that said them.
+    said: Option<(usize, Vec<Message>)>,
+    /// The key that asked last, and whether there was another one before.
+    asker: Option<usize>,
+    shared: bool,
     /// What opened it, until a request has paid.
     opening: Option<Phases>,
     /// The longest turn.
@@ -54,7 +60,12 @@ struct Open {
 impl Open {
     fn new(chat: Chat, turn: usize, tokens: usize) -> Self {
         let opening = Some(chat.opening().clone());
-        Open { chat, said: None, opening, turn, tokens, used: Instant::now() }
+        Open { chat, said: None, asker: None, shared: false, opening, turn, tokens, used: Instant::now() }
+    }
+
+    /// The key `who` asks in this session.
+    fn asked_by(&mut self, who: usize) {
+        self.shared |= self.asker.replace(who).is_some_and(|before| before != who);
     }
 }
 
@@ -125,6 +136,9 @@ fn refusal(error: &Error) -> Refusal {
             Refused::Other(other) => refusal(other),
             _ => Refusal::new(400, "context_length_exceeded", message),
         },
+        Error::Tokenizer(Spawn { .. } | Died { .. } | TimedOut { .. } | Nonsense { .. }) => {
+            Refusal::new(500, "tokenizer_failed", message)
+        }
         Error::Tokenizer(_) | Error::Prompt(_) | Error::Options(_) => Refusal::new(400, "invalid_value", message),
         error if never_began(error) => Refusal::new(400, "refused_by_server", message),
         _ => Refusal::new(502, "server_unreachable", message),
@@ -149,11 +163,11 @@ impl Worker {
 
     /// Answers until nobody can ask any more.
     pub(super) fn run(mut self) {
-        while let Some(Job { work, out }) = self.wait() {
+        while let Some(Job { who, work, out }) = self.wait() {
             match work {
                 _ if out.is_closed() => {}
-                Work::Completion(asked) => self.complete(asked, &out),
-                Work::Talk(asked) => self.answer(asked, &out),
+                Work::Completion(asked) => self.complete(who, asked, &out),
+                Work::Talk(asked) => self.answer(who, &asked, &out),
             }
         }
         self.close();
@@ -187,6 +201,16 @@ impl Worker {
         Some(job)
     }
 
+    /// What a program is told of `error`, which is one of the proxy's health unless it is the program's.
+    fn refused(&self, error: &Error) -> Refusal {
+        let refusal = refusal(error);
+        let left = matches!(error, Error::Session(session::Error::Model(model::Error::Abandoned)));
+        if refusal.status >= 500 && !left {
+            self.failed(error);
+        }
+        refusal
+    }
+
     fn failed(&self, error: &Error) {
         tracing::warn!("{}", describe(error));
         self.shared.set_health(Some(describe(error)));
@@ -210,7 +234,7 @@ impl Worker {
     }
 
     /// The texts of a request.
-    fn texts(&self, asked: Completion, out: &Out) -> Result<Vec<Text>, Error> {
+    fn texts(&self, who: usize, asked: Completion, out: &Out) -> Result<Vec<Text>, Error> {
         let Completion { prompts, samples, tokens, echo, likeliest, wanted } = asked;
         let mut texts = Vec::new();
         for prompt in prompts {
@@ -227,18 +251,18 @@ impl Worker {
                 if tokens == 0 {
                     growing.reason = Some("length");
                 }
-                texts.push(Text { ids: ids.clone(), tokens, sampler, likeliest, echo, growing });
+                texts.push(Text { who, ids: ids.clone(), tokens, sampler, likeliest, echo, growing });
             }
         }
         Ok(texts)
     }
 
     /// The texts of a request that the model reads; the others are over at once.
-    fn taken(&self, asked: Completion, out: &Out) -> Vec<Text> {
-        let texts = match self.texts(asked, out) {
+    fn taken(&self, who: usize, asked: Completion, out: &Out) -> Vec<Text> {
+        let texts = match self.texts(who, asked, out) {
             Ok(texts) => texts,
             Err(error) => {
-                let _ = out.send(super::text::Event::Failed(refusal(&error)));
+                let _ = out.send(super::text::Event::Failed(self.refused(&error)));
                 return Vec::new();
             }
         };
@@ -253,14 +277,14 @@ impl Worker {
             self.next.extend(self.jobs.try_iter());
         }
         let Some(Job { work: Work::Completion(_), .. }) = self.next.front() else { return None };
-        let Some(Job { work: Work::Completion(asked), out }) = self.next.pop_front() else { return None };
+        let Some(Job { who, work: Work::Completion(asked), out }) = self.next.pop_front() else { return None };
         self.shared.left_queue();
-        Some(self.taken(asked, &out))
+        Some(self.taken(who, asked, &out))
     }
 
     /// Answers a request, and those behind it that can go with it.
-    fn complete(&mut self, asked: Completion, out: &Out) {
-        let mut texts = self.taken(asked, out);
+    fn complete(&mut self, who: usize, asked: Completion, out: &Out) {
+        let mut texts = self.taken(who, asked, out);
         let most = if self.terms.policy.side_by_side() { self.config.texts.max(1) } else { 1 };
         while texts.len() < most
             && let Some(more) = self.arrived()
@@ -290,11 +314,7 @@ impl Worker {
                 self.pass(half);
             }
             Err(failure) => {
-                let error = failure.into_error();
-                if !never_began(&error) {
-                    self.failed(&error);
-                }
-                let refusal = refusal(&error);
+                let refusal = self.refused(&failure.into_error());
                 texts.into_iter().for_each(|text| text.growing.fail(&refusal));
             }
         }
@@ -338,7 +358,8 @@ impl Worker {
         let session = if self.config.pad_answer == Some(true) { session.padding_answers() } else { session };
         let session = if scores { session.scoring_prompt() } else { session };
         let tokenizer = Arc::clone(&self.tokenizer);
-        let own = Own::new(length);
+        let shared = !texts.iter().all(|text| text.growing.is_of_the_request_of(&texts[0].growing));
+        let own = Own::new(shared, length);
         let mut samplers: Vec<Sampler> = texts.iter_mut().map(|text| std::mem::take(&mut text.sampler)).collect();
         let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
         let mut pass = Pass::new(members, self.model.spec.eos()).in_own(own);
@@ -406,7 +427,10 @@ impl Worker {
         let [text] = &mut texts[..] else { return Err(Failure::Broken(Error::Panicked)) };
         let fresh = self.ensure(text.ids.len(), text.tokens)?;
         let Worker { model, open, .. } = self;
-        let Some(Open { chat, said, used, .. }) = open else { return Err(Failure::Broken(Error::Panicked)) };
+        let Some(open) = open else { return Err(Failure::Broken(Error::Panicked)) };
+        open.asked_by(text.who);
+        let Open { chat, said, used, shared, .. } = open;
+        let shared = *shared;
         *said = None;
         let tokenizer = Arc::clone(&self.tokenizer);
         let (ids, tokens) = (text.ids.clone(), text.tokens);
@@ -442,7 +466,8 @@ impl Worker {
             }
         };
         let opening = self.open.as_mut().and_then(|open| open.opening.take());
-        let spent = Spent::of_turn(&turn.cost, [turn.prompt_tokens, turn.generation.count], false, opening.as_ref());
+        let numbers = [turn.prompt_tokens, turn.generation.count];
+        let spent = Spent::of_turn(&turn.cost, numbers, false, opening.as_ref(), shared);
         let spent = self.paid(spent, 1);
         self.shared.metrics.tokens.inc_by(answer.len() as u64);
         for (text, worth) in texts.drain(..).zip(worth) {
@@ -465,24 +490,19 @@ impl Worker {
     }
 
     /// The next answer of a conversation.
-    fn answer(&mut self, asked: Talk, out: &Out) {
+    fn answer(&mut self, who: usize, asked: &Talk, out: &Out) {
         let mut growing = Growing::new(out.clone(), 0, asked.wanted.stops.clone());
-        match self.turn(&asked, &mut growing) {
+        match self.turn(who, asked, &mut growing) {
             Ok((read, tokens, spent)) => {
                 self.shared.metrics.tokens.inc_by(tokens as u64);
                 growing.finish(read, tokens, None, Some(spent));
             }
-            Err(error) => {
-                if !never_began(&error) {
-                    self.failed(&error);
-                }
-                growing.fail(&refusal(&error));
-            }
+            Err(error) => growing.fail(&self.refused(&error)),
         }
     }
 
     /// Tokens that were read and generated in a turn, and what it took.
-    fn turn(&mut self, asked: &Talk, growing: &mut Growing) -> Result<(usize, usize, Arc<Spent>), Error> {
+    fn turn(&mut self, who: usize, asked: &Talk, growing: &mut Growing) -> Result<(usize, usize, Arc<Spent>), Error> {
         let Talk { before, words, tokens, wanted } = asked;
         let tokens = tokens.unwrap_or(self.config.tokens);
         let mut sampler = wanted.sampling.sampler(&self.terms)?;
@@ -491,11 +511,13 @@ impl Worker {
         loop {
             let fresh = self.ensure(turn, tokens).map_err(Failure::into_error)?;
             let Some(open) = &mut self.open else { return Err(Error::Panicked) };
-            let goes_on = open.said.as_ref() == Some(before);
+            open.asked_by(who);
+            // What another key has said is not confirmed to whoever guesses it.
+            let goes_on = open.said.as_ref().is_some_and(|(key, said)| *key == who && said == before);
             if !goes_on {
                 let said = before.iter().map(|message| (message.role, message.text.clone())).collect();
                 let begun = open.chat.begin_after(said);
-                open.said = begun.is_ok().then(|| before.clone());
+                open.said = begun.is_ok().then(|| (who, before.clone()));
                 if begun.is_err() && !fresh {
                     self.open = None;
                     continue;
@@ -516,7 +538,7 @@ impl Worker {
                     let model = Message { role: "assistant", text: growing.text().to_owned() };
                     // A stop cut what the cache holds.
                     let whole = harmless(&done.text) == growing.text();
-                    open.said = whole.then(|| before.iter().cloned().chain([user, model]).collect());
+                    open.said = whole.then(|| (who, before.iter().cloned().chain([user, model]).collect()));
                     let opening = open.opening.take();
                     let count = done.cost.phases.decode.per_token.len() + 1;
                     let spent = Spent::of_turn(
@@ -524,13 +546,14 @@ impl Worker {
                         [done.prompt_tokens, count],
                         goes_on && !before.is_empty(),
                         opening.as_ref(),
+                        open.shared,
                     );
                     return Ok((done.prompt_tokens, done.tokens.len(), self.paid(spent, 1)));
                 }
                 Err(Error::Chat(ChatError::Refused(refused))) => match *refused {
                     Refused::Long { got, .. } if turn < got => turn = got,
-                    // All of it is read again, as a conversation that somebody else kept.
-                    Refused::Rereads if goes_on => open.said = None,
+                    // Asked again it is refused again: were all of it read, its length would tell that of the answers.
+                    Refused::Rereads => return Err(ChatError::Refused(refused).into()),
                     other => {
                         open.said = None;
                         return Err(ChatError::Refused(Box::new(other)).into());
@@ -581,4 +604,25 @@ fn between(open: &mut Open, jobs: &Receiver<Job>, idle: Duration) -> Result<Foun
         return Ok(found);
     }
     chat.stay_until(|limit| received(limit.min(idle.saturating_sub(used.elapsed()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tokenizer that has died is nothing that a program could mend.
+    #[test]
+    fn what_is_not_the_programs_fault_is_an_error_of_ours() {
+        let step = || "encode".to_owned();
+        let died = || Error::Tokenizer(Died { step: step(), status: "killed".into() });
+        let inside = Error::Chat(ChatError::Refused(Box::new(Refused::Other(died()))));
+        let late = Error::Tokenizer(TimedOut { step: step(), seconds: "5".into() });
+        for error in [died(), inside, late] {
+            assert_eq!(refusal(&error).status, 500, "{error}");
+        }
+        let failed = Error::Tokenizer(TokenizerError::Failed { what: "no such token".into() });
+        for error in [failed, PromptError::Empty.into(), model::Error::Nothing.into()] {
+            assert_eq!(refusal(&error).status, 400, "{error}");
+        }
+    }
 }

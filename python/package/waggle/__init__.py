@@ -524,6 +524,9 @@ class Chat:
         self.report = None
         # A session that nobody closes ends with the object or with the program.
         self._end = _weakref.finalize(self, _left, self._chat)
+        # It has a say in how long answers are, so a user is shown what is new.
+        if self._chat.template is not None:
+            _warnings.warn(self._chat.template, stacklevel=3)
 
     def say(
         self, words: str, *, stream: Callable[[str], object] | None = None, progress: Watcher = False
