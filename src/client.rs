@@ -240,11 +240,11 @@ struct Proved {
 
 /// Waits until the server has a place for this client.
 fn wait_for_turn(link: &mut dyn Link, listener: &mut dyn Listener) -> Result<(), Error> {
-    let mut last = None;
-    let mut on_busy = |place| {
+    let mut waits = false;
+    let mut on_busy = || {
         // The server repeats itself as a sign of life.
-        if last.replace(place) != Some(place) {
-            listener.waits(place);
+        if !std::mem::replace(&mut waits, true) {
+            listener.waits();
         }
     };
     Ok(await_admission(link, &mut on_busy)?)

@@ -201,9 +201,19 @@ pub enum OptionsError {
         /// Where it would listen.
         address: std::net::SocketAddr,
     },
-    /// A file without the key that it should hold.
-    #[error("{} holds no key: one line that programs give", .0.display())]
+    /// A file without the keys that it should hold.
+    #[error("{} holds no key: lines that programs give", .0.display())]
     NoApiKey(PathBuf),
+    /// A key of programs that is soon guessed.
+    #[error("a key in {} has {got} bytes, and {least} is the least", path.display())]
+    ShortApiKey {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of the key.
+        got: usize,
+        /// Of the shortest that is taken.
+        least: usize,
+    },
     /// Sampling where the client learns one token.
     #[error(
         "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
@@ -351,7 +361,7 @@ pub enum Refusal {
     /// A conversation that would be read again where the lengths of answers are hidden.
     #[error(
         "the chat template changes what was said before, and reading it again would show how long the answers were: \
-         give another --template, or --no-pad-answer"
+         give another --template, or pad no answers (chat --no-pad-answer, proxy --pad-answer false)"
     )]
     Rereads,
     /// Everything else.

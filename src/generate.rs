@@ -27,9 +27,6 @@ options! {
         tokens: usize = 32,
         /// Texts after each prompt, which a model reads side by side; they differ where tokens are sampled.
         samples: usize = 1,
-        /// Texts that a decoder reads side by side: the others wait, and take the places of those that end. `None`
-        /// reads all at once.
-        batch: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
         /// The rule by which tokens are picked where the client learns logits.
         sampling: Sampling = Sampling::default(),
         /// End after an end-of-text token; the server then learns how many tokens there are.
@@ -73,11 +70,6 @@ impl Generate {
     pub fn texts(&self) -> usize {
         let prompts = if let Prompt::Several(all) = &self.prompt { all.len() } else { 1 };
         prompts * self.samples
-    }
-
-    /// The number of texts that the model reads side by side.
-    pub fn places(&self) -> usize {
-        self.batch.map_or(usize::MAX, NonZeroUsize::get).min(self.texts())
     }
 
     /// What makes the input, if it is the client's own; otherwise the server's is asked for.

@@ -1,13 +1,9 @@
 //! A generation that is ready to run: who hears its text, and what it leaves.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::slice;
 
-use model::{
-    Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Newcomer, Next, Sampler, Step, Waiting, check,
-    check_input, check_queue, passes_of_queue,
-};
+use model::{Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Next, Sampler, Step, check, check_input};
 use mpcache::PolicySpec;
 use protocols::Made;
 use serde_json::Value;
@@ -23,10 +19,8 @@ use crate::{Error, Report};
 
 /// Watches a session of a client and hears its text. Every method has a default that does nothing.
 pub trait Listener: Observer {
-    /// The server is busy, and this client is number `place` of those that wait.
-    fn waits(&mut self, place: u32) {
-        let _ = place;
-    }
+    /// The server is busy, and this client waits.
+    fn waits(&mut self) {}
 
     /// The server at `address` has a chat template that was not met before. It adds to the words, so it has a say in
     /// how long answers are.
@@ -188,11 +182,9 @@ pub(crate) struct Ready<'a> {
     /// The prompt without padding; of several texts as the server sees it.
     plain: party::Prompt,
     whole: party::Prompt,
-    /// The most passes, each of which gives every place a token.
-    passes: usize,
-    /// The prompt of each text, without padding: first those that are read side by side, then those that wait.
+    /// The prompt of each text, without padding.
     prompts: Vec<party::Prompt>,
-    /// One for each text, until it has its place.
+    /// One for each text.
     samplers: Vec<Sampler>,
     drafts: Option<Drafts>,
     guess: Option<Box<dyn Guess>>,
@@ -203,37 +195,19 @@ impl<'a> Asked<'a> {
         let Asked { options, terms, words, drafts } = self;
         let texts = words.prompts(spec, reader)?;
         let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
-        let places = options.places();
-        let longest = texts.iter().take(places).map(|text| text.input().count).max().unwrap_or(0);
+        let longest = texts.iter().map(|text| text.input().count).max().unwrap_or(0);
         // The last token goes through no model.
         let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
         let length = match &options.pad_prompt {
             Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
             Some(pads) => Some(pads.of(longest, room)?),
-            // Where texts wait, padding hides what was read in their places before.
-            None => (places < texts.len()).then_some(longest),
+            None => None,
         };
-        let whole = party::Prompt::side_by_side(&texts[..places], length, spec.is_encoder())?;
-        // The server learns the number of passes, which must not tell what padding hides.
-        let shown = texts.iter().map(|text| match (text.input().count, &options.pad_prompt) {
-            (words, Some(pads)) => pads.of(words, room),
-            (words, None) => Ok(words),
-        });
-        let passes = passes_of_queue(&shown.collect::<Result<Vec<_>, _>>()?, places, options.tokens);
+        let whole = party::Prompt::side_by_side(&texts, length, spec.is_encoder())?;
         let samplers = (0..texts.len()).map(|at| options.sampling.sampler_of(at, terms)).collect::<Result<_, _>>()?;
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
-        Ok(Ready { options, terms, plain, whole, passes, prompts: texts, samplers, drafts, guess })
-    }
-}
-
-/// Texts in the order in which they get a place.
-struct Line(VecDeque<Newcomer>);
-
-impl Waiting for Line {
-    fn next(&mut self, _: usize, passes: usize) -> Option<Newcomer> {
-        let fits = self.0.front().is_some_and(|text| text.passes() <= passes);
-        fits.then(|| self.0.pop_front()).flatten()
+        Ok(Ready { options, terms, plain, whole, prompts: texts, samplers, drafts, guess })
     }
 }
 
@@ -248,14 +222,9 @@ impl Ready<'_> {
         self.prompts.len()
     }
 
-    /// Whether texts wait for the places of others.
-    fn queues(&self) -> bool {
-        self.texts() > self.whole.input().texts
-    }
-
-    /// Lengths of prompt and text as the server sees them. Where texts wait, it sees all passes as tokens.
+    /// Lengths of prompt and text as the server sees them.
     pub(crate) fn lengths(&self) -> Lengths {
-        Lengths { prompt: self.whole.input().count, tokens: self.passes }
+        Lengths { prompt: self.whole.input().count, tokens: self.options.tokens }
     }
 
     /// Refuses what cannot work with the model `spec`, before a server is bothered.
@@ -264,9 +233,6 @@ impl Ready<'_> {
         let (padded, texts) = (self.whole.padding().is_some(), self.whole.input().texts);
         let request = Request { stop_at_eos, pad_answer, padded, texts, draft: self.drafts, ..self.lengths().into() };
         request.validate(spec, self.terms, &Limits::NONE)?;
-        if self.queues() {
-            check_queue(spec, self.lengths(), self.drafts)?;
-        }
         Ok(check_input(spec, self.whole.input())?)
     }
 
@@ -280,25 +246,12 @@ impl Ready<'_> {
             Some(drafts) => session.drafting(drafts),
             None => session,
         };
-        let Generate { tokens: most, stop_at_eos, pad_answer, .. } = *self.options;
+        let Generate { tokens, stop_at_eos, pad_answer, .. } = *self.options;
         let session = if stop_at_eos { session.stopping_at_eos() } else { session };
         let session = if pad_answer { session.padding_answers() } else { session };
-        let (tokens, places) = (self.lengths().tokens, self.whole.input().texts);
-        let mut line = self.queues().then(|| {
-            let waiting = self.prompts[places..].iter().zip(self.samplers.split_off(places));
-            Line(
-                waiting
-                    .map(|(prompt, sampler)| Newcomer { ids: prompt.ids().to_vec(), tokens: most, sampler })
-                    .collect(),
-            )
-        });
-        let next = match (&mut self.samplers[..], &mut self.guess, &mut line) {
-            ([sampler], Some(guess), None) => Next::Drafted { sampler, guess: &mut **guess },
-            (samplers, _, None) => Next::Each(samplers.iter_mut().map(Next::Pick).collect()),
-            (samplers, _, Some(waiting)) => Next::Queue {
-                first: samplers.iter_mut().map(|sampler| (Next::Pick(sampler), most)).collect(),
-                waiting,
-            },
+        let next = match (&mut self.samplers[..], &mut self.guess) {
+            ([sampler], Some(guess)) => Next::Drafted { sampler, guess: &mut **guess },
+            (samplers, _) => Next::Each(samplers.iter_mut().map(Next::Pick).collect()),
         };
         match pool {
             Some(pool) => session.spend(pool, self.whole.clone(), tokens, next, heard),
@@ -326,9 +279,6 @@ impl Ready<'_> {
         let chosen = chosen.chain(options.draft.iter().flat_map(Draft::chosen));
         let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
         let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
-        let passes = Value::from(outcome.generation.count);
-        let waited = (prompts.len() > texts).then(|| [("prompts", prompts.len().into()), ("passes", passes)]);
-        let chosen = chosen.chain(waited.into_iter().flatten());
         let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         if let Some(tokenizer) = tokenizer.filter(|_| prompts.len() > 1 && !model.spec.is_encoder()) {
@@ -347,8 +297,7 @@ impl Ready<'_> {
             false => Ok(None),
         };
         let classes = report.tokens.iter().map(class).collect::<Result<_, _>>()?;
-        let prompt = if prompts.len() > texts { party::Prompt::side_by_side(&prompts, None, false)? } else { plain };
-        Ok(Generated { report, outcome, prompt, places: texts, classes })
+        Ok(Generated { report, outcome, prompt: plain, classes })
     }
 }
 
@@ -360,8 +309,6 @@ pub struct Generated {
     pub(crate) outcome: Outcome,
     /// That of all texts.
     prompt: party::Prompt,
-    /// Texts that were read side by side.
-    places: usize,
     /// Name or word of each token, where every token is an answer.
     classes: Vec<Option<String>>,
 }
@@ -409,10 +356,10 @@ impl Generated {
         self.outcome.generation.texts()
     }
 
-    /// The number of tokens of all texts. Unseen ones behind the end of a text count, unless texts wait for places.
+    /// The number of tokens of all texts. Unseen ones behind the end of a text count.
     pub fn count(&self) -> usize {
-        let Generation { count, tokens, lengths, .. } = &self.outcome.generation;
-        if lengths.len() > self.places { tokens.len() } else { count * self.places }
+        let Generation { count, lengths, .. } = &self.outcome.generation;
+        count * lengths.len()
     }
 
     /// What an encoder says of each text.

@@ -70,6 +70,7 @@ pub use tokenizer::ChatTemplate;
 
 pub use chat::{
     BackgroundChat, Chat, ChatOptions, ChatReport, Readiness, Role, Said, Template, Transcript, TurnReport,
+    template_note,
 };
 #[cfg(feature = "cli")]
 pub use cli::{page, run, run_from, serve};

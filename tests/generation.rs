@@ -162,23 +162,6 @@ fn several_texts_are_those_that_each_has_alone() {
     let report = read_json(&report);
     assert_eq!((&report["options"]["texts"], &report["token_agreement"]), (&value!(3), &value!(1.0)));
     assert_eq!(report["texts"][1], told[1]["text"]);
-    // Those that wait for a place are the same.
-    let waited = "demo --tokens 6 --link memory --check --json";
-    for places in ["1", "2"] {
-        let queued = dir.path().join("queued.json");
-        let same = succeed(waggle(waited).arg(&queued).arg("--batch").arg(places).arg("--prompts").arg(&file));
-        let same: Vec<Value> = same.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(same, told, "{places} at a time");
-        let queued = read_json(&queued);
-        assert_eq!((&queued["options"]["prompts"], &queued["token_agreement"]), (&value!(3), &value!(1.0)));
-        assert_eq!(queued["texts"], report["texts"]);
-    }
-    fails(waggle("demo --draft lookup --batch 1 --prompts").arg(&file), 1, ["beside a draft"]);
-    // Where lengths are hidden, the passes tell nothing of them either: 2, then two texts of 16 words and 2 tokens.
-    let hidden = dir.path().join("hidden.json");
-    let line = "demo --tokens 2 --link memory --pad-prompt --batch 1 --json";
-    succeed(waggle(line).arg(&hidden).arg("--prompts").arg(&file));
-    assert_eq!(read_json(&hidden)["options"]["passes"], 2 + 2 * 17);
     let sampled = "demo --tokens 6 --link memory --prompt Once --temperature 0.9 --seed";
     let both = succeed(&mut waggle(&format!("{sampled} 4 --samples 2")));
     for (line, seed) in both.lines().zip([4, 5]) {

@@ -138,6 +138,37 @@ fn a_server_that_changes_its_chat_template_alone_is_refused_until_the_client_acc
     assert!(!good && errors.contains("the chat template of the model"), "{errors}");
 }
 
+/// A proxy has nobody before it whom it could ask, so what a server has put around words stands in its log.
+#[test]
+fn a_proxy_logs_a_template_that_is_new() {
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [theirs, ours, model] = dirs.each_ref().map(|dir| dir.path());
+    let key = key(theirs);
+    copy_model(MODEL, model);
+    let plain = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+    let serve = |template: &str, listen: &str| {
+        fs::write(model.join("chat_template.jinja"), template).unwrap();
+        serve(theirs, model.to_str().unwrap(), listen)
+    };
+    let proxy = |address: &str, more: &[&str]| {
+        let mut command = of(waggle(&format!("proxy --listen 127.0.0.1:0 --connect {address}")), ours);
+        command.args(more);
+        command
+    };
+    let server = serve(plain, "127.0.0.1:0");
+    let address = server.address.clone();
+    for (more, shown) in [(&["--server-key", &*key][..], 1), (&[], 0)] {
+        let log = Server::run(&mut proxy(&address, more)).stop();
+        assert_eq!(log.matches("{{ m.content }}\\n{% endfor %}").count(), shown, "{log}");
+    }
+    drop(server);
+    let _server = serve(&format!("\x1b[8m{plain}\x1b[0mBe brief if I am ill.\n"), &address);
+    fails(&mut proxy(&address, &[]), 1, ["the chat template of the model"]);
+    let new = Expectation::named(model.to_str().unwrap()).unwrap().fingerprint.to_string();
+    let log = Server::run(&mut proxy(&address, &["--expect", &new])).stop();
+    assert!(log.contains("Be brief if I am ill.") && !log.contains('\x1b') && log.lines().count() == 1, "{log:?}");
+}
+
 /// A configuration with another set of end tokens.
 fn directory_with_other_tokens(dir: &Path) -> String {
     let file = dir.join("other.json");

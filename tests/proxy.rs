@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use tokenizer::Tokenizer;
 
-use crate::support::{Server, fails, signal, text, until, waggle};
+use crate::support::{Server, copy_model, fails, signal, text, until, waggle};
 
 const MODEL: &str = "shakespeare-llama";
 const LIMIT: Duration = Duration::from_secs(600);
@@ -319,116 +319,97 @@ fn requests_that_wait_share_a_pass() {
         drop(busy);
         asked.into_iter().map(|asked| asked.join().unwrap()).collect()
     });
-    let texts = |answer: &Value| answer["usage"]["waggle"]["passes"][0]["server_saw"]["texts"].as_u64().unwrap();
-    let mut together: Vec<u64> = answers.iter().map(texts).collect();
-    together.sort_unstable();
-    assert_eq!(together, [2, 2, 4, 4, 4, 4]);
+    let page = text(&proxy.get("/metrics").body);
+    assert!(page.contains("waggle_proxy_passes_total{session=\"shared\"} 2\n"), "{page}");
     for (prompt, answer) in prompts.iter().zip(&answers) {
         assert_eq!(answer["choices"][0]["text"], words(prompt, 12), "{prompt}");
+        // Nothing that tells of the others: how many they are, the longest of them, what all took.
+        let own = clear(prompt, 1).0.len();
+        let usage = json!({"prompt_tokens": own, "completion_tokens": 12, "total_tokens": own + 12,
+            "waggle": {"passes": [{"session": "shared"}]}});
+        assert_eq!(answer["usage"], usage, "{prompt}");
     }
 }
 
-fn text_of(answer: &Value) -> &str {
-    answer["choices"][0]["text"].as_str().unwrap()
+/// The keys of two programs, the owner's first, in a file that its owner alone may read.
+fn keys(dir: &std::path::Path) -> (std::path::PathBuf, [&'static str; 2]) {
+    let (file, keys) = (dir.join("keys"), ["the-key-of-the-owner", "the-key-of-another"]);
+    std::fs::write(&file, keys.join("\n")).unwrap();
+    mode(&file, 0o600);
+    (file, keys)
 }
 
-/// The text of a streamed completion that is asked of `proxy`, whose first piece has come when `meanwhile` runs.
-fn while_streams<T>(proxy: &Proxy, asked: &Value, meanwhile: impl FnOnce() -> T) -> (String, Vec<Value>, T) {
-    let mut stream = TcpStream::connect(&proxy.own.address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut asked = asked.clone();
-    asked["stream"] = json!(true);
-    asked["stream_options"] = json!({"include_usage": true});
-    stream.write_all(&request("/v1/completions", JSON, &asked.to_string())).unwrap();
-    let mut bytes = Vec::new();
-    while !text(&bytes).contains("data: ") {
-        let mut some = [0; 256];
-        let count = stream.read(&mut some).unwrap();
-        assert!(count > 0, "{}", text(&bytes));
-        bytes.extend(&some[..count]);
-    }
-    let done = meanwhile();
-    stream.read_to_end(&mut bytes).unwrap();
-    let events = answer(&bytes).unwrap().events();
-    let first = events.iter().filter(|event| event["choices"][0]["index"] == 0);
-    (first.filter_map(|event| event["choices"][0]["text"].as_str()).collect(), events, done)
+fn mode(file: &std::path::Path, mode: u32) {
+    #[cfg(unix)]
+    std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    #[cfg(not(unix))]
+    let _ = (file, mode);
 }
 
-/// A request that comes while another's session runs takes a free place of it, and leaves it first.
+/// Whoever guesses what another key has said reads it as if nobody had, and sees no numbers of the session they share.
 #[test]
-fn a_request_joins_the_session_of_another() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "--texts 2 --passes 140");
-    let long = json!({"prompt": "ROMEO:\n", "max_tokens": 120, "temperature": 0});
-    let prompts = ["JULIET:\nGood", "NURSE:"];
-    let (whole, events, joined) = while_streams(&proxy, &long, || {
-        let joined = proxy.complete(&json!({"prompt": prompts, "max_tokens": 12, "temperature": 0}));
-        // More than the passes that are left of this session.
-        let later = proxy.complete(&json!({"prompt": prompts[0], "max_tokens": 138, "temperature": 0}));
-        assert!(text_of(&later).starts_with(&words(prompts[0], 12)), "{later}");
-        assert_eq!(later["usage"]["waggle"]["passes"][0]["server_saw"]["tokens"], 138);
-        joined
-    });
-    assert!(whole.starts_with(&words("ROMEO:\n", 12)), "{whole}");
-    for (choice, prompt) in joined["choices"].as_array().unwrap().iter().zip(prompts) {
-        assert_eq!(choice["text"], words(prompt, 12), "{prompt}");
-    }
-    let [pass] = &joined["usage"]["waggle"]["passes"].as_array().unwrap()[..] else { panic!("{joined}") };
-    let saw = &pass["server_saw"];
-    let read = clear("ROMEO:\n", 1).0.len();
-    assert_eq!((&pass["session"], &saw["texts"], &saw["prompt_tokens"]), (&json!("shared"), &json!(2), &json!(read)));
-    assert!(saw["tokens"].as_u64().unwrap() < 120 && pass["bytes"].as_u64().unwrap() > 100_000, "{pass}");
-    // The session ends with its last text.
-    let last = &events[events.len() - 1]["usage"]["waggle"]["passes"][0];
-    assert_eq!((&last["server_saw"]["tokens"], &last["session"]), (&json!(120), &json!("shared")));
-    let page = text(&proxy.get("/metrics").body);
-    for line in ["passes_total{session=\"shared\"} 2\n", "texts_total 4\n", "texts_joined_total 2\n"] {
-        assert!(page.contains(&format!("waggle_proxy_{line}")), "{line} {page}");
-    }
+fn a_conversation_is_its_keys_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, [owner, other]) = keys(dir.path());
+    let proxy = Proxy::start(&format!("--model {MODEL}"), &format!("--tokens 8 --api-key-file {}", file.display()));
+    let say = |key: &str, messages: &[&str]| {
+        let headers = format!("{JSON}Authorization: Bearer {key}\r\n");
+        let body = talk(messages, &json!({})).to_string();
+        let answer = proxy.raw(&request("/v1/chat/completions", &headers, &body)).unwrap();
+        assert_eq!(answer.code, 200, "{}", text(&answer.body));
+        answer.json()
+    };
+    let said = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let first = say(owner, &["ROMEO:"]);
+    let messages = ["ROMEO:", &said(&first), "What says my lady"];
+    let second = say(owner, &messages);
+    assert_eq!(second["usage"]["waggle"]["passes"][0]["server_saw"]["continues"], true);
+    let answer = said(&second);
+    let third = [&messages[..], &[&*answer, "Nay"]].concat();
+    let guessed = say(other, &third);
+    let seen = &guessed["usage"]["waggle"]["passes"];
+    assert_eq!(seen, &json!([{"session": "shared"}]));
+    let read = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(read(&guessed) > read(&first) + read(&second), "all of it was read: {guessed}");
+    // The owner's conversation has no cache any more, and says the same.
+    let again = say(owner, &third);
+    assert_eq!((said(&again), read(&again)), (said(&guessed), read(&guessed)));
+    assert_eq!(&again["usage"]["waggle"]["passes"], seen);
 }
 
-/// By default a session is as long as the texts need that open it. A text that stops leaves its place to another.
+/// Were it read again, its length would tell that of the answers that are padded.
 #[test]
-fn a_request_takes_the_place_of_a_text_that_stops() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "");
-    let prompts = ["ROMEO:\nWhat", "JULIET:\n"];
-    // The second text ends before this, and the first goes on.
-    let stop: String = words(prompts[1], 12).chars().skip(2).collect();
-    let both = json!({"prompt": prompts, "max_tokens": 120, "temperature": 0, "stop": stop});
-    let (whole, _, [joined, later]) = while_streams(&proxy, &both, || {
-        let short = |tokens: u64| json!({"prompt": "NURSE:\n", "max_tokens": tokens, "temperature": 0});
-        [12, 118].map(|tokens| proxy.complete(&short(tokens)))
-    });
-    assert!(whole.starts_with(&words(prompts[0], 12)), "{whole}");
-    for (answer, tokens, session) in [(&joined, 12, "shared"), (&later, 118, "new")] {
-        assert!(text_of(answer).starts_with(&words("NURSE:\n", 12)), "{answer}");
-        assert_eq!(answer["usage"]["completion_tokens"], tokens);
-        assert_eq!(answer["usage"]["waggle"]["passes"][0]["session"], session, "{answer}");
-    }
-    assert_eq!(joined["usage"]["waggle"]["passes"][0]["server_saw"]["texts"], 2);
-    let page = text(&proxy.get("/metrics").body);
-    assert!(page.contains("waggle_proxy_texts_joined_total 1\n"), "{page}");
-}
-
-/// A prompt that joins takes the passes of its padded length, however long it is.
-#[test]
-fn passes_of_a_text_that_joins_hide_its_prompt() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "--texts 1 --passes 300 --pad-prompt 16,32");
-    for prompt in ["ROMEO:\n", "JULIET:\nGood nig"] {
-        let long = json!({"prompt": "KING:\n", "max_tokens": 80, "temperature": 0});
-        let (_, _, joined) = while_streams(&proxy, &long, || {
-            proxy.complete(&json!({"prompt": prompt, "max_tokens": 6, "temperature": 0}))
-        });
-        assert_eq!(joined["choices"][0]["text"], words(prompt, 6));
-        let saw = &joined["usage"]["waggle"]["passes"][0]["server_saw"];
-        assert_eq!((&saw["prompt_tokens"], &saw["tokens"]), (&json!(16), &json!(80 + 16 + 6 - 1)), "{prompt}");
+fn a_template_that_rewrites_is_refused_where_answers_are_padded() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_model(MODEL, dir.path());
+    let config = dir.path().join("config.json");
+    let ends = std::fs::read_to_string(&config).unwrap().replace("\"eos_token_id\": null", "\"eos_token_id\": 1");
+    std::fs::write(config, ends).unwrap();
+    std::fs::write(dir.path().join("chat_template.jinja"), "{{ messages | length }}{{ messages[-1].content }}")
+        .unwrap();
+    let server = Server::start(&format!("--skip-range-check --model {}", dir.path().display()));
+    for (more, code) in [("", 400), ("--pad-answer false", 200)] {
+        let proxy = Proxy::of(&server, &format!("--tokens 4 {more}"));
+        let ask = |messages: &[&str]| {
+            let body = talk(messages, &json!({})).to_string();
+            post(&proxy.address, "/v1/chat/completions", &body)
+        };
+        let first = ask(&["ROMEO:"]).json();
+        let said = first["choices"][0]["message"]["content"].as_str().unwrap();
+        // Whoever asks again is refused again.
+        for _ in 0..2 {
+            let second = ask(&["ROMEO:", said, "My lord"]);
+            assert_eq!(second.code, code, "{}", text(&second.body));
+            assert_eq!(text(&second.body).contains("would show how long the answers were"), code == 400);
+        }
+        drop(proxy);
     }
 }
 
 #[test]
 fn whoever_may_not_come_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let key = dir.path().join("key");
-    std::fs::write(&key, "secret\n").unwrap();
+    let (file, [owner, other]) = keys(dir.path());
     let proxy =
         Proxy::start("--model shakespeare-gpt2 --sessions 2", "--allow-origin https://known.example --queue 1");
     let good = json!({"prompt": "A", "max_tokens": 1, "temperature": 0}).to_string();
@@ -461,30 +442,52 @@ fn whoever_may_not_come_is_refused() {
     assert!(page.head.contains("content-security-policy: default-src 'none'; script-src 'nonce-"), "{}", page.head);
     assert!(!text(&page.body).contains("{{nonce}}"));
 
-    // With a key the page and the health are open, and nothing else is.
-    let keyed = Proxy::of(&proxy.server, &format!("--api-key-file {}", key.display()));
-    let get = |path: &str, headers: &str| {
-        raw(
-            &keyed.address,
-            format!("GET {path} HTTP/1.1\r\nHost: any\r\n{headers}Connection: close\r\n\r\n").as_bytes(),
-        )
-        .unwrap()
-        .code
+    // With keys the page and the health are open, and nothing else is; the first key alone sees what all took.
+    let line = format!("proxy --connect {} --api-key-file {}", proxy.server.address, file.display());
+    let keyed =
+        Server::run(&mut waggle(&format!("{line} --listen 127.0.0.1:0 --allow-origin http://name.example:80")));
+    let ask = |host: &str, path: &str, key: &str| {
+        let key = if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: close\r\n\r\n");
+        raw(&keyed.address, head.as_bytes()).unwrap()
     };
-    for path in ["/v1/models", "/metrics", "/v1/models/shakespeare-gpt2"] {
-        assert_eq!(get(path, ""), 401);
-        assert_eq!(get(path, "Authorization: Bearer secre\r\n"), 401);
-        assert_eq!(get(path, "Authorization: Bearer secret\r\n"), 200);
+    let get = |path: &str, key: &str| ask("localhost", path, key).code;
+    for (path, others) in [("/v1/models", 200), ("/metrics", 403), ("/v1/models/shakespeare-gpt2", 200)] {
+        assert_eq!(["", &owner[1..], owner, other].map(|key| get(path, key)), [401, 401, 200, others], "{path}");
     }
     assert_eq!((get("/", ""), get("/health", "")), (200, 200));
+    let hosts = ["name.example:80", "10.0.0.7:8080", "any", "evil.example"];
+    assert_eq!(hosts.map(|host| ask(host, "/health", "").code), [200, 200, 403, 403]);
     fails(
         &mut waggle(&format!("proxy --connect {} --listen 0.0.0.0:0", proxy.server.address)),
         1,
         ["--api-key-file"],
     );
-    std::fs::write(&key, "\n").unwrap();
-    let empty = format!("proxy --connect {} --api-key-file {}", proxy.server.address, key.display());
-    fails(&mut waggle(&empty), 1, ["holds no key"]);
+    #[cfg(unix)]
+    for open in [0o640, 0o604] {
+        mode(&file, open);
+        fails(&mut waggle(&line), 1, ["others may read this secret key"]);
+    }
+    mode(&file, 0o600);
+    for (held, error) in [("\n", "holds no key"), ("sixteen-bytes-ok\nfifteen-are-not\n", "has 15 bytes")] {
+        std::fs::write(&file, held).unwrap();
+        fails(&mut waggle(&line), 1, [error]);
+    }
+    // Why nobody is served is the owner's to know.
+    let Proxy { server, own: _own } = proxy;
+    let address = server.address.clone();
+    drop(server);
+    let headers = format!("{JSON}Authorization: Bearer {other}\r\n");
+    assert_eq!(raw(&keyed.address, &request("/v1/completions", &headers, &good)).unwrap().code, 502);
+    let [told, strangers, others] = [owner, "", other].map(|key| ask("localhost", "/health", key));
+    assert!(told.code == 503 && told.json()["error"].as_str().is_some_and(|error| error.contains(&address)));
+    for answer in [strangers, others] {
+        assert_eq!((answer.code, answer.json()), (503, json!({"status": "error"})));
+    }
+    // Whoever tries keys is not listened to for a while.
+    until(|| (get("/v1/models", "a-key-that-is-wrong") == 429).then_some(()));
+    assert_eq!(get("/health", ""), 503);
+    until(|| (get("/v1/models", owner) == 200).then_some(()));
     // It ends when it is told to, and so does its session.
     signal(&keyed.child, "TERM");
     assert_eq!(keyed.end(LIMIT).0, Some(0));

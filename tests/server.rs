@@ -61,14 +61,16 @@ fn clients_wait_their_turn_and_leave_the_queue_at_once() {
     let first = Client::of(&server, LONG);
     server.log().wait_for("session begins");
     let second = Client::of(&server, SHORT);
-    second.log.wait_for("you are number 1");
+    second.log.wait_for("this client waits");
     // Its time-out is shorter than the wait, but begins only when it is served.
     let third = Client::of(&server, &format!("{SHORT} --timeout 8"));
-    third.log.wait_for("you are number 2");
+    // How many wait is the server's to know.
+    let told = third.log.wait_for("the server is busy: this client waits");
+    assert!(!told.contains("number"), "{told}");
     let refused = fail(&mut server.client(SHORT), 1);
     assert!(refused.contains("this server is busy: 2 clients wait already"), "{refused}");
     second.kill();
-    third.log.wait_for("you are number 1");
+    server.log().wait_for("the client left the queue");
     std::thread::sleep(Duration::from_secs(9));
     // A client that leaves during its session frees its place as well.
     first.kill();
@@ -139,7 +141,7 @@ fn sigterm_finishes_what_runs() {
     let running = Client::of(&server, "--prompt-ids 30,27,25 --tokens 30");
     server.log().wait_for("session begins");
     let waiting = Client::of(&server, SHORT);
-    waiting.log.wait_for("you are number 1");
+    waiting.log.wait_for("this client waits");
     signal(&server.child, "TERM");
     server.log().wait_for("SIGTERM: what runs is finished");
     let sent_away = ended(waiting.child, LIMIT);

@@ -179,12 +179,6 @@ pub enum Error {
         /// What they cannot have.
         what: String,
     },
-    /// Texts that wait for the places of others, beside what does not allow it.
-    #[error("texts cannot take the places of others beside {what}")]
-    Queue {
-        /// What does not allow it.
-        what: &'static str,
-    },
     /// Sources of tokens for another number of texts.
     #[error("{got} sources of tokens for {expected} texts")]
     Sources {

@@ -68,64 +68,6 @@ pub enum Next<'a> {
     Forced(&'a [u32]),
     /// Of several texts, each from a source of its own. Any other source serves all of them in turn.
     Each(Vec<Next<'a>>),
-    /// The same of texts that end after so many tokens each, or before; others that wait take their places. Of one
-    /// text as well. Needs a prompt that may be [padded](GenerateOptions::padding), takes no draft, and gives tokens
-    /// where `GenerateOptions::tokens` leaves passes for them.
-    Queue {
-        /// Sources of the texts of the prompt, and the most tokens of each.
-        first: Vec<(Next<'a>, usize)>,
-        /// The texts that wait.
-        waiting: &'a mut dyn Waiting,
-    },
-}
-
-/// Texts that wait for the places of those that end. The client alone has them: for the server a place goes on as
-/// before. It reads a word a pass, so a text of w words and n tokens takes w + n - 1 passes.
-pub trait Waiting {
-    /// The text that takes `place`, which is free for `passes` more; not one that needs more of them.
-    fn next(&mut self, place: usize, passes: usize) -> Option<Newcomer>;
-
-    /// Whether nobody wants the rest of the text in `place`, which makes it free.
-    fn leaves(&self, place: usize) -> bool {
-        let _ = place;
-        false
-    }
-}
-
-/// A text that takes the place of another.
-pub struct Newcomer {
-    /// Its words, of which there are some.
-    pub ids: Vec<u32>,
-    /// The most tokens after them.
-    pub tokens: usize,
-    /// Picks these.
-    pub sampler: Sampler,
-}
-
-impl Newcomer {
-    /// Passes that it takes at most.
-    pub fn passes(&self) -> usize {
-        passes_in_place(self.ids.len(), self.tokens)
-    }
-}
-
-/// Passes that a text takes at most in the place of another.
-pub fn passes_in_place(words: usize, tokens: usize) -> usize {
-    (words + tokens).saturating_sub(1)
-}
-
-/// The passes after which texts with prompts of these lengths and `tokens` tokens each have all ended, `places` at a
-/// time: those that do not find a place at first take the next free one in their order. None ends later where others
-/// end early.
-pub fn passes_of_queue(prompts: &[usize], places: usize, tokens: usize) -> usize {
-    let (first, waiting) = prompts.split_at(places.min(prompts.len()));
-    let mut free = vec![tokens; first.len()];
-    for words in waiting {
-        if let Some(next) = free.iter_mut().min() {
-            *next += passes_in_place(*words, tokens);
-        }
-    }
-    free.into_iter().max().unwrap_or(0)
 }
 
 /// A part of the generation, for the ledger and for progress bars.
@@ -195,8 +137,7 @@ pub struct Generation {
     pub count: usize,
     /// Their ids, text by text; empty on the server and in a plan.
     pub tokens: Vec<u32>,
-    /// How many of the ids each text has: a text may end before others do. Texts that took the places of others come
-    /// after those of the prompt, in the order in which they did.
+    /// How many of the ids each text has: a text may end before others do.
     pub lengths: Vec<usize>,
     /// Logits (positions, vocabulary) of the positions whose successor was generated, on the party that learns
     /// them, text by text; with `all_positions` of every position that went through the model, prompt first. Guesses
@@ -305,18 +246,6 @@ pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> 
         texts if !policy.side_by_side() => Err(Error::Texts { texts, what: format!("the policy `{policy}`") }),
         _ => Ok(()),
     }
-}
-
-/// Refuses texts that take the places of others for an encoder, beside a draft, and in a session so long that a
-/// model's rotary frequencies change: each of its texts is shorter.
-pub fn check_queue(spec: &ModelSpec, lengths: Lengths, draft: Option<Drafts>) -> Result<(), Error> {
-    let what = match draft {
-        _ if spec.is_encoder() => "an encoder",
-        Some(_) => "a draft",
-        None if lengths.positions() > spec.max_positions_of(Some(1)) => "frequencies that change with the length",
-        None => return Ok(()),
-    };
-    Err(Error::Queue { what })
 }
 
 /// Refuses a `prompt` of another number of tokens than an image has, for a model that reads images.

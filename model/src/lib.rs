@@ -52,9 +52,8 @@ pub use files::{
     shape_names, tokenizer_beside,
 };
 pub use generate::{
-    GenerateOptions, Generation, Hooks, Newcomer, Next, NoHooks, Reveal, Step, Waiting, check_draft, check_encoder,
-    check_image, check_input, check_lengths, check_padding, check_queue, check_texts, generate, generate_with,
-    passes_in_place, passes_of_queue,
+    GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_image,
+    check_input, check_lengths, check_padding, check_texts, generate, generate_with,
 };
 pub use image::{CHANNELS, ImageShape, MAX_IMAGE_VALUE};
 pub use learned::most as largest_score;

@@ -133,16 +133,6 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// Lets another text take the place of `text`, on the client: none of its tokens attends to what came before, and
-    /// the next one is its first. The prompt may have [padding](KvCache::pad).
-    pub fn renew(&mut self, text: usize) {
-        let seen = self.tokens();
-        self.stores.iter_mut().for_each(|store| store.renew(text));
-        if let Some(tokens) = self.padding.as_mut().and_then(|padding| padding.tokens.as_mut()) {
-            tokens[text] = seen;
-        }
-    }
-
     /// Number of tokens seen of each text: the position of the next one.
     pub fn tokens(&self) -> usize {
         self.stores.first().map_or(0, Store::seen)

@@ -106,13 +106,6 @@ impl<E: Engine> Store<E> {
         hidden.iter_mut().zip(tokens).for_each(|(hidden, tokens)| hidden.push(tokens));
     }
 
-    /// Hides all tokens of `text` that were seen.
-    pub(crate) fn renew(&mut self, text: usize) {
-        let hidden = self.hidden.get_or_insert_default();
-        hidden.resize(self.texts, Vec::new());
-        hidden[text] = vec![0..self.seen];
-    }
-
     /// Says that the prompt, which may come in pieces, has `tokens` tokens.
     pub(crate) fn expect_prompt(&mut self, tokens: usize) {
         self.prompt = Some(tokens);

@@ -3,13 +3,13 @@
 //! On a link without encryption the client speaks first: it sends eight bytes, so that a server that expects TLS
 //! notices at once. On an encrypted link the handshake of TLS has shown as much. Then the server answers. The
 //! messages go over the bare link, before the handshake of Waggle, and are in no ledger. While a client waits, the
-//! server repeats its place as a sign of life. A message (integers little endian):
+//! server says so again and again, as a sign of life. A message (integers little endian):
 //!
 //! | part | bytes |
 //! |---|---|
 //! | magic `WGL-ADM1` | 8 |
 //! | kind: 0 granted, 1 busy, 2 refused | 1 |
-//! | place in the queue (busy), length of the reason (refused), otherwise 0 | 4 |
+//! | length of the reason (refused), otherwise 0 | 4 |
 //! | reason (UTF-8, one line) | its length |
 //!
 //! The order of calls: [`await_client`] and [`send_admission`] at the server, [`await_admission`] at the client.
@@ -31,11 +31,8 @@ pub const MAX_REASON_BYTES: usize = 1024;
 pub enum Admission {
     /// The session begins.
     Granted,
-    /// The client waits; others are before it.
-    Busy {
-        /// Its place in the queue: 1 is served next.
-        position: u32,
-    },
+    /// The client waits. How many others do is not told.
+    Busy,
     /// The connection ends.
     Refused {
         /// Why, in one line.
@@ -76,12 +73,12 @@ pub fn send_admission(link: &mut dyn Link, admission: &Admission) -> Result<(), 
     link.send(encode(admission)).map_err(|e| NetError::from_io(STEP, e, timeout))
 }
 
-/// Waits until the server lets this client in; `on_busy` hears every place in the queue. The read time-out counts
+/// Waits until the server lets this client in; `on_busy` hears every sign of life meanwhile. The read time-out counts
 /// from one message to the next.
 ///
 /// Errors: [`NetError::Refused`], [`NetError::NotWaggle`] if the peer is another program, [`NetError::Tls`] if it
 /// encrypts and this link does not, [`NetError::Malformed`], [`NetError::Closed`], [`NetError::TimedOut`].
-pub fn await_admission(link: &mut dyn Link, on_busy: &mut dyn FnMut(u32)) -> Result<(), NetError> {
+pub fn await_admission(link: &mut dyn Link, on_busy: &mut dyn FnMut()) -> Result<(), NetError> {
     if link.exporter().is_none() {
         let timeout = link.timeout();
         link.send(CLIENT_MAGIC.to_vec()).map_err(|e| NetError::from_io(STEP, e, timeout))?;
@@ -89,7 +86,7 @@ pub fn await_admission(link: &mut dyn Link, on_busy: &mut dyn FnMut(u32)) -> Res
     loop {
         match receive(link)? {
             Admission::Granted => return Ok(()),
-            Admission::Busy { position } => on_busy(position),
+            Admission::Busy => on_busy(),
             Admission::Refused { reason } => return Err(NetError::Refused { reason }),
         }
     }
@@ -98,7 +95,7 @@ pub fn await_admission(link: &mut dyn Link, on_busy: &mut dyn FnMut(u32)) -> Res
 fn encode(admission: &Admission) -> Vec<u8> {
     let (kind, value, text) = match admission {
         Admission::Granted => (0, 0, ""),
-        Admission::Busy { position } => (1, *position, ""),
+        Admission::Busy => (1, 0, ""),
         Admission::Refused { reason } => {
             let reason = &reason[..reason.floor_char_boundary(MAX_REASON_BYTES)];
             (2, reason.len() as u32, reason)
@@ -128,7 +125,7 @@ fn receive(link: &mut dyn Link) -> Result<Admission, NetError> {
     let value = u32::from_le_bytes([header[9], header[10], header[11], header[12]]);
     match (header[8], value) {
         (0, 0) => Ok(Admission::Granted),
-        (1, 1..) => Ok(Admission::Busy { position: value }),
+        (1, 0) => Ok(Admission::Busy),
         (2, _) => {
             let len = value as usize;
             if len > MAX_REASON_BYTES {

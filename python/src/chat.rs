@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use waggle::{BackgroundChat, Listener, Made, Observer};
+use waggle::{BackgroundChat, ChatTemplate, Listener, Made, Observer, template_note};
 
 use crate::interrupt::{Flag, interruptible};
 use crate::keywords::Keywords;
@@ -18,6 +18,9 @@ pub(crate) struct Chat {
     chat: Arc<BackgroundChat>,
     /// Most tokens of an answer.
     tokens: usize,
+    /// What a user should know of the server's chat template, if it is new.
+    #[pyo3(get)]
+    template: Option<String>,
 }
 
 #[pymethods]
@@ -33,10 +36,14 @@ impl Chat {
         let options = Keywords::new(py, options)?;
         let (client, conversation) = (options.client(address)?, options.chat()?.tokens(tokens));
         options.finish()?;
+        let heard = Arc::new(Heard::default());
+        let theirs = Arc::clone(&heard);
         let chat = interruptible(py, None, move |flag| {
-            client.chat(conversation, &mut Stream::silent(flag))?.in_background()
+            client.chat(conversation, &mut Stream::new(flag, None, theirs, 0))?.in_background()
         })?;
-        Ok(Chat { chat: Arc::new(chat.map_err(said)?), tokens })
+        let chat = Arc::new(chat.map_err(said)?);
+        let template = heard.template.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Chat { chat, tokens, template })
     }
 
     /// The report of a turn, and whether the model read the conversation from its beginning. `stream` is called with
@@ -90,6 +97,7 @@ impl Chat {
 pub(crate) struct Heard {
     raised: Mutex<Option<PyErr>>,
     rereads: AtomicBool,
+    template: Mutex<Option<String>>,
 }
 
 impl Heard {
@@ -128,6 +136,10 @@ impl Listener for Stream {
             *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
             self.function = None;
         }
+    }
+
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        *self.heard.template.lock().unwrap_or_else(PoisonError::into_inner) = Some(template_note(address, template));
     }
 
     fn rereads(&mut self) {

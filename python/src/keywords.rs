@@ -160,12 +160,10 @@ impl<'py> Keywords<'py> {
             draft = draft.map(|draft| draft.rate(rate));
         }
         let tokenizer = self.take::<PathBuf>("tokenizer")?.map_or(TokenizerOf::Server, TokenizerOf::File);
-        let batch = self.take("batch")?.map(places).transpose()?;
         set!(asked, self: samples take, stop_at_eos take, pad_answer take);
         Ok(asked
             .pad_prompt(self.read::<Pads>("pad_prompt")?)
             .draft(draft)
-            .batch(batch)
             .pool(self.take::<PathBuf>("pool")?)
             .tokenizer(tokenizer))
     }

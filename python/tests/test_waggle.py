@@ -204,11 +204,6 @@ def test_a_server_and_a_client(tmp_path, monkeypatch):
         several = client.generate(["ROMEO:\n", [0, 1, 2]], tokens=4, samples=2)
         assert several["texts"][:2] == [first["text"]] * 2 and len(several["texts"]) == 4
         assert several["tokens"][-4:] == waggle.demo([0, 1, 2], model=MODEL, tokens=4)["tokens"]
-        # Two at a time: the others take the places of those that end.
-        waited = client.generate(["ROMEO:\n", [0, 1, 2]], tokens=4, samples=2, batch=2)
-        assert waited["texts"] == several["texts"] and waited["options"]["texts"] == 2
-        with pytest.raises(waggle.WaggleError, match="batch: give 1 or more"):
-            client.generate("ROMEO:\n", tokens=4, batch=0)
         with pytest.raises(waggle.WaggleError, match="policy"):
             client.generate("ROMEO:\n", tokens=4, policy="h2o")
     with pytest.raises(waggle.WaggleError):
@@ -431,6 +426,23 @@ def test_a_template_that_rewrites_is_a_warning(tmp_path):
                 turn = chat.say("Good night")
             assert turn["prompt_tokens"] == len("Good night!") and turn["conversation"] == 0
     assert chat.report["token_agreement"] == 1.0
+
+
+def test_a_template_that_is_new_is_a_warning(tmp_path, monkeypatch):
+    assets = ROOT / "model/assets/shakespeare-llama"
+    for file in ["config.json", "model.safetensors", "tokenizer.json"]:
+        shutil.copy(assets / file, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("\x1b[8m{{ messages[-1].content }}!")
+    monkeypatch.setenv("WAGGLE_HOME", str(tmp_path / "theirs"))
+    key = subprocess.run([sys.executable, "-m", "waggle", "keygen"], capture_output=True, text=True, check=True)
+    with waggle.Server(tmp_path, skip_range_check=True, allow_any=True) as server:
+        monkeypatch.setenv("WAGGLE_HOME", str(tmp_path / "ours"))
+        client = waggle.Client(server.address, server_key=key.stdout.strip())
+        with pytest.warns(UserWarning, match=r"words around yours.*(?s:.)*content }}!") as shown, client.chat(tokens=1):
+            assert "\x1b" not in str(shown[0].message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            client.chat(tokens=1).close()
 
 
 def test_positions_are_used_up():

@@ -29,7 +29,7 @@ with waggle.Server("shakespeare-llama", sessions=2) as server, waggle.Client(ser
     with client.chat(tokens=4, preprocess=True) as chat:
         turn: waggle.Turn = chat.say("ROMEO:", stream=words.append, progress=bar)
         said: list[dict[str, str]] = chat.transcript
-    texts: list[str] = client.generate(["ROMEO:", [1, 2]], tokens=2, batch=1)["texts"]
+    texts: list[str] = client.generate(["ROMEO:", [1, 2]], tokens=2)["texts"]
     inputs: list[waggle.Input] = [("a text", "another"), "a third", [1, 2, 3], Path("image.png")]
     for answer in client.classify(inputs, batch=2):
         name: str = str(answer)

@@ -36,6 +36,7 @@ use crate::disk::read;
 use crate::error::{ChatError, PromptError, Refusal};
 use crate::generate::Sampling;
 use crate::generation::{Heard, Listener};
+use crate::models::harmless;
 use crate::options::options;
 use crate::{Client, Error, worker};
 
@@ -395,6 +396,29 @@ impl Chat {
 
 fn refused(refusal: Refusal) -> Error {
     ChatError::Refused(Box::new(refusal)).into()
+}
+
+/// Most characters of a template, and of a token that begins or ends a text, that are shown.
+const SHOWN_TEMPLATE: usize = 8192;
+const SHOWN_TOKEN: usize = 80;
+
+/// What a user should know of the chat template of the server at `address`: bounded, and without control characters but
+/// line ends and tabs.
+pub fn template_note(address: &str, template: &ChatTemplate) -> String {
+    let ChatTemplate { template, bos_token, eos_token } = template;
+    let cut = |text: &str, most: usize| match text.chars().count().checked_sub(most) {
+        None | Some(0) => harmless(text),
+        Some(more) => {
+            let start: String = text.chars().take(most).collect();
+            format!("{} ... and {more} characters more", harmless(&start))
+        }
+    };
+    let [begins, ends] = [bos_token, eos_token].map(|token| cut(token, SHOWN_TOKEN));
+    let template = cut(template, SHOWN_TEMPLATE);
+    format!(
+        "the server at {address} has its chat template put these words around yours; --template FILE takes your \
+         own\nbos_token: {begins}\neos_token: {ends}\n{template}"
+    )
 }
 
 #[cfg(test)]

@@ -9,13 +9,9 @@ use tokenizer::ChatTemplate;
 
 use super::options::{LINKS, link_between_processes, seconds, set};
 use super::out;
+use crate::chat::template_note;
 use crate::client::with_port;
-use crate::models::harmless;
 use crate::{Allow, Client, Network, Proof, Terms};
-
-/// The most characters that are shown of a server's chat template, and of each token that it names.
-const SHOWN_TEMPLATE: usize = 8192;
-const SHOWN_TOKEN: usize = 80;
 
 /// Which key pair this party has.
 #[derive(Args, Clone, Debug, Default)]
@@ -146,24 +142,11 @@ impl ConnectArgs {
     }
 }
 
-pub(super) fn note_place(place: u32) {
-    out::note(format_args!("the server is busy: you are number {place}"));
+pub(super) fn note_busy() {
+    out::note("the server is busy: this client waits");
 }
 
 /// Shows a user the chat template of a server.
 pub(super) fn note_template(address: &str, template: &ChatTemplate) {
-    let ChatTemplate { template, bos_token, eos_token } = template;
-    let cut = |text: &str, most: usize| match text.chars().count().checked_sub(most) {
-        None | Some(0) => harmless(text),
-        Some(more) => {
-            let start: String = text.chars().take(most).collect();
-            format!("{} ... and {more} characters more", harmless(&start))
-        }
-    };
-    let [begins, ends] = [bos_token, eos_token].map(|token| cut(token, SHOWN_TOKEN));
-    out::note(format_args!(
-        "the server at {address} has its chat template put these words around yours; --template FILE takes your \
-         own\nbos_token: {begins}\neos_token: {ends}\n{}",
-        cut(template, SHOWN_TEMPLATE)
-    ));
+    out::note(template_note(address, template));
 }

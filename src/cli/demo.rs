@@ -208,8 +208,8 @@ impl Child {
             ("session-limit", "86400".into()),
             ("link", args.link.to_string()),
             ("timeout", args.timeout.as_secs_f64().to_string()),
-            ("max-prompt", (lengths.prompt * asked.places()).to_string()),
-            ("max-tokens", (lengths.tokens * asked.places()).to_string()),
+            ("max-prompt", (lengths.prompt * asked.texts()).to_string()),
+            ("max-tokens", (lengths.tokens * asked.texts()).to_string()),
             ("max-draft", asked.draft.as_ref().map_or(0, |draft| draft.guesses).to_string()),
             ("weight-cache", args.weight_cache.to_string()),
         ];

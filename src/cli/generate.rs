@@ -60,10 +60,6 @@ pub(super) struct TextArgs {
     /// of a text is --seed and its place from 0 on.
     #[arg(long, value_name = "N", default_value = "1")]
     samples: NonZeroUsize,
-    /// Read so many of these texts side by side. The others wait, and take the places of those that end, a word of
-    /// their prompts a pass; the server sees the number of places and of passes alone. Needs the policy `full`.
-    #[arg(long, value_name = "N")]
-    batch: Option<NonZeroUsize>,
     /// Hide how long the prompt is. It is padded to the next power of two from 16 on, or to the next of these
     /// lengths. No token attends to the padding, so the text stays the same; the longer prompt costs more. Needs the
     /// policy `full`.
@@ -88,7 +84,6 @@ impl TextArgs {
         };
         Ok(Generate::after(prompt)
             .samples(self.samples.get())
-            .batch(self.batch)
             .sampling(self.sampling.sampling())
             .stop_at_eos(self.sampling.stop_at_eos)
             .pad_prompt(self.pad_prompt.clone())
@@ -112,7 +107,7 @@ pub(super) fn tell(asked: &Generate, generated: &Generated) -> Result<(), Error>
 
 /// The progress of `tokens` tokens of each text that is read, of which one alone is shown as it grows.
 pub(super) fn progress(asked: &Generate, tokens: usize) -> Progress {
-    if asked.texts() == 1 { Progress::of_text(tokens) } else { Progress::bars(tokens * asked.places()) }
+    if asked.texts() == 1 { Progress::of_text(tokens) } else { Progress::bars(tokens * asked.texts()) }
 }
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {

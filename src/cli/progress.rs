@@ -10,7 +10,7 @@ use protocols::Made;
 use session::party::Observer;
 use tokenizer::ChatTemplate;
 
-use super::connect::{note_place, note_template};
+use super::connect::{note_busy, note_template};
 use super::{Error, out};
 use crate::Listener;
 
@@ -160,8 +160,8 @@ impl Observer for Progress {
 }
 
 impl Listener for Progress {
-    fn waits(&mut self, place: u32) {
-        note_place(place);
+    fn waits(&mut self) {
+        note_busy();
     }
 
     fn template(&mut self, address: &str, template: &ChatTemplate) {

@@ -21,10 +21,12 @@ pub(super) struct ProxyArgs {
     /// because prompts and answers cross it in the clear.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: String,
-    /// The file with the key that programs must give, as `Authorization: Bearer KEY`.
+    /// The file with the keys that programs must give, as `Authorization: Bearer KEY`: one a line, of 16 bytes or
+    /// more, for its owner alone to read. The first is the owner's, who alone sees /metrics and why /health fails.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Let pages of this origin ask, such as https://example.org; may be repeated.
+    /// Let pages of this origin ask, such as https://example.org, and take its name for one of this machine; may be
+    /// repeated.
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
     /// Requests that may wait; more are answered with 429.
@@ -33,11 +35,6 @@ pub(super) struct ProxyArgs {
     /// Texts that go through the model side by side, of requests that wait, of several prompts and of `n`.
     #[arg(long, value_name = "N", default_value = "8")]
     texts: NonZeroUsize,
-    /// Open sessions of so many passes with --texts places, which completions share: one that comes while a session
-    /// runs takes a place that is free, and reads a token of its prompt a pass. It ends when no text is left. By
-    /// default a session has places and passes for the texts that are there, and others join if they fit.
-    #[arg(long, value_name = "N")]
-    passes: Option<NonZeroUsize>,
     /// Tokens of an answer in a conversation where a request names none. With --preprocess so much is prepared
     /// between requests.
     #[arg(long, value_name = "N", default_value_t = 128)]
@@ -76,7 +73,7 @@ impl ProxyArgs {
         let config = ProxyConfig::default().client(self.connect.client(self.terms.terms()?)).template(template);
         let config = config.api_key(self.api_key_file.clone()).origins(self.allow_origin.clone());
         let config = config.texts(self.texts.get());
-        Ok(set!(config, self => listen, queue, passes, tokens, turn_tokens, pad_prompt, pad_answer, idle))
+        Ok(set!(config, self => listen, queue, tokens, turn_tokens, pad_prompt, pad_answer, idle))
     }
 }
 

@@ -19,7 +19,7 @@ use super::{Error, log, out};
 use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
-/// others wait in a queue and hear their place. SIGTERM or SIGINT lets running sessions finish; a second signal ends
+/// others wait in a queue. SIGTERM or SIGINT lets running sessions finish; a second signal ends
 /// the server at once. One line on standard output says when clients may come.
 ///
 /// `mpirun -n RANKS waggle serve ...`, where waggle was built with `--features mpi`, spreads the products of the

@@ -3,13 +3,15 @@
 //! A page of any origin that a browser shows can send requests to this machine. Three things keep it out: a request
 //! with a foreign `Origin` is refused, one whose `Host` is no name of this machine as well (a name that an attacker
 //! points here), and a body must be JSON, which no page sends to another origin unasked.
+//!
+//! Where there are keys, the first one is the owner's, who alone sees counters and errors: they tell of all requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
@@ -39,6 +41,13 @@ const CONNECTIONS: usize = 256;
 const HEAD: Duration = Duration::from_secs(30);
 const BODY: Duration = Duration::from_secs(60);
 const READER: Duration = Duration::from_secs(60);
+/// Most wrong keys of an address in this time; until it is over, no further key of it is looked at. And the most
+/// addresses that are kept.
+const WRONG_KEYS: u32 = 10;
+const WRONG_TIME: Duration = Duration::from_secs(10);
+const WRONG_ADDRESSES: usize = 4096;
+/// The place of the owner's key.
+const OWNER: usize = 0;
 
 /// A chat in a browser: one file.
 const PAGE: &str = include_str!("page.html");
@@ -52,11 +61,31 @@ type Answer = Response<Body>;
 pub(super) struct Door {
     model: String,
     greedy: bool,
-    key: Option<blake3::Hash>,
+    keys: Vec<blake3::Hash>,
+    wrong: Mutex<Wrong>,
     origins: Vec<String>,
     queue: usize,
     jobs: Sender<Job>,
     shared: Arc<Shared>,
+}
+
+/// Wrong keys of addresses, from the first one of a time on.
+#[derive(Default)]
+struct Wrong(HashMap<IpAddr, (Instant, u32)>);
+
+impl Wrong {
+    /// Whether those of `address` are so many that no more are looked at.
+    fn are_many(&mut self, address: IpAddr) -> bool {
+        self.0.retain(|_, (since, _)| since.elapsed() < WRONG_TIME);
+        self.0.get(&address).is_some_and(|(_, count)| *count >= WRONG_KEYS)
+    }
+
+    fn add(&mut self, address: IpAddr) {
+        if self.0.len() >= WRONG_ADDRESSES {
+            self.0.clear();
+        }
+        self.0.entry(address).or_insert_with(|| (Instant::now(), 0)).1 += 1;
+    }
 }
 
 /// Takes connections until the runtime ends.
@@ -64,7 +93,7 @@ pub(super) async fn accept(listener: TcpListener, door: Arc<Door>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // Too many files are open, perhaps.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
@@ -75,7 +104,7 @@ pub(super) async fn accept(listener: TcpListener, door: Arc<Door>) {
         tokio::spawn(async move {
             let service = service_fn(|request| {
                 let door = Arc::clone(&door);
-                async move { Ok::<_, Infallible>(door.answer(request).await) }
+                async move { Ok::<_, Infallible>(door.answer(request, peer.ip()).await) }
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -91,22 +120,22 @@ impl Door {
         config: &ProxyConfig,
         model: &str,
         greedy: bool,
-        key: Option<blake3::Hash>,
+        keys: Vec<blake3::Hash>,
         jobs: Sender<Job>,
         shared: Arc<Shared>,
     ) -> Self {
         let (model, origins, queue) = (model.to_owned(), config.origins.clone(), config.queue);
-        Door { model, greedy, key, origins, queue, jobs, shared }
+        Door { model, greedy, keys, wrong: Mutex::default(), origins, queue, jobs, shared }
     }
 
     pub(super) fn model(&self) -> &str {
         &self.model
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>, peer: IpAddr) -> Answer {
         let origin = request.headers().get(header::ORIGIN).cloned();
-        let mut answer = match self.admitted(&request) {
-            Ok(()) => self.routed(request).await.unwrap_or_else(|refusal| refused(&refusal)),
+        let mut answer = match self.admitted(&request, peer) {
+            Ok(who) => self.routed(request, who).await.unwrap_or_else(|refusal| refused(&refusal)),
             Err(refusal) => refused(&refusal),
         };
         self.shared.metrics.answered(answer.status().as_u16());
@@ -122,12 +151,17 @@ impl Door {
         answer
     }
 
-    /// Refuses whoever may not come.
-    fn admitted(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+    /// Refuses whoever may not come. The place of the key of whoever may; none of a stranger who looks at what is open.
+    fn admitted(&self, request: &Request<Incoming>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
         let text = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
         let host = text(header::HOST).unwrap_or_default();
-        if self.key.is_none() && !is_here(host) {
-            return Err(Refusal::new(403, "foreign_host", "this name is not one of this machine"));
+        let allowed = |origin: &String| origin.split_once("://").is_some_and(|(_, name)| name == host);
+        if !is_here(host, !self.keys.is_empty()) && !self.origins.iter().any(allowed) {
+            return Err(Refusal::new(
+                403,
+                "foreign_host",
+                "this name is not one of this machine; see --allow-origin",
+            ));
         }
         if let Some(origin) = text(header::ORIGIN)
             && origin.strip_prefix("http://") != Some(host)
@@ -136,27 +170,51 @@ impl Door {
             return Err(Refusal::new(403, "foreign_origin", "pages of this origin may not ask; see --allow-origin"));
         }
         let open = ["/", "/health"].contains(&request.uri().path()) || request.method() == Method::OPTIONS;
-        if let Some(key) = self.key.filter(|_| !open) {
-            let given = text(header::AUTHORIZATION).and_then(|given| given.strip_prefix("Bearer "));
-            // Digests are compared in constant time.
-            if given.is_none_or(|given| blake3::hash(given.trim().as_bytes()) != key) {
-                return Err(Refusal::new(401, "invalid_api_key", "the key is missing or wrong"));
-            }
+        let who = self.who(text(header::AUTHORIZATION), peer)?;
+        if who.is_none() && !open {
+            return Err(stranger());
         }
-        Ok(())
+        Ok(who)
     }
 
-    async fn routed(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    /// The place of the key that is `given`, if it is one. Without keys everybody is the owner.
+    fn who(&self, given: Option<&str>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
+        if self.keys.is_empty() {
+            return Ok(Some(OWNER));
+        }
+        let Some(given) = given.and_then(|given| given.strip_prefix("Bearer ")) else { return Ok(None) };
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        if wrong.are_many(peer) {
+            return Err(Refusal::new(429, "too_many_wrong_keys", "too many keys were wrong; try again later"));
+        }
+        // Digests are compared in constant time.
+        let given = blake3::hash(given.trim().as_bytes());
+        let who = self.keys.iter().position(|key| *key == given);
+        if who.is_none() {
+            wrong.add(peer);
+        }
+        Ok(who)
+    }
+
+    async fn routed(&self, request: Request<Incoming>, who: Option<usize>) -> Result<Answer, Refusal> {
+        let owner = who == Some(OWNER);
         let (get, post) = (request.method() == Method::GET, request.method() == Method::POST);
         let methods = match request.uri().path() {
             "/" if get => return Ok(page()),
-            "/health" if get => return Ok(self.health()),
+            "/health" if get => return Ok(self.health(owner)),
+            "/metrics" if get && !owner => {
+                return Err(Refusal::new(403, "not_the_owner", "the first key alone sees what all requests took"));
+            }
             "/metrics" if get => {
                 return Ok(text("application/openmetrics-text; version=1.0.0", self.shared.metrics.page()));
             }
             "/v1/models" if get => return Ok(whole(200, &json!({"object": "list", "data": [self.described()]}))),
-            "/v1/completions" if post => return self.asked(Kind::Completion, request).await,
-            "/v1/chat/completions" if post => return self.asked(Kind::Talk, request).await,
+            "/v1/completions" if post => {
+                return self.asked(who.ok_or_else(stranger)?, Kind::Completion, request).await;
+            }
+            "/v1/chat/completions" if post => {
+                return self.asked(who.ok_or_else(stranger)?, Kind::Talk, request).await;
+            }
             path if get && path.strip_prefix("/v1/models/") == Some(&*self.model) => {
                 return Ok(whole(200, &self.described()));
             }
@@ -181,15 +239,17 @@ impl Door {
         json!({"id": self.model, "object": "model", "created": 0, "owned_by": "waggle"})
     }
 
-    fn health(&self) -> Answer {
+    /// Whether the last request was served; to the `owner` why not.
+    fn health(&self, owner: bool) -> Answer {
         match self.shared.health() {
             None => whole(200, &json!({"status": "ok"})),
-            Some(error) => whole(503, &json!({"status": "error", "error": error})),
+            Some(error) if owner => whole(503, &json!({"status": "error", "error": error})),
+            Some(_) => whole(503, &json!({"status": "error"})),
         }
     }
 
     /// Puts a request into the queue, and answers with what comes.
-    async fn asked(&self, kind: Kind, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    async fn asked(&self, who: usize, kind: Kind, request: Request<Incoming>) -> Result<Answer, Refusal> {
         let body = body(request).await?;
         let (work, wanted, texts, prompts) = match kind {
             Kind::Completion => {
@@ -208,7 +268,7 @@ impl Door {
             return Err(Refusal::new(429, "queue_full", "too many requests wait; try again later"));
         }
         let (out, mut events) = unbounded_channel();
-        if self.jobs.send(Job { work, out }).is_err() {
+        if self.jobs.send(Job { who, work, out }).is_err() {
             self.shared.left_queue();
             self.shared.set_health(Some("the thread of the sessions has ended".into()));
             return Err(gone());
@@ -231,17 +291,23 @@ impl Door {
     }
 }
 
+/// Nobody who is known asks.
+fn stranger() -> Refusal {
+    Refusal::new(401, "invalid_api_key", "the key is missing or wrong")
+}
+
 /// The worker has ended.
 fn gone() -> Refusal {
     Refusal::new(503, "proxy_stops", "the proxy ends")
 }
 
-/// Whether `host` is a name of this machine, with or without a port.
-fn is_here(host: &str) -> bool {
+/// Whether `host`, with or without a port, is a name of this machine, or may be one of its `addresses`: a name that
+/// somebody points here is neither.
+fn is_here(host: &str, addresses: bool) -> bool {
     let port = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     let name = host.rsplit_once(':').filter(|(_, end)| port(end)).map_or(host, |(name, _)| name);
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| addresses || address.is_loopback())
 }
 
 /// The body of a request for an answer.
@@ -367,12 +433,14 @@ mod tests {
     #[test]
     fn names_of_this_machine_are_known() {
         for here in ["localhost", "localhost:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]"] {
-            assert!(is_here(here), "{here}");
+            assert!(is_here(here, false) && is_here(here, true), "{here}");
         }
         for foreign in ["", "evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", "127.0.0.1.x"]
         {
-            assert!(!is_here(foreign), "{foreign}");
+            assert!(!is_here(foreign, false), "{foreign}");
         }
+        assert!(is_here("10.0.0.1:8080", true) && is_here("[2001:db8::1]", true));
+        assert!(!is_here("evil.example", true) && !is_here("10.0.0.1.evil.example:8080", true));
     }
 
     #[test]

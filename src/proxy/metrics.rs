@@ -17,7 +17,6 @@ pub(super) struct Metrics {
     pub(super) waiting: Gauge,
     pub(super) tokens: Counter,
     texts: Counter,
-    pub(super) joined: Counter,
     bytes: Counter,
     flows: Counter,
     seconds: Counter<f64, std::sync::atomic::AtomicU64>,
@@ -28,14 +27,13 @@ impl Metrics {
         let mut registry = Registry::with_prefix("waggle_proxy");
         let (answers, sessions) = (Family::default(), Family::default());
         let (waiting, tokens) = (Gauge::default(), Counter::default());
-        let (texts, joined) = (Counter::default(), Counter::default());
-        let (bytes, flows, seconds) = (Counter::default(), Counter::default(), Counter::default());
+        let (texts, bytes) = (Counter::default(), Counter::default());
+        let (flows, seconds) = (Counter::default(), Counter::default());
         registry.register("responses", "Answers by their code of HTTP", answers.clone());
         registry.register("passes", "Passes and turns, by the session that they are in", sessions.clone());
         registry.register("requests_waiting", "Requests that wait for the server", waiting.clone());
         registry.register("tokens", "Tokens generated", tokens.clone());
         registry.register("texts", "Texts that went through the model", texts.clone());
-        registry.register("texts_joined", "Those of them that joined a session that ran", joined.clone());
         registry.register_with_unit(
             "protocol",
             "Bytes of the protocol, preparation included",
@@ -44,7 +42,7 @@ impl Metrics {
         );
         registry.register("flows", "Flows of the protocol", flows.clone());
         registry.register_with_unit("server", "Time of passes and turns", Unit::Seconds, seconds.clone());
-        Metrics { registry, answers, sessions, waiting, tokens, texts, joined, bytes, flows, seconds }
+        Metrics { registry, answers, sessions, waiting, tokens, texts, bytes, flows, seconds }
     }
 
     pub(super) fn answered(&self, status: u16) {

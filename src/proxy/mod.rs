@@ -5,7 +5,7 @@
 //! | [`http`] | connections: who may come, bounds, streams, the page of the chat |
 //! | [`api`] | the interface's JSON: requests, answers, refusals |
 //! | [`work`] | the thread that has sessions with the server: the queue, passes, conversations |
-//! | [`pass`] | the texts of a session: who has which place, and who leaves |
+//! | [`pass`] | the texts of a session: who hears which token, and who has ended |
 //! | [`text`] | one text while it grows: where it stops, and what its tokens are worth |
 //! | [`spent`] | what an answer took, and what the server saw |
 //! | [`metrics`] | counters |
@@ -21,27 +21,35 @@ mod spent;
 mod text;
 mod work;
 
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use files::{Forbidden, others_may};
 use model::Reveal;
 use mpcache::PolicySpec;
-use session::party::{ClientOptions, PublicModel, Silent, Terms};
+use net::KeyError;
+use session::party::{ClientOptions, Observer, PublicModel, Terms};
+use tokenizer::ChatTemplate;
 use tokio::sync::Notify;
 
-use crate::disk::read;
+use crate::chat::template_note;
+use crate::disk::at;
 use crate::error::{ChatError, OptionsError, ServeError};
 use crate::options::options;
 use crate::server::on_signal;
-use crate::{Chat, ChatOptions, Client, Error, Pads, Template, worker};
+use crate::{Chat, ChatOptions, Client, Error, Listener, Pads, Template, worker};
 use metrics::Metrics;
 use work::{Job, Worker};
+
+/// Bytes of the shortest key of a program, and of a file of them.
+const MIN_KEY: usize = 16;
+const MAX_KEYS: u64 = 1 << 20;
 
 options! {
     /// Settings of a proxy: `ProxyConfig::default().client(client).bind()?.run()`.
@@ -50,7 +58,7 @@ options! {
         client: Client = Client::default(),
         /// Address to listen on; port 0 takes a free one. Another than this machine's needs a key.
         listen: String as impl Into<String> = "127.0.0.1:8080".into(),
-        /// The file with the key that programs must give.
+        /// The file with the keys that programs must give, one a line. The first is the owner's.
         api_key: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Pages of other origins that may ask, such as `https://example.org`.
         origins: Vec<String> = Vec::new(),
@@ -58,10 +66,6 @@ options! {
         queue: usize = 64,
         /// Texts of waiting requests that go through the model side by side, at most.
         texts: usize = 8,
-        /// Passes of a session with places for so many texts, which completions share: one that comes while it runs
-        /// takes a place that is free. `None` opens sessions for the texts that are there, and one that comes later
-        /// takes the place of another if it ends no later than these.
-        passes: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
         /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared.
         tokens: usize = 128,
         /// Tokens that a turn may add to a conversation before a longer session is opened for it. In two phases so
@@ -127,17 +131,11 @@ impl ProxyConfig {
     /// A server that cannot be reached, is not trusted or has a model that writes no texts; an address that cannot be
     /// taken, or that others reach without a key.
     pub fn bind(self) -> Result<Proxy, Error> {
-        let key = match &self.api_key {
-            Some(path) => match read(path)?.trim_ascii() {
-                b"" => return Err(OptionsError::NoApiKey(path.clone()).into()),
-                key => Some(blake3::hash(key)),
-            },
-            None => None,
-        };
+        let keys = self.api_key.as_deref().map_or_else(|| Ok(Vec::new()), api_keys)?;
         let bad = |source| ServeError::Listen { address: self.listen.clone(), source };
         let listener = TcpListener::bind(&*self.listen).map_err(bad)?;
         let address = listener.local_addr().map_err(bad)?;
-        if key.is_none() && !address.ip().is_loopback() {
+        if keys.is_empty() && !address.ip().is_loopback() {
             return Err(OptionsError::OpenProxy { address }.into());
         }
         listener.set_nonblocking(true).map_err(bad)?;
@@ -153,7 +151,8 @@ impl ProxyConfig {
         let (jobs, received): (Sender<Job>, Receiver<Job>) = channel();
         let shared = Shared { metrics: Metrics::new(), waiting: AtomicUsize::new(0), health: Mutex::new(None) };
         let shared = Arc::new(shared);
-        let door = http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, key, jobs, Arc::clone(&shared));
+        let door =
+            http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, keys, jobs, Arc::clone(&shared));
         let worker = Worker::new(self, terms, model, tokenizer, open, received, shared);
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
@@ -167,13 +166,42 @@ impl ProxyConfig {
         }
         let template = self.template == Template::Server;
         let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
-        Ok((self.client.open(terms, wanted, &mut Silent)?.model().clone(), None))
+        Ok((self.client.open(terms, wanted, &mut Logged)?.model().clone(), None))
     }
 
     /// Opens a session for turns of up to `turn` new tokens and answers of up to `tokens`.
     fn talk(&self, turn: usize, tokens: usize) -> Result<Chat, Error> {
         let options = ChatOptions::default().turn_tokens(turn).tokens(tokens);
-        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut Silent)
+        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut Logged)
+    }
+}
+
+/// The digests of the keys in the file `path`.
+fn api_keys(path: &Path) -> Result<Vec<blake3::Hash>, Error> {
+    let file = files::open(path).map_err(at(path))?;
+    if others_may(&file.metadata().map_err(at(path))?, Forbidden::ReadingAndWriting) {
+        return Err(KeyError::Readable { path: path.into() }.into());
+    }
+    let mut text = String::new();
+    file.take(MAX_KEYS).read_to_string(&mut text).map_err(at(path))?;
+    let keys: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    match keys.iter().map(|key| key.len()).min() {
+        None => Err(OptionsError::NoApiKey(path.into()).into()),
+        Some(got) if got < MIN_KEY => {
+            Err(OptionsError::ShortApiKey { path: path.into(), got, least: MIN_KEY }.into())
+        }
+        Some(_) => Ok(keys.iter().map(|key| blake3::hash(key.as_bytes())).collect()),
+    }
+}
+
+/// Logs what a user should look at, in one line.
+struct Logged;
+
+impl Observer for Logged {}
+
+impl Listener for Logged {
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
     }
 }
 

@@ -1,10 +1,8 @@
-//! The texts of a session: which of them has which place, who hears the tokens, and who leaves.
+//! The texts of a session: who hears which token, and who has ended.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Newcomer, Sampler, Step};
+use model::Step;
 use report::Phases;
 use session::party::Observer;
 use tokenizer::{TextStream, Tokenizer};
@@ -17,8 +15,6 @@ use crate::generation::Listener;
 pub(super) struct Member<'a> {
     /// The text until it is answered.
     pub(super) text: Option<Text>,
-    /// Whether there was one, as in every place that is not free.
-    pub(super) heard: bool,
     stream: Option<TextStream<'a>>,
     /// Tokens of the answer that count.
     pub(super) ids: Vec<u32>,
@@ -27,12 +23,7 @@ pub(super) struct Member<'a> {
 impl<'a> Member<'a> {
     pub(super) fn new(text: Text, tokenizer: &'a Tokenizer) -> Self {
         let stream = Some(tokenizer.stream(&text.ids));
-        Member { text: Some(text), heard: true, stream, ids: Vec::new() }
-    }
-
-    /// A member for a place that is free: nobody hears it.
-    pub(super) fn nobody() -> Self {
-        Member { text: None, heard: false, stream: None, ids: Vec::new() }
+        Member { text: Some(text), stream, ids: Vec::new() }
     }
 
     /// Whether nothing more is wanted.
@@ -62,17 +53,12 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The texts that go through the model side by side, and those that join them.
+/// The texts that go through the model side by side.
 pub(super) struct Pass<'a> {
-    /// First those of the prompt, then those that took the places of others, in the order in which they did.
     pub(super) members: Vec<Member<'a>>,
-    /// The member in each place.
-    places: Vec<usize>,
-    /// Texts that have their place when it has read the padding of their prompt.
-    pub(super) reserved: BTreeMap<usize, Text>,
     /// The tokens that end a text.
     ends: Vec<u32>,
-    /// The place that the next token belongs to.
+    /// The member that hears the next token.
     at: usize,
     passes: usize,
     /// The session, if it is for these texts alone: a text is answered when it has ended, and the session may end
@@ -84,80 +70,49 @@ pub(super) struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     pub(super) fn new(members: Vec<Member<'a>>, ends: Vec<u32>) -> Self {
-        let (places, reserved) = ((0..members.len()).collect(), BTreeMap::new());
-        Pass { members, places, reserved, ends, at: 0, passes: 0, own: None, answered: false }
+        Pass { members, ends, at: 0, passes: 0, own: None, answered: false }
     }
 
     /// This pass, in a session that serves nobody else.
     pub(super) fn in_own(self, own: Own) -> Self {
         Pass { own: Some(own), ..self }
     }
-
-    /// Gives `place` to `text`.
-    pub(super) fn seat(&mut self, place: usize, mut text: Text, tokenizer: &'a Tokenizer) -> Newcomer {
-        let (ids, tokens) = (text.ids.clone(), text.tokens);
-        let sampler = std::mem::take(&mut text.sampler);
-        self.places[place] = self.members.len();
-        self.members.push(Member::new(text, tokenizer));
-        Newcomer { ids, tokens, sampler }
-    }
-
-    /// Keeps `place` for `text`, until it has read so many tokens that nobody hears.
-    pub(super) fn reserve(&mut self, place: usize, text: Text, padding: usize) -> Newcomer {
-        self.places[place] = self.members.len();
-        self.members.push(Member::nobody());
-        self.reserved.insert(place, text);
-        Newcomer { ids: vec![0; padding], tokens: 1, sampler: Sampler::greedy() }
-    }
-
-    /// Whether another text may have `place`.
-    pub(super) fn is_free(&self, place: usize) -> bool {
-        !self.reserved.contains_key(&place) && self.members[self.places[place]].over()
-    }
 }
 
-/// A [`Pass`] that its session watches, and the one who hands out its places as well.
-pub(super) struct Watched<'r, 'a>(pub(super) &'r RefCell<Pass<'a>>);
-
-impl Observer for Watched<'_, '_> {
+impl Observer for Pass<'_> {
     fn begin(&mut self, _: Step) {
-        let mut pass = self.0.borrow_mut();
-        pass.at = 0;
-        pass.passes += 1;
+        self.at = 0;
+        self.passes += 1;
     }
 
     fn token(&mut self, token: Option<u32>) {
-        let Pass { members, places, ends, at, .. } = &mut *self.0.borrow_mut();
-        if let (Some(place), Some(token)) = (places.get(*at), token) {
-            members[*place].hear(token, ends);
+        if let (Some(member), Some(token)) = (self.members.get_mut(self.at), token) {
+            member.hear(token, &self.ends);
         }
-        *at += 1;
+        self.at += 1;
     }
 
     /// Answers texts that have ended. What tokens are worth is known at the end of the session.
     fn passed(&mut self, so_far: &mut dyn FnMut() -> Phases) {
-        let Pass { members, places, passes, own, answered, .. } = &mut *self.0.borrow_mut();
-        let Some(own) = own else { return };
+        let Pass { members, passes, own: Some(own), answered, .. } = self else { return };
         let ended = |text: &mut Text| text.growing.reason.is_some() && text.likeliest.is_none();
-        let mut spent = None;
+        let (places, mut spent) = (members.len(), None);
         for member in members {
             let Some(text) = member.text.take_if(ended) else { continue };
-            let spent = spent.get_or_insert_with(|| Arc::new(Spent::so_far(*own, &so_far(), places.len(), *passes)));
+            let spent = spent.get_or_insert_with(|| Arc::new(Spent::so_far(*own, &so_far(), places, *passes)));
             text.finish(member.ids.len(), None, Some(Arc::clone(spent)));
             *answered = true;
         }
     }
 
     fn stops(&self) -> bool {
-        let pass = self.0.borrow();
-        pass.reserved.is_empty() && pass.members.iter().all(Member::over)
+        self.members.iter().all(Member::over)
     }
 
     fn abandoned(&self) -> bool {
-        let pass = self.0.borrow();
-        let mut texts = pass.members.iter().filter_map(|member| member.text.as_ref()).chain(pass.reserved.values());
-        pass.own.is_some() && !pass.answered && !texts.any(|text| text.growing.heard())
+        let mut texts = self.members.iter().filter_map(|member| member.text.as_ref());
+        self.own.is_some() && !self.answered && !texts.any(|text| text.growing.heard())
     }
 }
 
-impl Listener for Watched<'_, '_> {}
+impl Listener for Pass<'_> {}

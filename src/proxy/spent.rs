@@ -14,7 +14,7 @@ use super::text::Ended;
 pub(super) enum Session {
     /// In a session of its own or of its pass.
     Own,
-    /// In a session that others may have joined.
+    /// In a session with texts of other requests, or after turns of other keys: what it took would tell of them.
     Shared,
     /// In a session that was opened for it and stays open.
     New,
@@ -33,7 +33,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// A session with prompts of `prompt_tokens` tokens, which others may join if it is `shared`.
+    /// A session with prompts of `prompt_tokens` tokens, of several requests if it is `shared`.
     pub(super) fn new(shared: bool, prompt_tokens: usize) -> Self {
         Own { number: rand::random(), session: if shared { Session::Shared } else { Session::Own }, prompt_tokens }
     }
@@ -108,16 +108,29 @@ impl Spent {
     }
 
     /// Of a turn in which `read` tokens were read and `tokens` generated; `opening` is what a session took that was
-    /// opened for it.
+    /// opened for it. The session is `shared` if it had turns of other keys.
     pub(super) fn of_turn(
         cost: &TurnCost,
         [read, tokens]: [usize; 2],
         continues: bool,
         opening: Option<&Phases>,
+        shared: bool,
     ) -> Self {
-        let session = if opening.is_some() { Session::New } else { Session::Kept };
+        let session = match opening {
+            _ if shared => Session::Shared,
+            Some(_) => Session::New,
+            None => Session::Kept,
+        };
         let phases: Vec<&Phases> = opening.into_iter().chain([&cost.phases]).collect();
         Spent::new(&phases, cost.before.offline.bytes(), session, continues, [1, read, tokens])
+    }
+
+    /// What a program is told of it.
+    fn told(&self) -> Value {
+        match self.session {
+            Session::Shared => json!({ "session": self.session }),
+            Session::Own | Session::New | Session::Kept => json!(self),
+        }
     }
 }
 
@@ -139,6 +152,6 @@ pub(super) fn usage(texts: &[Ended], prompts: usize) -> Value {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "waggle": {"passes": passes},
+        "waggle": {"passes": passes.into_iter().map(Spent::told).collect::<Vec<_>>()},
     })
 }

@@ -69,6 +69,11 @@ impl Growing {
         !self.out.is_closed()
     }
 
+    /// Whether the same request asked for `other`.
+    pub(super) fn is_of_the_request_of(&self, other: &Growing) -> bool {
+        self.out.same_channel(&other.out)
+    }
+
     /// Whether nothing more is wanted.
     pub(super) fn over(&self) -> bool {
         self.reason.is_some() || !self.heard()
@@ -165,6 +170,8 @@ impl Listener for Growing {
 
 /// One text of a request.
 pub(super) struct Text {
+    /// The place of the key that asked.
+    pub(super) who: usize,
     pub(super) ids: Vec<u32>,
     /// Most tokens of it.
     pub(super) tokens: usize,

@@ -2,25 +2,24 @@
 //!
 //! It has one session at a time. A session of several turns stays open between requests: in two phases it makes
 //! correlations for the next one while nobody asks. A conversation that goes on finds its cache there; anything else
-//! begins with an empty one. Requests that wait go through the model side by side, in a session of their own, which
-//! those that come later may join. Texts whose prompt is scored have sessions of their own, too.
+//! begins with an empty one. Requests that wait go through the model side by side, in a session of their own. Texts
+//! whose prompt is scored have sessions of their own, too.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::slice;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use model::{Generation, Lengths, Newcomer, Next, Sampler, Waiting, check_lengths, check_queue, passes_in_place};
+use model::{Generation, Lengths, Next, Sampler, check_lengths};
 use mpcache::PolicySpec;
 use ndarray::{ArrayView2, Axis};
 use report::Phases;
 use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
+use tokenizer::TokenizerError::{Died, Nonsense, Spawn, TimedOut};
 use tokenizer::{Tokenizer, TokenizerError};
 
 use super::api::{Completion, Message, Refusal, Talk};
-use super::pass::{Member, Pass, Watched};
+use super::pass::{Member, Pass};
 use super::spent::{Own, Spent};
 use super::text::{Growing, Logprobs, Out, Pieces, Text, logprobs};
 use super::{ProxyConfig, Shared};
@@ -30,6 +29,8 @@ use crate::{Chat, Error};
 
 /// A request, and where its answer goes.
 pub(super) struct Job {
+    /// The place of the key that asks.
+    pub(super) who: usize,
     pub(super) work: Work,
     pub(super) out: Out,
 }
@@ -43,8 +44,11 @@ pub(super) enum Work {
 /// A session of several turns.
 struct Open {
     chat: Chat,
-    /// The messages that its cache holds, if it is a conversation of messages.
-    said: Option<Vec<Message>>,
+    /// The messages that its cache holds, if it is a conversation of messages, and the key that said them.
+    said: Option<(usize, Vec<Message>)>,
+    /// The key that asked last, and whether there was another one before.
+    asker: Option<usize>,
+    shared: bool,
     /// What opened it, until a request has paid.
     opening: Option<Phases>,
     /// The longest turn.
@@ -56,7 +60,12 @@ struct Open {
 impl Open {
     fn new(chat: Chat, turn: usize, tokens: usize) -> Self {
         let opening = Some(chat.opening().clone());
-        Open { chat, said: None, opening, turn, tokens, used: Instant::now() }
+        Open { chat, said: None, asker: None, shared: false, opening, turn, tokens, used: Instant::now() }
+    }
+
+    /// The key `who` asks in this session.
+    fn asked_by(&mut self, who: usize) {
+        self.shared |= self.asker.replace(who).is_some_and(|before| before != who);
     }
 }
 
@@ -127,6 +136,9 @@ fn refusal(error: &Error) -> Refusal {
             Refused::Other(other) => refusal(other),
             _ => Refusal::new(400, "context_length_exceeded", message),
         },
+        Error::Tokenizer(Spawn { .. } | Died { .. } | TimedOut { .. } | Nonsense { .. }) => {
+            Refusal::new(500, "tokenizer_failed", message)
+        }
         Error::Tokenizer(_) | Error::Prompt(_) | Error::Options(_) => Refusal::new(400, "invalid_value", message),
         error if never_began(error) => Refusal::new(400, "refused_by_server", message),
         _ => Refusal::new(502, "server_unreachable", message),
@@ -151,11 +163,11 @@ impl Worker {
 
     /// Answers until nobody can ask any more.
     pub(super) fn run(mut self) {
-        while let Some(Job { work, out }) = self.wait() {
+        while let Some(Job { who, work, out }) = self.wait() {
             match work {
                 _ if out.is_closed() => {}
-                Work::Completion(asked) => self.complete(asked, &out),
-                Work::Talk(asked) => self.answer(asked, &out),
+                Work::Completion(asked) => self.complete(who, asked, &out),
+                Work::Talk(asked) => self.answer(who, &asked, &out),
             }
         }
         self.close();
@@ -189,6 +201,16 @@ impl Worker {
         Some(job)
     }
 
+    /// What a program is told of `error`, which is one of the proxy's health unless it is the program's.
+    fn refused(&self, error: &Error) -> Refusal {
+        let refusal = refusal(error);
+        let left = matches!(error, Error::Session(session::Error::Model(model::Error::Abandoned)));
+        if refusal.status >= 500 && !left {
+            self.failed(error);
+        }
+        refusal
+    }
+
     fn failed(&self, error: &Error) {
         tracing::warn!("{}", describe(error));
         self.shared.set_health(Some(describe(error)));
@@ -212,7 +234,7 @@ impl Worker {
     }
 
     /// The texts of a request.
-    fn texts(&self, asked: Completion, out: &Out) -> Result<Vec<Text>, Error> {
+    fn texts(&self, who: usize, asked: Completion, out: &Out) -> Result<Vec<Text>, Error> {
         let Completion { prompts, samples, tokens, echo, likeliest, wanted } = asked;
         let mut texts = Vec::new();
         for prompt in prompts {
@@ -229,18 +251,18 @@ impl Worker {
                 if tokens == 0 {
                     growing.reason = Some("length");
                 }
-                texts.push(Text { ids: ids.clone(), tokens, sampler, likeliest, echo, growing });
+                texts.push(Text { who, ids: ids.clone(), tokens, sampler, likeliest, echo, growing });
             }
         }
         Ok(texts)
     }
 
     /// The texts of a request that the model reads; the others are over at once.
-    fn taken(&self, asked: Completion, out: &Out) -> Vec<Text> {
-        let texts = match self.texts(asked, out) {
+    fn taken(&self, who: usize, asked: Completion, out: &Out) -> Vec<Text> {
+        let texts = match self.texts(who, asked, out) {
             Ok(texts) => texts,
             Err(error) => {
-                let _ = out.send(super::text::Event::Failed(refusal(&error)));
+                let _ = out.send(super::text::Event::Failed(self.refused(&error)));
                 return Vec::new();
             }
         };
@@ -255,14 +277,14 @@ impl Worker {
             self.next.extend(self.jobs.try_iter());
         }
         let Some(Job { work: Work::Completion(_), .. }) = self.next.front() else { return None };
-        let Some(Job { work: Work::Completion(asked), out }) = self.next.pop_front() else { return None };
+        let Some(Job { who, work: Work::Completion(asked), out }) = self.next.pop_front() else { return None };
         self.shared.left_queue();
-        Some(self.taken(asked, &out))
+        Some(self.taken(who, asked, &out))
     }
 
     /// Answers a request, and those behind it that can go with it.
-    fn complete(&mut self, asked: Completion, out: &Out) {
-        let mut texts = self.taken(asked, out);
+    fn complete(&mut self, who: usize, asked: Completion, out: &Out) {
+        let mut texts = self.taken(who, asked, out);
         let most = if self.terms.policy.side_by_side() { self.config.texts.max(1) } else { 1 };
         while texts.len() < most
             && let Some(more) = self.arrived()
@@ -277,40 +299,29 @@ impl Worker {
             let (scores, length) = (first.scores(), first.ids.len());
             let alike = |text: &mut Text| text.scores() == scores && (padded || text.ids.len() == length);
             let together = texts.extract_if(.., alike).take(most).collect();
-            self.pass(together, &mut texts);
+            self.pass(together);
         }
     }
 
-    /// Texts of one kind, no more than may go together. Those of `line` may join them.
-    fn pass(&mut self, mut texts: Vec<Text>, line: &mut Vec<Text>) {
-        match self.read(&mut texts, line) {
+    /// Texts of one kind, no more than may go together.
+    fn pass(&mut self, mut texts: Vec<Text>) {
+        match self.read(&mut texts) {
             Ok(()) => {}
             // The server may do for half of them what it does not for all.
             Err(Failure::Refused(_)) if texts.len() > 1 => {
                 let half = texts.split_off(texts.len() / 2);
-                self.pass(texts, line);
-                self.pass(half, line);
+                self.pass(texts);
+                self.pass(half);
             }
             Err(failure) => {
-                let error = failure.into_error();
-                if !never_began(&error) {
-                    self.failed(&error);
-                }
-                let refusal = refusal(&error);
+                let refusal = self.refused(&failure.into_error());
                 texts.into_iter().for_each(|text| text.growing.fail(&refusal));
             }
         }
     }
 
     /// Answers `texts` in the form of session that suits them. If it fails, `texts` are those without an answer.
-    fn read(&mut self, texts: &mut Vec<Text>, line: &mut Vec<Text>) -> Done {
-        if let Some(passes) = self.shares(texts) {
-            match self.together(texts, Some((passes, line))) {
-                // The server may have smaller sessions.
-                Err(Failure::Refused(_)) if self.config.passes.is_some() => {}
-                done => return done,
-            }
-        }
+    fn read(&mut self, texts: &mut Vec<Text>) -> Done {
         if self.talks && matches!(&texts[..], [text] if !text.scores()) {
             match self.single(texts) {
                 // It may have sessions of one text all the same.
@@ -318,20 +329,7 @@ impl Worker {
                 done => return done,
             }
         }
-        self.together(texts, None)
-    }
-
-    /// The passes of a session for `texts` that others may join, if there can be one.
-    fn shares(&self, texts: &[Text]) -> Option<usize> {
-        let wanted = match self.config.passes {
-            Some(passes) => passes.get(),
-            None => (texts.len() > 1).then_some(1)?,
-        };
-        let Lengths { prompt, tokens } = self.lengths(texts).ok()?;
-        let room = (self.model.spec.max_positions() + 1).saturating_sub(prompt);
-        let passes = wanted.min(room).max(tokens);
-        let may = self.terms.policy == PolicySpec::default() && !texts.iter().any(Text::scores);
-        (may && check_queue(&self.model.spec, Lengths { prompt, tokens: passes }, None).is_ok()).then_some(passes)
+        self.together(texts)
     }
 
     /// The lengths of a session for `texts`, padding included.
@@ -343,49 +341,31 @@ impl Worker {
         Ok(Lengths { prompt, tokens })
     }
 
-    /// `texts` in a session of their own, which those of a line may join for so many passes.
-    fn together(&mut self, texts: &mut Vec<Text>, shared: Option<(usize, &mut Vec<Text>)>) -> Done {
+    /// `texts` side by side in a session of their own.
+    fn together(&mut self, texts: &mut Vec<Text>) -> Done {
         self.close();
         let early = Failure::of;
         let lengths = self.lengths(texts).map_err(|error| early(error.into()))?;
-        let fills = shared.is_some() && self.config.passes.is_some();
-        let free = if fills { self.config.texts.saturating_sub(texts.len()) } else { 0 };
-        let places = texts.len() + free;
-        let prompts = texts.iter().map(|text| Prompt::from(&text.ids)).chain((0..free).map(|_| Prompt::from(&[0])));
-        // Padding also hides what was read in a place before.
-        let padded = self.config.pad_prompt.is_some() || shared.is_some();
-        let whole = Prompt::side_by_side(&prompts.collect::<Vec<_>>(), padded.then_some(lengths.prompt), false);
+        let count = texts.len();
+        let prompts: Vec<Prompt> = texts.iter().map(|text| Prompt::from(&text.ids)).collect();
+        let padded = self.config.pad_prompt.is_some().then_some(lengths.prompt);
+        let whole = Prompt::side_by_side(&prompts, padded, false);
         let whole = whole.map_err(|error| early(error.into()))?;
-        let count = whole.input().count;
+        let length = whole.input().count;
         let scores = texts.iter().any(Text::scores);
         let wanted = ClientOptions { expected: Some(&self.model.spec), ..ClientOptions::default() };
         let session = self.config.client.open(&self.terms, wanted, &mut Silent).map_err(early)?.stopping_at_eos();
         let session = if self.config.pad_answer == Some(true) { session.padding_answers() } else { session };
         let session = if scores { session.scoring_prompt() } else { session };
         let tokenizer = Arc::clone(&self.tokenizer);
-        let own = Own::new(shared.is_some(), count);
-        let mut sources: Vec<(Sampler, usize)> =
-            texts.iter_mut().map(|text| (std::mem::take(&mut text.sampler), text.tokens)).collect();
-        let members = texts.drain(..).map(|text| Member::new(text, &tokenizer));
-        let members = members.chain((0..free).map(|_| Member::nobody())).collect();
-        let pass = RefCell::new(Pass::new(members, self.model.spec.eos()).in_own(own));
-        let done = match shared {
-            None => {
-                let next = Next::Each(sources.iter_mut().map(|(sampler, _)| Next::Pick(sampler)).collect());
-                session.generate(whole, lengths.tokens, next, &mut Watched(&pass))
-            }
-            Some((passes, line)) => {
-                let first = sources.iter_mut().map(|(sampler, most)| (Next::Pick(sampler), *most));
-                let first = first.chain((0..free).map(|_| (Next::Forced(&[]), 1))).collect();
-                let mut door = Entrance { worker: self, line, pass: &pass, tokenizer: &tokenizer };
-                let done =
-                    session.generate(whole, passes, Next::Queue { first, waiting: &mut door }, &mut Watched(&pass));
-                // Those whose place was not free yet wait on.
-                door.line.extend(std::mem::take(&mut pass.borrow_mut().reserved).into_values());
-                done
-            }
-        };
-        let Pass { mut members, .. } = pass.into_inner();
+        let shared = !texts.iter().all(|text| text.growing.is_of_the_request_of(&texts[0].growing));
+        let own = Own::new(shared, length);
+        let mut samplers: Vec<Sampler> = texts.iter_mut().map(|text| std::mem::take(&mut text.sampler)).collect();
+        let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
+        let mut pass = Pass::new(members, self.model.spec.eos()).in_own(own);
+        let next = Next::Each(samplers.iter_mut().map(Next::Pick).collect());
+        let done = session.generate(whole, lengths.tokens, next, &mut pass);
+        let Pass { mut members, .. } = pass;
         let tokens: usize = members.iter().map(|member| member.ids.len()).sum();
         self.shared.metrics.tokens.inc_by(tokens as u64);
         let worth = done.map_err(|error| match tokens {
@@ -394,7 +374,7 @@ impl Worker {
             _ => Failure::Broken(error.into()),
         });
         let worth = worth.and_then(|outcome| {
-            let worth = self.worth(&members, &outcome.generation, count);
+            let worth = self.worth(&members, &outcome.generation, length);
             Ok((outcome, worth.map_err(|error| Failure::Broken(error.into()))?))
         });
         let (outcome, worth) = match worth {
@@ -402,12 +382,11 @@ impl Worker {
             Err(failure) => {
                 let all = members.iter_mut().filter_map(|member| member.text.take());
                 texts.extend(all);
-                texts.iter_mut().zip(sources).for_each(|(text, (sampler, _))| text.sampler = sampler);
+                texts.iter_mut().zip(samplers).for_each(|(text, sampler)| text.sampler = sampler);
                 return Err(failure);
             }
         };
-        let heard = members.iter().filter(|member| member.heard).count();
-        let spent = self.paid(Spent::of_pass(own, &outcome, places), heard);
+        let spent = self.paid(Spent::of_pass(own, &outcome, count), count);
         for (member, worth) in members.into_iter().zip(worth) {
             if let Some(text) = member.text {
                 text.finish(member.ids.len(), worth, Some(Arc::clone(&spent)));
@@ -448,15 +427,18 @@ impl Worker {
         let [text] = &mut texts[..] else { return Err(Failure::Broken(Error::Panicked)) };
         let fresh = self.ensure(text.ids.len(), text.tokens)?;
         let Worker { model, open, .. } = self;
-        let Some(Open { chat, said, used, .. }) = open else { return Err(Failure::Broken(Error::Panicked)) };
+        let Some(open) = open else { return Err(Failure::Broken(Error::Panicked)) };
+        open.asked_by(text.who);
+        let Open { chat, said, used, shared, .. } = open;
+        let shared = *shared;
         *said = None;
         let tokenizer = Arc::clone(&self.tokenizer);
         let (ids, tokens) = (text.ids.clone(), text.tokens);
         let mut sampler = std::mem::take(&mut text.sampler);
         let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
-        let pass = RefCell::new(Pass::new(members, model.spec.eos()));
-        let done = chat.complete(&ids, tokens, &mut sampler, &mut Watched(&pass));
-        let Pass { mut members, .. } = pass.into_inner();
+        let mut pass = Pass::new(members, model.spec.eos());
+        let done = chat.complete(&ids, tokens, &mut sampler, &mut pass);
+        let Pass { mut members, .. } = pass;
         let answer: Vec<u32> = members.iter().flat_map(|member| &member.ids).copied().collect();
         *used = Instant::now();
         let goes_on = chat.is_open();
@@ -484,7 +466,8 @@ impl Worker {
             }
         };
         let opening = self.open.as_mut().and_then(|open| open.opening.take());
-        let spent = Spent::of_turn(&turn.cost, [turn.prompt_tokens, turn.generation.count], false, opening.as_ref());
+        let numbers = [turn.prompt_tokens, turn.generation.count];
+        let spent = Spent::of_turn(&turn.cost, numbers, false, opening.as_ref(), shared);
         let spent = self.paid(spent, 1);
         self.shared.metrics.tokens.inc_by(answer.len() as u64);
         for (text, worth) in texts.drain(..).zip(worth) {
@@ -507,24 +490,19 @@ impl Worker {
     }
 
     /// The next answer of a conversation.
-    fn answer(&mut self, asked: Talk, out: &Out) {
+    fn answer(&mut self, who: usize, asked: &Talk, out: &Out) {
         let mut growing = Growing::new(out.clone(), 0, asked.wanted.stops.clone());
-        match self.turn(&asked, &mut growing) {
+        match self.turn(who, asked, &mut growing) {
             Ok((read, tokens, spent)) => {
                 self.shared.metrics.tokens.inc_by(tokens as u64);
                 growing.finish(read, tokens, None, Some(spent));
             }
-            Err(error) => {
-                if !never_began(&error) {
-                    self.failed(&error);
-                }
-                growing.fail(&refusal(&error));
-            }
+            Err(error) => growing.fail(&self.refused(&error)),
         }
     }
 
     /// Tokens that were read and generated in a turn, and what it took.
-    fn turn(&mut self, asked: &Talk, growing: &mut Growing) -> Result<(usize, usize, Arc<Spent>), Error> {
+    fn turn(&mut self, who: usize, asked: &Talk, growing: &mut Growing) -> Result<(usize, usize, Arc<Spent>), Error> {
         let Talk { before, words, tokens, wanted } = asked;
         let tokens = tokens.unwrap_or(self.config.tokens);
         let mut sampler = wanted.sampling.sampler(&self.terms)?;
@@ -533,11 +511,13 @@ impl Worker {
         loop {
             let fresh = self.ensure(turn, tokens).map_err(Failure::into_error)?;
             let Some(open) = &mut self.open else { return Err(Error::Panicked) };
-            let goes_on = open.said.as_ref() == Some(before);
+            open.asked_by(who);
+            // What another key has said is not confirmed to whoever guesses it.
+            let goes_on = open.said.as_ref().is_some_and(|(key, said)| *key == who && said == before);
             if !goes_on {
                 let said = before.iter().map(|message| (message.role, message.text.clone())).collect();
                 let begun = open.chat.begin_after(said);
-                open.said = begun.is_ok().then(|| before.clone());
+                open.said = begun.is_ok().then(|| (who, before.clone()));
                 if begun.is_err() && !fresh {
                     self.open = None;
                     continue;
@@ -558,7 +538,7 @@ impl Worker {
                     let model = Message { role: "assistant", text: growing.text().to_owned() };
                     // A stop cut what the cache holds.
                     let whole = harmless(&done.text) == growing.text();
-                    open.said = whole.then(|| before.iter().cloned().chain([user, model]).collect());
+                    open.said = whole.then(|| (who, before.iter().cloned().chain([user, model]).collect()));
                     let opening = open.opening.take();
                     let count = done.cost.phases.decode.per_token.len() + 1;
                     let spent = Spent::of_turn(
@@ -566,13 +546,14 @@ impl Worker {
                         [done.prompt_tokens, count],
                         goes_on && !before.is_empty(),
                         opening.as_ref(),
+                        open.shared,
                     );
                     return Ok((done.prompt_tokens, done.tokens.len(), self.paid(spent, 1)));
                 }
                 Err(Error::Chat(ChatError::Refused(refused))) => match *refused {
                     Refused::Long { got, .. } if turn < got => turn = got,
-                    // All of it is read again, as a conversation that somebody else kept.
-                    Refused::Rereads if goes_on => open.said = None,
+                    // Asked again it is refused again: were all of it read, its length would tell that of the answers.
+                    Refused::Rereads => return Err(ChatError::Refused(refused).into()),
                     other => {
                         open.said = None;
                         return Err(ChatError::Refused(Box::new(other)).into());
@@ -593,60 +574,6 @@ impl Worker {
 
 /// Texts that were answered.
 type Done = Result<(), Failure>;
-
-/// Hands the places of a session to texts that wait.
-struct Entrance<'w, 'a> {
-    worker: &'w mut Worker,
-    line: &'w mut Vec<Text>,
-    pass: &'w RefCell<Pass<'a>>,
-    tokenizer: &'a Tokenizer,
-}
-
-impl Entrance<'_, '_> {
-    /// The first text that waits and ends within `passes`, with the padding of its prompt.
-    fn fitting(&mut self, passes: usize) -> Option<(Text, usize)> {
-        loop {
-            self.line.retain(|text| text.growing.heard());
-            for (at, text) in self.line.iter().enumerate() {
-                // A text with a hidden length takes the passes of the longest one of its length.
-                let shown = self.worker.lengths(slice::from_ref(text)).ok();
-                if let Some(Lengths { prompt, tokens }) = shown.filter(|_| !text.scores())
-                    && passes_in_place(prompt, tokens) <= passes
-                {
-                    let padding = prompt - text.ids.len();
-                    return Some((self.line.remove(at), padding));
-                }
-            }
-            if self.line.len() >= self.worker.config.texts {
-                return None;
-            }
-            self.line.extend(self.worker.arrived()?);
-        }
-    }
-}
-
-impl Waiting for Entrance<'_, '_> {
-    fn next(&mut self, place: usize, passes: usize) -> Option<Newcomer> {
-        let reserved = self.pass.borrow_mut().reserved.remove(&place);
-        let (text, padding) = match reserved {
-            Some(text) => (text, 0),
-            None => {
-                let found = self.fitting(passes)?;
-                self.worker.shared.metrics.joined.inc();
-                found
-            }
-        };
-        let mut pass = self.pass.borrow_mut();
-        Some(match padding {
-            0 => pass.seat(place, text, self.tokenizer),
-            _ => pass.reserve(place, text, padding),
-        })
-    }
-
-    fn leaves(&self, place: usize) -> bool {
-        self.pass.borrow().is_free(place)
-    }
-}
 
 /// What the tokens of `text` and its `answer` were worth, if that is asked; the row of `logits` at `place` is the
 /// first that counts.
@@ -677,4 +604,25 @@ fn between(open: &mut Open, jobs: &Receiver<Job>, idle: Duration) -> Result<Foun
         return Ok(found);
     }
     chat.stay_until(|limit| received(limit.min(idle.saturating_sub(used.elapsed()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tokenizer that has died is nothing that a program could mend.
+    #[test]
+    fn what_is_not_the_programs_fault_is_an_error_of_ours() {
+        let step = || "encode".to_owned();
+        let died = || Error::Tokenizer(Died { step: step(), status: "killed".into() });
+        let inside = Error::Chat(ChatError::Refused(Box::new(Refused::Other(died()))));
+        let late = Error::Tokenizer(TimedOut { step: step(), seconds: "5".into() });
+        for error in [died(), inside, late] {
+            assert_eq!(refusal(&error).status, 500, "{error}");
+        }
+        let failed = Error::Tokenizer(TokenizerError::Failed { what: "no such token".into() });
+        for error in [failed, PromptError::Empty.into(), model::Error::Nothing.into()] {
+            assert_eq!(refusal(&error).status, 400, "{error}");
+        }
+    }
 }

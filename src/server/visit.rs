@@ -128,17 +128,18 @@ fn attend(
         Err(error) => return Err(turn_away(link, error)),
     };
     let mut told = Duration::ZERO;
-    let mut last = 0;
+    let mut waits = false;
     let waited = seat.wait(LOOK, |position| {
         if left(stream) {
             return Err(ServeError::Left.into());
         }
-        if position != last || told >= BUSY {
-            if last == 0 {
+        // Nor do the times tell of others in the queue.
+        if !waits || told >= BUSY {
+            if !waits {
                 info!(position, "the client waits");
             }
-            (last, told) = (position, Duration::ZERO);
-            send_admission(&mut link, &Admission::Busy { position }).map_err(|_| ServeError::Left)?;
+            (waits, told) = (true, Duration::ZERO);
+            send_admission(&mut link, &Admission::Busy).map_err(|_| ServeError::Left)?;
         }
         told += LOOK;
         Ok(())

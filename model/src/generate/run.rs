@@ -4,7 +4,7 @@ use engine::{Engine, Tensor};
 use mpcache::{KvCache, ScoreSource};
 use ndarray::{Array2, Axis, Ix2};
 
-use super::{GenerateOptions, Generation, Hooks, Newcomer, Next, Reveal, Step, check, check_draft, check_queue};
+use super::{GenerateOptions, Generation, Hooks, Next, Reveal, Step, check, check_draft};
 use crate::chunks::{chunk_size, read};
 use crate::draft::{Drafts, Passes, accepted, filled};
 use crate::lengths::bucket;
@@ -22,8 +22,6 @@ pub(super) struct Run<'a, 'n, E: Engine> {
     /// Ids at which a text may stop.
     ends: Vec<u32>,
     texts: Vec<Text>,
-    /// The text in each of the places that are read side by side.
-    places: Vec<usize>,
     next: Next<'n>,
     feed: Feed,
     /// Tokens of the next pass that go through the model together.
@@ -43,12 +41,6 @@ struct Text {
     ids: Vec<u32>,
     /// The number of its words.
     words: usize,
-    /// How many of its ids are known to be right once the next pass has read.
-    known: usize,
-    /// The most tokens that it gets.
-    most: usize,
-    /// What picks them, if it took the place of another text.
-    sampler: Option<Sampler>,
     /// The tokens that it has got.
     tokens: Vec<u32>,
     /// Whether it is over, and goes on so that nobody sees it.
@@ -93,24 +85,10 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             }
         }
         check_draft(options.draft, &options.policy, cache.can_roll_back())?;
-        let sources = match &next {
-            Next::Each(all) => Some(all.len()),
-            Next::Queue { first, .. } => Some(first.len()),
-            _ => None,
-        };
-        if let Some(got) = sources.filter(|sources| prompt.ids.is_some() && *sources != prompt.texts) {
-            return Err(Error::Sources { expected: prompt.texts, got });
-        }
-        if let Next::Queue { .. } = next {
-            check_queue(&spec, Lengths { prompt: prompt.count, tokens: options.tokens }, options.draft)?;
-            let what = match options {
-                GenerateOptions { padding: None, .. } => Some("a prompt that is not padded"),
-                GenerateOptions { all_positions: true, .. } => Some("logits of the prompt"),
-                _ => None,
-            };
-            if let Some(what) = what {
-                return Err(Error::Queue { what });
-            }
+        if let (Next::Each(all), Some(_)) = (&next, prompt.ids)
+            && all.len() != prompt.texts
+        {
+            return Err(Error::Sources { expected: prompt.texts, got: all.len() });
         }
         if let Some(padding) = &options.padding {
             cache.pad(padding.clone(), prompt.count);
@@ -127,13 +105,11 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let text = |text: usize| {
             let own = text * prompt.count + padding.map_or(0, |tokens| tokens[text])..(text + 1) * prompt.count;
             let ids: Vec<u32> = prompt.ids.map(|ids| ids[own].to_vec()).unwrap_or_default();
-            let most = if let Next::Queue { first, .. } = &next { first[text].1 } else { options.tokens };
-            Text { words: ids.len(), known: ids.len(), most, ids, ..Text::default() }
+            Text { words: ids.len(), ids, ..Text::default() }
         };
         Ok(Run {
             chunk: chunk_size(&spec, prompt.texts, cache.tokens() + prompt.count, options.prefill_chunk),
             texts: (0..prompt.texts).map(text).collect(),
-            places: (0..prompt.texts).collect(),
             next,
             feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
             ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
@@ -158,7 +134,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         self.hooks.begin(self.engine, step)?;
         let hidden = self.read()?;
         // The place among the rows of a text of the last token that is known; guesses come after it.
-        let rows = hidden.shape()[0] / self.places.len();
+        let rows = hidden.shape()[0] / self.texts.len();
         let first = rows - 1 - drafted;
         let Revealed { picked, logits } = self.reveal(&hidden, rows, first)?;
         // Guesses are those of a single text.
@@ -170,56 +146,26 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         }
         self.out.count += kept;
         let start = if self.options.all_positions { 0 } else { first };
-        let several = self.places.len() > 1 || matches!(self.next, Next::Queue { .. });
-        for (place, text) in self.places.iter().enumerate() {
-            let text = &mut self.texts[*text];
-            let hears = !text.over && text.known >= text.words;
-            if hears {
-                let own = place * rows + start..place * rows + first + kept;
-                text.logits.extend(logits.as_ref().map(|logits| logits.slice_axis(Axis(0), own.into()).to_owned()));
-            }
+        for (at, text) in self.texts.iter_mut().enumerate().filter(|(_, text)| !text.over) {
+            let own = at * rows + start..at * rows + first + kept;
+            text.logits.extend(logits.as_ref().map(|logits| logits.slice_axis(Axis(0), own.into()).to_owned()));
+        }
+        let several = self.texts.len() > 1;
+        for (at, text) in self.texts.iter_mut().enumerate() {
             for i in 0..kept {
-                let token = picked.as_ref().and_then(|picked| picked[place].get(i)).copied().filter(|_| hears);
+                let token = picked.as_ref().and_then(|picked| picked[at].get(i)).copied().filter(|_| !text.over);
                 text.tokens.extend(token);
                 self.hooks.token(self.engine, step, token);
             }
-            text.known += kept;
             let ended = text.tokens.last().is_some_and(|token| self.ends.contains(token));
-            text.over |= (self.options.pad_answer || several) && (ended || text.tokens.len() == text.most);
+            text.over |= (self.options.pad_answer || several) && ended;
         }
         let left = self.options.tokens - self.out.count;
-        if left > 0 && picked.is_some() {
-            self.fill_places(left)?;
-        }
         if left == 0 || self.agree_to_stop(picked.is_some())? {
             return Ok(false);
         }
         self.feed_after(left)?;
         Ok(true)
-    }
-
-    /// Hands the places of texts that are over to those that wait, for the `left` passes to come. The server learns
-    /// nothing of it: the client alone hides what is in the cache.
-    fn fill_places(&mut self, left: usize) -> Result<(), Error> {
-        let Next::Queue { waiting, .. } = &mut self.next else { return Ok(()) };
-        for (place, text) in self.places.iter_mut().enumerate() {
-            let over = &mut self.texts[*text].over;
-            *over |= waiting.leaves(place);
-            if !*over {
-                continue;
-            }
-            let Some(newcomer) = waiting.next(place, left) else { continue };
-            let Newcomer { ids, tokens: most, sampler } = newcomer;
-            self.spec.check_ids(&ids)?;
-            if ids.is_empty() || most == 0 {
-                return Err(Error::Nothing);
-            }
-            self.cache.renew(place);
-            *text = self.texts.len();
-            let (words, known, sampler) = (ids.len(), 1, Some(sampler));
-            self.texts.push(Text { ids, words, known, most, sampler, ..Text::default() });
-        }
-        Ok(())
     }
 
     /// The finished generation, when no step is left.
@@ -253,14 +199,14 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     /// Opens what the client learns of `hidden`, `rows` of each text, and picks the tokens after the row `first` of
     /// each.
     fn reveal(&mut self, hidden: &E::Tensor, rows: usize, first: usize) -> Result<Revealed, Error> {
-        let Run { engine, model, cache, options, ends, texts, places, next, feed, surprisal, .. } = self;
+        let Run { engine, model, cache, options, ends, texts, next, feed, surprisal, out, .. } = self;
         let ends = |token: u32| ends.contains(&token);
-        let guesses = feed.guesses();
+        let (index, guesses) = (out.count, feed.guesses());
         let mut picked = |pick: &dyn Fn(&mut Sampler, usize, usize) -> u32| -> Vec<Vec<u32>> {
-            let each = places.iter().enumerate();
-            each.map(|(place, at)| {
-                let text = &mut texts[*at];
-                accepted(guesses, ends, |i| text.pick(next, *at, i, &|sampler| pick(sampler, place, i)))
+            let each = texts.iter_mut().enumerate();
+            each.map(|(at, text)| {
+                let next = next.of(at);
+                accepted(guesses, ends, |i| text.pick(next, index + i, &|sampler| pick(sampler, at, i)))
             })
             .collect()
         };
@@ -316,8 +262,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             return Ok(false);
         }
         let last = |text: &Text| text.tokens.last().is_some_and(|token| self.ends.contains(token));
-        let mut texts = self.places.iter().map(|text| &self.texts[*text]);
-        let ended = knows.then(|| texts.all(|text| text.over || last(text)));
+        let ended = knows.then(|| self.texts.iter().all(|text| text.over || last(text)));
         Ok(self.hooks.agree_to_stop(self.engine, ended)?)
     }
 
@@ -330,16 +275,13 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let ids = match self.feed.ids {
             None => None,
             Some(_) => {
-                let mut all = Vec::with_capacity(self.places.len() * count);
-                for at in &self.places {
-                    let text = &self.texts[*at];
-                    let missing = (text.known + drafted).saturating_sub(text.ids.len());
-                    let guesses = match missing {
-                        0 => Vec::new(),
-                        _ => self.next.of(*at).guess(&text.ids, missing)?,
-                    };
+                let mut all = Vec::with_capacity(self.texts.len() * count);
+                for (at, text) in self.texts.iter().enumerate() {
+                    let known = text.words + self.out.count;
+                    let missing = drafted.saturating_sub(text.ids.len() - known);
+                    let guesses = self.next.of(at).guess(&text.ids, missing)?;
                     self.spec.check_ids(&guesses)?;
-                    all.extend(text.ids[text.known - 1..].iter().copied().chain(guesses).take(count));
+                    all.extend(text.ids[known - 1..].iter().copied().chain(guesses).take(count));
                 }
                 Some(all)
             }
@@ -356,17 +298,13 @@ impl Feed {
 }
 
 impl Text {
-    /// The id `i` after those that are known. A word, and what was picked in an earlier pass, stays what it is. This
-    /// is the text `at`, whose source is in `next` unless it has one of its own.
-    fn pick(&mut self, next: &mut Next, at: usize, i: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
-        let place = self.known + i;
-        if place == self.ids.len() {
-            self.ids.push(match &mut self.sampler {
-                Some(sampler) => pick(sampler),
-                None => next.of(at).choose(place - self.words, pick),
-            });
+    /// Token `index` of the answer. One that was picked in an earlier pass stays what it is.
+    fn pick(&mut self, next: &mut Next, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
+        let at = self.words + index;
+        if at == self.ids.len() {
+            self.ids.push(next.choose(index, pick));
         }
-        self.ids[place]
+        self.ids[at]
     }
 }
 
@@ -375,7 +313,6 @@ impl<'n> Next<'n> {
     fn of(&mut self, at: usize) -> &mut Next<'n> {
         match self {
             Next::Each(all) => &mut all[at],
-            Next::Queue { first, .. } => &mut first[at].0,
             one => one,
         }
     }
@@ -384,7 +321,7 @@ impl<'n> Next<'n> {
         match self {
             Next::Pick(sampler) | Next::Drafted { sampler, .. } => pick(sampler),
             Next::Forced(tokens) => tokens.get(index).copied().unwrap_or_else(|| pick(&mut Sampler::greedy())),
-            Next::Each(_) | Next::Queue { .. } => pick(&mut Sampler::greedy()),
+            Next::Each(_) => pick(&mut Sampler::greedy()),
         }
     }
 
@@ -392,7 +329,7 @@ impl<'n> Next<'n> {
     fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error> {
         match self {
             Next::Drafted { guess, .. } => filled(Some(&mut **guess), text, count),
-            Next::Pick(_) | Next::Forced(_) | Next::Each(_) | Next::Queue { .. } => filled(None, text, count),
+            Next::Pick(_) | Next::Forced(_) | Next::Each(_) => filled(None, text, count),
         }
     }
 }

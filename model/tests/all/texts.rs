@@ -1,15 +1,12 @@
 //! Texts that a decoder goes on with side by side: each is the text that it is alone.
 
-use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
 use engine::Float;
 use model::{
-    Drafts, Error, GenerateOptions, Generation, Input, ModelFiles, Newcomer, Next, NoHooks, Padding, Sampler,
-    Waiting, check, generate, passes_of_queue,
+    Drafts, Error, GenerateOptions, Generation, Input, ModelFiles, Next, NoHooks, Padding, Sampler, check, generate,
 };
 use mpcache::PolicySpec;
-use proptest::prelude::*;
 
 use crate::families::families;
 use crate::support::{FloatModel, load};
@@ -79,127 +76,6 @@ fn shorter_prompts_are_padded_and_a_text_that_has_ended_gets_no_more_words() {
     assert!(ended.lengths[0] < 12, "{:?}", ended.lengths);
     let checked = check(&stopping, Input::known(&ids).of_texts(3), &options, &ended).unwrap();
     assert_eq!((checked.token_agreement, checked.max_abs_logit_error), (1.0, Some(0.0)));
-}
-
-/// Texts that wait, and the place that each takes.
-struct Line {
-    texts: VecDeque<Newcomer>,
-    taken: Vec<usize>,
-}
-
-impl Waiting for Line {
-    fn next(&mut self, place: usize, passes: usize) -> Option<Newcomer> {
-        let fits = self.texts.front().is_some_and(|text| text.passes() <= passes);
-        fits.then(|| self.taken.push(place)).and_then(|()| self.texts.pop_front())
-    }
-}
-
-/// Two at a time, with `tokens` each.
-fn queued(
-    model: &FloatModel,
-    prompts: &[&[u32]],
-    tokens: usize,
-    stop_at_eos: bool,
-) -> Result<(Generation, Vec<usize>), Error> {
-    let (first, rest) = prompts.split_at(2);
-    let longest = first.iter().map(|ids| ids.len()).max().unwrap_or(0);
-    let padding: Vec<usize> = first.iter().map(|ids| longest - ids.len()).collect();
-    let ids: Vec<u32> = first.iter().flat_map(|ids| [vec![0; longest - ids.len()], ids.to_vec()].concat()).collect();
-    let newcomer = |ids: &&[u32]| Newcomer { ids: ids.to_vec(), tokens, sampler: Sampler::greedy() };
-    let mut line = Line { texts: rest.iter().map(newcomer).collect(), taken: Vec::new() };
-    let lengths: Vec<usize> = prompts.iter().map(|ids| ids.len()).collect();
-    let options = GenerateOptions {
-        tokens: passes_of_queue(&lengths, 2, tokens),
-        stop_at_eos,
-        padding: Some(Padding { tokens: Some(padding) }),
-        ..GenerateOptions::default()
-    };
-    let mut samplers = [Sampler::greedy(), Sampler::greedy()];
-    let first = samplers.iter_mut().map(|sampler| (Next::Pick(sampler), tokens)).collect();
-    let next = Next::Queue { first, waiting: &mut line };
-    let input = Input::known(&ids).of_texts(2);
-    let got = generate(&mut Float::default(), model, input, &options, next, &mut NoHooks)?;
-    Ok((got, line.taken))
-}
-
-#[test]
-fn a_text_that_waits_takes_the_place_of_one_that_ends() {
-    for (name, dir) in families() {
-        let model = load(ModelFiles::open(&dir).unwrap());
-        let words = model.spec().vocabulary() as u32;
-        let ids: Vec<u32> = (0..30).map(|i| (i * i + 5 * i + 1) % words).collect();
-        let prompts = [&ids[..3], &ids[3..8], &ids[8..12], &ids[12..13], &ids[13..20]];
-        let options = GenerateOptions { tokens: 4, ..GenerateOptions::default() };
-        let alone: Vec<_> = prompts.iter().map(|ids| several(&model, ids, 1, &options).unwrap()).collect();
-        if name == "phi3-longrope" {
-            let refused = queued(&model, &prompts, 4, false).unwrap_err();
-            assert!(matches!(refused, Error::Queue { .. }), "the session is longer than any of its texts");
-            continue;
-        }
-        let (together, taken) = queued(&model, &prompts, 4, false).unwrap();
-        assert_same(&together, &alone, &name);
-        assert_eq!(taken, [0, 1, 1], "{name}");
-        assert_eq!(together.count, 4 + 4 + 10, "{name}");
-    }
-}
-
-#[test]
-fn places_of_texts_that_end_early_are_free_early() {
-    let plain = load(model::bundled("stories260k").unwrap());
-    let prompts: [&[u32]; 5] = [&[1, 403, 407], &[1, 410, 261, 378], &[1, 403], &[1, 278, 440, 11], &[1, 391]];
-    let options = GenerateOptions { tokens: 12, ..GenerateOptions::default() };
-    let alone: Vec<_> = prompts.iter().map(|ids| several(&plain, ids, 1, &options).unwrap()).collect();
-    let end = alone[0].tokens[3];
-    let (ended, _) = queued(&with_end("stories260k", end), &prompts, 12, true).unwrap();
-    let mut early = 0;
-    for (got, text) in ended.texts().zip(&alone) {
-        let length = text.tokens.iter().position(|token| *token == end).map_or(12, |at| at + 1);
-        assert_eq!(got, &text.tokens[..length]);
-        early += 12 - length;
-    }
-    let lengths: Vec<usize> = prompts.iter().map(|ids| ids.len()).collect();
-    let most = passes_of_queue(&lengths, 2, 12);
-    assert!(early > 0 && ended.count < most, "{} of {most} passes", ended.count);
-}
-
-#[test]
-fn what_does_not_go_with_a_queue_is_refused() {
-    let model = load(model::bundled("stories260k").unwrap());
-    let refused = |options: &GenerateOptions| {
-        let mut line = Line { texts: VecDeque::new(), taken: Vec::new() };
-        let mut sampler = Sampler::greedy();
-        let next = Next::Queue { first: vec![(Next::Pick(&mut sampler), 2)], waiting: &mut line };
-        generate(&mut Float::default(), &model, Input::known(&[1, 2, 3]), options, next, &mut NoHooks).unwrap_err()
-    };
-    let plain = GenerateOptions { tokens: 4, ..GenerateOptions::default() };
-    let padded = GenerateOptions { padding: Some(Padding::of(0)), ..plain.clone() };
-    for options in [
-        plain,
-        GenerateOptions { draft: Drafts::new(2, 1.5).ok(), ..padded.clone() },
-        GenerateOptions { all_positions: true, ..padded },
-    ] {
-        assert!(matches!(refused(&options), Error::Queue { .. }), "{options:?}");
-    }
-}
-
-proptest! {
-    /// Texts that end early free places no later than passes are counted.
-    #[test]
-    fn no_text_is_left_when_the_passes_are_over(
-        texts in prop::collection::vec((1..9usize, 1..=6usize), 1..12),
-        places in 1..5usize,
-    ) {
-        let words: Vec<usize> = texts.iter().map(|(words, _)| *words).collect();
-        let passes = passes_of_queue(&words, places, 6);
-        let (first, waiting) = texts.split_at(places.min(texts.len()));
-        let mut free: Vec<usize> = first.iter().map(|(_, tokens)| *tokens).collect();
-        for (words, tokens) in waiting {
-            let next = free.iter_mut().min().unwrap();
-            prop_assert!(*next + words + 6 - 1 <= passes, "the worst that its owner expects fits");
-            *next += words + tokens - 1;
-        }
-        prop_assert!(free.iter().all(|passes_used| *passes_used <= passes));
-    }
 }
 
 /// A bundled model whose texts end with `id`.

@@ -272,7 +272,6 @@ def demo(
     *,
     model: str | PathLike[str] = "stories260k",
     tokens: int = 32,
-    batch: int | None = None,
     check: bool = False,
     stream: Callable[[str], object] | None = None,
     progress: Watcher = False,
@@ -282,8 +281,6 @@ def demo(
 
     :param prompt: words, token ids, or a file; or a list of these, which the model reads side by side
     :param tokens: tokens to generate
-    :param batch: texts that the model reads side by side, where there are more of them: the others take the places of
-        those that end. ``None`` reads all at once.
     :param check: hold the tokens against the model in the clear: ``report["token_agreement"]``, a share from 0 to 1
     :param stream: called with each piece of the text as it comes, in another thread. What it raises, ``demo`` raises
         at the end.
@@ -292,7 +289,7 @@ def demo(
         prompt; of several the report has ``texts``) and others of ``waggle demo``
     """
     with _told(progress) as told:
-        return Report(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, told, batch=batch, **options))
+        return Report(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, told, **options))
 
 
 def classify(
@@ -439,7 +436,6 @@ class Client:
         prompt: Prompt | Prompts = "Once upon a time",
         *,
         tokens: int = 32,
-        batch: int | None = None,
         stream: Callable[[str], object] | None = None,
         progress: Watcher = False,
         **options: Option,
@@ -447,9 +443,8 @@ class Client:
         """Generates ``tokens`` tokens after ``prompt`` (words, token ids, or a file), in a session of its own. ``stream``
         is called with each piece of the text as it comes, in another thread; what it raises is raised at the end.
         Several prompts in a list, and ``samples`` texts after each, are read side by side; the report has ``texts``.
-        With ``batch`` so many are, and the others take the places of those that end.
         ``progress`` shows bars, or is called with :class:`Progress`."""
-        options = {**self._options, **options, "batch": batch}
+        options = {**self._options, **options}
         with _told(progress) as told:
             return Report(_waggle.generate(self.address, _prompt(prompt), tokens, stream, told, **options))
 
@@ -529,6 +524,9 @@ class Chat:
         self.report = None
         # A session that nobody closes ends with the object or with the program.
         self._end = _weakref.finalize(self, _left, self._chat)
+        # It has a say in how long answers are, so a user is shown what is new.
+        if self._chat.template is not None:
+            _warnings.warn(self._chat.template, stacklevel=3)
 
     def say(
         self, words: str, *, stream: Callable[[str], object] | None = None, progress: Watcher = False

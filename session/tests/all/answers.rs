@@ -1,18 +1,16 @@
 //! Answers that run on behind their end: the text is the same, and the server learns a bucket in the place of a
 //! length.
 
-use std::collections::VecDeque;
-
 use engine::{Float, FloatLoader};
 use model::{
-    GenerateOptions, Generation, Input, Lengths, Model, ModelFiles, Newcomer, Next, NoHooks, Sampler, Waiting,
-    bucket, generate, generate_with, passes_of_queue,
+    GenerateOptions, Generation, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bucket, generate,
+    generate_with,
 };
 use protocols::{Fixed, FixedLoader};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use waggle_session::party::chat::Turn;
-use waggle_session::party::{Limits, ModelServer, Prompt, Request, SessionPlan, Silent};
+use waggle_session::party::{Limits, ModelServer, Request, SessionPlan, Silent};
 
 use crate::outcome::{terms, untimed};
 use crate::parties::session;
@@ -162,60 +160,5 @@ fn what_stands_behind_an_end_changes_no_later_turn() {
         };
         assert!(difference(true) < 1e-3, "{config}: {}", difference(true));
         assert!(difference(false) > 1e-2, "{config}: ordinary tokens are attended to: {}", difference(false));
-    }
-}
-
-/// Texts in the order in which they get a place.
-struct Line(VecDeque<Newcomer>);
-
-impl Waiting for Line {
-    fn next(&mut self, _: usize, _: usize) -> Option<Newcomer> {
-        self.0.pop_front()
-    }
-}
-
-/// Whether texts wait for the places of others, and which, is nothing that the server could see.
-#[test]
-fn texts_that_wait_look_like_those_that_go_on() {
-    for (config, preprocess) in [(LLAMA, false), (GPT2, true)] {
-        let files = files(config, 0);
-        let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
-        let hosted = ModelServer::builder().load(files).unwrap();
-        let terms = terms("full", preprocess);
-        let prompts: [&[u32]; 4] = [&[3, 1, 4], &[1, 5], &[9, 2, 6], &[5]];
-        let words: Vec<usize> = prompts.iter().map(|ids| ids.len()).collect();
-        let passes = passes_of_queue(&words, 2, 3);
-        let first: Vec<Prompt> = prompts[..2].iter().map(|ids| Prompt::from(*ids)).collect();
-        let whole = Prompt::side_by_side(&first, Some(3), false).unwrap();
-        let run = |queue: bool| {
-            let (client, server) = session(&hosted, &terms, &Limits::default(), |session| {
-                let newcomer = |ids: &&[u32]| Newcomer { ids: ids.to_vec(), tokens: 3, sampler: Sampler::greedy() };
-                let mut line = Line(prompts[2..].iter().map(newcomer).collect());
-                let mut samplers = [Sampler::greedy(), Sampler::greedy()];
-                let next = match queue {
-                    true => {
-                        let first = samplers.iter_mut().map(|sampler| (Next::Pick(sampler), 3)).collect();
-                        Next::Queue { first, waiting: &mut line }
-                    }
-                    false => Next::Each(samplers.iter_mut().map(Next::Pick).collect()),
-                };
-                session.generate(whole.clone(), passes, next, &mut Silent)
-            });
-            let (client, server) = (client.unwrap(), server.unwrap());
-            assert_eq!(untimed(&client), untimed(&server));
-            (client.generation.clone(), untimed(&client))
-        };
-        let ((queued, waited), (_, went_on)) = (run(true), run(false));
-        assert_eq!(waited, went_on, "{config}");
-        for (ids, got) in prompts.iter().zip(queued.texts()) {
-            let options = GenerateOptions { tokens: 3, ..crate::support::fine() };
-            let (input, next) = (Input::known(ids), Next::Pick(&mut Sampler::greedy()));
-            let alone = generate(&mut Fixed::new(), &fixed, input, &options, next, &mut NoHooks).unwrap();
-            assert_eq!(got, alone.tokens, "{config}, {ids:?}");
-        }
-        assert_eq!((queued.lengths.len(), queued.count), (4, passes));
-        let request = Request { texts: 2, padded: true, ..Lengths { prompt: 3, tokens: passes }.into() };
-        let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap();
-        assert_eq!(untimed(&planned.outcome), waited, "{config}");
     }
 }

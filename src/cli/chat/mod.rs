@@ -21,7 +21,7 @@ use tokenizer::ChatTemplate;
 
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
-use super::connect::{ConnectArgs, note_place, note_template};
+use super::connect::{ConnectArgs, note_busy, note_template};
 use super::options::{SamplingArgs, TermsArgs, set};
 use super::report_tables::compared;
 use super::{Error, out};
@@ -316,8 +316,8 @@ impl Observer for Printed {
 }
 
 impl Listener for Printed {
-    fn waits(&mut self, place: u32) {
-        note_place(place);
+    fn waits(&mut self) {
+        note_busy();
     }
 
     fn template(&mut self, address: &str, template: &ChatTemplate) {
