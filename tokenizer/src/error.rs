@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Longest piece of a file, in bytes, that an error quotes.
-const MAX_QUOTE_BYTES: usize = 240;
+pub(super) const MAX_QUOTE_BYTES: usize = 240;
 
 /// A tokenizer that cannot be used, or that failed at a text.
 ///
