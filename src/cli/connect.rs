@@ -132,6 +132,10 @@ pub(super) fn note_place(place: u32) {
     out::note(format_args!("the server is busy: you are number {place}"));
 }
 
+pub(super) fn note_no_sandbox(why: &str) {
+    out::note(format_args!("the server's tokenizer runs under limits alone: there is no sandbox here ({why})"));
+}
+
 /// Shows a user the chat template of a server.
 pub(super) fn note_template(address: &str, template: &ChatTemplate) {
     let ChatTemplate { template, bos_token, eos_token } = template;

@@ -127,6 +127,8 @@ fn refusal(error: &Error) -> Refusal {
             Refused::Other(other) => refusal(other),
             _ => Refusal::new(400, "context_length_exceeded", message),
         },
+        Error::Tokenizer(TokenizerError::TooMuch { .. }) => Refusal::new(400, "context_length_exceeded", message),
+        Error::Tokenizer(error) if error.of_process() => Refusal::new(500, "tokenizer_failed", message),
         Error::Tokenizer(_) | Error::Prompt(_) | Error::Options(_) => Refusal::new(400, "invalid_value", message),
         error if never_began(error) => Refusal::new(400, "refused_by_server", message),
         _ => Refusal::new(502, "server_unreachable", message),
@@ -580,10 +582,9 @@ impl Worker {
                 },
                 // A server that left while nobody asked is asked again.
                 Err(_) if !is_open && !fresh && growing.text().len() == told => self.open = None,
+                // A text that could not be shown leaves a session that nothing can follow.
                 Err(error) => {
-                    if !is_open {
-                        self.open = None;
-                    }
+                    self.open = None;
                     return Err(error);
                 }
             }

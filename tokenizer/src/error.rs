@@ -96,6 +96,12 @@ impl TokenizerError {
         }
     }
 
+    /// Whether the process of the tokenizer failed, rather than what it was asked for.
+    pub fn of_process(&self) -> bool {
+        use TokenizerError::*;
+        matches!(self, Spawn { .. } | Died { .. } | TimedOut { .. } | Nonsense { .. })
+    }
+
     pub(super) fn format(error: impl ToString) -> Self {
         TokenizerError::Format { what: quoted(error) }
     }

@@ -126,8 +126,10 @@ mod tests {
 
     use super::*;
 
-    /// What the sandbox must refuse, by name. The first is for a descriptor that was open before.
-    fn attempts() -> Vec<(&'static str, Box<dyn FnOnce() -> io::Result<()>>)> {
+    type Attempt = Box<dyn FnOnce() -> io::Result<()>>;
+
+    /// What the sandbox must refuse, by name.
+    fn attempts() -> Vec<(&'static str, Attempt)> {
         let mut open = File::open("/dev/zero").unwrap();
         let parent: Pid = getppid().unwrap();
         let code = memmap2::MmapMut::map_anon(4096).unwrap();
