@@ -7,19 +7,18 @@ use std::process::{Command, Stdio};
 use super::support::{home, text};
 
 /// An example's program; `cargo test --release` builds all of them, and one test program alone does not.
-fn example(name: &str) -> Option<Command> {
-    let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    let path: PathBuf = Path::new(env!("CARGO_BIN_EXE_waggle")).with_file_name("examples").join(name);
-    path.is_file().then(|| {
-        let mut command = Command::new(path);
-        command.env("WAGGLE_HOME", home());
-        command
-    })
+fn example(name: &str) -> Command {
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    let path: PathBuf = Path::new(env!("CARGO_BIN_EXE_waggle")).with_file_name("examples").join(file);
+    assert!(path.is_file(), "there is no {}: cargo build --release --example {name}", path.display());
+    let mut command = Command::new(path);
+    command.env("WAGGLE_HOME", home());
+    command
 }
 
 #[test]
 fn a_client_of_thirty_lines_talks_to_a_server_of_thirty_lines() {
-    let (Some(mut server), Some(mut client)) = (example("server"), example("client")) else { return };
+    let (mut server, mut client) = (example("server"), example("client"));
     let mut server = server
         .args(["shakespeare-gpt2", "127.0.0.1:0"])
         .stdout(Stdio::piped())
