@@ -242,6 +242,9 @@ impl Worker {
         let texts = match self.texts(asked, out) {
             Ok(texts) => texts,
             Err(error) => {
+                if matches!(&error, Error::Tokenizer(error) if error.of_process()) {
+                    self.failed(&error);
+                }
                 let _ = out.send(super::text::Event::Failed(refusal(&error)));
                 return Vec::new();
             }
