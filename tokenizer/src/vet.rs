@@ -36,6 +36,7 @@ const MAX_GROWTH: usize = 64;
 /// Ids beyond every published vocabulary.
 const MAX_ID: u64 = 1 << 24;
 
+const ADDED: &[&str] = &["id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"];
 const BYTE_LEVEL: &[&str] = &["add_prefix_space", "trim_offsets", "use_regex"];
 const METASPACE: &[&str] = &["replacement", "prepend_scheme", "add_prefix_space", "split", "str_rep"];
 
@@ -195,6 +196,7 @@ fn vet_added(tokens: Option<&Value>) -> Result<usize, TokenizerError> {
     for token in tokens {
         let (id, text) = (&token["id"], token["content"].as_str().unwrap_or_default());
         check_id(id)?;
+        only("added_tokens", token.as_object().unwrap_or(&Map::new()), ADDED)?;
         if text.is_empty() {
             return Err(TokenizerError::refused("added_tokens", format!("token {id} is empty")));
         }

@@ -535,6 +535,16 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
+    fn a_process_without_a_sandbox_says_so() {
+        let script = format!("echo '{{\"ready\":\"no\\u001b seccomp\"}}'; read line; {LOADED}");
+        let arguments = ["-c", &script].map(OsString::from).to_vec();
+        let command = WorkerCommand { program: "sh".into(), arguments, time_out: WorkerCommand::TIME_OUT };
+        assert_eq!(Worker::start(b"{}", &command).unwrap().no_sandbox.as_deref(), Some("no  seccomp"));
+        assert_eq!(shell(LOADED, WorkerCommand::TIME_OUT).unwrap().no_sandbox, None);
+    }
+
+    #[cfg(unix)]
+    #[test]
     fn a_process_gets_no_variable_that_it_does_not_need() {
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "cargo runs this test");
         let worker =
