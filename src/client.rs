@@ -13,6 +13,7 @@ use serde_json::Value;
 use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
 use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
 use session::{Base, Expectation};
+use tokenizer::Tokenizer;
 
 use crate::disk::at;
 use crate::error::TrustError;
@@ -115,6 +116,9 @@ impl Client {
             Some(own) => own,
             None => Reader::foreign(&model)?,
         };
+        if let Some(why) = reader.tokenizer().and_then(Tokenizer::no_sandbox) {
+            listener.no_sandbox(why);
+        }
         let mut ready = words.prompt(&model.spec, &reader)?;
         let mut heard =
             Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener).of_texts(ready.texts());
@@ -122,8 +126,8 @@ impl Client {
             [id] => id.to_string().into(),
             ids => ids.iter().map(ToString::to_string).collect::<Value>(),
         });
-        let outcome = ready.run(session, pool, &mut heard)?;
-        heard.finish();
+        let outcome = ready.run(session, pool, &mut heard);
+        let outcome = heard.finish(outcome)?;
         let chosen = [("link", self.network.to_string().into()), ("pool", ids.into())];
         ready.report(&model, reader.tokenizer(), outcome, chosen)
     }

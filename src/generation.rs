@@ -9,7 +9,7 @@ use protocols::Made;
 use serde_json::Value;
 use session::party::{self, ClientSession, Limits, Observer, Outcome, Request, Silent};
 use session::pool::PoolSet;
-use tokenizer::{ChatTemplate, TextStream, Tokenizer};
+use tokenizer::{ChatTemplate, TextStream, Tokenizer, TokenizerError};
 
 use crate::chat::Transcript;
 use crate::generate::{Draft, Generate};
@@ -26,6 +26,11 @@ pub trait Listener: Observer {
     /// how long answers are.
     fn template(&mut self, address: &str, template: &ChatTemplate) {
         let _ = (address, template);
+    }
+
+    /// The server's tokenizer runs under limits alone, because a sandbox is missing here.
+    fn no_sandbox(&mut self, why: &str) {
+        let _ = why;
     }
 
     /// The text goes on with `text`, which has no control characters but line ends and tabs.
@@ -67,6 +72,8 @@ pub(crate) struct Heard<'a> {
     listener: &'a mut dyn Listener,
     /// Hears the text as it is.
     transcript: Option<Transcript>,
+    /// Why the text cannot be shown any more.
+    failed: Option<TokenizerError>,
 }
 
 impl<'a> Heard<'a> {
@@ -77,7 +84,7 @@ impl<'a> Heard<'a> {
         listener: &'a mut dyn Listener,
     ) -> Self {
         let stream = tokenizer.filter(|_| labels.is_none()).map(|tokenizer| tokenizer.stream(before));
-        Heard { labels, stream, count: 0, several: false, listener, transcript: None }
+        Heard { labels, stream, count: 0, several: false, listener, transcript: None, failed: None }
     }
 
     /// Of so many texts; of several nobody hears words before all have ended, unless they are names of classes.
@@ -90,10 +97,16 @@ impl<'a> Heard<'a> {
         Heard { transcript: Some(transcript.clone()), ..self }
     }
 
-    pub(crate) fn finish(mut self) {
-        let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
-        self.tell(&rest);
+    /// Ends the text: why it could not be shown, or what its session came to.
+    pub(crate) fn finish<T>(mut self, done: Result<T, session::Error>) -> Result<T, Error> {
+        let rest = match (self.failed.take(), self.stream.take()) {
+            (Some(error), _) => Err(error),
+            (None, stream) => stream.map_or(Ok(String::new()), TextStream::finish),
+        };
+        self.tell(rest.as_deref().unwrap_or_default());
         self.listener.end();
+        rest?;
+        Ok(done?)
     }
 
     fn tell(&mut self, text: &str) {
@@ -137,8 +150,14 @@ impl Observer for Heard<'_> {
         let label = self.labels.as_ref().and_then(|labels| labels.get(token as usize)).cloned();
         let text = match &mut self.stream {
             _ if label.is_some() => if self.count > 1 { "\n" } else { "" }.to_owned() + &label.unwrap_or_default(),
-            // The tokenizer has taken these ids before; what it cannot show is left out.
-            Some(stream) => stream.push(token).unwrap_or_default(),
+            _ if self.failed.is_some() => return,
+            Some(stream) => match stream.push(token) {
+                Ok(text) => text,
+                Err(error) => {
+                    self.failed = Some(error);
+                    return;
+                }
+            },
             None if self.count == 1 => token.to_string(),
             None => format!(",{token}"),
         };
@@ -150,7 +169,7 @@ impl Observer for Heard<'_> {
     }
 
     fn abandoned(&self) -> bool {
-        self.listener.abandoned()
+        self.failed.is_some() || self.listener.abandoned()
     }
 }
 
@@ -284,11 +303,11 @@ impl Ready<'_> {
         if let Some(tokenizer) = tokenizer.filter(|_| prompts.len() > 1 && !model.spec.is_encoder()) {
             let after = |(prompt, ids): (&party::Prompt, &[u32])| {
                 let mut stream = tokenizer.stream(prompt.ids());
-                // As where a text is heard: what the tokenizer cannot show is left out.
-                let text: String = ids.iter().map(|id| stream.push(*id).unwrap_or_default()).collect();
-                text + &stream.finish().unwrap_or_default()
+                let text = ids.iter().map(|id| stream.push(*id)).collect::<Result<String, _>>()?;
+                Ok::<_, TokenizerError>(text + &stream.finish()?)
             };
-            report.texts = Some(prompts.iter().zip(outcome.generation.texts()).map(after).collect());
+            let texts = prompts.iter().zip(outcome.generation.texts()).map(after);
+            report.texts = Some(texts.collect::<Result<_, _>>()?);
         }
         // A score has no name, and a longer text is in the report.
         let named = options.tokens == 1 && model.spec.labels().is_none_or(|labels| labels.len() > 1);

@@ -103,10 +103,10 @@ impl Local {
         let base = (!public.is_empty()).then(|| Ok::<_, Error>(Base::new(open_model(&self.name)?)?)).transpose()?;
         let wanted = ClientOptions { base: base.as_ref(), ..ClientOptions::default() };
         let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener).of_texts(ready.texts());
-        let [outcome, _] = in_one_process(&server, &terms, &Limits::NONE, &wanted, *timeout, |session| {
+        let outcomes = in_one_process(&server, &terms, &Limits::NONE, &wanted, *timeout, |session| {
             ready.run(session, None, &mut heard)
-        })?;
-        heard.finish();
+        });
+        let [outcome, _] = heard.finish(outcomes)?;
         let chosen = [("link", Network::Memory.to_string().into()), ("processes", 1.into())];
         let mut generated = ready.report(server.public(), tokenizer, outcome, chosen)?;
         let memory = &mut generated.report.peak_memory_bytes;

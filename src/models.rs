@@ -108,12 +108,15 @@ impl Reader {
         }
     }
 
-    /// That of a server's model.
+    /// That of a server's model. What it cannot read is refused before it is encoded.
     pub(crate) fn foreign(model: &PublicModel) -> Result<Self, Error> {
         let bytes = model.tokenizer.as_deref();
         match model.spec.image() {
             Some(_) => Reader::images(bytes),
-            None => Ok(Reader::Texts(bytes.map(worker::foreign).transpose()?)),
+            None => {
+                let tokenizer = bytes.map(worker::foreign).transpose()?;
+                Ok(Reader::Texts(tokenizer.map(|tokenizer| tokenizer.within(model.spec.max_positions()))))
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! A server's tokenizer and chat template, in a process of their own.
 //!
-//! They are the server's and read the client's words, so another process runs them, which can do nothing else. It is
-//! this program again, called with one word.
+//! They are the server's and read the client's words, so another process runs them. It is this program again, called
+//! with one word: in a sandbox on Linux, under limits elsewhere.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -38,7 +38,7 @@ pub fn init_as(words: Vec<OsString>) -> Result<(), Error> {
 /// Does not return if the program was `called` to run a tokenizer.
 pub(crate) fn called(called: Option<&OsString>) {
     if called.is_some_and(|called| called == WORD) {
-        let code = match run_worker(std::io::stdin().lock(), std::io::stdout().lock()) {
+        let code = match run_worker() {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("error: tokenizer: {error}");

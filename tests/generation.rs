@@ -47,7 +47,7 @@ fn the_first_command_of_the_readme_tells_a_story() {
 
 #[test]
 fn the_sorter_sorts_and_the_adder_adds() {
-    let (Some(sorter), Some(adder)) = (asset("models/gpt-nano-sort"), asset("models/gpt-nano-adder")) else { return };
+    let [sorter, adder] = ["models/gpt-nano-sort", "models/gpt-nano-adder"].map(asset);
     let writes = |model: &Path, prompt: &[u32], answer: &[u32]| {
         let (ids_of, tokens) = (join(prompt), answer.len());
         let report = checked(&format!("--model {} --prompt-ids {ids_of} --tokens {tokens}", model.display()));

@@ -1,7 +1,6 @@
 //! `waggle heads`: the pattern that it finds, what it prints, what it refuses.
 
 use crate::support::{fail, fails, json, play, read_json, succeed, waggle};
-use testing::asset;
 
 /// Set bits of the pattern of a policy text.
 fn heads(policy: &str) -> u32 {
@@ -83,13 +82,11 @@ fn what_fits_no_model_is_refused_before_any_work() {
 /// A model that recalls what stands far back does so in some of its heads. All others may stream.
 #[test]
 fn the_heads_that_recall_are_found() {
-    let Some(dir) = asset("models/recall") else { return };
-    let data = dir.join("queries.jsonl").display().to_string();
-    let found = succeed(&mut waggle(&format!(
-        "heads --model {} --by echo --policy duo --share 0.5 --budget 52 --context 256 --sequences 4",
-        dir.display()
-    )));
-    let line = format!("eval --model {} --task recall --data {data} --sequences 4", dir.display());
+    let found = succeed(&mut waggle(
+        "heads --model recall --by echo --policy duo --share 0.5 --budget 52 --context 256 --sequences 4",
+    ));
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/model/assets/recall/queries.jsonl");
+    let line = format!("eval --model recall --task recall --data {data} --sequences 4");
     let policies = format!("streaming:budget=52;{}", found.trim());
     let study = json(waggle(&line).args(["--policies", &policies]));
     let right = |name: &str| {

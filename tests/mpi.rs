@@ -1,6 +1,5 @@
 //! A server under mpirun: the same sessions as one process has, to the byte, and one end for all ranks.
 
-use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -26,18 +25,6 @@ fn mpirun(models: &[&str], arguments: &str) -> Command {
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-/// Whether there is an mpirun; says so if not.
-fn there_is_mpirun() -> bool {
-    match Command::new("mpirun").arg("--version").stdout(Stdio::null()).status() {
-        Ok(_) => true,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("\n*** SKIPPED: there is no mpirun on this machine ***\n");
-            false
-        }
-        Err(error) => panic!("mpirun: {error}"),
-    }
 }
 
 /// The pid of a rank of a job that runs on this machine.
@@ -73,9 +60,6 @@ fn counted(report: &Value) -> Value {
 
 #[test]
 fn sessions_are_those_of_one_process_to_the_byte() {
-    if !there_is_mpirun() {
-        return;
-    }
     for model in ["shakespeare-gpt2", "shakespeare-llama"] {
         let alone = Server::start(&format!("--model {model}"));
         let spread = Server::run(&mut mpirun(&[model, model, model], &format!("{FREE} --sessions 2")));
@@ -98,9 +82,6 @@ fn sessions_are_those_of_one_process_to_the_byte() {
 
 #[test]
 fn all_ranks_end_with_rank_0() {
-    if !there_is_mpirun() {
-        return;
-    }
     let model = "shakespeare-llama";
     let once = Server::run(&mut mpirun(&[model, model], &format!("{FREE} --once")));
     json(&mut once.client("--prompt JULIET: --tokens 2 --preprocess"));
@@ -119,9 +100,6 @@ fn all_ranks_end_with_rank_0() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_signal_to_rank_0_ends_all_in_good_order_and_a_lost_rank_ends_all() {
-    if !there_is_mpirun() {
-        return;
-    }
     let model = "shakespeare-llama";
     let server = Server::run(&mut mpirun(&[model, model], FREE));
     kill("TERM", &pid_of(&server, 1));
@@ -139,9 +117,6 @@ fn a_signal_to_rank_0_ends_all_in_good_order_and_a_lost_rank_ends_all() {
 
 #[test]
 fn a_rank_with_another_model_or_none_is_named() {
-    if !there_is_mpirun() {
-        return;
-    }
     let model = "shakespeare-llama";
     let dir = tempfile::tempdir().unwrap();
     let broken = dir.path().join("broken");

@@ -197,8 +197,9 @@ fn a_prompt_comes_from_a_file_or_from_standard_input() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), wanted);
-    let errors = fail(&mut float(&["--prompt-file", "/nonexistent"]), 1);
-    assert!(errors.contains("/nonexistent") && errors.lines().count() == 1, "{errors}");
+    let missing = tempfile::tempdir().unwrap().path().join("missing").display().to_string();
+    let errors = fail(&mut float(&["--prompt-file", &missing]), 1);
+    assert!(errors.contains(&missing) && errors.lines().count() == 1, "{errors}");
     fails(&mut float(&["--prompt-file", "-"]), 1, ["the prompt has no tokens"]);
     fail(&mut float(&["--prompt-file", "-", "--prompt", "x"]), 2);
     let server = Server::start("--model shakespeare-gpt2 --insecure-plaintext");

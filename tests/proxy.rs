@@ -406,6 +406,70 @@ fn a_template_that_rewrites_is_refused_where_answers_are_padded() {
     }
 }
 
+/// The processes that `pid` has started and their processor time, in ticks.
+#[cfg(target_os = "linux")]
+fn children(pid: u32) -> std::collections::BTreeMap<u32, u64> {
+    let mut found = std::collections::BTreeMap::new();
+    for process in
+        std::fs::read_dir("/proc").unwrap().filter_map(|process| process.ok()?.file_name().into_string().ok())
+    {
+        let Ok(child) = process.parse() else { continue };
+        // One that has ended since is none.
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        if let [_state, parent, ..] = fields[..]
+            && parent.parse() == Ok(pid)
+        {
+            found.insert(child, [11, 12].iter().map(|at| fields[*at].parse::<u64>().unwrap()).sum());
+        }
+    }
+    found
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_proxy_outlives_its_tokenizers_process() {
+    let proxy = Proxy::start(&format!("--model {MODEL}"), "");
+    let pid = proxy.own.child.id();
+    let asked = json!({"prompt": "ROMEO:", "max_tokens": 24, "temperature": 0, "stream": true});
+    let mut before = children(pid);
+    for _ in 0..2 {
+        assert!(!before.is_empty());
+        let mut stream = TcpStream::connect(&proxy.own.address).unwrap();
+        stream.write_all(&request("/v1/completions", JSON, &asked.to_string())).unwrap();
+        let mut bytes = vec![0; 512];
+        stream.read_exact(&mut bytes).unwrap();
+        assert!(text(&bytes).contains("data: "), "the text has begun: {}", text(&bytes));
+        for child in before.keys() {
+            let killed = std::process::Command::new("kill").args(["-KILL", &child.to_string()]).status();
+            assert!(killed.unwrap().success());
+        }
+        // The text goes on, and so does the proxy.
+        stream.read_to_end(&mut bytes).unwrap();
+        let events = answer(&bytes).unwrap().events();
+        let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+        assert_eq!(text, words("ROMEO:", 24));
+        let after = children(pid);
+        assert!(after.keys().all(|child| !before.contains_key(child)), "{before:?} {after:?}");
+        before = after;
+    }
+    // What no model can read costs the process nothing.
+    for body in [
+        post(&proxy.own.address, "/v1/completions", &json!({"prompt": "the fox ".repeat(480_000)}).to_string()),
+        post(
+            &proxy.own.address,
+            "/v1/chat/completions",
+            &talk(&[&"the fox ".repeat(480_000)], &json!({"max_tokens": 8})).to_string(),
+        ),
+    ] {
+        let error = &body.json()["error"];
+        assert_eq!((body.code, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
+        let after = children(pid);
+        assert!(before.iter().all(|(child, ticks)| after.get(child) == Some(ticks)), "{before:?} {after:?}");
+    }
+    assert_eq!(proxy.get("/health").code, 200);
+}
+
 #[test]
 fn whoever_may_not_come_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,14 +1,13 @@
 //! A server's tokenizer may be anything. It is refused or survived, in the process that the program starts for it.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use model::bundled;
+use model::{bundled, bundled_names};
 use serde_json::{Value, json};
 use testing::asset;
-use tokenizer::{Tokenizer, TokenizerError, WorkerCommand};
+use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError, WorkerCommand};
 
 /// The program under test as a worker.
 fn command() -> WorkerCommand {
@@ -90,7 +89,7 @@ fn a_hostile_file_is_refused_by_its_part() {
         json!({"type": "WordPiece", "unk_token": "u", "continuing_subword_prefix": "##",
                "max_input_chars_per_word": longest, "vocab": vocab})
     };
-    let bert = json!({"type": "BertProcessing", "sep": ["s", 4_000_000], "cls": ["c", 0]});
+    let bert = json!({"type": "BertProcessing", "sep": ["s", 40_000_000], "cls": ["c", 0]});
     let token = &good()["added_tokens"][0];
     let cases = [
         ("/post_processor", template(json!([unknown, text])), "[X]"),
@@ -108,7 +107,7 @@ fn a_hostile_file_is_refused_by_its_part() {
         ("/normalizer", replace(" ", &"x".repeat(1 << 20)), "1048576"),
         ("/pre_tokenizer", split("(a+)+(?!b)"), "look-around"),
         ("/pre_tokenizer", split("(a+)+\\s+(?!\\S)"), "without end"),
-        ("/pre_tokenizer", split("(?:\\p{L}{900}){900}"), "too often"),
+        ("/pre_tokenizer", split("(?:\\p{L}{900}){900}"), "size limit"),
         ("/decoder", json!({"type": "Strip", "content": " ", "start": 0, "stop": 5}), "stop = 5"),
         ("/decoder", ctc, "CTC"),
         ("/post_processor", template(json!([])), "text A once"),
@@ -120,9 +119,9 @@ fn a_hostile_file_is_refused_by_its_part() {
         ("/model/unk_token", json!("missing"), "missing"),
         ("/model", json!({"type": "Unigram", "unk_id": 7, "vocab": []}), "Unigram"),
         ("/model", word_piece(json!({}), 100), "`u` is not in the vocabulary"),
-        ("/model", word_piece(json!({"u": 0}), 1 << 40), "characters of a word"),
-        ("/model/max_input_chars_per_word", json!(9), "only a WordPiece"),
-        ("/post_processor", bert, "4000000"),
+        ("/model", word_piece(json!({"u": 0}), 1 << 40), "more than 100"),
+        ("/model/max_input_chars_per_word", json!(9), "max_input_chars_per_word"),
+        ("/post_processor", bert, "40000000"),
         ("/added_tokens/0/content", json!(""), "token 0 is empty"),
         ("/added_tokens", json!(vec![token; 20_000]), "20000"),
         ("/from_the_future", json!(1), "from_the_future"),
@@ -133,11 +132,7 @@ fn a_hostile_file_is_refused_by_its_part() {
     for (at, value, part) in cases {
         let file = with(at, value);
         let refused = |place: &str, result: Result<Tokenizer, TokenizerError>| match result {
-            Err(
-                error @ (TokenizerError::Format { .. }
-                | TokenizerError::Refused { .. }
-                | TokenizerError::TooMuch { .. }),
-            ) => {
+            Err(error) if !error.of_process() => {
                 let message = error.to_string();
                 assert!(message.contains(part), "{place}, {part}: {message}");
                 assert!(message.lines().count() == 1 && message.len() < 600, "{message}");
@@ -157,40 +152,68 @@ fn a_hostile_file_is_refused_by_its_part() {
 
 #[test]
 fn a_good_file_gives_the_same_in_either_place() {
+    same_in_either_place("a small BPE", good().to_string().as_bytes());
+    same_in_either_place("GPT-2", &std::fs::read(asset("tokenizers/gpt2/tokenizer.json")).unwrap());
+    let bundled = bundled_names().filter_map(|name| Some((name, bundled(name).unwrap().tokenizer?)));
+    assert!(bundled.inspect(|(name, file)| same_in_either_place(name, file)).count() > 2);
+    // A BERT's divides words and puts marks around them.
+    let words = ["[UNK]", "[CLS]", "[SEP]", "ro", "##me", "##o", ":", "what", "."];
+    let vocab: Value = words.iter().zip(0..).map(|(word, id)| ((*word).to_owned(), json!(id))).collect();
+    let bert = json!({
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocab},
+    });
+    same_in_either_place("BERT", bert.to_string().as_bytes());
+}
+
+fn same_in_either_place(name: &str, bytes: &[u8]) {
     let texts = ["", "ab  ba\n", "a b\u{e9}\u{4f60} <s> \u{0}", "ROMEO:\nO, she doth teach 12 torches"];
-    let mut files = vec![("a small BPE".to_owned(), good().to_string().into_bytes())];
-    for name in ["shakespeare-gpt2", "shakespeare-llama"] {
-        files.push((name.into(), bundled(name).unwrap().tokenizer.unwrap()));
-    }
-    for path in ["models/stories260k/tokenizer.json", "tokenizers/gpt2/tokenizer.json"] {
-        files.extend(asset(path).map(|file| (path.to_owned(), std::fs::read(file).unwrap())));
-    }
-    for (name, bytes) in files {
-        // The library alone, without what Waggle does to the file.
-        let library = tokenizers::Tokenizer::from_bytes(&bytes).unwrap();
-        let places = [Tokenizer::from_bytes(&bytes).unwrap(), Tokenizer::foreign(&bytes, &command()).unwrap()];
-        for tokenizer in &places {
-            assert_eq!(tokenizer.vocabulary(), library.get_vocab_size(true), "{name}");
-            for text in texts {
-                let ids = library.encode(text, true).unwrap().get_ids().to_vec();
-                assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
-                assert_eq!(tokenizer.decode(&ids).unwrap(), library.decode(&ids, true).unwrap(), "{name}: {text:?}");
-            }
+    // The library alone, without what Waggle does to the file.
+    let library = tokenizers::Tokenizer::from_bytes(bytes).unwrap();
+    let places = [Tokenizer::from_bytes(bytes).unwrap(), Tokenizer::foreign(bytes, &command()).unwrap()];
+    assert_eq!(places[1].no_sandbox(), None);
+    for tokenizer in &places {
+        assert_eq!(tokenizer.vocabulary(), library.get_vocab_size(true), "{name}");
+        for text in texts {
+            let ids = library.encode(text, true).unwrap().get_ids().to_vec();
+            assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
+            assert_eq!(tokenizer.decode(&ids).unwrap(), library.decode(&ids, true).unwrap(), "{name}: {text:?}");
         }
-        let streamed = places.map(|tokenizer| {
-            let mut stream = tokenizer.stream(&[]);
-            let ids = tokenizer.encode("Soft! what light? \u{e9}").unwrap();
-            let text: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
-            text + &stream.finish().unwrap()
-        });
-        assert_eq!(streamed[0], streamed[1], "{name}");
     }
+    let streamed = places.map(|tokenizer| {
+        let mut stream = tokenizer.stream(&[]);
+        let ids = tokenizer.encode("Soft! what light? \u{e9}").unwrap();
+        let text: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+        text + &stream.finish().unwrap()
+    });
+    assert_eq!(streamed[0], streamed[1], "{name}");
 }
 
 #[test]
 fn what_no_model_takes_is_refused_before_it_is_encoded() {
     let tokenizer = foreign(&good()).unwrap();
     assert!(matches!(tokenizer.encode(&"a".repeat(20 << 20)), Err(TokenizerError::TooMuch { .. })));
+    // 32 positions have at most 128 bytes each.
+    for tokenizer in [foreign(&good()), Tokenizer::from_bytes(good().to_string().as_bytes())] {
+        let tokenizer = tokenizer.unwrap().within(32);
+        assert_eq!(tokenizer.encode(&"a".repeat(4096)).unwrap().len(), 4098);
+        let long = "a".repeat(4097);
+        let message = [Message::new("user", &long)];
+        let template = ChatTemplate { template: String::new(), bos_token: String::new(), eos_token: String::new() };
+        for refused in [
+            tokenizer.encode(&long).err(),
+            tokenizer.encode_more(&long).err(),
+            tokenizer.encode_pair(&long, "").err(),
+            tokenizer.render(&template, &message, true).err(),
+        ] {
+            assert!(matches!(refused, Some(TokenizerError::TooMuch { limit: 4096, .. })), "{refused:?}");
+        }
+    }
     assert!(matches!(tokenizer.decode(&vec![3; (1 << 20) + 1]), Err(TokenizerError::TooMuch { .. })));
     assert_eq!(tokenizer.encode("ab").unwrap(), [1, 2, 5], "it goes on");
     // An id that nothing stands for has no text.
@@ -202,7 +225,8 @@ fn a_worker_that_is_killed_is_an_error_and_the_program_goes_on() {
     let mut command = command();
     command.time_out = Duration::from_millis(300);
     // It answers once and stops then.
-    command.arguments = vec!["-c".into(), "read line; echo '{\"loaded\":{\"vocabulary\":1}}'; kill -STOP $$".into()];
+    let loaded = "echo '{\"ready\":null}'; read line; echo '{\"loaded\":{\"vocabulary\":1,\"longest\":1}}'";
+    command.arguments = vec!["-c".into(), format!("{loaded}; kill -STOP $$").into()];
     command.program = "sh".into();
     let tokenizer = Tokenizer::foreign(b"{}", &command).unwrap();
     let error = tokenizer.encode("a").unwrap_err();
@@ -220,14 +244,22 @@ fn a_worker_gives_away_what_it_does_not_need() {
         .spawn()
         .unwrap();
     let mut to = child.stdin.take().unwrap();
-    to.write_all(b"{\"encode\":\"\"}\n").unwrap();
+    // It says so before it reads anything.
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("failed"), "{line}");
-    let limits = std::fs::read_to_string(Path::new("/proc").join(child.id().to_string()).join("limits")).unwrap();
-    for (name, most) in
-        [("Max cpu time", 60), ("Max address space", 2 << 30), ("Max core file size", 0), ("Max open files", 3)]
-    {
+    assert_eq!(line, "{\"ready\":null}\n");
+    let told = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
+    let (status, limits) = (told("status"), told("limits"));
+    assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
+    to.write_all(b"{\"encode\":\"\"}\n").unwrap();
+    for (name, most) in [
+        ("Max cpu time", 60),
+        ("Max address space", 2 << 30),
+        ("Max core file size", 0),
+        ("Max file size", 0),
+        ("Max open files", 0),
+        ("Max processes", 0),
+    ] {
         let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
         let numbers: Vec<u64> = line[name.len()..].split_whitespace().filter_map(|n| n.parse().ok()).collect();
         assert!(numbers.len() == 2 && numbers.iter().all(|n| *n <= most), "{line}");

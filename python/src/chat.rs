@@ -142,6 +142,14 @@ impl Listener for Stream {
         *self.heard.template.lock().unwrap_or_else(PoisonError::into_inner) = Some(template_note(address, template));
     }
 
+    fn no_sandbox(&mut self, why: &str) {
+        let words = format!("the server's tokenizer runs under limits alone: there is no sandbox here ({why})");
+        let warned = Python::attach(|py| py.import("warnings")?.call_method1("warn", (words,)).map(drop));
+        if let Err(raised) = warned {
+            *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+        }
+    }
+
     fn rereads(&mut self) {
         self.heard.rereads.store(true, Ordering::Relaxed);
     }

@@ -143,7 +143,8 @@ mod tests {
         assert_eq!(by_config.spec, by_name.spec);
         assert_eq!(by_config.fingerprint, Fingerprint::new(by_name.spec.as_ref().unwrap(), None, None).unwrap());
         by_config.fingerprint.expect(&by_name.fingerprint).unwrap();
-        assert!(matches!(Expectation::named("/nonexistent"), Err(Error::Model(model::Error::File { .. }))));
+        let missing = tempfile::tempdir().unwrap().path().join("missing").display().to_string();
+        assert!(matches!(Expectation::named(&missing), Err(Error::Model(model::Error::File { .. }))));
         assert!(matches!(Expectation::named("waggle-model:12"), Err(Error::Pin(PinError::Malformed { .. }))));
     }
 

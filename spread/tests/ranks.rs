@@ -7,31 +7,22 @@ use std::process::Command;
 /// Options of mpirun in tests: root may run it, and ranks may be more than cores.
 const OPTIONS: [&str; 2] = ["--allow-run-as-root", "--oversubscribe"];
 
-/// Runs the test `name` of this program in `ranks` ranks. Returns whether all succeeded and what they said, or `None`
-/// where there is no mpirun.
-fn mpirun(ranks: usize, name: &str) -> Option<(bool, String)> {
+/// Runs the test `name` of this program in `ranks` ranks. Returns whether all succeeded and what they said.
+fn mpirun(ranks: usize, name: &str) -> (bool, String) {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new("mpirun");
     command.args(OPTIONS).args(["-n", &ranks.to_string()]).arg(program);
     command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
-    match command.output() {
-        Ok(output) => {
-            let text = [output.stdout, output.stderr].concat();
-            Some((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("SKIPPED: there is no mpirun on this machine");
-            None
-        }
-        Err(error) => panic!("mpirun: {error}"),
-    }
+    let output = command.output().expect("mpirun");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
 #[test]
 fn ranks_multiply_as_one_process_does() {
     // With 5 ranks some have no column of the smallest matrices.
     for ranks in [2, 3, 5] {
-        let Some((succeeded, text)) = mpirun(ranks, "a_rank") else { return };
+        let (succeeded, text) = mpirun(ranks, "a_rank");
         assert!(succeeded, "{text}");
         assert!(text.contains("70 products are equal"), "{text}");
         assert_eq!(text.matches("took part in ").count(), ranks - 1, "{text}");
@@ -40,7 +31,7 @@ fn ranks_multiply_as_one_process_does() {
 
 #[test]
 fn a_rank_that_cannot_multiply_ends_all() {
-    let Some((succeeded, text)) = mpirun(3, "a_rank_without_matrices") else { return };
+    let (succeeded, text) = mpirun(3, "a_rank_without_matrices");
     assert!(!succeeded, "{text}");
     let line = |line: &str| line.contains("error: rank 1 on ") && line.contains("rank 0 asks for matrix 0 of 0");
     assert!(text.lines().any(line), "{text}");

@@ -137,6 +137,9 @@ impl Chat {
         let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(ChatError::NoTokenizer)?;
         // The template may be the server's, so it runs where a foreign tokenizer does.
         let tokenizer = worker::foreign(&bytes)?;
+        if let Some(why) = tokenizer.no_sandbox() {
+            listener.no_sandbox(why);
+        }
         let by_default = terms.policy == PolicySpec::default() && !model.spec.eos().is_empty();
         let pads = options.stop_at_eos && options.pad_answer.unwrap_or(by_default);
         let clear = options.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
@@ -147,6 +150,7 @@ impl Chat {
         let opened = if pads { opened.padding_answers() } else { opened };
         let opened = if options.stop_at_eos { opened.stopping_at_eos() } else { opened };
         let session = opened.chat(bound, listener)?;
+        let tokenizer = tokenizer.within(session.positions().limit);
         Ok(Chat {
             network: client.network.to_string(),
             script: Script::new(template, options.system.clone()),
@@ -321,20 +325,19 @@ impl Chat {
         if step.rewrites && self.pads {
             return Err(refused(Refusal::Rereads));
         }
+        let before = self.session.last().filter(|_| !step.rewrites);
+        let ids = self.ids(&step, before).map_err(|error| refused(Refusal::Other(error)))?;
         if step.rewrites {
             listener.rereads();
             self.reread()?;
         }
-        let ids = self.ids(&step)?;
-        let before = self.session.last();
         let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
         self.transcript.begin(words);
         let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
         let taken = self.session.turn(&ids, tokens, Next::Pick(sampler), &mut answer);
-        answer.finish();
-        let turn = match taken {
+        let turn = match answer.finish(taken) {
             Ok(turn) => turn,
-            Err(error) if self.session.is_open() => {
+            Err(Error::Session(error)) if self.session.is_open() => {
                 self.transcript.take_back();
                 if step.rewrites {
                     self.script.reset();
@@ -343,7 +346,7 @@ impl Chat {
             }
             Err(error) => {
                 self.transcript.break_off()?;
-                return Err(error.into());
+                return Err(error);
             }
         };
         (self.slices.ready, self.heard) = (0, Instant::now());
@@ -353,11 +356,12 @@ impl Chat {
         Ok(self.costs.turn(turn, text, check))
     }
 
-    fn ids(&self, step: &Step) -> Result<Vec<u32>, Error> {
+    /// The ids of a step behind the token `last`, which the model has not read.
+    fn ids(&self, step: &Step, last: Option<u32>) -> Result<Vec<u32>, Error> {
         let mut ids =
             if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
         // A mark that ended the answer is read as the first token of the turn; the template writes it again.
-        let ended = self.session.last().filter(|last| self.session.model().spec.eos().contains(last));
+        let ended = last.filter(|last| self.session.model().spec.eos().contains(last));
         if step.marked && ended.is_some() && ended == ids.first().copied() {
             ids.remove(0);
         }

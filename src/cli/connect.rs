@@ -146,6 +146,10 @@ pub(super) fn note_busy() {
     out::note("the server is busy: this client waits");
 }
 
+pub(super) fn note_no_sandbox(why: &str) {
+    out::note(format_args!("the server's tokenizer runs under limits alone: there is no sandbox here ({why})"));
+}
+
 /// Shows a user the chat template of a server.
 pub(super) fn note_template(address: &str, template: &ChatTemplate) {
     out::note(template_note(address, template));

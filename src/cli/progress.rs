@@ -10,7 +10,7 @@ use protocols::Made;
 use session::party::Observer;
 use tokenizer::ChatTemplate;
 
-use super::connect::{note_busy, note_template};
+use super::connect::{note_busy, note_no_sandbox, note_template};
 use super::{Error, out};
 use crate::Listener;
 
@@ -166,6 +166,10 @@ impl Listener for Progress {
 
     fn template(&mut self, address: &str, template: &ChatTemplate) {
         note_template(address, template);
+    }
+
+    fn no_sandbox(&mut self, why: &str) {
+        note_no_sandbox(why);
     }
 
     fn text(&mut self, text: &str) {

@@ -147,7 +147,11 @@ impl ProxyConfig {
         if model.spec.is_encoder() {
             return Err(ChatError::Encoder.into());
         }
-        let tokenizer = worker::foreign(model.tokenizer.as_deref().ok_or(ChatError::NoTokenizer)?)?;
+        let tokenizer = model.tokenizer.as_deref().ok_or(ChatError::NoTokenizer)?;
+        let tokenizer = worker::foreign(tokenizer)?.within(model.spec.max_positions());
+        if let Some(why) = tokenizer.no_sandbox() {
+            tracing::warn!(why, "the server's tokenizer runs under limits alone: there is no sandbox");
+        }
         let (jobs, received): (Sender<Job>, Receiver<Job>) = channel();
         let shared = Shared { metrics: Metrics::new(), waiting: AtomicUsize::new(0), health: Mutex::new(None) };
         let shared = Arc::new(shared);

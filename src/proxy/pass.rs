@@ -5,8 +5,9 @@ use std::sync::Arc;
 use model::Step;
 use report::Phases;
 use session::party::Observer;
-use tokenizer::{TextStream, Tokenizer};
+use tokenizer::{TextStream, Tokenizer, TokenizerError};
 
+use super::api::Refusal;
 use super::spent::{Own, Spent};
 use super::text::Text;
 use crate::generation::Listener;
@@ -31,25 +32,39 @@ impl<'a> Member<'a> {
         self.text.as_ref().is_none_or(|text| text.growing.over())
     }
 
+    /// A text that cannot be shown ends with an error.
     fn hear(&mut self, token: u32, ends: &[u32]) {
-        let Some(Text { growing, tokens: most, .. }) = &mut self.text else { return };
+        if let Err(error) = self.show(token, ends)
+            && let Some(text) = self.text.take()
+        {
+            tracing::warn!(%error, "a text ends");
+            text.growing.fail(&Refusal::new(500, "tokenizer_failed", error.to_string()));
+        }
+    }
+
+    fn show(&mut self, token: u32, ends: &[u32]) -> Result<(), TokenizerError> {
+        let Some(Text { growing, tokens: most, .. }) = &mut self.text else { return Ok(()) };
         if growing.reason.is_some() || self.ids.len() >= *most {
-            return;
+            return Ok(());
         }
         self.ids.push(token);
-        let end = match () {
-            () if ends.contains(&token) => Some("stop"),
-            () => {
-                // The tokenizer has taken these ids before; what it cannot show is left out.
-                growing.hear(&self.stream.as_mut().and_then(|stream| stream.push(token).ok()).unwrap_or_default());
+        let end = match &mut self.stream {
+            _ if ends.contains(&token) => Some("stop"),
+            stream => {
+                if let Some(stream) = stream {
+                    growing.hear(&stream.push(token)?);
+                }
                 (self.ids.len() == *most).then_some("length")
             }
         };
         if let Some(reason) = end {
             // What is left of a character that is not whole.
-            growing.hear(&self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default());
+            if let Some(stream) = self.stream.take() {
+                growing.hear(&stream.finish()?);
+            }
             growing.end(reason);
         }
+        Ok(())
     }
 }
 
@@ -116,3 +131,59 @@ impl Observer for Pass<'_> {
 }
 
 impl Listener for Pass<'_> {}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    use tokenizer::WorkerCommand;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::super::text::{Event, Growing};
+    use super::*;
+
+    /// A tokenizer whose process dies of every request after the first `requests`.
+    fn mortal(dir: &Path, requests: usize) -> Tokenizer {
+        let asked = dir.join("asked");
+        std::fs::write(&asked, "").unwrap();
+        let asked = asked.display();
+        let script = format!(
+            "echo '{{\"ready\":null}}'; read line; echo '{{\"loaded\":{{\"vocabulary\":9,\"longest\":1}}}}'
+             while read line; do
+                 [ $(wc -l < {asked}) -lt {requests} ] || exit 3
+                 echo >> {asked}
+                 echo '{{\"text\":\"a\"}}'
+             done"
+        );
+        let arguments = ["-c", &script].map(OsString::from).to_vec();
+        let command = WorkerCommand { program: "sh".into(), arguments, time_out: WorkerCommand::TIME_OUT };
+        Tokenizer::foreign(b"{}", &command).unwrap()
+    }
+
+    #[test]
+    fn a_text_that_cannot_be_shown_ends_with_an_error() {
+        // A token takes two requests, and the end two more.
+        for requests in [0, 2, 3, 6, 7] {
+            let dir = tempfile::tempdir().unwrap();
+            let tokenizer = mortal(dir.path(), requests);
+            let (out, mut heard) = unbounded_channel();
+            let growing = Growing::new(out, 0, Vec::new());
+            let (ids, sampler) = (vec![1], Sampler::greedy());
+            let text = Text { ids, tokens: 3, sampler, likeliest: None, echo: false, growing };
+            let mut pass = Pass::new(vec![Member::new(text, &tokenizer)], vec![8]);
+            for _ in 0..3 {
+                pass.members[0].hear(2, &pass.ends);
+            }
+            assert!(pass.members[0].text.is_none() && pass.members[0].over());
+            let mut last = None;
+            while let Ok(event) = heard.try_recv() {
+                last = Some(event);
+            }
+            match last {
+                Some(Event::Failed(refusal)) => assert_eq!((refusal.status, refusal.code), (500, "tokenizer_failed")),
+                other => panic!("{requests}: {other:?}"),
+            }
+        }
+    }
+}

@@ -15,7 +15,6 @@ use mpcache::PolicySpec;
 use ndarray::{ArrayView2, Axis};
 use report::Phases;
 use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
-use tokenizer::TokenizerError::{Died, Nonsense, Spawn, TimedOut};
 use tokenizer::{Tokenizer, TokenizerError};
 
 use super::api::{Completion, Message, Refusal, Talk};
@@ -136,9 +135,8 @@ fn refusal(error: &Error) -> Refusal {
             Refused::Other(other) => refusal(other),
             _ => Refusal::new(400, "context_length_exceeded", message),
         },
-        Error::Tokenizer(Spawn { .. } | Died { .. } | TimedOut { .. } | Nonsense { .. }) => {
-            Refusal::new(500, "tokenizer_failed", message)
-        }
+        Error::Tokenizer(TokenizerError::TooMuch { .. }) => Refusal::new(400, "context_length_exceeded", message),
+        Error::Tokenizer(error) if error.of_process() => Refusal::new(500, "tokenizer_failed", message),
         Error::Tokenizer(_) | Error::Prompt(_) | Error::Options(_) => Refusal::new(400, "invalid_value", message),
         error if never_began(error) => Refusal::new(400, "refused_by_server", message),
         _ => Refusal::new(502, "server_unreachable", message),
@@ -561,10 +559,9 @@ impl Worker {
                 },
                 // A server that left while nobody asked is asked again.
                 Err(_) if !is_open && !fresh && growing.text().len() == told => self.open = None,
+                // A text that could not be shown leaves a session that nothing can follow.
                 Err(error) => {
-                    if !is_open {
-                        self.open = None;
-                    }
+                    self.open = None;
                     return Err(error);
                 }
             }

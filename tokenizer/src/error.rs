@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Longest piece of a file, in bytes, that an error quotes.
-const MAX_QUOTE_BYTES: usize = 240;
+pub(super) const MAX_QUOTE_BYTES: usize = 240;
 
 /// A tokenizer that cannot be used, or that failed at a text.
 ///
@@ -94,6 +94,12 @@ impl TokenizerError {
             TimedOut { step, seconds } => TimedOut { step: quoted(step), seconds: quoted(seconds) },
             Nonsense { step } => Nonsense { step: quoted(step) },
         }
+    }
+
+    /// Whether the process of the tokenizer failed, rather than what it was asked for.
+    pub fn of_process(&self) -> bool {
+        use TokenizerError::*;
+        matches!(self, Spawn { .. } | Died { .. } | TimedOut { .. } | Nonsense { .. })
     }
 
     pub(super) fn format(error: impl ToString) -> Self {

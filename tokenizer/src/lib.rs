@@ -4,6 +4,8 @@
 
 mod error;
 mod regex;
+#[cfg(unix)]
+mod sandbox;
 mod template;
 mod vet;
 mod worker;
@@ -13,13 +15,21 @@ pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 
+/// Bytes of a text for each position of a model, at least: white space that a tokenizer drops counts, too. The longest
+/// token of GPT-2 has as many.
+const BYTES_PER_POSITION: usize = 128;
+
 /// A tokenizer, public like the configuration: a server may send its bytes to a client.
-pub struct Tokenizer(Place);
+pub struct Tokenizer {
+    place: Place,
+    /// Longest text that is encoded, in bytes.
+    most: usize,
+}
 
 /// Where a tokenizer runs.
 enum Place {
     Here(Box<Local>),
-    Worker(worker::Worker),
+    Worker(Box<worker::Worker>),
 }
 
 impl Tokenizer {
@@ -28,24 +38,44 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`] by the part of the file: what Waggle does not support or what exceeds a bound.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
-        Ok(Tokenizer(Place::Here(Box::new(Local::from_bytes(bytes)?))))
+        Ok(Tokenizer { place: Place::Here(Box::new(Local::from_bytes(bytes)?)), most: usize::MAX })
     }
 
     /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that
-    /// runs [`run_worker`].
+    /// runs [`run_worker`]. When it is gone, the next request starts another.
     ///
     /// # Errors
     /// As [`Tokenizer::from_bytes`]; [`TokenizerError::Spawn`], [`TokenizerError::Died`] or
     /// [`TokenizerError::TimedOut`] if the process cannot be started, ends or takes too long.
     pub fn foreign(bytes: &[u8], command: &WorkerCommand) -> Result<Self, TokenizerError> {
-        Ok(Tokenizer(Place::Worker(worker::Worker::start(bytes, command)?)))
+        Ok(Tokenizer { place: Place::Worker(Box::new(worker::Worker::start(bytes, command)?)), most: MAX_TEXT_BYTES })
+    }
+
+    /// This tokenizer for a model of so many positions: a text that is too long for it is refused before it is
+    /// encoded. A token has at most the bytes of the longest one, or 128 if that is shorter.
+    pub fn within(self, positions: usize) -> Self {
+        let longest = match &self.place {
+            Place::Here(local) => local.longest,
+            Place::Worker(worker) => worker.longest(),
+        };
+        let most = positions.saturating_mul(longest.max(BYTES_PER_POSITION));
+        Tokenizer { most: self.most.min(most), ..self }
+    }
+
+    /// Why the process of a foreign tokenizer has limits but no sandbox, on a Linux that has none. On other systems
+    /// there are limits alone.
+    pub fn no_sandbox(&self) -> Option<&str> {
+        match &self.place {
+            Place::Here(_) => None,
+            Place::Worker(worker) => worker.no_sandbox.as_deref(),
+        }
     }
 
     /// Ids of a prompt, with the special tokens that the tokenizer puts before a text.
     ///
     /// # Errors
-    /// Those of the library. From a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or
-    /// [`MAX_TEXT_IDS`], and those of a process that dies or takes too long.
+    /// Those of the library; [`TokenizerError::TooMuch`] by [`within`](Tokenizer::within). From a process also above
+    /// [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`], and those of a process that dies twice or takes too long.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.ids(text, true)
     }
@@ -64,14 +94,16 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`]; [`TokenizerError::Refused`] for a tokenizer that does not put one after the other.
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
-        match &self.0 {
+        error::at_most("bytes of text", first.len() + second.len(), self.most)?;
+        match &self.place {
             Place::Here(local) => local.encode_pair(first, second),
             Place::Worker(worker) => worker.encode_pair(first, second),
         }
     }
 
     fn ids(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
-        match &self.0 {
+        error::at_most("bytes of text", text.len(), self.most)?;
+        match &self.place {
             Place::Here(local) => local.encode(text, begins),
             Place::Worker(worker) => worker.encode(text, begins),
         }
@@ -89,7 +121,8 @@ impl Tokenizer {
         messages: &[Message],
         generate: bool,
     ) -> Result<String, TokenizerError> {
-        match &self.0 {
+        error::at_most("bytes of text", messages.iter().map(|m| m.role.len() + m.content.len()).sum(), self.most)?;
+        match &self.place {
             Place::Here(_) => {
                 let text = template.render(messages, generate)?;
                 error::at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
@@ -104,7 +137,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        match &self.0 {
+        match &self.place {
             Place::Here(local) => local.decode(ids),
             Place::Worker(worker) => worker.decode(ids),
         }
@@ -112,9 +145,9 @@ impl Tokenizer {
 
     /// Number of ids, those of added tokens included.
     pub fn vocabulary(&self) -> usize {
-        match &self.0 {
+        match &self.place {
             Place::Here(local) => local.vocabulary(),
-            Place::Worker(worker) => worker.vocabulary,
+            Place::Worker(worker) => worker.vocabulary(),
         }
     }
 
@@ -131,13 +164,15 @@ struct Local {
     growth: usize,
     /// Whether it puts two texts one after the other.
     pairs: bool,
+    /// Its longest token, in bytes.
+    longest: usize,
 }
 
 impl Local {
     fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
-        let vet::Vetted { json, growth, pairs } = vet::vet(bytes)?;
+        let vet::Vetted { json, growth, pairs, longest } = vet::vet(bytes)?;
         let library = tokenizers::Tokenizer::from_bytes(json).map_err(TokenizerError::failed)?;
-        Ok(Local { library, growth, pairs })
+        Ok(Local { library, growth, pairs, longest })
     }
 
     /// `begins` says whether the special tokens that begin a text are put before it.

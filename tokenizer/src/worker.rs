@@ -6,7 +6,8 @@
 //!
 //! | request | response |
 //! |---|---|
-//! | `{"load":N}`, N bytes of `tokenizer.json` | `{"loaded":{"vocabulary":V}}` |
+//! | none: the process has started | `{"ready":null}`, or why there is no sandbox |
+//! | `{"load":N}`, N bytes of `tokenizer.json` | `{"loaded":{"vocabulary":V,"longest":B}}` |
 //! | `{"encode":"text"}` | `{"ids":[1,2]}` |
 //! | `{"encode_more":"text"}` | `{"ids":[1,2]}`, without the tokens that begin a text |
 //! | `{"encode_pair":["a","b"]}` | `{"pair":[[1,2],1]}`: ids, and where the second text begins, or null |
@@ -14,10 +15,10 @@
 //! | `{"render":{"template":…,"messages":[…],"generate":true}}` | `{"text":"text"}` |
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
 //!
-//! The worker gives up its rights before it reads anything (Unix): it has [`MEMORY_BYTES`] of address space and
-//! [`CPU_SECONDS`] of processor time, opens no file and leaves no core dump. The parent trusts nothing: a line has a
-//! longest length and an answer has a time-out, after which the process is killed. A process that ended stays ended,
-//! and every later request says so.
+//! The worker has the environment that finds its program and no other, and shuts itself in before it reads anything
+//! (`sandbox`). The parent trusts nothing: a line has a longest length and an answer has a time-out, after which the
+//! process is killed. A request that finds the process gone, or that the process dies of, starts another with the same
+//! file, once: whatever ended an earlier one, the limit of processor time perhaps, harms no later request.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::at_most;
+use super::error::{MAX_QUOTE_BYTES, at_most, printable};
 use super::template::{ChatTemplate, Message};
 use super::vet::MAX_TOKENIZER_BYTES;
 use super::{Local, TokenizerError};
@@ -42,12 +43,10 @@ pub const MAX_TEXT_IDS: usize = 1 << 20;
 
 /// Longest line, in bytes: a text whose characters are all escaped (`\u0000`), and a little around it.
 const MAX_LINE_BYTES: usize = 6 * MAX_TEXT_BYTES + 1024;
-/// Address space of the worker. A vocabulary of 256,000 tokens takes about a tenth of it.
-const MEMORY_BYTES: u64 = 2 << 30;
-/// Processor time of the worker. A token of a text takes some tens of microseconds.
-const CPU_SECONDS: u64 = 60;
 /// The time to wait for the end of a process whose output has ended.
 const DEATH: Duration = Duration::from_millis(200);
+/// Variables by which a program, or the interpreter that runs it, is found. No other reaches the worker.
+const VARIABLES: [&str; 5] = ["DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE"];
 
 /// A command that starts a program that calls [`run_worker`], and the time that it may take for an answer.
 #[derive(Clone, Debug)]
@@ -88,11 +87,20 @@ struct Rendering {
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Response {
-    Loaded { vocabulary: usize },
+    Ready(Option<String>),
+    Loaded(Loaded),
     Ids(Vec<u32>),
     Pair(Vec<u32>, Option<usize>),
     Text(String),
     Failed(TokenizerError),
+}
+
+/// What is known of a tokenizer.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Loaded {
+    vocabulary: usize,
+    longest: usize,
 }
 
 impl Request {
@@ -109,8 +117,13 @@ impl Request {
 
 /// The parent's side.
 pub(super) struct Worker {
-    process: Mutex<Process>,
-    pub(super) vocabulary: usize,
+    command: WorkerCommand,
+    file: Vec<u8>,
+    /// `None` after one that is gone.
+    process: Mutex<Option<Process>>,
+    loaded: Loaded,
+    /// Why the process has limits and no sandbox, if that is so.
+    pub(super) no_sandbox: Option<String>,
 }
 
 struct Process {
@@ -118,19 +131,22 @@ struct Process {
     time_out: Duration,
     requests: Sender<Vec<u8>>,
     lines: Receiver<Vec<u8>>,
-    /// Why the process is gone, if it is.
-    gone: Option<TokenizerError>,
 }
 
 impl Worker {
     pub(super) fn start(bytes: &[u8], command: &WorkerCommand) -> Result<Self, TokenizerError> {
         at_most("bytes of tokenizer.json", bytes.len(), MAX_TOKENIZER_BYTES)?;
-        let mut process = Process::spawn(command)?;
-        let request = Request::Load(bytes.len());
-        match process.ask(&request, bytes)? {
-            Response::Loaded { vocabulary } => Ok(Worker { process: Mutex::new(process), vocabulary }),
-            _ => Err(process.nonsense(&request)),
-        }
+        let (process, loaded, no_sandbox) = Process::start(bytes, command)?;
+        let (command, file, process) = (command.clone(), bytes.to_vec(), Mutex::new(Some(process)));
+        Ok(Worker { command, file, process, loaded, no_sandbox })
+    }
+
+    pub(super) fn vocabulary(&self) -> usize {
+        self.loaded.vocabulary
+    }
+
+    pub(super) fn longest(&self) -> usize {
+        self.loaded.longest
     }
 
     pub(super) fn render(
@@ -139,7 +155,6 @@ impl Worker {
         messages: &[Message],
         generate: bool,
     ) -> Result<String, TokenizerError> {
-        at_most("bytes of text", messages.iter().map(|m| m.role.len() + m.content.len()).sum(), MAX_TEXT_BYTES)?;
         let rendering = Rendering { template: template.clone(), messages: messages.to_vec(), generate };
         self.ask(&Request::Render(rendering), |response| match response {
             Response::Text(text) if text.len() <= MAX_TEXT_BYTES => Some(text),
@@ -149,7 +164,6 @@ impl Worker {
 
     /// `begins` is that of [`Local::encode`].
     pub(super) fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
-        at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
         let request = if begins { Request::Encode } else { Request::EncodeMore };
         self.ask(&request(text.to_owned()), |response| match response {
             Response::Ids(ids) if ids.len() <= MAX_TEXT_IDS => Some(ids),
@@ -158,7 +172,6 @@ impl Worker {
     }
 
     pub(super) fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
-        at_most("bytes of text", first.len() + second.len(), MAX_TEXT_BYTES)?;
         let request = Request::EncodePair(first.to_owned(), second.to_owned());
         self.ask(&request, |response| match response {
             Response::Pair(ids, begins)
@@ -180,13 +193,55 @@ impl Worker {
     }
 
     fn ask<T>(&self, request: &Request, wanted: impl Fn(Response) -> Option<T>) -> Result<T, TokenizerError> {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let response = process.ask(request, &[])?;
-        wanted(response).ok_or_else(|| process.nonsense(request))
+        let mut place = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut again = true;
+        loop {
+            let mut process = match place.take() {
+                Some(process) => process,
+                None => {
+                    let (process, loaded, _) = Process::start(&self.file, &self.command)?;
+                    if loaded != self.loaded {
+                        return Err(nonsense(Request::Load(0).step()));
+                    }
+                    process
+                }
+            };
+            // A process that fails here is dropped, and the next request starts another.
+            match process.ask(request, &[]) {
+                Ok(Response::Failed(error)) => {
+                    *place = Some(process);
+                    return Err(error.sanitized());
+                }
+                Ok(response) => {
+                    let answer = wanted(response).ok_or_else(|| nonsense(request.step()))?;
+                    *place = Some(process);
+                    return Ok(answer);
+                }
+                Err(TokenizerError::Died { .. }) if again => again = false,
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
+fn nonsense(step: &str) -> TokenizerError {
+    TokenizerError::Nonsense { step: step.into() }
+}
+
 impl Process {
+    /// A process that has read `file`; what is known of that, and why there is no sandbox, if there is none.
+    fn start(file: &[u8], command: &WorkerCommand) -> Result<(Self, Loaded, Option<String>), TokenizerError> {
+        let mut process = Process::spawn(command)?;
+        let Response::Ready(no_sandbox) = process.answer("start")? else { return Err(nonsense("start")) };
+        let no_sandbox = no_sandbox.map(|why| printable(&why, MAX_QUOTE_BYTES));
+        let request = Request::Load(file.len());
+        match process.ask(&request, file)? {
+            Response::Loaded(loaded) => Ok((process, loaded, no_sandbox)),
+            Response::Failed(error) => Err(error.sanitized()),
+            _ => Err(nonsense(request.step())),
+        }
+    }
+
     fn spawn(command: &WorkerCommand) -> Result<Self, TokenizerError> {
         let failed =
             |source: io::Error| TokenizerError::Spawn { what: format!("{}: {source}", command.program.display()) };
@@ -194,8 +249,12 @@ impl Process {
         // Ctrl-C at a terminal is meant for this process alone: the other one ends with its input.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut program, 0);
+        let kept = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut child = program
             .args(&command.arguments)
+            // Keys and passwords, perhaps.
+            .env_clear()
+            .envs(kept)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Its errors come as responses; the words of a panic would end up in the user's text.
@@ -224,46 +283,31 @@ impl Process {
                 }
             }
         });
-        Ok(Process { child, time_out: command.time_out, requests, lines, gone: None })
+        Ok(Process { child, time_out: command.time_out, requests, lines })
     }
 
-    /// Sends `request` and what follows it, and waits for the answer.
+    /// Sends `request` and what follows it, and waits for the answer. After an error the process is gone.
     fn ask(&mut self, request: &Request, after: &[u8]) -> Result<Response, TokenizerError> {
-        if let Some(error) = &self.gone {
-            return Err(error.clone());
-        }
         let mut message = serde_json::to_vec(request).map_err(TokenizerError::failed)?;
         message.push(b'\n');
         message.extend(after);
-        let step = request.step();
         // A queue without a reader means that the process is gone; the answer shows the same.
         let _ = self.requests.send(message);
-        let line = match self.lines.recv_timeout(self.time_out) {
-            Ok(line) => line,
+        self.answer(request.step())
+    }
+
+    fn answer(&mut self, step: &str) -> Result<Response, TokenizerError> {
+        match self.lines.recv_timeout(self.time_out) {
+            Ok(line) => serde_json::from_slice(&line).map_err(|_| nonsense(step)),
             Err(RecvTimeoutError::Timeout) => {
-                self.end();
                 let seconds = format!("{:.1}", self.time_out.as_secs_f64());
-                return Err(self.gone(TokenizerError::TimedOut { step: step.into(), seconds }));
+                Err(TokenizerError::TimedOut { step: step.into(), seconds })
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.end().map_or_else(|| "killed".into(), |status| status.to_string());
-                return Err(self.gone(TokenizerError::Died { step: step.into(), status }));
+                Err(TokenizerError::Died { step: step.into(), status })
             }
-        };
-        match serde_json::from_slice(&line) {
-            Ok(Response::Failed(error)) => Err(error.sanitized()),
-            Ok(response) => Ok(response),
-            Err(_) => Err(self.nonsense(request)),
         }
-    }
-
-    fn nonsense(&mut self, request: &Request) -> TokenizerError {
-        self.end();
-        self.gone(TokenizerError::Nonsense { step: request.step().into() })
-    }
-
-    fn gone(&mut self, error: TokenizerError) -> TokenizerError {
-        self.gone.insert(error).clone()
     }
 
     /// Waits a moment for the process to end by itself, then kills it.
@@ -300,13 +344,31 @@ fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Runs a tokenizer for the parent process until `input` ends, after limiting what this process may use.
+/// Runs a tokenizer for the parent process until standard input ends, after this process was shut in: see
+/// [`WorkerCommand`].
 ///
 /// # Errors
 /// If the limits cannot be set, or input or output fail. What is wrong with the tokenizer is a response.
-pub fn run_worker(input: impl Read, output: impl Write) -> io::Result<()> {
-    limit_this_process()?;
-    serve(input, output)
+pub fn run_worker() -> io::Result<()> {
+    let ready = Response::Ready(shut_in()?);
+    let mut output = io::stdout().lock();
+    respond(&mut output, &ready)?;
+    serve(io::stdin().lock(), output)
+}
+
+#[cfg(unix)]
+use super::sandbox::enter as shut_in;
+
+/// Elsewhere there are the time-out and the bounds on lengths.
+#[cfg(not(unix))]
+fn shut_in() -> io::Result<Option<String>> {
+    Ok(None)
+}
+
+fn respond(output: &mut impl Write, response: &Response) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, response)?;
+    output.write_all(b"\n")?;
+    output.flush()
 }
 
 fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
@@ -317,8 +379,10 @@ fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
             Ok(Request::Load(length)) => {
                 let mut bytes = Vec::new();
                 input.by_ref().take(length.min(MAX_TOKENIZER_BYTES) as u64).read_to_end(&mut bytes)?;
-                Local::from_bytes(&bytes)
-                    .map(|local| Response::Loaded { vocabulary: tokenizer.insert(local).vocabulary() })
+                Local::from_bytes(&bytes).map(|local| {
+                    let local = tokenizer.insert(local);
+                    Response::Loaded(Loaded { vocabulary: local.vocabulary(), longest: local.longest })
+                })
             }
             Ok(Request::Encode(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, true)),
             Ok(Request::EncodeMore(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, false)),
@@ -331,10 +395,7 @@ fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
             Ok(Request::Decode(ids)) => loaded(&tokenizer).and_then(|local| local.decode(&ids)).and_then(text),
             Err(error) => Err(error),
         };
-        let response = response.unwrap_or_else(Response::Failed);
-        serde_json::to_writer(&mut output, &response)?;
-        output.write_all(b"\n")?;
-        output.flush()?;
+        respond(&mut output, &response.unwrap_or_else(Response::Failed))?;
     }
     Ok(())
 }
@@ -362,26 +423,6 @@ fn text(text: String) -> Result<Response, TokenizerError> {
     Ok(Response::Text(text))
 }
 
-#[cfg(unix)]
-fn limit_this_process() -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-    for (resource, most) in
-        [(Resource::As, MEMORY_BYTES), (Resource::Cpu, CPU_SECONDS), (Resource::Core, 0), (Resource::Nofile, 3)]
-    {
-        // An administrator's limit that is lower stays.
-        let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
-    }
-    Ok(())
-}
-
-/// Elsewhere there are the time-out and the bounds on lengths.
-#[cfg(not(unix))]
-fn limit_this_process() -> io::Result<()> {
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -404,17 +445,25 @@ mod tests {
         input.extend(file);
         input.extend(b"{\"encode\":\"Hi\"}\n{\"decode\":[1,2]}\nwhat?\n");
         let answers = answers(&input);
-        assert_eq!(answers[..3], ["{\"loaded\":{\"vocabulary\":3}}", "{\"ids\":[1,2]}", "{\"text\":\"Hi\"}"]);
+        assert_eq!(
+            answers[..3],
+            ["{\"loaded\":{\"vocabulary\":3,\"longest\":1}}", "{\"ids\":[1,2]}", "{\"text\":\"Hi\"}"]
+        );
         assert!(answers[3].contains("failed"), "{answers:?}");
         let early = super::tests::answers(b"{\"encode\":\"Hi\"}\n");
         assert!(early[0].contains("no tokenizer"), "{early:?}");
     }
 
+    /// A process that says that it is ready, reads the first line, and goes on with `script`.
     #[cfg(unix)]
     fn shell(script: &str, time_out: Duration) -> Result<Worker, TokenizerError> {
-        let arguments = ["-c", script].map(OsString::from).to_vec();
+        let script = format!("echo '{{\"ready\":null}}'; read line; {script}");
+        let arguments = ["-c", &script].map(OsString::from).to_vec();
         Worker::start(b"{}", &WorkerCommand { program: "sh".into(), arguments, time_out })
     }
+
+    #[cfg(unix)]
+    const LOADED: &str = "echo '{\"loaded\":{\"vocabulary\":7,\"longest\":3}}'; read line";
 
     #[cfg(unix)]
     #[test]
@@ -437,18 +486,69 @@ mod tests {
                 "{script}"
             );
         }
-        let missing = WorkerCommand { program: "/nonexistent".into(), arguments: Vec::new(), time_out: soon };
+        let program = tempfile::tempdir().unwrap().path().join("missing");
+        let missing = WorkerCommand { program, arguments: Vec::new(), time_out: soon };
         assert!(matches!(Worker::start(b"{}", &missing), Err(TokenizerError::Spawn { .. })));
+    }
+
+    /// `script` with the number of processes before this one as `$lives`, and a function that counts all of them.
+    #[cfg(unix)]
+    fn counted(script: &str) -> (Result<Worker, TokenizerError>, impl Fn() -> usize + use<>) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lives");
+        std::fs::write(&file, "").unwrap();
+        let path = file.display();
+        let worker = shell(&format!("lives=$(wc -l < {path}); echo >> {path}; {script}"), WorkerCommand::TIME_OUT);
+        let count = move || {
+            let _ = &dir;
+            std::fs::read_to_string(&file).unwrap().lines().count()
+        };
+        (worker, count)
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_process_that_is_gone_stays_gone() {
-        let script = "read line; echo '{\"loaded\":{\"vocabulary\":7}}'; read line; echo bye; exec sleep 100";
-        let worker = shell(script, WorkerCommand::TIME_OUT).unwrap();
-        assert_eq!(worker.vocabulary, 7);
-        let first = worker.encode("a", true).unwrap_err();
-        assert!(matches!(first, TokenizerError::Nonsense { .. }), "{first}");
-        assert_eq!(worker.decode(&[1]).unwrap_err(), first);
+    fn a_process_that_is_gone_is_started_again() {
+        // Each answers once. The first of all does not.
+        let (worker, lives) = counted(&format!("{LOADED}; [ $lives -eq 0 ] || echo '{{\"ids\":[1]}}'"));
+        let worker = worker.unwrap();
+        for count in 2..4 {
+            assert_eq!(worker.encode("a", true).unwrap(), [1]);
+            assert_eq!(lives(), count);
+        }
+        // A request that two die of gets an error, and so does the next.
+        let (worker, lives) = counted(LOADED);
+        let worker = worker.unwrap();
+        for count in [2, 4] {
+            assert!(matches!(worker.decode(&[1]), Err(TokenizerError::Died { .. })));
+            assert_eq!(lives(), count);
+        }
+        // Nonsense is not asked for twice.
+        let (worker, lives) = counted(&format!("{LOADED}; [ $lives -eq 0 ] || echo '{{\"ids\":[1]}}'; echo bye"));
+        let worker = worker.unwrap();
+        assert!(matches!(worker.encode("a", true), Err(TokenizerError::Nonsense { .. })));
+        assert_eq!((worker.encode("a", true).unwrap(), lives()), (vec![1], 2));
+        // A file means the same to every process.
+        let (worker, _) = counted("echo \"{\\\"loaded\\\":{\\\"vocabulary\\\":$lives,\\\"longest\\\":3}}\"");
+        assert!(matches!(worker.unwrap().encode("a", true), Err(TokenizerError::Nonsense { .. })));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_without_a_sandbox_says_so() {
+        let script = format!("echo '{{\"ready\":\"no\\u001b seccomp\"}}'; read line; {LOADED}");
+        let arguments = ["-c", &script].map(OsString::from).to_vec();
+        let command = WorkerCommand { program: "sh".into(), arguments, time_out: WorkerCommand::TIME_OUT };
+        assert_eq!(Worker::start(b"{}", &command).unwrap().no_sandbox.as_deref(), Some("no  seccomp"));
+        assert_eq!(shell(LOADED, WorkerCommand::TIME_OUT).unwrap().no_sandbox, None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_gets_no_variable_that_it_does_not_need() {
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "cargo runs this test");
+        let worker =
+            shell(&format!("[ -z \"$CARGO_MANIFEST_DIR$HOME\" ] || exit 3; {LOADED}"), WorkerCommand::TIME_OUT);
+        assert_eq!((worker.as_ref().map(Worker::vocabulary), worker.as_ref().map(Worker::longest)), (Ok(7), Ok(3)));
     }
 }

@@ -9,7 +9,7 @@ pub mod laws;
 mod parties;
 mod values;
 
-pub use assets::asset;
+pub use assets::{asset, large};
 pub use columns::Columns;
 #[cfg(feature = "laws")]
 pub use laws::{Function, Lawful, Laws, Output};

@@ -3,6 +3,8 @@
 //!
 //! The long text takes minutes: `cargo test --release -p waggle-model --test all endless -- --ignored`.
 
+use std::path::Path;
+
 use engine::{Float, FloatLoader, Select};
 use fuzzing::memory;
 use model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate_with};
@@ -10,7 +12,6 @@ use mpcache::{Budget, KvCache};
 use protocols::{Fixed, FixedLoader, FixedWeight};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use testing::asset;
 
 /// Tokens whose memory is taken together: whole blocks of the budgets below, so that stretches begin alike.
 const STRETCH: usize = 128;
@@ -100,7 +101,7 @@ fn short_texts_stay_within_their_budget() {
 #[test]
 #[ignore = "minutes: run it by name"]
 fn two_thousand_tokens_of_stories260k_within_128() {
-    let Some(from) = asset("models/stories260k") else { return };
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/stories260k");
     let dir = tempfile::tempdir().unwrap();
     for file in ["model.safetensors", "tokenizer.json"] {
         std::fs::copy(from.join(file), dir.path().join(file)).unwrap();

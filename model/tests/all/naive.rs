@@ -6,7 +6,6 @@ use model::{GenerateOptions, ModelFiles, ModelSpec, Sampler};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
-use testing::asset;
 
 use crate::support::naive::{self, Published, Weights};
 use crate::support::{FloatModel, greedy, load, logits, sampled, spec, write_dir};
@@ -137,7 +136,7 @@ fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
 
 #[test]
 fn far_positions_of_the_recall_model_equal_the_twin() {
-    let Some(dir) = asset("models/recall") else { return };
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/recall");
     let config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
     let files = ModelFiles::open(&dir).unwrap();
     let weights: Weights = files

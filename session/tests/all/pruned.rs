@@ -3,7 +3,6 @@
 //! The long texts take a minute or more each: `cargo test --release -p waggle-session --test all pruned:: -- --ignored`.
 
 use model::{GenerateOptions, ModelFiles, bundled};
-use testing::asset;
 use tokenizer::Tokenizer;
 
 use crate::parties;
@@ -120,13 +119,10 @@ fn long_prompts_of_bundled_models() {
 #[test]
 #[ignore = "minutes: run it by name"]
 fn long_prompts_of_stories260k() {
-    let Some(dir) = asset("models/stories260k") else { return };
-    let Some(text) = asset("text/tinystories_1000.json") else { return };
-    let text = std::fs::read_to_string(text).expect("text");
-    let stories: Vec<serde_json::Value> = serde_json::from_str(&text).expect("stories");
-    let story =
-        stories.iter().find_map(|s| s.as_str().or_else(|| s.get("story")?.as_str()).filter(|s| s.len() > 900));
-    let files = ModelFiles::open(&dir).expect("stories260k");
-    let ids = prompt(&files, story.expect("a long story"), 261);
+    let files = bundled("stories260k").expect("bundled");
+    let stories: Vec<String> =
+        serde_json::from_slice(model::bundled_text("tinystories.json").expect("bundled")).expect("stories");
+    let story = stories.iter().find(|story| story.len() > 900).expect("a long story");
+    let ids = prompt(&files, story, 261);
     agree(files, &ids, 8, ALL);
 }

@@ -21,7 +21,7 @@ use tokenizer::ChatTemplate;
 
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
-use super::connect::{ConnectArgs, note_busy, note_template};
+use super::connect::{ConnectArgs, note_busy, note_no_sandbox, note_template};
 use super::options::{SamplingArgs, TermsArgs, set};
 use super::report_tables::compared;
 use super::{Error, out};
@@ -322,6 +322,10 @@ impl Listener for Printed {
 
     fn template(&mut self, address: &str, template: &ChatTemplate) {
         note_template(address, template);
+    }
+
+    fn no_sandbox(&mut self, why: &str) {
+        note_no_sandbox(why);
     }
 
     fn text(&mut self, text: &str) {

@@ -6,7 +6,6 @@ use engine::Float;
 use model::{Model, ModelFiles, bundled};
 use protocols::{Fixed, FixedLoader, FixedWeight};
 use session::party::ModelServer;
-use testing::asset;
 use tokenizer::Tokenizer;
 use waggle_study::eval::{
     Candidate, EvalError, InClear, Scores, Sequence, TASKS, Task, TaskInput, TwoParties, evaluate,
@@ -98,14 +97,13 @@ fn pairs_of_words_are_asked_for_once() {
 }
 
 /// The model for recall, which has no tokenizer.
-fn recall() -> Option<ModelFiles> {
-    Some(ModelFiles::open(&asset("models/recall")?).unwrap())
+fn recall() -> ModelFiles {
+    bundled("recall").unwrap()
 }
 
 #[test]
 fn who_keeps_the_pair_finds_it() {
-    let Some(files) = recall() else { return };
-    let model = crate::support::load(recall().unwrap());
+    let (files, model) = (recall(), crate::support::load(recall()));
     let depths = [0.1, 0.5];
     let with = TaskInput { lengths: Some(&[128]), depths: Some(&depths), sequences: Some(8), ..input(&files) };
     let needles = sequences("needle", &with).unwrap();
