@@ -110,12 +110,12 @@ impl Client {
         let own = asked.reader()?;
         let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
         let session = self.open(&terms, wanted, listener)?;
-        let model = session.model().clone();
+        let (model, terms) = (session.model().clone(), session.terms().clone());
         let reader = match own {
             Some(own) => own,
             None => Reader::foreign(&model)?,
         };
-        let mut ready = words.prompt(&model.spec, &reader)?;
+        let mut ready = words.prompt(&terms, &model.spec, &reader)?;
         let mut heard =
             Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener).of_texts(ready.texts());
         let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {

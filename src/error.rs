@@ -204,11 +204,6 @@ pub enum OptionsError {
     /// A file without the key that it should hold.
     #[error("{} holds no key: one line that programs give", .0.display())]
     NoApiKey(PathBuf),
-    /// Sampling where the client learns one token.
-    #[error(
-        "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
-    )]
-    SamplingNeedsLogits,
     /// Sampling options without sampling.
     #[error("--top-p and --seed need a --temperature above 0")]
     NothingToSample,

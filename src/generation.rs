@@ -163,21 +163,20 @@ impl Observer for Heard<'_> {
 /// A generation whose options were checked and whose files were read.
 pub(crate) struct Asked<'a> {
     options: &'a Generate,
-    terms: &'a party::Terms,
     words: Words,
     drafts: Option<Drafts>,
 }
 
 impl Generate {
     /// Checks and reads what needs no server.
-    pub(crate) fn ask<'a>(&'a self, terms: &'a party::Terms) -> Result<Asked<'a>, Error> {
+    pub(crate) fn ask(&self, terms: &party::Terms) -> Result<Asked<'_>, Error> {
         if self.pool.is_some() && self.draft.is_some() {
             return Err(session::Error::DraftPool.into());
         }
         // Bad settings are reported before a server is bothered.
         self.sampling.sampler(terms)?;
         let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
-        Ok(Asked { options: self, terms, words: self.prompt.clone().read()?, drafts })
+        Ok(Asked { options: self, words: self.prompt.clone().read()?, drafts })
     }
 }
 
@@ -199,8 +198,14 @@ pub(crate) struct Ready<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub(crate) fn prompt(self, spec: &ModelSpec, reader: &Reader) -> Result<Ready<'a>, Error> {
-        let Asked { options, terms, words, drafts } = self;
+    /// Under the `terms` that were agreed.
+    pub(crate) fn prompt(
+        self,
+        terms: &'a party::Terms,
+        spec: &ModelSpec,
+        reader: &Reader,
+    ) -> Result<Ready<'a>, Error> {
+        let Asked { options, words, drafts } = self;
         let texts = words.prompts(spec, reader)?;
         let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
         let places = options.places();

@@ -33,9 +33,11 @@ pub(super) use set;
 /// Terms that both parties must state alike.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TermsArgs {
-    /// Output that the client learns of each position: all logits, or only the most probable token.
-    #[arg(long, value_parser = named(&REVEALS), default_value = "logits")]
-    reveal: Reveal,
+    /// Output that the client learns of each position: all logits, or one token, the most probable or one that is
+    /// sampled. A server says the most that it permits [default: logits to its own key, tokens to others], a client
+    /// what it wants [default: what the server permits]. `plan` and `demo` take logits.
+    #[arg(long, value_parser = named(&REVEALS))]
+    reveal: Option<Reveal>,
     /// Fractional bits of the logits that the client learns, 0 to 14, rounded at random. With fewer, more positions
     /// are needed to learn about the weights from what they leave out (SECURITY), and messages are smaller.
     #[arg(long, value_name = "N", default_value_t)]

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use model::Reveal;
 use mpcache::PolicySpec;
-use session::party::{ClientOptions, PublicModel, Silent, Terms};
+use session::party::{ClientOptions, Open, PublicModel, Silent, Terms};
 use tokio::sync::Notify;
 
 use crate::disk::read;
@@ -145,7 +145,7 @@ impl ProxyConfig {
         if self.pad_prompt.is_some() && terms.policy != PolicySpec::default() {
             return Err(model::Error::PaddedPolicy(terms.policy.to_string()).into());
         }
-        let (model, open) = self.meet(&terms)?;
+        let (model, terms, open) = self.meet(&terms)?;
         if model.spec.is_encoder() {
             return Err(ChatError::Encoder.into());
         }
@@ -158,16 +158,22 @@ impl ProxyConfig {
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 
-    /// What is public about the server's model, and the session that stays open, if the server has such ones.
-    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Option<Chat>), Error> {
+    /// What is public about the server's model, `terms` with what it reveals, and the session that stays open, if the
+    /// server has such ones.
+    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Chat>), Error> {
+        let under = |agreed: &Terms| {
+            let open = Open { reveal: false, ..terms.open };
+            Terms { reveal: agreed.reveal, open, ..terms.clone() }
+        };
         if self.pad_prompt.is_none()
             && let Some(chat) = granted(self.talk(self.turn_tokens, self.tokens))?
         {
-            return Ok((chat.model().clone(), Some(chat)));
+            return Ok((chat.model().clone(), under(chat.terms()), Some(chat)));
         }
         let template = self.template == Template::Server;
         let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
-        Ok((self.client.open(terms, wanted, &mut Silent)?.model().clone(), None))
+        let session = self.client.open(terms, wanted, &mut Silent)?;
+        Ok((session.model().clone(), under(session.terms()), None))
     }
 
     /// Opens a session for turns of up to `turn` new tokens and answers of up to `tokens`.

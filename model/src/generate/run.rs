@@ -1,10 +1,14 @@
 //! One generation, pass by pass.
 
+use std::collections::VecDeque;
+
 use engine::{Engine, Tensor};
 use mpcache::{KvCache, ScoreSource};
-use ndarray::{Array2, Axis, Ix2};
+use ndarray::{Array2, ArrayView2, Axis, Ix2};
 
-use super::{GenerateOptions, Generation, Hooks, Newcomer, Next, Reveal, Step, check, check_draft, check_queue};
+use super::{
+    GenerateOptions, Generation, Hooks, Newcomer, Next, Reveal, Step, check, check_draft, check_next, check_queue,
+};
 use crate::chunks::{chunk_size, read};
 use crate::draft::{Drafts, Passes, accepted, filled};
 use crate::lengths::bucket;
@@ -51,6 +55,8 @@ struct Text {
     sampler: Option<Sampler>,
     /// The tokens that it has got.
     tokens: Vec<u32>,
+    /// The noise on the logits of each token to come, as far as it was drawn.
+    noise: VecDeque<Vec<f32>>,
     /// Whether it is over, and goes on so that nobody sees it.
     over: bool,
     logits: Vec<Array2<f32>>,
@@ -86,6 +92,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     ) -> Result<Self, Error> {
         let spec = model.spec();
         check(&spec, prompt, options, cache)?;
+        check_next(&spec, options.reveal, &next)?;
         if cache.tokens() == 0 {
             cache.expect_text(Lengths { prompt: prompt.count, tokens: options.tokens }.positions());
             if options.draft.is_some() {
@@ -184,6 +191,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
                 self.hooks.token(self.engine, step, token);
             }
             text.known += kept;
+            text.noise.drain(..kept.min(text.noise.len()));
             let ended = text.tokens.last().is_some_and(|token| self.ends.contains(token));
             text.over |= (self.options.pad_answer || several) && (ended || text.tokens.len() == text.most);
         }
@@ -253,6 +261,11 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     /// Opens what the client learns of `hidden`, `rows` of each text, and picks the tokens after the row `first` of
     /// each.
     fn reveal(&mut self, hidden: &E::Tensor, rows: usize, first: usize) -> Result<Revealed, Error> {
+        let wanted = rows - first;
+        let noise = match self.options.reveal {
+            Reveal::Logits => None,
+            Reveal::Token => self.noise(wanted),
+        };
         let Run { engine, model, cache, options, ends, texts, places, next, feed, surprisal, .. } = self;
         let ends = |token: u32| ends.contains(&token);
         let guesses = feed.guesses();
@@ -278,14 +291,47 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             Reveal::Token => {
                 surprisal.tell(*engine, cache, feed.ids.as_deref(), None)?;
                 let logits = model.logits(*engine, hidden)?;
-                let (all, width, wanted) = (logits.shape()[0], logits.shape()[1], rows - first);
+                let (all, width) = (logits.shape()[0], logits.shape()[1]);
                 let logits = logits.reshape(&[all / rows, rows, width]).slice(1, first..rows);
-                let logits = logits.reshape(&[all / rows * wanted, width]);
-                let best = engine.scope("argmax", |e| e.argmax(&logits))?;
+                let shape = [all / rows * wanted, width];
+                let logits = logits.reshape(&shape);
+                let best = engine.scope("argmax", |e| match &noise {
+                    // It is the client's, who adds it to its own share.
+                    Some(noise) => {
+                        let noise = ArrayView2::from_shape(shape, noise).expect("a number for each logit");
+                        let noise = e.input(&shape, Some(noise.into_dyn()))?;
+                        let noisy = e.add(&logits, &noise)?;
+                        e.argmax(&noisy)
+                    }
+                    None => e.argmax(&logits),
+                })?;
                 let picked = best.map(|best| picked(&|_, text, i| best[text * wanted + i] as u32));
                 Ok(Revealed { picked, logits: None })
             }
         }
+    }
+
+    /// The noise on the logits of the next `wanted` tokens of each text; `None` if no text is sampled here. What was
+    /// drawn for a token stays, whatever guesses stand before it, so that a draft changes no text.
+    fn noise(&mut self, wanted: usize) -> Option<Vec<f32>> {
+        let width = self.spec.style().outputs();
+        let Run { texts, places, next, .. } = self;
+        let mut all = vec![0.0; places.len() * wanted * width];
+        let (mut rows, mut sampled) = (all.chunks_mut(width), false);
+        for at in places {
+            let text = &mut texts[*at];
+            for (i, row) in rows.by_ref().take(wanted).enumerate() {
+                if text.noise.len() == i {
+                    let sampler = text.sampler.as_mut().or_else(|| next.of(*at).sampler());
+                    text.noise.extend(sampler.and_then(|sampler| sampler.noise(row.len())));
+                }
+                if let Some(noise) = text.noise.get(i) {
+                    row.copy_from_slice(noise);
+                    sampled = true;
+                }
+            }
+        }
+        sampled.then_some(all)
     }
 
     /// The number of tokens that stay, of those that came out.
@@ -377,6 +423,14 @@ impl<'n> Next<'n> {
             Next::Each(all) => &mut all[at],
             Next::Queue { first, .. } => &mut first[at].0,
             one => one,
+        }
+    }
+
+    /// What picks its tokens; `None` if nothing does, or something else for each text.
+    fn sampler(&mut self) -> Option<&mut Sampler> {
+        match self {
+            Next::Pick(sampler) | Next::Drafted { sampler, .. } => Some(sampler),
+            Next::Forced(_) | Next::Each(_) | Next::Queue { .. } => None,
         }
     }
 
