@@ -5,8 +5,8 @@ use std::path::Path;
 use std::slice;
 
 use model::{
-    Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Newcomer, Next, Sampler, Step, Waiting, check,
-    check_input, check_queue, passes_of_queue,
+    Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Newcomer, Next, Reveal, Sampler, Step, Waiting,
+    check, check_input, check_queue, passes_of_queue,
 };
 use mpcache::PolicySpec;
 use protocols::Made;
@@ -232,6 +232,14 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// Refuses to compare sampled tokens with the most probable ones.
+pub(crate) fn check_comparable(terms: &party::Terms, sampled: bool) -> Result<(), Error> {
+    match terms.reveal {
+        Reveal::Token if sampled => Err(model::Error::NeedsLogits { what: "a comparison of sampled text" }.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Texts in the order in which they get a place.
 struct Line(VecDeque<Newcomer>);
 
@@ -434,7 +442,7 @@ impl Generated {
     /// which shows what the protocol changed, and with the full cache, which shows what pruning changed.
     ///
     /// # Errors
-    /// If the model cannot be read or has another shape.
+    /// If the model cannot be read or has another shape, and if tokens were sampled and no logits are there to compare.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         self.compare_adapted(model, None)
     }
@@ -444,6 +452,8 @@ impl Generated {
     /// # Errors
     /// Those of [`compare`](Generated::compare), and those of the adapter.
     pub fn compare_adapted(&mut self, model: &str, adapter: Option<&Path>) -> Result<(), Error> {
+        let sampled = self.report.options.get("temperature").and_then(Value::as_f64).is_some_and(|t| t > 0.0);
+        check_comparable(&self.outcome.terms, sampled)?;
         let files = open_adapted(model, adapter)?;
         let Generated { report, outcome, prompt, .. } = self;
         let input = prompt.input();

@@ -35,7 +35,7 @@ pub use self::transcript::{Role, Said, Transcript};
 use crate::disk::read;
 use crate::error::{ChatError, PromptError, Refusal};
 use crate::generate::Sampling;
-use crate::generation::{Heard, Listener};
+use crate::generation::{Heard, Listener, check_comparable};
 use crate::options::options;
 use crate::{Client, Error, worker};
 
@@ -130,6 +130,9 @@ impl Chat {
         let opened = client.open(&terms, wanted, listener)?;
         let (model, terms) = (opened.model().clone(), opened.terms().clone());
         let sampler = options.sampling.sampler(&terms)?;
+        if options.check.is_some() {
+            check_comparable(&terms, options.sampling.temperature > 0.0)?;
+        }
         if model.spec.image().is_some() {
             return Err(model::Error::NoTexts.into());
         }
