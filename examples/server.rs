@@ -12,7 +12,7 @@ fn main() -> Result<(), waggle::Error> {
     let server = Server::of(model)
         .listen(address)
         .allow(Allow::Any)
-        // Leakage of the weights through logits is bounded for each key.
+        // What a key may read and generate in all, since each position tells about the weights.
         .max_reveals(100_000)
         .max_tokens(256)
         .bind()?

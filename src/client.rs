@@ -111,7 +111,7 @@ impl Client {
         let own = asked.reader()?;
         let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
         let session = self.open(&terms, wanted, listener)?;
-        let model = session.model().clone();
+        let (model, terms) = (session.model().clone(), session.terms().clone());
         let reader = match own {
             Some(own) => own,
             None => Reader::foreign(&model)?,
@@ -119,7 +119,7 @@ impl Client {
         if let Some(why) = reader.tokenizer().and_then(Tokenizer::no_sandbox) {
             listener.no_sandbox(why);
         }
-        let mut ready = words.prompt(&model.spec, &reader)?;
+        let mut ready = words.prompt(&terms, &model.spec, &reader)?;
         let mut heard =
             Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener).of_texts(ready.texts());
         let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {

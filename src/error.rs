@@ -214,11 +214,6 @@ pub enum OptionsError {
         /// Of the shortest that is taken.
         least: usize,
     },
-    /// Sampling where the client learns one token.
-    #[error(
-        "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
-    )]
-    SamplingNeedsLogits,
     /// Sampling options without sampling.
     #[error("--top-p and --seed need a --temperature above 0")]
     NothingToSample,

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use model::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, ModelSpec, PromptLookup, Reveal, Sampler, SmallModel, bucket};
+use model::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, ModelSpec, PromptLookup, Sampler, SmallModel, bucket};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use session::party;
@@ -27,7 +27,7 @@ options! {
         tokens: usize = 32,
         /// Texts after each prompt, which a model reads side by side; they differ where tokens are sampled.
         samples: usize = 1,
-        /// The rule by which tokens are picked where the client learns logits.
+        /// The rule by which tokens are picked.
         sampling: Sampling = Sampling::default(),
         /// End after an end-of-text token; the server then learns how many tokens there are.
         stop_at_eos: bool = false,
@@ -96,12 +96,12 @@ pub enum TokenizerOf {
 }
 
 options! {
-    /// The client's choice of tokens where it learns logits.
+    /// The client's choice of tokens.
     #[derive(Copy)]
     Sampling {
         /// Sample from softmax(logits / T); 0 takes the most probable token.
         temperature: f32 = 0.0,
-        /// Sample among the most probable tokens that together reach this probability.
+        /// Sample among the most probable tokens that together reach this probability, where the client learns logits.
         top_p: f32 = 1.0,
         /// Repeat a sampled text. It decides the choice of tokens alone; cryptographic randomness always comes from
         /// the operating system.
@@ -115,16 +115,15 @@ impl Sampling {
         Sampling { seed: self.seed.map(|seed| seed.wrapping_add(at as u64)), ..*self }.sampler(terms)
     }
 
-    /// The sampler under `terms`.
+    /// The sampler under `terms`, as far as they are agreed.
     pub(crate) fn sampler(&self, terms: &party::Terms) -> Result<Sampler, Error> {
-        if terms.reveal == Reveal::Token && self.temperature != 0.0 {
-            return Err(OptionsError::SamplingNeedsLogits.into());
-        }
         if self.temperature == 0.0 && (self.top_p != 1.0 || self.seed.is_some()) {
             return Err(OptionsError::NothingToSample.into());
         }
         let rng = self.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
-        Ok(Sampler::random(self.temperature, self.top_p, rng)?)
+        let sampler = Sampler::random(self.temperature, self.top_p, rng)?;
+        sampler.check(terms.reveal, false)?;
+        Ok(sampler)
     }
 
     /// The settings that a report names.

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::slice;
 
-use model::{Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Next, Sampler, Step, check, check_input};
+use model::{
+    Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Next, Reveal, Sampler, Step, check, check_input,
+};
 use mpcache::PolicySpec;
 use protocols::Made;
 use serde_json::Value;
@@ -176,21 +178,20 @@ impl Observer for Heard<'_> {
 /// A generation whose options were checked and whose files were read.
 pub(crate) struct Asked<'a> {
     options: &'a Generate,
-    terms: &'a party::Terms,
     words: Words,
     drafts: Option<Drafts>,
 }
 
 impl Generate {
     /// Checks and reads what needs no server.
-    pub(crate) fn ask<'a>(&'a self, terms: &'a party::Terms) -> Result<Asked<'a>, Error> {
+    pub(crate) fn ask(&self, terms: &party::Terms) -> Result<Asked<'_>, Error> {
         if self.pool.is_some() && self.draft.is_some() {
             return Err(session::Error::DraftPool.into());
         }
         // Bad settings are reported before a server is bothered.
         self.sampling.sampler(terms)?;
         let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
-        Ok(Asked { options: self, terms, words: self.prompt.clone().read()?, drafts })
+        Ok(Asked { options: self, words: self.prompt.clone().read()?, drafts })
     }
 }
 
@@ -210,8 +211,14 @@ pub(crate) struct Ready<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub(crate) fn prompt(self, spec: &ModelSpec, reader: &Reader) -> Result<Ready<'a>, Error> {
-        let Asked { options, terms, words, drafts } = self;
+    /// Under the `terms` that were agreed.
+    pub(crate) fn prompt(
+        self,
+        terms: &'a party::Terms,
+        spec: &ModelSpec,
+        reader: &Reader,
+    ) -> Result<Ready<'a>, Error> {
+        let Asked { options, words, drafts } = self;
         let texts = words.prompts(spec, reader)?;
         let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
         let longest = texts.iter().map(|text| text.input().count).max().unwrap_or(0);
@@ -227,6 +234,14 @@ impl<'a> Asked<'a> {
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
         Ok(Ready { options, terms, plain, whole, prompts: texts, samplers, drafts, guess })
+    }
+}
+
+/// Refuses to compare sampled tokens with the most probable ones.
+pub(crate) fn check_comparable(terms: &party::Terms, sampled: bool) -> Result<(), Error> {
+    match terms.reveal {
+        Reveal::Token if sampled => Err(model::Error::NeedsLogits { what: "a comparison of sampled text" }.into()),
+        _ => Ok(()),
     }
 }
 
@@ -395,7 +410,7 @@ impl Generated {
     /// which shows what the protocol changed, and with the full cache, which shows what pruning changed.
     ///
     /// # Errors
-    /// If the model cannot be read or has another shape.
+    /// If the model cannot be read or has another shape, and if tokens were sampled and no logits are there to compare.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         self.compare_adapted(model, None)
     }
@@ -405,6 +420,8 @@ impl Generated {
     /// # Errors
     /// Those of [`compare`](Generated::compare), and those of the adapter.
     pub fn compare_adapted(&mut self, model: &str, adapter: Option<&Path>) -> Result<(), Error> {
+        let sampled = self.report.options.get("temperature").and_then(Value::as_f64).is_some_and(|t| t > 0.0);
+        check_comparable(&self.outcome.terms, sampled)?;
         let files = open_adapted(model, adapter)?;
         let Generated { report, outcome, prompt, .. } = self;
         let input = prompt.input();

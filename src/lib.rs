@@ -89,7 +89,7 @@ pub use plan::{Machines, Plan};
 #[cfg(feature = "proxy")]
 pub use proxy::{Proxy, ProxyConfig};
 #[cfg(feature = "server")]
-pub use server::{Allow, HelperConfig, HelperServer, Job, Server, ServerConfig, Stop};
+pub use server::{Allow, HelperConfig, HelperServer, Job, Reveals, Server, ServerConfig, Stop};
 pub use study::{GlueStudy, Study, StudyEngine};
 pub use terms::{Network, Terms};
 pub use worker::{init, init_as};

@@ -81,7 +81,7 @@ impl Local {
         if asked.pool.is_some() {
             return Err(OptionsError::PoolNeedsServer.into());
         }
-        let ready = asked.ask(terms)?.prompt(&self.spec, reader)?;
+        let ready = asked.ask(terms)?.prompt(terms, &self.spec, reader)?;
         ready.check(&self.spec)?;
         Ok(ready)
     }

@@ -23,8 +23,10 @@ use crate::{Error, Helper, Report};
 options! {
     /// Terms that both parties of a session must state alike. The client alone chooses the number of phases.
     Terms {
-        /// The output that the client learns of each position: all logits, or only the most probable token.
-        reveal: Reveal = Reveal::default(),
+        /// The output that the client learns of each position: all logits, or one token. Of a server it is the most
+        /// that it permits: unless told, logits to its own key and tokens to all others. Of a client it is what it
+        /// wants: unless told, what the server permits.
+        reveal: Option<Reveal> as impl Into<Option<Reveal>> = None,
         /// Fractional bits of the logits that the client learns, rounded at random.
         logit_bits: LogitBits = LogitBits::default(),
         /// Which part of the key/value cache a token looks at: `"h2o:budget=0.25".parse()?`.
@@ -64,7 +66,7 @@ impl Terms {
     /// unless told otherwise.
     pub(crate) fn over(&self, network: Network) -> Result<party::Terms, Error> {
         let link = self.plan_for.or(network.shape());
-        let open = party::Open { cores: self.cores.is_none(), link: link.is_none() };
+        let open = party::Open { cores: self.cores.is_none(), link: link.is_none(), reveal: self.reveal.is_none() };
         let link = link.unwrap_or(LinkShape::MEMORY);
         let helper = self.helper.as_ref().map(Helper::name);
         if helper.is_some() && self.preprocess == Some(false) {
@@ -75,6 +77,7 @@ impl Terms {
         let cores = self.cores.unwrap_or_else(Cores::here);
         let deals = self.helper.as_ref().map_or(HelperDeals::Nothing, |helper| helper.deals);
         let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks, helper: deals };
+        let reveal = reveal.unwrap_or_default();
         let policy = self.policy.clone();
         if policy.clear_only() {
             return Err(OptionsError::ClearOnly(policy.to_string()).into());
@@ -83,10 +86,11 @@ impl Terms {
         Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, open, met })
     }
 
-    /// These terms for two parties on this machine, who share its cores and need not ask each other.
+    /// These terms for two parties on this machine, who share its cores, are of one user and need not ask each other.
     pub(crate) fn together(&self, network: Network) -> Self {
         let link = self.plan_for.or(network.shape()).unwrap_or(LinkShape::MEMORY);
-        self.clone().cores(self.cores.unwrap_or_else(Cores::here)).plan_for(link)
+        let reveal = self.reveal.unwrap_or_default();
+        self.clone().cores(self.cores.unwrap_or_else(Cores::here)).plan_for(link).reveal(reveal)
     }
 
     /// These terms for the link of a pool, if nobody wants another.
@@ -136,7 +140,7 @@ impl Terms {
         let key = report.options.get("helper").and_then(Value::as_str).and_then(|key| key.parse().ok());
         let helper = |deals| Helper { key, ..Helper::assumed(deals) };
         Ok(Terms {
-            reveal: read(report, "reveal", of(REVEALS))?.unwrap_or(terms.reveal),
+            reveal: read(report, "reveal", of(REVEALS))?,
             logit_bits: read(report, "logit-bits", |text| text.parse().ok())?.unwrap_or(terms.logit_bits),
             policy: read(report, "policy", |text| text.parse().ok())?.unwrap_or(terms.policy),
             ot: read(report, "ot", of(OT_SOURCES))?.unwrap_or(terms.ot),

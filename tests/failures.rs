@@ -184,12 +184,14 @@ fn a_server_outlives_clients_that_misbehave() {
 
 #[test]
 fn parties_that_differ_both_say_where() {
-    let server = Server::start("--model shakespeare-gpt2 --reveal token");
-    let lines = ["ot: client says softspoken8, server says silent", "reveal: client says logits, server says token"];
+    let server = Server::start("--model shakespeare-gpt2 --masks sent --reveal token");
+    let lines = ["ot: client says softspoken8, server says silent", "masks: client says seeded, server says sent"];
     let client = fail(&mut server.client("--ot softspoken8 --prompt-ids 1 --tokens 1"), 1);
-    let error = fail(&mut server.client("--reveal token --expect shakespeare-llama --prompt-ids 1 --tokens 1"), 1);
+    let alone = fail(&mut server.client("--masks sent --reveal logits --prompt-ids 1 --tokens 1"), 1);
+    assert!(alone.contains("the server reveals tokens alone to this key"), "{alone}");
+    let error = fail(&mut server.client("--masks sent --expect shakespeare-llama --prompt-ids 1 --tokens 1"), 1);
     assert!(error.contains("model: client says {\"model_type\":\"llama\""), "{error}");
-    succeed(&mut server.client("--reveal token --expect shakespeare-gpt2 --prompt-ids 1 --tokens 1"));
+    succeed(&mut server.client("--masks sent --expect shakespeare-gpt2 --prompt-ids 1 --tokens 1"));
     let server = server.log().wait_for("model: client says");
     for line in lines {
         assert!(client.contains(line) && server.contains(line), "{line} in\n{client}\nand\n{server}");
@@ -219,7 +221,11 @@ fn arguments_that_make_no_sense_are_refused() {
         ("demo --prompt-ids 1 --tokens 0", "at least one"),
         ("demo --pad-prompt --policy h2o --prompt-ids 1 --tokens 1", "padding needs cache policy `full`"),
         ("plan --pad-prompt --policy h2o", "padding needs cache policy `full`"),
-        ("demo --reveal token --temperature 1", "--temperature needs --reveal logits"),
+        ("demo --reveal token --temperature 1 --top-p 0.5", "top-p needs a session that reveals logits"),
+        (
+            "demo --reveal token --temperature 1 --check --prompt-ids 1 --tokens 1",
+            "a comparison of sampled text needs",
+        ),
         ("demo --temperature=-1", "temperature = -1 is outside 0 or more"),
         ("plan --prompt-len 506 --tokens 8", "513 positions would go through a model that has 512"),
         ("plan --prompt-len 0", "at least one"),

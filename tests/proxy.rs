@@ -150,6 +150,27 @@ fn words(prompt: &str, tokens: usize) -> String {
     truth.tokens.iter().map(|id| stream.push(*id).unwrap()).collect::<String>() + &stream.finish().unwrap()
 }
 
+/// Noise stands in for logits: the same seed gives the same text.
+#[test]
+fn a_server_that_reveals_tokens_alone_samples() {
+    let proxy = Proxy::start("--model shakespeare-gpt2 --reveal token", "");
+    let asked = |more: &str| {
+        let body = format!(r#"{{"prompt":"ROMEO:","max_tokens":8,"seed":5,{more}}}"#);
+        let answer = proxy.post("/v1/completions", &body);
+        (answer.code, answer.json())
+    };
+    let [one, same, hot] = [0.8, 0.8, 2.0].map(|temperature| {
+        let (code, answer) = asked(&format!(r#""temperature":{temperature}"#));
+        assert_eq!(code, 200, "{answer}");
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    });
+    assert!(one == same && one != hot, "{one}, {same}, {hot}");
+    for (more, param) in [(r#""top_p":0.5"#, "top_p"), (r#""top_k":5"#, "top_k"), (r#""logprobs":1"#, "logprobs")] {
+        let (code, answer) = asked(more);
+        assert_eq!((code, &answer["error"]["param"]), (400, &json!(param)), "{answer}");
+    }
+}
+
 #[test]
 fn completions_are_those_of_the_clear_model() {
     let proxy = Proxy::start(&format!("--model {MODEL}"), "");

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::support::{Log, Server, ended, fail, fails, json, of, signal, succeed, text, waggle};
@@ -291,33 +291,32 @@ fn pools_belong_to_a_key_and_are_counted_by_it() {
     succeed(&mut fill(&at("b")));
 }
 
+/// Five positions: the last of the prompt gives the first token.
 #[test]
-fn a_key_learns_logits_up_to_its_limit() {
+fn a_key_has_positions_up_to_its_limit() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     let start =
-        || Server::run(&mut of(waggle(&format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 5")), &home));
-    let client = |server: &Server, tokens: usize| {
-        of(server.client(&format!("--prompt-ids 30,27,25 --tokens {tokens}")), &home)
-    };
+        || Server::run(&mut of(waggle(&format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 9")), &home));
+    let client = |server: &Server, more: &str| of(server.client(&format!("--prompt-ids 30,27,25 {more}")), &home);
     let server = start();
-    succeed(&mut client(&server, 3));
-    let refused = fail(&mut client(&server, 3), 1);
-    let words = "3 more positions with logits would exceed the 5 that this key may have in all; it has had 3";
+    succeed(&mut client(&server, "--tokens 3 --reveal token"));
+    let refused = fail(&mut client(&server, "--tokens 3"), 1);
+    let words = "5 more positions would exceed the 9 that this key may have in all; it has had 5";
     assert!(refused.contains(words), "{refused}");
     drop(server);
     // A new process remembers.
     let server = start();
-    assert!(fail(&mut client(&server, 3), 1).contains(words));
-    succeed(&mut client(&server, 2));
-    assert!(fail(&mut client(&server, 1), 1).contains("it has had 5"));
+    assert!(fail(&mut client(&server, "--tokens 3"), 1).contains(words));
+    succeed(&mut client(&server, "--tokens 2"));
+    assert!(fail(&mut client(&server, "--tokens 1"), 1).contains("it has had 9"));
 }
 
-/// Texts side by side show logits each.
+/// Texts side by side count each.
 #[test]
-fn every_text_counts_towards_what_a_key_learns() {
+fn every_text_counts_towards_what_a_key_has() {
     let home = tempfile::tempdir().unwrap();
-    let serve = format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 5");
+    let serve = format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 11");
     let server = Server::run(&mut of(waggle(&serve), home.path()));
     let client = |samples: usize| {
         let asked = format!("--prompt-ids 30,27,25 --tokens 2 --samples {samples}");
@@ -325,23 +324,69 @@ fn every_text_counts_towards_what_a_key_learns() {
     };
     succeed(&mut client(2));
     let refused = fail(&mut client(1), 1);
-    assert!(refused.contains("2 more positions with logits would exceed the 5"), "{refused}");
-    assert!(refused.contains("it has had 4"), "{refused}");
+    assert!(refused.contains("4 more positions would exceed the 11"), "{refused}");
+    assert!(refused.contains("it has had 8"), "{refused}");
+}
+
+/// A stranger may have 5 % of the positions that give the model away.
+#[test]
+fn the_quota_of_a_stranger_follows_from_the_model() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [theirs, ours] = dirs.each_ref().map(|dir| dir.path());
+    let key = succeed(&mut of(waggle("keygen"), theirs));
+    let serve = |more: &str| {
+        Server::run(&mut of(waggle(&format!("serve --allow-any --listen 127.0.0.1:0 {MODEL} {more}")), theirs))
+    };
+    let client = |server: &Server, home: &Path| {
+        of(server.client(&format!("--prompt-ids 30,27 --tokens 160 --server-key {}", key.trim())), home)
+    };
+    let server = serve("");
+    // 4 layers of 128 -> 384, 128 -> 128, 128 -> 512 and 512 -> 128, and a head of 128 inputs.
+    let log = server.log().wait_for("positions, read or generated");
+    assert!(log.contains("own may have 314 positions") && log.contains("of the 6272 whose logits"), "{log}");
+    succeed(&mut client(&server, ours));
+    let refused = fail(&mut client(&server, ours), 1);
+    assert!(refused.contains("161 more positions would exceed the 314"), "{refused}");
+    for _ in 0..2 {
+        succeed(&mut client(&server, theirs));
+    }
+    drop(server);
+    succeed(&mut client(&serve("--max-reveals unlimited"), ours));
 }
 
 #[test]
-fn a_key_learns_a_million_positions_unless_the_server_says_otherwise() {
-    let home = tempfile::tempdir().unwrap();
-    std::fs::write(home.path().join("accounts.json"), r#"{"plaintext": {"revealed": 999999}}"#).unwrap();
-    for (option, words) in [("", Some("would exceed the 1000000")), ("--max-reveals unlimited", None)] {
-        let serve = format!("serve --listen 127.0.0.1:0 {MODEL} --insecure-plaintext {option}");
-        let server = Server::run(&mut of(waggle(&serve), home.path()));
-        let mut client = server.client(&format!("{SHORT} --insecure-plaintext"));
-        match words {
-            Some(words) => assert!(fail(&mut client, 1).contains(words)),
-            None => drop(succeed(&mut client)),
-        }
+fn a_stranger_learns_tokens_unless_the_owner_permits_logits() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [theirs, ours] = dirs.each_ref().map(|dir| dir.path());
+    let key = succeed(&mut of(waggle("keygen"), theirs));
+    let serve = |more: &str| {
+        Server::run(&mut of(waggle(&format!("serve --allow-any --listen 127.0.0.1:0 {MODEL} {more}")), theirs))
+    };
+    let client = |server: &Server, home: &Path, more: &str| {
+        of(server.client(&format!("{SHORT} --server-key {} {more}", key.trim())), home)
+    };
+    let revealed = |command: &mut Command| json(command)["options"]["reveal"].as_str().unwrap().to_owned();
+    let server = serve("");
+    assert_eq!(revealed(&mut client(&server, ours, "")), "token");
+    assert_eq!(revealed(&mut client(&server, ours, "--preprocess --temperature 0.8 --seed 1")), "token");
+    assert_eq!(revealed(&mut client(&server, theirs, "")), "logits");
+    assert_eq!(revealed(&mut client(&server, theirs, "--reveal token")), "token");
+    for (more, words) in [
+        ("--reveal logits", "the server reveals tokens alone to this key"),
+        ("--temperature 0.8 --top-p 0.5", "top-p needs a session that reveals logits"),
+        ("--temperature 17", "a temperature above 16 needs"),
+    ] {
+        fails(&mut client(&server, ours, more), 1, [words]);
     }
+    let server = serve("--reveal logits");
+    assert_eq!(revealed(&mut client(&server, ours, "--temperature 0.8 --top-p 0.5")), "logits");
+    assert_eq!(revealed(&mut client(&server, ours, "--reveal token")), "token");
+    let server = serve("--reveal token");
+    fails(&mut client(&server, theirs, "--reveal logits"), 1, ["tokens alone"]);
+    // Nobody proves a key without encryption.
+    let server =
+        Server::run(&mut of(waggle(&format!("serve --listen 127.0.0.1:0 {MODEL} --insecure-plaintext")), theirs));
+    assert_eq!(revealed(&mut of(server.client(&format!("{SHORT} --insecure-plaintext")), ours)), "logits");
 }
 
 #[test]

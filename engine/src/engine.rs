@@ -244,5 +244,7 @@ pub trait Engine: 'static {
 
     /// Index of the largest entry of each row of `x` (rows, n), opened to the client and to nobody else; ties go to
     /// either.
+    ///
+    /// Range: |x| < 2^11.
     fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<Vec<usize>>, Error>;
 }

@@ -201,6 +201,12 @@ pub enum Error {
     /// Nothing to read or nothing to write.
     #[error("a generation needs at least one prompt token and one token to generate")]
     Nothing,
+    /// A choice of tokens that looks at logits where the client learns none.
+    #[error("{what} needs a session that reveals logits (--reveal logits): this one reveals tokens alone")]
+    NeedsLogits {
+        /// What needs them.
+        what: &'static str,
+    },
     /// A sampling parameter outside its range.
     #[error("sampling: {what} = {value} is outside {range}")]
     Sampling {

@@ -21,7 +21,7 @@ pub enum Reveal {
     /// All logits; the client picks the token.
     #[default]
     Logits,
-    /// The most probable token only.
+    /// One token: the most probable one, or one that was drawn by noise of the client's ([`Sampler::noise`]).
     Token,
 }
 
@@ -216,6 +216,21 @@ pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bo
         return Err(Error::DraftPolicy { policy: policy.to_string() });
     }
     Ok(())
+}
+
+/// Refuses samplers that need logits where the client learns tokens alone.
+///
+/// # Errors
+/// [`Error::NeedsLogits`].
+pub fn check_next(spec: &ModelSpec, reveal: Reveal, next: &Next) -> Result<(), Error> {
+    match next {
+        Next::Pick(sampler) | Next::Drafted { sampler, .. } => {
+            sampler.check(reveal, spec.style().logit_cap.is_some())
+        }
+        Next::Forced(_) => Ok(()),
+        Next::Each(all) => all.iter().try_for_each(|next| check_next(spec, reveal, next)),
+        Next::Queue { first, .. } => first.iter().try_for_each(|(next, _)| check_next(spec, reveal, next)),
+    }
 }
 
 /// Refuses what an encoder cannot do.

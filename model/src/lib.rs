@@ -43,7 +43,7 @@ pub use check::{Check, check, compare};
 pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, LeftOut, TensorSpec};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, Quantization, RopeConfig, RopeScaling, Windows};
-pub use decoder::{Input, Known, Model, Rows};
+pub use decoder::{Input, Known, Model, QUOTA_SHARE, Rows};
 pub use draft::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, Passes, PromptLookup, SmallModel};
 pub use error::Error;
 pub use families::gemma2::Gemma;
@@ -53,7 +53,7 @@ pub use files::{
 };
 pub use generate::{
     GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_image,
-    check_input, check_lengths, check_padding, check_texts, generate, generate_with,
+    check_input, check_lengths, check_next, check_padding, check_texts, generate, generate_with,
 };
 pub use image::{CHANNELS, ImageShape, MAX_IMAGE_VALUE};
 pub use learned::most as largest_score;
@@ -61,7 +61,7 @@ pub use lengths::{Excess, Lengths, bucket};
 pub use mpcache::Padding;
 pub use public::{Disclosed, ModelPart, PartDigests, Parts, PartsError};
 pub use quantize::quantize;
-pub use sampling::{Sampler, argmax};
+pub use sampling::{MAX_NOISE_TEMPERATURE, Sampler, argmax};
 pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};
 pub use synth::synthesize;

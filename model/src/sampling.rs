@@ -1,9 +1,12 @@
-//! The next token from logits that the client sees.
+//! The next token from logits that the client sees, or from noise on those that it does not see.
 
 use ndarray::ArrayView1;
 use rand::{Rng, RngExt};
 
-use crate::Error;
+use crate::{Error, Reveal};
+
+/// Highest temperature of [`Sampler::noise`].
+pub const MAX_NOISE_TEMPERATURE: f32 = 16.0;
 
 /// Picks the client's tokens.
 ///
@@ -45,6 +48,41 @@ impl Sampler {
             Some(random) => random.draw(logits),
         }
     }
+
+    /// Refuses what cannot be picked where the client learns as much as `reveal` says. Tokens alone are those of logits
+    /// without the cap by which they are `capped`.
+    ///
+    /// # Errors
+    /// [`Error::NeedsLogits`].
+    pub fn check(&self, reveal: Reveal, capped: bool) -> Result<(), Error> {
+        let Some(Random { temperature, top_p, .. }) = &self.random else { return Ok(()) };
+        let what = match reveal {
+            Reveal::Logits => return Ok(()),
+            _ if *top_p < 1.0 => "top-p",
+            _ if capped => "a temperature, for a model that caps its logits,",
+            _ if *temperature > MAX_NOISE_TEMPERATURE => "a temperature above 16",
+            _ => return Ok(()),
+        };
+        Err(Error::NeedsLogits { what })
+    }
+
+    /// `temperature` times Gumbel noise for `n` logits: the largest of their sums is at a token that is drawn from
+    /// softmax(logits / `temperature`) (Gumbel, *Statistical Theory of Extreme Values*, 1954; Maddison et al., *A\*
+    /// Sampling*, 2014). `None` for a greedy sampler.
+    ///
+    /// An entry is -T ln(-ln(1 - u)) for one of 2^52 equally distant u in 0..1, so it lies between -3.61 T and
+    /// 36.75 T, which is below 2^10 up to [`MAX_NOISE_TEMPERATURE`]. What it leaves out has a probability of 2^-52.
+    /// Rounded to units of 2^-18 it changes the odds of two tokens by a factor of 1 + 2^-17 / T at most.
+    pub fn noise(&mut self, n: usize) -> Option<Vec<f32>> {
+        let Random { temperature, rng, .. } = self.random.as_mut()?;
+        Some((0..n).map(|_| (f64::from(*temperature) * gumbel(rng.next_u64())) as f32).collect())
+    }
+}
+
+/// A Gumbel variable of uniform bits.
+fn gumbel(bits: u64) -> f64 {
+    let u = ((bits >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
+    -(-(-u).ln_1p()).ln()
 }
 
 impl Random {
@@ -122,6 +160,35 @@ mod tests {
         assert!(two[0] == 0.0 && (two[1] - 0.625).abs() < 0.018 && (two[2] - 0.375).abs() < 0.018);
         let all = frequencies(1.0, 1.0, &logits);
         assert!(all.iter().all(|f| *f > 0.15));
+    }
+
+    #[test]
+    fn noise_is_bounded_and_needs_a_temperature() {
+        assert!((-3.61..-3.60).contains(&gumbel(u64::MAX)) && (36.74..36.75).contains(&gumbel(0)));
+        assert!(gumbel(0) * f64::from(MAX_NOISE_TEMPERATURE) < 1024.0);
+        // The median is -ln(ln 2).
+        assert!((gumbel(1 << 63) + 2f64.ln().ln()).abs() < 1e-12);
+        assert_eq!(Sampler::greedy().noise(3), None);
+        let random = |temperature, top_p| Sampler::random(temperature, top_p, StdRng::seed_from_u64(5)).unwrap();
+        assert_eq!(random(0.0, 0.5).noise(3), None);
+        let [first, second] = [random(0.5, 1.0), random(1.0, 1.0)].map(|mut sampler| sampler.noise(3).unwrap());
+        assert!(first.iter().zip(&second).all(|(half, whole)| 2.0 * half == *whole && *half != 0.0));
+    }
+
+    #[test]
+    fn what_looks_at_logits_is_refused_where_tokens_alone_are_revealed() {
+        let check = |temperature, top_p, reveal, capped| {
+            Sampler::random(temperature, top_p, StdRng::seed_from_u64(1)).unwrap().check(reveal, capped)
+        };
+        check(100.0, 0.5, Reveal::Logits, true).unwrap();
+        check(0.0, 0.5, Reveal::Token, true).unwrap();
+        check(16.0, 1.0, Reveal::Token, false).unwrap();
+        for (temperature, top_p, capped, words) in
+            [(1.0, 0.9, false, "top-p"), (1.0, 1.0, true, "caps its logits"), (16.5, 1.0, false, "above 16")]
+        {
+            let refused = check(temperature, top_p, Reveal::Token, capped).unwrap_err();
+            assert!(refused.to_string().contains(words), "{refused}");
+        }
     }
 
     #[test]

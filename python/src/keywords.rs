@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::{
     Allow, ChatOptions, Client, Cores, Draft, Generate, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, PublicKey,
-    Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
+    Reveals, Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
 };
 
 use crate::{Input, Words, failed, said};
@@ -214,7 +214,7 @@ impl<'py> Keywords<'py> {
             range_check = "skip_range_check" not, halves_by_client take, timeout seconds, session_limit seconds, handshake_timeout seconds,
             max_idle take, max_idle_per_address take);
         if let Some(text) = self.any("max_reveals")? {
-            let limit = if text.str()? == "unlimited" { u64::MAX } else { text.extract()? };
+            let limit: Reveals = text.str()?.to_str()?.parse().map_err(failed)?;
             config = config.max_reveals(limit);
         }
         let allow = match (self.is("allow_any")?, self.take::<PathBuf>("allow")?) {

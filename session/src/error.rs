@@ -89,6 +89,12 @@ pub enum Error {
     /// A draft in a generation from a pool.
     #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
     DraftPool,
+    /// A client that wants logits of a server that permits tokens alone.
+    #[error(
+        "the server reveals tokens alone to this key: leave out --reveal logits, or have its owner give it \
+         (`serve --reveal logits`)"
+    )]
+    TokensAlone,
     /// The logits of a prompt where nobody may learn them.
     #[error("the logits of a prompt need a session that reveals logits, takes no pool and is no chat")]
     PromptLogits,

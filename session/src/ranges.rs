@@ -6,7 +6,7 @@
 //! narrower, and notices. It cannot see every prompt, so a model that passes may still leave a range on another one;
 //! large residuals appear at the first positions of any text, which is why a short text finds them.
 
-use model::{GenerateOptions, ImageShape, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
+use model::{GenerateOptions, ImageShape, Input, Model, ModelSpec, Next, NoHooks, Reveal, Sampler, generate};
 use ndarray::Array2;
 use protocols::{Evaluation, Fixed, FixedWeight};
 use tokenizer::{Tokenizer, TokenizerError};
@@ -70,7 +70,8 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
 
 /// Generates `tokens` tokens after `input` in the clear.
 fn run(model: &Model<FixedWeight>, input: Input, tokens: usize) -> Result<RangeCheck, Error> {
-    let options = GenerateOptions { tokens, ..GenerateOptions::default() };
+    // The comparisons of logits have the smaller range.
+    let options = GenerateOptions { tokens, reveal: Reveal::Token, ..GenerateOptions::default() };
     let mut sampler = Sampler::greedy();
     let mut engine = Fixed::evaluating(Evaluation::Masked);
     match generate(&mut engine, model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {

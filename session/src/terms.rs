@@ -23,7 +23,7 @@ use crate::{Base, Disclosure, Error};
 pub struct Terms {
     /// Choices of the protocols.
     pub protocol: protocols::Options,
-    /// The outputs that the client learns of each position.
+    /// The outputs that the client learns of each position; of a server, the most that it permits.
     pub reveal: Reveal,
     /// Fractional bits of the logits that the client learns.
     pub logit_bits: LogitBits,
@@ -35,19 +35,21 @@ pub struct Terms {
     /// The text of the helper's key, if the session has a helper ([`protocols::Options::helper`]); empty without
     /// encryption.
     pub helper: Option<String>,
-    /// Which of the protocol's cores and link this party was not given.
+    /// Which of these this party was not given.
     pub open: Open,
     /// What the parties found out; nothing before a session.
     pub met: Option<Met>,
 }
 
-/// Which numbers of a plan nobody gave to a party. It takes its peer's, or what both find out.
+/// Which terms nobody gave to a party. It takes its peer's, or what both find out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
     /// The cores. Those of the protocol are then the party's own.
     pub cores: bool,
     /// The link. That of the protocol is then a guess.
     pub link: bool,
+    /// What is revealed, on the client: it takes what the server permits.
+    pub reveal: bool,
 }
 
 /// What parties found out about each other and the link.
@@ -147,15 +149,14 @@ pub struct ClientOptions<'a> {
 
 /// Watches a session, and may end it. Every method has a default that does nothing.
 pub trait Observer {
-    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called
-    /// before anything is planned or claimed for it; an error is the server's verdict.
+    /// On the server: a client asks for a session in which `positions` positions go through the model, guesses among
+    /// them. Called before anything is planned or claimed for it; an error is the server's verdict.
     fn ask(&mut self, positions: u64) -> Result<(), Error> {
         let _ = positions;
         Ok(())
     }
 
-    /// On the server: the step that begins may show the client so many further positions, of those that were asked
-    /// for.
+    /// On the server: so many positions go through the model in the step that begins, of those that were asked for.
     fn shows(&mut self, positions: u64) {
         let _ = positions;
     }
@@ -333,11 +334,11 @@ impl Request {
         Ok(())
     }
 
-    /// Positions of which the client learns something, at most.
-    pub fn positions_shown(&self) -> u64 {
-        // The last position of a prompt counts as the first of the text.
-        let prompt = if self.all_positions { self.lengths.prompt.saturating_sub(1) as u64 } else { 0 };
-        self.texts as u64 * (prompt + Drafts::positions(self.draft, self.lengths.tokens))
+    /// Positions that go through the model, at most: those of the prompts, padding among them, and one for each token
+    /// that is generated or guessed. Tokens come out of the last position of a prompt and those behind it.
+    pub fn positions(&self) -> u64 {
+        let prompt = self.lengths.prompt.saturating_sub(1) as u64;
+        (self.texts as u64).saturating_mul(prompt.saturating_add(Drafts::positions(self.draft, self.lengths.tokens)))
     }
 
     /// The prompt as the server knows it.

@@ -35,7 +35,7 @@ pub use self::transcript::{Role, Said, Transcript};
 use crate::disk::read;
 use crate::error::{ChatError, PromptError, Refusal};
 use crate::generate::Sampling;
-use crate::generation::{Heard, Listener};
+use crate::generation::{Heard, Listener, check_comparable};
 use crate::models::harmless;
 use crate::options::options;
 use crate::{Client, Error, worker};
@@ -119,7 +119,7 @@ impl Chat {
     /// Opens a session with the server of `client`.
     pub(crate) fn open(client: &Client, options: ChatOptions, listener: &mut dyn Listener) -> Result<Self, Error> {
         let terms = client.terms.over(client.network)?;
-        let sampler = options.sampling.sampler(&terms)?;
+        options.sampling.sampler(&terms)?;
         let transcript = Transcript::open(options.transcript.clone())?;
         let own = options.tokenizer.as_deref().map(read).transpose()?;
         let own_template = match &options.template {
@@ -129,7 +129,11 @@ impl Chat {
         let template = options.template == Template::Server;
         let wanted = ClientOptions { tokenizer: own.is_none(), template, ..ClientOptions::default() };
         let opened = client.open(&terms, wanted, listener)?;
-        let model = opened.model().clone();
+        let (model, terms) = (opened.model().clone(), opened.terms().clone());
+        let sampler = options.sampling.sampler(&terms)?;
+        if options.check.is_some() {
+            check_comparable(&terms, options.sampling.temperature > 0.0)?;
+        }
         if model.spec.image().is_some() {
             return Err(model::Error::NoTexts.into());
         }
@@ -178,6 +182,12 @@ impl Chat {
     #[cfg(feature = "proxy")]
     pub(crate) fn model(&self) -> &PublicModel {
         &self.model
+    }
+
+    /// The terms on which the parties agreed.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn terms(&self) -> &session::party::Terms {
+        self.session.terms()
     }
 
     /// The cost of opening the session.

@@ -22,6 +22,7 @@ use super::serve::{Line, Used};
 use super::settings::forget_variables;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
+use crate::generation::check_comparable;
 use crate::terms::by_name;
 use crate::{
     Client, DEFAULT_MODEL, Generate, Generated, Helper, HelperDeals, Listener, Local, LocalOptions, Network,
@@ -106,6 +107,9 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let asked = asked.tokens(tokens);
     // A request that cannot work is refused before a process is started.
     let lengths = local.lengths(&asked)?;
+    if args.check {
+        check_comparable(&terms.over(args.link)?, asked.sampling.temperature > 0.0)?;
+    }
     warn_of_plaintext(args.insecure_plaintext);
     let mut progress = progress(&asked, lengths.tokens);
     progress.spin("the server reads its model");

@@ -33,9 +33,12 @@ pub(super) use set;
 /// Terms that both parties must state alike.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TermsArgs {
-    /// Output that the client learns of each position: all logits, or only the most probable token.
-    #[arg(long, value_parser = named(&REVEALS), default_value = "logits")]
-    reveal: Reveal,
+    /// Output that the client learns of each position: all logits, or one token, the most probable or one that is
+    /// sampled. A server says the most that it permits [default: logits to its own key, tokens to others], a client
+    /// what it wants [default: what the server permits]. Without encryption all count as its own; `plan` and `demo` take
+    /// logits.
+    #[arg(long, value_parser = named(&REVEALS))]
+    reveal: Option<Reveal>,
     /// Fractional bits of the logits that the client learns, 0 to 14, rounded at random. With fewer, more positions
     /// are needed to learn about the weights from what they leave out (SECURITY), and messages are smaller.
     #[arg(long, value_name = "N", default_value_t)]
@@ -137,13 +140,13 @@ impl TermsArgs {
     }
 }
 
-/// The client's choice of tokens where it learns logits.
+/// The client's choice of tokens.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SamplingArgs {
     /// Sample from softmax(logits / T); 0 takes the most probable token.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
-    /// Sample among the most probable tokens that together reach this probability.
+    /// Sample among the most probable tokens that together reach this probability. Needs logits (--reveal).
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f32,
     /// Repeat a sampled text. The seed decides the choice of tokens alone; cryptographic randomness always comes from

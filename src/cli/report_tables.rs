@@ -15,10 +15,12 @@ pub(super) fn cost_line(generated: &Generated) -> String {
     let [up, down] = [bytes_client_to_server, bytes_server_to_client].map(bytes);
     let online = phases.prefill.seconds + phases.decode.total.seconds;
     let tokens = generated.count();
+    let blind = generated.report.options.get("reveal").is_some_and(|reveal| reveal == "token");
+    let revealed = if blind { ", no logits" } else { "" };
     let rate = tokens as f64 / online.max(1e-9);
     format!(
         "{up} to the server, {down} back, {flows} flows, {seconds:.1} s; {tokens} tokens in {online:.1} s online, \
-         {rate:.2} tokens/s"
+         {rate:.2} tokens/s{revealed}"
     )
 }
 

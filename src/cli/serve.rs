@@ -16,7 +16,7 @@ use super::connect::{BusyArgs, DoorArgs};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::{Error, log, out};
-use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
+use crate::{Allow, Job, Network, OptionsError, Proof, Reveals, Server, ServerConfig};
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
 /// others wait in a queue. SIGTERM or SIGINT lets running sessions finish; a second signal ends
@@ -83,18 +83,20 @@ pub(super) struct ServeArgs {
     /// Most pools of all keys together.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
     max_pools_total: usize,
-    /// Most positions whose logits a key may learn, in all, because logits tell about the weights. Counted across
-    /// restarts, in `accounts.json` beside the default identity; clients without keys share an account. `unlimited`
-    /// lifts the bound.
-    #[arg(long, value_name = "N", value_parser = positions, default_value = "1000000")]
-    max_reveals: u64,
+    /// Most positions that a key may have in all, because what comes out of a model tells about its weights: each token
+    /// of a prompt and each that is generated or guessed counts one. Counted across restarts, in `accounts.json` beside
+    /// the default identity; clients without keys share an account. `unlimited` lifts the bound [default: for keys but
+    /// the server's own, 5 % of the positions whose logits give the secret weights away, by the model's shape; the log
+    /// says it at the start].
+    #[arg(long, value_name = "N")]
+    max_reveals: Option<Reveals>,
     /// Give each client's key halves of the weights of its own (--helper-weights, --parties 3), so that what one client
     /// and the helper have together is of no use with another's. The helper then keeps 8 bytes a weight for every client
     /// and not once, and gets 4 to 8 bytes a weight of this server at each client's first session.
     #[arg(long)]
     halves_by_client: bool,
-    /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. The client learns
-    /// logits after wrong guesses too, which count for --max-reveals. Three parties take none.
+    /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. They count for
+    /// --max-reveals, wrong or right. Three parties take none.
     #[arg(long, value_name = "K", default_value_t = Limits::default().drafted)]
     max_draft: usize,
     /// Most sessions at once. They share the processor's cores [default: one for every two cores].
@@ -138,11 +140,6 @@ pub(super) struct ServeArgs {
     /// `demo`.
     #[arg(long, hide = true, requires = "once", value_name = "KEY")]
     machine: Option<PublicKey>,
-}
-
-/// A number of positions, or all that there can be.
-fn positions(text: &str) -> Result<u64, String> {
-    if text == "unlimited" { Ok(u64::MAX) } else { text.parse().map_err(|_| "give a number, or `unlimited`".into()) }
 }
 
 /// A line of `--machine`: one when clients may come, and one at the end.
@@ -192,7 +189,10 @@ impl ServeArgs {
             .terms(self.terms.terms()?.helper(self.helped.helper()?))
             .network(self.link)
             .conversations(!self.no_chat)
-            .max_reveals(Some(self.max_reveals).filter(|_| self.machine.is_none()))
+            .max_reveals(match self.machine {
+                Some(_) => Reveals::Unlimited,
+                None => self.max_reveals.unwrap_or_default(),
+            })
             .sessions(if self.once { Some(1) } else { self.sessions })
             .range_check(!self.skip_range_check)
             .report(self.json.clone())

@@ -209,8 +209,8 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
 }
 
 impl Common {
-    /// Checks it against the model `name`; `greedy` if the server tells the likeliest token alone.
-    fn wanted(self, name: &str, greedy: bool) -> Result<Wanted, Refusal> {
+    /// Checks it against the model `name`; `blind` if the server tells tokens alone.
+    fn wanted(self, name: &str, blind: bool) -> Result<Wanted, Refusal> {
         if let Some(other) = self.model.filter(|model| model != name) {
             let message = format!("there is no model `{other}`, the server has `{name}`");
             return Err(Refusal { status: 404, code: "model_not_found", ..Refusal::of("model", message) });
@@ -226,16 +226,16 @@ impl Common {
         if stops.len() > MAX_STOPS || stops.iter().any(String::is_empty) {
             return Err(Refusal::of("stop", format!("at most {MAX_STOPS} texts that are not empty")));
         }
-        let temperature = self.temperature.unwrap_or(if greedy { 0.0 } else { 1.0 });
+        let temperature = self.temperature.unwrap_or(1.0);
         if !(0.0..=2.0).contains(&temperature) {
             return Err(Refusal::of("temperature", "0 to 2"));
-        }
-        if greedy && temperature != 0.0 {
-            return Err(Refusal::of("temperature", "0, because the server tells the likeliest token alone"));
         }
         let top_p = self.top_p.unwrap_or(1.0);
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Refusal::of("top_p", "above 0 up to 1"));
+        }
+        if blind && temperature != 0.0 && top_p != 1.0 {
+            return Err(Refusal::of("top_p", "1, because the server tells tokens alone"));
         }
         // Nothing is drawn at temperature 0.
         let sampling = if temperature == 0.0 {
@@ -258,17 +258,17 @@ fn bounded(param: &str, got: usize, most: usize) -> Result<usize, Refusal> {
     if got <= most { Ok(got) } else { Err(Refusal::of(param, format!("at most {most}"))) }
 }
 
-/// A completion of the model `name`; `greedy` if the client learns tokens alone.
-pub(super) fn completion(body: &[u8], name: &str, greedy: bool) -> Result<Completion, Refusal> {
+/// A completion of the model `name`; `blind` if the client learns tokens alone.
+pub(super) fn completion(body: &[u8], name: &str, blind: bool) -> Result<Completion, Refusal> {
     let CompletionBody { prompt, max_tokens, logprobs, echo, common } = read(body)?;
     let samples = bounded("n", common.n.unwrap_or(1), MAX_TEXTS)?;
     let likeliest = logprobs.map(|most| bounded("logprobs", most, MAX_LIKELIEST)).transpose()?;
-    let wanted = common.wanted(name, greedy)?;
+    let wanted = common.wanted(name, blind)?;
     if samples == 0 {
         return Err(Refusal::of("n", "at least 1"));
     }
-    if greedy && likeliest.is_some() {
-        return Err(Refusal::of("logprobs", "the server tells the likeliest token alone"));
+    if blind && likeliest.is_some() {
+        return Err(Refusal::of("logprobs", "the server tells tokens alone"));
     }
     let prompts: Vec<Prompt> = match prompt {
         None => return Err(Refusal::of("prompt", "a text, a list of token ids, or a list of these")),
@@ -289,12 +289,12 @@ pub(super) fn completion(body: &[u8], name: &str, greedy: bool) -> Result<Comple
 }
 
 /// The next answer of a conversation with the model `name`.
-pub(super) fn talk(body: &[u8], name: &str, greedy: bool) -> Result<Talk, Refusal> {
+pub(super) fn talk(body: &[u8], name: &str, blind: bool) -> Result<Talk, Refusal> {
     let ChatBody { messages, max_tokens, max_completion_tokens, common } = read(body)?;
     if common.n.is_some_and(|n| n != 1) {
         return Err(Refusal::of("n", "a conversation has one answer; completions may have several"));
     }
-    let wanted = common.wanted(name, greedy)?;
+    let wanted = common.wanted(name, blind)?;
     let mut all = messages.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
     let Some(Message { role: "user", text: words }) = all.pop() else {
         return Err(Refusal::of("messages", "the last one must be the user's"));
@@ -458,11 +458,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_tells_tokens_alone_draws_nothing() {
+    fn a_server_that_tells_tokens_alone_shows_no_probabilities() {
         let of = |more: &str| completion(format!(r#"{{"prompt":"x"{more}}}"#).as_bytes(), "m", true);
         of("").unwrap();
-        of(r#","temperature":0"#).unwrap();
-        assert_eq!(refused(of(r#","temperature":1"#)).param.as_deref(), Some("temperature"));
+        of(r#","temperature":0,"top_p":0.5"#).unwrap();
+        assert_eq!(of(r#","temperature":0.8"#).unwrap().wanted.sampling.temperature, 0.8);
+        for param in ["top_p", "top_k"] {
+            let refusal = refused(of(&format!(r#","{param}":0.5"#)));
+            assert_eq!((refusal.status, refusal.param.as_deref()), (400, Some(param)));
+        }
         assert_eq!(refused(of(r#","logprobs":1"#)).param.as_deref(), Some("logprobs"));
     }
 

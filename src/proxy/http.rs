@@ -60,7 +60,7 @@ type Answer = Response<Body>;
 /// Who may come, and where requests go.
 pub(super) struct Door {
     model: String,
-    greedy: bool,
+    blind: bool,
     keys: Vec<blake3::Hash>,
     wrong: Mutex<Wrong>,
     origins: Vec<String>,
@@ -119,13 +119,13 @@ impl Door {
     pub(super) fn new(
         config: &ProxyConfig,
         model: &str,
-        greedy: bool,
+        blind: bool,
         keys: Vec<blake3::Hash>,
         jobs: Sender<Job>,
         shared: Arc<Shared>,
     ) -> Self {
         let (model, origins, queue) = (model.to_owned(), config.origins.clone(), config.queue);
-        Door { model, greedy, keys, wrong: Mutex::default(), origins, queue, jobs, shared }
+        Door { model, blind, keys, wrong: Mutex::default(), origins, queue, jobs, shared }
     }
 
     pub(super) fn model(&self) -> &str {
@@ -253,13 +253,13 @@ impl Door {
         let body = body(request).await?;
         let (work, wanted, texts, prompts) = match kind {
             Kind::Completion => {
-                let asked = completion(&body, &self.model, self.greedy)?;
+                let asked = completion(&body, &self.model, self.blind)?;
                 let (prompts, wanted) = (asked.prompts.len(), asked.wanted.clone());
                 let texts = prompts * asked.samples;
                 (Work::Completion(asked), wanted, texts, prompts)
             }
             Kind::Talk => {
-                let asked = talk(&body, &self.model, self.greedy)?;
+                let asked = talk(&body, &self.model, self.blind)?;
                 let wanted = asked.wanted.clone();
                 (Work::Talk(asked), wanted, 1, 1)
             }

@@ -34,7 +34,7 @@ use files::{Forbidden, others_may};
 use model::Reveal;
 use mpcache::PolicySpec;
 use net::KeyError;
-use session::party::{ClientOptions, Observer, PublicModel, Terms};
+use session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
 use tokenizer::ChatTemplate;
 use tokio::sync::Notify;
 
@@ -143,7 +143,7 @@ impl ProxyConfig {
         if self.pad_prompt.is_some() && terms.policy != PolicySpec::default() {
             return Err(model::Error::PaddedPolicy(terms.policy.to_string()).into());
         }
-        let (model, open) = self.meet(&terms)?;
+        let (model, terms, open) = self.meet(&terms)?;
         if model.spec.is_encoder() {
             return Err(ChatError::Encoder.into());
         }
@@ -161,16 +161,22 @@ impl ProxyConfig {
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 
-    /// What is public about the server's model, and the session that stays open, if the server has such ones.
-    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Option<Chat>), Error> {
+    /// What is public about the server's model, `terms` with what it reveals, and the session that stays open, if the
+    /// server has such ones.
+    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Chat>), Error> {
+        let under = |agreed: &Terms| {
+            let open = Open { reveal: false, ..terms.open };
+            Terms { reveal: agreed.reveal, open, ..terms.clone() }
+        };
         if self.pad_prompt.is_none()
             && let Some(chat) = granted(self.talk(self.turn_tokens, self.tokens))?
         {
-            return Ok((chat.model().clone(), Some(chat)));
+            return Ok((chat.model().clone(), under(chat.terms()), Some(chat)));
         }
         let template = self.template == Template::Server;
         let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
-        Ok((self.client.open(terms, wanted, &mut Logged)?.model().clone(), None))
+        let session = self.client.open(terms, wanted, &mut Logged)?;
+        Ok((session.model().clone(), under(session.terms()), None))
     }
 
     /// Opens a session for turns of up to `turn` new tokens and answers of up to `tokens`.

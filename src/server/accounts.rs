@@ -1,8 +1,9 @@
 //! Accounts of what each key has received from this server, kept across restarts.
 //!
-//! Logits tell about the weights, so a server may bound at how many positions a key learns them. The account is
-//! charged before a session is granted and credited at its end with what was not revealed: a crash in between charges
-//! too much, never too little. Clients without keys share the account [`NOBODY`].
+//! What comes out of a model tells about its weights, and so does every value inside to a client that deviates: a
+//! server bounds the positions that go through the model for a key. The account is charged before a session is granted
+//! and credited at its end with what was not used: a crash in between charges too much, never too little. Clients
+//! without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,15 +23,16 @@ const NOBODY: &str = "plaintext";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Account {
-    /// Positions whose logits were revealed to it.
-    revealed: u64,
+    /// Positions that it has read or generated. Earlier releases counted those whose logits it learned.
+    #[serde(alias = "revealed")]
+    positions: u64,
 }
 
 type Accounts = BTreeMap<String, Account>;
 
 pub(super) struct Book {
     path: PathBuf,
-    /// Positions that a key may learn the logits of, in all.
+    /// Positions that a key may have, in all.
     limit: u64,
     /// Between the threads of this process; a lock on a file beside it is between processes.
     turn: Mutex<()>,
@@ -47,27 +49,25 @@ impl Book {
     pub(super) fn charge(&self, key: Option<&str>, positions: u64) -> Result<(), SessionError> {
         let limit = self.limit;
         let charged = self.change(key, |account| {
-            let after = account.revealed.saturating_add(positions);
+            let after = account.positions.saturating_add(positions);
             let fits = after <= limit;
             if fits {
-                account.revealed = after;
+                account.positions = after;
             }
-            (fits, account.revealed)
+            (fits, account.positions)
         });
         match charged.map_err(|source| model::Error::File { path: self.path.clone(), source })? {
             (true, _) => Ok(()),
-            (false, used) => {
-                Err(SessionError::Quota { what: "positions with logits", used, wanted: positions, limit })
-            }
+            (false, used) => Err(SessionError::Quota { what: "positions", used, wanted: positions, limit }),
         }
     }
 
-    /// Credits `positions` that were charged and not revealed.
+    /// Credits `positions` that were charged and not used.
     pub(super) fn credit(&self, key: Option<&str>, positions: u64) -> Result<(), Error> {
         if positions == 0 {
             return Ok(());
         }
-        self.change(key, |account| account.revealed = account.revealed.saturating_sub(positions))
+        self.change(key, |account| account.positions = account.positions.saturating_sub(positions))
             .map_err(at(&self.path))
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("home").join("accounts.json");
         Book::open(path.clone(), u64::MAX).unwrap().charge(None, 1).unwrap();
-        assert_eq!(read(&path).unwrap()[NOBODY].revealed, 1);
+        assert_eq!(read(&path).unwrap()[NOBODY].positions, 1);
     }
 
     #[test]
@@ -155,6 +155,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(read(&path).unwrap()["a"].revealed, 20);
+        assert_eq!(read(&path).unwrap()["a"].positions, 20);
     }
 }

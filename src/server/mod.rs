@@ -28,16 +28,17 @@ mod watch;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use model::{Lengths, Parts};
+use model::{Lengths, Parts, QUOTA_SHARE, Reveal};
 use net::{NetError, PublicKey};
 use session::RangeCheck;
-use session::party::{Limits, ModelServer, Outcome};
+use session::party::{Caller, Limits, ModelServer, Open, Outcome, PublicModel};
 use session::pool::{Pools, count, find, writable_by_others};
 use tokenizer::ChatTemplate;
 use tracing::{info, warn};
@@ -94,9 +95,8 @@ options! {
         max_pools: usize = 64,
         /// Most pools of all keys together.
         max_pools_total: usize = 1024,
-        /// Most positions whose logits a key may learn, in all and across restarts, because logits tell about the
-        /// weights; `None` counts nothing.
-        max_reveals: Option<u64> as impl Into<Option<u64>> = Some(1_000_000),
+        /// Most positions that a key may have, in all and across restarts, because each tells about the weights.
+        max_reveals: Reveals as impl Into<Reveals> = Reveals::OfModel,
         /// Whether the halves that a helper keeps of the weights are each client's own: one client and the helper cannot
         /// use what another has, and the helper keeps 8 bytes a weight for each.
         halves_by_client: bool = false,
@@ -126,6 +126,55 @@ options! {
         allow: Allow = Allow::Known,
         /// Who this party is.
         proof: Proof = Proof::User,
+    }
+}
+
+/// Most positions that a key may have in all: those that it has read or generated, padding and guesses included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reveals {
+    /// One in [`QUOTA_SHARE`](model::QUOTA_SHARE) of those that give the model's secret weights away
+    /// ([`telling_positions`](model::ModelSpec::telling_positions)), for every key but the server's own.
+    #[default]
+    OfModel,
+    /// So many, for every key.
+    Most(u64),
+    /// Any number.
+    Unlimited,
+}
+
+impl From<u64> for Reveals {
+    fn from(positions: u64) -> Self {
+        Reveals::Most(positions)
+    }
+}
+
+impl FromStr for Reveals {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "unlimited" => Ok(Reveals::Unlimited),
+            _ => text.parse().map(Reveals::Most).map_err(|_| "give a number, or `unlimited`".to_owned()),
+        }
+    }
+}
+
+impl Reveals {
+    /// The limit for `model`; says what it stands for.
+    fn limit(self, model: &PublicModel) -> Result<Option<u64>, Error> {
+        let telling = match self {
+            Reveals::Unlimited => return Ok(None),
+            Reveals::Most(limit) => return Ok(Some(limit)),
+            Reveals::OfModel => model.spec.telling_positions(&model.disclosure.disclosed)?,
+        };
+        let limit = telling.map(|telling| telling.div_ceil(QUOTA_SHARE));
+        if let (Some(telling), Some(limit)) = (telling, limit) {
+            info!(
+                "each key but this server's own may have {limit} positions, read or generated: 1 in {QUOTA_SHARE} of \
+                 the {telling} whose logits give the secret weights away (--max-reveals)"
+            );
+        }
+        Ok(limit)
     }
 }
 
@@ -161,8 +210,6 @@ impl ServerConfig {
             (_, Allow::Any) => warn!("--allow-any: every client that proves any key is let in"),
             _ => {}
         }
-        let book = |limit| Book::open(file("accounts.json")?, limit);
-        let accounts = self.max_reveals.map(book).transpose()?;
         let listener = listen(&self.listen)?;
         let address = listener.local_addr().map_err(system("listen"))?;
         let page = self.metrics.as_deref().map(listen).transpose()?;
@@ -185,6 +232,8 @@ impl ServerConfig {
                 "no range check: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
             );
         }
+        let accounts = self.max_reveals.limit(hosted.public())?;
+        let accounts = accounts.map(|limit| Book::open(file("accounts.json")?, limit)).transpose()?;
         let hosted = match &self.terms.helper {
             Some(helper) => hosted
                 .with_helper(helper.way(&self.proof, self.network, self.timeout)?)
@@ -434,6 +483,25 @@ impl Service {
                 warn!(%peer, %error, "dropped: no thread for the connection");
             }
         }
+    }
+
+    /// Whether a client is this server's own: it proves the same key, or neither party proves any.
+    fn owns(&self, caller: &Caller) -> bool {
+        self.host.key().map(|key| key.to_string()) == caller.key
+    }
+
+    /// The terms for a client: another's learns tokens alone, unless the server says otherwise.
+    fn terms_for(&self, caller: &Caller) -> session::party::Terms {
+        let of_key = if self.owns(caller) { Reveal::Logits } else { Reveal::Token };
+        let reveal = self.config.terms.reveal.unwrap_or(of_key);
+        let open = Open { reveal: false, ..self.terms.open };
+        session::party::Terms { reveal, open, ..self.terms.clone() }
+    }
+
+    /// The accounts in which a client's positions are counted.
+    fn accounts_of(&self, caller: &Caller) -> Option<&Book> {
+        let counted = self.config.max_reveals != Reveals::OfModel || !self.owns(caller);
+        self.accounts.as_ref().filter(|_| counted)
     }
 
     fn tell(&self, event: Event) {

@@ -81,6 +81,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
             SessionError::Limit { .. }
             | SessionError::Phases { .. }
             | SessionError::Quota { .. }
+            | SessionError::TokensAlone
             | SessionError::Planning { .. }
             | SessionError::NoChats
             | SessionError::TooWide { .. }
@@ -186,7 +187,7 @@ fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &
     send_admission(&mut link, &Admission::Granted)?;
     let channel = Channel::new(Role::Server, server.config.network.wrap(link)?);
     let mut watcher = Watcher { server, stream, caller, charged: 0, shown: 0, tokens: 0 };
-    let served = server.hosted.serve(channel, caller, &server.terms, &server.limits, &mut watcher);
+    let served = server.hosted.serve(channel, caller, &server.terms_for(caller), &server.limits, &mut watcher);
     watcher.settle();
     let outcome = served?;
     if let Some(path) = &server.config.report {
@@ -227,7 +228,7 @@ struct Watcher<'a> {
     server: &'a Service,
     stream: &'a TcpStream,
     caller: &'a Caller,
-    /// Positions whose logits are charged, and those that may have been revealed.
+    /// Positions that are charged, and those that have gone through the model.
     charged: u64,
     shown: u64,
     /// Tokens that are done.
@@ -235,12 +236,12 @@ struct Watcher<'a> {
 }
 
 impl Watcher<'_> {
-    /// Credits what was charged and not revealed.
+    /// Credits what was charged and not used.
     fn settle(&mut self) {
-        let Some(accounts) = &self.server.accounts else { return };
-        let unrevealed = self.charged.saturating_sub(self.shown);
+        let Some(accounts) = self.server.accounts_of(self.caller) else { return };
+        let unused = self.charged.saturating_sub(self.shown);
         self.charged = 0;
-        if let Err(error) = accounts.credit(self.caller.key.as_deref(), unrevealed) {
+        if let Err(error) = accounts.credit(self.caller.key.as_deref(), unused) {
             warn!("{}", describe(&error));
         }
     }
@@ -248,7 +249,7 @@ impl Watcher<'_> {
 
 impl Observer for Watcher<'_> {
     fn ask(&mut self, positions: u64) -> Result<(), SessionError> {
-        if let Some(accounts) = &self.server.accounts
+        if let Some(accounts) = self.server.accounts_of(self.caller)
             && positions > 0
         {
             accounts.charge(self.caller.key.as_deref(), positions)?;

@@ -21,6 +21,7 @@
 mod block;
 mod layer;
 mod matrix;
+mod quota;
 
 use engine::{Engine, LogitBits, Right, Select, Tensor, WeightData, WeightLoader, WeightSpec};
 use mpcache::{HeadShape, KvCache, Layers, PolicySpec};
@@ -28,6 +29,7 @@ use ndarray::{Array2, ArrayD, IxDyn};
 
 use self::block::Block;
 use self::layer::Layer;
+pub use self::quota::QUOTA_SHARE;
 use crate::learned::Columns;
 use crate::public::{Disclosed, ModelPart, PartsError};
 use crate::rope::{Angles, Rope};
@@ -532,9 +534,8 @@ impl ModelSpec {
     /// # Errors
     /// [`PartsError`] for parts that the model does not have.
     pub fn weight_specs_of(&self, disclosed: &Disclosed) -> Result<Vec<WeightSpec>, Error> {
-        let mut lister = Lister { specs: Vec::new() };
-        Model::load_disclosed(disclosed, &PolicySpec::default(), &mut lister, self, Known::Nothing)?;
-        Ok(lister.specs)
+        let model = Model::load_disclosed(disclosed, &PolicySpec::default(), &mut Lister, self, Known::Nothing)?;
+        Ok(model.weights().into_iter().cloned().collect())
     }
 
     /// Refuses a cache policy whose settings are for another model, or that has no layer to act on.
@@ -629,16 +630,13 @@ fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine
     engine.add(x, &E::Tensor::concat(1, &vec![&mean; width]))
 }
 
-/// Loads nothing, and notes what it is asked for.
-struct Lister {
-    specs: Vec<WeightSpec>,
-}
+/// Loads the specifications alone.
+struct Lister;
 
 impl WeightLoader for Lister {
-    type Weight = ();
+    type Weight = WeightSpec;
 
-    fn load(&mut self, spec: &WeightSpec, _: Option<WeightData>) -> Result<(), engine::Error> {
-        self.specs.push(spec.clone());
-        Ok(())
+    fn load(&mut self, spec: &WeightSpec, _: Option<WeightData>) -> Result<WeightSpec, engine::Error> {
+        Ok(spec.clone())
     }
 }

@@ -1,10 +1,12 @@
 //! One generation, pass by pass.
 
+use std::collections::VecDeque;
+
 use engine::{Engine, Tensor};
 use mpcache::{KvCache, ScoreSource};
-use ndarray::{Array2, Axis, Ix2};
+use ndarray::{Array2, ArrayView2, Axis, Ix2};
 
-use super::{GenerateOptions, Generation, Hooks, Next, Reveal, Step, check, check_draft};
+use super::{GenerateOptions, Generation, Hooks, Next, Reveal, Step, check, check_draft, check_next};
 use crate::chunks::{chunk_size, read};
 use crate::draft::{Drafts, Passes, accepted, filled};
 use crate::lengths::bucket;
@@ -43,6 +45,8 @@ struct Text {
     words: usize,
     /// The tokens that it has got.
     tokens: Vec<u32>,
+    /// The noise on the logits of each token to come, as far as it was drawn.
+    noise: VecDeque<Vec<f32>>,
     /// Whether it is over, and goes on so that nobody sees it.
     over: bool,
     logits: Vec<Array2<f32>>,
@@ -78,6 +82,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     ) -> Result<Self, Error> {
         let spec = model.spec();
         check(&spec, prompt, options, cache)?;
+        check_next(&spec, options.reveal, &next)?;
         if cache.tokens() == 0 {
             cache.expect_text(Lengths { prompt: prompt.count, tokens: options.tokens }.positions());
             if options.draft.is_some() {
@@ -157,6 +162,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
                 text.tokens.extend(token);
                 self.hooks.token(self.engine, step, token);
             }
+            text.noise.drain(..kept.min(text.noise.len()));
             let ended = text.tokens.last().is_some_and(|token| self.ends.contains(token));
             text.over |= (self.options.pad_answer || several) && ended;
         }
@@ -199,6 +205,11 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     /// Opens what the client learns of `hidden`, `rows` of each text, and picks the tokens after the row `first` of
     /// each.
     fn reveal(&mut self, hidden: &E::Tensor, rows: usize, first: usize) -> Result<Revealed, Error> {
+        let wanted = rows - first;
+        let noise = match self.options.reveal {
+            Reveal::Logits => None,
+            Reveal::Token => self.noise(wanted),
+        };
         let Run { engine, model, cache, options, ends, texts, next, feed, surprisal, out, .. } = self;
         let ends = |token: u32| ends.contains(&token);
         let (index, guesses) = (out.count, feed.guesses());
@@ -224,14 +235,45 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             Reveal::Token => {
                 surprisal.tell(*engine, cache, feed.ids.as_deref(), None)?;
                 let logits = model.logits(*engine, hidden)?;
-                let (all, width, wanted) = (logits.shape()[0], logits.shape()[1], rows - first);
+                let (all, width) = (logits.shape()[0], logits.shape()[1]);
                 let logits = logits.reshape(&[all / rows, rows, width]).slice(1, first..rows);
-                let logits = logits.reshape(&[all / rows * wanted, width]);
-                let best = engine.scope("argmax", |e| e.argmax(&logits))?;
+                let shape = [all / rows * wanted, width];
+                let logits = logits.reshape(&shape);
+                let best = engine.scope("argmax", |e| match &noise {
+                    // It is the client's, who adds it to its own share.
+                    Some(noise) => {
+                        let noise = ArrayView2::from_shape(shape, noise).expect("a number for each logit");
+                        let noise = e.input(&shape, Some(noise.into_dyn()))?;
+                        let noisy = e.add(&logits, &noise)?;
+                        e.argmax(&noisy)
+                    }
+                    None => e.argmax(&logits),
+                })?;
                 let picked = best.map(|best| picked(&|_, text, i| best[text * wanted + i] as u32));
                 Ok(Revealed { picked, logits: None })
             }
         }
+    }
+
+    /// The noise on the logits of the next `wanted` tokens of each text; `None` if no text is sampled here. What was
+    /// drawn for a token stays, whatever guesses stand before it, so that a draft changes no text.
+    fn noise(&mut self, wanted: usize) -> Option<Vec<f32>> {
+        let width = self.spec.style().outputs();
+        let Run { texts, next, .. } = self;
+        let mut all = vec![0.0; texts.len() * wanted * width];
+        let (mut rows, mut sampled) = (all.chunks_mut(width), false);
+        for (at, text) in texts.iter_mut().enumerate() {
+            for (i, row) in rows.by_ref().take(wanted).enumerate() {
+                if text.noise.len() == i {
+                    text.noise.extend(next.of(at).sampler().and_then(|sampler| sampler.noise(row.len())));
+                }
+                if let Some(noise) = text.noise.get(i) {
+                    row.copy_from_slice(noise);
+                    sampled = true;
+                }
+            }
+        }
+        sampled.then_some(all)
     }
 
     /// The number of tokens that stay, of those that came out.
@@ -314,6 +356,14 @@ impl<'n> Next<'n> {
         match self {
             Next::Each(all) => &mut all[at],
             one => one,
+        }
+    }
+
+    /// What picks its tokens; `None` if nothing does, or something else for each text.
+    fn sampler(&mut self) -> Option<&mut Sampler> {
+        match self {
+            Next::Pick(sampler) | Next::Drafted { sampler, .. } => Some(sampler),
+            Next::Forced(_) | Next::Each(_) => None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use model::{Drafts, GenerateOptions, Generation, Lengths, Model, Next, check_input, generate};
+use model::{Drafts, GenerateOptions, Generation, Lengths, Model, Next, check_input, check_next, generate};
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Part, Secure};
 
@@ -165,6 +165,7 @@ impl ClientSession {
         let request = &Request { padded: prompt.padding().is_some(), texts: input.texts, ..self.request(lengths) };
         let kind = pool.as_ref().map_or(SessionKind::Generate, |pool| SessionKind::Spend(pool.ids()));
         check_input(&self.model.spec, input)?;
+        check_next(&self.model.spec, self.terms.reveal, &next)?;
         kind.validate(request, &self.model.spec, &self.terms, &Limits::NONE)?;
         observer.setup();
         let peer = self.server.key.as_deref();

@@ -1,19 +1,23 @@
 //! The parties tell each other what they have, for the plans of a session.
 //!
-//! Four facts of the handshake are padded, so that no plan depends on them: the cores that the party will use, its
-//! family of kernels, and, where a person gave them, the cores and the link to plan for. One party's word is enough;
-//! two that differ end the session, at both parties alike. What nobody gave, the parties find out: cores are those
-//! that each stated, and the link is measured ([`net::measure`]).
+//! Five facts of the handshake are padded, so that no plan depends on them: the cores that the party will use, its
+//! family of kernels, and, where a person gave them, the cores and the link to plan for, and what is revealed. Of cores
+//! and link one party's word is enough; two that differ end the session, at both parties alike. What nobody gave, the
+//! parties find out: cores are those that each stated, and the link is measured ([`net::measure`]). Of what is revealed
+//! the server says the most, and a client takes that unless it wants less.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
 use bits::cpu::Cpu;
+use model::Reveal;
 use net::{Channel, Difference, Field, Handshake, LinkShape, Measured, NetError, Role};
 use protocols::Cores;
 use tokenizer::printable;
 
 use super::wire::malformed;
+use crate::Error;
+use crate::names::{REVEALS, name};
 use crate::terms::{Met, Open, Terms};
 
 const STEP: &str = "handshake";
@@ -22,16 +26,18 @@ const OWN_CORES: (&str, usize) = ("own-cores", 11);
 const KERNELS: (&str, usize) = ("kernels", 24);
 const CORES: (&str, usize) = ("cores", 11);
 const LINK: (&str, usize) = ("link", 48);
+pub(super) const REVEAL: (&str, usize) = ("reveal", 6);
 
 /// Adds what this party has to its handshake.
 pub(super) fn tell(hello: Handshake, terms: &Terms) -> Handshake {
-    let Terms { protocol, open, .. } = terms;
+    let Terms { protocol, reveal, open, .. } = terms;
     let padded = |hello: Handshake, (name, length), text: String| hello.tell(name, format_args!("{text:length$}"));
     let given = |open: bool, value: &dyn Display| if open { String::new() } else { value.to_string() };
     let hello = padded(hello, OWN_CORES, protocol.cores.to_string());
     let hello = padded(hello, KERNELS, Cpu::get().to_string());
     let hello = padded(hello, CORES, given(open.cores, &protocol.cores));
-    padded(hello, LINK, given(open.link, &protocol.link))
+    let hello = padded(hello, LINK, given(open.link, &protocol.link));
+    padded(hello, REVEAL, given(open.reveal, &name(&REVEALS, reveal)))
 }
 
 /// What a party stated; `None` where it was given nothing.
@@ -46,20 +52,21 @@ fn stated<T: FromStr>(fields: &[Field], (name, _): (&str, usize)) -> Result<Opti
 /// it is measured; terms that say how that went are those of a rehearsal.
 ///
 /// # Errors
-/// [`NetError::Disagreement`] with what both gave and differs; [`NetError::Malformed`] for what no party has; those of
-/// the measurement.
-pub(super) fn meet(
-    channel: &mut Channel,
-    terms: &Terms,
-    ours: &[Field],
-    theirs: &[Field],
-) -> Result<Terms, NetError> {
+/// [`Error::TokensAlone`] for a client that wants more than the server permits; [`NetError::Disagreement`] with what
+/// both gave and differs; [`NetError::Malformed`] for what no party has; those of the measurement.
+pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs: &[Field]) -> Result<Terms, Error> {
     let [client, server] = if channel.role() == Role::Client { [ours, theirs] } else { [theirs, ours] };
+    let reveal = match (revealed(client)?, revealed(server)?) {
+        (_, None) => return Err(malformed(STEP, "a server that permits nothing").into()),
+        (Some(Reveal::Logits), Some(Reveal::Token)) => return Err(Error::TokensAlone),
+        (Some(Reveal::Token), _) => Reveal::Token,
+        (_, Some(permitted)) => permitted,
+    };
     let mut differences = Vec::new();
     let cores = given(CORES, client, server, &mut differences)?;
     let link: Option<LinkShape> = given(LINK, client, server, &mut differences)?;
     if !differences.is_empty() {
-        return Err(NetError::Disagreement { differences });
+        return Err(NetError::Disagreement { differences }.into());
     }
     let of = |fields: &[Field]| {
         let own: Option<Cores> = stated(fields, OWN_CORES)?;
@@ -68,7 +75,7 @@ pub(super) fn meet(
         Ok::<_, NetError>((own, printable(&kernels.unwrap_or_default(), KERNELS.1)))
     };
     let ((client, of_client), (server, of_server)) = (of(client)?, of(server)?);
-    let mut agreed = Terms { open: Open::default(), ..terms.clone() };
+    let mut agreed = Terms { reveal, open: Open::default(), ..terms.clone() };
     agreed.protocol.cores = cores.unwrap_or(Cores { client: client.client, server: server.server });
     let mut bursts = None;
     agreed.protocol.link = match link {
@@ -83,6 +90,13 @@ pub(super) fn meet(
     };
     agreed.met = Some(Met { bursts, kernels: [of_client, of_server] });
     Ok(agreed)
+}
+
+/// What a party wants to be revealed, or permits.
+fn revealed(fields: &[Field]) -> Result<Option<Reveal>, NetError> {
+    let Some(text) = stated::<String>(fields, REVEAL)? else { return Ok(None) };
+    let known = REVEALS.into_iter().find(|(name, _)| *name == text).map(|(_, reveal)| Some(reveal));
+    known.ok_or_else(|| malformed(STEP, format!("nobody reveals `{}`", printable(&text, REVEAL.1))))
 }
 
 /// The value of `fact` that one party was given, or both.
@@ -113,14 +127,15 @@ mod tests {
 
     /// The terms of a party with so many cores, to which `cores` and `link` are all that anybody gave.
     fn party(own: u32, (cores, link): Given) -> Terms {
-        let mut terms = Terms { open: Open { cores: cores.is_none(), link: link.is_none() }, ..Terms::default() };
+        let mut terms =
+            Terms { open: Open { cores: cores.is_none(), link: link.is_none(), reveal: false }, ..Terms::default() };
         terms.protocol.cores = cores.map_or(Cores::each(own), |cores| cores.parse().unwrap());
         terms.protocol.link = link.map_or(LinkShape::MEMORY, |link| link.parse().unwrap());
         terms
     }
 
     /// The terms on which both parties agree.
-    fn agree(parties: [&Terms; 2]) -> [Result<Terms, NetError>; 2] {
+    fn agree(parties: [&Terms; 2]) -> [Result<Terms, Error>; 2] {
         let (here, there) = memory_pair(Duration::from_secs(60));
         let one = |terms: &Terms, mut channel: Channel| {
             let hello = tell(Handshake::new(), terms);
@@ -152,12 +167,43 @@ mod tests {
         }
     }
 
+    /// A client gets what it asks for, if the server permits as much.
+    #[test]
+    fn a_client_learns_no_more_than_the_server_permits() {
+        let party = |reveal: Option<Reveal>| {
+            let mut terms = party(1, (Some("1"), Some("lan")));
+            (terms.open.reveal, terms.reveal) = (reveal.is_none(), reveal.unwrap_or_default());
+            terms
+        };
+        let (logits, token) = (Some(Reveal::Logits), Some(Reveal::Token));
+        for (client, server, agreed) in [
+            (None, logits, logits),
+            (None, token, token),
+            (logits, logits, logits),
+            (token, logits, token),
+            (token, token, token),
+            (logits, token, None),
+        ] {
+            for got in agree([&party(client), &party(server)]) {
+                match (got, agreed) {
+                    (Ok(terms), Some(agreed)) => assert_eq!((terms.reveal, terms.open), (agreed, Open::default())),
+                    (Err(Error::TokensAlone), None) => {}
+                    (got, _) => panic!("{client:?} {server:?}: {got:?}"),
+                }
+            }
+        }
+    }
+
     #[test]
     fn two_different_words_are_refused_with_both() {
         for refused in agree([&party(2, (Some("4"), Some("lan"))), &party(2, (Some("4+8"), Some("wan")))]) {
             let words = "cores: client says 4, server says 4+8; link: client says lan, server says wan";
             let refused = refused.unwrap_err();
-            assert!(matches!(&refused, NetError::Disagreement { differences } if differences.len() == 2));
+            let Error::Net(disagreement @ NetError::Disagreement { differences }) = &refused else {
+                panic!("{refused}")
+            };
+            assert_eq!(differences.len(), 2);
+            let refused = disagreement;
             assert!(refused.to_string().ends_with(words), "{refused}");
         }
     }
@@ -170,13 +216,14 @@ mod tests {
             .into_iter()
             .flat_map(|cores| [(OWN_CORES.0, cores), (CORES.0, cores)])
             .chain(["0mbit,1ms", "NaNmbit,1ms", "1e99mbit,1ms", "1mbit,1e9ms", "far"].map(|link| (LINK.0, link)))
-            .chain([(OWN_CORES.0, "")])
+            .chain([(OWN_CORES.0, ""), (REVEAL.0, "all"), (REVEAL.0, "")])
         {
             let mut fields = honest.clone();
             fields.iter_mut().find(|field| field.name == name).unwrap().value = value.into();
             let mut channel = Channel::new(Role::Client, memory_pair(Duration::from_secs(60)).0);
             let refused = meet(&mut channel, &terms, &honest, &fields).unwrap_err();
-            assert!(matches!(refused, NetError::Malformed { step: STEP, .. }), "{name} {value}: {refused}");
+            let malformed = matches!(refused, Error::Net(NetError::Malformed { step: STEP, .. }));
+            assert!(malformed, "{name} {value}: {refused}");
         }
     }
 }

@@ -7,7 +7,7 @@ use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use serde::{Deserialize, Serialize};
 use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
-use super::meeting::{meet, tell};
+use super::meeting::{REVEAL, meet, tell};
 use super::wire::{self, malformed};
 use super::{ClientOptions, PublicModel, Request, Terms};
 use crate::names::{HELPERS, MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
@@ -258,7 +258,7 @@ pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) 
 /// The facts that both parties state alike, and what this party has.
 fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
-    let alike = facts.iter().filter(|(name, _)| name != PREPROCESS);
+    let alike = facts.iter().filter(|(name, _)| ![PREPROCESS, REVEAL.0].contains(&&**name));
     tell(alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value)), terms)
 }
 
@@ -277,7 +277,7 @@ fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> 
 }
 
 impl Terms {
-    /// Protocol and terms by name, but for what the parties [`meet`] over.
+    /// Protocol and terms by name, but for the cores and the link that the parties [`meet`] over.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, open: _, met: _ } = self;
         let helper = helper.clone().map(|key| ("helper", key));
@@ -291,7 +291,7 @@ impl Terms {
             (PREPROCESS, protocol.preprocess.to_string()),
             ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
             ("masks", name(&MASKS, &protocol.masks).to_owned()),
-            ("reveal", name(&REVEALS, reveal).to_owned()),
+            (REVEAL.0, name(&REVEALS, reveal).to_owned()),
             ("policy", policy.to_string()),
         ]
         .into_iter()

@@ -262,7 +262,7 @@ impl<'a> SessionPlan<'a> {
         let options = &ClientOptions { base: base.as_ref(), ..options };
         // A link is measured if it was in the session that is planned.
         let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());
-        let terms = &Terms { open: Open { link, cores: false }, ..terms.clone() };
+        let terms = &Terms { open: Open { link, ..Open::default() }, ..terms.clone() };
         let (client, server) = memory_pair(REHEARSAL);
         let mut client = Channel::new(Role::Client, client);
         let mut server = Channel::new(Role::Server, server);

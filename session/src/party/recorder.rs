@@ -136,7 +136,7 @@ pub(super) struct Recorder<'a> {
     meter: TokenMeter,
     /// In a plan, how many tokens each pass keeps.
     schedule: Option<Passes>,
-    /// Texts that are read side by side, and rows of each prompt before its last that are shown.
+    /// Texts that are read side by side, and positions of each prompt before its last.
     texts: u64,
     rows: u64,
     /// What a helper deals for each of the passes to come.
@@ -157,8 +157,8 @@ impl<'a> Recorder<'a> {
 
     /// This recorder, of a generation that answers `request`.
     pub(super) fn showing(self, request: &Request) -> Self {
-        let rows = if request.all_positions { request.lengths.prompt.saturating_sub(1) } else { 0 };
-        Recorder { texts: request.texts as u64, rows: rows as u64, ..self }
+        let rows = request.lengths.prompt.saturating_sub(1) as u64;
+        Recorder { texts: request.texts as u64, rows, ..self }
     }
 
     /// This recorder, of a generation for whose passes a helper deals these right before each.
@@ -197,7 +197,6 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         });
         self.observer.shows(match step {
             Step::Prefill => self.texts * (1 + self.rows),
-            // The model's outputs after wrong guesses are shown, too.
             Step::Decode { drafted, .. } => self.texts * (1 + drafted as u64),
         });
         self.observer.begin(step);

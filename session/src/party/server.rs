@@ -3,9 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use model::{
-    Disclosed, Generation, Known, Lengths, Model, ModelFiles, Next, PartDigests, Parts, Reveal, Sampler, generate,
-};
+use model::{Disclosed, Generation, Known, Lengths, Model, ModelFiles, Next, PartDigests, Parts, Sampler, generate};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
 use protocols::halves::HalvesOwner;
@@ -183,10 +181,9 @@ impl ModelServer {
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // It is cheap and comes before what takes time.
             kind.validate(request, &self.public.spec, terms, limits)?;
-            // A chat asks for each of its turns.
-            let learns =
-                !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat) && terms.reveal == Reveal::Logits;
-            observer.ask(if learns { request.positions_shown() } else { 0 })?;
+            // A chat asks for each of its turns, and a pool when it is spent.
+            let reads = !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat);
+            observer.ask(if reads { request.positions() } else { 0 })?;
             self.accept(caller, request, kind, terms, begun, &*observer)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, accept);

@@ -207,9 +207,10 @@ fn what_is_prepared_ahead_serves_the_turn() {
     }
 }
 
-/// Counts tokens, and allows a number of positions.
+/// Allows a number of positions, and counts those that come.
 struct Stingy {
     left: u64,
+    shown: u64,
 }
 
 impl Observer for Stingy {
@@ -220,14 +221,20 @@ impl Observer for Stingy {
                 self.left = left;
                 Ok(())
             }
-            None => Err(Error::Quota { what: "positions with logits", used: 0, wanted, limit }),
+            None => Err(Error::Quota { what: "positions", used: 0, wanted, limit }),
         }
+    }
+
+    fn shows(&mut self, positions: u64) {
+        self.shown += positions;
     }
 }
 
 #[test]
 fn a_refused_turn_leaves_the_session_as_it_was() {
-    let ((), server) = session(&terms("full", false), None, &mut Stingy { left: 46 }, |mut chat| {
+    // All that the model has.
+    let mut stingy = Stingy { left: 96, shown: 0 };
+    let ((), server) = session(&terms("full", false), None, &mut stingy, |mut chat| {
         let first = turn(&mut chat, &words(0, 9), 4).unwrap();
         assert!(matches!(turn(&mut chat, &words(1, 12), 4), Err(Error::Limit { got: 13, limit: 12, .. })));
         assert!(matches!(turn(&mut chat, &words(1, 3), 7), Err(Error::Limit { got: 7, limit: 6, .. })));
@@ -246,7 +253,7 @@ fn a_refused_turn_leaves_the_session_as_it_was() {
         // The server's account is empty, which it alone knows.
         let refused = turn(&mut chat, &words(0, 9), 4).unwrap_err();
         assert!(
-            matches!(&refused, Error::Refused { reason } if reason.contains("positions with logits")),
+            matches!(&refused, Error::Refused { reason } if reason.contains("12 more positions would exceed")),
             "{refused}"
         );
         assert!(chat.is_open());
@@ -254,6 +261,7 @@ fn a_refused_turn_leaves_the_session_as_it_was() {
         chat.finish().unwrap();
     });
     server.unwrap();
+    assert_eq!((stingy.left, stingy.shown), (0, 96));
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod protocol;
 mod pruned;
 mod public;
 mod ranges;
+mod sampling;
 mod secure;
 
 // The tiny models of the tests of `model`, with theirs.

@@ -92,7 +92,7 @@ fn a_client_that_scores_its_prompt_learns_the_logits_of_every_position() {
         }
         let request =
             Request { all_positions: true, padded: true, texts: 2, ..Lengths { prompt: 4, tokens: 2 }.into() };
-        assert_eq!(request.positions_shown(), 2 * 5);
+        assert_eq!(request.positions(), 2 * 5);
         assert_eq!(shown.0, 2 * 5);
         let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
         assert_eq!(untimed(&client), untimed(&planned));

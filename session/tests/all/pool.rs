@@ -33,7 +33,7 @@ fn a_pool_brings_its_link() {
     let hosted = ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap();
     let hosted = hosted.with_pools(Pools::open(&dir.path().join("server"), 2).unwrap());
     // Who is told nothing plans for parties in one memory.
-    let open = Terms { open: Open { cores: true, link: true }, ..terms() };
+    let open = Terms { open: Open { cores: true, link: true, reveal: false }, ..terms() };
     let mut far = terms();
     far.protocol.link = "wan-far".parse().unwrap();
     both(session_under(&hosted, [&far, &open], |opened| opened.fill(BOUND, &path, &mut Silent)));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use model::{Lengths, Model, Next};
+use model::{Lengths, Model, Next, check_next};
 use net::Channel;
 use protocols::FixedWeight;
 use report::Phases;
@@ -73,6 +73,11 @@ impl ChatSession {
         &self.subject.public
     }
 
+    /// The terms on which the parties agreed.
+    pub fn terms(&self) -> &Terms {
+        &self.subject.terms
+    }
+
     /// The time that the server waits for a word of this party, which may [stay](ChatSession::stay) meanwhile.
     pub fn silence(&self) -> Duration {
         self.bounds.silence()
@@ -113,6 +118,7 @@ impl ChatSession {
         observer: &mut dyn Observer,
     ) -> Result<Turn, Error> {
         self.subject.public.spec.check_ids(ids)?;
+        check_next(&self.subject.public.spec, self.subject.terms.reveal, &next)?;
         let ids: Vec<u32> = self.last.into_iter().chain(ids.iter().copied()).collect();
         let lengths = Lengths { prompt: ids.len(), tokens };
         self.talk.check(&self.subject.setting(), lengths)?;

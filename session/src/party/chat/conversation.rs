@@ -186,10 +186,11 @@ impl Conversation {
             self.make(setting, &needs, observer)?;
         }
         let input = Input::of(ids, turn.prompt);
-        let options = Request { lengths: turn, ..*setting.bound }.options(setting.terms);
+        let request = Request { lengths: turn, ..*setting.bound };
+        let options = request.options(setting.terms);
         let Conversation { engine, cache, meter, .. } = self;
         engine.ledger().leave();
-        let mut recorder = Recorder::resuming(observer, std::mem::take(meter));
+        let mut recorder = Recorder::resuming(observer, std::mem::take(meter)).showing(&request);
         let generation = generate_with(engine, setting.model, cache, input, &options, next, &mut recorder);
         *meter = recorder.into_meter();
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;

@@ -1,11 +1,11 @@
 //! The party with the model.
 
-use model::{Next, Reveal, Sampler};
+use model::{Next, Sampler};
 use net::Channel;
 
 use super::super::opening::{complaining, send_verdict};
 use super::super::recorder::Booked;
-use super::super::{Limits, Observer, Outcome, wire};
+use super::super::{Limits, Observer, Outcome, Request, wire};
 use super::conversation::Conversation;
 use super::messages::{Bounds, Command, MESSAGE_BYTES};
 use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting};
@@ -29,11 +29,9 @@ pub(in super::super) fn talk(
         let command = wire::receive(channel, COMMAND, MESSAGE_BYTES..=MESSAGE_BYTES).map_err(Error::from);
         let command = complaining(channel, command)?;
         let verdict = match command {
-            Command::Turn(turn) => talk.check(setting, turn).and_then(|()| {
-                // Positions of which the client learns the logits, at most.
-                let shown = if setting.terms.reveal == Reveal::Logits { turn.tokens } else { 0 };
-                observer.ask(shown as u64)
-            }),
+            Command::Turn(turn) => {
+                talk.check(setting, turn).and_then(|()| observer.ask(Request::from(turn).positions()))
+            }
             Command::Prepare(count) => talk.check_slices(setting, count),
             Command::End | Command::Reset | Command::Stay => Ok(()),
         };
