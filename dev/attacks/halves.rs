@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use model::{Next, Sampler};
+use model::{Next, Reveal, Sampler};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
 use protocols::deal::{Dealt, Demand, SEED_BYTES, rows};
@@ -116,11 +116,12 @@ impl Scene {
     }
 
     fn run(&self, open: ToHelper, heard: &Arc<Mutex<Vec<u8>>>) -> Fallible<Vec<u32>> {
-        let (address, key) = &self.server;
-        let mut link = tls::connect(&**address, &self.own[0], |proved| proved == key, OPTIONS)?;
-        await_admission(&mut link, &mut |_| ())?;
+        let (address, key) = self.server.clone();
+        let mut link = tls::connect(&*address, &self.own[0], move |proved| *proved == key, OPTIONS)?;
+        await_admission(&mut link, &mut || ())?;
         let channel = Channel::new(Role::Client, Listening { link, heard: heard.clone() });
-        let mut terms = Terms { helper: Some(self.helper.1.to_string()), ..Terms::default() };
+        let helper = Some(self.helper.1.to_string());
+        let mut terms = Terms { helper, reveal: Reveal::Token, ..Terms::default() };
         (terms.protocol.preprocess, terms.protocol.helper) = (true, HelperDeals::Weights);
         let caller = Caller { key: Some(key.to_string()) };
         let session = ClientSession::open(channel, &caller, &terms, &ClientOptions::default())?.with_helper(open);
@@ -152,7 +153,7 @@ impl Scene {
     fn honest(&self) -> Fallible<Vec<u32>> {
         let (own, (address, key)) = (self.own[0].clone(), self.helper.clone());
         let open = ToHelper::new(Some(own.public().to_string()), move || {
-            let link = tls::connect(&*address, &own, |proved| *proved == key, OPTIONS)?;
+            let link = tls::connect(&*address, &own, move |proved| *proved == key, OPTIONS)?;
             Ok(Channel::new(Role::Client, link))
         });
         self.session(open).0
@@ -160,9 +161,9 @@ impl Scene {
 
     /// A link to the helper for the holder of this key, or to the one without keys.
     fn link(&self, key: Option<&Identity>) -> Fallible<Channel> {
-        let (address, helper) = &self.helper;
+        let (address, helper) = self.helper.clone();
         let link: Box<dyn Link> = match key {
-            Some(key) => Box::new(tls::connect(&**address, key, |proved| proved == helper, OPTIONS)?),
+            Some(key) => Box::new(tls::connect(&*address, key, move |proved| *proved == helper, OPTIONS)?),
             None => Box::new(tcp::connect(&*self.plain, OPTIONS)?),
         };
         Ok(Channel::new(Role::Client, link))
@@ -271,7 +272,7 @@ fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask) -> Fallible<usize> {
     let (name, server) = (Some(seed.name()), scene.server.1);
     let mine = |proof: [u8; 32]| (Some(halves::name(&proof)), Some(proof));
     let mut number = 0;
-    let mut ask = |is_server: bool, peer: PublicKey, halves: Option<[u8; 32]>| Ask {
+    let ask = |is_server: bool, peer: PublicKey, halves: Option<[u8; 32]>| Ask {
         server: is_server,
         peer: digest(&peer),
         halves,

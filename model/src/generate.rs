@@ -229,7 +229,6 @@ pub fn check_next(spec: &ModelSpec, reveal: Reveal, next: &Next) -> Result<(), E
         }
         Next::Forced(_) => Ok(()),
         Next::Each(all) => all.iter().try_for_each(|next| check_next(spec, reveal, next)),
-        Next::Queue { first, .. } => first.iter().try_for_each(|(next, _)| check_next(spec, reveal, next)),
     }
 }
 

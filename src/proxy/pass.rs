@@ -137,6 +137,7 @@ mod tests {
     use std::ffi::OsString;
     use std::path::Path;
 
+    use model::Sampler;
     use tokenizer::WorkerCommand;
     use tokio::sync::mpsc::unbounded_channel;
 
@@ -170,7 +171,7 @@ mod tests {
             let (out, mut heard) = unbounded_channel();
             let growing = Growing::new(out, 0, Vec::new());
             let (ids, sampler) = (vec![1], Sampler::greedy());
-            let text = Text { ids, tokens: 3, sampler, likeliest: None, echo: false, growing };
+            let text = Text { who: 0, ids, tokens: 3, sampler, likeliest: None, echo: false, growing };
             let mut pass = Pass::new(vec![Member::new(text, &tokenizer)], vec![8]);
             for _ in 0..3 {
                 pass.members[0].hear(2, &pass.ends);

@@ -611,9 +611,9 @@ mod tests {
     #[test]
     fn what_is_not_the_programs_fault_is_an_error_of_ours() {
         let step = || "encode".to_owned();
-        let died = || Error::Tokenizer(Died { step: step(), status: "killed".into() });
+        let died = || Error::Tokenizer(TokenizerError::Died { step: step(), status: "killed".into() });
         let inside = Error::Chat(ChatError::Refused(Box::new(Refused::Other(died()))));
-        let late = Error::Tokenizer(TimedOut { step: step(), seconds: "5".into() });
+        let late = Error::Tokenizer(TokenizerError::TimedOut { step: step(), seconds: "5".into() });
         for error in [died(), inside, late] {
             assert_eq!(refusal(&error).status, 500, "{error}");
         }
