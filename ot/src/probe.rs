@@ -14,8 +14,7 @@ use crate::check::Check;
 use crate::dpf::{DpfShape, Expander, Lane};
 use crate::ggm::full;
 use crate::hash::CrHash;
-use crate::kernels::{BATCH, LeafRows, Permutation, Simd, TABLE, all, combine, transpose};
-use crate::silent::select;
+use crate::kernels::{BATCH, LeafRows, Permutation, Simd, TABLE, all, combine, combine_odd, transpose};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
 use crate::{Bits, Block, ChosenKeys, CotShape, Kernels, LookupShape, SenderKeys, SoftSpoken};
 
@@ -212,11 +211,9 @@ fn extension(simd: Option<Simd>, probes: &mut Probes) {
         let coefficients: Vec<Block> = (1..=HASHED as u64).map(|i| Block([i * 0x9E37_79B9_7F4A_7C15, !i])).collect();
         move || combine(simd, &coefficients, &data, black_box(&mut sum))
     });
-    probes.add("selection by a secret place", 8, move |secret| {
-        let (at, from) = (words(secret)[0], Box::new([Block([3, 4]); 1 << DEPTH]));
-        move || {
-            let _ = black_box(select(black_box(&from), at));
-        }
+    probes.add("combination of leaves, place of the odd one", 16 * HASHED, move |secret| {
+        let (data, coefficients) = (blocks(secret), [Block([5, 6]); HASHED]);
+        move || _ = black_box(combine_odd(simd, &coefficients, black_box(&data)))
     });
 }
 

@@ -105,13 +105,14 @@ fn other_bytes_of_the_right_length_are_noticed() {
             match case {
                 0 => sent[frame][8..].fill(0),
                 1 => sent[frame][8..].fill(0xff),
-                2 => sent[frame][100] ^= 4,
+                // In the set-up, a byte of the digest: a sum may not be used.
+                2 => *sent[frame].iter_mut().rev().nth(20).expect("a byte") ^= 4,
                 _ => drop(sent[frame].pop()),
             }
             let link = Recorded::new(sent.concat());
             let outcome = session(&mut Channel::new(Role::Server, link), CotKind::Silent, ots);
             match outcome.expect_err("it is noticed") {
-                OtError::Deviates { step: found, party: Role::Client } => assert_eq!((found, case < 3), (step, true)),
+                OtError::Deviates { step: found, party: Role::Client } => assert_eq!(found, step),
                 error => assert!(case == 3 && typed::<()>(Err(error)).is_none(), "{step}"),
             }
         }

@@ -45,6 +45,14 @@ pub(super) fn combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]
     }
 }
 
+/// The sum of `coefficients[i] data[i]`, and that of the coefficients at odd data.
+pub(super) fn combine_odd(coefficients: &[Block], data: &[Block]) -> [Block; 2] {
+    let mut sum = [Block::ZERO];
+    combine(coefficients, data, &mut sum);
+    let odd = coefficients.iter().zip(data).fold(Block::ZERO, |odd, (c, x)| odd ^ c.times(x.lsb()));
+    [sum[0], odd]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +96,8 @@ mod tests {
                 let mut sums = before.clone();
                 kernels::combine(simd, &coefficients, &data, &mut sums);
                 for (c, data) in data.chunks(n).enumerate() {
+                    let odd = coefficients.iter().zip(data).fold(Block::ZERO, |odd, (c, x)| odd ^ c.times(x.lsb()));
+                    assert!(kernels::combine_odd(simd, &coefficients, data) == [sums[c] ^ before[c], odd]);
                     let terms = data.iter().zip(&coefficients).map(|(x, y)| naive(*x, *y));
                     assert!(sums[c] == terms.fold(before[c], |sum, term| sum ^ term), "{n} blocks, {simd:?}");
                 }

@@ -51,6 +51,9 @@ macro_rules! other_kernels {
             /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` in the field of [`field`], for n coefficients. These are
             /// public, the data need not be.
             combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]);
+            /// The sum of `coefficients[i] data[i]` in that field, and that of the coefficients at odd data. These and
+            /// their places are secret.
+            combine_odd(coefficients: &[Block], data: &[Block]) -> [Block; 2];
             /// `transpose::transpose`.
             transpose(rows: &mut [Block; BATCH]);
             /// `planes::receive_batch` with the PRGs `keys` from the counter `first` on.
@@ -101,6 +104,15 @@ pub(crate) fn combine(simd: Option<Simd>, coefficients: &[Block], data: &[Block]
     match simd {
         Some(simd) => simd.combine(coefficients, data, sums),
         None => field::combine(coefficients, data, sums),
+    }
+}
+
+/// The kernel `combine_odd`, or its twin.
+pub(crate) fn combine_odd(simd: Option<Simd>, coefficients: &[Block], data: &[Block]) -> [Block; 2] {
+    debug_assert_eq!(data.len(), coefficients.len());
+    match simd {
+        Some(simd) => simd.combine_odd(coefficients, data),
+        None => field::combine_odd(coefficients, data),
     }
 }
 

@@ -35,7 +35,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::check::{Challenge, Check, MASKS, POWERS};
 use crate::hash::first_half;
-use crate::kernels::{Permutation, Simd, TABLE, combine};
+use crate::kernels::{Permutation, Simd, TABLE, combine, combine_odd};
 use crate::softspoken::{self, SoftSpoken, SoftSpokenReceiver, SoftSpokenSender};
 use crate::source::{CotSource, ExtendWork, Run, Wire};
 use crate::{Block, OtError};
@@ -239,19 +239,6 @@ impl Coefficients {
     }
 }
 
-/// `from[at]` for a secret `at`: halves are chosen, and all blocks touched.
-pub(crate) fn select(from: &[Block; LEAVES], at: u64) -> Block {
-    bits::cpu::wide(|| {
-        let mut chosen = *from;
-        for level in (0..DEPTH).rev() {
-            let bit = at >> level & 1;
-            let (low, high) = chosen[..2 << level].split_at_mut(1 << level);
-            low.iter_mut().zip(high).for_each(|(low, high)| *low ^= (*low ^ *high).times(bit));
-        }
-        chosen[0]
-    })
-}
-
 /// The sender's half.
 pub(crate) struct SilentSender {
     direct: SoftSpokenSender,
@@ -365,11 +352,12 @@ impl CotSource for SilentReceiver {
                 }
                 let away = (0..).zip(levels).fold(0, |away, (l, level)| away | level.lsb() << l);
                 public.tree(place).regrow(away, &sums, leaves);
-                let combined = (coefficients.tree(simd, leaves), select(&coefficients.leaves, !away));
+                // The leaf with the noise is the odd one.
+                let combined = combine_odd(simd, &coefficients.leaves, leaves);
                 public.code.add_code_words(place, reserve.table, leaves);
                 combined
             });
-            let (leaves, noise): (Vec<_>, Vec<_>) = jobs.unzip();
+            let (leaves, noise): (Vec<_>, Vec<_>) = jobs.collect::<Vec<_>>().into_iter().map(<[_; 2]>::into).unzip();
             coefficients.add(simd, &leaves, &mut sum);
             coefficients.add(simd, &noise, &mut opened);
             Ok(())
@@ -540,14 +528,5 @@ mod tests {
                 assert_eq!(sent, 0);
             }
         }
-    }
-
-    #[test]
-    fn blocks_are_selected_by_secret_places() {
-        let from: [Block; LEAVES] = std::array::from_fn(|i| Block([i as u64 + 1, !(i as u64)]));
-        assert!(
-            (0..LEAVES)
-                .all(|at| select(&from, at as u64) == from[at] && select(&from, !(at as u64)) == from[511 - at])
-        );
     }
 }

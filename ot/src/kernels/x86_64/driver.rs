@@ -292,24 +292,29 @@ fn children<W: Wide, const N: usize>(
 /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` for n coefficients.
 #[inline(always)]
 pub(super) fn combine<W: Wide>(w: W, coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
-    let whole = coefficients.len() - coefficients.len() % W::BLOCKS;
     for (data, sum) in data.chunks_exact(coefficients.len()).zip(sums) {
-        let ((data, rest), (factors, last)) = (data.split_at(whole), coefficients.split_at(whole));
-        let mut total = [w.zero(); 3];
-        for (x, y) in data.chunks_exact(W::BLOCKS).zip(factors.chunks_exact(W::BLOCKS)) {
-            let product = w.product(w.load(x), w.load(y));
-            for i in 0..3 {
-                total[i] = w.xor(total[i], product[i]);
-            }
-        }
-        if !rest.is_empty() {
-            let product = w.product(w.load_some(rest), w.load_some(last));
-            for i in 0..3 {
-                total[i] = w.xor(total[i], product[i]);
-            }
-        }
-        *sum ^= field::reduce([w.sum(total[0]), w.sum(total[1]), w.sum(total[2])]);
+        *sum ^= combine_some::<W, false>(w, coefficients, data)[0];
     }
+}
+
+/// The sum of `coefficients[i] data[i]` and, if `ODD`, that of the coefficients at odd data.
+#[inline(always)]
+pub(super) fn combine_some<W: Wide, const ODD: bool>(w: W, coefficients: &[Block], data: &[Block]) -> [Block; 2] {
+    let (mut total, mut odd) = ([w.zero(); 3], w.zero());
+    for (x, y) in data.chunks(W::BLOCKS).zip(coefficients.chunks(W::BLOCKS)) {
+        let (x, y) = match x.len() == W::BLOCKS {
+            true => (w.load(x), w.load(y)),
+            false => (w.load_some(x), w.load_some(y)),
+        };
+        let product = w.product(x, y);
+        for i in 0..3 {
+            total[i] = w.xor(total[i], product[i]);
+        }
+        if ODD {
+            odd = w.xor_where(odd, w.control(x), y);
+        }
+    }
+    [field::reduce([w.sum(total[0]), w.sum(total[1]), w.sum(total[2])]), w.sum(odd)]
 }
 
 /// Implements methods of [`Wide`] by expressions that may call functions of its instruction set.
@@ -368,6 +373,11 @@ macro_rules! kernels {
         #[target_feature(enable = $features)]
         pub(super) fn combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
             driver::combine($wide::new(), coefficients, data, sums);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn combine_odd(coefficients: &[Block], data: &[Block]) -> [Block; 2] {
+            driver::combine_some::<$wide, true>($wide::new(), coefficients, data)
         }
 
         #[target_feature(enable = $features)]
