@@ -427,7 +427,7 @@ fn a_template_that_rewrites_is_refused_where_answers_are_padded() {
     }
 }
 
-/// The processes that `pid` has started and their processor time, in ticks.
+/// The processes that `pid` has started and that live, and their processor time, in ticks.
 #[cfg(target_os = "linux")]
 fn children(pid: u32) -> std::collections::BTreeMap<u32, u64> {
     let mut found = std::collections::BTreeMap::new();
@@ -438,7 +438,8 @@ fn children(pid: u32) -> std::collections::BTreeMap<u32, u64> {
         // One that has ended since is none.
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        if let [_state, parent, ..] = fields[..]
+        if let [state, parent, ..] = fields[..]
+            && state != "Z"
             && parent.parse() == Ok(pid)
         {
             found.insert(child, [11, 12].iter().map(|at| fields[*at].parse::<u64>().unwrap()).sum());
@@ -470,6 +471,8 @@ fn a_proxy_outlives_its_tokenizers_process() {
         let events = answer(&bytes).unwrap().events();
         let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
         assert_eq!(text, words("ROMEO:", 24));
+        let next = proxy.complete(&json!({"prompt": "JULIET:", "max_tokens": 2, "temperature": 0}));
+        assert_eq!(next["choices"][0]["text"], words("JULIET:", 2));
         let after = children(pid);
         assert!(after.keys().all(|child| !before.contains_key(child)), "{before:?} {after:?}");
         before = after;

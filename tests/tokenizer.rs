@@ -107,7 +107,7 @@ fn a_hostile_file_is_refused_by_its_part() {
         ("/normalizer", replace(" ", &"x".repeat(1 << 20)), "1048576"),
         ("/pre_tokenizer", split("(a+)+(?!b)"), "look-around"),
         ("/pre_tokenizer", split("(a+)+\\s+(?!\\S)"), "without end"),
-        ("/pre_tokenizer", split("(?:\\p{L}{900}){900}"), "size limit"),
+        ("/pre_tokenizer", split("(?:\\p{L}{900}){900}"), "too often"),
         ("/decoder", json!({"type": "Strip", "content": " ", "start": 0, "stop": 5}), "stop = 5"),
         ("/decoder", ctc, "CTC"),
         ("/post_processor", template(json!([])), "text A once"),

@@ -2,13 +2,14 @@
 //!
 //! A pattern without look-around and back-references runs in time linear in the text. Of the others, which backtrack,
 //! only [`LOOK_AHEAD`] passes, which most published tokenizers have, and only where nothing that repeats without end
-//! is repeated. The library bounds the size of a compiled pattern.
+//! is repeated. Counted repetitions multiply the size of the compiled program.
 
 use regex_syntax::hir::{Hir, HirKind};
 
 use super::error::{TokenizerError, at_most};
 
-/// Longest pattern, in bytes. Lists of scripts make some published ones long.
+/// Longest pattern, in bytes, and the most that counts in one may ask of a text. Lists of scripts make some published ones
+/// long.
 const MAX_PATTERN_BYTES: usize = 8192;
 /// White space, but for the last of it before a word.
 const LOOK_AHEAD: &str = r"\s+(?!\S)";
@@ -21,6 +22,9 @@ pub(super) fn check_regex(part: &str, regex: &str) -> Result<(), TokenizerError>
     let plain = regex.replace(LOOK_AHEAD, r"(?:\s+)");
     match regex_syntax::parse(&plain) {
         Ok(_) if regex.is_empty() => refused("it is empty"),
+        Ok(hir) if hir.properties().minimum_len().max(hir.properties().maximum_len()) > Some(MAX_PATTERN_BYTES) => {
+            refused("it repeats too often")
+        }
         Ok(hir) if plain != regex && endless(&hir).is_none() => refused("a repetition without end is repeated"),
         Ok(_) => Ok(()),
         Err(regex_syntax::Error::Parse(error)) => refused(&error.kind().to_string()),
@@ -73,6 +77,8 @@ mod tests {
             (r"(\s+(?!\S))+x", "without end"),
             (r"((a+)b){2,}|\s+(?!\S)", "without end"),
             (r"(a+b){3}|\s+(?!\S)", "without end"),
+            (r"(?:a{100}){100}", "too often"),
+            (r"\p{L}{0,1000000}", "too often"),
             (r"(a)\1", "backreferences"),
             (r"(?P<n>a)(?P=n)", ""),
             (r"(?>a)", ""),
