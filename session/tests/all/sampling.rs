@@ -37,7 +37,7 @@ fn alone(
 ) -> model::Generation {
     let options = GenerateOptions { tokens, reveal, ..crate::support::fine() };
     let input = Input { texts, count: ids.len() / texts, ..Input::known(ids) };
-    generate(&mut Fixed::default(), model, input, &options, next, &mut NoHooks).unwrap()
+    generate(&mut Fixed::new(), model, input, &options, next, &mut NoHooks).unwrap()
 }
 
 /// Pearson's statistic of the tokens `drawn` against softmax(logits / temperature).
