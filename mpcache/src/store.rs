@@ -113,6 +113,11 @@ impl<E: Engine> Store<E> {
         hidden[text] = vec![0..self.seen];
     }
 
+    /// Whether the scores of some tokens may be hidden.
+    pub(crate) fn may_hide(&self) -> bool {
+        self.hidden.is_some()
+    }
+
     /// Says that the prompt, which may come in pieces, has `tokens` tokens.
     pub(crate) fn expect_prompt(&mut self, tokens: usize) {
         self.prompt = Some(tokens);

@@ -12,6 +12,8 @@
 //! | spent once | no mask serves twice, and what a place opens next differs from what it opened before by uniform words |
 //!
 //! In two phases the correlations are made on the spot once, and once ahead.
+//!
+//! [`Laws::hides`] holds a function to one more, on what a party sends: see [`channel`](crate::channel).
 
 use std::any::type_name;
 use std::collections::HashMap;
@@ -21,10 +23,11 @@ use net::{Ledger, Phase, Role};
 use planner::Planner;
 use protocols::audit::LIMIT;
 use protocols::form::Values;
+use protocols::local::Pair;
 use protocols::ops::fss::{counts, threshold};
 use protocols::ops::{b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal};
 use protocols::ops::{row_max, sum_squares, truncate};
-use protocols::{Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape};
+use protocols::{Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape, TwoParty};
 use protocols::{deal, halves, preparation};
 use rand::Rng;
 
@@ -131,18 +134,34 @@ macro_rules! function {
 /// at.
 pub const UNIFORM_WORDS: usize = 1 << 11;
 
+/// Words of masks of cached operands that are made at once: few, so that several batches are needed.
+pub const OPERAND_BATCH: u64 = 1 << 7;
+
+/// A planner of sessions that make so few at once.
+pub fn planner(options: Options) -> Planner {
+    let mut planner = Planner::new(options);
+    planner.plans().operand_batch = OPERAND_BATCH;
+    planner
+}
+
+/// The operands of a run as shares: the client's, the server's.
+pub(crate) struct Shares {
+    pub(crate) words: Vec<[ArrayD<u64>; 2]>,
+    pub(crate) bits: Vec<[ArrayD<u8>; 2]>,
+}
+
 /// A function with its inputs and its error, to be held to the laws.
 pub struct Laws<'l, F> {
     /// In the clear, as the client and as the server: what a party does not know is not in its function.
-    functions: [F; 3],
-    words: Vec<ArrayD<u64>>,
-    bits: Vec<ArrayD<u8>>,
+    pub(crate) functions: [F; 3],
+    pub(crate) words: Vec<ArrayD<u64>>,
+    pub(crate) bits: Vec<ArrayD<u8>>,
     ring: u32,
     error: u64,
     opened_to: Vec<Role>,
     refused: Vec<Vec<ArrayD<u64>>>,
-    weights: HashMap<String, &'l FixedMatrix>,
-    usages: Vec<Options>,
+    pub(crate) weights: HashMap<String, &'l FixedMatrix>,
+    pub(crate) usages: Vec<Options>,
 }
 
 impl<'l, F: Function> Laws<'l, F> {
@@ -257,46 +276,101 @@ impl<'l, F: Function> Laws<'l, F> {
     }
 
     /// The shape of the result, what is taken from the stock, and the planner after the run.
-    fn plan(&self, function: &F, options: Options, ahead: Option<&Needs>) -> (Option<Shape>, Needs, Planner) {
-        let mut planner = Planner::new(options);
+    pub(crate) fn plan(
+        &self,
+        function: &F,
+        options: Options,
+        ahead: Option<&Needs>,
+    ) -> (Option<Shape>, Needs, Planner) {
+        let mut planner = planner(options);
         if let Some(needs) = ahead {
             planner.prepare(needs).expect("plan of the preparation");
         }
+        let shape = self.book(function, &mut planner);
+        let needs = planner.needs();
+        (shape, needs, planner)
+    }
+
+    /// Books a run, and returns the shape of the result.
+    pub(crate) fn book(&self, function: &F, planner: &mut Planner) -> Option<Shape> {
         let words: Vec<_> = self.words.iter().map(|words| Shape(words.shape().to_vec())).collect();
         let bits: Vec<_> = self.bits.iter().map(|bits| Shape(bits.shape().to_vec())).collect();
-        let shape = match function.call(&mut planner, &words, &bits).expect("plan") {
+        match function.call(planner, &words, &bits).expect("plan") {
             Output::Words(shape) | Output::Bits(shape) => Some(shape),
             Output::Opened(opened) => {
                 assert!(opened.is_none(), "cost: a plan of {} opens nothing", type_name::<F>());
                 None
             }
-        };
-        let needs = planner.needs();
-        (shape, needs, planner)
+        }
+    }
+
+    /// The words that the function gives between two parties, for another comparison than that with the twin. Costs are
+    /// those of the plan.
+    ///
+    /// # Panics
+    /// If they are not, or if the function gives no words.
+    pub fn values(&self, options: Options) -> ArrayD<u64> {
+        let name = format!("{} under {options:?}", type_name::<F>());
+        let (mut pair, got) = self.run(&name, options, None, &self.shared());
+        let [Output::Words(client), Output::Words(server)] = got else { panic!("{name} gives no words") };
+        let words = open(&[client, server]);
+        self.costs(&name, options, None, &mut pair, words.shape());
+        words
     }
 
     fn between_parties(&self, options: Options, ahead: Option<&Needs>) {
         let name = format!("{} under {options:?}, prepared ahead: {}", type_name::<F>(), ahead.is_some());
-        let [clear, client, server] = &self.functions;
         let mut twin = Clear::evaluating(options.evaluation());
-        let want = clear.call(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
+        let want = self.functions[0].call(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
+        let shares = self.shared();
+        let (mut pair, got) = self.run(&name, options, ahead, &shares);
+        let shape = self.twin(&name, got, want);
+        self.costs(&name, options, ahead, &mut pair, &shape);
 
-        let words: Vec<_> = self.words.iter().map(share).collect();
-        let bits: Vec<_> = self.bits.iter().map(share_bits).collect();
+        let opened = pair.party(Role::Client).session().audit().words();
+        if opened == 0 {
+            return;
+        }
+        let more = UNIFORM_WORDS.div_ceil(opened) - 1;
+        let again = |abb: &mut TwoParty| (0..more).try_for_each(|_| self.once(abb, &shares).map(|_| ()));
+        pair.run(again).expect("the same once more");
+        for role in [Role::Client, Role::Server] {
+            let (path, worst) = pair.party(role).session().audit().worst();
+            assert!(worst < LIMIT, "uniform: the {role:?} sees {worst} at `{path}` of {name}");
+        }
+    }
+
+    fn shared(&self) -> Shares {
+        Shares { words: self.words.iter().map(share).collect(), bits: self.bits.iter().map(share_bits).collect() }
+    }
+
+    /// One run, as the party of `abb`.
+    pub(crate) fn once(&self, abb: &mut TwoParty, shares: &Shares) -> Result<Output<Values>, Error> {
+        let role = abb.session().role() as usize;
+        let words: Vec<_> = shares.words.iter().map(|shares| shares[role].clone()).collect();
+        let bits: Vec<_> = shares.bits.iter().map(|shares| shares[role].clone()).collect();
+        self.functions[1 + role].call(abb, &words, &bits)
+    }
+
+    /// A run between two parties, and what they get.
+    fn run(
+        &self,
+        name: &str,
+        options: Options,
+        ahead: Option<&Needs>,
+        shares: &Shares,
+    ) -> (Pair, [Output<Values>; 2]) {
         let mut pair = pair(options);
-        let once = |abb: &mut protocols::TwoParty| {
-            let role = abb.session().role();
-            let words: Vec<_> = words.iter().map(|shares| shares[role as usize].clone()).collect();
-            let bits: Vec<_> = bits.iter().map(|shares| shares[role as usize].clone()).collect();
-            [client, server][role as usize].call(abb, &words, &bits)
-        };
-        let run = |abb: &mut protocols::TwoParty| {
+        for role in [Role::Client, Role::Server] {
+            pair.party(role).session().plans().operand_batch = OPERAND_BATCH;
+        }
+        let run = |abb: &mut TwoParty| {
             if let Some(needs) = ahead {
                 let server = abb.session().is_server();
                 let matrix = |name: &str| self.weights.get(name).copied().filter(|_| server);
                 abb.prepare(needs, matrix, &mut |_| ())?;
             }
-            once(abb)
+            self.once(abb, shares)
         };
         let got = match ahead {
             Some(needs) if options.helper.any() => {
@@ -321,27 +395,20 @@ impl<'l, F: Function> Laws<'l, F> {
             _ => pair.run(run),
         };
         let got = got.unwrap_or_else(|error| panic!("{name}: {error}"));
+        (pair, got)
+    }
+
+    /// Asserts that both ledgers are those of the plan, and the shape of the result.
+    fn costs(&self, name: &str, options: Options, ahead: Option<&Needs>, pair: &mut Pair, shape: &[usize]) {
         let ledgers =
             [Role::Client, Role::Server].map(|role| pair.party(role).session().channel().ledger().untimed());
         assert_eq!(ledgers[0], ledgers[1], "cost: both ledgers of {name}");
-        let shape = self.twin(&name, got, want);
-        for function in [client, server] {
+        for function in &self.functions[1..] {
             let (planned, _, mut planner) = self.plan(function, options, ahead);
             assert_eq!(planner.ledger().untimed(), ledgers[0], "cost: plan of {name}");
             if let Some(planned) = planned {
                 assert_eq!(planned.0, shape, "cost: shape of {name}");
             }
-        }
-
-        let opened = pair.party(Role::Client).session().audit().words();
-        if opened == 0 {
-            return;
-        }
-        let more = UNIFORM_WORDS.div_ceil(opened) - 1;
-        pair.run(|abb| (0..more).try_for_each(|_| once(abb).map(|_| ()))).expect("the same once more");
-        for role in [Role::Client, Role::Server] {
-            let (path, worst) = pair.party(role).session().audit().worst();
-            assert!(worst < LIMIT, "uniform: the {role:?} sees {worst} at `{path}` of {name}");
         }
     }
 
