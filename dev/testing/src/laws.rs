@@ -22,7 +22,7 @@ use ndarray::ArrayD;
 use net::{Ledger, Phase, Role};
 use planner::Planner;
 use protocols::audit::LIMIT;
-use protocols::form::Values;
+use protocols::form::{Shapes, Values};
 use protocols::local::Pair;
 use protocols::ops::fss::{counts, threshold};
 use protocols::ops::{b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal};
@@ -150,10 +150,36 @@ pub(crate) struct Shares {
     pub(crate) bits: Vec<[ArrayD<u8>; 2]>,
 }
 
+/// A [`Function`] on each box: the laws are then compiled once for all.
+pub(crate) trait OnBoxes: Sync {
+    fn name(&self) -> &'static str;
+    fn clear(&self, b: &mut Clear, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error>;
+    fn secure(&self, b: &mut TwoParty, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error>;
+    fn plan(&self, b: &mut Planner, words: &[Shape], bits: &[Shape]) -> Result<Output<Shapes>, Error>;
+}
+
+impl<F: Function> OnBoxes for F {
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+
+    fn clear(&self, b: &mut Clear, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error> {
+        self.call(b, words, bits)
+    }
+
+    fn secure(&self, b: &mut TwoParty, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error> {
+        self.call(b, words, bits)
+    }
+
+    fn plan(&self, b: &mut Planner, words: &[Shape], bits: &[Shape]) -> Result<Output<Shapes>, Error> {
+        self.call(b, words, bits)
+    }
+}
+
 /// A function with its inputs and its error, to be held to the laws.
-pub struct Laws<'l, F> {
+pub struct Laws<'l> {
     /// In the clear, as the client and as the server: what a party does not know is not in its function.
-    pub(crate) functions: [F; 3],
+    functions: [Box<dyn OnBoxes + 'l>; 3],
     pub(crate) words: Vec<ArrayD<u64>>,
     pub(crate) bits: Vec<ArrayD<u8>>,
     ring: u32,
@@ -164,19 +190,16 @@ pub struct Laws<'l, F> {
     pub(crate) usages: Vec<Options>,
 }
 
-impl<'l, F: Function> Laws<'l, F> {
+impl<'l> Laws<'l> {
     /// A function whose public parameters all know.
-    pub fn of(function: F) -> Self
-    where
-        F: Clone,
-    {
+    pub fn of<F: Function + Clone + 'l>(function: F) -> Self {
         Laws::of_each(function.clone(), function.clone(), function)
     }
 
     /// A function with parameters that one party knows.
-    pub fn of_each(clear: F, client: F, server: F) -> Self {
+    pub fn of_each<F: Function + 'l>(clear: F, client: F, server: F) -> Self {
         Laws {
-            functions: [clear, client, server],
+            functions: [Box::new(clear), Box::new(client), Box::new(server)],
             words: Vec::new(),
             bits: Vec::new(),
             ring: 64,
@@ -186,6 +209,10 @@ impl<'l, F: Function> Laws<'l, F> {
             weights: HashMap::new(),
             usages: vec![DEALER, TWO_PHASES],
         }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.functions[0].name()
     }
 
     /// The next operand of words, row-major.
@@ -255,20 +282,20 @@ impl<'l, F: Function> Laws<'l, F> {
     /// Where one does not hold, with its name.
     pub fn hold(&self) {
         for words in &self.refused {
-            let refused = self.functions[0].call(&mut Clear::new(), words, &self.bits);
+            let refused = self.functions[0].clear(&mut Clear::new(), words, &self.bits);
             let error = refused.err();
             let range = matches!(error, Some(Error::Engine(engine::Error::Range { .. })));
-            assert!(range, "range: {} took {words:?}: {error:?}", type_name::<F>());
+            assert!(range, "range: {} took {words:?}: {error:?}", self.name());
         }
         for &options in &self.usages {
             self.between_parties(options, None);
             if options.preprocess {
-                let needs = self.plan(&self.functions[1], options, None).1;
+                let needs = self.needs(options, 1);
                 self.between_parties(options, Some(&needs));
                 let weights = needs.units.keys().any(|kind| kind.weight().is_some()).then_some(HelperDeals::Weights);
                 for helper in [HelperDeals::Words].into_iter().chain(weights) {
                     let options = Options { helper, ..options };
-                    let needs = self.plan(&self.functions[1], options, None).1;
+                    let needs = self.needs(options, 1);
                     self.between_parties(options, Some(&needs));
                 }
             }
@@ -276,9 +303,9 @@ impl<'l, F: Function> Laws<'l, F> {
     }
 
     /// The shape of the result, what is taken from the stock, and the planner after the run.
-    pub(crate) fn plan(
+    fn plan(
         &self,
-        function: &F,
+        function: &dyn OnBoxes,
         options: Options,
         ahead: Option<&Needs>,
     ) -> (Option<Shape>, Needs, Planner) {
@@ -291,14 +318,23 @@ impl<'l, F: Function> Laws<'l, F> {
         (shape, needs, planner)
     }
 
+    /// What `runs` runs take from the stock.
+    pub(crate) fn needs(&self, options: Options, runs: usize) -> Needs {
+        let mut planner = planner(options);
+        for _ in 0..runs {
+            self.book(&*self.functions[1], &mut planner);
+        }
+        planner.needs()
+    }
+
     /// Books a run, and returns the shape of the result.
-    pub(crate) fn book(&self, function: &F, planner: &mut Planner) -> Option<Shape> {
+    fn book(&self, function: &dyn OnBoxes, planner: &mut Planner) -> Option<Shape> {
         let words: Vec<_> = self.words.iter().map(|words| Shape(words.shape().to_vec())).collect();
         let bits: Vec<_> = self.bits.iter().map(|bits| Shape(bits.shape().to_vec())).collect();
-        match function.call(planner, &words, &bits).expect("plan") {
+        match function.plan(planner, &words, &bits).expect("plan") {
             Output::Words(shape) | Output::Bits(shape) => Some(shape),
             Output::Opened(opened) => {
-                assert!(opened.is_none(), "cost: a plan of {} opens nothing", type_name::<F>());
+                assert!(opened.is_none(), "cost: a plan of {} opens nothing", self.name());
                 None
             }
         }
@@ -310,7 +346,7 @@ impl<'l, F: Function> Laws<'l, F> {
     /// # Panics
     /// If they are not, or if the function gives no words.
     pub fn values(&self, options: Options) -> ArrayD<u64> {
-        let name = format!("{} under {options:?}", type_name::<F>());
+        let name = format!("{} under {options:?}", self.name());
         let (mut pair, got) = self.run(&name, options, None, &self.shared());
         let [Output::Words(client), Output::Words(server)] = got else { panic!("{name} gives no words") };
         let words = open(&[client, server]);
@@ -319,9 +355,9 @@ impl<'l, F: Function> Laws<'l, F> {
     }
 
     fn between_parties(&self, options: Options, ahead: Option<&Needs>) {
-        let name = format!("{} under {options:?}, prepared ahead: {}", type_name::<F>(), ahead.is_some());
+        let name = format!("{} under {options:?}, prepared ahead: {}", self.name(), ahead.is_some());
         let mut twin = Clear::evaluating(options.evaluation());
-        let want = self.functions[0].call(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
+        let want = self.functions[0].clear(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
         let shares = self.shared();
         let (mut pair, got) = self.run(&name, options, ahead, &shares);
         let shape = self.twin(&name, got, want);
@@ -349,7 +385,7 @@ impl<'l, F: Function> Laws<'l, F> {
         let role = abb.session().role() as usize;
         let words: Vec<_> = shares.words.iter().map(|shares| shares[role].clone()).collect();
         let bits: Vec<_> = shares.bits.iter().map(|shares| shares[role].clone()).collect();
-        self.functions[1 + role].call(abb, &words, &bits)
+        self.functions[1 + role].secure(abb, &words, &bits)
     }
 
     /// A run between two parties, and what they get.
@@ -404,7 +440,7 @@ impl<'l, F: Function> Laws<'l, F> {
             [Role::Client, Role::Server].map(|role| pair.party(role).session().channel().ledger().untimed());
         assert_eq!(ledgers[0], ledgers[1], "cost: both ledgers of {name}");
         for function in &self.functions[1..] {
-            let (planned, _, mut planner) = self.plan(function, options, ahead);
+            let (planned, _, mut planner) = self.plan(&**function, options, ahead);
             assert_eq!(planner.ledger().untimed(), ledgers[0], "cost: plan of {name}");
             if let Some(planned) = planned {
                 assert_eq!(planned.0, shape, "cost: shape of {name}");

@@ -76,7 +76,7 @@ impl Operation for Again {
     }
 }
 
-fn again(fault: Fault, seed: u64) -> Laws<'static, Again> {
+fn again(fault: Fault, seed: u64) -> Laws<'static> {
     Laws::of(Again(fault)).words(&[COUNT], signed_values(10, COUNT, seed)).ring(WIDTH)
 }
 

@@ -1,18 +1,16 @@
 //! Functions of several operations, between two parties and in the clear.
 
-use std::time::Duration;
-
-use engine::{Engine, Float, Visible};
-use ndarray::{Array2, ArrayD, Dimension, IxDyn};
+use engine::Visible;
+use ndarray::{Array2, ArrayD, IxDyn};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use testing::{DEALER, Function, Laws, Output, TWO_PHASES, function, signed_values, to_fixed};
+use testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values, to_fixed};
 use waggle_protocols::functions::argmax::ARGMAX_WIDTH;
 use waggle_protocols::functions::compact::compact;
 use waggle_protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
-use waggle_protocols::functions::{argmax, gelu, hide, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
-use waggle_protocols::{Clear, Error, FRAC, Gelu, Options, Tensor};
+use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
+use waggle_protocols::{Clear, Error, FRAC, Gelu, Tensor};
 
 /// Random numbers of [-`range`, `range`], and how far two parties may be from the box in the clear.
 fn close<F: Function + Clone>(within: f64, range: f64, shape: &[usize], function: F) {
@@ -71,57 +69,6 @@ fn softmax_and_norms() {
     close(1e-4, 500.0, &[4, 1, 33], function!(Words, [], |b, x, _| softmax(b, &x[0], &[30])));
     close(2e-5, 4.0, &[1, 2, 6000], function!(Words, [], |b, x, _| softmax(b, &x[0], &[4097, 6000])));
     close(4e-4, 700.0, &[3, 96], function!(Words, [], |b, x, _| rms_norm(b, &x[0], 1e-6)));
-}
-
-/// Hidden columns get nothing, whatever their scores, in the tournament and the counts of a maximum, in prompts and
-/// for single rows. Scores that are shown lie as low as they may, or as high.
-#[test]
-fn hidden_columns_get_no_weight() {
-    let columns = 24;
-    // Of two texts, whose first columns and some in the middle are hidden.
-    let gone = Array2::from_shape_fn((2, columns), |(text, column)| column < 5 + text || (9..12).contains(&column));
-    let scores: [fn(usize) -> f64; 4] = [|_| 300.0, |_| 1535.9, |_| -1535.9, |i| [700.0, -600.0, 510.0][i % 3]];
-    for (rows, scores) in [1, 6].into_iter().flat_map(|rows| scores.map(|scores| (rows, scores))) {
-        for (least, most) in [(-479.9, -477.0), (476.0, 479.9), (0.0, 1.0)] {
-            let mut rng = StdRng::seed_from_u64(5);
-            let x = ArrayD::from_shape_fn(vec![2, rows, columns], |at| {
-                if gone[[at[0], at[2]]] { scores(at[1] + at[2]) } else { rng.random_range(least..most) }
-            });
-            let seen: Vec<_> = (0..rows).map(|row| 0..columns - rows + 1 + row).collect();
-            let weighed = |hidden: Option<&Array2<bool>>| {
-                let (seen, hidden) = (seen.clone(), hidden.cloned());
-                function!(Words, [seen: Vec<std::ops::Range<usize>>, hidden: Option<Array2<bool>>], |b, x, _| {
-                    let scores = hide(b, &x[0], hidden.as_ref())?;
-                    Ok(softmax_each(b, &[Visible { scores: &scores, seen, sink: false, hidden: true }])?.remove(0))
-                })
-            };
-            let words: Vec<u64> = to_fixed(&x).into_iter().collect();
-            let slow = Options {
-                link: net::LinkShape { round_trip: Duration::from_secs(1), ..TWO_PHASES.link },
-                ..TWO_PHASES
-            };
-            for options in [DEALER, TWO_PHASES, slow] {
-                let mut clear = Clear::evaluating(options.evaluation());
-                let p = weighed(Some(&gone)).call(&mut clear, &[to_fixed(&x)], &[]).expect("in range");
-                let Output::Words(p) = p else { unreachable!("words") };
-                let weight = |at: &[usize]| gone[[at[0], at[2]]].then(|| p[at]).unwrap_or_default();
-                assert!(p.indexed_iter().all(|(at, _)| weight(at.slice()) == 0), "{p}");
-                Laws::of_each(weighed(Some(&gone)), weighed(Some(&gone)), weighed(None))
-                    .words(&[2, rows, columns], words.clone())
-                    .error((1e-4 * f64::from(1u32 << FRAC)) as u64)
-                    .over(&[options])
-                    .hold();
-            }
-            let mut float = Float::default();
-            let shown = float.hide(&x.mapv(|x| x as f32), Some(&gone)).expect("one shape");
-            let scores = Visible { scores: &shown, seen: &seen, sink: false, hidden: true };
-            let p = float.softmax_each(&[scores]).expect("one shape").remove(0);
-            assert!(p.indexed_iter().all(|(at, p)| !gone[[at[0], at[2]]] || *p == 0.0), "{p}");
-        }
-    }
-    let shown = to_fixed(&ArrayD::from_elem(vec![2, 1, columns], 480.0));
-    let refused = hide(&mut Clear::new(), &shown, Some(&gone));
-    assert!(matches!(refused, Err(Error::Engine(engine::Error::Range { .. }))), "{refused:?}");
 }
 
 #[test]

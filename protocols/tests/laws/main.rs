@@ -1,11 +1,18 @@
 //! Every operation, and functions, held to the laws: twin, cost, range and uniformity, see [`testing::laws`].
 
-mod boxes;
 mod choices;
+mod cuts;
 mod functions;
+mod hidden;
 mod keys;
+mod maxima;
+mod operands;
 mod rounding;
+mod selection;
+mod small;
+mod stock;
 mod views;
+mod work;
 
 use engine::WeightData;
 use he::{MatmulShape, MatmulSpec, PlanOptions};

@@ -18,7 +18,7 @@ use crate::{Square, positions_of_shuffled, weight};
 const N: usize = 12;
 
 /// Holds what `laws` makes of two seeds to the law at the channel.
-fn hidden<'l, F: Function>(laws: impl Fn(u64) -> Laws<'l, F>) {
+fn hidden<'l>(laws: impl Fn(u64) -> Laws<'l>) {
     laws(1).hides(&laws(2), false);
 }
 
