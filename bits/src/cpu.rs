@@ -146,6 +146,23 @@ impl Level {
     }
 }
 
+/// A level that this machine has: the permission to run its kernels. [`Cpu::family`] alone makes one.
+///
+/// ```compile_fail,E0423
+/// use waggle_bits::cpu::{Family, Level};
+/// let claimed = Family(Level::Avx512);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Family(Level);
+
+impl Family {
+    /// The level.
+    #[inline(always)]
+    pub const fn level(self) -> Level {
+        self.0
+    }
+}
+
 /// The features that kernels may use: never more than this machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cpu {
@@ -187,10 +204,15 @@ impl Cpu {
         }
     }
 
-    /// The highest level whose instructions are all there: the family of kernels that runs.
+    /// The highest level whose instructions are all there.
     pub fn level(self) -> Level {
         let has = |level: &Level| self.has_all(level.needs());
         Level::ALL.into_iter().rev().find(has).unwrap_or(Level::Portable)
+    }
+
+    /// The permission for kernels of [`Cpu::level`].
+    pub fn family(self) -> Family {
+        Family(self.level())
     }
 
     /// These features without `feature`, to compare kernels on one machine.

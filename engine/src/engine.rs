@@ -11,19 +11,17 @@ use crate::logit_bits::LogitBits;
 use crate::operand::CachedOperand;
 use crate::tensor::Tensor;
 
-/// By how much [`Engine::hide`] lowers a score.
-///
-/// A score is above -[`MAX_HIDDEN_SCORE`] and a lowered one below [`MAX_HIDDEN_SCORE`] - `HIDE`. They differ by 64 or
-/// more, so that every engine gives the lowered one the probability 0.
-pub const HIDE: f32 = 256.0;
+/// The score that [`Engine::hide`] gives to a hidden column, whatever it was.
+pub const HIDDEN_SCORE: f32 = -510.0;
 
 /// Caps of [`Engine::soft_cap`], from the first to the second.
 pub const SOFT_CAPS: [f32; 2] = [1.0, 128.0];
 
-/// Bound on the scores that [`Engine::hide`] takes.
-pub const MAX_HIDDEN_SCORE: f32 = 96.0;
+/// Bound on the scores that [`Engine::hide`] leaves. They lie above [`HIDDEN_SCORE`] by 30 or more, so that every
+/// engine gives a hidden column the probability 0.
+pub const MAX_SHOWN_SCORE: f32 = 480.0;
 
-const _: () = assert!(HIDE - 2.0 * MAX_HIDDEN_SCORE >= 64.0, "what HIDE says");
+const _: () = assert!(HIDDEN_SCORE + MAX_SHOWN_SCORE <= -30.0, "what MAX_SHOWN_SCORE says");
 
 /// Which approximation of x Phi(x) a model was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +83,8 @@ pub struct Visible<'a, T> {
     pub seen: &'a [Range<usize>],
     /// The last column is that of a sink: every row sees it besides, and `seen` ends before it.
     pub sink: bool,
+    /// Columns may be [hidden](Engine::hide).
+    pub hidden: bool,
 }
 
 /// The operations of a transformer, over tensors that only the engine can look into. Policies that choose among
@@ -195,7 +195,7 @@ pub trait Engine: 'static {
 
     /// Softmax over the last axis of `scores` (..., rows, columns), of which row i sees the columns `seen[i]`.
     fn softmax(&mut self, scores: &Self::Tensor, seen: &[Range<usize>]) -> Result<Self::Tensor, Error> {
-        Ok(self.softmax_each(&[Visible { scores, seen, sink: false }])?.remove(0))
+        Ok(self.softmax_each(&[Visible { scores, seen, sink: false, hidden: false }])?.remove(0))
     }
 
     /// c tanh(x / c), entrywise, for a public `cap` c: a score that cannot exceed c.
@@ -203,11 +203,10 @@ pub trait Engine: 'static {
     /// Range: |x| < 2^10, and caps from 1 to 128.
     fn soft_cap(&mut self, x: &Self::Tensor, cap: f32) -> Result<Self::Tensor, Error>;
 
-    /// Scores (batch, rows, columns) with those of the `hidden` columns (batch, columns) lowered by [`HIDE`], so that
-    /// softmax gives them 0 wherever another is visible. Which columns are hidden the client alone knows and passes as
-    /// `Some`. Free.
+    /// Scores (batch, rows, columns) with [`HIDDEN_SCORE`] in the `hidden` columns (batch, columns), so that softmax gives
+    /// them 0 wherever another is visible. Which columns are hidden the client alone knows and passes as `Some`.
     ///
-    /// Range: |x| < [`MAX_HIDDEN_SCORE`], which leaves room for the lowered ones.
+    /// Range: |x| < [`MAX_SHOWN_SCORE`] in the other columns. Those that are hidden may hold anything.
     fn hide(&mut self, x: &Self::Tensor, hidden: Option<&Array2<bool>>) -> Result<Self::Tensor, Error>;
 
     /// GELU, entrywise.

@@ -9,7 +9,7 @@ use ndarray::{
 use rayon::prelude::*;
 
 use crate::ceiling::{Ceiling, Origin};
-use crate::engine::{Engine, Gelu, HIDE, Precision, Product, Right, Visible};
+use crate::engine::{Engine, Gelu, Precision, Product, Right, Visible};
 use crate::error::Error;
 use crate::select::{Extrema, Select};
 use crate::top_k::Ranking;
@@ -243,8 +243,9 @@ impl Engine for Float {
             expected,
             got: hidden.map_or_else(Vec::new, |hidden| hidden.shape().to_vec()),
         })?;
-        let lowered = |at: IxDyn| if hidden[[at[0], at[2]]] { x[&at] - HIDE } else { x[&at] };
-        Ok(ArrayD::from_shape_fn(shape, lowered))
+        // No score is below this one, whatever the range of the others.
+        let shown = |at: IxDyn| if hidden[[at[0], at[2]]] { f32::MIN } else { x[&at] };
+        Ok(ArrayD::from_shape_fn(shape, shown))
     }
 
     fn reveal(&mut self, x: &T) -> Result<Option<ArrayD<f32>>, Error> {
@@ -379,7 +380,7 @@ fn product(a: &T, b: &T) -> T {
     out.into_dyn()
 }
 
-fn softmax(&Visible { scores, seen, sink }: &Visible<T>) -> T {
+fn softmax(&Visible { scores, seen, sink, .. }: &Visible<T>) -> T {
     let mut out = scores.clone();
     let rows = scores.shape()[scores.ndim() - 2];
     assert_eq!(rows, seen.len());

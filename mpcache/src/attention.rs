@@ -82,7 +82,8 @@ pub fn softmax<E: Engine>(
     let widened: Option<Vec<E::Tensor>> =
         store.sinks().map(|sinks| scores.iter().zip(store.parts()).map(|part| beside(part, sinks)).collect());
     let (all, sink) = (widened.as_deref().unwrap_or(scores), widened.is_some());
-    let visible: Vec<_> = all.iter().zip(seen).map(|(scores, seen)| Visible { scores, seen, sink }).collect();
+    let hidden = store.may_hide();
+    let visible: Vec<_> = all.iter().zip(seen).map(|(scores, seen)| Visible { scores, seen, sink, hidden }).collect();
     let p = engine.scope("softmax", |e| e.softmax_each(&visible))?;
     let of_tokens = |(p, scores): (E::Tensor, &E::Tensor)| {
         let (shape, axis) = (scores.shape(), scores.shape().len() - 1);

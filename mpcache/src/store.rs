@@ -106,6 +106,11 @@ impl<E: Engine> Store<E> {
         hidden.iter_mut().zip(tokens).for_each(|(hidden, tokens)| hidden.push(tokens));
     }
 
+    /// Whether the scores of some tokens may be hidden.
+    pub(crate) fn may_hide(&self) -> bool {
+        self.hidden.is_some()
+    }
+
     /// Says that the prompt, which may come in pieces, has `tokens` tokens.
     pub(crate) fn expect_prompt(&mut self, tokens: usize) {
         self.prompt = Some(tokens);

@@ -3,18 +3,17 @@
 use std::any::Any;
 
 use engine::{
-    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE, OperandId,
-    Origin, Precision, Product, Ranking, Right, Select, Tensor, Visible,
+    Ceiling, Engine, Error as EngineError, Extrema, Gelu, Layer, LogitBits, OperandId, Origin, Precision, Product,
+    Ranking, Right, Select, Tensor, Visible,
 };
 use ndarray::{Array2, ArrayD, ArrayViewD};
 use net::{Channel, Role};
 
 use crate::abb::Abb;
-use crate::functions::exp::WHOLE_RANGE;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::max::MAX_WIDTH;
 use crate::functions::selection::{self, payload_rounding};
-use crate::functions::softmax::{self, CUT};
+use crate::functions::softmax;
 use crate::functions::top_k::Selection;
 use crate::functions::{self, argmax};
 use crate::ops::truncate;
@@ -58,10 +57,7 @@ const REVEAL_WIDTH: u32 = 44;
 /// Fractional bits of the public factor of [`Engine::scale`].
 const SCALE_FRAC: u32 = 16;
 
-const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden scores have the probability 0");
 const _: () = assert!(LogitBits::MAX <= FRAC + MIN_WEIGHT_FRAC, "products have as many fractional bits");
-const _: () = assert!((HIDE + 2.0 * MAX_HIDDEN_SCORE) as f64 + 1.0 < WHOLE_RANGE, "softmax takes such differences");
-
 /// A bound on the words that the operation `origin` returns, in units of the last place. It holds for inputs out of
 /// range, too, because it follows from the ring of the truncation that made them.
 ///
@@ -225,6 +221,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     functions! {
         rows(table: &FixedWeight, start: usize, count: usize) -> B::Words = functions::rows;
         softmax_each(parts: &[Visible<B::Words>]) -> Vec<B::Words> = functions::softmax_each;
+        hide(x: &B::Words, hidden: Option<&Array2<bool>>) -> B::Words = functions::hide;
         soft_cap(x: &B::Words, cap: f32) -> B::Words = functions::soft_cap;
         gelu(x: &B::Words, form: Gelu) -> B::Words = functions::gelu;
         relu(x: &B::Words) -> B::Words = functions::relu;
@@ -353,16 +350,6 @@ impl<B: Abb> Engine for FixedPoint<B> {
             self.abb.expect_below(product, 1 << (SCORES_ROUNDING.width - 2))?;
         }
         Ok(self.rounded(products, SCORES_ROUNDING)?)
-    }
-
-    fn hide(&mut self, x: &B::Words, hidden: Option<&Array2<bool>>) -> Result<B::Words, EngineError> {
-        self.abb.expect_below(x, (MAX_HIDDEN_SCORE as i128) << FRAC)?;
-        let shape = x.shape();
-        let lowered = ((HIDE as i64) << FRAC).wrapping_neg() as u64;
-        let shift = hidden
-            .map(|hidden| ArrayD::from_shape_fn(shape.as_slice(), |at| u64::from(hidden[[at[0], at[2]]]) * lowered));
-        let shift = self.abb.input(Role::Client, &shape, shift.as_ref())?;
-        Ok(x.plus(&shift))
     }
 
     fn reveal(&mut self, x: &B::Words) -> Result<Option<ArrayD<f32>>, EngineError> {

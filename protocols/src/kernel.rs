@@ -7,7 +7,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use bits::cpu::{Cpu, Level};
+#[cfg(any(target_arch = "x86_64", test))]
+use bits::cpu::Level;
+use bits::cpu::{Cpu, Family};
 use engine::{Order, Stored};
 use rayon::prelude::*;
 
@@ -57,34 +59,34 @@ pub(crate) fn times_words(x: &[u64], y: &[u64], inputs: usize, outputs: usize) -
     times_words_on(family(), x, y, inputs, outputs)
 }
 
-/// `$body`, compiled for the vector registers of each level, at `$level`, which must be one of this processor's:
-/// [`family`] is, and tests ask for no other.
+/// `$body`, compiled for the vector registers of each level, at that of the [`Family`] `$family`.
 macro_rules! at_level {
-    ($level:expr, |$($argument:ident: $type:ty),*| -> $result:ty $body:block) => {{
+    ($family:expr, |$($argument:ident: $type:ty),*| -> $result:ty $body:block) => {{
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx512f,avx512dq")]
             fn avx512($($argument: $type),*) -> $result $body
             #[target_feature(enable = "avx2")]
             fn avx2($($argument: $type),*) -> $result $body
-            match $level {
-                // SAFETY: the processor has the instructions of the level.
+            use bits::cpu::Level;
+            match $family.level() {
+                // SAFETY: the processor has the instructions of the level of a family.
                 Level::Avx512 | Level::Ifma => return unsafe { avx512($($argument),*) },
                 // SAFETY: the same.
                 Level::Avx2 => return unsafe { avx2($($argument),*) },
                 Level::Portable => {}
             }
         }
-        let _: Level = $level;
+        let _: bits::cpu::Family = $family;
         $body
     }};
 }
 pub(crate) use at_level;
 
 /// The kernels to use.
-pub(crate) fn family() -> Level {
-    // The kernels of AVX-512 do already what those of IFMA would do. Inner products ask for each word.
-    static FAMILY: LazyLock<Level> = LazyLock::new(|| Cpu::get().level().min(Level::Avx512));
+pub(crate) fn family() -> Family {
+    // Inner products ask for each word.
+    static FAMILY: LazyLock<Family> = LazyLock::new(|| Cpu::get().family());
     *FAMILY
 }
 
@@ -102,7 +104,7 @@ impl Halves {
     }
 }
 
-fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
+fn times_matrix_on(family: Family, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
     let (inputs, outputs) = w.shape();
     let rows = x.len().checked_div(inputs).unwrap_or(0);
     let halves = Halves::new(x);
@@ -127,14 +129,14 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
                     low[..depth].copy_from_slice(&halves.low[at..at + depth]);
                     let mut high = [0u32; DEPTH];
                     high[..depth].copy_from_slice(&halves.high[at..at + depth]);
-                    scale_lines(level, &low, &high, &lines, low_sums, high_sums);
+                    scale_lines(family, &low, &high, &lines, low_sums, high_sums);
                 }
             }
             out.iter_mut().zip(&high).for_each(|(out, &h)| *out = out.wrapping_add(u64::from(h) << 32));
         }),
         Order::Columns => strips(rows, outputs, COLUMNS, |start, columns, sums| {
             if rows == 1 {
-                let products = (start..start + columns).map(|line| line_product(level, &halves, w, line));
+                let products = (start..start + columns).map(|line| line_product(family, &halves, w, line));
                 if let Some(products) = products.collect::<Option<Vec<u64>>>() {
                     return sums.copy_from_slice(&products);
                 }
@@ -155,7 +157,7 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
                 let lines = lines.each_ref().map(|line| &line[..length]);
                 for (row, sums) in sums.chunks_exact_mut(columns).enumerate() {
                     let part = row * inputs + from..row * inputs + from + length;
-                    let products = inner(level, &halves.low[part.clone()], &halves.high[part], lines);
+                    let products = inner(family, &halves.low[part.clone()], &halves.high[part], lines);
                     let sums = sums[column..].iter_mut().zip(products);
                     sums.for_each(|(sum, product)| *sum = sum.wrapping_add(product));
                 }
@@ -166,17 +168,17 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
 
 /// The product of one row with a line of `w` that is read, rounded and multiplied at once. None if there is no kernel
 /// for what is stored.
-fn line_product(level: Level, x: &Halves, w: &FixedMatrix, line: usize) -> Option<u64> {
+fn line_product(family: Family, x: &Halves, w: &FixedMatrix, line: usize) -> Option<u64> {
     let (low, high) = (&x.low[..], &x.high[..]);
     let stored = w.stored(line, 0, low.len())?;
-    let (done, sum) = inner_stored(level, low, high, &stored)?;
+    let (done, sum) = inner_stored(family, low, high, &stored)?;
     let mut rest = [0; REST];
     let rest = &mut rest[..low.len() - done];
     w.read(line, done, rest);
     Some(sum.wrapping_add(inner_portable(&low[done..], &high[done..], rest)))
 }
 
-fn times_words_on(level: Level, x: &[u64], y: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
+fn times_words_on(family: Family, x: &[u64], y: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
     assert_eq!(y.len(), inputs * outputs, "entries of the right factor");
     let rows = x.len().checked_div(inputs).unwrap_or(0);
     strips(rows, outputs, strip(rows, outputs), |start, columns, out| {
@@ -184,7 +186,7 @@ fn times_words_on(level: Level, x: &[u64], y: &[u64], inputs: usize, outputs: us
         for first in (0..inputs).step_by(64) {
             let block = first..inputs.min(first + 64);
             for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact_mut(columns)) {
-                scale_words(level, &x[block.clone()], y, first * outputs + start, outputs, out);
+                scale_words(family, &x[block.clone()], y, first * outputs + start, outputs, out);
             }
         }
     })
@@ -217,7 +219,7 @@ fn strips(rows: usize, outputs: usize, width: usize, fill: impl Fn(usize, usize,
 
 /// Adds `low[i] lines[i]` to `low_sums` and `high[i] lines[i]` to `high_sums`, modulo 2^32, for every line.
 fn scale_lines(
-    level: Level,
+    family: Family,
     low: &[i32; DEPTH],
     high: &[u32; DEPTH],
     lines: &[i32],
@@ -227,10 +229,10 @@ fn scale_lines(
     let columns = low_sums.len();
     let lines: [&[i32]; DEPTH] = std::array::from_fn(|i| &lines[i * columns..(i + 1) * columns]);
     let high_sums = &mut high_sums[..columns];
-    let (_, done): (Level, _) = (level, 0);
+    let (_, done): (Family, _) = (family, 0);
     #[cfg(target_arch = "x86_64")]
-    let done = match level {
-        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+    let done = match family.level() {
+        // SAFETY: the processor has the instructions of the level of a family.
         Level::Avx2 | Level::Avx512 | Level::Ifma => unsafe {
             x86_64::scale_lines_avx2(low, high, &lines, low_sums, high_sums)
         },
@@ -246,11 +248,11 @@ fn scale_lines(
 }
 
 /// The inner products of the words (low, high) and of each line.
-fn inner(level: Level, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
-    let (_, done): (Level, _) = (level, (0, [0u64; BESIDE]));
+fn inner(family: Family, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
+    let (_, done): (Family, _) = (family, (0, [0u64; BESIDE]));
     #[cfg(target_arch = "x86_64")]
-    let done = match level {
-        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+    let done = match family.level() {
+        // SAFETY: the processor has the instructions of the level of a family.
         Level::Avx512 | Level::Ifma => (low.len() / 16 * 16, unsafe { x86_64::inner_avx512(low, high, lines) }),
         // SAFETY: the same.
         Level::Avx2 => (low.len() / 8 * 8, unsafe { x86_64::inner_avx2(low, high, lines) }),
@@ -270,37 +272,37 @@ fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
 
 /// The inner product of the words (low, high) and of the first entries of a line, and how many those are: all but less
 /// than [`REST`]. None at levels without a kernel.
-fn inner_stored(level: Level, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
+fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
     #[cfg(target_arch = "x86_64")]
-    match level {
-        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+    match family.level() {
+        // SAFETY: the processor has the instructions of the level of a family.
         Level::Avx512 | Level::Ifma => return Some(unsafe { x86_64::inner_stored_avx512(low, high, line) }),
         // SAFETY: the same.
         Level::Avx2 => return Some(unsafe { x86_64::inner_stored_avx2(low, high, line) }),
         Level::Portable => {}
     }
-    let _ = (level, low, high, line);
+    let _ = (family, low, high, line);
     None
 }
 
 /// Rounds the first entries of a line, and returns how many: all but less than [`REST`], none at levels without a
 /// kernel.
-pub(crate) fn round_stored(level: Level, line: &Stored, out: &mut [i32]) -> usize {
+pub(crate) fn round_stored(family: Family, line: &Stored, out: &mut [i32]) -> usize {
     #[cfg(target_arch = "x86_64")]
-    match level {
-        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+    match family.level() {
+        // SAFETY: the processor has the instructions of the level of a family.
         Level::Avx512 | Level::Ifma => return unsafe { x86_64::round_stored_avx512(line, out) },
         // SAFETY: the same.
         Level::Avx2 => return unsafe { x86_64::round_stored_avx2(line, out) },
         Level::Portable => {}
     }
-    let _ = (level, line, out);
+    let _ = (family, line, out);
     0
 }
 
 /// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`. AVX-512 has products of 64 bits.
-fn scale_words(level: Level, x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
-    at_level!(level, |x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]| -> () {
+fn scale_words(family: Family, x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
+    at_level!(family, |x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]| -> () {
         const ROWS: usize = 4;
         let columns = out.len();
         let row = |i: usize| &y[at + i * pitch..][..columns];
@@ -321,10 +323,11 @@ fn scale_words(level: Level, x: &[u64], y: &[u64], at: usize, pitch: usize, out:
     })
 }
 
-/// The levels of this processor.
+/// The families of kernels that this processor has.
 #[cfg(test)]
-pub(crate) fn levels() -> impl Iterator<Item = Level> {
-    Level::ALL.into_iter().filter(|level| *level <= family())
+pub(crate) fn families() -> impl Iterator<Item = Family> {
+    let levels = Level::ALL.into_iter().filter(|level| *level <= Cpu::get().level());
+    levels.map(|level| Cpu::get().at_most(level).family())
 }
 
 #[cfg(test)]
@@ -369,10 +372,10 @@ mod tests {
             let entries = (0..outputs).flat_map(column).collect();
             let by_columns = FixedMatrix::rounded(Arc::new(Columns { inputs, entries }), 4);
             let by_rows = FixedMatrix::integers(inputs, outputs, w);
-            for level in levels() {
-                prop_assert_eq!(&times_matrix_on(level, &x, &by_rows), &want, "{:?}", level);
-                prop_assert_eq!(&times_matrix_on(level, &x, &by_columns), &want, "{:?}", level);
-                prop_assert_eq!(&times_words_on(level, &x, &words, inputs, outputs), &want, "{:?}", level);
+            for family in families() {
+                prop_assert_eq!(&times_matrix_on(family, &x, &by_rows), &want, "{:?}", family);
+                prop_assert_eq!(&times_matrix_on(family, &x, &by_columns), &want, "{:?}", family);
+                prop_assert_eq!(&times_words_on(family, &x, &words, inputs, outputs), &want, "{:?}", family);
             }
         }
     }
@@ -401,7 +404,7 @@ mod tests {
             let numbers: Vec<[u8; 2]> = bits.iter().map(|bits| bits.to_le_bytes()).collect();
             let bytes: Vec<[u8; 1]> = bits.iter().map(|bits| [*bits as u8]).collect();
             let x: Vec<u64> = bits.iter().map(|_| rng.next_u64()).collect();
-            for (level, from) in levels().flat_map(|level| (0..bits.len().min(17)).map(move |from| (level, from))) {
+            for (family, from) in families().flat_map(|family| (0..bits.len().min(17)).map(move |from| (family, from))) {
                 let numbers = match kind {
                     0 => Narrow::F16(&numbers[from..]),
                     1 => Narrow::Bf16(&numbers[from..]),
@@ -410,13 +413,13 @@ mod tests {
                 let gains = gains.as_ref().map(|gains| &gains[from..]);
                 let stored = Stored { numbers, gains, factor: factor * (1u32 << frac) as f32 };
                 let mut got = vec![0; bits.len() - from];
-                let done = round_stored(level, &stored, &mut got);
-                prop_assert!(level == Level::Portable || got.len() - done < REST);
-                prop_assert_eq!(&got[..done], &want[from..from + done], "{:?}", level);
+                let done = round_stored(family, &stored, &mut got);
+                prop_assert!(family.level() == Level::Portable || got.len() - done < REST);
+                prop_assert_eq!(&got[..done], &want[from..from + done], "{:?}", family);
                 let halves = Halves::new(&x[from..]);
                 let sum = inner_portable(&halves.low[..done], &halves.high[..done], &got);
-                let product = inner_stored(level, &halves.low, &halves.high, &stored);
-                prop_assert_eq!(product, (level != Level::Portable).then_some((done, sum)), "{:?}", level);
+                let product = inner_stored(family, &halves.low, &halves.high, &stored);
+                prop_assert_eq!(product, (family.level() != Level::Portable).then_some((done, sum)), "{:?}", family);
             }
         }
     }

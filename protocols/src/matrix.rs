@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bits::cpu::Level;
+use bits::cpu::Family;
 use engine::{ColumnRange, MatrixSource, Order, Stored};
 use he::{CachedWeights, WeightCache};
 
@@ -205,8 +205,8 @@ impl he::Entries for FixedMatrix {
 
 /// round(w unit) for a power of two `unit`, halves away from zero, but at most `most` in magnitude, itself at most
 /// [`MOST`]. The result stands in place of the bits of every number w.
-fn round(level: Level, numbers: &mut [i32], unit: f32, most: f32) {
-    kernel::at_level!(level, |numbers: &mut [i32], unit: f32, most: f32| -> () {
+fn round(family: Family, numbers: &mut [i32], unit: f32, most: f32) {
+    kernel::at_level!(family, |numbers: &mut [i32], unit: f32, most: f32| -> () {
         let most = most.min(MOST);
         for number in numbers {
             // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
@@ -241,10 +241,10 @@ mod tests {
             let matrix = FixedMatrix::rounded(Arc::new(matrix), frac);
             prop_assert_eq!(&matrix.to_integers(), &want);
             prop_assert_eq!(matrix.entry(0, columns / 2), want[columns / 2]);
-            for level in kernel::levels() {
+            for family in kernel::families() {
                 let mut got: Vec<i32> = numbers.iter().map(|w| w.to_bits() as i32).collect();
-                round(level, &mut got, (1u32 << frac) as f32, MOST);
-                prop_assert_eq!(&got, &want, "{:?}", level);
+                round(family, &mut got, (1u32 << frac) as f32, MOST);
+                prop_assert_eq!(&got, &want, "{:?}", family);
             }
         }
     }

@@ -6,7 +6,9 @@
 //! narrower, and notices. It cannot see every prompt, so a model that passes may still leave a range on another one;
 //! large residuals appear at the first positions of any text, which is why a short text finds them.
 
-use model::{GenerateOptions, ImageShape, Input, Model, ModelSpec, Next, NoHooks, Reveal, Sampler, generate};
+use model::{
+    GenerateOptions, ImageShape, Input, Model, ModelSpec, Next, NoHooks, Padding, Reveal, Sampler, generate,
+};
 use ndarray::Array2;
 use protocols::{Evaluation, Fixed, FixedWeight};
 use tokenizer::{Tokenizer, TokenizerError};
@@ -19,8 +21,11 @@ pub const RANGE_CHECK_TOKENS: usize = 32;
 /// Multiplications of a large model's run: it gets fewer tokens, so that a server is there in seconds.
 const MULTIPLICATIONS: usize = 1 << 36;
 
-/// The fewest tokens of a prompt, whatever the model.
+/// The fewest tokens of a prompt, whatever the model, and the most of one that is padded.
 const FEWEST_TOKENS: usize = 6;
+
+/// Tokens of padding.
+const PADDING: usize = 2;
 
 /// Of each, that many are generated, one by one.
 const GENERATED: usize = 2;
@@ -37,7 +42,7 @@ pub struct RangeCheck {
 }
 
 /// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids
-/// from all over the vocabulary where it has none, or an image. Costs about as many multiplications a token as the
+/// from all over the vocabulary where it has none, and its beginning beside padding; or an image. Costs about as many multiplications a token as the
 /// model has parameters, so models of more than two billion get fewer tokens.
 ///
 /// # Errors
@@ -47,7 +52,7 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
     let spec = model.spec();
     if let Some(image) = spec.image() {
         let patches = waves(image);
-        return run(model, Input::image(&patches), 1);
+        return run(model, Input::image(&patches), 1, None);
     }
     let mut ids = match tokenizer {
         Some(bytes) => Tokenizer::from_bytes(bytes)?.encode(TEXT)?,
@@ -65,13 +70,27 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
     }
     let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
     let masks: &[usize] = if spec.fills_mask() { &[0] } else { &[] };
-    run(model, Input { masks, ..Input::known(&ids) }, tokens)
+    let checked = run(model, Input { masks, ..Input::known(&ids) }, tokens, None)?;
+    // Scores of padding are hidden, and those of the text then have another range.
+    let text = ids.len().min(FEWEST_TOKENS.min(room) - PADDING.min(room));
+    if text > 0 {
+        let (text, padding) = (&ids[..text], &vec![ids[0]; PADDING][..]);
+        // An encoder has it last.
+        let padded = if spec.is_encoder() { [text, padding] } else { [padding, text] }.concat();
+        run(model, Input { masks, ..Input::known(&padded) }, tokens, Some(Padding::of(PADDING)))?;
+    }
+    Ok(checked)
 }
 
 /// Generates `tokens` tokens after `input` in the clear.
-fn run(model: &Model<FixedWeight>, input: Input, tokens: usize) -> Result<RangeCheck, Error> {
+fn run(
+    model: &Model<FixedWeight>,
+    input: Input,
+    tokens: usize,
+    padding: Option<Padding>,
+) -> Result<RangeCheck, Error> {
     // The comparisons of logits have the smaller range.
-    let options = GenerateOptions { tokens, reveal: Reveal::Token, ..GenerateOptions::default() };
+    let options = GenerateOptions { tokens, padding, reveal: Reveal::Token, ..GenerateOptions::default() };
     let mut sampler = Sampler::greedy();
     let mut engine = Fixed::evaluating(Evaluation::Masked);
     match generate(&mut engine, model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {

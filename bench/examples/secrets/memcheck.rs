@@ -28,6 +28,9 @@ pub(crate) struct Report {
     pub(crate) log: String,
 }
 
+/// Findings that are known to tell nothing, with the reason.
+const SUPPRESSIONS: &str = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/examples/secrets/valgrind.supp");
+
 /// Lines by which the child tells its results.
 const VERDICT: &str = "verdict\t";
 const KERNELS: &str = "kernels\t";
@@ -41,7 +44,7 @@ pub(crate) fn run(only: &str) -> Result<Option<Report>, String> {
     };
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
-        .args(["--tool=memcheck", "--error-limit=no", "--num-callers=12"])
+        .args(["--tool=memcheck", "--error-limit=no", "--num-callers=12", SUPPRESSIONS])
         .arg(program)
         .args(["--under-memcheck", "--only", only])
         .output()

@@ -12,6 +12,8 @@
 //! | spent once | no mask serves twice, and what a place opens next differs from what it opened before by uniform words |
 //!
 //! In two phases the correlations are made on the spot once, and once ahead.
+//!
+//! [`Laws::hides`] holds a function to one more, on what a party sends: see [`channel`](crate::channel).
 
 use std::any::type_name;
 use std::collections::HashMap;
@@ -20,11 +22,12 @@ use ndarray::ArrayD;
 use net::{Ledger, Phase, Role};
 use planner::Planner;
 use protocols::audit::LIMIT;
-use protocols::form::Values;
+use protocols::form::{Shapes, Values};
+use protocols::local::Pair;
 use protocols::ops::fss::{counts, threshold};
 use protocols::ops::{b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal};
 use protocols::ops::{row_max, sum_squares, truncate};
-use protocols::{Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape};
+use protocols::{Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape, TwoParty};
 use protocols::{deal, halves, preparation};
 use rand::Rng;
 
@@ -131,33 +134,72 @@ macro_rules! function {
 /// at.
 pub const UNIFORM_WORDS: usize = 1 << 11;
 
+/// Words of masks of cached operands that are made at once: few, so that several batches are needed.
+pub const OPERAND_BATCH: u64 = 1 << 7;
+
+/// A planner of sessions that make so few at once.
+pub fn planner(options: Options) -> Planner {
+    let mut planner = Planner::new(options);
+    planner.plans().operand_batch = OPERAND_BATCH;
+    planner
+}
+
+/// The operands of a run as shares: the client's, the server's.
+pub(crate) struct Shares {
+    pub(crate) words: Vec<[ArrayD<u64>; 2]>,
+    pub(crate) bits: Vec<[ArrayD<u8>; 2]>,
+}
+
+/// A [`Function`] on each box: the laws are then compiled once for all.
+pub(crate) trait OnBoxes: Sync {
+    fn name(&self) -> &'static str;
+    fn clear(&self, b: &mut Clear, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error>;
+    fn secure(&self, b: &mut TwoParty, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error>;
+    fn plan(&self, b: &mut Planner, words: &[Shape], bits: &[Shape]) -> Result<Output<Shapes>, Error>;
+}
+
+impl<F: Function> OnBoxes for F {
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+
+    fn clear(&self, b: &mut Clear, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error> {
+        self.call(b, words, bits)
+    }
+
+    fn secure(&self, b: &mut TwoParty, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error> {
+        self.call(b, words, bits)
+    }
+
+    fn plan(&self, b: &mut Planner, words: &[Shape], bits: &[Shape]) -> Result<Output<Shapes>, Error> {
+        self.call(b, words, bits)
+    }
+}
+
 /// A function with its inputs and its error, to be held to the laws.
-pub struct Laws<'l, F> {
+pub struct Laws<'l> {
     /// In the clear, as the client and as the server: what a party does not know is not in its function.
-    functions: [F; 3],
-    words: Vec<ArrayD<u64>>,
-    bits: Vec<ArrayD<u8>>,
+    functions: [Box<dyn OnBoxes + 'l>; 3],
+    pub(crate) words: Vec<ArrayD<u64>>,
+    pub(crate) bits: Vec<ArrayD<u8>>,
     ring: u32,
     error: u64,
     opened_to: Vec<Role>,
     refused: Vec<Vec<ArrayD<u64>>>,
-    weights: HashMap<String, &'l FixedMatrix>,
-    usages: Vec<Options>,
+    pub(crate) weights: HashMap<String, &'l FixedMatrix>,
+    pub(crate) usages: Vec<Options>,
 }
 
-impl<'l, F: Function> Laws<'l, F> {
+impl<'l> Laws<'l> {
     /// A function whose public parameters all know.
-    pub fn of(function: F) -> Self
-    where
-        F: Clone,
-    {
+    pub fn of<F: Function + Clone + 'l>(function: F) -> Self {
         Laws::of_each(function.clone(), function.clone(), function)
     }
 
     /// A function with parameters that one party knows.
-    pub fn of_each(clear: F, client: F, server: F) -> Self {
+    pub fn of_each<F: Function + 'l>(clear: F, client: F, server: F) -> Self {
         Laws {
-            functions: [clear, client, server],
+            functions: [Box::new(clear), Box::new(client), Box::new(server)],
             words: Vec::new(),
             bits: Vec::new(),
             ring: 64,
@@ -167,6 +209,10 @@ impl<'l, F: Function> Laws<'l, F> {
             weights: HashMap::new(),
             usages: vec![DEALER, TWO_PHASES],
         }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.functions[0].name()
     }
 
     /// The next operand of words, row-major.
@@ -236,20 +282,20 @@ impl<'l, F: Function> Laws<'l, F> {
     /// Where one does not hold, with its name.
     pub fn hold(&self) {
         for words in &self.refused {
-            let refused = self.functions[0].call(&mut Clear::new(), words, &self.bits);
+            let refused = self.functions[0].clear(&mut Clear::new(), words, &self.bits);
             let error = refused.err();
             let range = matches!(error, Some(Error::Engine(engine::Error::Range { .. })));
-            assert!(range, "range: {} took {words:?}: {error:?}", type_name::<F>());
+            assert!(range, "range: {} took {words:?}: {error:?}", self.name());
         }
         for &options in &self.usages {
             self.between_parties(options, None);
             if options.preprocess {
-                let needs = self.plan(&self.functions[1], options, None).1;
+                let needs = self.needs(options, 1);
                 self.between_parties(options, Some(&needs));
                 let weights = needs.units.keys().any(|kind| kind.weight().is_some()).then_some(HelperDeals::Weights);
                 for helper in [HelperDeals::Words].into_iter().chain(weights) {
                     let options = Options { helper, ..options };
-                    let needs = self.plan(&self.functions[1], options, None).1;
+                    let needs = self.needs(options, 1);
                     self.between_parties(options, Some(&needs));
                 }
             }
@@ -257,46 +303,110 @@ impl<'l, F: Function> Laws<'l, F> {
     }
 
     /// The shape of the result, what is taken from the stock, and the planner after the run.
-    fn plan(&self, function: &F, options: Options, ahead: Option<&Needs>) -> (Option<Shape>, Needs, Planner) {
-        let mut planner = Planner::new(options);
+    fn plan(
+        &self,
+        function: &dyn OnBoxes,
+        options: Options,
+        ahead: Option<&Needs>,
+    ) -> (Option<Shape>, Needs, Planner) {
+        let mut planner = planner(options);
         if let Some(needs) = ahead {
             planner.prepare(needs).expect("plan of the preparation");
         }
-        let words: Vec<_> = self.words.iter().map(|words| Shape(words.shape().to_vec())).collect();
-        let bits: Vec<_> = self.bits.iter().map(|bits| Shape(bits.shape().to_vec())).collect();
-        let shape = match function.call(&mut planner, &words, &bits).expect("plan") {
-            Output::Words(shape) | Output::Bits(shape) => Some(shape),
-            Output::Opened(opened) => {
-                assert!(opened.is_none(), "cost: a plan of {} opens nothing", type_name::<F>());
-                None
-            }
-        };
+        let shape = self.book(function, &mut planner);
         let needs = planner.needs();
         (shape, needs, planner)
     }
 
-    fn between_parties(&self, options: Options, ahead: Option<&Needs>) {
-        let name = format!("{} under {options:?}, prepared ahead: {}", type_name::<F>(), ahead.is_some());
-        let [clear, client, server] = &self.functions;
-        let mut twin = Clear::evaluating(options.evaluation());
-        let want = clear.call(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
+    /// What `runs` runs take from the stock.
+    pub(crate) fn needs(&self, options: Options, runs: usize) -> Needs {
+        let mut planner = planner(options);
+        for _ in 0..runs {
+            self.book(&*self.functions[1], &mut planner);
+        }
+        planner.needs()
+    }
 
-        let words: Vec<_> = self.words.iter().map(share).collect();
-        let bits: Vec<_> = self.bits.iter().map(share_bits).collect();
+    /// Books a run, and returns the shape of the result.
+    fn book(&self, function: &dyn OnBoxes, planner: &mut Planner) -> Option<Shape> {
+        let words: Vec<_> = self.words.iter().map(|words| Shape(words.shape().to_vec())).collect();
+        let bits: Vec<_> = self.bits.iter().map(|bits| Shape(bits.shape().to_vec())).collect();
+        match function.plan(planner, &words, &bits).expect("plan") {
+            Output::Words(shape) | Output::Bits(shape) => Some(shape),
+            Output::Opened(opened) => {
+                assert!(opened.is_none(), "cost: a plan of {} opens nothing", self.name());
+                None
+            }
+        }
+    }
+
+    /// The words that the function gives between two parties, for another comparison than that with the twin. Costs are
+    /// those of the plan.
+    ///
+    /// # Panics
+    /// If they are not, or if the function gives no words.
+    pub fn values(&self, options: Options) -> ArrayD<u64> {
+        let name = format!("{} under {options:?}", self.name());
+        let (mut pair, got) = self.run(&name, options, None, &self.shared());
+        let [Output::Words(client), Output::Words(server)] = got else { panic!("{name} gives no words") };
+        let words = open(&[client, server]);
+        self.costs(&name, options, None, &mut pair, words.shape());
+        words
+    }
+
+    fn between_parties(&self, options: Options, ahead: Option<&Needs>) {
+        let name = format!("{} under {options:?}, prepared ahead: {}", self.name(), ahead.is_some());
+        let mut twin = Clear::evaluating(options.evaluation());
+        let want = self.functions[0].clear(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
+        let shares = self.shared();
+        let (mut pair, got) = self.run(&name, options, ahead, &shares);
+        let shape = self.twin(&name, got, want);
+        self.costs(&name, options, ahead, &mut pair, &shape);
+
+        let opened = pair.party(Role::Client).session().audit().words();
+        if opened == 0 {
+            return;
+        }
+        let more = UNIFORM_WORDS.div_ceil(opened) - 1;
+        let again = |abb: &mut TwoParty| (0..more).try_for_each(|_| self.once(abb, &shares).map(|_| ()));
+        pair.run(again).expect("the same once more");
+        for role in [Role::Client, Role::Server] {
+            let (path, worst) = pair.party(role).session().audit().worst();
+            assert!(worst < LIMIT, "uniform: the {role:?} sees {worst} at `{path}` of {name}");
+        }
+    }
+
+    fn shared(&self) -> Shares {
+        Shares { words: self.words.iter().map(share).collect(), bits: self.bits.iter().map(share_bits).collect() }
+    }
+
+    /// One run, as the party of `abb`.
+    pub(crate) fn once(&self, abb: &mut TwoParty, shares: &Shares) -> Result<Output<Values>, Error> {
+        let role = abb.session().role() as usize;
+        let words: Vec<_> = shares.words.iter().map(|shares| shares[role].clone()).collect();
+        let bits: Vec<_> = shares.bits.iter().map(|shares| shares[role].clone()).collect();
+        self.functions[1 + role].secure(abb, &words, &bits)
+    }
+
+    /// A run between two parties, and what they get.
+    fn run(
+        &self,
+        name: &str,
+        options: Options,
+        ahead: Option<&Needs>,
+        shares: &Shares,
+    ) -> (Pair, [Output<Values>; 2]) {
         let mut pair = pair(options);
-        let once = |abb: &mut protocols::TwoParty| {
-            let role = abb.session().role();
-            let words: Vec<_> = words.iter().map(|shares| shares[role as usize].clone()).collect();
-            let bits: Vec<_> = bits.iter().map(|shares| shares[role as usize].clone()).collect();
-            [client, server][role as usize].call(abb, &words, &bits)
-        };
-        let run = |abb: &mut protocols::TwoParty| {
+        for role in [Role::Client, Role::Server] {
+            pair.party(role).session().plans().operand_batch = OPERAND_BATCH;
+        }
+        let run = |abb: &mut TwoParty| {
             if let Some(needs) = ahead {
                 let server = abb.session().is_server();
                 let matrix = |name: &str| self.weights.get(name).copied().filter(|_| server);
                 abb.prepare(needs, matrix, &mut |_| ())?;
             }
-            once(abb)
+            self.once(abb, shares)
         };
         let got = match ahead {
             Some(needs) if options.helper.any() => {
@@ -321,27 +431,20 @@ impl<'l, F: Function> Laws<'l, F> {
             _ => pair.run(run),
         };
         let got = got.unwrap_or_else(|error| panic!("{name}: {error}"));
+        (pair, got)
+    }
+
+    /// Asserts that both ledgers are those of the plan, and the shape of the result.
+    fn costs(&self, name: &str, options: Options, ahead: Option<&Needs>, pair: &mut Pair, shape: &[usize]) {
         let ledgers =
             [Role::Client, Role::Server].map(|role| pair.party(role).session().channel().ledger().untimed());
         assert_eq!(ledgers[0], ledgers[1], "cost: both ledgers of {name}");
-        let shape = self.twin(&name, got, want);
-        for function in [client, server] {
-            let (planned, _, mut planner) = self.plan(function, options, ahead);
+        for function in &self.functions[1..] {
+            let (planned, _, mut planner) = self.plan(&**function, options, ahead);
             assert_eq!(planner.ledger().untimed(), ledgers[0], "cost: plan of {name}");
             if let Some(planned) = planned {
                 assert_eq!(planned.0, shape, "cost: shape of {name}");
             }
-        }
-
-        let opened = pair.party(Role::Client).session().audit().words();
-        if opened == 0 {
-            return;
-        }
-        let more = UNIFORM_WORDS.div_ceil(opened) - 1;
-        pair.run(|abb| (0..more).try_for_each(|_| once(abb).map(|_| ()))).expect("the same once more");
-        for role in [Role::Client, Role::Server] {
-            let (path, worst) = pair.party(role).session().audit().worst();
-            assert!(worst < LIMIT, "uniform: the {role:?} sees {worst} at `{path}` of {name}");
         }
     }
 

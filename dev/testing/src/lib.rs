@@ -3,6 +3,8 @@
 #![deny(missing_docs)]
 
 mod assets;
+#[cfg(feature = "laws")]
+pub mod channel;
 mod columns;
 #[cfg(feature = "laws")]
 pub mod laws;

@@ -22,6 +22,7 @@ enum Fault {
     Range,
     Uniform,
     Reuse,
+    Bare,
 }
 
 /// Shares x anew: opens it under masks of both parties, who take theirs off again. Range: signed 30-bit values.
@@ -40,7 +41,9 @@ impl Operation for Again {
     }
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(opening::open_cost(shape.iter().product::<usize>() + usize::from(self.0 == Fault::Cost), &[WIDTH]))
+        let n = shape.iter().product::<usize>();
+        let cost = opening::open_cost(n + usize::from(self.0 == Fault::Cost), &[WIDTH]);
+        Ok(if self.0 == Fault::Bare { cost.message(Role::Server, 8 * n) } else { cost })
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
@@ -51,6 +54,13 @@ impl Operation for Again {
             _ => s.rng().next_u64(),
         });
         let opened = shaped(x.shape(), opening::masked(s, &flat(&x.plus(&mask)), mask.iter().copied(), &[WIDTH])?);
+        if self.0 == Fault::Bare {
+            let bare = || x.iter().flat_map(|share| share.to_le_bytes()).collect();
+            match s.role() {
+                Role::Server => s.deliver("bare", bare())?,
+                Role::Client => drop(s.channel().recv("bare", 8 * x.len())?),
+            }
+        }
         let wrong = u64::from(self.0 == Fault::Twin);
         let unmasked = if s.is_server() { opened.minus(&mask) } else { mask.times(u64::MAX) };
         Ok(unmasked.mapv(|word| word.wrapping_add(wrong)))
@@ -66,17 +76,18 @@ impl Operation for Again {
     }
 }
 
+fn again(fault: Fault, seed: u64) -> Laws<'static> {
+    Laws::of(Again(fault)).words(&[COUNT], signed_values(10, COUNT, seed)).ring(WIDTH)
+}
+
 fn hold(fault: Fault) {
-    Laws::of(Again(fault))
-        .words(&[COUNT], signed_values(10, COUNT, 1))
-        .ring(WIDTH)
-        .refuses(&[vec![1 << 29; COUNT]])
-        .hold();
+    again(fault, 1).refuses(&[vec![1 << 29; COUNT]]).hold();
 }
 
 #[test]
 fn a_right_operation_passes() {
     hold(Fault::None);
+    again(Fault::None, 1).hides(&again(Fault::None, 2), false);
 }
 
 #[test]
@@ -101,6 +112,14 @@ fn a_twin_without_a_range_is_noticed() {
 #[should_panic(expected = "uniform: ")]
 fn an_opening_under_small_masks_is_noticed() {
     hold(Fault::Uniform);
+}
+
+/// The laws of results, costs and openings see nothing of it.
+#[test]
+#[should_panic(expected = "tells what it holds")]
+fn a_share_that_is_sent_bare_is_noticed() {
+    hold(Fault::Bare);
+    again(Fault::Bare, 1).hides(&again(Fault::Bare, 2), false);
 }
 
 #[test]

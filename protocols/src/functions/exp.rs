@@ -69,9 +69,13 @@ pub const WHOLE_MARGIN: f64 = 1.0;
 /// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^9.
 pub const WHOLE_RANGE: f64 = 510.0 - WHOLE_MARGIN;
 
+/// [`WHOLE_RANGE`] with twice as many windows, where columns may be hidden.
+pub const HIDDEN_RANGE: f64 = 1022.0 - WHOLE_MARGIN;
+
 /// Largest absolute error of `exp_to_zero`: of the coefficients, a unit of a power times e^3, the last rounding.
 pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 
+/// Bits of the index of a window of `exp_to_zero`, one more where columns may be hidden.
 const WHOLE_INDEX_BITS: u32 = 9;
 /// From here on there are zeros: e^-16 is a thirtieth of a unit in the last place.
 const WHOLE_END: u32 = 17;
@@ -108,12 +112,14 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
 }
 
 /// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 below e^-16: from words modulo 2^28 at least to
-/// words modulo 2^[`WHOLE_WIDTH`], on masked inputs alone.
-pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
+/// words modulo 2^[`WHOLE_WIDTH`], on masked inputs alone. Up to [`HIDDEN_RANGE`] and from a bit more if some may be
+/// `hidden`.
+pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words, hidden: bool) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
+        let index_bits = WHOLE_INDEX_BITS + u32::from(hidden);
         let x = b.add_public(t, (WHOLE_MARGIN * (1u64 << FRAC) as f64) as u64);
-        let exp = kept("exp to zero", Evaluation::Masked, &[], || {
-            let table = FssTable::decay(WHOLE_INDEX_BITS, FRAC, WHOLE_MARGIN, WHOLE_END, WHOLE_FRACS, 64);
+        let exp = kept("exp to zero", Evaluation::Masked, &[index_bits.into()], || {
+            let table = FssTable::decay(index_bits, FRAC, WHOLE_MARGIN, WHOLE_END, WHOLE_FRACS, 64);
             Function::masked(table, WHOLE_FRACS[0] + WHOLE_FRACS[1])
         });
         let y = b.apply(Evaluate { function: &exp }, &x)?;
@@ -135,17 +141,20 @@ mod tests {
 
     #[test]
     fn error_over_all_differences_of_scores() {
-        let (near, far) = ((-WHOLE_MARGIN, 20.0, 400_000), (20.0, WHOLE_RANGE - 1e-5, 100_000));
         let half_a_unit = 0.5 / (1u64 << FRAC) as f64;
-        for (bound, range) in [(MAX_WHOLE_ERROR, near), (half_a_unit, far)] {
-            within(bound, &[Evaluation::Masked], &[range], exp_to_zero, |t| (-t).exp());
+        for (hidden, end) in [(false, WHOLE_RANGE), (true, HIDDEN_RANGE)] {
+            let (near, far) = ((-WHOLE_MARGIN, 20.0, 400_000), (20.0, end - 1e-5, 100_000));
+            for (bound, range) in [(MAX_WHOLE_ERROR, near), (half_a_unit, far)] {
+                within(bound, &[Evaluation::Masked], &[range], |b, x| exp_to_zero(b, x, hidden), |t| (-t).exp());
+            }
         }
     }
 
     #[test]
     fn a_difference_beyond_the_range_is_refused() {
-        let x = fixed(&[WHOLE_RANGE]);
-        let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &x);
-        assert!(matches!(&refused, Err(Error::Engine(engine::Error::Range { .. }))), "{refused:?}");
+        for (hidden, end) in [(false, WHOLE_RANGE), (true, HIDDEN_RANGE)] {
+            let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &fixed(&[end]), hidden);
+            assert!(matches!(&refused, Err(Error::Engine(engine::Error::Range { .. }))), "{refused:?}");
+        }
     }
 }

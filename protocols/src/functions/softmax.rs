@@ -9,7 +9,7 @@
 //! the largest entry, where flows cost more than the keys' leaves. The sum of a row is then at least 1 / e.
 //!
 //! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] apart in
-//! the second form, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1]. **Error.** At most [`MAX_SOFTMAX_ERROR`] per
+//! the second form, or [`HIDDEN_RANGE`] where columns may be [hidden](super::hide), and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1]. **Error.** At most [`MAX_SOFTMAX_ERROR`] per
 //! entry plus [`MAX_TERM_ERROR`] times the number of visible entries; where keys are prepared
 //! [`MAX_MASKED_SOFTMAX_ERROR`] plus [`MAX_MASKED_TERM_ERROR`] times that number. **Revealed.** Nothing.
 //!
@@ -40,9 +40,9 @@ use std::ops::Range;
 use engine::Visible;
 
 use crate::abb::Abb;
-#[cfg(doc)]
-use crate::functions::exp::WHOLE_RANGE;
 use crate::functions::exp::{EXP_END, MOST_WHOLE, WHOLE_WIDTH, exp_negative, exp_to_zero};
+#[cfg(doc)]
+use crate::functions::exp::{HIDDEN_RANGE, WHOLE_RANGE};
 use crate::functions::max::{MAX_WIDTH, max_counted, max_ragged};
 use crate::functions::reciprocal::reciprocal;
 use crate::functions::ring_for;
@@ -97,17 +97,18 @@ fn reciprocal_frac(longest: usize) -> u32 {
 /// (..., rows, columns) modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at least 1.
 pub fn softmax<B: Abb>(b: &mut B, scores: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
     let seen: Vec<_> = visible.iter().map(|end| 0..*end).collect();
-    Ok(softmax_each(b, &[Visible { scores, seen: &seen, sink: false }])?.remove(0))
+    Ok(softmax_each(b, &[Visible { scores, seen: &seen, sink: false, hidden: false }])?.remove(0))
 }
 
 /// Softmax of several tensors, whose rows go through it together.
 pub fn softmax_each<B: Abb>(b: &mut B, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, Error> {
     let places = parts.iter().map(|part| Place::of(&part.scores.shape(), part.seen.to_vec(), part.sink)).collect();
-    over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places)
+    let hidden = parts.iter().any(|part| part.hidden);
+    over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places, hidden)
 }
 
 /// The softmax of the entries of several tensors that are visible.
-fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>) -> Result<Vec<B::Words>, Error> {
+fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>, hidden: bool) -> Result<Vec<B::Words>, Error> {
     b.scope("softmax", |b| {
         let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
         let longest = lengths.counts().longest().max(1);
@@ -118,7 +119,7 @@ fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>) -> Result<
             b.constant(&[lengths.total()], 1 << FRAC)
         } else {
             let seen: Vec<B::Words> = tensors.iter().zip(&places).map(|(x, place)| place.seen(*x)).collect();
-            rows(b, &joined(&seen), &lengths, longest)?
+            rows(b, &joined(&seen), &lengths, hidden)?
         };
         let mut start = 0;
         let back = places.iter().map(|place| {
@@ -186,8 +187,9 @@ fn joined<W: Tensor>(parts: &[W]) -> W {
     }
 }
 
-/// The softmax of rows of `lengths`, of which the longest has `longest` entries, from a vector of all their entries.
-fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, longest: usize) -> Result<B::Words, Error> {
+/// The softmax of rows of `lengths` from a vector of all their entries, of which some may be `hidden`.
+fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, hidden: bool) -> Result<B::Words, Error> {
+    let longest = lengths.counts().longest();
     // A row's e / sum <= 1 up to the reciprocal's error.
     let rounding = rounding(longest);
     let width = rounding.width;
@@ -199,7 +201,7 @@ fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, longest: usize) -> R
 
     let max = if counted { max_counted(b, x, lengths)? } else { max_ragged(b, x, lengths)? };
     let t = max.pick(&lengths.owners()).minus(x);
-    let e = if whole { exp_to_zero(b, &t)? } else { near_terms(b, &t, width)? };
+    let e = if whole { exp_to_zero(b, &t, hidden)? } else { near_terms(b, &t, width)? };
 
     let rows = lengths.rows();
     let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
@@ -346,7 +348,8 @@ mod tests {
                     (shaped(&x, &shape), visible)
                 });
                 let seen = parts.each_ref().map(|(_, visible)| visible.iter().map(|end| 0..*end).collect::<Vec<_>>());
-                let both = [0, 1].map(|i| Visible { scores: &parts[i].0, seen: &seen[i], sink: false });
+                let both =
+                    [0, 1].map(|i| Visible { scores: &parts[i].0, seen: &seen[i], sink: false, hidden: false });
                 let together = softmax_each(&mut Clear::evaluating(evaluation), &both).unwrap();
                 for (got, (x, visible)) in together.iter().zip(&parts) {
                     let alone = softmax(&mut Clear::evaluating(evaluation), x, visible).unwrap();
@@ -423,7 +426,7 @@ mod tests {
             let columns = 9 + usize::from(sink);
             let x: Vec<f64> = (0..heads * seen.len() * columns).map(|_| rng.random_range(-6.0..6.0)).collect();
             let words = shaped(&x, &[heads, seen.len(), columns]);
-            let part = Visible { scores: &words, seen: &seen, sink };
+            let part = Visible { scores: &words, seen: &seen, sink, hidden: false };
             let got = softmax_each(&mut Clear::evaluating(evaluation), &[part]).unwrap().remove(0);
             for h in 0..heads {
                 for (i, seen) in seen.iter().enumerate() {

@@ -42,11 +42,13 @@ fn activations() {
 #[test]
 fn softmax_and_norms() {
     let within = function!(Words, [], |b, x, _| {
-        Ok(softmax_each(b, &[Visible { scores: &x[0], seen: &[0..1, 3..20, 9..21], sink: false }])?.remove(0))
+        Ok(softmax_each(b, &[Visible { scores: &x[0], seen: &[0..1, 3..20, 9..21], sink: false, hidden: false }])?
+            .remove(0))
     });
     close(1e-4, 4.0, &[2, 3, 21], within);
     let beside = function!(Words, [], |b, x, _| {
-        Ok(softmax_each(b, &[Visible { scores: &x[0], seen: &[0..1, 3..20, 9..20], sink: true }])?.remove(0))
+        Ok(softmax_each(b, &[Visible { scores: &x[0], seen: &[0..1, 3..20, 9..20], sink: true, hidden: false }])?
+            .remove(0))
     });
     close(1e-4, 4.0, &[2, 3, 21], beside);
     close(1e-4, 4.0, &[2, 3, 21], function!(Words, [], |b, x, _| softmax(b, &x[0], &[1, 20, 21])));
@@ -56,8 +58,8 @@ fn softmax_and_norms() {
         let parts = softmax_each(
             b,
             &[
-                Visible { scores: &a, seen: &[0..1, 0..20, 0..21], sink: false },
-                Visible { scores: &c, seen: std::slice::from_ref(&(0..7)), sink: false },
+                Visible { scores: &a, seen: &[0..1, 0..20, 0..21], sink: false, hidden: false },
+                Visible { scores: &c, seen: std::slice::from_ref(&(0..7)), sink: false, hidden: false },
             ],
         )?;
         let flat: Vec<_> = parts.iter().map(|part| part.reshape(&[63])).collect();

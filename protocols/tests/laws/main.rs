@@ -1,20 +1,29 @@
 //! Every operation, and functions, held to the laws: twin, cost, range and uniformity, see [`testing::laws`].
 
-mod boxes;
 mod choices;
+mod cuts;
 mod functions;
+mod hidden;
 mod keys;
+mod maxima;
+mod operands;
 mod rounding;
+mod selection;
+mod small;
+mod stock;
+mod views;
+mod work;
 
 use engine::WeightData;
 use he::{MatmulShape, MatmulSpec, PlanOptions};
 use ndarray::Array2;
 use net::Role;
-use testing::{DEALER, Laws, TWO_PHASES, function, signed_values};
+use testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values};
 use waggle_protocols::ops::lookup::{Table, TableShape};
 use waggle_protocols::ops::{
     AtLeast, B2a, Choose, Embed, Evaluate, ExtendColumns, Function as Tabulated, Linear, Matmul, Mul, MulRows, Mux,
-    MuxColumns, OneHot, Open, Permute, Reveal, RevealRounded, RowMax, Select, Shuffle, SumSquares, Truncation,
+    MuxColumns, OneHot, Open, Permute, Quickselect, Reveal, RevealRounded, RowMax, Select, Shuffle, SumSquares,
+    Truncation,
 };
 use waggle_protocols::{
     Axis, CachedMatmul, CachedProduct, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
@@ -261,9 +270,9 @@ fn matmul() {
 }
 
 /// A weight, and the same without its values.
-fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
+fn weight(inputs: usize, outputs: usize, seed: u64) -> [FixedWeight; 2] {
     let spec = WeightSpec::new("w", inputs, outputs);
-    let matrix = signed_values(WEIGHT_BITS, inputs * outputs, 4).into_iter().map(|value| value as i32).collect();
+    let matrix = signed_values(WEIGHT_BITS, inputs * outputs, seed).into_iter().map(|value| value as i32).collect();
     let matrix = FixedMatrix::integers(inputs, outputs, matrix);
     let bias = signed_values(50, outputs, 5).into_iter().map(|value| value as i64).collect();
     let known = FixedWeight { spec: spec.clone(), frac: 16, values: Some(FixedValues { matrix, bias }) };
@@ -284,7 +293,7 @@ fn narrow(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
 #[test]
 fn linear() {
     let each = [(1, 12, 7), (5, 33, 20)].into_iter().flat_map(|(rows, inputs, outputs)| {
-        [weight, narrow].map(|weight| (rows, inputs, outputs, weight(inputs, outputs)))
+        [weight(inputs, outputs, 4), narrow(inputs, outputs)].map(|weight| (rows, inputs, outputs, weight))
     });
     for (rows, inputs, outputs, [known, announced]) in each {
         let [known, announced] = [&known, &announced].map(|weight| Linear { weight });
@@ -303,7 +312,7 @@ fn linear() {
 
 #[test]
 fn embed() {
-    let [known, announced] = weight(17, 9);
+    let [known, announced] = weight(17, 9, 4);
     let (ids, count) = ([3, 0, 16, 3], 4);
     let shape = MatmulShape { batch: 1, m: count, k: 17, n: 9 };
     Laws::of_each(
@@ -365,6 +374,27 @@ fn shuffle_and_permute() {
         });
         let laws = Laws::of(restored).words(&[rows, items, 1], signed_values(width - 1, n, 6)).ring(width);
         if width < 64 { laws.refuses(&[vec![1 << 62; n]]) } else { laws }.hold();
+    }
+}
+
+/// The sums of the largest keys of every row, from their positions in a shuffled order.
+fn positions_of_shuffled(rows: usize, items: usize, k: usize) -> impl Function + Clone {
+    function!(Words, [rows: usize, items: usize, k: usize], |b, words, _| {
+        let (width, keys) = (20, words[0].reshape(&[*rows, *items, 1]));
+        let permutations = b.apply(Permute { rows: *rows, items: *items }, ())?;
+        let keys = b.apply(Shuffle { widths: &[width], inverse: false }, (&permutations, &keys))?;
+        let keys = keys.reshape(&[*rows, *items]);
+        let positions = b.apply(Quickselect { k: *k, width }, &keys)?;
+        Ok(keys.times_each(|at| u64::from(positions[at[0]].contains(&at[1]))).sum_last())
+    })
+}
+
+#[test]
+fn quickselect() {
+    // Few enough that all pairs are compared, so that the traffic is that of the plan.
+    for (rows, n, k) in [(1, 1, 1), (1, 2, 1), (40, 5, 2), (3, 16, 7), (2, 6, 0), (2, 6, 6)] {
+        let x = signed_values(13, rows * n, 6).into_iter().zip(0..).map(|(x, i)| (x << 4).wrapping_add(i % n as u64));
+        Laws::of(positions_of_shuffled(rows, n, k)).words(&[rows, n], x.collect()).ring(20).hold();
     }
 }
 

@@ -20,9 +20,14 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
     // By keys GELU takes inputs below 512, and by look-up twice as many.
     let gpt2 = json!({"model_type": "gpt2", "vocab_size": 40, "n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4,
                       "n_positions": 64});
-    let (before, after) = around(gpt2, "transformer.h.0.mlp.c_fc.bias", 600.0);
+    let (before, after) = around(gpt2.clone(), "transformer.h.0.mlp.c_fc.bias", 600.0);
     before.unwrap();
     assert!(after.contains("layer 0") && after.contains("gelu"), "{after}");
+
+    // All scores are 8 * 13.23^2 / sqrt(8) = 495, and below 480 beside padding alone.
+    let (before, after) = around(gpt2, "transformer.h.0.attn.c_attn.bias", 13.23);
+    before.unwrap();
+    assert!(after.contains("layer 0") && after.contains("hide"), "{after}");
 }
 
 /// The range check of a random model, and the path of the operation that it names after the entries of `bias` became

@@ -1,6 +1,6 @@
 //! Inner products modulo 2^64.
 
-use bits::cpu::Level;
+use bits::cpu::Family;
 
 use crate::kernel::{at_level, family};
 
@@ -9,8 +9,8 @@ pub(super) fn dot(a: &[u64], b: &[u64]) -> u64 {
     dot_on(family(), a, b)
 }
 
-fn dot_on(level: Level, a: &[u64], b: &[u64]) -> u64 {
-    at_level!(level, |a: &[u64], b: &[u64]| -> u64 {
+fn dot_on(family: Family, a: &[u64], b: &[u64]) -> u64 {
+    at_level!(family, |a: &[u64], b: &[u64]| -> u64 {
         a.iter().zip(b).fold(0, |sum, (a, b)| sum.wrapping_add(a.wrapping_mul(*b)))
     })
 }
@@ -18,7 +18,7 @@ fn dot_on(level: Level, a: &[u64], b: &[u64]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::levels;
+    use crate::kernel::families;
 
     /// All kernels agree with a sum of wide products.
     #[test]
@@ -28,7 +28,7 @@ mod tests {
             let (a, b): (Vec<u64>, Vec<u64>) =
                 (0..n).map(|i| (word(i, 0x9E37_79B9_7F4A_7C15), word(i, 0xD1B5_4A32_D192_ED03))).unzip();
             let want = a.iter().zip(&b).fold(0u128, |sum, (&a, &b)| sum.wrapping_add(u128::from(a) * u128::from(b)));
-            levels().for_each(|level| assert_eq!(dot_on(level, &a, &b), want as u64, "{level:?}"));
+            families().for_each(|family| assert_eq!(dot_on(family, &a, &b), want as u64, "{family:?}"));
         }
     }
 }

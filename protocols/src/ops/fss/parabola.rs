@@ -8,7 +8,7 @@
 //! So the parties share 1, rho and rho^2 at the window, and zeros at the others. Words of 32 bits have no room for
 //! rho^2 in full. They hold it in units of 2^shift ([`Square`]), and c_2 counts accordingly.
 
-use bits::cpu::Level;
+use bits::cpu::Family;
 use net::Role;
 
 use crate::kernel::{at_level, family};
@@ -165,16 +165,16 @@ impl Parabolas {
         self.apply_on(family(), high, self.low(low), values).into()
     }
 
-    fn apply_on(&self, level: Level, high: usize, low: Low, values: &[u32]) -> u32 {
+    fn apply_on(&self, family: Family, high: usize, low: Low, values: &[u32]) -> u32 {
         let lanes = 4 * high..4 * high + values.len();
         let (base, slope) = (&self.base[lanes.clone()], &self.slope[lanes.clone()]);
         let (square, twist) = (&self.square[lanes.clone()], &self.twist[lanes]);
-        at_level!(level, |base: &[u32],
-                          slope: &[u32],
-                          square: &[u32],
-                          twist: &[i32],
-                          low: Low,
-                          values: &[u32]|
+        at_level!(family, |base: &[u32],
+                           slope: &[u32],
+                           square: &[u32],
+                           twist: &[i32],
+                           low: Low,
+                           values: &[u32]|
          -> u32 {
             let coefficients = base.iter().zip(slope).zip(square.iter().zip(twist));
             coefficients.zip(values).fold(0u32, |sum, (((&base, &slope), (&square, &twist)), &value)| {
@@ -195,7 +195,7 @@ impl Low {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::levels;
+    use crate::kernel::families;
 
     #[test]
     fn squares_are_off_by_a_few_units() {
@@ -229,8 +229,8 @@ mod tests {
                 terms.fold(sum, |sum, (c, v)| sum.wrapping_add(c.wrapping_mul(*v)))
             });
             assert_eq!(parabolas.apply(high, low, &values), u64::from(want));
-            for level in levels() {
-                assert_eq!(parabolas.apply_on(level, high, parabolas.low(low), &values), want, "{level:?}");
+            for family in families() {
+                assert_eq!(parabolas.apply_on(family, high, parabolas.low(low), &values), want, "{family:?}");
             }
         }
     }

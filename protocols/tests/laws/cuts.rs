@@ -6,7 +6,10 @@ use waggle_protocols::audit::{Audit, Broken, LIMIT};
 use waggle_protocols::ops::matmul;
 use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape, Tensor, TwoParty, Words};
 
-use super::{Function, TWO_PHASES, cached, late, own, planner, run, share};
+use testing::laws::planner;
+use testing::{TWO_PHASES, open, own};
+
+use crate::small::{cached, late, run, share};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
@@ -60,7 +63,7 @@ impl Cuts<'_> {
     }
 }
 
-impl Function for Cuts<'_> {
+impl Cuts<'_> {
     fn call<B: Abb>(&self, b: &mut B, x: &[B::Words]) -> Result<B::Words, Error> {
         let mut operands = [KEYS, VALUES].map(Operand::new);
         let mut out = Vec::new();
@@ -96,10 +99,10 @@ fn naive(cuts: &Cuts, inputs: &[ArrayD<u64>; 2]) -> Vec<u64> {
 
 fn needs(steps: &[Step]) -> Needs {
     let cuts = Cuts(steps);
-    let mut planner = planner(TWO_PHASES);
+    let mut plan = planner(TWO_PHASES);
     let shape = || Shape(cuts.shape().to_vec());
-    cuts.call(&mut planner, &[shape(), shape()]).expect("plan");
-    planner.needs()
+    cuts.call(&mut plan, &[shape(), shape()]).expect("plan");
+    plan.needs()
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn products_after_cuts_equal_the_naive_ones_and_their_plan() {
     let cuts = Cuts(&STEPS);
     let shape = cuts.shape();
     let inputs = [7, 3].map(|seed| values(shape.iter().product(), seed));
-    let shares = [0, 1].map(|i| share(&inputs[i], i as u64));
+    let shares = inputs.each_ref().map(|values| share(values, &shape));
     let want = naive(&cuts, &inputs.clone().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v).expect("shape")));
     // Preparations for the same run; one that keeps other numbers of tokens in passes of the same sizes; the first
     // half of the run; another run altogether; none.
@@ -118,20 +121,20 @@ fn products_after_cuts_equal_the_naive_ones_and_their_plan() {
         let made = if made_for.is_empty() { Needs::default() } else { needs(made_for) };
         let [(client, ledger), (server, server_ledger)] = run(TWO_PHASES, |abb| {
             abb.prepare(&made, |_| None, &mut |_| ())?;
-            let words = [0, 1].map(|i| own(abb, &shares[i], &shape));
+            let words = shares.each_ref().map(|shares| own(abb, shares).clone());
             cuts.call(abb, &words)
         });
-        for (i, (got, want)) in client.plus(&server).iter().zip(&want).enumerate() {
+        for (i, (got, want)) in open(&[client, server]).iter().zip(&want).enumerate() {
             let off = (got.wrapping_sub(*want) << (64 - WIDTH)) as i64 >> (64 - WIDTH);
             assert!(off.abs() <= 16, "{made_for:?}: word {i} is off by {off}");
         }
         assert_eq!(ledger, server_ledger);
-        let mut planner = planner(TWO_PHASES);
-        planner.prepare(&made).expect("plan");
-        cuts.call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
-        assert_eq!(planner.ledger().untimed(), ledger, "{made_for:?}: planned ledger");
-        assert_eq!(planner.needs(), needs(&STEPS), "{made_for:?}: a run takes the same however it was prepared");
-        assert_eq!(late(&mut planner) == 0, fits, "{made_for:?}: made on the spot");
+        let mut plan = planner(TWO_PHASES);
+        plan.prepare(&made).expect("plan");
+        cuts.call(&mut plan, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+        assert_eq!(plan.ledger().untimed(), ledger, "{made_for:?}: planned ledger");
+        assert_eq!(plan.needs(), needs(&STEPS), "{made_for:?}: a run takes the same however it was prepared");
+        assert_eq!(late(&mut plan) == 0, fits, "{made_for:?}: made on the spot");
     }
 }
 
@@ -140,10 +143,10 @@ fn products_after_cuts_equal_the_naive_ones_and_their_plan() {
 fn dead_slots_cost_nothing_where_masks_are_made_on_the_spot() {
     let cost = |steps: &[Step]| {
         let cuts = Cuts(steps);
-        let mut planner = planner(TWO_PHASES);
+        let mut plan = planner(TWO_PHASES);
         let shape = || Shape(cuts.shape().to_vec());
-        cuts.call(&mut planner, &[shape(), shape()]).expect("plan");
-        planner.ledger().total()
+        cuts.call(&mut plan, &[shape(), shape()]).expect("plan");
+        plan.ledger().total()
     };
     let drafted = [(4, 0), (3, 2), (3, 2), (1, 0)];
     let same = [(4, 0), (1, 0), (1, 0), (1, 0)];
@@ -158,11 +161,11 @@ fn seen(prepared: bool, broken: Option<Broken>) -> (f64, Option<String>) {
     let steps: [Step; 3] = [(PROMPT, 0), (DRAFT, DRAFT), (DRAFT, 0)];
     let cuts = Cuts(&steps);
     let made = if prepared { needs(&steps) } else { Needs::default() };
-    let shares = share(&vec![5; HEADS * cuts.rows() * DIM], 1);
+    let shares = share(&vec![5; HEADS * cuts.rows() * DIM], &cuts.shape());
     let [(client, _), (server, _)] = run(TWO_PHASES, |abb: &mut TwoParty| {
         abb.session().set_audit(Audit::breaking(broken));
         abb.prepare(&made, |_| None, &mut |_| ())?;
-        let words = own(abb, &shares, &cuts.shape());
+        let words = own(abb, &shares).clone();
         let words = [words.clone(), words];
         let mut operand = Operand::new(KEYS);
         for s in 0..3 {
@@ -192,14 +195,14 @@ fn a_token_in_the_place_of_another_is_opened_under_another_mask() {
 /// A session refuses a mask that comes a second time.
 #[test]
 fn a_mask_serves_one_row_whatever_is_cut() {
-    let shares = share(&values(HEADS * 40 * DIM, 7), 1);
+    let shares = share(&values(HEADS * 40 * DIM, 7), &[HEADS, 40, DIM]);
     for prepared in [true, false] {
         let steps = [(4, 0), (3, 2), (3, 1), (3, 2), (3, 0), (3, 3), (3, 2), (3, 2), (3, 2), (3, 2), (3, 0), (2, 1)];
         let cuts = Cuts(&steps);
         let made = if prepared { needs(&steps[..6]) } else { Needs::default() };
         run(TWO_PHASES, |abb: &mut TwoParty| {
             abb.prepare(&made, |_| None, &mut |_| ())?;
-            let words = own(abb, &shares, &[HEADS, 40, DIM]);
+            let words = own(abb, &shares).clone();
             cuts.call(abb, &[words.clone(), words])?;
             assert_eq!(abb.session().audit().reused(), None);
             Ok(())

@@ -5,7 +5,10 @@ use planner::{Deployment, Tallies};
 use waggle_protocols::ops::{AtLeast, B2a, Mul};
 use waggle_protocols::{Abb, Error, Kernel, Options, Shape};
 
-use super::{own, planner, run, share};
+use testing::laws::planner;
+use testing::own;
+
+use crate::small::{run, share};
 
 /// Signs as words, times the values: OTs in both directions.
 fn positive<B: Abb>(abb: &mut B, x: &B::Words) -> Result<B::Words, Error> {
@@ -26,10 +29,10 @@ fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
         // Enough for a round of silent OT one way, and for SoftSpoken OT alone the other way.
         let n = 9000;
         let values: Vec<u64> = (0..n as u64).collect();
-        let shares = share(&values, 1);
+        let shares = share(&values, &[n]);
         let counted = run(options, |abb| {
-            let x = own(abb, &shares, &[n]);
-            positive(abb, &x)?;
+            let x = own(abb, &shares);
+            positive(abb, x)?;
             let session = abb.session();
             let sent = (session.sender().made(), session.sender().used());
             Ok((sent, (session.receiver().made(), session.receiver().used())))

@@ -8,7 +8,18 @@ use waggle_protocols::functions::max::{MAX_WIDTH, UNIT, max_counted, max_ragged}
 use waggle_protocols::words::signed;
 use waggle_protocols::{Clear, FRAC, Gelu, Lengths, Options, Shape, functions};
 
-use super::{BOTH, DEALER, TWO_PHASES, fixed, real, secure};
+use ndarray::{ArrayD, arr1};
+use testing::{DEALER, Laws, TWO_PHASES, function, to_fixed};
+
+/// Numbers as a vector of words.
+fn fixed(x: &[f64]) -> ArrayD<u64> {
+    to_fixed(&arr1(x).into_dyn())
+}
+
+/// The number that a word stands for.
+fn real(word: u64) -> f64 {
+    word as i64 as f64 / f64::from(1u32 << FRAC)
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
@@ -21,12 +32,12 @@ proptest! {
         let x = fixed(&rows.concat().iter().map(|x| x * spread).collect::<Vec<_>>());
         let clear = max_ragged(&mut Clear::new(), &x, &lengths).unwrap();
         let words: Vec<u64> = x.iter().copied().collect();
-        let shared = BOTH.map(|options| {
+        let largest = {
             let lengths = lengths.clone();
-            secure(options, &[(&words, &[words.len()])], function!([lengths: Lengths] |b, x| {
-                max_ragged(b, &x[0], lengths)
-            }))
-        });
+            function!(Words, [lengths: Lengths], |b, x, _| max_ragged(b, &x[0], lengths))
+        };
+        let laws = Laws::of(largest).words(&[words.len()], words.clone());
+        let shared = [DEALER, TWO_PHASES].map(|options| laws.values(options));
         let mut rest = &words[..];
         for (i, n) in lengths.iter().enumerate() {
             let (row, others) = rest.split_at(n);
@@ -49,14 +60,11 @@ fn check_counted(rows: &[Vec<f64>]) {
     let x = fixed(&rows.concat());
     let clear = max_counted(&mut Clear::new(), &x, &lengths).unwrap();
     let words: Vec<u64> = x.iter().copied().collect();
-    let shared = {
+    let largest = {
         let lengths = lengths.clone();
-        secure(
-            TWO_PHASES,
-            &[(&words, &[words.len()])],
-            function!([lengths: Lengths] |b, x| max_counted(b, &x[0], lengths)),
-        )
+        function!(Words, [lengths: Lengths], |b, x, _| max_counted(b, &x[0], lengths))
     };
+    let shared = Laws::of(largest).words(&[words.len()], words.clone()).values(TWO_PHASES);
     for (i, span) in lengths.spans().enumerate() {
         let row = &words[span];
         let want = row.iter().map(|&x| x as i64).max().unwrap_or(i64::MIN) as u64;

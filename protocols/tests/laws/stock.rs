@@ -9,7 +9,10 @@ use waggle_protocols::{
     Options, Shape, Tensor, WeightSpec,
 };
 
-use super::{Function, TWO_PHASES, cached, own, run, share};
+use testing::laws::{OPERAND_BATCH, planner};
+use testing::{Function, TWO_PHASES, function, own};
+
+use crate::small::{cached, late, run, share};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
@@ -31,7 +34,7 @@ struct Steps {
     fixed: bool,
 }
 
-impl Function for Steps {
+impl Steps {
     fn call<B: Abb>(&self, b: &mut B, x: &[B::Words]) -> Result<B::Words, Error> {
         let [mut keys, mut values] = [KEYS, VALUES].map(Operand::new);
         let (mut seen, mut out) = (0, Vec::new());
@@ -71,16 +74,16 @@ fn program(known: bool) -> Steps {
 
 fn needs(options: Options) -> Needs {
     let (_, shape) = inputs();
-    let mut planner = super::planner(options);
+    let mut plan = planner(options);
     let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
-    program(false).call(&mut planner, &shapes).expect("plan");
-    planner.needs()
+    program(false).call(&mut plan, &shapes).expect("plan");
+    plan.needs()
 }
 
 /// Prepares `made` and then runs the program. Progress is told in order, and the ledger is that of the plan.
 fn prepared(options: Options, made: &Needs) -> ([ArrayD<u64>; 2], Planner) {
     let (values, shape) = inputs();
-    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let shares: Vec<_> = values.iter().map(|values| share(values, &shape)).collect();
     let [(client, ledger), (server, server_ledger)] = run(options, |abb| {
         let known = abb.session().is_server();
         let weight = weight(known);
@@ -91,16 +94,16 @@ fn prepared(options: Options, made: &Needs) -> ([ArrayD<u64>; 2], Planner) {
         })?;
         assert!(bytes.is_sorted() && bytes.last().is_some_and(|(done, all)| done == all), "{bytes:?}");
         abb.session().channel().ledger_mut().set_phase(Phase::Decode);
-        let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+        let words: Vec<_> = shares.iter().map(|s| own(abb, s).clone()).collect();
         program(known).call(abb, &words)
     });
     assert_eq!(ledger, server_ledger);
-    let mut planner = super::planner(options);
-    planner.prepare(made).expect("plan");
-    planner.ledger().set_phase(Phase::Decode);
-    program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
-    assert_eq!(planner.ledger().untimed(), ledger, "planned ledger");
-    ([client, server], planner)
+    let mut plan = planner(options);
+    plan.prepare(made).expect("plan");
+    plan.ledger().set_phase(Phase::Decode);
+    program(false).call(&mut plan, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+    assert_eq!(plan.ledger().untimed(), ledger, "planned ledger");
+    ([client, server], plan)
 }
 
 #[test]
@@ -111,10 +114,10 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
         let needs = needs(options);
         assert!(needs.operands.len() == 2 && needs.operands[&KEYS].list.len() == STEPS.len(), "{needs:?}");
-        let batches = needs.operands[&KEYS].batches(super::OPERAND_BATCH);
+        let batches = needs.operands[&KEYS].batches(OPERAND_BATCH);
         assert!(batches.len() > 1, "{batches:?}");
         assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[&KEYS].list);
-        let ([client, server], mut planner) = prepared(options, &needs);
+        let ([client, server], mut plan) = prepared(options, &needs);
         // Products of matrices are off by a few units. The operations after them magnify this.
         let number = |x: u64| ((x << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64;
         let largest = want.iter().map(|x| number(*x).abs()).fold(1.0, f64::max);
@@ -123,15 +126,15 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             assert!((got - number(*want)).abs() < 0.01 * largest, "{got} for {}, largest {largest}", number(*want));
         }
         // Nothing was left to make on the spot.
-        assert_eq!(super::late(&mut planner), 0);
-        assert_eq!(planner.needs(), needs, "a run takes the same whether or not it was prepared");
+        assert_eq!(late(&mut plan), 0);
+        assert_eq!(plan.needs(), needs, "a run takes the same whether or not it was prepared");
     }
 }
 
 #[test]
 fn a_stock_outlives_its_session() {
     let (values, shape) = inputs();
-    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let shares: Vec<_> = values.iter().map(|values| share(values, &shape)).collect();
     let needs = needs(TWO_PHASES);
     let stored = needs.stored();
     let known = |role| role == Role::Server;
@@ -168,7 +171,7 @@ fn a_stock_outlives_its_session() {
             } else {
                 abb.prepare(&needs, |_| matrix, &mut |_| ())?;
             }
-            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+            let words: Vec<_> = shares.iter().map(|s| own(abb, s).clone()).collect();
             program(known(role)).call(abb, &words)
         })
     };
@@ -180,11 +183,11 @@ fn a_stock_outlives_its_session() {
         let (want, got) = (value(&fresh), value(&reused));
         assert!((want - got).abs() <= 1e-2 * want.abs().max(1e6), "entry {i}: {got}, expected {want}");
     }
-    let mut planner = super::planner(TWO_PHASES);
-    planner.prepare(&needs.ots()).expect("plan");
-    planner.set_stock(&needs);
-    program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
-    assert_eq!(planner.ledger().untimed(), reused[0].1, "planned ledger");
+    let mut plan = planner(TWO_PHASES);
+    plan.prepare(&needs.ots()).expect("plan");
+    plan.set_stock(&needs);
+    program(false).call(&mut plan, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+    assert_eq!(plan.ledger().untimed(), reused[0].1, "planned ledger");
 }
 
 /// Requests are made while the server answers the one before. The rows of all batches and of two matrices are right,
@@ -192,9 +195,9 @@ fn a_stock_outlives_its_session() {
 #[test]
 fn rows_that_are_made_ahead_are_fresh_and_right() {
     const ROWS: usize = 300;
-    let mut planner = super::planner(TWO_PHASES);
-    planner.apply(Linear { weight: &weight(false) }, &Shape(vec![ROWS, DIM])).expect("plan");
-    let mut needs = planner.needs();
+    let mut plan = planner(TWO_PHASES);
+    plan.apply(Linear { weight: &weight(false) }, &Shape(vec![ROWS, DIM])).expect("plan");
+    let mut needs = plan.needs();
     needs.units.retain(|kind, _| kind.weight().is_some());
     let kind = needs.units.keys().next().expect("a matrix").clone();
     assert!(kind.batch(&TWO_PHASES) < ROWS / 2, "several batches");
@@ -211,9 +214,9 @@ fn rows_that_are_made_ahead_are_fresh_and_right() {
         })?;
         Ok(words)
     });
-    let mut planner = super::planner(TWO_PHASES);
-    planner.prepare(&stored).expect("plan");
-    assert_eq!(planner.ledger().untimed(), ledger, "planned ledger");
+    let mut plan = planner(TWO_PHASES);
+    plan.prepare(&stored).expect("plan");
+    assert_eq!(plan.ledger().untimed(), ledger, "planned ledger");
     let matrix = weight(true).values.expect("known").matrix.to_integers();
     let width = 64 - LINEAR_WIDTH;
     let mut seen = std::collections::HashSet::new();
@@ -242,10 +245,10 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
 
 /// A stock that took the words of `function` in twice believes that it has enough for two runs.
 fn comes_twice(shape: &[usize], function: impl Function) {
-    let mut planner = super::planner(TWO_PHASES);
-    function.call(&mut planner, &[Shape(shape.to_vec())]).expect("plan");
-    let needs = planner.needs();
-    let shares = share(&vec![3; shape.iter().product()], 1);
+    let mut plan = planner(TWO_PHASES);
+    function.call(&mut plan, &[Shape(shape.to_vec())], &[]).expect("plan");
+    let needs = plan.needs();
+    let shares = share(&vec![3; shape.iter().product()], shape);
     run(TWO_PHASES, |abb| {
         abb.prepare(&needs, |_| None, &mut |_| ())?;
         let role = abb.session().role();
@@ -261,9 +264,9 @@ fn comes_twice(shape: &[usize], function: impl Function) {
                 Ok::<_, Error>(())
             })?;
         }
-        let x = own(abb, &shares, shape);
-        function.call(abb, std::slice::from_ref(&x))?;
-        let again = function.call(abb, &[x]).map(|_| ());
+        let x = [own(abb, &shares).clone()];
+        function.call(abb, &x, &[])?;
+        let again = function.call(abb, &x, &[]).map(|_| ());
         assert!(matches!(again, Err(Error::MaskTwice { .. })), "{again:?}");
         Ok(())
     });
@@ -272,7 +275,7 @@ fn comes_twice(shape: &[usize], function: impl Function) {
 #[test]
 fn units_that_come_out_of_the_stock_twice_are_noticed() {
     // Single units, and enough words of a few bits.
-    comes_twice(&[1], function!([] | abb, x | abb.apply(Mul { width: 48 }, (&x[0], &x[0]))));
-    comes_twice(&[1, 5], function!([] | abb, x | abb.apply(SumSquares { width: 40 }, &x[0])));
-    comes_twice(&[40], function!([] | abb, x | abb.apply(Truncation { width: 44, shift: 15, out: 32 }, &x[0])));
+    comes_twice(&[1], function!(Words, [], |b, x, _| b.apply(Mul { width: 48 }, (&x[0], &x[0]))));
+    comes_twice(&[1, 5], function!(Words, [], |b, x, _| b.apply(SumSquares { width: 40 }, &x[0])));
+    comes_twice(&[40], function!(Words, [], |b, x, _| b.apply(Truncation { width: 44, shift: 15, out: 32 }, &x[0])));
 }

@@ -3,7 +3,10 @@
 use waggle_protocols::operands::OperandForm as Form;
 use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
-use super::{TWO_PHASES, cached, own, run, share};
+use testing::laws::planner;
+use testing::{TWO_PHASES, own};
+
+use crate::small::{cached, late, run, share};
 
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1, part: 0 };
 const FORM: Form = Form { batch: 2, d: 4, axis: Axis::Rows, width: 29 };
@@ -23,10 +26,10 @@ fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Wo
 
 /// The needs of a product with the operand `id`.
 fn needs(id: OperandId) -> Needs {
-    let mut planner = super::planner(TWO_PHASES);
+    let mut plan = planner(TWO_PHASES);
     let words = shapes(FORM).map(|shape| Shape(shape.to_vec()));
-    product(&mut planner, FORM, &mut Operand::new(id), &words).expect("plan");
-    planner.needs()
+    product(&mut plan, FORM, &mut Operand::new(id), &words).expect("plan");
+    plan.needs()
 }
 
 #[test]
@@ -46,25 +49,25 @@ fn masks_of_another_form_are_refused_before_a_word_is_sent() {
         };
         let needs = needs(KEYS);
         let shapes = shapes(form);
-        let shares = shapes.map(|shape| share(&vec![1 << 28; shape.iter().product()], 1));
+        let shares = shapes.map(|shape| share(&vec![1 << 28; shape.iter().product()], &shape));
         run(TWO_PHASES, |abb| {
             abb.prepare(&needs, |_| None, &mut |_| ())?;
             let before = abb.session().channel().ledger_mut().total().messages;
-            let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
+            let words = shares.each_ref().map(|shares| own(abb, shares).clone());
             refused(product(abb, form, &mut Operand::new(KEYS), &words).map(|_| ()));
             assert_eq!(abb.session().channel().ledger_mut().total().messages, before, "nothing was sent");
             Ok(())
         });
-        let mut planner = super::planner(TWO_PHASES);
-        planner.set_stock(&needs);
-        refused(product(&mut planner, form, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).map(|_| ()));
+        let mut plan = planner(TWO_PHASES);
+        plan.set_stock(&needs);
+        refused(product(&mut plan, form, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).map(|_| ()));
     }
 }
 
 #[test]
 fn masks_of_another_name_stay_where_they_are() {
     let shapes = shapes(FORM);
-    let shares = shapes.map(|shape| share(&vec![1; shape.iter().product()], 1));
+    let shares = shapes.map(|shape| share(&vec![1; shape.iter().product()], &shape));
     for other in [
         OperandId { layer: 24, ..KEYS },
         OperandId { kind: OperandKind::Clusters, ..KEYS },
@@ -74,28 +77,28 @@ fn masks_of_another_name_stay_where_they_are() {
         let needs = needs(other);
         let [(_, ledger), _] = run(TWO_PHASES, |abb| {
             abb.prepare(&needs, |_| None, &mut |_| ())?;
-            let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
+            let words = shares.each_ref().map(|shares| own(abb, shares).clone());
             product(abb, FORM, &mut Operand::new(KEYS), &words)?;
             // A stock that lacks some refuses.
             let role = abb.session().role();
             std::mem::take(abb.stock()).drain(&needs.stored(), role, |_| Ok::<_, Error>(()))
         });
-        let mut planner = super::planner(TWO_PHASES);
-        planner.prepare(&needs).expect("plan");
-        product(&mut planner, FORM, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).expect("plan");
-        assert_eq!(planner.ledger().untimed(), ledger, "{other}");
-        assert!(super::late(&mut planner) > 0, "{other}: made on the spot");
+        let mut plan = planner(TWO_PHASES);
+        plan.prepare(&needs).expect("plan");
+        product(&mut plan, FORM, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).expect("plan");
+        assert_eq!(plan.ledger().untimed(), ledger, "{other}");
+        assert!(late(&mut plan) > 0, "{other}: made on the spot");
     }
 }
 
 #[test]
 fn no_mask_serves_two_operands_and_no_token_is_taken_back() {
     let shapes = shapes(FORM);
-    let shares = shapes.map(|shape| share(&vec![1; shape.iter().product()], 1));
+    let shares = shapes.map(|shape| share(&vec![1; shape.iter().product()], &shape));
     let needs = needs(KEYS);
     run(TWO_PHASES, |abb| {
         abb.prepare(&needs, |_| None, &mut |_| ())?;
-        let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
+        let words = shares.each_ref().map(|shares| own(abb, shares).clone());
         let mut operand = Operand::new(KEYS);
         product(abb, FORM, &mut operand, &words)?;
         let fewer = [words[0].slice(ndarray::s![.., .., ..2]), words[1].slice(ndarray::s![.., ..2, ..])];

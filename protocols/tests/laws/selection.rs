@@ -11,7 +11,10 @@ use waggle_protocols::ops::{OneHot, Permute, Quickselect, Shuffle, quickselect};
 use waggle_protocols::words::mask;
 use waggle_protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 
-use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
+use testing::laws::planner;
+use testing::{DEALER, Function, Laws, TWO_PHASES, function, own};
+
+use crate::small::{run, share};
 
 fn random(count: usize, seed: u64) -> Vec<u64> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -39,17 +42,14 @@ fn shuffles_permute_whole_items_and_are_undone_by_their_inverse() {
         let (columns, widths) = (widths, widths.to_vec());
         let shape = [rows, n, w];
         // The shuffled items, and the items restored from them.
-        let both = secure(
-            DEALER,
-            &[(&x, &shape)],
-            function!([rows: usize, n: usize, widths: Vec<u32>] |b, x| {
-                let permutations = b.apply(Permute { rows: *rows, items: *n }, ())?;
-                let shuffled = b.apply(Shuffle { widths, inverse: false }, (&permutations, &x[0]))?;
-                let restored = b.apply(Shuffle { widths, inverse: true }, (&permutations, &shuffled))?;
-                let again = b.apply(Shuffle { widths, inverse: false }, (&permutations, &restored))?;
-                Ok(B::Words::concat(0, &[&shuffled, &restored, &again]))
-            }),
-        );
+        let function = function!(Words, [rows: usize, n: usize, widths: Vec<u32>], |b, x, _| {
+            let permutations = b.apply(Permute { rows: *rows, items: *n }, ())?;
+            let shuffled = b.apply(Shuffle { widths, inverse: false }, (&permutations, &x[0]))?;
+            let restored = b.apply(Shuffle { widths, inverse: true }, (&permutations, &shuffled))?;
+            let again = b.apply(Shuffle { widths, inverse: false }, (&permutations, &restored))?;
+            Ok(Tensor::concat(0, &[&shuffled, &restored, &again]))
+        });
+        let both: Vec<u64> = Laws::of(function).words(&shape, x.clone()).values(DEALER).into_iter().collect();
         let reduced =
             |x: &[u64]| -> Vec<u64> { x.iter().zip(columns.iter().cycle()).map(|(x, &w)| x & mask(w)).collect() };
         let want = reduced(&x);
@@ -78,14 +78,11 @@ fn every_order_is_equally_likely() {
     // 3000 shuffles of four items: 24 orders.
     let rows = 3000;
     let x: Vec<u64> = (0..rows * 4).map(|i| i as u64 % 4).collect();
-    let got = secure(
-        DEALER,
-        &[(&x, &[rows, 4, 1])],
-        function!([rows: usize] |b, x| {
-            let permutations = b.apply(Permute { rows: *rows, items: 4 }, ())?;
-            b.apply(Shuffle { widths: &[2], inverse: false }, (&permutations, &x[0]))
-        }),
-    );
+    let shuffled = function!(Words, [rows: usize], |b, x, _| {
+        let permutations = b.apply(Permute { rows: *rows, items: 4 }, ())?;
+        b.apply(Shuffle { widths: &[2], inverse: false }, (&permutations, &x[0]))
+    });
+    let got: Vec<u64> = Laws::of(shuffled).words(&[rows, 4, 1], x).values(DEALER).into_iter().collect();
     let mut counts = std::collections::HashMap::new();
     for row in got.chunks(4) {
         *counts.entry(row.iter().fold(0, |acc, x| acc << 2 | x & 3)).or_insert(0usize) += 1;
@@ -98,12 +95,12 @@ fn every_order_is_equally_likely() {
 #[test]
 fn a_shuffle_sends_two_messages_online() {
     let x = random(12 * 32, 1);
-    let shares = share(&x, 2);
+    let shares = share(&x, &[12, 32, 1]);
     let [(_, ledger), _] = run(Options::default(), |abb| {
-        let words = own(abb, &shares, &[12, 32, 1]);
+        let words = own(abb, &shares);
         let permutations = abb.apply(Permute { rows: 12, items: 32 }, ())?;
         abb.session().channel().ledger_mut().set_phase(Phase::Decode);
-        abb.apply(Shuffle { widths: &[40], inverse: false }, (&permutations, &words))
+        abb.apply(Shuffle { widths: &[40], inverse: false }, (&permutations, words))
     });
     let online: Vec<_> = ledger.iter().filter(|entry| entry.phase == Phase::Decode).collect();
     let bytes = 2 * (12 * 32 * 40 / 8 + net::HEADER_BYTES) as u64;
@@ -124,27 +121,22 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
     let payload: Vec<u64> =
         random(rows * most * w, 3).iter().map(|x| (x % (1 << 23)).wrapping_sub(1 << 22)).collect();
     let shapes = [vec![LENGTHS.len(), rows, k, most], vec![rows, most, w]];
-    let gathers = || {
-        function!(
-            [] | b,
-            x | {
-                let mut operand =
-                    Operand::new(OperandId { layer: 0, kind: OperandKind::Clusters, generation: 0, part: 0 });
-                let mut out = Vec::new();
-                for (step, &n) in LENGTHS.iter().enumerate() {
-                    let words = x[0].slice(0, step..step + 1).reshape(&[2, 3, 6]).slice(2, 0..n);
-                    let payload = x[1].slice(1, 0..n);
-                    let gathered = b.scope(&format!("step {step}"), |b| {
-                        selection::gather_cached(b, &Selection::OneHot(words), &payload, 5, &mut operand)
-                    })?;
-                    out.push(gathered);
-                }
-                Ok(B::Words::concat(0, &out.iter().collect::<Vec<_>>()))
-            }
-        )
-    };
-    for options in BOTH {
-        let got = secure(options, &[(&one_hot, &shapes[0]), (&payload, &shapes[1])], gathers());
+    let gathers = function!(Words, [], |b, x, _| {
+        let mut operand = Operand::new(OperandId { layer: 0, kind: OperandKind::Clusters, generation: 0, part: 0 });
+        let mut out = Vec::new();
+        for (step, &n) in LENGTHS.iter().enumerate() {
+            let words = x[0].slice(0, step..step + 1).reshape(&[2, 3, 6]).slice(2, 0..n);
+            let payload = x[1].slice(1, 0..n);
+            let gathered = b.scope(&format!("step {step}"), |b| {
+                selection::gather_cached(b, &Selection::OneHot(words), &payload, 5, &mut operand)
+            })?;
+            out.push(gathered);
+        }
+        Ok(Tensor::concat(0, &out.iter().collect::<Vec<_>>()))
+    });
+    let laws = Laws::of(gathers.clone()).words(&shapes[0], one_hot).words(&shapes[1], payload.clone());
+    for options in [DEALER, TWO_PHASES] {
+        let got: Vec<u64> = laws.values(options).into_iter().collect();
         for (i, got) in got.chunks(w).enumerate() {
             let (step, row, entry) = (i / k / rows, i / k % rows, i % k);
             let at = (row * most + chosen(step, row, entry)) * w;
@@ -154,10 +146,10 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
             }
         }
     }
-    let mut planner = super::planner(TWO_PHASES);
-    planner.ledger().set_phase(Phase::Decode);
-    gathers().call(&mut planner, &shapes.map(Shape)).expect("plan");
-    let ledger = planner.ledger().entries();
+    let mut plan = planner(TWO_PHASES);
+    plan.ledger().set_phase(Phase::Decode);
+    gathers.call(&mut plan, &shapes.map(Shape), &[]).expect("plan");
+    let ledger = plan.ledger().entries();
     let online = |step: usize| -> u64 {
         let gather = format!("step {step}/gather");
         ledger.iter().filter(|e| e.phase == Phase::Decode && e.path == gather).map(|e| e.traffic.bytes()).sum()
@@ -176,11 +168,11 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
 #[test]
 fn unit_vectors_of_every_pair_of_shares_are_exact() {
     // All 64 x 64 pairs of shares modulo 2^6.
-    let shares = [0, 1].map(|party| (0..4096u64).map(|i| i >> (6 * party) & 63).collect::<Vec<_>>());
+    let shares = [0, 1].map(|party| ArrayD::from_shape_fn(IxDyn(&[4096]), |i| i[0] as u64 >> (6 * party) & 63));
     for count in [1, 13, 64] {
         let [(client, _), (server, _)] = run(DEALER, |abb| {
-            let words = own(abb, &shares, &[4096]);
-            abb.apply(OneHot { bits: 6, count }, &words)
+            let words = own(abb, &shares);
+            abb.apply(OneHot { bits: 6, count }, words)
         });
         for (i, (c, s)) in client.iter().zip(&server).enumerate() {
             let (item, j) = (i / count, (i % count) as u64);
@@ -219,10 +211,10 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
         (1, 64, 0),
     ] {
         let keys = keys(rows, n, k as u64);
-        let shares = share(&keys, 3);
+        let shares = share(&keys, &[rows, n]);
         let [client, server] = run(DEALER, |abb| {
-            let words = own(abb, &shares, &[rows, n]);
-            abb.apply(Quickselect { k, width: 12 }, &words)
+            let words = own(abb, &shares);
+            abb.apply(Quickselect { k, width: 12 }, words)
         });
         assert_eq!(client, server);
         let words = ArrayD::from_shape_vec(IxDyn(&[rows, n]), keys).expect("shape");
@@ -241,17 +233,17 @@ fn a_plan_is_the_mean_of_many_runs() {
         let runs = 40;
         let sent: u64 = (0..runs)
             .map(|seed| {
-                let shares = share(&keys(rows, n, 100 + seed), seed);
+                let shares = share(&keys(rows, n, 100 + seed), &[rows, n]);
                 let [(_, ledger), _] = run(DEALER, |abb| {
-                    let words = own(abb, &shares, &[rows, n]);
-                    abb.apply(Quickselect { k, width: 30 }, &words)
+                    let words = own(abb, &shares);
+                    abb.apply(Quickselect { k, width: 30 }, words)
                 });
                 ledger.iter().map(|entry| entry.traffic.bytes()).sum::<u64>()
             })
             .sum();
-        let mut planner = super::planner(DEALER);
-        planner.apply(Quickselect { k, width: 30 }, &Shape(vec![rows, n])).expect("plan");
-        let (planned, mean) = (planner.ledger().total().bytes() as f64, sent as f64 / runs as f64);
+        let mut plan = planner(DEALER);
+        plan.apply(Quickselect { k, width: 30 }, &Shape(vec![rows, n])).expect("plan");
+        let (planned, mean) = (plan.ledger().total().bytes() as f64, sent as f64 / runs as f64);
         assert!((planned / mean - 1.0).abs() < 0.08, "{planned} planned, {mean} on average");
         let expected = quickselect::expected(rows, n, k);
         let profile: usize = expected.profile.iter().sum();
