@@ -17,7 +17,7 @@ use crate::{Base, BaseError, Error};
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
 /// number work together.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 /// The field of the handshake that states it.
 const PROTOCOL_FIELD: &str = "protocol";
 /// Longest shape of a model.
