@@ -2,7 +2,6 @@
 
 mod fuzz;
 mod masked;
-mod missing;
 mod view;
 
 use std::time::Duration;
@@ -13,7 +12,6 @@ use ot::CotKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::audit::{Audit, Broken};
 use crate::local::Pair;
 use crate::{Error, Options, Session, TwoParty};
 
@@ -26,7 +24,7 @@ pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link: WAN, ..
 
 pub(crate) type Outcome<T> = (T, Vec<Entry>);
 
-/// Runs both parties of `protocol` in two threads, over the ideal dealer or over real OTs.
+/// Runs both parties of `protocol` in two threads, over the ideal dealer.
 pub(crate) fn run<T: Send>(
     options: Options,
     protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
@@ -37,20 +35,10 @@ pub(crate) fn run<T: Send>(
     [(client, untimed(Role::Client)), (server, untimed(Role::Server))]
 }
 
-/// One party's session, over the ideal dealer or over real OTs.
+/// One party's session over the ideal dealer.
 pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error> {
-    match options.ot {
-        CotKind::Dealer => {
-            let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
-            Ok(Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
-        }
-        _ => Session::new(channel, options),
-    }
-}
-
-/// Lets `s` go on where masks are missing, which an audit takes for one mask that comes again.
-pub(crate) fn without_masks(s: &mut Session) {
-    s.audit = Audit::breaking(Some(Broken::Units));
+    let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
+    Ok(Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
 }
 
 pub(crate) fn share(values: &[u64], seed: u64) -> [Vec<u64>; 2] {

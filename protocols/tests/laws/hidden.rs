@@ -42,7 +42,7 @@ fn hidden_columns_get_no_weight() {
                 let mut clear = Clear::evaluating(options.evaluation());
                 let p = weighed(Some(&gone)).call(&mut clear, &[to_fixed(&x)], &[]).expect("in range");
                 let Output::Words(p) = p else { unreachable!("words") };
-                let weight = |at: &[usize]| gone[[at[0], at[2]]].then(|| p[at]).unwrap_or_default();
+                let weight = |at: &[usize]| if gone[[at[0], at[2]]] { p[at] } else { 0 };
                 assert!(p.indexed_iter().all(|(at, _)| weight(at.slice()) == 0), "{p}");
                 Laws::of_each(weighed(Some(&gone)), weighed(Some(&gone)), weighed(None))
                     .words(&[2, rows, columns], words.clone())
