@@ -12,6 +12,7 @@ use bits::{Bytes, Reader, Writer, bytes_for, mask};
 use rayon::prelude::*;
 use zeroize::Zeroize;
 
+use crate::block::spread;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "ot/correlated";
@@ -234,7 +235,7 @@ impl ChosenKeys {
             hash.expand(index, blocks, Block::ZERO, per, &mut pads);
             if slots == 1 {
                 for (((ot, pad), need), shares) in ots.zip(&pads).zip(needs).zip(values.by_ref()) {
-                    let (pad, chosen) = (pad.0[0], self.choices.get(ot).wrapping_neg());
+                    let (pad, chosen) = (pad.0[0], spread(self.choices.get(ot)));
                     let m = reader.take(need.width);
                     shares[0] = pad.wrapping_add(chosen & m.wrapping_sub(pad).wrapping_sub(pad)) & need.mask;
                 }
@@ -242,7 +243,7 @@ impl ChosenKeys {
             }
             for (((ot, pads), need), shares) in ots.zip(pads.chunks_exact(per)).zip(needs).zip(values.by_ref()) {
                 let (w, mask) = (need.width, need.mask);
-                let chosen = self.choices.get(ot).wrapping_neg();
+                let chosen = spread(self.choices.get(ot));
                 let mut shares = shares.iter_mut();
                 for &pad in pads {
                     let mut p = u128::from(pad);

@@ -34,6 +34,7 @@ use rayon::prelude::*;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::dpf::GROUP;
+use crate::block::spread;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "ot/index";
@@ -236,7 +237,7 @@ impl HiddenIndices {
                 for (e, (sum, low)) in sums.iter_mut().zip(&low[place * group.len..]).enumerate() {
                     let (bit, m) = (choices >> e & 1, reader.take(width));
                     // The pad for choice 0, m less the pad for choice 1.
-                    let product = low.wrapping_add(bit.wrapping_neg() & m.wrapping_sub(*low).wrapping_sub(*low));
+                    let product = low.wrapping_add(spread(bit) & m.wrapping_sub(*low).wrapping_sub(*low));
                     add_bit(sum, bit, product & mask(width), weights[place]);
                 }
             }
