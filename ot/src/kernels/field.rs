@@ -19,6 +19,17 @@ fn shifted(x: Block) -> Block {
     Block([x.0[0] << 1 ^ (x.0[1] >> 63).wrapping_neg() & 0x87, x.0[1] << 1 | x.0[0] >> 63])
 }
 
+/// The bits of every byte, each in a byte of its own.
+static SPREAD: [u64; 256] = {
+    let mut spread = [0; 256];
+    let mut i = 0;
+    while i < 256 * 8 {
+        spread[i / 8] |= ((i as u64 / 8) >> (i % 8) & 1) << (8 * (i % 8));
+        i += 1;
+    }
+    spread
+};
+
 /// Blocks whose sums are made together.
 const GROUP: usize = 4;
 
@@ -27,9 +38,13 @@ const GROUP: usize = 4;
 /// The coefficients are public, so they may be addresses: of every four blocks all sixteen sums are made, and each
 /// power of X takes the one that its bits of the four coefficients name.
 pub(super) fn combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
-    let bit = |x: &Block, b: usize| (x.0[b / 64] >> (b % 64) & 1) as u8;
-    let names = |group: &[Block]| -> [u8; 128] {
-        std::array::from_fn(|b| group.iter().enumerate().fold(0, |name, (i, x)| name | bit(x, b) << i))
+    let names = |group: &[Block]| {
+        let mut names = [0_u8; 128];
+        for (k, names) in names.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let spread = |x: &Block| SPREAD[usize::from((x.0[k / 8] >> (8 * (k % 8))) as u8)];
+            *names = group.iter().enumerate().fold(0, |all, (i, x)| all | spread(x) << i).to_le_bytes();
+        }
+        names
     };
     let names: Vec<_> = coefficients.chunks(GROUP).map(names).collect();
     for (data, sum) in data.chunks_exact(coefficients.len()).zip(sums) {

@@ -436,7 +436,7 @@ mod tests {
             let combined = trees.into_iter().map(|Tree { number, leaves }| {
                 if let Some(leaf) = wrong.guess.filter(|_| is_wrong(number)) {
                     leaves[leaf] ^= ERROR;
-                    leaves[leaf ^ LEAVES / 2] ^= ERROR;
+                    leaves[leaf ^ (LEAVES / 2)] ^= ERROR;
                 }
                 let combined = coefficients.tree(simd, leaves);
                 public.code.add_code_words(place(round, number), reserve.table, leaves);

@@ -138,11 +138,14 @@ fn a_changed_message_of_oblivious_transfers_is_noticed_at_its_step() {
     let dir = tempfile::tempdir().unwrap();
     let policy = PolicySpec::default();
     let honest = run(Mode::Plain, &policy, None, dir.path()).watch;
+    let mut noticed = 0;
     for from in [Role::Client, Role::Server] {
         let sent = frames(&honest.sent(from));
         for step in ["ot/trees", "ot/softspoken"] {
             let tag = &frame(step, &[])[4..];
-            let message = sent.iter().position(|frame| &frame[4..8] == tag).expect("a message of this step");
+            // A session need not make OTs in both directions, but it sets both up.
+            let Some(message) = sent.iter().position(|frame| &frame[4..8] == tag) else { continue };
+            noticed += 1;
             // In trees the digest: a sum may not be used.
             let spoil = Spoil { from, message, mutation: Mutation::Flip(8 * (sent[message].len() as u64 - 20)) };
             let Session { client, server, watch } = run(Mode::Plain, &policy, Some(spoil), dir.path());
@@ -156,4 +159,5 @@ fn a_changed_message_of_oblivious_transfers_is_noticed_at_its_step() {
             assert!(watch.messages(from.peer()) < honest.messages(from.peer()), "the session ended early");
         }
     }
+    assert!(noticed >= 3, "trees of both parties, and OTs");
 }
