@@ -14,10 +14,10 @@ use crate::parties::session;
 
 const PROMPT: [u32; 3] = [3, 1, 4];
 const TEMPERATURE: f32 = 0.8;
-/// Four query heads and eleven words, whose logits lie within about one of each other.
+/// Four query heads and eleven words, one of which is drawn nine times out of ten.
 const LLAMA: &str = r#""model_type": "llama", "num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 12,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 11, "max_position_embeddings": 32"#;
-/// Pearson's statistic with 10 degrees of freedom is above it once in ten thousand times.
+/// Pearson's statistic with ten degrees of freedom is above it once in ten thousand times.
 const BOUND: f64 = 35.56;
 
 fn sampler(seed: u64) -> Sampler {
@@ -40,13 +40,23 @@ fn alone(
     generate(&mut Fixed::new(), model, input, &options, next, &mut NoHooks).unwrap()
 }
 
-/// Pearson's statistic of the tokens `drawn` against softmax(logits / temperature).
+/// Pearson's statistic of the tokens `drawn` against softmax(logits / temperature). Those that are expected less than
+/// five times count as one, so there are ten degrees of freedom or fewer.
 fn chi_square(drawn: &[u32], logits: ArrayView1<f32>, temperature: f32) -> f64 {
     let weights = logits.mapv(|x| f64::from(x / temperature).exp());
-    let expected = &weights * (drawn.len() as f64 / weights.sum());
-    assert!(expected.iter().all(|count| *count >= 5.0), "{expected}");
-    let count = |token: usize| drawn.iter().filter(|drawn| **drawn as usize == token).count() as f64;
-    expected.iter().enumerate().map(|(token, expected)| (count(token) - expected).powi(2) / expected).sum()
+    let scale = drawn.len() as f64 / weights.sum();
+    let term = |count: f64, expected: f64| (count - expected).powi(2) / expected;
+    let (mut statistic, mut rare) = (0.0, (0.0, 0.0));
+    for (token, weight) in weights.iter().enumerate() {
+        let count = drawn.iter().filter(|drawn| **drawn as usize == token).count() as f64;
+        let expected = weight * scale;
+        if expected >= 5.0 {
+            statistic += term(count, expected);
+        } else {
+            rare = (rare.0 + count, rare.1 + expected);
+        }
+    }
+    if rare.1 > 0.0 { statistic + term(rare.0, rare.1) } else { statistic }
 }
 
 #[test]
