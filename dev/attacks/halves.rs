@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use model::{Next, Reveal, Sampler};
 use net::tcp::{self, ConnectOptions};
-use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
+use net::{Channel, Identity, Link, PublicKey, Role, await_admission, forward_link, memory_pair, tls};
 use protocols::deal::{Dealt, Demand, SEED_BYTES, rows};
 use protocols::halves::{self, HalvesSeed};
 use protocols::ops::private::MaskedRow;
@@ -82,9 +82,7 @@ struct Listening<L> {
 }
 
 impl<L: Link> Link for Listening<L> {
-    fn send(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
-        self.link.send(bytes)
-    }
+    forward_link!(self => self.link; send timeout close read_ahead exporter);
 
     fn recv(&mut self, buf: &mut [u8]) -> std::io::Result<()> {
         self.link.recv(buf)?;
@@ -92,10 +90,6 @@ impl<L: Link> Link for Listening<L> {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = buf.to_vec();
         }
         Ok(())
-    }
-
-    fn timeout(&self) -> Duration {
-        self.link.timeout()
     }
 }
 
@@ -138,15 +132,19 @@ impl Scene {
             let here = here.lock().unwrap_or_else(PoisonError::into_inner).take();
             Ok(Channel::new(Role::Client, here.ok_or(net::NetError::Closed { step: "the second link" })?))
         });
-        let (seed, ask) = std::thread::scope(|scope| {
-            let session = scope.spawn(|| self.session(open).1);
+        let (session, ask) = std::thread::scope(|scope| {
+            let session = scope.spawn(|| {
+                let (text, seed) = self.session(open);
+                (text.err().map(|error| error.to_string()), seed)
+            });
             let ask = channel.recv_up_to("helper/demands", 4 << 20);
             drop(channel);
             (session.join(), ask)
         });
-        let seed = seed.map_err(|_| "the session panicked")?;
+        let (why, seed) = session.map_err(|_| "the session panicked")?;
+        let ask = ask.map_err(|error| why.unwrap_or_else(|| error.to_string()))?;
         let seed: &[u8; HalvesSeed::BYTES] = seed[..].try_into()?;
-        Ok((HalvesSeed::from_bytes(seed), postcard::from_bytes(&ask?)?))
+        Ok((HalvesSeed::from_bytes(seed), postcard::from_bytes(&ask)?))
     }
 
     /// A session as it should be.

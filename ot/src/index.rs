@@ -33,8 +33,8 @@ use net::Role;
 use rayon::prelude::*;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::dpf::GROUP;
 use crate::block::spread;
+use crate::dpf::GROUP;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "ot/index";
