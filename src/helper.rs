@@ -42,9 +42,6 @@ impl Helper {
         if identity.is_some() != self.key.is_some() {
             return Err(OptionsError::HelperKey.into());
         }
-        if identity.is_none() && self.deals.weights() {
-            return Err(session::Error::PlainHalves.into());
-        }
         let Helper { address, key, .. } = self.clone();
         let options = ConnectOptions { connect_timeout: timeout, read_timeout: timeout };
         let own = identity.as_ref().map(|identity| identity.public().to_string());

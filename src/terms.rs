@@ -68,6 +68,9 @@ impl Terms {
         let link = self.plan_for.or(network.shape());
         let open = party::Open { cores: self.cores.is_none(), link: link.is_none(), reveal: self.reveal.is_none() };
         let link = link.unwrap_or(LinkShape::MEMORY);
+        if self.helper.as_ref().is_some_and(|helper| helper.key.is_none() && helper.deals.weights()) {
+            return Err(session::Error::PlainHalves.into());
+        }
         let helper = self.helper.as_ref().map(Helper::name);
         if helper.is_some() && self.preprocess == Some(false) {
             return Err(OptionsError::HelperNeedsPreprocess.into());

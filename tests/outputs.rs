@@ -208,7 +208,7 @@ fn what_holds_words_is_for_its_owner_alone() {
     }
     fs::write(dir.path().join("lines"), "ROMEO:\n/save saved.txt\n").unwrap();
     let key = succeed(&mut of("keygen"));
-    let server = Server::run(&mut of("serve --listen 127.0.0.1:0 --model shakespeare-gpt2"));
+    let server = Server::run(&mut of("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --max-reveals 9999"));
     let connect = format!("--connect {} --server-key {}", server.address, key.trim());
     let talk = "--tokens 2 --turns lines --transcript talk.jsonl --json chat.json";
     succeed(&mut of(&format!("chat {connect} {talk}")));

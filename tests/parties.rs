@@ -190,7 +190,7 @@ fn serve(home: &TempDir, keys: &Keys, wire: Wire, gate: SocketAddr, timeout: f64
 }
 
 fn serving(terms: &str, timeout: f64) -> String {
-    format!("{terms} --timeout {timeout} --sessions 4")
+    format!("{terms} --timeout {timeout} --sessions 4 --max-reveals unlimited")
 }
 
 /// Harms `rounds` sessions and prints how they ended; panics if one ended as none may.
@@ -254,7 +254,7 @@ fn three_machines_write_what_two_write() {
     let Keys { server, allowed, .. } = &trio.keys;
     for by_client in ["", "--halves-by-client"] {
         let server =
-            hostile::serve(path, &format!("{weights} {server} {allowed} --timeout {CALM} {by_client}"), Wire::Tls);
+            hostile::serve(path, &format!("{} {server} {allowed} {by_client}", serving(&weights, CALM)), Wire::Tls);
         for _ in 0..2 {
             let terms = format!("{weights} {}", trio.trust());
             let third = end(start(path, server.socket(), &terms, Wire::Tls, CALM), HANG);
@@ -303,7 +303,7 @@ fn two_of_three_keys_are_never_one() {
     let alike = |server: &str, helper: &Server, of_helper: &str, client: &str, words: &str| {
         for terms in ["--parties 3", "--helper-weights", ""] {
             let terms = format!("{terms} --helper {} --helper-key {of_helper}", helper.address);
-            let server = hostile::serve(path, &format!("{terms} {server} --timeout {CALM}"), Wire::Tls);
+            let server = hostile::serve(path, &format!("{} {server}", serving(&terms, CALM)), Wire::Tls);
             let line = format!("generate --connect {} {PROMPT} {client} {terms}", server.address);
             let errors = fail(&mut of(waggle(&line), path), 1);
             assert!(errors.starts_with("error: ") && errors.contains(words), "{errors}");

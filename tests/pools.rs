@@ -110,7 +110,8 @@ fn a_pool_in_parts_serves_one_generation() {
 fn a_pool_that_a_helper_dealt_outlives_it() {
     let dir = tempfile::tempdir().unwrap();
     let (kept, pool) = (dir.path().join("kept"), dir.path().join("a.pool"));
-    let Keys { server, helper, of_server, of_helper, allowed } = Keys::new(dir.path(), &home());
+    let keys = tempfile::tempdir().unwrap();
+    let Keys { server, helper, of_server, of_helper, allowed } = Keys::new(keys.path(), &home());
     let helper = Server::run(&mut waggle(&format!("helper --listen 127.0.0.1:0 {helper} {allowed}")));
     let named = format!("--helper {} --helper-key {of_helper}", helper.address);
     let serve = |terms: &str| {
