@@ -64,7 +64,7 @@ mod tests {
             // 40 million entries, of 4096 of which a position tells.
             ("llama-2-7b", adapter, Some(9_760)),
             // A layer and the head: 9216 + 768 rows. Their weights are those of 50 000 positions.
-            ("gpt2", public("embedding,layers=0-10"), Some(9_984)),
+            ("gpt2", public("layers=0-10"), Some(9_984)),
             ("gpt2", public("all"), None),
         ] {
             assert_eq!(spec(name).telling_positions(&disclosed).unwrap(), positions, "{name}");

@@ -56,7 +56,7 @@ fn tokenizers_of_all_kinds_come_back_and_stream() {
         assert!(pieces.iter().all(|piece| !piece.contains(char::REPLACEMENT_CHARACTER)));
         assert!(pieces.len() > 10);
     }
-    assert!(matches!(Tokenizer::from_bytes(b"{}"), Err(TokenizerError::Format { .. })));
+    assert!(matches!(Tokenizer::from_bytes(b"{}"), Err(TokenizerError::Refused { .. })));
 }
 
 /// Writes down what the loop tells.
