@@ -168,6 +168,9 @@ impl Scene {
     }
 }
 
+/// A key, and what is asked on a link to the helper.
+type Party<'a> = (Option<&'a Identity>, Ask);
+
 /// What came of an attempt.
 enum End {
     Refused(String),
@@ -177,7 +180,7 @@ enum End {
 }
 
 /// Plays a client and a server towards the helper, each with a key and what it asks.
-fn attempt(scene: &Scene, parties: [(Option<&Identity>, Ask); 2], seed: &HalvesSeed) -> Fallible<End> {
+fn attempt(scene: &Scene, parties: [Party<'_>; 2], seed: &HalvesSeed) -> Fallible<End> {
     let mut links = Vec::new();
     for (key, ask) in &parties {
         let mut link = scene.link(*key)?;
@@ -260,8 +263,8 @@ fn digest(key: &PublicKey) -> [u8; 32] {
     *blake3::hash(key.to_string().as_bytes()).as_bytes()
 }
 
-/// Every attempt that comes to mind; returns how many got something.
-fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask) -> Fallible<usize> {
+/// Every attempt that comes to mind, under names of sessions from `first_name` on; returns how many got something.
+fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask, first_name: u8) -> Fallible<usize> {
     let all = rows(&seen.demands);
     let kind = all.iter().min_by_key(|kind| kind.inputs * kind.outputs).ok_or("no products with weights")?;
     let units = kind.inputs + 40;
@@ -269,7 +272,6 @@ fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask) -> Fallible<usize> {
     let [first, second] = scene.own.each_ref().map(|own| own.as_ref());
     let (name, server) = (Some(seed.name()), scene.server.1);
     let mine = |proof: [u8; 32]| (Some(halves::name(&proof)), Some(proof));
-    let mut number = 0;
     let ask = |is_server: bool, peer: PublicKey, halves: Option<[u8; 32]>| Ask {
         server: is_server,
         peer: digest(&peer),
@@ -280,7 +282,7 @@ fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask) -> Fallible<usize> {
     let (a, b) = (first.public(), second.public());
     let pair = |client, server| [(Some(first), client), (Some(second), server)];
     let (own_name, own_proof) = mine([7; 32]);
-    let list: Vec<(&str, [(Option<&Identity>, Ask); 2])> = vec![
+    let list: Vec<(&str, [Party<'_>; 2])> = vec![
         ("one key in both roles", [(Some(first), ask(false, a, name)), (Some(first), ask(true, a, name))]),
         ("two keys, and the name for the proof", pair(ask(false, b, name), ask(true, a, name))),
         ("two keys, and a proof of one's own", pair(ask(false, b, name), ask(true, a, own_proof))),
@@ -304,8 +306,7 @@ fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask) -> Fallible<usize> {
         }),
     ];
     let mut taken = 0;
-    for (what, mut parties) in list {
-        number += 1;
+    for (number, (what, mut parties)) in (first_name..).zip(list) {
         parties.iter_mut().for_each(|(_, ask)| ask.session = [number; 32]);
         let end = attempt(scene, parties, seed)?;
         taken += usize::from(matches!(end, End::Taken(_)));
@@ -350,15 +351,18 @@ fn main() -> Fallible<()> {
     };
     let (seed, seen) = scene.look()?;
     println!("before the server's halves are there");
-    let early = attempts(&scene, &seed, &seen)?;
+    let early = attempts(&scene, &seed, &seen, 1)?;
     let text = scene.honest()?;
     println!("after it");
-    let late = attempts(&scene, &seed, &seen)?;
+    let late = attempts(&scene, &seed, &seen, 101)?;
     if scene.honest()? != text {
         return Err("the attempts changed the text".into());
     }
     match early + late {
-        0 => Ok(println!("nothing was taken")),
+        0 => {
+            println!("nothing was taken");
+            Ok(())
+        }
         taken => Err(format!("{taken} attempts got weights").into()),
     }
 }
