@@ -21,6 +21,7 @@ use zeroize::{DefaultIsZeroes, Zeroizing};
 
 use super::levels;
 use crate::base::COUNT;
+use crate::block::spread;
 use crate::{Block, OtError};
 
 /// Bytes of a tag, and of the digest of all tags.
@@ -52,12 +53,15 @@ impl Tag {
         bytes
     }
 
-    /// Swaps two tags if `choice`.
+    /// Swaps two tags if `choice`. A choice that is the same for many pairs must make no branch around their loop.
     fn swap_if(a: &mut Tag, b: &mut Tag, choice: Choice) {
+        let mask = spread(choice.unwrap_u8().into());
         for (a, b) in a.0.iter_mut().zip(&mut b.0) {
-            let (x, y) = (u128::from(*a), u128::from(*b));
-            (*a, *b) =
-                (u128::conditional_select(&x, &y, choice).into(), u128::conditional_select(&y, &x, choice).into());
+            for (a, b) in a.0.iter_mut().zip(&mut b.0) {
+                let differs = (*a ^ *b) & mask;
+                *a ^= differs;
+                *b ^= differs;
+            }
         }
     }
 }
