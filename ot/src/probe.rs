@@ -278,8 +278,7 @@ fn set_up(probes: &mut Probes) {
             base.iter().zip(&delta).map(|(pair, bit)| pair[1 - usize::from(bit.unwrap_u8())]).collect();
         let (_, corrections) = full::build(&[9; 32], k, &base);
         move || {
-            let from = ("probe", Role::Server);
-            black_box(full::open(from, &[9; 32], k, &chosen, &delta, &corrections).expect("sums that fit"));
+            black_box(full::rebuild("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
         }
     });
 }

@@ -42,8 +42,8 @@ pub struct RangeCheck {
 }
 
 /// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids
-/// from all over the vocabulary where it has none, and its beginning beside padding; or an image. Costs about as many multiplications a token as the
-/// model has parameters, so models of more than two billion get fewer tokens.
+/// from all over the vocabulary where it has none, and its beginning beside padding; or an image. Costs about as many
+/// multiplications a token as the model has parameters, so models of more than two billion get fewer tokens.
 ///
 /// # Errors
 /// [`Error::Ranges`] with the operation and layer that a value left the range of; what is wrong with the

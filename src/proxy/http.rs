@@ -41,8 +41,8 @@ const CONNECTIONS: usize = 256;
 const HEAD: Duration = Duration::from_secs(30);
 const BODY: Duration = Duration::from_secs(60);
 const READER: Duration = Duration::from_secs(60);
-/// Most wrong keys of an address in this time; until it is over, no further key of it is looked at. And the most
-/// addresses that are kept.
+/// Most wrong keys of an address, of which none comes so much later than the one before; for as long after the last no
+/// further key of it is looked at. And the most addresses that are kept.
 const WRONG_KEYS: u32 = 10;
 const WRONG_TIME: Duration = Duration::from_secs(10);
 const WRONG_ADDRESSES: usize = 4096;
@@ -69,14 +69,14 @@ pub(super) struct Door {
     shared: Arc<Shared>,
 }
 
-/// Wrong keys of addresses, from the first one of a time on.
+/// Wrong keys of addresses, and when the last one came.
 #[derive(Default)]
 struct Wrong(HashMap<IpAddr, (Instant, u32)>);
 
 impl Wrong {
     /// Whether those of `address` are so many that no more are looked at.
     fn are_many(&mut self, address: IpAddr) -> bool {
-        self.0.retain(|_, (since, _)| since.elapsed() < WRONG_TIME);
+        self.0.retain(|_, (last, _)| last.elapsed() < WRONG_TIME);
         self.0.get(&address).is_some_and(|(_, count)| *count >= WRONG_KEYS)
     }
 
@@ -84,7 +84,8 @@ impl Wrong {
         if self.0.len() >= WRONG_ADDRESSES {
             self.0.clear();
         }
-        self.0.entry(address).or_insert_with(|| (Instant::now(), 0)).1 += 1;
+        let count = self.0.get(&address).map_or(0, |(_, count)| *count);
+        self.0.insert(address, (Instant::now(), count + 1));
     }
 }
 

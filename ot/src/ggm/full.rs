@@ -119,7 +119,7 @@ pub(crate) fn build(key: &[u8; 32], k: usize, base: &[[Block; 2]]) -> (Vec<Block
 
 /// Rebuilds all trees around the holes `delta` from the base keys chosen by the *negated* bits of `delta`.
 /// Leaf x of tree j is at position `x ^ alpha_j` of run j; position 0, the hole, holds zero. Errors: the number of
-/// bytes, or `party`, who sent them, deviates.
+/// bytes, or `party`, who sent them, deviates. That alone may show of `delta`.
 pub(crate) fn open(
     (step, party): (&'static str, Role),
     key: &[u8; 32],
@@ -128,11 +128,27 @@ pub(crate) fn open(
     delta: &[Choice; COUNT],
     corrections: &[u8],
 ) -> Result<Vec<Block>, OtError> {
+    let (leaves, tags) = rebuild(step, key, k, chosen, delta, corrections)?;
+    // This comparison takes constant time.
+    match tags == corrections[CORRECTION_BYTES - TAG_BYTES..] {
+        true => Ok(leaves),
+        false => Err(OtError::Deviates { step, party }),
+    }
+}
+
+/// The leaves, and the digest of all tags. Errors: the number of bytes.
+pub(crate) fn rebuild(
+    step: &'static str,
+    key: &[u8; 32],
+    k: usize,
+    chosen: &[Block],
+    delta: &[Choice; COUNT],
+    corrections: &[u8],
+) -> Result<(Vec<Block>, blake3::Hash), OtError> {
     OtError::expect(step, "bytes", CORRECTION_BYTES, corrections.len())?;
     debug_assert_eq!(chosen.len(), COUNT);
     let mut digest = digest(key);
     let mut leaves = Vec::with_capacity((COUNT / k) << k);
-    let (corrections, expected) = corrections.split_at(CORRECTION_BYTES - TAG_BYTES);
     let mut corrections = corrections.as_chunks::<16>().0.iter().map(|&b| Block::from_bytes(b));
     let mut next = || corrections.next().unwrap_or_default();
     for (tree, (chosen, delta)) in chosen.chunks_exact(k).zip(delta.chunks_exact(k)).enumerate() {
@@ -169,11 +185,7 @@ pub(crate) fn open(
         }
         leaves.extend_from_slice(&nodes);
     }
-    // This comparison takes constant time.
-    match digest.finalize() == *expected {
-        true => Ok(leaves),
-        false => Err(OtError::Deviates { step, party }),
-    }
+    Ok((leaves, digest.finalize()))
 }
 
 #[cfg(test)]

@@ -229,7 +229,8 @@ impl Pairing {
 
     fn deal(&self, here: Waiting, there: Waiting) -> Result<DealtSession, Error> {
         let [client, server] = if here.ask.server { [there, here] } else { [here, there] };
-        let lease = match self.agree(&client, &server) {
+        // The halves stay while the session uses them.
+        let mut lease = match self.agree(&client, &server) {
             Ok(lease) => lease,
             Err(reason) => return Err(refuse([client.channel, server.channel], reason)),
         };
@@ -239,10 +240,8 @@ impl Pairing {
         for channel in &mut channels {
             channel.send(VERDICT, &[])?;
         }
-        // The halves stay while the session uses them.
-        let (mut lease, rows) = (lease, deal::rows(&demands));
         let halves = match &mut lease {
-            Some(lease) => lease.halves(&mut channels[Role::Server as usize], &rows)?,
+            Some(lease) => lease.halves(&mut channels[Role::Server as usize], &deal::rows(&demands))?,
             None => Halves::default(),
         };
         for channel in &mut channels {
