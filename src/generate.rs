@@ -101,7 +101,8 @@ options! {
     Sampling {
         /// Sample from softmax(logits / T); 0 takes the most probable token.
         temperature: f32 = 0.0,
-        /// Sample among the most probable tokens that together reach this probability, where the client learns logits.
+        /// Sample among the most probable tokens that together reach this probability, where the client learns
+        /// logits.
         top_p: f32 = 1.0,
         /// Repeat a sampled text. It decides the choice of tokens alone; cryptographic randomness always comes from
         /// the operating system.

@@ -410,7 +410,8 @@ impl Generated {
     /// which shows what the protocol changed, and with the full cache, which shows what pruning changed.
     ///
     /// # Errors
-    /// If the model cannot be read or has another shape, and if tokens were sampled and no logits are there to compare.
+    /// If the model cannot be read or has another shape, and if tokens were sampled and no logits are there to
+    /// compare.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         self.compare_adapted(model, None)
     }

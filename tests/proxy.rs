@@ -367,7 +367,8 @@ fn mode(file: &std::path::Path, mode: u32) {
     let _ = (file, mode);
 }
 
-/// Whoever guesses what another key has said reads it as if nobody had, and sees no numbers of the session they share.
+/// Whoever guesses what another key has said reads it as if nobody had, and sees no numbers of the session they
+/// share.
 #[test]
 fn a_conversation_is_its_keys_own() {
     let dir = tempfile::tempdir().unwrap();

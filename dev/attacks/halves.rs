@@ -2,9 +2,9 @@
 //! them: `cargo run --release --example attack_halves -- target/release/waggle`.
 //!
 //! The client has what every client of the server has: the seed of its own halves, their name, and the demands of a
-//! session. It opens two links to the helper and plays both parties on them. If the helper deals products of rows that
-//! the client knows with the server's halves, linear algebra gives the halves, and the seed the rest. The program
-//! prints a line for every attempt, and fails if one of them gets anything.
+//! session. It opens two links to the helper and plays both parties on them. If the helper deals products of rows
+//! that the client knows with the server's halves, linear algebra gives the halves, and the seed the rest. The
+//! program prints a line for every attempt, and fails if one of them gets anything.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};

@@ -203,8 +203,9 @@ pub trait Engine: 'static {
     /// Range: |x| < 2^10, and caps from 1 to 128.
     fn soft_cap(&mut self, x: &Self::Tensor, cap: f32) -> Result<Self::Tensor, Error>;
 
-    /// Scores (batch, rows, columns) with [`HIDDEN_SCORE`] in the `hidden` columns (batch, columns), so that softmax gives
-    /// them 0 wherever another is visible. Which columns are hidden the client alone knows and passes as `Some`.
+    /// Scores (batch, rows, columns) with [`HIDDEN_SCORE`] in the `hidden` columns (batch, columns), so that softmax
+    /// gives them 0 wherever another is visible. Which columns are hidden the client alone knows and passes as
+    /// `Some`.
     ///
     /// Range: |x| < [`MAX_SHOWN_SCORE`] in the other columns. Those that are hidden may hold anything.
     fn hide(&mut self, x: &Self::Tensor, hidden: Option<&Array2<bool>>) -> Result<Self::Tensor, Error>;

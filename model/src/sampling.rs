@@ -49,8 +49,8 @@ impl Sampler {
         }
     }
 
-    /// Refuses what cannot be picked where the client learns as much as `reveal` says. Tokens alone are those of logits
-    /// without the cap by which they are `capped`.
+    /// Refuses what cannot be picked where the client learns as much as `reveal` says. Tokens alone are those of
+    /// logits without the cap by which they are `capped`.
     ///
     /// # Errors
     /// [`Error::NeedsLogits`].

@@ -40,8 +40,8 @@ impl Block {
     }
 }
 
-/// A word of ones if the secret `bit` is 1, zero if it is 0. The compiler does not see that there are two cases, of which
-/// it would make a branch.
+/// A word of ones if the secret `bit` is 1, zero if it is 0. The compiler does not see that there are two cases, of
+/// which it would make a branch.
 #[inline]
 pub(crate) fn spread(bit: u64) -> u64 {
     debug_assert!(bit <= 1);

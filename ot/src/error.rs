@@ -11,8 +11,9 @@ pub enum OtError {
     /// The channel failed, or the peer's message has the wrong length, tag or content.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The check of `step` failed: its sender deviates from the protocol, or somebody changed the message or an earlier
-    /// one on its way. Nothing that depends on what was checked has been sent, and the pools give nothing more.
+    /// The check of `step` failed: its sender deviates from the protocol, or somebody changed the message or an
+    /// earlier one on its way. Nothing that depends on what was checked has been sent, and the pools give nothing
+    /// more.
     #[error("the check of `{step}` failed: the {} deviates from the protocol, or a message was changed", name(party))]
     Deviates {
         /// The step of the message that was checked.

@@ -29,12 +29,12 @@
 //!
 //! **Distinct inputs.** Tweaks of one x differ. For different x the claim needs `sigma(x) ^ i != sigma(x') ^ i'`, an
 //! event that is decided before Delta comes in. TMMO would allow x that an adversary chose. Here the party that
-//! knows x cannot choose it, because what it sends is checked ([`crate::check`]): 127 bits of x are pseudorandom. With
-//! SoftSpoken OT every bit of x is the sum of another set of streams of AES under independent keys, which are hashes of
-//! base OTs to which both parties contribute; with silent OT x is a sum of ten blocks of a table of such x, other ten
-//! for every OT, and a leaf. So two inputs are equal with probability `2^-127`: for `2^40` blocks under keys of `2^10`
-//! this is `2^-78` together. (And then the peer would learn the sum of two pads, not Delta.) A node of a tree is
-//! pseudorandom alike.
+//! knows x cannot choose it, because what it sends is checked ([`crate::check`]): 127 bits of x are pseudorandom.
+//! With SoftSpoken OT every bit of x is the sum of another set of streams of AES under independent keys, which are
+//! hashes of base OTs to which both parties contribute; with silent OT x is a sum of ten blocks of a table of such x,
+//! other ten for every OT, and a leaf. So two inputs are equal with probability `2^-127`: for `2^40` blocks under
+//! keys of `2^10` this is `2^-78` together. (And then the peer would learn the sum of two pads, not Delta.) A node of
+//! a tree is pseudorandom alike.
 //!
 //! **The loss.** A key serves [`CALLS_PER_KEY`] `= 2^10` calls on unknown inputs: runs of OTs are the shorter the
 //! more blocks an OT takes, [`crate::dpf::GROUP`] trees share a key, and every tree of silent OT has its own. So the

@@ -417,8 +417,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A receiver that sends `d_j ^ e` in message `at` for every block j of `guesses`, and answers the check as it has to
-    /// if Delta_j is the guess. A guess of 0 is that of a receiver that does not care for the check.
+    /// A receiver that sends `d_j ^ e` in message `at` for every block j of `guesses`, and answers the check as it
+    /// has to if Delta_j is the guess. A guess of 0 is that of a receiver that does not care for the check.
     pub(crate) fn deviate(
         receiver: &mut SoftSpokenReceiver,
         ch: &mut Channel,
@@ -453,8 +453,8 @@ pub(crate) mod tests {
         Ok(())
     }
 
-    /// Of all values of one block of Delta, or of two, a receiver that deviates there gets through with one alone, in the
-    /// first extension and in later ones: a guess of k bits passes with probability `2^-k`.
+    /// Of all values of one block of Delta, or of two, a receiver that deviates there gets through with one alone, in
+    /// the first extension and in later ones: a guess of k bits passes with probability `2^-k`.
     #[test]
     fn a_receiver_that_deviates_is_caught_unless_it_guessed_the_blocks() {
         let mut rng = StdRng::seed_from_u64(8);

@@ -343,13 +343,14 @@ fn transfers_are_bound_to_the_handshake_and_to_the_keys_of_the_link() {
     assert_eq!(meddled(kind, None, [Some([1; 32]), None], 1000), [trees; 2]);
 }
 
-/// A byte that changes on its way to the server, in any message of any kind: the server's check of that message fails,
-/// or the client's, whose challenge is another.
+/// A byte that changes on its way to the server, in any message of any kind: the server's check of that message
+/// fails, or the client's, whose challenge is another.
 #[test]
 fn a_changed_byte_fails_the_check_of_its_step() {
     let hello = 8 + 11;
     for kind in KINDS {
-        // The client's corrections, in the second half of the set-up, then its first messages: it is the sender first.
+        // The client's corrections, in the second half of the set-up, then its first messages: it is the sender
+        // first.
         let set_up = kind.setup_bytes() as usize;
         assert_eq!(meddled(kind, Some(hello + set_up - 20), [None; 2], 1000), [None, Some("ot/trees")], "{kind:?}");
         let changed = |after: usize| meddled(kind, Some(hello + set_up + 8 + after), [None; 2], 1000);

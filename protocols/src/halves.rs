@@ -2,15 +2,16 @@
 //!
 //! **Functionality.** The server's W = A + B modulo 2^w. The client has A, and the helper has B. Neither learns W.
 //!
-//! The server draws a secret ([`HalvesOwner`]), and from it a seed, from which the client expands A. It sends B = W - A
-//! to the helper, once for all sessions with that seed. Then a row r of the client's and the shares of r W need no
-//! encryption ([`MaskedRow`]): the client keeps r and r A + t, and the helper, who draws the same r and t, gives r B - t
-//! to the server.
+//! The server draws a secret ([`HalvesOwner`]), and from it a seed, from which the client expands A. It sends B = W -
+//! A to the helper, once for all sessions with that seed. Then a row r of the client's and the shares of r W need no
+//! encryption ([`MaskedRow`]): the client keeps r and r A + t, and the helper, who draws the same r and t, gives r B
+//! - t to the server.
 //!
 //! **What each sees.** The helper sees B, which is uniform without the seed; it knows the [`name`](HalvesSeed::name)
-//! of the halves alone. The client sees A, which says nothing of W. **Together they know W.** So do two links to a helper
-//! if one can be taken for the server's: r B - t, r and t give B. Clients know the name, and the server alone knows the
-//! proof whose hash it is: a helper takes halves from and uses them for a link that shows the proof, and no other.
+//! of the halves alone. The client sees A, which says nothing of W. **Together they know W.** So do two links to a
+//! helper if one can be taken for the server's: r B - t, r and t give B. Clients know the name, and the server alone
+//! knows the proof whose hash it is: a helper takes halves from and uses them for a link that shows the proof, and no
+//! other.
 //!
 //! A is a stream of AES in counter mode for each matrix, ring and shape, under a key that follows from the seed.
 
@@ -83,7 +84,8 @@ pub fn name(proof: &[u8; 32]) -> [u8; 32] {
     blake3::derive_key("waggle 2026 name of halves of weights", proof)
 }
 
-/// The seed from which a client expands its halves of all weights of a server, and their name. The server has it, too.
+/// The seed from which a client expands its halves of all weights of a server, and their name. The server has it,
+/// too.
 #[derive(Clone)]
 pub struct HalvesSeed {
     seed: Zeroizing<[u8; 32]>,

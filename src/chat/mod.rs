@@ -416,8 +416,8 @@ fn refused(refusal: Refusal) -> Error {
 const SHOWN_TEMPLATE: usize = 8192;
 const SHOWN_TOKEN: usize = 80;
 
-/// What a user should know of the chat template of the server at `address`: bounded, and without control characters but
-/// line ends and tabs.
+/// What a user should know of the chat template of the server at `address`: bounded, and without control characters
+/// but line ends and tabs.
 pub fn template_note(address: &str, template: &ChatTemplate) -> String {
     let ChatTemplate { template, bos_token, eos_token } = template;
     let cut = |text: &str, most: usize| match text.chars().count().checked_sub(most) {

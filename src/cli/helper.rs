@@ -15,8 +15,8 @@ use crate::{Allow, Helper, HelperConfig, HelperDeals, Network, OptionsError, Pro
 /// Deals the correlations of sessions between clients and servers that name this helper (`--helper`). It has no model,
 /// sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of the model
 /// and the lengths, and of weights random halves at most. It must not collude with either party: with one of them it
-/// could compute what the other hides. The three have three keys (--identity), and the helper lets in those in --allow.
-/// One line on standard output says when parties may come.
+/// could compute what the other hides. The three have three keys (--identity), and the helper lets in those in
+/// --allow. One line on standard output says when parties may come.
 #[derive(Args, Debug)]
 pub(super) struct HelperArgs {
     /// Address to listen on; port 0 takes a free one.
@@ -31,8 +31,8 @@ pub(super) struct HelperArgs {
     /// Give up on a party that is silent, or whose peer does not come, for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
-    /// Keep halves of weights in at most so many bytes of memory, 8 a weight: those that sessions use, and of the others
-    /// those of the servers that came last. A session that takes more is refused.
+    /// Keep halves of weights in at most so many bytes of memory, 8 a weight: those that sessions use, and of the
+    /// others those of the servers that came last. A session that takes more is refused.
     #[arg(long, value_name = "BYTES", default_value_t = HelperConfig::default().max_weights)]
     max_weights: u64,
     /// Most sessions at once, those that wait for their second party included; a party beyond is refused.

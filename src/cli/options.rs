@@ -35,8 +35,8 @@ pub(super) use set;
 pub(super) struct TermsArgs {
     /// Output that the client learns of each position: all logits, or one token, the most probable or one that is
     /// sampled. A server says the most that it permits [default: logits to its own key, tokens to others], a client
-    /// what it wants [default: what the server permits]. Without encryption all count as its own; `plan` and `demo` take
-    /// logits.
+    /// what it wants [default: what the server permits]. Without encryption all count as its own; `plan` and `demo`
+    /// take logits.
     #[arg(long, value_parser = named(&REVEALS))]
     reveal: Option<Reveal>,
     /// Fractional bits of the logits that the client learns, 0 to 14, rounded at random. With fewer, more positions

@@ -83,16 +83,16 @@ pub(super) struct ServeArgs {
     /// Most pools of all keys together.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
     max_pools_total: usize,
-    /// Most positions that a key may have in all, because what comes out of a model tells about its weights: each token
-    /// of a prompt and each that is generated or guessed counts one. Counted across restarts, in `accounts.json` beside
-    /// the default identity; clients without keys share an account. `unlimited` lifts the bound [default: for keys but
-    /// the server's own, 5 % of the positions whose logits give the secret weights away, by the model's shape; the log
-    /// says it at the start].
+    /// Most positions that a key may have in all, because what comes out of a model tells about its weights: each
+    /// token of a prompt and each that is generated or guessed counts one. Counted across restarts, in
+    /// `accounts.json` beside the default identity; clients without keys share an account. `unlimited` lifts the
+    /// bound [default: for keys but the server's own, 5 % of the positions whose logits give the secret weights away,
+    /// by the model's shape; the log says it at the start].
     #[arg(long, value_name = "N")]
     max_reveals: Option<Reveals>,
-    /// Give each client's key halves of the weights of its own (--helper-weights, --parties 3), so that what one client
-    /// and the helper have together is of no use with another's. The helper then keeps 8 bytes a weight for every client
-    /// and not once, and gets 4 to 8 bytes a weight of this server at each client's first session.
+    /// Give each client's key halves of the weights of its own (--helper-weights, --parties 3), so that what one
+    /// client and the helper have together is of no use with another's. The helper then keeps 8 bytes a weight for
+    /// every client and not once, and gets 4 to 8 bytes a weight of this server at each client's first session.
     #[arg(long)]
     halves_by_client: bool,
     /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. They count for

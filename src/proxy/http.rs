@@ -41,8 +41,8 @@ const CONNECTIONS: usize = 256;
 const HEAD: Duration = Duration::from_secs(30);
 const BODY: Duration = Duration::from_secs(60);
 const READER: Duration = Duration::from_secs(60);
-/// Most wrong keys of an address, of which none comes so much later than the one before; for as long after the last no
-/// further key of it is looked at. And the most addresses that are kept.
+/// Most wrong keys of an address, of which none comes so much later than the one before; for as long after the last
+/// no further key of it is looked at. And the most addresses that are kept.
 const WRONG_KEYS: u32 = 10;
 const WRONG_TIME: Duration = Duration::from_secs(10);
 const WRONG_ADDRESSES: usize = 4096;
@@ -152,7 +152,8 @@ impl Door {
         answer
     }
 
-    /// Refuses whoever may not come. The place of the key of whoever may; none of a stranger who looks at what is open.
+    /// Refuses whoever may not come. The place of the key of whoever may; none of a stranger who looks at what is
+    /// open.
     fn admitted(&self, request: &Request<Incoming>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
         let text = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
         let host = text(header::HOST).unwrap_or_default();

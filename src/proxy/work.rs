@@ -550,7 +550,8 @@ impl Worker {
                 }
                 Err(Error::Chat(ChatError::Refused(refused))) => match *refused {
                     Refused::Long { got, .. } if turn < got => turn = got,
-                    // Asked again it is refused again: were all of it read, its length would tell that of the answers.
+                    // Asked again it is refused again: were all of it read, its length would tell that of the
+                    // answers.
                     Refused::Rereads => return Err(ChatError::Refused(refused).into()),
                     other => {
                         open.said = None;

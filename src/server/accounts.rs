@@ -1,9 +1,9 @@
 //! Accounts of what each key has received from this server, kept across restarts.
 //!
 //! What comes out of a model tells about its weights, and so does every value inside to a client that deviates: a
-//! server bounds the positions that go through the model for a key. The account is charged before a session is granted
-//! and credited at its end with what was not used: a crash in between charges too much, never too little. Clients
-//! without keys share the account [`NOBODY`].
+//! server bounds the positions that go through the model for a key. The account is charged before a session is
+//! granted and credited at its end with what was not used: a crash in between charges too much, never too little.
+//! Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
 use std::io;

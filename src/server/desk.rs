@@ -96,8 +96,8 @@ impl Desk {
 }
 
 impl Seat {
-    /// Waits until this client is served. Every `tick` at least, `waiting` hears its position in the queue, from 1, which
-    /// is the server's to know; its error ends the wait, as [`Full::Ending`] does.
+    /// Waits until this client is served. Every `tick` at least, `waiting` hears its position in the queue, from 1,
+    /// which is the server's to know; its error ends the wait, as [`Full::Ending`] does.
     pub(super) fn wait<E: From<Full>>(
         &mut self,
         tick: Duration,

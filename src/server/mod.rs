@@ -97,8 +97,8 @@ options! {
         max_pools_total: usize = 1024,
         /// Most positions that a key may have, in all and across restarts, because each tells about the weights.
         max_reveals: Reveals as impl Into<Reveals> = Reveals::OfModel,
-        /// Whether the halves that a helper keeps of the weights are each client's own: one client and the helper cannot
-        /// use what another has, and the helper keeps 8 bytes a weight for each.
+        /// Whether the halves that a helper keeps of the weights are each client's own: one client and the helper
+        /// cannot use what another has, and the helper keeps 8 bytes a weight for each.
         halves_by_client: bool = false,
         /// Most sessions at once; one for every two cores unless told otherwise.
         sessions: Option<usize> as impl Into<Option<usize>> = None,

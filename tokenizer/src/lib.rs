@@ -15,8 +15,8 @@ pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 
-/// Bytes of a text for each position of a model, at least: white space that a tokenizer drops counts, too. The longest
-/// token of GPT-2 has as many.
+/// Bytes of a text for each position of a model, at least: white space that a tokenizer drops counts, too. The
+/// longest token of GPT-2 has as many.
 const BYTES_PER_POSITION: usize = 128;
 
 /// A tokenizer, public like the configuration: a server may send its bytes to a client.

@@ -8,8 +8,8 @@ use regex_syntax::hir::{Hir, HirKind};
 
 use super::error::{TokenizerError, at_most};
 
-/// Longest pattern, in bytes, and the most that counts in one may ask of a text. Lists of scripts make some published ones
-/// long.
+/// Longest pattern, in bytes, and the most that counts in one may ask of a text. Lists of scripts make some published
+/// ones long.
 const MAX_PATTERN_BYTES: usize = 8192;
 /// White space, but for the last of it before a word.
 const LOOK_AHEAD: &str = r"\s+(?!\S)";

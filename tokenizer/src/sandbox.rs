@@ -5,7 +5,8 @@
 //! | limits | memory, processor time; no file, no new descriptor or process, no core dump | the same |
 //! | sandbox | no new privileges; standard input and output, and system calls of [`system_calls`] alone | |
 //!
-//! A call that is not in the list fails with EPERM. It gains nothing then, and a library that can do without it goes on.
+//! A call that is not in the list fails with EPERM. It gains nothing then, and a library that can do without it goes
+//! on.
 
 use std::io;
 

@@ -2,9 +2,9 @@
 //!
 //! The format can ask for padding to 10^12 tokens, text that doubles with every stage, or patterns that backtrack for
 //! ever. A foreign file runs in a process that harms nobody, but a user's own runs in this one, and a key that is not
-//! known may change what a text becomes. So a file has the kinds and keys of [`STAGES`], within bounds, and nothing else.
-//! What was read is written anew: no key exists in it that two readers take differently. Types are for the library to
-//! check.
+//! known may change what a text becomes. So a file has the kinds and keys of [`STAGES`], within bounds, and nothing
+//! else. What was read is written anew: no key exists in it that two readers take differently. Types are for the
+//! library to check.
 
 use std::slice;
 
@@ -40,7 +40,8 @@ const ADDED: &[&str] = &["id", "content", "single_word", "lstrip", "rstrip", "no
 const BYTE_LEVEL: &[&str] = &["add_prefix_space", "trim_offsets", "use_regex"];
 const METASPACE: &[&str] = &["replacement", "prepend_scheme", "add_prefix_space", "split", "str_rep"];
 
-/// A kind of stage: its name, the most by which it lengthens a text in UTF-8 beside what a `pattern` does, and its keys.
+/// A kind of stage: its name, the most by which it lengthens a text in UTF-8 beside what a `pattern` does, and its
+/// keys.
 type Kind = (&'static str, usize, &'static [&'static str]);
 
 /// The kinds of stages of each part.

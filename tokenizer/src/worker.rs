@@ -17,8 +17,8 @@
 //!
 //! The worker has the environment that finds its program and no other, and shuts itself in before it reads anything
 //! (`sandbox`). The parent trusts nothing: a line has a longest length and an answer has a time-out, after which the
-//! process is killed. A request that finds the process gone, or that the process dies of, starts another with the same
-//! file, once: whatever ended an earlier one, the limit of processor time perhaps, harms no later request.
+//! process is killed. A request that finds the process gone, or that the process dies of, starts another with the
+//! same file, once: whatever ended an earlier one, the limit of processor time perhaps, harms no later request.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,20 +1,20 @@
 //! The law at the channel: what a party sends has the same distribution whatever it holds.
 //!
-//! The parties run a function many times with one secret, and as often with another that changes what one of them holds:
-//! its shares of the operands, and what it alone knows. The other one holds the same in both, so a share that is sent
-//! bare differs as the secrets do. Of each message two tests look at all bits:
+//! The parties run a function many times with one secret, and as often with another that changes what one of them
+//! holds: its shares of the operands, and what it alone knows. The other one holds the same in both, so a share that
+//! is sent bare differs as the secrets do. Of each message two tests look at all bits:
 //!
-//! - *Every bit by itself.* It is set in so many of the runs with one secret and with the other. With n runs each, two
-//!   equal distributions differ by d or more with a probability of 2 e^(-d^2/n) at most (Serfling, 1974).
-//! - *All bits together.* The first halves of the runs say by how much more often each bit is set with one secret. The
-//!   sum of these weights over the bits of a message ranks the other halves, which the rank-sum test compares (Mann and
-//!   Whitney, 1947). It assumes nothing of how bits depend on each other.
+//! - *Every bit by itself.* It is set in so many of the runs with one secret and with the other. With n runs each,
+//!   two equal distributions differ by d or more with a probability of 2 e^(-d^2/n) at most (Serfling, 1974).
+//! - *All bits together.* The first halves of the runs say by how much more often each bit is set with one secret.
+//!   The sum of these weights over the bits of a message ranks the other halves, which the rank-sum test compares
+//!   (Mann and Whitney, 1947). It assumes nothing of how bits depend on each other.
 //!
 //! A right protocol fails the first with a probability below [`CHANCE`] for each message, and the second with one
 //! below 10^-9, at [`MOST_RANKED`] standard deviations. Sessions draw from fixed seeds, but for those of a helper.
 //!
-//! A message that looks random by itself may still tell something to a party that knows its mask. Words that are opened
-//! under masks have laws of their own.
+//! A message that looks random by itself may still tell something to a party that knows its mask. Words that are
+//! opened under masks have laws of their own.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,8 +86,8 @@ enum Made {
 
 impl Laws<'_> {
     /// Holds the function to the law at the [`channel`](crate::channel): no message of a party tells what it holds
-    /// here from what it holds in `other`, which has operands of the same shapes. Every run is in a session of its own
-    /// if it begins `afresh`.
+    /// here from what it holds in `other`, which has operands of the same shapes. Every run is in a session of its
+    /// own if it begins `afresh`.
     ///
     /// Units of correlations that serve in all runs are a fault that shows.
     ///

@@ -340,8 +340,8 @@ impl<'l> Laws<'l> {
         }
     }
 
-    /// The words that the function gives between two parties, for another comparison than that with the twin. Costs are
-    /// those of the plan.
+    /// The words that the function gives between two parties, for another comparison than that with the twin. Costs
+    /// are those of the plan.
     ///
     /// # Panics
     /// If they are not, or if the function gives no words.

@@ -6,17 +6,17 @@ use super::{Known, Lister, Model};
 use crate::public::Disclosed;
 use crate::{Error, ModelSpec};
 
-/// The share of [`ModelSpec::telling_positions`] that a server lets a client have unless told otherwise, as 1 / N: 5 %.
+/// A server lets a client have one in so many of the [`ModelSpec::telling_positions`] unless told otherwise: 5 %.
 pub const QUOTA_SHARE: u64 = 20;
 
 impl ModelSpec {
-    /// The positions that give the secret weights away, if the logits of each are learned; `None` if there is no secret
-    /// beside what is looked up. It is the smaller of two counts, for d = [`ModelSpec::hidden`].
+    /// The positions that give the secret weights away, if the logits of each are learned; `None` if there is no
+    /// secret beside what is looked up. It is the smaller of two counts, for d = [`ModelSpec::hidden`].
     ///
-    /// - *A client that deviates* adds a vector of its choice to its share of the input of a matrix, so large that the
-    ///   residual stream behind it is one row of the matrix. Logits of a position show d numbers of a row, once the
-    ///   head is known, and all of a row of the head. A matrix takes inputs * ceil(outputs / d) positions, the head as
-    ///   many as it has inputs. Tables are not counted: no other weight waits for them.
+    /// - *A client that deviates* adds a vector of its choice to its share of the input of a matrix, so large that
+    ///   the residual stream behind it is one row of the matrix. Logits of a position show d numbers of a row, once
+    ///   the head is known, and all of a row of the head. A matrix takes inputs * ceil(outputs / d) positions, the
+    ///   head as many as it has inputs. Tables are not counted: no other weight waits for them.
     /// - *A client that has the public parts* needs not deviate: the logits of a position tell the last hidden state,
     ///   which is d equations of the weights that it does not have. They take weights / d positions. Those of an
     ///   adapter are the entries of A and B.

@@ -6,11 +6,11 @@
 //! OT `j k + l`: with the receiver's sums `K_c` of all children on side c, the sender learns the sum of the side that
 //! leaves its path.
 //!
-//! **Check** (section 6, against a receiver whose sums fit no tree, so that the leaves depend on Delta). Every leaf has
-//! a tag, a hash of 32 bytes. The receiver also sends the sum of the tags of each tree, which gives the sender the tag
-//! of its hole, and a digest of all tags in their order. If the digest fits, all leaves are those of the receiver. A
-//! wrong sum stays unnoticed only if the sender does not use it, so a receiver learns c bits of Delta with
-//! probability `2^-c`, and is caught otherwise.
+//! **Check** (section 6, against a receiver whose sums fit no tree, so that the leaves depend on Delta). Every leaf
+//! has a tag, a hash of 32 bytes. The receiver also sends the sum of the tags of each tree, which gives the sender
+//! the tag of its hole, and a digest of all tags in their order. If the digest fits, all leaves are those of the
+//! receiver. A wrong sum stays unnoticed only if the sender does not use it, so a receiver learns c bits of Delta
+//! with probability `2^-c`, and is caught otherwise.
 //!
 //! The sender stores leaf x at position `y = x ^ alpha_j`, so the hole is always at 0 and no address depends on a
 //! secret: the only secret-dependent step is a conditional swap of two siblings.
@@ -27,8 +27,8 @@ use crate::{Block, OtError};
 /// Bytes of a tag, and of the digest of all tags.
 const TAG_BYTES: usize = 32;
 
-/// Bytes of the corrections: both sums for every level but the first, whose sums are the base keys themselves; the sum
-/// of the tags of every tree; the digest. The number of trees does not matter.
+/// Bytes of the corrections: both sums for every level but the first, whose sums are the base keys themselves; the
+/// sum of the tags of every tree; the digest. The number of trees does not matter.
 pub(crate) const CORRECTION_BYTES: usize = COUNT * 32 + TAG_BYTES;
 
 /// The tag of a leaf.

@@ -48,11 +48,11 @@ macro_rules! other_kernels {
         $implement! {
             /// The key schedule of AES.
             expand_key(key: Block) -> Key;
-            /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` in the field of [`field`], for n coefficients. These are
-            /// public, the data need not be.
+            /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` in the field of [`field`], for n coefficients. These
+            /// are public, the data need not be.
             combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]);
-            /// The sum of `coefficients[i] data[i]` in that field, and that of the coefficients at odd data. These and
-            /// their places are secret.
+            /// The sum of `coefficients[i] data[i]` in that field, and that of the coefficients at odd data. These
+            /// and their places are secret.
             combine_odd(coefficients: &[Block], data: &[Block]) -> [Block; 2];
             /// `transpose::transpose`.
             transpose(rows: &mut [Block; BATCH]);

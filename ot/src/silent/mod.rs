@@ -1,5 +1,5 @@
-//! Silent OT: Ferret (Yang, Weng, Lan, Zhang and Wang, <https://eprint.iacr.org/2020/924>), with regular noise and half
-//! trees.
+//! Silent OT: Ferret (Yang, Weng, Lan, Zhang and Wang, <https://eprint.iacr.org/2020/924>), with regular noise and
+//! half trees.
 //!
 //! A round stretches k + t d correlated OTs into N = t 2^d:
 //! 1. Per tree, d of them carry the sums of a [half tree](crate::ggm::half) of the sender to the receiver, who learns
@@ -10,22 +10,23 @@
 //!    become u A + e for the table's choice bits u: pseudorandom by LPN.
 //!
 //! Trees do not depend on each other, and a tree takes its code words while it is in a cache. The first outputs of a
-//! round are kept back for the next; the first round takes SoftSpoken OTs. While few OTs are needed, SoftSpoken serves
-//! the pool alone: a round pays for [`lpn::Lpn::made`] OTs at once.
+//! round are kept back for the next; the first round takes SoftSpoken OTs. While few OTs are needed, SoftSpoken
+//! serves the pool alone: a round pays for [`lpn::Lpn::made`] OTs at once.
 //!
 //! **Check** (figure 7, against a sender whose sums fit no tree, so that leaves depend on the places of the noise).
 //! The receiver sends nothing in a round, and its choice bits were checked when SoftSpoken OT made them. With v the
-//! sender's leaves and w the receiver's, `w = v ^ e Delta`. Each message of trees gets coefficients ([`crate::check`]),
-//! one for a leaf of any tree times one for the tree. Over all rounds of an extension, V and W are the combinations of
-//! v and w, and P that of e, so `W = V ^ P Delta`. [`MASKS`] OTs of the reserve that the extension began with are
-//! added, with the powers of X as coefficients, and make P uniform. The receiver opens P; the sender answers with a
-//! digest of `V ^ P Delta`, which must be that of W.
+//! sender's leaves and w the receiver's, `w = v ^ e Delta`. Each message of trees gets coefficients
+//! ([`crate::check`]), one for a leaf of any tree times one for the tree. Over all rounds of an extension, V and W
+//! are the combinations of v and w, and P that of e, so `W = V ^ P Delta`. [`MASKS`] OTs of the reserve that the
+//! extension began with are added, with the powers of X as coefficients, and make P uniform. The receiver opens P;
+//! the sender answers with a digest of `V ^ P Delta`, which must be that of W.
 //!
 //! If the leaves differ by x(e) from those of some tree, the answer fits only for e with one value of the combination
 //! of x(e). So a sender that guesses c bits of the places passes with probability `2^-c`, and then the OTs are right
-//! for all places that it guessed; for two x to have one combination has probability `2^-127`. Each bit that the sender
-//! so learns takes at most one off the 193 bits of the noise ([`lpn`]); after 40 of them, with probability `2^-40`, 153
-//! are left. A receiver that opens another P gets a digest of W plus a multiple of Delta that it does not know.
+//! for all places that it guessed; for two x to have one combination has probability `2^-127`. Each bit that the
+//! sender so learns takes at most one off the 193 bits of the noise ([`lpn`]); after 40 of them, with probability
+//! `2^-40`, 153 are left. A receiver that opens another P gets a digest of W plus a multiple of Delta that it does
+//! not know.
 
 mod lpn;
 
@@ -404,8 +405,8 @@ mod tests {
         round: u64,
         tree: usize,
         level: usize,
-        /// The sender answers as it has to if the noise is at this leaf, or at the other with the same parent. The level
-        /// is then the last.
+        /// The sender answers as it has to if the noise is at this leaf, or at the other with the same parent. The
+        /// level is then the last.
         guess: Option<usize>,
     }
 
@@ -512,8 +513,8 @@ mod tests {
         }
     }
 
-    /// A receiver that deviates in the reserve of the first round, or in OTs before it, is caught before the sender has
-    /// sent a byte: trees would be masked by what was made.
+    /// A receiver that deviates in the reserve of the first round, or in OTs before it, is caught before the sender
+    /// has sent a byte: trees would be masked by what was made.
     #[test]
     fn a_receiver_that_deviates_in_the_reserve_gets_no_trees() {
         for (n, made) in [(FIRST, ROUND), (softspoken::extend_amount(1), softspoken::extend_amount(1))] {

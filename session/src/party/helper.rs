@@ -9,7 +9,8 @@
 //! ([`Pairing`](super::Pairing)). Helper and both parties see to it that the three have three keys.
 //!
 //! Halves of weights are asked for by their name at the client, and by the proof that the name is the hash of at the
-//! server ([`HalvesOwner`]), on links with keys alone. So no link but the server's can deposit them or have them used.
+//! server ([`HalvesOwner`]), on links with keys alone. So no link but the server's can deposit them or have them
+//! used.
 //!
 //! | message on a link to the helper | from | bytes |
 //! |---|---|---|

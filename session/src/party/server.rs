@@ -136,9 +136,9 @@ impl ModelServer {
         ModelServer { to_helper: Some(to_helper), ..self }
     }
 
-    /// Whether every client's key gets a seed of its own, and the helper halves of its own for each (`by_client`), or all
-    /// clients have one seed, and the helper one set of halves. With one, a client's seed and the helper's halves for
-    /// another client are all weights.
+    /// Whether every client's key gets a seed of its own, and the helper halves of its own for each (`by_client`), or
+    /// all clients have one seed, and the helper one set of halves. With one, a client's seed and the helper's halves
+    /// for another client are all weights.
     pub fn with_halves(self, by_client: bool) -> Self {
         ModelServer { halves_by_client: by_client, ..self }
     }
