@@ -60,6 +60,7 @@ pub mod chat;
 mod client;
 mod correlations;
 mod helper;
+mod kept;
 mod local;
 mod meeting;
 mod opening;
