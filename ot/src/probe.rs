@@ -272,11 +272,9 @@ fn set_up(probes: &mut Probes) {
         }
     });
     let k = 4;
-    probes.add("punctured PRF, Delta", COUNT / 8, move |secret| {
-        let (delta, base) = (choices(secret), [[Block([1, 2]), Block([3, 4])]; COUNT]);
-        let chosen: Vec<Block> =
-            base.iter().zip(&delta).map(|(pair, bit)| pair[1 - usize::from(bit.unwrap_u8())]).collect();
-        let (_, corrections) = full::build(&[9; 32], k, &base);
+    probes.add("punctured PRF, Delta", COUNT / 8 + 16 * COUNT, move |secret| {
+        let (delta, chosen) = (choices(&secret[..COUNT / 8]), blocks(&secret[COUNT / 8..]));
+        let corrections = vec![0x3c; full::CORRECTION_BYTES];
         move || {
             black_box(full::rebuild("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
         }
