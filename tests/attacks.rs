@@ -9,7 +9,7 @@ fn a_client_with_two_links_to_a_helper_gets_no_weights() {
     let output = example("attack_halves").arg(env!("CARGO_BIN_EXE_waggle")).output().unwrap();
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
-    for (what, count) in [("refused: ", 22), ("nothing: two keys, and halves of one's own", 2), ("TAKEN", 0)] {
+    for (what, count) in [("refused: ", 24), ("nothing: two keys, and halves of one's own", 2), ("TAKEN", 0)] {
         assert_eq!(said.lines().filter(|line| line.starts_with(what)).count(), count, "{said}");
     }
     assert!(said.ends_with("nothing was taken\n"), "{said}");

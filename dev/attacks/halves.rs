@@ -99,6 +99,8 @@ struct Scene {
     plain: String,
     server: (String, PublicKey),
     own: [Arc<Identity>; 2],
+    /// The helper's, if somebody lost it.
+    lost: Identity,
 }
 
 impl Scene {
@@ -300,6 +302,10 @@ fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask, first_name: u8) -> Fal
             let passes = |ask| Ask { passes: true, ..ask };
             pair(passes(ask(false, b, name)), passes(ask(true, a, name)))
         }),
+        ("the helper's own key", {
+            let server = (Some(&scene.lost), ask(true, a, name));
+            [(Some(first), ask(false, scene.helper.1, name)), server]
+        }),
         ("links without keys", {
             let nobody = |server| Ask { server, peer: [0; 32], halves: name, demands: demand(units), ..seen.clone() };
             [(None, nobody(false)), (None, nobody(true))]
@@ -338,6 +344,7 @@ fn main() -> Fallible<()> {
     let helper = Process::start(&waggle, home.path(), &[&["helper", listen], &open[..]].concat())?;
     let plain = Process::start(&waggle, home.path(), &["helper", listen, "--insecure-plaintext"])?;
     let at = (helper.word("helping on ")?.to_owned(), helper.word("with the key ")?.parse()?);
+    let lost = Identity::read(&identity)?;
     let (identity, address, helper_key) = (file("server"), at.0.clone(), format!("{}", at.1));
     let serve = ["serve", listen, "--model=shakespeare-llama", "--skip-range-check", "--sessions=4", "--log=error"];
     let open = ["--identity", &identity, "--allow", &allowed];
@@ -348,6 +355,7 @@ fn main() -> Fallible<()> {
         plain: plain.word("helping on ")?.to_owned(),
         server: (server.word(" on ")?.to_owned(), key),
         own,
+        lost,
     };
     let (seed, seen) = scene.look()?;
     println!("before the server's halves are there");

@@ -5,8 +5,10 @@ use model::{
     Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler, bundled, generate,
 };
 use protocols::Fixed;
+use serde_json::json;
 
 use crate::parties::{agree, load_fixed};
+use crate::ranges::altered;
 use crate::secure::MAX_SECURE_ULPS;
 
 /// Tokens of the padded prompts.
@@ -72,6 +74,57 @@ fn padding_changes_no_text_in_the_clear() {
         let error = largest_difference(&hidden, &alone);
         assert!(error < MAX_FIXED_ERROR, "{name}: {error}");
     }
+}
+
+/// The scores of the padding lie some 300 above those of the text, where softmax looks at differences of a few.
+#[test]
+fn padding_has_no_weight_whatever_its_scores() {
+    const WIDTH: usize = 32;
+    let config = json!({"model_type": "gpt2", "vocab_size": 40, "n_embd": WIDTH, "n_inner": 48, "n_layer": 1,
+                        "n_head": 4, "n_positions": 64});
+    let dir = tempfile::tempdir().expect("a directory");
+    altered(dir.path(), &config, |weights| {
+        let mut of = |name: &str| std::mem::take(&mut weights.get_mut(name).expect(name).data);
+        let (mut words, mut places) = (of("transformer.wte.weight"), of("transformer.wpe.weight"));
+        let (mut matrix, mut bias) =
+            (of("transformer.h.0.attn.c_attn.weight"), of("transformer.h.0.attn.c_attn.bias"));
+        // The id of the padding has the first coordinate alone, which becomes 5.6 by the norm, and no other id has it.
+        [&mut words, &mut places].into_iter().for_each(|all| all.iter_mut().step_by(WIDTH).for_each(|x| *x = 0.0));
+        words[..WIDTH].fill(0.0);
+        words[0] = 100.0;
+        // In each head a coordinate of the key is eight times that, and the query has 19 there: 19 * 45 / sqrt(8).
+        for head in (0..WIDTH).step_by(8) {
+            matrix.iter_mut().skip(WIDTH + head).step_by(3 * WIDTH).for_each(|x| *x = 0.0);
+            matrix[WIDTH + head] = 8.0;
+            bias[head] = 19.0;
+        }
+        for (name, data) in [
+            ("transformer.wte.weight", words),
+            ("transformer.wpe.weight", places),
+            ("transformer.h.0.attn.c_attn.weight", matrix),
+            ("transformer.h.0.attn.c_attn.bias", bias),
+        ] {
+            weights.get_mut(name).expect(name).data = data;
+        }
+    });
+    let files = ModelFiles::open(dir.path()).expect("a model");
+    let ids = prompt(&files, 5);
+    let plain = GenerateOptions { tokens: 3, ..crate::support::fine() };
+    let (with_padding, options) = padded(&ids, 3);
+    let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
+    let alone = run(&mut Float::default(), &float, &ids, &plain).expect("plain");
+    let hidden = run(&mut Float::default(), &float, &with_padding, &options).expect("padded");
+    assert!(largest_difference(&hidden, &alone) < MAX_FLOAT_ERROR);
+    let seen = run(&mut Float::default(), &float, &with_padding, &plain).expect("attended");
+    assert!(largest_difference(&seen, &alone) > 100.0, "undeclared padding takes all weight");
+    let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+    let alone = run(&mut Fixed::new(), &fixed, &ids, &plain).expect("plain");
+    let hidden = run(&mut Fixed::new(), &fixed, &with_padding, &options).expect("padded");
+    assert!(largest_difference(&hidden, &alone) < MAX_FIXED_ERROR);
+    // Scores have the rounding of keys fifty times, and so has the text alone.
+    let ulps = 4.0 * MAX_SECURE_ULPS;
+    agree("the text alone", &files, &ids, &plain, ulps);
+    agree("padding with high scores", &files, &with_padding, &options, ulps);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The run before a model is served.
 
+use std::path::Path;
+
 use model::{Model, ModelFiles, ModelSpec, synthesize};
 use protocols::FixedLoader;
 use serde_json::{Value, json};
@@ -30,18 +32,11 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
     assert!(after.contains("layer 0") && after.contains("hide"), "{after}");
 }
 
-/// The range check of a random model, and the path of the operation that it names after the entries of `bias` became
-/// `value` and -`value` in turn.
-fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, String) {
-    let dir = tempfile::tempdir().unwrap();
-    synthesize(config.to_string().as_bytes(), dir.path(), None, model::DType::F32, None, 3).unwrap();
-    let check = || {
-        let files = ModelFiles::open(dir.path()).unwrap();
-        check_ranges(&Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap(), None)
-    };
-    let before = check();
-    let spec = ModelSpec::open(dir.path()).unwrap();
-    let checkpoint = model::Checkpoint::open(dir.path()).unwrap();
+/// Writes a random model of `config` into `dir`, of which `change` changes weights.
+pub(crate) fn altered(dir: &Path, config: &Value, change: impl FnOnce(&mut Weights)) {
+    synthesize(config.to_string().as_bytes(), dir, None, model::DType::F32, None, 3).unwrap();
+    let spec = ModelSpec::open(dir).unwrap();
+    let checkpoint = model::Checkpoint::open(dir).unwrap();
     let mut weights = Weights::new();
     for t in spec.tensors() {
         let data: Vec<f32> = match t.shape.len() {
@@ -51,11 +46,26 @@ fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, 
         weights.insert(t.name, Published { shape: t.shape, data });
     }
     drop(checkpoint);
-    for (i, v) in weights.get_mut(bias).unwrap().data.iter_mut().enumerate() {
-        *v = if i % 2 == 0 { value } else { -value };
-    }
-    write_checkpoint(&dir.path().join("model.safetensors"), &weights);
-    match check() {
+    change(&mut weights);
+    write_checkpoint(&dir.join("model.safetensors"), &weights);
+}
+
+/// The range check of a random model, and the path of the operation that it names if the entries of `bias` are `value`
+/// and -`value` in turn.
+fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, String) {
+    let check = |change: &dyn Fn(&mut Weights)| {
+        let dir = tempfile::tempdir().unwrap();
+        altered(dir.path(), &config, change);
+        let files = ModelFiles::open(dir.path()).unwrap();
+        check_ranges(&Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap(), None)
+    };
+    let before = check(&|_| ());
+    let after = check(&|weights| {
+        for (i, v) in weights.get_mut(bias).unwrap().data.iter_mut().enumerate() {
+            *v = if i % 2 == 0 { value } else { -value };
+        }
+    });
+    match after {
         Err(Error::Ranges { source: engine::Error::Range { path, .. }, .. }) => (before, path),
         other => panic!("{other:?}"),
     }
