@@ -29,6 +29,9 @@ pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     for LeftOut { prefix, tensors } in files.checkpoint.left_out() {
         eprintln!("{name}: the text model is read; {tensors} tensors called `{prefix}…` are left out");
     }
+    for note in &files.notes {
+        eprintln!("{name}: {}", harmless(note));
+    }
     Ok(files)
 }
 

@@ -70,11 +70,6 @@ fn with(at: &str, value: Value) -> Value {
 fn a_hostile_file_is_refused_by_its_part() {
     let byte_level =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
-    let padding = |multiple: u64, fixed: u64| {
-        json!({"strategy": {"Fixed": fixed}, "direction": "Right", "pad_to_multiple_of": multiple, "pad_id": 0,
-               "pad_type_id": 0, "pad_token": "<unk>"})
-    };
-    let truncation = json!({"max_length": 0, "strategy": "LongestFirst", "stride": 1, "direction": "Left"});
     let template =
         |pieces: Value| json!({"type": "TemplateProcessing", "single": pieces, "pair": [], "special_tokens": {}});
     let unknown = json!({"SpecialToken": {"id": "[X]", "type_id": 0}});
@@ -95,9 +90,6 @@ fn a_hostile_file_is_refused_by_its_part() {
         ("/post_processor", template(json!([unknown, text])), "[X]"),
         ("/pre_tokenizer", json!({"type": "FixedLength", "length": 0}), "FixedLength"),
         ("/normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "Precompiled"),
-        ("/padding", padding(1 << 63, 8), "padding"),
-        ("/padding", padding(8, 1_000_000_000_000), "padding"),
-        ("/truncation", truncation, "truncation"),
         ("/pre_tokenizer", nested, "pre_tokenizer"),
         ("/pre_tokenizer", sequence("pretokenizers", &byte_level, 40), "pre_tokenizer"),
         ("/pre_tokenizer", sequence("pretokenizers", &byte_level, 8), "lengthen a text"),
@@ -194,6 +186,17 @@ fn same_in_either_place(name: &str, bytes: &[u8]) {
     assert_eq!(streamed[0], streamed[1], "{name}");
 }
 
+/// However large.
+#[test]
+fn padding_and_truncation_of_a_file_are_left_off() {
+    let padding = json!({"strategy": {"Fixed": 1_000_000_000_000_u64}, "direction": "Right", "pad_to_multiple_of": 1_u64 << 63,
+                         "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"});
+    let truncation = json!({"max_length": 0, "strategy": "LongestFirst", "stride": 1, "direction": "Left"});
+    for file in [with("/padding", padding), with("/truncation", truncation)] {
+        assert_eq!(foreign(&file).unwrap().encode("ab").unwrap(), foreign(&good()).unwrap().encode("ab").unwrap());
+    }
+}
+
 #[test]
 fn what_no_model_takes_is_refused_before_it_is_encoded() {
     let tokenizer = foreign(&good()).unwrap();
@@ -204,12 +207,12 @@ fn what_no_model_takes_is_refused_before_it_is_encoded() {
         assert_eq!(tokenizer.encode(&"a".repeat(4096)).unwrap().len(), 4098);
         let long = "a".repeat(4097);
         let message = [Message::new("user", &long)];
-        let template = ChatTemplate { template: String::new(), bos_token: String::new(), eos_token: String::new() };
+        let template = ChatTemplate { template: String::new(), tokens: Default::default() };
         for refused in [
             tokenizer.encode(&long).err(),
             tokenizer.encode_more(&long).err(),
             tokenizer.encode_pair(&long, "").err(),
-            tokenizer.render(&template, &message, true).err(),
+            tokenizer.render(&template, &message, true, "").err(),
         ] {
             assert!(matches!(refused, Some(TokenizerError::TooMuch { limit: 4096, .. })), "{refused:?}");
         }

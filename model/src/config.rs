@@ -7,6 +7,7 @@
 mod common;
 pub(crate) mod experts;
 pub(crate) mod foreign;
+pub(crate) mod generation;
 mod keys;
 mod quantization;
 mod rope;

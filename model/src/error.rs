@@ -20,6 +20,9 @@ pub enum Error {
     /// Parts that cannot be public.
     #[error(transparent)]
     Parts(#[from] crate::PartsError),
+    /// The tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::TokenizerError),
     /// The adapter cannot be used.
     #[error(transparent)]
     Adapter(#[from] crate::AdapterError),

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use tokenizer::Published;
+
 use crate::config::MAX_CONFIG_BYTES;
+use crate::config::generation::with_ends;
 use crate::{Checkpoint, Error, ModelSpec, hints};
 
 /// Longest `tokenizer.json` that is read.
@@ -18,8 +21,11 @@ pub struct ModelFiles {
     pub checkpoint: Checkpoint,
     /// Text of `config.json`, public.
     pub config: Vec<u8>,
-    /// Text of `tokenizer.json`, or where the model reads images of `preprocessor_config.json`; public.
+    /// A `tokenizer.json` that says what all files of the tokenizer say, or where the model reads images the text of
+    /// `preprocessor_config.json`; public.
     pub tokenizer: Option<Vec<u8>>,
+    /// Where two files disagree, and what of them is not applied.
+    pub notes: Vec<String>,
 }
 
 #[cfg(feature = "bundled")]
@@ -106,34 +112,45 @@ static TEXTS: &[(&str, &[u8])] = &[
 impl ModelFiles {
     /// Opens a Hugging Face directory.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        let config = config(dir)?;
+        let (config, mut notes) = config(dir)?;
         let (spec, wrapping) = ModelSpec::published(&config)?;
         let tokenizer = match spec.image() {
             Some(_) => beside(dir, "preprocessor_config.json")?,
-            None => tokenizer_beside(dir)?,
+            None => {
+                let published = Published::open(dir)?;
+                notes.extend(published.notes);
+                published.json
+            }
         };
         let name = match dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).file_name() {
             Some(name) => name.to_string_lossy().into_owned(),
             None => dir.display().to_string(),
         };
-        Ok(ModelFiles { name, spec, checkpoint: Checkpoint::published(dir, &wrapping)?, config, tokenizer })
+        Ok(ModelFiles { name, spec, checkpoint: Checkpoint::published(dir, &wrapping)?, config, tokenizer, notes })
     }
 }
 
 impl ModelSpec {
     /// The shape of a model from its directory or from a `config.json` alone.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Ok(ModelSpec::from_config_json(&config(path)?)?)
+        Ok(ModelSpec::from_config_json(&config(path)?.0)?)
     }
 }
 
-/// The text of a `config.json`, or of the one in a directory.
-fn config(path: &Path) -> Result<Vec<u8>, Error> {
+/// The text of a `config.json`, or of the one in a directory, with the end tokens of the `generation_config.json`
+/// beside it, and notes on the latter.
+fn config(path: &Path) -> Result<(Vec<u8>, Vec<String>), Error> {
     let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     if path.is_dir() && !file.exists() {
         return Err(Error::NoConfig { dir: path.to_owned(), hint: hints::of_directory(path) });
     }
-    read(file, MAX_CONFIG_BYTES)
+    let dir = file.parent().filter(|_| file.ends_with("config.json"));
+    let generation = dir.map(|dir| beside(dir, "generation_config.json")).transpose()?.flatten();
+    let config = read(file, MAX_CONFIG_BYTES)?;
+    match generation {
+        Some(generation) => Ok(with_ends(&config, &generation)?),
+        None => Ok((config, Vec::new())),
+    }
 }
 
 /// The bundled model `name`; [`bundled_names`] lists them. Without the feature `bundled` it is refused
@@ -160,6 +177,7 @@ fn opened(name: &str) -> Result<ModelFiles, Error> {
         },
         config: model.config.to_vec(),
         tokenizer: model.tokenizer.map(<[u8]>::to_vec),
+        notes: Vec::new(),
     })
 }
 
@@ -200,9 +218,9 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
     TEXTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The text of `tokenizer.json` in the directory of a model, if it has one.
+/// The tokenizer of the directory of a model, if it has one, as a `tokenizer.json`.
 pub fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
-    beside(dir, "tokenizer.json")
+    Ok(Published::open(dir)?.json)
 }
 
 fn beside(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, Error> {

@@ -22,7 +22,7 @@ use crate::{Checkpoint, ConfigError, Error, LEARNED_FILE, ModelFiles, ModelSpec,
 const MOST: f32 = 127.0;
 
 /// Files that are copied where there are any: what words a chat.
-const BESIDE: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+const BESIDE: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 
 /// Writes the model `files` to the directory `to`, with its matrices rounded to 8 bits and a scale a
 /// line, so that the largest entry of a line is 127 in magnitude. One tensor at a time is in memory. More than

@@ -412,14 +412,15 @@ fn refused(refusal: Refusal) -> Error {
     ChatError::Refused(Box::new(refusal)).into()
 }
 
-/// Most characters of a template, and of a token that begins or ends a text, that are shown.
+/// Most characters of a template, and of a named token, that are shown, and most of these.
 const SHOWN_TEMPLATE: usize = 8192;
 const SHOWN_TOKEN: usize = 80;
+const SHOWN_TOKENS: usize = 16;
 
 /// What a user should know of the chat template of the server at `address`: bounded, and without control characters
 /// but line ends and tabs.
 pub fn template_note(address: &str, template: &ChatTemplate) -> String {
-    let ChatTemplate { template, bos_token, eos_token } = template;
+    let ChatTemplate { template, tokens } = template;
     let cut = |text: &str, most: usize| match text.chars().count().checked_sub(most) {
         None | Some(0) => harmless(text),
         Some(more) => {
@@ -427,11 +428,13 @@ pub fn template_note(address: &str, template: &ChatTemplate) -> String {
             format!("{} ... and {more} characters more", harmless(&start))
         }
     };
-    let [begins, ends] = [bos_token, eos_token].map(|token| cut(token, SHOWN_TOKEN));
+    let token =
+        |(name, token): (&String, &String)| format!("{}: {}\n", cut(name, SHOWN_TOKEN), cut(token, SHOWN_TOKEN));
+    let tokens: String = tokens.iter().take(SHOWN_TOKENS).map(token).collect();
     let template = cut(template, SHOWN_TEMPLATE);
     format!(
         "the server at {address} has its chat template put these words around yours; --template FILE takes your \
-         own\nbos_token: {begins}\neos_token: {ends}\n{template}"
+         own\n{tokens}{template}"
     )
 }
 

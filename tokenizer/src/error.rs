@@ -19,6 +19,14 @@ pub enum TokenizerError {
         /// The fault.
         what: String,
     },
+    /// A file beside a `tokenizer.json` cannot be read, or is not of the expected form.
+    #[error("{file}: {what}")]
+    Beside {
+        /// The name of the file.
+        file: String,
+        /// The fault.
+        what: String,
+    },
     /// The file asks for something that Waggle refuses.
     #[error("tokenizer.json: `{part}` is refused: {why}")]
     Refused {
@@ -85,6 +93,7 @@ impl TokenizerError {
         use TokenizerError::*;
         match self {
             Format { what } => Format { what: quoted(what) },
+            Beside { file, what } => Beside { file: quoted(file), what: quoted(what) },
             Refused { part, why } => Refused { part: quoted(part), why: quoted(why) },
             TooMuch { what, got, limit } => TooMuch { what: quoted(what), got, limit },
             Failed { what } => Failed { what: quoted(what) },

@@ -2,7 +2,11 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod classes;
 mod error;
+#[cfg(feature = "templates")]
+mod jinja;
+mod published;
 mod regex;
 #[cfg(unix)]
 mod sandbox;
@@ -11,6 +15,9 @@ mod vet;
 mod worker;
 
 pub use error::{TokenizerError, printable};
+pub use published::Published;
+#[cfg(feature = "templates")]
+pub use template::local_time;
 pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
@@ -109,8 +116,8 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `messages` by `template`, in the process of the tokenizer if it has one. With `generate` it ends
-    /// where an answer begins.
+    /// The text of `messages` by `template` at the time `now` ([`local_time`]), in the process of the tokenizer if it
+    /// has one. With `generate` it ends where an answer begins.
     ///
     /// # Errors
     /// [`TokenizerError::Template`] for a template that fails, refuses the messages or takes too many steps;
@@ -120,15 +127,16 @@ impl Tokenizer {
         template: &ChatTemplate,
         messages: &[Message],
         generate: bool,
+        now: &str,
     ) -> Result<String, TokenizerError> {
         error::at_most("bytes of text", messages.iter().map(|m| m.role.len() + m.content.len()).sum(), self.most)?;
         match &self.place {
             Place::Here(_) => {
-                let text = template.render(messages, generate)?;
+                let text = template.render(messages, generate, now)?;
                 error::at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
                 Ok(text)
             }
-            Place::Worker(worker) => worker.render(template, messages, generate),
+            Place::Worker(worker) => worker.render(template, messages, generate, now),
         }
     }
 

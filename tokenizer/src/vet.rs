@@ -59,6 +59,10 @@ const STAGES: [(&str, &[Kind]); 4] = [
             ("NFD", 3, &[]),
             ("NFKC", 11, &[]),
             ("NFKD", 11, &[]),
+            ("StripAccents", 1, &[]),
+            ("Nmt", 1, &[]),
+            // Each byte becomes a character of one or two bytes.
+            ("ByteLevel", 2, &[]),
             // Spaces around a character of three bytes, NFD without what it splits off, and lower case.
             ("BertNormalizer", 2 * 3 * 2, &["clean_text", "handle_chinese_chars", "strip_accents", "lowercase"]),
         ],
@@ -70,6 +74,9 @@ const STAGES: [(&str, &[Kind]); 4] = [
             ("ByteLevel", 2, BYTE_LEVEL),
             ("Split", 1, &["pattern", "behavior", "invert"]),
             ("Digits", 1, &["individual_digits"]),
+            ("Punctuation", 1, &["behavior"]),
+            ("CharDelimiterSplit", 1, &["delimiter"]),
+            ("UnicodeScripts", 1, &[]),
             ("Metaspace", 4, METASPACE),
             ("Whitespace", 1, &[]),
             ("WhitespaceSplit", 1, &[]),
@@ -138,11 +145,8 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     at_most("bytes of tokenizer.json", bytes.len(), MAX_TOKENIZER_BYTES)?;
     let mut file: Map<String, Value> = serde_json::from_slice(bytes).map_err(TokenizerError::format)?;
     file.retain(|_, value| !value.is_null());
-    for part in ["truncation", "padding"] {
-        if file.contains_key(part) {
-            return Err(TokenizerError::refused(part, "a prompt goes through a model as it is; it must be null"));
-        }
-    }
+    // A prompt goes through a model as it is.
+    file.retain(|part, _| !["truncation", "padding"].contains(&part.as_str()));
     let parts = STAGES.map(|(part, _)| part);
     only("tokenizer.json", &file, &[&["version", "added_tokens", "model"], &parts[..]].concat())?;
     if file.get("version").is_some_and(|version| version != "1.0") {

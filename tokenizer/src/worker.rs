@@ -12,7 +12,7 @@
 //! | `{"encode_more":"text"}` | `{"ids":[1,2]}`, without the tokens that begin a text |
 //! | `{"encode_pair":["a","b"]}` | `{"pair":[[1,2],1]}`: ids, and where the second text begins, or null |
 //! | `{"decode":[1,2]}` | `{"text":"text"}` |
-//! | `{"render":{"template":…,"messages":[…],"generate":true}}` | `{"text":"text"}` |
+//! | `{"render":{"template":…,"messages":[…],"generate":true,"now":"…"}}` | `{"text":"text"}` |
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
 //!
 //! The worker has the environment that finds its program and no other, and shuts itself in before it reads anything
@@ -82,6 +82,7 @@ struct Rendering {
     template: ChatTemplate,
     messages: Vec<Message>,
     generate: bool,
+    now: String,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -154,8 +155,10 @@ impl Worker {
         template: &ChatTemplate,
         messages: &[Message],
         generate: bool,
+        now: &str,
     ) -> Result<String, TokenizerError> {
-        let rendering = Rendering { template: template.clone(), messages: messages.to_vec(), generate };
+        let (messages, now) = (messages.to_vec(), now.to_owned());
+        let rendering = Rendering { template: template.clone(), messages, generate, now };
         self.ask(&Request::Render(rendering), |response| match response {
             Response::Text(text) if text.len() <= MAX_TEXT_BYTES => Some(text),
             _ => None,
@@ -389,8 +392,8 @@ fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
             Ok(Request::EncodePair(first, second)) => {
                 loaded(&tokenizer).and_then(|local| encode_pair(local, &first, &second))
             }
-            Ok(Request::Render(Rendering { template, messages, generate })) => {
-                template.render(&messages, generate).and_then(text)
+            Ok(Request::Render(Rendering { template, messages, generate, now })) => {
+                template.render(&messages, generate, &now).and_then(text)
             }
             Ok(Request::Decode(ids)) => loaded(&tokenizer).and_then(|local| local.decode(&ids)).and_then(text),
             Err(error) => Err(error),

@@ -24,7 +24,7 @@ fn fuzz_chat_template() {
 #[ignore = "writes files of the repository"]
 fn write_corpus() {
     let entries = [
-        ("plain", r#"{"template":"{{ messages[0].content }}","bos_token":"<s>","eos_token":"</s>"}"#),
+        ("plain", r#"{"template":"{{ messages[0].content }}","tokens":{"bos_token":"<s>"}}"#),
         ("without-tokens", r#"{"template":""}"#),
         ("unknown-field", r#"{"template":"","file":"/etc/passwd"}"#),
         ("no-template", "{}"),

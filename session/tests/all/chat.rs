@@ -363,7 +363,7 @@ fn a_client_that_leaves_ends_the_session() {
 
 #[test]
 fn the_template_comes_from_the_server() {
-    let template = ChatTemplate { template: "{{ 1 }}".into(), bos_token: "<s>".into(), eos_token: String::new() };
+    let template = ChatTemplate { template: "{{ 1 }}".into(), tokens: [("bos_token".into(), "<s>".into())].into() };
     let (got, server) = session(&terms("full", false), Some(template.clone()), &mut Silent, |chat| {
         let got = chat.model().chat_template().unwrap();
         chat.finish().unwrap();

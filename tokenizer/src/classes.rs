@@ -1,0 +1,251 @@
+//! The classes of tokenizers in transformers 5 that make their stages themselves.
+//!
+//! `AutoTokenizer` finds a class by `tokenizer_config.json` and by the type of the model. Most of the classes take a
+//! `tokenizer.json` as it is. Those here take its vocabulary alone, and make the stages from their own settings, so
+//! that `do_lower_case`, for example, has the last word.
+
+use serde_json::{Map, Value, json};
+
+use super::published::Settings;
+
+/// A class with stages of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Bert,
+    CodeGen,
+    Gemma,
+    Gpt2,
+    GptNeoX,
+    Llama,
+    Qwen2,
+    Roberta,
+}
+
+use Class::{Bert, CodeGen, Gemma, Gpt2, GptNeoX, Llama, Qwen2, Roberta};
+
+/// The names of the classes, without `Fast`; others take the file as it is.
+const NAMES: [(&str, Class); 17] = [
+    ("BertTokenizer", Bert),
+    ("DistilBertTokenizer", Bert),
+    ("ElectraTokenizer", Bert),
+    ("LayoutLMTokenizer", Bert),
+    ("MobileBertTokenizer", Bert),
+    ("SqueezeBertTokenizer", Bert),
+    ("CodeGenTokenizer", CodeGen),
+    ("GemmaTokenizer", Gemma),
+    ("GPT2Tokenizer", Gpt2),
+    ("GPTNeoXTokenizer", GptNeoX),
+    ("LlamaTokenizer", Llama),
+    ("Phi3Tokenizer", Llama),
+    ("Qwen2Tokenizer", Qwen2),
+    ("BartTokenizer", Roberta),
+    ("LEDTokenizer", Roberta),
+    ("LongformerTokenizer", Roberta),
+    ("RobertaTokenizer", Roberta),
+];
+
+/// What `AutoTokenizer` knows of the types of models here: the class that belongs to a type.
+const OF_TYPES: [(&str, Option<Class>); 18] = [
+    ("bert", Some(Bert)),
+    ("distilbert", Some(Bert)),
+    ("roberta", Some(Roberta)),
+    ("gpt2", Some(Gpt2)),
+    ("gpt_neox", Some(GptNeoX)),
+    ("gemma", Some(Gemma)),
+    ("gemma2", Some(Gemma)),
+    ("gemma3", Some(Gemma)),
+    ("gemma3_text", Some(Gemma)),
+    ("opt", Some(Gpt2)),
+    ("phi", Some(Gpt2)),
+    ("qwen2", Some(Qwen2)),
+    ("qwen3", Some(Qwen2)),
+    // The file as it is.
+    ("granite", None),
+    ("mistral", None),
+    ("olmo2", None),
+    ("olmo3", None),
+    ("phi3", None),
+];
+
+/// Types whose published files name a class that is wrong.
+const MISNAMED: [&str; 2] = ["phi3", "qwen2"];
+
+/// The pieces of Qwen2's texts, as its authors published them.
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+impl Class {
+    /// The class that `AutoTokenizer` takes for a model of `kind` whose files name the class `named`, if it makes
+    /// stages itself. `byte_level` says whether the file has stages for bytes.
+    pub(super) fn of(named: Option<&str>, kind: &str, byte_level: bool) -> Option<Class> {
+        let known = |name: &str| NAMES.iter().find(|(known, _)| *known == name).map(|(_, class)| *class);
+        let own = OF_TYPES.iter().find(|(known, _)| *known == kind).map(|(_, class)| *class);
+        let Some(named) = named.map(|name| name.strip_suffix("Fast").unwrap_or(name)) else { return own.flatten() };
+        if named == "LlamaTokenizer" && byte_level && !MISNAMED.contains(&kind) {
+            return None;
+        }
+        match own {
+            // A type without a class of its own trusts no other.
+            Some(None) => None,
+            Some(own) if MISNAMED.contains(&kind) => own,
+            _ => known(named),
+        }
+    }
+
+    /// The named tokens where nothing is said of them.
+    pub(super) fn tokens(self) -> &'static [(&'static str, &'static str)] {
+        const END: &str = "<|endoftext|>";
+        match self {
+            Bert => &[
+                ("unk_token", "[UNK]"),
+                ("sep_token", "[SEP]"),
+                ("pad_token", "[PAD]"),
+                ("cls_token", "[CLS]"),
+                ("mask_token", "[MASK]"),
+            ],
+            CodeGen | Gpt2 => &[("bos_token", END), ("eos_token", END), ("unk_token", END)],
+            Gemma => &[
+                ("bos_token", "<bos>"),
+                ("eos_token", "<eos>"),
+                ("unk_token", "<unk>"),
+                ("pad_token", "<pad>"),
+                ("mask_token", "<mask>"),
+            ],
+            GptNeoX => &[("bos_token", END), ("eos_token", END), ("unk_token", END), ("pad_token", "<|padding|>")],
+            Llama => &[("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>")],
+            Qwen2 => &[("eos_token", END), ("unk_token", END), ("pad_token", END)],
+            Roberta => &[
+                ("bos_token", "<s>"),
+                ("eos_token", "</s>"),
+                ("unk_token", "<unk>"),
+                ("sep_token", "</s>"),
+                ("pad_token", "<pad>"),
+                ("cls_token", "<s>"),
+                ("mask_token", "<mask>"),
+            ],
+        }
+    }
+
+    /// Whether a vocabulary in `file`, the model of a `tokenizer.json`, is one for this class, and the stages are for
+    /// bytes if they are here.
+    pub(super) fn fits(self, model: &Value, byte_level: bool) -> bool {
+        match self {
+            Bert => model["vocab"].is_object() && model.get("merges").is_none(),
+            Gemma | Llama => model.get("merges").is_some() && !byte_level,
+            CodeGen | Gpt2 | GptNeoX | Qwen2 | Roberta => model.get("merges").is_some() && byte_level,
+        }
+    }
+
+    /// The file of this class with the vocabulary of `model`, without added tokens; `post_processor` is that of the
+    /// file. [`Class::template`] comes after the tokens.
+    pub(super) fn stages(self, model: &Value, settings: &Settings, post_processor: Value) -> Map<String, Value> {
+        let set = |key: &str, default: bool| settings.config.get(key).and_then(Value::as_bool).unwrap_or(default);
+        let bytes = |use_regex: bool| {
+            json!({"type": "ByteLevel", "add_prefix_space": set("add_prefix_space", false), "trim_offsets": true,
+                   "use_regex": use_regex})
+        };
+        let decoded = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+        let spaces = |prefixed: bool| {
+            let mut all = vec![
+                json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
+                json!({"type": "ByteFallback"}),
+                json!({"type": "Fuse"}),
+            ];
+            all.extend(prefixed.then(|| json!({"type": "Strip", "content": " ", "start": 1, "stop": 0})));
+            json!({"type": "Sequence", "decoders": all})
+        };
+        let nothing = Value::Null;
+        let (normalizer, pre_tokenizer, decoder) = match self {
+            Bert => (
+                json!({"type": "BertNormalizer", "clean_text": true,
+                       "handle_chinese_chars": set("tokenize_chinese_chars", true),
+                       "strip_accents": settings.config.get("strip_accents").and_then(Value::as_bool),
+                       "lowercase": set("do_lower_case", true)}),
+                json!({"type": "BertPreTokenizer"}),
+                json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
+            ),
+            CodeGen | Gpt2 | Roberta => (nothing, bytes(true), decoded),
+            GptNeoX => (json!({"type": "NFC"}), bytes(true), decoded),
+            Qwen2 => {
+                let split =
+                    json!({"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": false});
+                let both = json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]});
+                (json!({"type": "NFC"}), both, decoded)
+            }
+            Llama => {
+                let prefixed = set("add_prefix_space", true);
+                let scheme = match (prefixed, set("legacy", false)) {
+                    (false, _) => "never",
+                    (true, true) => "always",
+                    (true, false) => "first",
+                };
+                let pieces =
+                    json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false});
+                (nothing, pieces, spaces(prefixed))
+            }
+            Gemma => {
+                let split = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                   "invert": false});
+                let replaced = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+                (replaced, split, spaces(false))
+            }
+        };
+        let unknown = settings.token("unk_token").unwrap_or_default();
+        let vocabulary = &model["vocab"];
+        let words = match self {
+            Bert => json!({"type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##",
+                           "max_input_chars_per_word": 100, "vocab": vocabulary}),
+            _ => json!({"type": "BPE", "dropout": null, "unk_token": (self == Gemma).then_some(unknown),
+                        "continuing_subword_prefix": null, "end_of_word_suffix": null,
+                        "fuse_unk": matches!(self, Gemma | Llama), "byte_fallback": matches!(self, Gemma | Llama),
+                        "vocab": vocabulary, "merges": model["merges"]}),
+        };
+        let own = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true});
+        let post_processor = match self {
+            CodeGen if post_processor.is_null() => own,
+            GptNeoX => Value::Null,
+            _ => post_processor,
+        };
+        let parts = [
+            ("version", json!("1.0")),
+            ("added_tokens", json!([])),
+            ("normalizer", normalizer),
+            ("pre_tokenizer", pre_tokenizer),
+            ("post_processor", post_processor),
+            ("decoder", decoder),
+            ("model", words),
+        ];
+        parts.into_iter().map(|(part, value)| (part.to_owned(), value)).collect()
+    }
+
+    /// The template of the class, whatever the file says, where `id` gives the ids of tokens.
+    pub(super) fn template(self, settings: &Settings, id: impl Fn(&str) -> Option<u64>) -> Option<Value> {
+        let named = |name: &str| {
+            let token = settings.token(name)?;
+            Some((token, id(token)?))
+        };
+        match self {
+            Bert => {
+                // A class that was told of no such token takes these ids.
+                let (cls, begin) = named("cls_token").unwrap_or(("[CLS]", 2));
+                let (sep, end) = named("sep_token").unwrap_or(("[SEP]", 3));
+                let token = |token: &str, id| json!({"id": token, "ids": [id], "tokens": [token]});
+                let piece = |token: &str, segment| json!({"SpecialToken": {"id": token, "type_id": segment}});
+                let text = |text: &str, segment| json!({"Sequence": {"id": text, "type_id": segment}});
+                let single = [piece(cls, 0), text("A", 0), piece(sep, 0)];
+                let pair = [&single[..], &[text("B", 1), piece(sep, 1)]].concat();
+                Some(json!({"type": "TemplateProcessing", "single": single, "pair": pair,
+                            "special_tokens": {cls: token(cls, begin), sep: token(sep, end)}}))
+            }
+            Roberta => {
+                let ((cls, begin), (sep, end)) = (named("cls_token")?, named("sep_token")?);
+                let set =
+                    |key: &str, default: bool| settings.config.get(key).and_then(Value::as_bool).unwrap_or(default);
+                Some(json!({"type": "RobertaProcessing", "sep": [sep, end], "cls": [cls, begin],
+                            "trim_offsets": set("trim_offsets", true),
+                            "add_prefix_space": set("add_prefix_space", false)}))
+            }
+            _ => None,
+        }
+    }
+}
