@@ -204,6 +204,37 @@ pub enum OptionsError {
     /// A file without the keys that it should hold.
     #[error("{} holds no key: lines that programs give", .0.display())]
     NoApiKey(PathBuf),
+    /// A file of keys that is none.
+    #[error("{} has more than {most} bytes: keys that programs give, one a line", path.display())]
+    LongApiKeys {
+        /// The file.
+        path: PathBuf,
+        /// Most bytes of it.
+        most: u64,
+    },
+    /// A key that no program can give.
+    #[error("the key in line {line} of {} is none of up to {most} printable characters of ASCII", path.display())]
+    ForeignApiKey {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// Most characters of a key.
+        most: usize,
+    },
+    /// Conversations for which a model has no room.
+    #[error(
+        "turns of {turn} tokens (--turn-tokens) and answers of {tokens} (--tokens) are more than the {limit} positions \
+         of the server's model"
+    )]
+    LongTurns {
+        /// Tokens of a turn.
+        turn: usize,
+        /// Tokens of an answer.
+        tokens: usize,
+        /// Positions of the model.
+        limit: usize,
+    },
     /// A key of programs that is soon guessed.
     #[error("a key in {} has {got} bytes, and {least} is the least", path.display())]
     ShortApiKey {

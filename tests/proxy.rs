@@ -83,11 +83,20 @@ impl Proxy {
 
 fn talk(messages: &[&str], more: &Value) -> Value {
     let role = |at: usize| ["user", "assistant"][at % 2];
-    let messages: Vec<Value> =
-        messages.iter().enumerate().map(|(at, text)| json!({"role": role(at), "content": text})).collect();
+    talk_of(messages.iter().enumerate().map(|(at, text)| (role(at), *text)), more)
+}
+
+fn talk_of<'a>(messages: impl IntoIterator<Item = (&'a str, &'a str)>, more: &Value) -> Value {
+    let message = |(role, text): (&str, &str)| json!({"role": role, "content": text});
+    let messages: Vec<Value> = messages.into_iter().map(message).collect();
     let mut body = json!({"messages": messages, "temperature": 0});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
+}
+
+/// What an answer says.
+fn said(answer: &Value) -> String {
+    answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
 /// The answer to the bytes `request`; none if the connection ends without one.
@@ -217,11 +226,14 @@ fn completions_are_those_of_the_clear_model() {
 
     // A text ends before its stop, and the answer says so.
     let stop = truth[0].char_indices().nth(3).map(|(at, c)| truth[0][at..at + c.len_utf8()].to_owned()).unwrap();
-    let cut =
-        proxy.complete(&json!({"prompt": prompts[0], "max_tokens": 8, "temperature": 0, "stop": [stop, "\u{0}"]}));
+    let cut = proxy.complete(
+        &json!({"prompt": prompts[0], "max_tokens": 8, "temperature": 0, "stop": [stop, "\u{0}"], "logprobs": 1}),
+    );
     let expected = truth[0].split(&stop).next().unwrap();
     assert_eq!((&cut["choices"][0]["text"], &cut["choices"][0]["finish_reason"]), (&json!(expected), &json!("stop")));
     assert!(cut["usage"]["completion_tokens"].as_u64().unwrap() < 8);
+    let listed = cut["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+    assert_eq!(listed.iter().map(|token| token.as_str().unwrap()).collect::<String>(), expected);
     assert_eq!(proxy.get("/health").code, 200);
     let page = text(&proxy.get("/metrics").body);
     assert!(page.contains("waggle_proxy_passes_total{session=\"kept\"}"), "{page}");
@@ -266,7 +278,6 @@ fn a_prompt_is_scored_as_the_clear_model_scores_it() {
 #[test]
 fn a_conversation_that_goes_on_finds_its_cache() {
     let proxy = Proxy::start(&format!("--model {MODEL}"), "--tokens 8 --turn-tokens 24 --preprocess");
-    let said = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     let saw = |answer: &Value| answer["usage"]["waggle"]["passes"][0]["server_saw"].clone();
     let first = proxy.talk(&["ROMEO:"], &json!({}));
     assert_eq!(saw(&first)["continues"], false);
@@ -297,6 +308,14 @@ fn a_conversation_that_goes_on_finds_its_cache() {
     let text: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
     let whole = proxy.talk(&[&long], &json!({"max_tokens": 12}));
     assert_eq!((&text, &whole["usage"]["completion_tokens"]), (&said(&whole), &json!(12)));
+    // An answer has a role, once, also if it is empty.
+    let stop = text.chars().next().unwrap().to_string();
+    let asked = talk(&[&long], &json!({"stream": true, "max_tokens": 12, "stop": stop}));
+    for events in [events, proxy.post("/v1/chat/completions", &asked.to_string()).events()] {
+        let deltas: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["delta"]).collect();
+        assert_eq!(deltas[0], &json!({"role": "assistant", "content": ""}));
+        assert!(deltas[1..].iter().all(|delta| delta["role"].is_null()), "{deltas:?}");
+    }
     // Correlations are made while nobody asks.
     let proxied = until(|| {
         let answer = proxy.talk(&["ROMEO:"], &json!({}));
@@ -316,6 +335,54 @@ fn a_conversation_that_goes_on_finds_its_cache() {
     assert_eq!((gone.code, &gone.json()["error"]["type"]), (502, &json!("server_error")));
     let health = raw(&proxy.own.address, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert_eq!(health.unwrap().code, 503);
+}
+
+/// Messages have one form, whether the cache holds them or they are read again; the template says which may follow
+/// which.
+#[test]
+fn a_conversation_says_the_same_kept_and_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_model(MODEL, dir.path());
+    let template = "{% for m in messages %}{{ m.content }}\n{% if m.role == 'system' and not loop.first %}\
+        {{ raise_exception('it stands first') }}{% endif %}{% endfor %}";
+    std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    let proxy = Proxy::start(&format!("--skip-range-check --model {}", dir.path().display()), "--tokens 8");
+    for more in ["", "--no-template"] {
+        let own = Proxy::of(&proxy.server, &format!("--tokens 8 {more}"));
+        let ask = |messages: &[&str], more: &Value| {
+            let answer = post(&own.address, "/v1/chat/completions", &talk(messages, more).to_string());
+            assert_eq!(answer.code, 200, "{}", text(&answer.body));
+            answer.json()
+        };
+        // An answer that ends in a space, of a model whose tokens are characters.
+        let answer = said(&ask(&["What of the king"], &json!({"max_tokens": 24})));
+        let most = answer.find(' ').unwrap() + 1;
+        let first = said(&ask(&[" What of the king "], &json!({"max_tokens": most})));
+        assert!(first.ends_with(' '), "{first:?}");
+        let messages = [" What of the king ", &first, "\nSpeak again"];
+        let kept = ask(&messages, &json!({}));
+        assert_eq!(kept["usage"]["waggle"]["passes"][0]["server_saw"]["continues"], true);
+        ask(&["A"], &json!({"max_tokens": 1}));
+        let again = ask(&messages, &json!({}));
+        assert_eq!(again["usage"]["waggle"]["passes"][0]["server_saw"]["continues"], false);
+        assert_eq!(said(&again), said(&kept), "{more}");
+    }
+    let ask = |messages: &[(&str, &str)]| {
+        proxy.post("/v1/chat/completions", &talk_of(messages.iter().copied(), &json!({"max_tokens": 2})).to_string())
+    };
+    for messages in [
+        &[("user", "A"), ("user", "B")][..],
+        &[("assistant", "A"), ("user", "B"), ("assistant", "C")],
+        &[("system", "A"), ("user", "")],
+        &[("user", "")],
+    ] {
+        let answer = ask(messages);
+        assert_eq!(answer.code, 200, "{messages:?} {}", text(&answer.body));
+    }
+    let refused = ask(&[("user", "A"), ("system", "B"), ("user", "C")]);
+    let error = &refused.json()["error"];
+    assert_eq!((refused.code, &error["param"]), (400, &json!("messages")));
+    assert!(error["message"].as_str().unwrap().contains("it stands first"), "{error}");
 }
 
 /// Requests that wait go through the model together, whoever asks; each program gets its own text.
@@ -381,7 +448,6 @@ fn a_conversation_is_its_keys_own() {
         assert_eq!(answer.code, 200, "{}", text(&answer.body));
         answer.json()
     };
-    let said = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     let first = say(owner, &["ROMEO:"]);
     let messages = ["ROMEO:", &said(&first), "What says my lady"];
     let second = say(owner, &messages);
@@ -524,9 +590,51 @@ fn whoever_may_not_come_is_refused() {
         ("/v1/chat/completions", r#"{"messages":[]}"#, 400),
     ] {
         let answer = proxy.post(path, body);
-        assert_eq!((answer.code, answer.json()["error"]["message"].is_string()), (expected, true), "{path} {body}");
+        let error = &answer.json()["error"];
+        assert_eq!((answer.code, error["message"].is_string()), (expected, true), "{path} {body}");
+        assert!(error["param"].is_string() || body.len() < 3, "{path} {body}: {error}");
     }
     assert_eq!(proxy.post("/v1/completions", &" ".repeat(5 << 20)).code, 413);
+    // Names and paths are written in several ways, and two names are none.
+    let head = |line: &str, headers: &str| {
+        proxy.raw(format!("{line} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n").as_bytes()).unwrap()
+    };
+    for path in ["/", "/health", "/metrics", "/v1/models", "/v1/models/", "//v1/models/shakespeare%2Dgpt2"] {
+        let answers = ["GET", "HEAD"].map(|method| head(&format!("{method} {path}"), "Host: LOCALHOST:80\r\n"));
+        assert!(answers.iter().all(|answer| answer.code == 200) && answers[1].body.is_empty(), "{path}");
+    }
+    assert_eq!(head("GET /v1/models/other", "Host: localhost\r\n").code, 404);
+    assert_eq!(head("GET /health", "Host: localhost\r\nHost: localhost\r\n").code, 400);
+    assert_eq!(head("GET http://evil.example/health", "Host: localhost\r\n").code, 403);
+    // A browser asks whether a page may send what its program says of itself.
+    let preflight = "Host: localhost\r\nAccess-Control-Request-Method: POST\r\n\
+        Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\nOrigin: https://";
+    let allowed = head("OPTIONS /v1/chat/completions/", &format!("{preflight}Known.example\r\n"));
+    assert!(allowed.head.contains("access-control-allow-headers: authorization,content-type,x-stainless-os"));
+    assert!(allowed.code == 200 && allowed.head.contains("access-control-allow-methods: POST"), "{}", allowed.head);
+    assert_eq!(head("OPTIONS /v1/models", &format!("{preflight}evil.example\r\n")).code, 403);
+    // Whoever sends half a request makes room for others.
+    let half = |_| {
+        let mut stream = TcpStream::connect(&proxy.own.address).unwrap();
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n").unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    let mut halves: Vec<TcpStream> = (0..600).map(half).collect();
+    assert_eq!(proxy.get("/health").code, 200);
+    let mut rest = Vec::new();
+    let _ = halves[0].read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{}", text(&rest));
+    let mut last = halves.pop().unwrap();
+    last.write_all(b"Connection: close\r\n\r\n").unwrap();
+    last.read_to_end(&mut rest).unwrap();
+    assert_eq!(answer(&rest).unwrap().code, 200);
+    drop(halves);
+    // Nobody could talk to such a proxy.
+    for long in ["--turn-tokens 100000", "--tokens 100000", "--turn-tokens 200 --tokens 200"] {
+        let line = format!("proxy --connect {} --listen 127.0.0.1:0 {long}", proxy.server.address);
+        fails(&mut waggle(&line), 1, ["--turn-tokens", "positions"]);
+    }
     let page = proxy.get("/");
     assert!(page.head.contains("content-security-policy: default-src 'none'; script-src 'nonce-"), "{}", page.head);
     assert!(!text(&page.body).contains("{{nonce}}"));
@@ -536,7 +644,7 @@ fn whoever_may_not_come_is_refused() {
     let keyed =
         Server::run(&mut waggle(&format!("{line} --listen 127.0.0.1:0 --allow-origin http://name.example:80")));
     let ask = |host: &str, path: &str, key: &str| {
-        let key = if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
+        let key = if key.is_empty() { String::new() } else { format!("Authorization: bearer {key}\r\n") };
         let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: close\r\n\r\n");
         raw(&keyed.address, head.as_bytes()).unwrap()
     };
@@ -558,7 +666,14 @@ fn whoever_may_not_come_is_refused() {
         fails(&mut waggle(&line), 1, ["others may read this secret key"]);
     }
     mode(&file, 0o600);
-    for (held, error) in [("\n", "holds no key"), ("sixteen-bytes-ok\nfifteen-are-not\n", "has 15 bytes")] {
+    let long = "a".repeat(5000);
+    for (held, error) in [
+        ("\n", "holds no key"),
+        ("sixteen-bytes-ok\nfifteen-are-not\n", "has 15 bytes"),
+        (&long, "the key in line 1"),
+        ("sixteen-bytes-ok\nsixteen-\u{e9}-not-ok\n", "the key in line 2"),
+        (&"sixteen-bytes-ok\n".repeat(1 << 17), "more than 1048576 bytes"),
+    ] {
         std::fs::write(&file, held).unwrap();
         fails(&mut waggle(&line), 1, [error]);
     }

@@ -30,6 +30,7 @@ pub use self::background::BackgroundChat;
 use self::clear::Clear;
 use self::costs::Costs;
 pub use self::costs::{ChatReport, TurnReport};
+pub(crate) use self::script::Words;
 use self::script::{Script, Step};
 pub use self::transcript::{Role, Said, Transcript};
 use crate::disk::read;
@@ -268,15 +269,10 @@ impl Chat {
         self.transcript.reset()
     }
 
-    /// Begins another conversation in the same session, behind messages that somebody else kept. The model reads them
-    /// with the next turn.
+    /// Begins another conversation in the same session, unless nothing was said in this one.
     #[cfg(feature = "proxy")]
-    pub(crate) fn begin_after(&mut self, said: Vec<(&'static str, String)>) -> Result<(), Error> {
-        if self.session.positions().used > 0 {
-            self.reset()?;
-        }
-        self.script.begin_after(said);
-        Ok(())
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        if self.session.positions().used > 0 { self.reset() } else { Ok(()) }
     }
 
     /// Goes on after the prompt `ids` with up to `tokens` tokens, in a conversation of its own that ends with them.
@@ -288,7 +284,7 @@ impl Chat {
         sampler: &mut Sampler,
         observer: &mut dyn Observer,
     ) -> Result<Turn, Error> {
-        self.begin_after(Vec::new())?;
+        self.begin()?;
         let turn = self.session.turn(ids, tokens, Next::Pick(sampler), observer)?;
         (self.slices.ready, self.heard) = (0, Instant::now());
         Ok(turn)
@@ -314,23 +310,24 @@ impl Chat {
     /// [`ChatError::Refused`] for a turn that did not begin; after every other error the session is over.
     pub fn turn(&mut self, words: &str, listener: &mut dyn Listener) -> Result<TurnReport, Error> {
         let mut sampler = std::mem::take(&mut self.sampler);
-        let turn = self.turn_of(words, self.longest.tokens, &mut sampler, listener);
+        let new = [("user", words.to_owned())];
+        let turn = self.turn_of(&new, self.longest.tokens, &mut sampler, listener);
         self.sampler = sampler;
         turn
     }
 
-    /// A turn with an answer of up to `tokens` tokens, which `sampler` picks.
+    /// A turn in which the messages `new` are said, with an answer of up to `tokens` tokens, which `sampler` picks.
     pub(crate) fn turn_of(
         &mut self,
-        words: &str,
+        new: &[Words],
         tokens: usize,
         sampler: &mut Sampler,
         listener: &mut dyn Listener,
     ) -> Result<TurnReport, Error> {
-        if words.trim().is_empty() {
+        if !self.script.reads(new) {
             return Err(refused(Refusal::Other(PromptError::Empty.into())));
         }
-        let step = self.script.next(&self.tokenizer, words).map_err(|error| refused(Refusal::Other(error)))?;
+        let step = self.script.next(&self.tokenizer, new).map_err(|error| refused(Refusal::Other(error)))?;
         // The number of tokens read again would tell how long the answers were.
         if step.rewrites && self.pads {
             return Err(refused(Refusal::Rereads));
@@ -342,7 +339,7 @@ impl Chat {
             self.reread()?;
         }
         let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
-        self.transcript.begin(words);
+        self.transcript.begin(new.last().map_or("", |(_, words)| words));
         let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
         let taken = self.session.turn(&ids, tokens, Next::Pick(sampler), &mut answer);
         let turn = match answer.finish(taken) {

@@ -7,7 +7,9 @@
 //! **A template never sees the words.** It comes from the server, and the number of tokens of a turn is public: a
 //! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as
 //! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
-//! out before, as most templates would. A template that drops a new message, doubles one or looks into it is refused.
+//! out before, as most templates would, but for those of an answer, which the model has written and read. A template
+//! that drops the last message, doubles one or looks into it is refused. Which messages may follow which is for the
+//! template to say.
 
 use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
@@ -23,16 +25,19 @@ pub(crate) struct Step {
     pub(crate) marked: bool,
     /// Whether it is all of the conversation, and takes the place of what the model has read.
     pub(crate) rewrites: bool,
-    words: String,
+    new: Vec<Words>,
     rendered: String,
 }
+
+/// The role that says something, and what it says.
+pub(crate) type Words = (&'static str, String);
 
 /// A conversation, written for a model.
 pub(crate) struct Script {
     template: Option<ChatTemplate>,
     system: Option<String>,
     /// The messages so far, in their order.
-    said: Vec<(&'static str, String)>,
+    said: Vec<Words>,
     /// The text that the model has read, by the template, with placeholders.
     rendered: String,
     /// Raw: whether something was read, and whether the text ends at the end of a line.
@@ -51,12 +56,7 @@ impl Script {
     }
 
     pub(crate) fn reset(&mut self) {
-        self.begin_after(self.system.iter().map(|system| ("system", system.clone())).collect());
-    }
-
-    /// Begins anew behind these messages, which the model reads with the next turn.
-    pub(crate) fn begin_after(&mut self, said: Vec<(&'static str, String)>) {
-        self.said = said.into_iter().map(|(role, text)| (role, text.trim().to_owned())).collect();
+        self.said = self.system.iter().map(|system| form("system", system)).collect();
         self.rendered.clear();
         (self.begun, self.ended) = (false, true);
     }
@@ -66,91 +66,92 @@ impl Script {
         self.system.as_deref().filter(|_| !self.begun)
     }
 
-    /// The model's input when the user says `words`. Nothing is remembered before the answer.
-    pub(crate) fn next(&self, tokenizer: &Tokenizer, words: &str) -> Result<Step, Error> {
-        match &self.template {
-            None => Ok(self.raw(words)),
-            Some(template) => {
-                let messages = self.messages();
-                let rendered = tokenizer.render(template, &messages, true)?;
-                self.step(words, rendered)
-            }
-        }
+    /// The model's input when the messages `new` were said. Nothing is remembered before the answer.
+    pub(crate) fn next(&self, tokenizer: &Tokenizer, new: &[Words]) -> Result<Step, Error> {
+        let Some(template) = &self.template else { return Ok(self.raw(new)) };
+        let new: Vec<Words> = new.iter().map(|(role, text)| form(role, text)).collect();
+        let roles = self.said.iter().chain(&new).map(|(role, _)| role);
+        let messages: Vec<_> = roles.enumerate().map(|(i, role)| Message::new(role, &self.placeholder(i))).collect();
+        let rendered = tokenizer.render(template, &messages, true)?;
+        self.step(new, rendered)
+    }
+
+    /// Whether `new` gives the model something to read, were it all.
+    pub(crate) fn reads(&self, new: &[Words]) -> bool {
+        self.template.is_some() || new.iter().any(|(_, text)| !text.trim().is_empty())
     }
 
     /// The answer to `step` was `text`.
     pub(crate) fn answered(&mut self, step: Step, text: &str) {
-        self.said.push(("user", step.words));
-        self.said.push(("assistant", text.trim().to_owned()));
+        self.said.extend(step.new);
+        self.said.push(("assistant", text.to_owned()));
         self.rendered = step.rendered;
         self.begun = true;
         self.ended = text.ends_with('\n');
     }
 
     /// Words as they are, on lines of their own.
-    fn raw(&self, words: &str) -> Step {
+    fn raw(&self, new: &[Words]) -> Step {
         let before: &[_] = if self.begun { &[] } else { &self.said };
-        let start: String =
-            if self.ended { before.iter().map(|(_, text)| format!("{text}\n")).collect() } else { "\n".into() };
-        Step {
-            text: format!("{start}{words}\n"),
-            begins: !self.begun,
-            marked: false,
-            rewrites: false,
-            words: words.to_owned(),
-            rendered: String::new(),
-        }
-    }
-
-    /// The messages with placeholders, and a new one of the user's.
-    fn messages(&self) -> Vec<Message> {
-        let roles = self.said.iter().map(|(role, _)| *role).chain(["user"]);
-        roles.enumerate().map(|(i, role)| Message::new(role, &self.placeholder(i))).collect()
+        let start = if self.ended { "" } else { "\n" };
+        // An answer may have ended its line.
+        let line = |(role, text): &Words| {
+            let end = if *role == "assistant" && text.ends_with('\n') { "" } else { "\n" };
+            format!("{text}{end}")
+        };
+        let text = start.to_owned() + &before.iter().chain(new).map(line).collect::<String>();
+        let (begins, new) = (!self.begun, new.to_vec());
+        Step { text, begins, marked: false, rewrites: false, new, rendered: String::new() }
     }
 
     fn placeholder(&self, index: usize) -> String {
         format!("{}x{index}x", self.mark)
     }
 
-    /// The step by which the text grew to `rendered`.
-    fn step(&self, words: &str, rendered: String) -> Result<Step, Error> {
-        let new = self.said.len();
-        let words = words.trim();
-        for index in 0..=new {
+    /// The step by which the text grew to `rendered` when the messages `new` were said.
+    fn step(&self, new: Vec<Words>, rendered: String) -> Result<Step, Error> {
+        let last = (self.said.len() + new.len()).saturating_sub(1);
+        for index in 0..=last {
             let times = rendered.matches(&self.placeholder(index)).count();
             // Older messages may be left out.
-            if times > 1 || (index == new && times == 0) {
+            if times > 1 || (index == last && times == 0) {
                 let what = format!("message {index} stands {times} times in its text");
                 return Err(TokenizerError::Template { what }.into());
             }
         }
-        let read = match new.checked_sub(1) {
+        let read = match self.said.len().checked_sub(1) {
             Some(answer) if !self.rendered.is_empty() => format!("{}{}", self.rendered, self.placeholder(answer)),
             _ => String::new(),
         };
         let grown = rendered.strip_prefix(&read);
         let text = self
-            .filled(grown.unwrap_or(&rendered), words)
+            .filled(grown.unwrap_or(&rendered), &new)
             .ok_or_else(|| TokenizerError::Template { what: "it takes the messages apart".into() })?;
         let rewrites = grown.is_none();
-        Ok(Step { text, begins: false, marked: true, rewrites, words: words.into(), rendered })
+        Ok(Step { text, begins: false, marked: true, rewrites, new, rendered })
     }
 
     /// The text with words in the place of placeholders, in one pass: words may look like placeholders. `None` if a
     /// piece of a placeholder is there.
-    fn filled(&self, text: &str, words: &str) -> Option<String> {
+    fn filled(&self, text: &str, new: &[Words]) -> Option<String> {
         let mut out = String::new();
         let mut rest = text;
         while let Some(at) = rest.find(&self.mark) {
             let (before, from) = rest.split_at(at);
             out.push_str(before);
-            let known = |i: usize| Some((i, from.strip_prefix(&self.placeholder(i))?));
-            let (index, after) = (0..=self.said.len()).find_map(known)?;
-            out.push_str(self.said.get(index).map_or(words, |(_, said)| said));
+            let mut all = self.said.iter().chain(new).enumerate();
+            let (words, after) =
+                all.find_map(|(i, (_, words))| Some((words, from.strip_prefix(&self.placeholder(i))?)))?;
+            out.push_str(words);
             rest = after;
         }
         Some(out + rest)
     }
+}
+
+/// A message as it goes to the model by a template.
+fn form(role: &'static str, text: &str) -> Words {
+    (role, if role == "assistant" { text } else { text.trim() }.to_owned())
 }
 
 #[cfg(test)]
@@ -169,13 +170,17 @@ mod tests {
         Script::new(Some(template), system.map(str::to_owned))
     }
 
+    fn user(words: &str) -> [Words; 1] {
+        [("user", words.into())]
+    }
+
     fn text(script: &Script, words: &str) -> (String, bool) {
-        let step = script.next(&tokenizer(), words).unwrap();
+        let step = script.next(&tokenizer(), &user(words)).unwrap();
         (step.text.clone(), step.rewrites)
     }
 
     fn say(script: &mut Script, words: &str, answer: &str) -> String {
-        let step = script.next(&tokenizer(), words).unwrap();
+        let step = script.next(&tokenizer(), &user(words)).unwrap();
         let text = step.text.clone();
         script.answered(step, answer);
         text
@@ -199,6 +204,35 @@ mod tests {
         assert_eq!(text(&script, "so"), ("<end><user>so<end><assistant>".into(), false));
         script.reset();
         assert_eq!(text(&script, "so"), ("<system>be brief<end><user>so<end><assistant>".into(), false));
+    }
+
+    /// Kept or read again, a conversation is the same text: messages of any order, with space at their ends, and none.
+    #[test]
+    fn a_conversation_has_one_text() {
+        let turns: [(&[Words], &str); 3] = [
+            (&[("assistant", " Well? ".into()), ("user", " What of the king ".into())], "And "),
+            (&[("user", "\nSpeak".into()), ("system", "Be brief. ".into()), ("user", String::new())], "No.\n"),
+            (&[("user", "Again\n".into()), ("assistant", "I\n".into())], ""),
+        ];
+        let template =
+            |text: &str| ChatTemplate { template: text.into(), bos_token: "".into(), eos_token: "".into() };
+        for template in [None, Some(template(CHATML)), Some(template(&CHATML.replace(" | trim", "")))] {
+            let new = || Script::new(template.clone(), None);
+            let (mut kept, mut read, mut all) = (new(), String::new(), Vec::new());
+            for (messages, answer) in &turns {
+                let step = kept.next(&tokenizer(), messages).unwrap();
+                assert!(!step.rewrites);
+                read += &step.text;
+                all.extend_from_slice(messages);
+                assert_eq!(new().next(&tokenizer(), &all).unwrap().text, read);
+                kept.answered(step, answer);
+                read += answer;
+                all.push(("assistant", (*answer).to_owned()));
+            }
+        }
+        let strict = "{% if messages[1].role == 'user' %}{{ raise_exception('take turns') }}{% endif %}";
+        let refused = script(strict, None).next(&tokenizer(), &[user("a"), user("b")].concat());
+        assert!(refused.unwrap_err().to_string().contains("take turns"));
     }
 
     #[test]
@@ -231,7 +265,7 @@ mod tests {
             "{{ messages[0].content }}{{ messages[0].content[:40] }}",
             "{{ messages[0].content }}{{ messages[0].content[:34] }}",
         ] {
-            let refused = script(bad, None).next(&tokenizer(), "word");
+            let refused = script(bad, None).next(&tokenizer(), &user("word"));
             assert!(matches!(refused, Err(Error::Tokenizer(TokenizerError::Template { .. }))), "{bad}: {refused:?}");
         }
     }
@@ -239,14 +273,14 @@ mod tests {
     #[test]
     fn raw_words_stand_on_lines_of_their_own() {
         let mut script = Script::new(None, Some("A play.".into()));
-        let first = script.next(&tokenizer(), "ROMEO:").unwrap();
+        let first = script.next(&tokenizer(), &user("ROMEO:")).unwrap();
         assert_eq!((&first.text[..], first.begins, first.marked), ("A play.\nROMEO:\n", true, false));
         script.answered(first, "I will");
-        let second = script.next(&tokenizer(), "JULIET:").unwrap();
+        let second = script.next(&tokenizer(), &user("JULIET:")).unwrap();
         assert_eq!((&second.text[..], second.begins), ("\nJULIET:\n", false));
         script.answered(second, "No.\n");
-        assert_eq!(script.next(&tokenizer(), "ROMEO:").unwrap().text, "ROMEO:\n");
+        assert_eq!(script.next(&tokenizer(), &user("ROMEO:")).unwrap().text, "ROMEO:\n");
         script.reset();
-        assert_eq!(script.next(&tokenizer(), "ROMEO:").unwrap().text, "A play.\nROMEO:\n");
+        assert_eq!(script.next(&tokenizer(), &user("ROMEO:")).unwrap().text, "A play.\nROMEO:\n");
     }
 }

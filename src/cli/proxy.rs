@@ -35,14 +35,14 @@ pub(super) struct ProxyArgs {
     /// Texts that go through the model side by side, of requests that wait, of several prompts and of `n`.
     #[arg(long, value_name = "N", default_value = "8")]
     texts: NonZeroUsize,
-    /// Tokens of an answer in a conversation where a request names none. With --preprocess so much is prepared
-    /// between requests.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    tokens: usize,
-    /// Tokens of a prompt, or of what a turn adds to a conversation, for which a session is opened. A longer one
-    /// opens another session. With --preprocess so much is prepared between requests.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    turn_tokens: usize,
+    /// Tokens of an answer in a conversation where a request names none: 128, or what the model has room for. With
+    /// --preprocess so much is prepared between requests.
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+    /// Tokens of a prompt, or of what a turn adds to a conversation, for which a session is opened: 128, or what the
+    /// model has room for. A longer one opens another session. With --preprocess so much is prepared between requests.
+    #[arg(long, value_name = "N")]
+    turn_tokens: Option<usize>,
     /// Take this chat template instead of the server's: a file, or the directory of a model.
     #[arg(long, value_name = "FILE|DIR", conflicts_with = "no_template")]
     template: Option<PathBuf>,

@@ -6,8 +6,10 @@
 use std::time::SystemTime;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::chat::Words;
 use crate::{Prompt, Sampling};
 
 /// Most prompts of a request, most texts after all of them, and most of the likeliest tokens that are named.
@@ -58,45 +60,20 @@ impl Refusal {
     }
 }
 
-/// What both kinds of requests have.
-#[derive(Debug, Deserialize)]
-struct Common {
-    model: Option<String>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    seed: Option<i64>,
-    stop: Option<Stops>,
-    n: Option<usize>,
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
+/// Parameters, but those that ask for nothing; an object within a request has a `place` there.
+struct Body {
+    place: String,
+    values: Map<String, Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(untagged)]
 enum Stops {
     One(String),
     Several(Vec<String>),
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct CompletionBody {
-    prompt: Option<Prompts>,
-    max_tokens: Option<usize>,
-    logprobs: Option<usize>,
-    echo: Option<bool>,
-    #[serde(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(untagged)]
 enum Prompts {
     Text(String),
@@ -105,35 +82,11 @@ enum Prompts {
     Lists(Vec<Vec<u32>>),
 }
 
-#[derive(Debug, Deserialize)]
-struct ChatBody {
-    messages: Vec<MessageBody>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
-    #[serde(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, Deserialize)]
-struct MessageBody {
-    role: String,
-    content: Option<Content>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(untagged)]
 enum Content {
     Text(String),
-    Parts(Vec<ContentPart>),
-}
-
-#[derive(Debug, Deserialize)]
-struct ContentPart {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
+    Parts(Vec<Map<String, Value>>),
 }
 
 /// How an answer is wanted.
@@ -160,26 +113,17 @@ pub(super) struct Completion {
     pub(super) wanted: Wanted,
 }
 
-/// The words of one side of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) role: &'static str,
-    pub(super) text: String,
-}
-
 /// The next answer of a conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Talk {
-    /// What was said before.
-    pub(super) before: Vec<Message>,
-    /// What is said now.
-    pub(super) words: String,
+    pub(super) messages: Vec<Words>,
     pub(super) tokens: Option<usize>,
     pub(super) wanted: Wanted,
 }
 
 /// What stands in requests and changes nothing about an answer.
-const INERT: [&str; 8] = [
+const INERT: [&str; 9] = [
+    "cache_control",
     "metadata",
     "parallel_tool_calls",
     "prompt_cache_key",
@@ -190,35 +134,78 @@ const INERT: [&str; 8] = [
     "verbosity",
 ];
 
-/// Parameters with the values under which they ask for nothing.
+/// Whether the parameter `name` asks for nothing with this value, in a request or in an object within one.
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
+    let number = value.as_f64();
     match name {
         _ if value.is_null() || INERT.contains(&name) => true,
-        "presence_penalty" | "frequency_penalty" => value.as_f64() == Some(0.0),
-        "best_of" => value == 1,
-        "suffix" => value == "",
-        "logprobs" => value == false,
-        "top_logprobs" => value == 0,
-        "tool_choice" => value == "none",
-        "response_format" => *value == json!({"type": "text"}),
-        "logit_bias" => value.as_object().is_some_and(Map::is_empty),
+        "dry_multiplier" | "frequency_penalty" | "min_p" | "min_tokens" | "mirostat" | "presence_penalty"
+        | "priority" | "top_a" | "top_logprobs" | "xtc_probability" => number == Some(0.0),
+        "best_of" | "length_penalty" | "num_beams" | "repeat_penalty" | "repetition_penalty" | "tfs_z"
+        | "typical_p" => number == Some(1.0),
+        "top_k" => number == Some(0.0) || number == Some(-1.0),
+        "continue_final_message"
+        | "continuous_usage_stats"
+        | "early_stopping"
+        | "ignore_eos"
+        | "include_obfuscation"
+        | "include_stop_str_in_output"
+        | "logprobs"
+        | "partial"
+        | "prefix"
+        | "return_token_ids"
+        | "return_tokens_as_token_ids"
+        | "use_beam_search" => *value == false,
+        "add_generation_prompt" | "detokenize" | "skip_special_tokens" | "spaces_between_special_tokens" => {
+            *value == true
+        }
+        "reasoning_content" | "suffix" => value == "",
+        "function_call" | "tool_choice" => value == "none" || value == "auto",
+        "annotations" | "bad_words" | "documents" | "functions" | "stop_token_ids" | "tool_calls" | "tools" => {
+            value.as_array().is_some_and(Vec::is_empty)
+        }
+        "chat_template_kwargs" | "logit_bias" => value.as_object().is_some_and(Map::is_empty),
         "modalities" => *value == json!(["text"]),
-        "tools" => value.as_array().is_some_and(Vec::is_empty),
+        "response_format" => *value == json!({"type": "text"}),
         _ => false,
     }
 }
 
-impl Common {
-    /// Checks it against the model `name`; `blind` if the server tells tokens alone.
-    fn wanted(self, name: &str, blind: bool) -> Result<Wanted, Refusal> {
-        if let Some(other) = self.model.filter(|model| model != name) {
-            let message = format!("there is no model `{other}`, the server has `{name}`");
-            return Err(Refusal { status: 404, code: "model_not_found", ..Refusal::of("model", message) });
+impl Body {
+    fn read(body: &[u8]) -> Result<Self, Refusal> {
+        let values = serde_json::from_slice(body);
+        Ok(Body::of("", values.map_err(|error| Refusal::new(400, "invalid_json", error.to_string()))?))
+    }
+
+    fn of(place: impl Into<String>, mut values: Map<String, Value>) -> Self {
+        values.retain(|name, value| !asks_for_nothing(name, value));
+        Body { place: place.into(), values }
+    }
+
+    fn refusal(&self, name: &str, message: impl Into<String>) -> Refusal {
+        Refusal::of(&format!("{}{name}", self.place), message)
+    }
+
+    /// The value of `name`, if there is one, which is `what`.
+    fn take<T: DeserializeOwned>(&mut self, name: &str, what: &str) -> Result<Option<T>, Refusal> {
+        let value = self.values.remove(name).map(serde_json::from_value).transpose();
+        value.map_err(|_| self.refusal(name, format!("`{}{name}` is {what}", self.place)))
+    }
+
+    /// Refuses what is left.
+    fn done(self) -> Result<(), Refusal> {
+        match self.values.keys().next() {
+            Some(name) => Err(Refusal::unsupported(&format!("{}{name}", self.place))),
+            None => Ok(()),
         }
-        if let Some((param, _)) = self.others.iter().find(|(name, value)| !asks_for_nothing(name, value)) {
-            return Err(Refusal::unsupported(param));
+    }
+
+    /// What both kinds of requests have, for the model `name`; `blind` if the server tells tokens alone.
+    fn wanted(&mut self, name: &str, blind: bool) -> Result<Wanted, Refusal> {
+        if let Some(other) = self.take::<String>("model", "a name")?.filter(|model| model != name) {
+            return Err(no_model(&other, name));
         }
-        let stops = match self.stop {
+        let stops = match self.take("stop", "a text or a list of texts")? {
             None => Vec::new(),
             Some(Stops::One(text)) => vec![text],
             Some(Stops::Several(all)) => all,
@@ -226,31 +213,45 @@ impl Common {
         if stops.len() > MAX_STOPS || stops.iter().any(String::is_empty) {
             return Err(Refusal::of("stop", format!("at most {MAX_STOPS} texts that are not empty")));
         }
-        let temperature = self.temperature.unwrap_or(1.0);
+        let temperature = self.take("temperature", "a number from 0 to 2")?.unwrap_or(1.0);
         if !(0.0..=2.0).contains(&temperature) {
             return Err(Refusal::of("temperature", "0 to 2"));
         }
-        let top_p = self.top_p.unwrap_or(1.0);
+        let top_p = self.take("top_p", "a number above 0, up to 1")?.unwrap_or(1.0);
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Refusal::of("top_p", "above 0 up to 1"));
         }
         if blind && temperature != 0.0 && top_p != 1.0 {
             return Err(Refusal::of("top_p", "1, because the server tells tokens alone"));
         }
+        let seed: Option<i64> = self.take("seed", "a whole number of 64 bits")?;
         // Nothing is drawn at temperature 0.
         let sampling = if temperature == 0.0 {
             Sampling::default()
         } else {
-            Sampling::default().temperature(temperature).top_p(top_p).seed(self.seed.map(|seed| seed as u64))
+            Sampling::default().temperature(temperature).top_p(top_p).seed(seed.map(|seed| seed as u64))
         };
-        let usage = self.stream_options.unwrap_or_default().include_usage;
-        Ok(Wanted { sampling, stops, stream: self.stream.unwrap_or(false), usage })
+        let stream = self.flag("stream")?;
+        let options = self.take("stream_options", "an object")?.unwrap_or_default();
+        let mut options = Body::of("stream_options.", options);
+        let usage = options.flag("include_usage")?;
+        options.done()?;
+        Ok(Wanted { sampling, stops, stream, usage })
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool, Refusal> {
+        Ok(self.take(name, "true or false")?.unwrap_or(false))
+    }
+
+    fn count(&mut self, name: &str) -> Result<Option<usize>, Refusal> {
+        self.take(name, "a whole number of at least 0")
     }
 }
 
-/// Reads `body`; a mistake in it is told as the reader of JSON says it.
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| Refusal::new(400, "invalid_json", error.to_string()))
+/// `other` is asked for where the server has `name`.
+pub(super) fn no_model(other: &str, name: &str) -> Refusal {
+    let message = format!("there is no model `{other}`, the server has `{name}`");
+    Refusal { status: 404, code: "model_not_found", ..Refusal::of("model", message) }
 }
 
 /// The number `got` of `param`, up to `most`.
@@ -260,10 +261,15 @@ fn bounded(param: &str, got: usize, most: usize) -> Result<usize, Refusal> {
 
 /// A completion of the model `name`; `blind` if the client learns tokens alone.
 pub(super) fn completion(body: &[u8], name: &str, blind: bool) -> Result<Completion, Refusal> {
-    let CompletionBody { prompt, max_tokens, logprobs, echo, common } = read(body)?;
-    let samples = bounded("n", common.n.unwrap_or(1), MAX_TEXTS)?;
-    let likeliest = logprobs.map(|most| bounded("logprobs", most, MAX_LIKELIEST)).transpose()?;
-    let wanted = common.wanted(name, blind)?;
+    let mut body = Body::read(body)?;
+    let samples = bounded("n", body.count("n")?.unwrap_or(1), MAX_TEXTS)?;
+    let likeliest = body.count("logprobs")?.map(|most| bounded("logprobs", most, MAX_LIKELIEST)).transpose()?;
+    let tokens = body.count("max_tokens")?.unwrap_or(DEFAULT_TOKENS);
+    let echo = body.flag("echo")?;
+    let what = "a text, a list of token ids, or a list of these";
+    let prompt = body.take("prompt", what)?;
+    let wanted = body.wanted(name, blind)?;
+    body.done()?;
     if samples == 0 {
         return Err(Refusal::of("n", "at least 1"));
     }
@@ -271,7 +277,7 @@ pub(super) fn completion(body: &[u8], name: &str, blind: bool) -> Result<Complet
         return Err(Refusal::of("logprobs", "the server tells tokens alone"));
     }
     let prompts: Vec<Prompt> = match prompt {
-        None => return Err(Refusal::of("prompt", "a text, a list of token ids, or a list of these")),
+        None => return Err(Refusal::of("prompt", what)),
         Some(Prompts::Text(text)) => vec![Prompt::Text(text)],
         Some(Prompts::Ids(ids)) => vec![Prompt::Ids(ids)],
         Some(Prompts::Texts(all)) => all.into_iter().map(Prompt::Text).collect(),
@@ -284,59 +290,70 @@ pub(super) fn completion(body: &[u8], name: &str, blind: bool) -> Result<Complet
     if prompts.iter().any(|prompt| matches!(prompt, Prompt::Ids(ids) if ids.is_empty())) {
         return Err(Refusal::of("prompt", "a prompt has at least one token"));
     }
-    let tokens = max_tokens.unwrap_or(DEFAULT_TOKENS);
-    Ok(Completion { prompts, samples, tokens, echo: echo.unwrap_or(false), likeliest, wanted })
+    Ok(Completion { prompts, samples, tokens, echo, likeliest, wanted })
 }
 
-/// The next answer of a conversation with the model `name`.
+/// The next answer of a conversation with the model `name`. Which messages may follow which is for the template to
+/// say.
 pub(super) fn talk(body: &[u8], name: &str, blind: bool) -> Result<Talk, Refusal> {
-    let ChatBody { messages, max_tokens, max_completion_tokens, common } = read(body)?;
-    if common.n.is_some_and(|n| n != 1) {
+    let mut body = Body::read(body)?;
+    if body.count("n")?.is_some_and(|n| n != 1) {
         return Err(Refusal::of("n", "a conversation has one answer; completions may have several"));
     }
-    let wanted = common.wanted(name, blind)?;
-    let mut all = messages.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
-    let Some(Message { role: "user", text: words }) = all.pop() else {
-        return Err(Refusal::of("messages", "the last one must be the user's"));
-    };
-    if all.iter().skip(1).any(|message| message.role == "system") {
-        return Err(Refusal::of("messages", "a system message stands first"));
+    let mut tokens = None;
+    for param in ["max_completion_tokens", "max_tokens"] {
+        let most = body.count(param)?;
+        if most == Some(0) {
+            return Err(Refusal::of(param, "at least 1"));
+        }
+        tokens = tokens.or(most);
     }
-    let turns = all.iter().filter(|message| message.role != "system");
-    let alternate = turns.enumerate().all(|(at, message)| message.role == ["user", "assistant"][at % 2]);
-    if !alternate || all.last().is_some_and(|message| message.role == "user") {
-        return Err(Refusal::of("messages", "messages of user and assistant take turns"));
+    let all: Vec<Map<_, _>> = body.take("messages", "a list of objects")?.unwrap_or_default();
+    let wanted = body.wanted(name, blind)?;
+    body.done()?;
+    if all.is_empty() {
+        return Err(Refusal::of("messages", "at least one message"));
     }
-    let tokens = max_completion_tokens.or(max_tokens);
-    if tokens == Some(0) {
-        return Err(Refusal::of("max_tokens", "at least 1"));
-    }
-    Ok(Talk { before: all, words, tokens, wanted })
+    let messages = all.into_iter().enumerate().map(|(at, one)| message(Body::of(format!("messages[{at}]."), one)));
+    Ok(Talk { messages: messages.collect::<Result<_, _>>()?, tokens, wanted })
 }
 
-fn message(body: MessageBody) -> Result<Message, Refusal> {
-    let MessageBody { role, content, others } = body;
-    let role = match &*role {
-        "system" | "developer" => "system",
-        "user" => "user",
-        "assistant" => "assistant",
-        other => return Err(Refusal::of("messages", format!("there is no role `{other}` here"))),
+fn message(mut body: Body) -> Result<Words, Refusal> {
+    let roles = "one of system, developer, user and assistant";
+    let role = match body.take::<String>("role", roles)?.as_deref() {
+        Some("system" | "developer") => "system",
+        Some("user") => "user",
+        Some("assistant") => "assistant",
+        _ => return Err(body.refusal("role", format!("{roles} is the role of a message"))),
     };
-    if let Some((param, _)) = others.iter().find(|(name, value)| !value.is_null() && *name != "name") {
-        return Err(Refusal::unsupported(&format!("messages.{param}")));
-    }
-    let text = match content {
-        None => return Err(Refusal::of("messages", "a message without content")),
+    let _: Option<String> = body.take("name", "a name")?;
+    let what = "a text, or a list of parts that are text";
+    let text = match body.take("content", what)? {
+        // An answer may have been empty.
+        None if role == "assistant" => String::new(),
+        None => return Err(body.refusal("content", what)),
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => {
-            let text = |part: ContentPart| match part {
-                ContentPart { kind, text: Some(text) } if kind == "text" => Ok(text),
-                ContentPart { kind, .. } => Err(Refusal::unsupported(&format!("messages.content.{kind}"))),
-            };
-            parts.into_iter().map(text).collect::<Result<_, _>>()?
+            let part = |(at, one)| part(Body::of(format!("{}content[{at}].", body.place), one));
+            parts.into_iter().enumerate().map(part).collect::<Result<_, _>>()?
         }
     };
-    Ok(Message { role, text })
+    body.done()?;
+    Ok((role, text))
+}
+
+/// The text of a part of a message.
+fn part(mut body: Body) -> Result<String, Refusal> {
+    let kind: String = body.take("type", "a kind of content")?.unwrap_or_default();
+    if kind != "text" {
+        return Err(Refusal {
+            code: "unsupported_parameter",
+            ..body.refusal("type", "text alone is supported here")
+        });
+    }
+    let text = body.take("text", "a text")?.ok_or_else(|| body.refusal("text", "a text"))?;
+    body.done()?;
+    Ok(text)
 }
 
 /// Which of the two interfaces a request speaks.
@@ -393,12 +410,19 @@ impl Head {
         let logprobs = end.and_then(|end| end.logprobs.as_ref());
         let choice = match self.kind {
             Kind::Completion => json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}),
-            Kind::Talk if end.is_some() => json!({"index": index, "delta": {}, "finish_reason": reason}),
             Kind::Talk => {
-                json!({"index": index, "delta": {"role": "assistant", "content": text}, "finish_reason": null})
+                let delta = if end.is_some() { json!({}) } else { json!({ "content": text }) };
+                json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": reason})
             }
         };
         self.with(self.chunk(), vec![choice])
+    }
+
+    /// What stands before the pieces: whose words they are. Texts after prompts are nobody's.
+    pub(super) fn first(&self) -> Option<Value> {
+        let delta = json!({"role": "assistant", "content": ""});
+        let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": null});
+        (self.kind == Kind::Talk).then(|| self.with(self.chunk(), vec![choice]))
     }
 
     /// The last piece of a stream, with what it took.
@@ -429,6 +453,9 @@ mod tests {
             "",
             r#","user":"u","n":2,"stop":["a","b"],"seed":-1,"logit_bias":{},"best_of":1,"suffix":null"#,
             r#","presence_penalty":0,"stream":true,"stream_options":{"include_usage":true},"max_tokens":0"#,
+            r#","top_k":-1,"min_p":0.0,"repetition_penalty":1.0,"ignore_eos":false,"stop":[],"logprobs":false"#,
+            r#","top_k":0,"best_of":1.0,"skip_special_tokens":true,"stop_token_ids":[],"suffix":"","echo":false"#,
+            r#","tools":[],"tool_choice":"auto","stream_options":{"include_obfuscation":false},"response_format":{"type":"text"}"#,
         ] {
             of(more).unwrap();
         }
@@ -444,12 +471,39 @@ mod tests {
             (r#","stop":"""#, "stop"),
             (r#","temperature":2.5"#, "temperature"),
             (r#","top_p":0"#, "top_p"),
+            (r#","top_k":5"#, "top_k"),
+            (r#","min_p":0.1"#, "min_p"),
+            (r#","ignore_eos":true"#, "ignore_eos"),
+            (r#","skip_special_tokens":false"#, "skip_special_tokens"),
+            (r#","max_tokens":-1"#, "max_tokens"),
+            (r#","max_tokens":2.5"#, "max_tokens"),
+            (r#","max_tokens":"2""#, "max_tokens"),
+            (r#","logprobs":true"#, "logprobs"),
+            (r#","temperature":"hot""#, "temperature"),
+            (r#","seed":1e30"#, "seed"),
+            (r#","stop":[1]"#, "stop"),
+            (r#","model":5"#, "model"),
+            (r#","stream":"yes""#, "stream"),
+            (r#","stream_options":5"#, "stream_options"),
+            (r#","stream_options":{"include_usage":1}"#, "stream_options.include_usage"),
+            (r#","stream_options":{"include_obfuscation":true}"#, "stream_options.include_obfuscation"),
         ] {
             let refusal = refused(of(more));
             assert_eq!((refusal.status, refusal.param.as_deref()), (400, Some(param)), "{more}");
         }
-        for bad in ["", "[]", "{", r#"{"prompt":"x","max_tokens":-1}"#, r#"{"prompt":[[-1]]}"#, r#"{"prompt":[]}"#] {
-            assert_eq!(refused(completion(bad.as_bytes(), "m", false)).status, 400, "{bad}");
+        for (bad, param) in [
+            ("", None),
+            ("[]", None),
+            ("{", None),
+            ("{}", Some("prompt")),
+            (r#"{"prompt":[[-1]]}"#, Some("prompt")),
+            (r#"{"prompt":[1,2,"x"]}"#, Some("prompt")),
+            (r#"{"prompt":[]}"#, Some("prompt")),
+            (r#"{"prompt":[[]]}"#, Some("prompt")),
+        ] {
+            let refusal = refused(completion(bad.as_bytes(), "m", false));
+            assert_eq!((refusal.status, refusal.param.as_deref()), (400, param), "{bad}");
+            assert!(!refusal.message.contains("untagged"), "{refusal:?}");
         }
         let other = refused(completion(br#"{"model":"other","prompt":"x"}"#, "m", false));
         assert_eq!((other.status, other.code), (404, "model_not_found"));
@@ -471,28 +525,56 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_takes_turns() {
+    fn a_conversation_has_messages_of_any_order() {
         let of = |messages: &str| talk(format!(r#"{{"messages":[{messages}]}}"#).as_bytes(), "m", false);
-        let (user, model) = (r#"{"role":"user","content":"u"}"#, r#"{"role":"assistant","content":"a"}"#);
+        let (user, model) = (r#"{"role":"user","content":"u","name":"n"}"#, r#"{"role":"assistant","content":"a"}"#);
         let system = r#"{"role":"developer","content":[{"type":"text","text":"s"},{"type":"text","text":"t"}]}"#;
-        assert_eq!(of(user).unwrap().before, []);
-        let asked = of(&format!("{system},{user},{model},{user}")).unwrap();
-        assert_eq!(asked.before[0], Message { role: "system", text: "st".into() });
-        assert_eq!((asked.before.len(), &*asked.words), (3, "u"));
-        let image = r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#;
-        let tool = r#"{"role":"tool","content":"x"}"#;
-        let call = r#"{"role":"assistant","content":"x","tool_calls":[{}]}"#;
-        for messages in [
-            String::new(),
-            model.into(),
-            format!("{user},{user}"),
-            format!("{user},{model},{system},{user}"),
-            format!("{model},{user}"),
-            image.into(),
-            format!("{tool},{user}"),
-            format!("{user},{call},{user}"),
+        let words = |role, text: &str| (role, text.to_owned());
+        let asked = of(&format!("{model},{user},{user},{system},{model}")).unwrap();
+        let (u, a) = (words("user", "u"), words("assistant", "a"));
+        assert_eq!(asked.messages, [a.clone(), u.clone(), u, words("system", "st"), a]);
+        let empty =
+            r#"{"role":"assistant","content":null,"tool_calls":[],"annotations":[],"refusal":null,"audio":null}"#;
+        let asked = of(&format!(r#"{empty},{{"role":"user","content":""}}"#)).unwrap();
+        assert_eq!(asked.messages, [words("assistant", ""), words("user", "")]);
+        for (messages, param) in [
+            ("", "messages"),
+            ("5", "messages"),
+            (
+                r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#,
+                "messages[0].content[0].type",
+            ),
+            (r#"{"role":"user","content":[{"type":"text"}]}"#, "messages[0].content[0].text"),
+            (r#"{"role":"user","content":5}"#, "messages[0].content"),
+            (r#"{"role":"user"}"#, "messages[0].content"),
+            (r#"{"role":"tool","content":"x"}"#, "messages[0].role"),
+            (r#"{"content":"x"}"#, "messages[0].role"),
+            (
+                r#"{"role":"user","content":"x"},{"role":"assistant","content":"x","tool_calls":[{}]}"#,
+                "messages[1].tool_calls",
+            ),
+            (
+                r#"{"role":"user","content":"x"},{"role":"assistant","content":"x","prefix":true}"#,
+                "messages[1].prefix",
+            ),
         ] {
-            assert_eq!(refused(of(&messages)).status, 400, "{messages}");
+            let refusal = refused(of(messages));
+            assert_eq!((refusal.status, refusal.param.as_deref()), (400, Some(param)), "{messages}");
         }
+        for (more, param) in [("max_completion_tokens\":0", "max_completion_tokens"), ("logprobs\":true", "logprobs")]
+        {
+            let refusal = refused(talk(format!(r#"{{"messages":[{user}],"{more}}}"#).as_bytes(), "m", false));
+            assert_eq!((refusal.status, refusal.param.as_deref()), (400, Some(param)), "{more}");
+        }
+    }
+
+    /// Programs put pieces together, fields of text by their ends.
+    #[test]
+    fn a_stream_names_its_role_once() {
+        let head = Head::new(Kind::Talk, "m");
+        let first = head.first().unwrap();
+        assert_eq!(first["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+        assert_eq!(head.piece(0, "a", None)["choices"][0]["delta"], json!({"content": "a"}));
+        assert_eq!(Head::new(Kind::Completion, "m").first(), None);
     }
 }

@@ -6,7 +6,8 @@
 //! | [`api`] | the interface's JSON: requests, answers, refusals |
 //! | [`work`] | the thread that has sessions with the server: the queue, passes, conversations |
 //! | [`pass`] | the texts of a session: who hears which token, and who has ended |
-//! | [`text`] | one text while it grows: where it stops, and what its tokens are worth |
+//! | [`text`] | one text while it grows, and where it stops |
+//! | [`logprobs`] | what the tokens of a text are worth |
 //! | [`spent`] | what an answer took, and what the server saw |
 //! | [`metrics`] | counters |
 //!
@@ -15,6 +16,7 @@
 
 mod api;
 mod http;
+mod logprobs;
 mod metrics;
 mod pass;
 mod spent;
@@ -31,7 +33,7 @@ use std::thread;
 use std::time::Duration;
 
 use files::{Forbidden, others_may};
-use model::Reveal;
+use model::{Lengths, Reveal};
 use mpcache::PolicySpec;
 use net::KeyError;
 use session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
@@ -47,9 +49,12 @@ use crate::{Chat, ChatOptions, Client, Error, Listener, Pads, Template, worker};
 use metrics::Metrics;
 use work::{Job, Worker};
 
-/// Bytes of the shortest key of a program, and of a file of them.
+/// Bytes of the shortest and the longest key of a program, and most of a file of them.
 const MIN_KEY: usize = 16;
+const MAX_KEY: usize = 4096;
 const MAX_KEYS: u64 = 1 << 20;
+/// Tokens of a turn and of an answer, where a model has room for them and nobody says otherwise.
+const LENGTH: usize = 128;
 
 options! {
     /// Settings of a proxy: `ProxyConfig::default().client(client).bind()?.run()`.
@@ -66,11 +71,12 @@ options! {
         queue: usize = 64,
         /// Texts of waiting requests that go through the model side by side, at most.
         texts: usize = 8,
-        /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared.
-        tokens: usize = 128,
+        /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared. If it
+        /// is not said, 128, or what the model has room for.
+        tokens: Option<usize> as impl Into<Option<usize>> = None,
         /// Tokens that a turn may add to a conversation before a longer session is opened for it. In two phases so
-        /// much is prepared.
-        turn_tokens: usize = 128,
+        /// much is prepared. If it is not said, 128, or what the model has room for.
+        turn_tokens: Option<usize> as impl Into<Option<usize>> = None,
         /// Who writes a conversation as the model wants it.
         template: Template = Template::Server,
         /// Hide how long prompts of completions are, up to these lengths. They then have a session each.
@@ -147,6 +153,11 @@ impl ProxyConfig {
         if model.spec.is_encoder() {
             return Err(ChatError::Encoder.into());
         }
+        let (usual, limit) = (self.usual(model.spec.max_positions()), model.spec.max_positions());
+        if usual.prompt.saturating_add(usual.tokens) > limit {
+            let Lengths { prompt: turn, tokens } = usual;
+            return Err(OptionsError::LongTurns { turn, tokens, limit }.into());
+        }
         let tokenizer = model.tokenizer.as_deref().ok_or(ChatError::NoTokenizer)?;
         let tokenizer = worker::foreign(tokenizer)?.within(model.spec.max_positions());
         if let Some(why) = tokenizer.no_sandbox() {
@@ -157,7 +168,7 @@ impl ProxyConfig {
         let shared = Arc::new(shared);
         let door =
             http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, keys, jobs, Arc::clone(&shared));
-        let worker = Worker::new(self, terms, model, tokenizer, open, received, shared);
+        let worker = Worker::new(self, terms, model, tokenizer, open, received, shared)?;
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 
@@ -168,20 +179,35 @@ impl ProxyConfig {
             let open = Open { reveal: false, ..terms.open };
             Terms { reveal: agreed.reveal, open, ..terms.clone() }
         };
-        if self.pad_prompt.is_none()
-            && let Some(chat) = granted(self.talk(self.turn_tokens, self.tokens))?
-        {
+        let talk = |lengths: Lengths| match self.pad_prompt {
+            Some(_) => Ok(None),
+            None => granted(self.talk(lengths)),
+        };
+        let usual = self.usual(usize::MAX);
+        if let Some(chat) = talk(usual)? {
             return Ok((chat.model().clone(), under(chat.terms()), Some(chat)));
         }
         let template = self.template == Template::Server;
         let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
         let session = self.client.open(terms, wanted, &mut Logged)?;
-        Ok((session.model().clone(), under(session.terms()), None))
+        let (model, terms) = (session.model().clone(), under(session.terms()));
+        drop(session);
+        // The model may have room for shorter ones.
+        let shorter = self.usual(model.spec.max_positions());
+        let chat = if shorter == usual { None } else { talk(shorter)? };
+        Ok((model, terms, chat))
     }
 
-    /// Opens a session for turns of up to `turn` new tokens and answers of up to `tokens`.
-    fn talk(&self, turn: usize, tokens: usize) -> Result<Chat, Error> {
-        let options = ChatOptions::default().turn_tokens(turn).tokens(tokens);
+    /// The longest turn and answer of a session in a model of so many positions, unless a request wants longer ones.
+    fn usual(&self, positions: usize) -> Lengths {
+        let room = |taken: Option<usize>| positions.saturating_sub(taken.unwrap_or(positions / 2)).clamp(1, LENGTH);
+        let prompt = self.turn_tokens.unwrap_or_else(|| room(self.tokens));
+        Lengths { prompt, tokens: self.tokens.unwrap_or_else(|| room(Some(prompt))) }
+    }
+
+    /// Opens a session for such turns and answers.
+    fn talk(&self, Lengths { prompt, tokens }: Lengths) -> Result<Chat, Error> {
+        let options = ChatOptions::default().turn_tokens(prompt).tokens(tokens);
         Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut Logged)
     }
 }
@@ -193,15 +219,26 @@ fn api_keys(path: &Path) -> Result<Vec<blake3::Hash>, Error> {
         return Err(KeyError::Readable { path: path.into() }.into());
     }
     let mut text = String::new();
-    file.take(MAX_KEYS).read_to_string(&mut text).map_err(at(path))?;
-    let keys: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    match keys.iter().map(|key| key.len()).min() {
-        None => Err(OptionsError::NoApiKey(path.into()).into()),
-        Some(got) if got < MIN_KEY => {
-            Err(OptionsError::ShortApiKey { path: path.into(), got, least: MIN_KEY }.into())
-        }
-        Some(_) => Ok(keys.iter().map(|key| blake3::hash(key.as_bytes())).collect()),
+    file.take(MAX_KEYS + 1).read_to_string(&mut text).map_err(at(path))?;
+    if text.len() as u64 > MAX_KEYS {
+        return Err(OptionsError::LongApiKeys { path: path.into(), most: MAX_KEYS }.into());
     }
+    let lines = text.lines().zip(1..).map(|(line, number)| (line.trim(), number));
+    let keys: Vec<(&str, usize)> = lines.filter(|(line, _)| !line.is_empty()).collect();
+    if keys.is_empty() {
+        return Err(OptionsError::NoApiKey(path.into()).into());
+    }
+    let digest = |(key, line): (&str, usize)| {
+        let given = key.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        match key.len() {
+            got if got < MIN_KEY => Err(OptionsError::ShortApiKey { path: path.into(), got, least: MIN_KEY }.into()),
+            got if got > MAX_KEY || !given => {
+                Err(OptionsError::ForeignApiKey { path: path.into(), line, most: MAX_KEY }.into())
+            }
+            _ => Ok(blake3::hash(key.as_bytes())),
+        }
+    };
+    keys.into_iter().map(digest).collect()
 }
 
 /// Logs what a user should look at, in one line.
@@ -266,5 +303,24 @@ impl Proxy {
         drop(runtime);
         served.map_err(system("wait for connections"))?;
         thread.join().map_err(|_| Error::Panicked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_and_answers_fit_the_model_unless_they_are_given() {
+        let usual = |config: ProxyConfig, positions| {
+            let Lengths { prompt, tokens } = config.usual(positions);
+            (prompt, tokens)
+        };
+        let config = ProxyConfig::default;
+        assert_eq!((usual(config(), usize::MAX), usual(config(), 256)), ((LENGTH, LENGTH), (LENGTH, LENGTH)));
+        assert_eq!((usual(config(), 64), usual(config(), 7)), ((32, 32), (4, 3)));
+        assert_eq!(usual(config().tokens(500), 512), (12, 500));
+        assert_eq!(usual(config().turn_tokens(500), 512), (500, 12));
+        assert_eq!(usual(config().turn_tokens(100), 64), (100, 1));
     }
 }

@@ -1,16 +1,13 @@
-//! One text that grows: its words as they come, where it stops, and what its tokens were worth.
+//! One text that grows: its words as they come, and where it stops.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use model::{Sampler, argmax};
-use ndarray::{ArrayView1, ArrayView2};
-use serde::Serialize;
+use model::Sampler;
 use session::party::Observer;
-use tokenizer::{Tokenizer, TokenizerError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::api::Refusal;
+use super::logprobs::Logprobs;
 use super::spent::Spent;
 use crate::generation::Listener;
 
@@ -49,6 +46,8 @@ pub(super) struct Growing {
     text: String,
     /// Bytes of it that were told.
     told: usize,
+    /// Whether one of its tokens was heard in part, or not at all, because of a stop.
+    pub(super) cut: bool,
     /// Why it is over, if it is.
     pub(super) reason: Option<&'static str>,
 }
@@ -56,7 +55,7 @@ pub(super) struct Growing {
 impl Growing {
     /// The text `index` of a request, which ends before any of `stops`.
     pub(super) fn new(out: Out, index: usize, stops: Vec<String>) -> Self {
-        Growing { out, index, stops, text: String::new(), told: 0, reason: None }
+        Growing { out, index, stops, text: String::new(), told: 0, cut: false, reason: None }
     }
 
     /// All of it.
@@ -100,7 +99,7 @@ impl Growing {
         match found {
             Some(at) => {
                 self.text.truncate(before + at);
-                self.reason = Some("stop");
+                (self.cut, self.reason) = (true, Some("stop"));
                 self.tell(self.text.len());
             }
             None => self.tell(self.text.len() - self.held_back(before)),
@@ -200,97 +199,8 @@ impl Text {
     }
 }
 
-/// What the tokens of a text were worth, in the interface's form for completions.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Logprobs {
-    tokens: Vec<String>,
-    /// Of each token, the logarithm of its probability; `None` for the first of all, which nothing predicts.
-    token_logprobs: Vec<Option<f64>>,
-    /// The likeliest tokens of each place, and the token itself.
-    top_logprobs: Vec<Option<HashMap<String, f64>>>,
-    /// Where each token begins in the text, in characters.
-    text_offset: Vec<usize>,
-}
-
-/// The texts of tokens, each by itself.
-#[derive(Default)]
-pub(super) struct Pieces(HashMap<u32, String>);
-
-impl Pieces {
-    /// The text that `id` adds behind another token. It is asked once.
-    fn of(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, TokenizerError> {
-        if let Some(piece) = self.0.get(&id) {
-            return Ok(piece.clone());
-        }
-        // Behind itself, because many decoders leave out the space before the first token.
-        let mut stream = tokenizer.stream(&[id]);
-        let piece = stream.push(id)? + &stream.finish()?;
-        self.0.insert(id, piece.clone());
-        Ok(piece)
-    }
-}
-
-/// The tokens `ids`, before whose second one the first row of `rows` stands; the first has none, unless there are as
-/// many rows as tokens. The likeliest `likeliest` of each place are named.
-pub(super) fn logprobs(
-    tokenizer: &Tokenizer,
-    pieces: &mut Pieces,
-    ids: &[u32],
-    rows: ArrayView2<f32>,
-    likeliest: usize,
-) -> Result<Logprobs, TokenizerError> {
-    let mut out = Logprobs::default();
-    let mut offset = 0;
-    let unseen = ids.len() - rows.nrows().min(ids.len());
-    for (at, id) in ids.iter().enumerate() {
-        let piece = pieces.of(tokenizer, *id)?;
-        let row = at.checked_sub(unseen).map(|row| rows.row(row));
-        let (own, top) = match row {
-            Some(row) => {
-                let total = log_sum(row);
-                let own = f64::from(row[*id as usize]) - total;
-                let mut top = HashMap::new();
-                for best in largest(row, likeliest).into_iter().chain([*id as usize]) {
-                    let name = pieces.of(tokenizer, best as u32)?;
-                    let logprob = f64::from(row[best]) - total;
-                    // Tokens with one text count as the likelier one.
-                    let known = top.entry(name).or_insert(logprob);
-                    *known = f64::max(*known, logprob);
-                }
-                (Some(own), Some(top))
-            }
-            None => (None, None),
-        };
-        out.text_offset.push(offset);
-        offset += piece.chars().count();
-        out.tokens.push(piece);
-        out.token_logprobs.push(own);
-        out.top_logprobs.push(top);
-    }
-    Ok(out)
-}
-
-/// The logarithm of the sum of exponentials.
-fn log_sum(row: ArrayView1<f32>) -> f64 {
-    let most = f64::from(row[argmax(row)]);
-    most + row.iter().map(|x| (f64::from(*x) - most).exp()).sum::<f64>().ln()
-}
-
-/// The places of the `count` largest entries, of equal ones the first.
-fn largest(row: ArrayView1<f32>, count: usize) -> Vec<usize> {
-    let order = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
-    let mut places: Vec<usize> = (0..row.len()).collect();
-    if count < places.len() {
-        places.select_nth_unstable_by(count, order);
-        places.truncate(count);
-    }
-    places.sort_by(order);
-    places
-}
-
 #[cfg(test)]
 mod tests {
-    use ndarray::array;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
@@ -344,14 +254,5 @@ mod tests {
         assert_eq!(pieces(&mut heard).concat(), "");
         text.hear("c");
         assert_eq!((text.reason, text.text.len()), (Some("stop"), 4000));
-    }
-
-    #[test]
-    fn probabilities_of_a_row_sum_to_one() {
-        let row = array![1.0f32, -2.0, 0.5, 3.0, 3.0];
-        let sum: f64 = row.iter().map(|x| (f64::from(*x) - log_sum(row.view())).exp()).sum();
-        assert!((sum - 1.0).abs() < 1e-12);
-        assert_eq!(largest(row.view(), 3), [3, 4, 0]);
-        assert_eq!(largest(row.view(), 9).len(), 5);
     }
 }

@@ -17,13 +17,14 @@ use report::Phases;
 use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
 use tokenizer::{Tokenizer, TokenizerError};
 
-use super::api::{Completion, Message, Refusal, Talk};
+use super::api::{Completion, Refusal, Talk};
+use super::logprobs::{Logprobs, Pieces, logprobs};
 use super::pass::{Member, Pass};
 use super::spent::{Own, Spent};
-use super::text::{Growing, Logprobs, Out, Pieces, Text, logprobs};
+use super::text::{Growing, Out, Text};
 use super::{ProxyConfig, Shared};
+use crate::chat::Words;
 use crate::error::{ChatError, PromptError, Refusal as Refused, describe};
-use crate::models::harmless;
 use crate::{Chat, Error};
 
 /// A request, and where its answer goes.
@@ -44,22 +45,21 @@ pub(super) enum Work {
 struct Open {
     chat: Chat,
     /// The messages that its cache holds, if it is a conversation of messages, and the key that said them.
-    said: Option<(usize, Vec<Message>)>,
+    said: Option<(usize, Vec<Words>)>,
     /// The key that asked last, and whether there was another one before.
     asker: Option<usize>,
     shared: bool,
     /// What opened it, until a request has paid.
     opening: Option<Phases>,
-    /// The longest turn.
-    turn: usize,
-    tokens: usize,
+    /// The longest turn and answer.
+    longest: Lengths,
     used: Instant,
 }
 
 impl Open {
-    fn new(chat: Chat, turn: usize, tokens: usize) -> Self {
+    fn new(chat: Chat, longest: Lengths) -> Self {
         let opening = Some(chat.opening().clone());
-        Open { chat, said: None, asker: None, shared: false, opening, turn, tokens, used: Instant::now() }
+        Open { chat, said: None, asker: None, shared: false, opening, longest, used: Instant::now() }
     }
 
     /// The key `who` asks in this session.
@@ -152,11 +152,12 @@ impl Worker {
         open: Option<Chat>,
         jobs: Receiver<Job>,
         shared: Arc<Shared>,
-    ) -> Self {
-        let (pieces, next, talks) = (Pieces::default(), VecDeque::new(), open.is_some());
-        let open = open.map(|chat| Open::new(chat, config.turn_tokens, config.tokens));
+    ) -> Result<Self, TokenizerError> {
+        let pieces = Pieces::new(model.tokenizer.as_deref().unwrap_or_default())?;
+        let (next, talks) = (VecDeque::new(), open.is_some());
+        let open = open.map(|chat| Open::new(chat, config.usual(model.spec.max_positions())));
         let tokenizer = Arc::new(tokenizer);
-        Worker { config, terms, model, tokenizer, pieces, jobs, next, open, talks, shared }
+        Ok(Worker { config, terms, model, tokenizer, pieces, jobs, next, open, talks, shared })
     }
 
     /// Answers until nobody can ask any more.
@@ -199,9 +200,13 @@ impl Worker {
         Some(job)
     }
 
-    /// What a program is told of `error`, which is one of the proxy's health unless it is the program's.
-    fn refused(&self, error: &Error) -> Refusal {
+    /// What a program is told of `error`, which is one of the proxy's health unless it is the program's: then it is
+    /// one of `param`.
+    fn refused(&self, error: &Error, param: &str) -> Refusal {
         let refusal = refusal(error);
+        if refusal.status == 400 {
+            return Refusal { param: Some(param.into()), ..refusal };
+        }
         let left = matches!(error, Error::Session(session::Error::Model(model::Error::Abandoned)));
         if refusal.status >= 500 && !left {
             self.failed(error);
@@ -260,7 +265,7 @@ impl Worker {
         let texts = match self.texts(who, asked, out) {
             Ok(texts) => texts,
             Err(error) => {
-                let _ = out.send(super::text::Event::Failed(self.refused(&error)));
+                let _ = out.send(super::text::Event::Failed(self.refused(&error, "prompt")));
                 return Vec::new();
             }
         };
@@ -312,7 +317,7 @@ impl Worker {
                 self.pass(half);
             }
             Err(failure) => {
-                let refusal = self.refused(&failure.into_error());
+                let refusal = self.refused(&failure.into_error(), "prompt");
                 texts.into_iter().for_each(|text| text.growing.fail(&refusal));
             }
         }
@@ -477,14 +482,20 @@ impl Worker {
     /// Sees to it that a session is open for a turn of `turn` new tokens and an answer of `tokens`. Whether it is
     /// new.
     fn ensure(&mut self, turn: usize, tokens: usize) -> Result<bool, Failure> {
-        if self.open.as_ref().is_some_and(|open| turn <= open.turn && tokens <= open.tokens && open.chat.is_open()) {
+        let fits = |longest: Lengths| turn <= longest.prompt && tokens <= longest.tokens;
+        if self.open.as_ref().is_some_and(|open| fits(open.longest) && open.chat.is_open()) {
             return Ok(false);
         }
         self.close();
-        let (turn, tokens) = (turn.max(self.config.turn_tokens), tokens.max(self.config.tokens));
-        let chat = self.config.talk(turn, tokens).map_err(Failure::of)?;
-        self.open = Some(Open::new(chat, turn, tokens));
+        let usual = self.usual();
+        let longest = Lengths { prompt: turn.max(usual.prompt), tokens: tokens.max(usual.tokens) };
+        let chat = self.config.talk(longest).map_err(Failure::of)?;
+        self.open = Some(Open::new(chat, longest));
         Ok(true)
+    }
+
+    fn usual(&self) -> Lengths {
+        self.config.usual(self.model.spec.max_positions())
     }
 
     /// The next answer of a conversation.
@@ -495,14 +506,14 @@ impl Worker {
                 self.shared.metrics.tokens.inc_by(tokens as u64);
                 growing.finish(read, tokens, None, Some(spent));
             }
-            Err(error) => growing.fail(&self.refused(&error)),
+            Err(error) => growing.fail(&self.refused(&error, "messages")),
         }
     }
 
     /// Tokens that were read and generated in a turn, and what it took.
     fn turn(&mut self, who: usize, asked: &Talk, growing: &mut Growing) -> Result<(usize, usize, Arc<Spent>), Error> {
-        let Talk { before, words, tokens, wanted } = asked;
-        let tokens = tokens.unwrap_or(self.config.tokens);
+        let Talk { messages, tokens, wanted } = asked;
+        let tokens = tokens.unwrap_or(self.usual().tokens);
         let mut sampler = wanted.sampling.sampler(&self.terms)?;
         // What a turn adds is known when it is written: a session that is too short for it is opened anew.
         let mut turn = 0;
@@ -511,19 +522,22 @@ impl Worker {
             let Some(open) = &mut self.open else { return Err(Error::Panicked) };
             open.asked_by(who);
             // What another key has said is not confirmed to whoever guesses it.
-            let goes_on = open.said.as_ref().is_some_and(|(key, said)| *key == who && said == before);
+            let said = open.said.as_ref().filter(|(key, said)| *key == who && messages.starts_with(said));
+            let known = said.map_or(0, |(_, said)| said.len());
+            let goes_on = (1..messages.len()).contains(&known);
+            let new = if goes_on { &messages[known..] } else { &messages[..] };
             if !goes_on {
-                let said = before.iter().map(|message| (message.role, message.text.clone())).collect();
-                let begun = open.chat.begin_after(said);
-                open.said = begun.is_ok().then(|| (who, before.clone()));
-                if begun.is_err() && !fresh {
-                    self.open = None;
-                    continue;
+                open.said = None;
+                match open.chat.begin() {
+                    Err(_) if !fresh => {
+                        self.open = None;
+                        continue;
+                    }
+                    begun => begun?,
                 }
-                begun?;
             }
             let told = growing.text().len();
-            let done = open.chat.turn_of(words, tokens, &mut sampler, growing);
+            let done = open.chat.turn_of(new, tokens, &mut sampler, growing);
             open.used = Instant::now();
             let is_open = open.chat.is_open();
             match done {
@@ -532,17 +546,16 @@ impl Worker {
                         growing.end("stop");
                     }
                     growing.end("length");
-                    let user = Message { role: "user", text: words.clone() };
-                    let model = Message { role: "assistant", text: growing.text().to_owned() };
-                    // A stop cut what the cache holds.
-                    let whole = harmless(&done.text) == growing.text();
-                    open.said = whole.then(|| (who, before.iter().cloned().chain([user, model]).collect()));
+                    let answer = ("assistant", growing.text().to_owned());
+                    // A stop cut what the cache holds, or it has characters that nobody is shown.
+                    let whole = done.text == answer.1;
+                    open.said = whole.then(|| (who, messages.iter().cloned().chain([answer]).collect()));
                     let opening = open.opening.take();
                     let count = done.cost.phases.decode.per_token.len() + 1;
                     let spent = Spent::of_turn(
                         &done.cost,
                         [done.prompt_tokens, count],
-                        goes_on && !before.is_empty(),
+                        goes_on,
                         opening.as_ref(),
                         open.shared,
                     );
@@ -587,7 +600,12 @@ fn worth(
     let prompt: &[u32] = if text.scores() { &text.ids } else { &[] };
     let ids = [prompt, answer].concat();
     let rows = ids.len() - usize::from(text.scores());
-    logprobs(tokenizer, pieces, &ids, logits.slice_axis(Axis(0), (place..place + rows).into()), likeliest).map(Some)
+    let logits = logits.slice_axis(Axis(0), (place..place + rows).into());
+    let mut found = logprobs(tokenizer, pieces, &ids, logits, likeliest, text.scores())?;
+    if text.growing.cut {
+        found.cut(text.growing.text().chars().count());
+    }
+    Ok(Some(found))
 }
 
 /// What comes between requests, in a session that stays open.

@@ -36,11 +36,7 @@ impl Door {
 
     /// Lets a connection from `address` in; `None` if it is one too many.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
-        // An IPv6 host has as many addresses as it likes, so its network counts.
-        let address = match address.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-            address => address,
-        };
+        let address = network_of(address);
         let mut idle = self.idle();
         let here = idle.get(&address).copied().unwrap_or_default();
         if here >= self.limits.per_address || idle.values().sum::<usize>() >= self.limits.all {
@@ -48,6 +44,14 @@ impl Door {
         }
         idle.insert(address, here + 1);
         Some(Place { door: self.clone(), address })
+    }
+}
+
+/// What counts as one address. An IPv6 host has as many as it likes, so its network counts.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
     }
 }
 

@@ -43,10 +43,12 @@ use session::pool::{Pools, count, find, writable_by_others};
 use tokenizer::ChatTemplate;
 use tracing::{info, warn};
 
+#[cfg(feature = "proxy")]
+#[cfg(feature = "proxy")]
+pub(crate) use self::door::network_of;
 pub use self::helper::{HelperConfig, HelperServer};
 pub use self::host::Allow;
 pub use self::ranks::Job;
-#[cfg(feature = "proxy")]
 pub(crate) use self::signals::on_signal;
 use crate::error::ServeError;
 use crate::keys::{Proof, file};

@@ -1,5 +1,6 @@
 """The package `openai` and `curl` against a proxy."""
 
+import asyncio
 import json
 import subprocess
 
@@ -58,11 +59,32 @@ def test_chat(client):
     assert len(text) > 0 and saw["continues"] and saw["prompt_tokens"] < 16
 
 
+def test_helpers(client, proxy):
+    """The helpers that put a stream together: an answer has a role, once, also if it is empty."""
+    asked = dict(model=MODEL, messages=[{"role": "user", "content": "ROMEO:"}], temperature=0, max_tokens=8)
+    truth = client.chat.completions.create(**asked).choices[0].message.content
+    for more, text in [({}, truth), ({"stop": truth[0]}, "")]:
+        with client.chat.completions.stream(**asked, **more) as stream:
+            pieces = [event.delta for event in stream if event.type == "content.delta"]
+            message = stream.get_final_completion().choices[0].message
+        assert (message.role, message.content or "", "".join(pieces)) == ("assistant", text, text)
+    assert client.chat.completions.parse(**asked).choices[0].message.content == truth
+    raw = client.chat.completions.with_raw_response.create(**asked)
+    assert raw.status_code == 200 and raw.parse().choices[0].message.content == truth
+
+    async def ask():
+        async with openai.AsyncOpenAI(base_url=f"{proxy}/v1/", api_key="none", timeout=600) as several:
+            return await asyncio.gather(*(several.chat.completions.create(**asked) for _ in range(3)))
+
+    assert [answer.choices[0].message.content for answer in asyncio.run(ask())] == [truth] * 3
+
+
 def test_refusals(client):
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="gpt-4", prompt="A")
-    with pytest.raises(openai.BadRequestError, match="frequency_penalty"):
+    with pytest.raises(openai.BadRequestError, match="frequency_penalty") as refused:
         client.completions.create(model=MODEL, prompt="A", frequency_penalty=1)
+    assert refused.value.param == "frequency_penalty"
     with pytest.raises(openai.BadRequestError, match="tools"):
         client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "A"}],

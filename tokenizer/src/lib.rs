@@ -161,7 +161,7 @@ impl Tokenizer {
 
     /// Decodes what follows the text of `context`, id by id.
     pub fn stream(&self, context: &[u32]) -> TextStream<'_> {
-        TextStream { tokenizer: self, ids: context.to_vec(), start: 0, shown: context.len() }
+        TextStream { tokenizer: self, ids: context.to_vec(), start: 0, shown: context.len(), told: 0 }
     }
 }
 
@@ -207,40 +207,163 @@ impl Local {
     }
 }
 
+/// Most bytes of a character that is not whole. A decoder shows each of them, or all, as one replacement character, and
+/// some do so with all bytes that stand before them.
+const OPEN_BYTES: usize = 3;
+/// Most ids whose text is not whole, before some are left behind.
+const MOST_PENDING: usize = 16;
+
 /// Text that grows token by token.
 ///
 /// An id may be a part of a character, and its text may depend on the ids before it. A window of ids is therefore
-/// decoded again until it ends in a whole character, and only the new text is handed out.
+/// decoded again until it ends in a whole character, and only the new text is handed out. Bytes that are no text keep
+/// back no more than might still become a character.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     ids: Vec<u32>,
     /// The window starts here...
     start: usize,
-    /// ...and the ids before this one have been shown.
+    /// ...and the ids before this one have been shown,
     shown: usize,
+    /// with so many bytes of what follows.
+    told: usize,
 }
 
 impl TextStream<'_> {
     /// The text that `id` adds; empty while a character is incomplete.
     pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
         self.ids.push(id);
-        let (old, new) = self.window()?;
-        if new.ends_with(char::REPLACEMENT_CHARACTER) {
-            return Ok(String::new());
+        let (told, text) = self.window(false)?;
+        let whole = text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
+        if whole == text.len() {
+            (self.start, self.shown, self.told) = (self.shown, self.ids.len(), 0);
+            return Ok(text.get(told..).unwrap_or_default().to_owned());
         }
-        (self.start, self.shown) = (self.shown, self.ids.len());
-        Ok(new.strip_prefix(&old).unwrap_or(&new).to_owned())
+        let first = self.ids.len().saturating_sub(OPEN_BYTES);
+        if first <= self.shown {
+            let piece = text.get(told..whole).unwrap_or_default();
+            self.told += piece.len();
+            return Ok(piece.to_owned());
+        }
+        // One of the last ids ends a character, if these are characters. What stands there in any case will stay.
+        let mut end = text.len();
+        for last in first..self.ids.len() {
+            let before = self.decode(self.start, last)?;
+            let same = text.chars().zip(before.chars()).take_while(|(a, b)| a == b);
+            end = end.min(same.map(|(c, _)| c.len_utf8()).sum());
+        }
+        let end = end.max(whole).max(told);
+        let piece = text.get(told..end).unwrap_or_default();
+        self.told += piece.len();
+        // A window that grows is cut where its halves make its text: no character stands there.
+        if self.ids.len() - self.shown > MOST_PENDING {
+            let (before, after) = (self.decode(self.start, first)?, self.decode(first, self.ids.len())?);
+            if before.len() <= end && text == before.clone() + &after {
+                (self.start, self.shown, self.told) = (self.shown, first, end - before.len());
+            }
+        }
+        Ok(piece.to_owned())
     }
 
     /// The rest of the text, an incomplete character.
     pub fn finish(mut self) -> Result<String, TokenizerError> {
-        let (old, new) = self.window()?;
-        self.shown = self.ids.len();
-        Ok(new.strip_prefix(&old).unwrap_or_default().to_owned())
+        let (told, text) = self.window(true)?;
+        Ok(text.get(told..).unwrap_or_default().to_owned())
     }
 
-    fn window(&self) -> Result<(String, String), TokenizerError> {
-        let decode = |end: usize| self.tokenizer.decode(&self.ids[self.start..end]);
-        Ok((decode(self.shown)?, decode(self.ids.len())?))
+    /// Bytes of the window's text that were handed out, and that text, which goes on unless it `ends`.
+    fn window(&mut self, ends: bool) -> Result<(usize, String), TokenizerError> {
+        let (old, new) = (self.decode(self.start, self.shown)?, self.decode(self.start, self.ids.len())?);
+        let pending = self.ids.len() - self.shown;
+        if new.starts_with(&old) {
+            return Ok((old.len() + self.told, new));
+        }
+        if !ends && new.ends_with(char::REPLACEMENT_CHARACTER) && pending <= OPEN_BYTES {
+            return Ok((new.len(), new));
+        }
+        // A byte that is no text changes what stood before it: what is new is decoded by itself.
+        self.start = self.shown;
+        Ok((self.told, self.decode(self.start, self.ids.len())?))
+    }
+
+    fn decode(&self, start: usize, end: usize) -> Result<String, TokenizerError> {
+        self.tokenizer.decode(&self.ids[start..end])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn byte_level() -> Value {
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})
+    }
+
+    fn tokenizer(decoder: Value, vocab: &Value) -> Tokenizer {
+        let model = json!({"type": "WordLevel", "unk_token": "unknown", "vocab": vocab});
+        Tokenizer::from_bytes(json!({"decoder": decoder, "model": model}).to_string().as_bytes()).unwrap()
+    }
+
+    /// A tokenizer whose ids are bytes.
+    fn bytes(decoder: Value, name: impl Fn(u8) -> String) -> Tokenizer {
+        let mut vocab: Value = (0..=255).map(|byte| (name(byte), json!(byte))).collect();
+        vocab["unknown"] = json!(256);
+        tokenizer(decoder, &vocab)
+    }
+
+    /// The pieces of a stream, the rest last, and the most ids that were decoded at once.
+    fn streamed(tokenizer: &Tokenizer, ids: impl IntoIterator<Item = u32>) -> (Vec<String>, usize) {
+        let (mut stream, mut widest) = (tokenizer.stream(&[]), 0);
+        let mut pieces = Vec::new();
+        for id in ids {
+            pieces.push(stream.push(id).unwrap());
+            widest = widest.max(stream.ids.len() - stream.start);
+        }
+        pieces.push(stream.finish().unwrap());
+        (pieces, widest)
+    }
+
+    #[test]
+    fn a_stream_goes_on_behind_bytes_that_are_no_text() {
+        // The bytes that GPT-2's alphabet leaves out stand behind the others, in their order.
+        let shown = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..);
+        let hidden: Vec<u8> = (0..=255).filter(|byte| !shown(byte)).collect();
+        let level = |byte: u8| match hidden.iter().position(|other| *other == byte) {
+            Some(at) => char::from_u32(256 + at as u32).unwrap().to_string(),
+            None => char::from(byte).to_string(),
+        };
+        let level = bytes(byte_level(), level);
+        let fallback = json!({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]});
+        let fallback = bytes(fallback, |byte| format!("<0x{byte:02X}>"));
+        let good = "a\u{e9}\u{4f60}\u{fffd}\u{1f41d}z".as_bytes();
+        let bad: &[u8] = b"\xff\xf0\x9f\x98x\xe4\xbd\xe4\xbd\xa0y\xf0\x9f\x98\x80\x80\x80\x80\x80\x80\xc3";
+        for (tokenizer, whole) in [(&level, true), (&fallback, false)] {
+            let (pieces, _) = streamed(tokenizer, good.iter().map(|byte| (*byte).into()));
+            assert_eq!(pieces.concat().as_bytes(), good);
+            let (pieces, _) = streamed(tokenizer, bad.iter().map(|byte| (*byte).into()));
+            // One decoder shows each byte of a run that is no text, the other one what is left of each character.
+            let shown = if whole { String::from_utf8_lossy(bad).into_owned() } else { "\u{fffd}".repeat(bad.len()) };
+            assert_eq!(pieces.concat(), shown);
+            // A run without an end is told as it grows, and little of it is decoded again.
+            let (pieces, widest) = streamed(tokenizer, b"ab".iter().map(|byte| (*byte).into()).chain([0xff; 100]));
+            assert_eq!(pieces.concat(), "ab".to_owned() + &"\u{fffd}".repeat(100));
+            assert!(
+                pieces[5..102].iter().all(|piece| piece == "\u{fffd}") && widest <= 2 * MOST_PENDING,
+                "{widest} {pieces:?}"
+            );
+            // A byte behind a character may change how it is shown, and not what was told.
+            let (pieces, _) = streamed(tokenizer, "\u{4f60}".bytes().chain([0xff, b'x']).map(u32::from));
+            assert_eq!(pieces.concat(), "\u{4f60}".to_owned() + &tokenizer.decode(&[0xff, b'x'.into()]).unwrap());
+        }
+    }
+
+    #[test]
+    fn tokens_that_end_within_characters_are_told_up_to_the_last_whole_one() {
+        // a and the first byte of U+1F600; the next two; the last and the first; the last.
+        let vocab = json!({"a\u{f0}": 0, "\u{141}\u{13a}": 1, "\u{122}\u{f0}": 2, "\u{122}": 3, "unknown": 4});
+        let (pieces, _) = streamed(&tokenizer(byte_level(), &vocab), [0, 1, 2, 1, 2, 1, 3]);
+        assert_eq!(pieces, ["a", "", "\u{1f600}", "", "\u{1f600}", "", "\u{1f600}", ""]);
     }
 }
