@@ -43,6 +43,9 @@ pub trait Listener: Observer {
     /// The chat template changes what was said before: the model reads the conversation from its beginning.
     fn rereads(&mut self) {}
 
+    /// The chat template would write some words by what they are ([`LOOKS`](crate::LOOKS)).
+    fn looks(&mut self) {}
+
     /// The text is over.
     fn end(&mut self) {}
 }

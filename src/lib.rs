@@ -69,7 +69,7 @@ pub use session::{RegisterError, register_activation, register_policy};
 pub use tokenizer::ChatTemplate;
 
 pub use chat::{
-    BackgroundChat, Chat, ChatOptions, ChatReport, Readiness, Role, Said, Template, Transcript, TurnReport,
+    BackgroundChat, Chat, ChatOptions, ChatReport, LOOKS, Readiness, Role, Said, Template, Transcript, TurnReport,
     template_note,
 };
 #[cfg(feature = "cli")]

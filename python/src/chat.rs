@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use waggle::{BackgroundChat, ChatTemplate, Listener, Made, Observer, template_note};
+use waggle::{BackgroundChat, ChatTemplate, LOOKS, Listener, Made, Observer, template_note};
 
 use crate::interrupt::{Flag, interruptible};
 use crate::keywords::Keywords;
@@ -126,6 +126,14 @@ impl Stream {
     pub(crate) fn silent(flag: Flag) -> Self {
         Stream::new(flag, None, Arc::default(), 0)
     }
+
+    /// A warning of Python's. One that is raised as an error is left in `heard`.
+    fn warn(&self, words: &str) {
+        let warned = Python::attach(|py| py.import("warnings")?.call_method1("warn", (words,)).map(drop));
+        if let Err(raised) = warned {
+            *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+        }
+    }
 }
 
 impl Listener for Stream {
@@ -143,11 +151,11 @@ impl Listener for Stream {
     }
 
     fn no_sandbox(&mut self, why: &str) {
-        let words = format!("the server's tokenizer runs under limits alone: there is no sandbox here ({why})");
-        let warned = Python::attach(|py| py.import("warnings")?.call_method1("warn", (words,)).map(drop));
-        if let Err(raised) = warned {
-            *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
-        }
+        self.warn(&format!("the server's tokenizer runs under limits alone: there is no sandbox here ({why})"));
+    }
+
+    fn looks(&mut self) {
+        self.warn(LOOKS);
     }
 
     fn rereads(&mut self) {

@@ -154,11 +154,15 @@ impl Chat {
         let of = if terms.protocol.preprocess { slices(bound) } else { 0 };
         let opened = if pads { opened.padding_answers() } else { opened };
         let opened = if options.stop_at_eos { opened.stopping_at_eos() } else { opened };
+        let script = Script::new(template, options.system.clone());
+        if script.looks(&tokenizer) {
+            listener.looks();
+        }
         let session = opened.chat(bound, listener)?;
         let tokenizer = tokenizer.within(session.positions().limit);
         Ok(Chat {
             network: client.network.to_string(),
-            script: Script::new(template, options.system.clone()),
+            script,
             costs: Costs::new(session.opening()),
             heard: Instant::now(),
             options,
@@ -391,7 +395,7 @@ impl Chat {
     /// # Errors
     /// If the parties do not agree on what was said.
     pub fn finish(self) -> Result<ChatReport, Error> {
-        let Chat { options, network, pads, session, model, tokenizer, costs, clear, .. } = self;
+        let Chat { options, network, pads, session, model, tokenizer, script, costs, clear, .. } = self;
         let outcome = session.finish()?;
         let chosen = [
             ("link", network.into()),
@@ -400,7 +404,8 @@ impl Chat {
             ("stop_at_eos", options.stop_at_eos.into()),
             ("pad_answer", pads.into()),
         ];
-        let chosen = options.sampling.chosen().into_iter().chain(chosen);
+        let clock = script.clock().map(|now| ("clock", now.into()));
+        let chosen = options.sampling.chosen().into_iter().chain(chosen).chain(clock);
         costs.report(&model, &tokenizer, &outcome, chosen, clear.as_ref())
     }
 }
@@ -408,6 +413,10 @@ impl Chat {
 fn refused(refusal: Refusal) -> Error {
     ChatError::Refused(Box::new(refusal)).into()
 }
+
+/// What a user should know of a chat template that looks into words.
+pub const LOOKS: &str = "the chat template looks into words, to leave out the thoughts of earlier answers perhaps; it sees \
+                         placeholders here, so all words stay as they are";
 
 /// Most characters of a template, and of a named token, that are shown, and most of these.
 const SHOWN_TEMPLATE: usize = 8192;

@@ -9,7 +9,11 @@
 //! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
 //! out before, as most templates would, but for those of an answer, which the model has written and read. A template
 //! that drops the last message, doubles one or looks into it is refused. Which messages may follow which is for the
-//! template to say.
+//! template to say. A template that would write some words otherwise than others (thoughts of earlier answers are often
+//! left out) leaves all as they are here, and [`Script::looks`] says so.
+//!
+//! **Time.** A template may ask for the date. It gets the one at which the conversation began, on this party's clock:
+//! public, because the length of the text may depend on it.
 
 use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
@@ -44,21 +48,48 @@ pub(crate) struct Script {
     begun: bool,
     ended: bool,
     mark: String,
+    /// When the conversation began.
+    now: String,
 }
+
+/// Words that templates look for, none of them anybody's.
+const PROBES: [&str; 4] =
+    ["<think>\na\n</think>\n\nb", "/no_think", "<|channel|>final<|message|>a", "[TOOL_CALLS] a"];
 
 impl Script {
     pub(crate) fn new(template: Option<ChatTemplate>, system: Option<String>) -> Self {
         let mark = format!("{:032x}", rand::random::<u128>());
-        let mut script =
-            Script { template, system, said: Vec::new(), rendered: String::new(), begun: false, ended: true, mark };
+        let (said, rendered, now) = (Vec::new(), String::new(), String::new());
+        let mut script = Script { template, system, said, rendered, begun: false, ended: true, mark, now };
         script.reset();
         script
+    }
+
+    /// Whether the template writes words by what they are, which it cannot do here. It is tried with words that are
+    /// nobody's, because how long it takes may depend on them.
+    pub(crate) fn looks(&self, tokenizer: &Tokenizer) -> bool {
+        let Some(template) = &self.template else { return false };
+        let looks = |probe: &str| {
+            let said: Vec<Words> =
+                [("user", probe), ("assistant", probe), ("user", "c")].map(|(r, w)| (r, w.to_owned())).into();
+            let messages: Vec<_> = said.iter().map(|(role, words)| Message::new(role, words)).collect();
+            let seen = tokenizer.render(template, &messages, true, &self.now).ok();
+            let hidden = tokenizer.render(template, &self.hidden(&said), true, &self.now).ok();
+            seen != hidden.and_then(|text| self.filled(&text, &said))
+        };
+        PROBES.iter().any(|words| looks(words))
+    }
+
+    /// The time that a template was told, if it asks for one.
+    pub(crate) fn clock(&self) -> Option<&str> {
+        self.template.as_ref().filter(|template| template.tells_time()).map(|_| &self.now[..])
     }
 
     pub(crate) fn reset(&mut self) {
         self.said = self.system.iter().map(|system| form("system", system)).collect();
         self.rendered.clear();
         (self.begun, self.ended) = (false, true);
+        self.now = tokenizer::local_time();
     }
 
     /// The system text, if it belongs to the turn that comes next.
@@ -70,10 +101,14 @@ impl Script {
     pub(crate) fn next(&self, tokenizer: &Tokenizer, new: &[Words]) -> Result<Step, Error> {
         let Some(template) = &self.template else { return Ok(self.raw(new)) };
         let new: Vec<Words> = new.iter().map(|(role, text)| form(role, text)).collect();
-        let roles = self.said.iter().chain(&new).map(|(role, _)| role);
-        let messages: Vec<_> = roles.enumerate().map(|(i, role)| Message::new(role, &self.placeholder(i))).collect();
-        let rendered = tokenizer.render(template, &messages, true)?;
+        let all: Vec<Words> = self.said.iter().chain(&new).cloned().collect();
+        let rendered = tokenizer.render(template, &self.hidden(&all), true, &self.now)?;
         self.step(new, rendered)
+    }
+
+    /// Messages with placeholders for words.
+    fn hidden(&self, all: &[Words]) -> Vec<Message> {
+        (0..).zip(all).map(|(i, (role, _))| Message::new(role, &self.placeholder(i))).collect()
     }
 
     /// Whether `new` gives the model something to read, were it all.
@@ -125,7 +160,7 @@ impl Script {
         };
         let grown = rendered.strip_prefix(&read);
         let text = self
-            .filled(grown.unwrap_or(&rendered), &new)
+            .filled(grown.unwrap_or(&rendered), &[&self.said[..], &new[..]].concat())
             .ok_or_else(|| TokenizerError::Template { what: "it takes the messages apart".into() })?;
         let rewrites = grown.is_none();
         Ok(Step { text, begins: false, marked: true, rewrites, new, rendered })
@@ -133,15 +168,16 @@ impl Script {
 
     /// The text with words in the place of placeholders, in one pass: words may look like placeholders. `None` if a
     /// piece of a placeholder is there.
-    fn filled(&self, text: &str, new: &[Words]) -> Option<String> {
+    fn filled(&self, text: &str, all: &[Words]) -> Option<String> {
         let mut out = String::new();
         let mut rest = text;
         while let Some(at) = rest.find(&self.mark) {
             let (before, from) = rest.split_at(at);
             out.push_str(before);
-            let mut all = self.said.iter().chain(new).enumerate();
-            let (words, after) =
-                all.find_map(|(i, (_, words))| Some((words, from.strip_prefix(&self.placeholder(i))?)))?;
+            let (words, after) = all
+                .iter()
+                .enumerate()
+                .find_map(|(i, (_, words))| Some((words, from.strip_prefix(&self.placeholder(i))?)))?;
             out.push_str(words);
             rest = after;
         }
@@ -166,7 +202,8 @@ mod tests {
     }
 
     fn script(template: &str, system: Option<&str>) -> Script {
-        let template = ChatTemplate { template: template.into(), bos_token: "<s>".into(), eos_token: "<end>".into() };
+        let template =
+            ChatTemplate { template: template.into(), tokens: [("eos_token".into(), "<end>".into())].into() };
         Script::new(Some(template), system.map(str::to_owned))
     }
 
@@ -214,8 +251,7 @@ mod tests {
             (&[("user", "\nSpeak".into()), ("system", "Be brief. ".into()), ("user", String::new())], "No.\n"),
             (&[("user", "Again\n".into()), ("assistant", "I\n".into())], ""),
         ];
-        let template =
-            |text: &str| ChatTemplate { template: text.into(), bos_token: "".into(), eos_token: "".into() };
+        let template = |text: &str| ChatTemplate { template: text.into(), tokens: Default::default() };
         for template in [None, Some(template(CHATML)), Some(template(&CHATML.replace(" | trim", "")))] {
             let new = || Script::new(template.clone(), None);
             let (mut kept, mut read, mut all) = (new(), String::new(), Vec::new());
@@ -268,6 +304,35 @@ mod tests {
             let refused = script(bad, None).next(&tokenizer(), &user("word"));
             assert!(matches!(refused, Err(Error::Tokenizer(TokenizerError::Template { .. }))), "{bad}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn a_template_that_would_look_into_words_is_known() {
+        for (template, looks) in [
+            (CHATML, false),
+            ("{{ messages[-1].content }}", false),
+            (
+                "{% if '</think>' in messages[1].content %}{{ messages[1].content.split('</think>')[-1] }}{% endif %}{{ messages[2].content }}",
+                true,
+            ),
+            ("{% for m in messages %}{{ m.content.replace('/no_think', '') }}{% endfor %}", true),
+            ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}", false),
+        ] {
+            assert_eq!(script(template, Some("be brief")).looks(&tokenizer()), looks, "{template}");
+        }
+    }
+
+    /// The time stands still within a conversation, so that its text grows at its end alone.
+    #[test]
+    fn a_template_gets_the_time_at_which_a_conversation_began() {
+        let mut dated = script(
+            "{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}{% for m in messages %}<{{ m.content }}>{% endfor %}",
+            None,
+        );
+        let clock = dated.clock().unwrap().to_owned();
+        assert_eq!(say(&mut dated, "a", "b"), format!("{}<a>", &clock[..19]));
+        assert_eq!(text(&dated, "c"), ("><c>".into(), false));
+        assert_eq!(script(CHATML, None).clock(), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ use session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
 use tokenizer::ChatTemplate;
 use tokio::sync::Notify;
 
-use crate::chat::template_note;
+use crate::chat::{LOOKS, template_note};
 use crate::disk::at;
 use crate::error::{ChatError, OptionsError, ServeError};
 use crate::options::options;
@@ -249,6 +249,10 @@ impl Observer for Logged {}
 impl Listener for Logged {
     fn template(&mut self, address: &str, template: &ChatTemplate) {
         tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
+    }
+
+    fn looks(&mut self) {
+        tracing::warn!("{LOOKS}");
     }
 }
 

@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 use super::TokenizerError;
 use super::classes::Class;
+use super::template::named;
 use super::vet::MAX_TOKENIZER_BYTES;
 
 /// Longest of the files beside `tokenizer.json`.
@@ -55,6 +56,9 @@ impl Published {
         let original: Option<Map<String, Value>> =
             bytes.as_deref().map(|bytes| parsed("tokenizer.json", bytes)).transpose()?;
         let settings = Settings::open(dir, original.as_ref())?;
+        if dir.join("chat_template.json").is_file() && named(dir)?.is_empty() {
+            notes.push("chat_template.json belongs to a processor and is no chat template of the tokenizer".into());
+        }
         let file = match &original {
             Some(file) => Some(from_file(file, &settings, &mut notes)),
             None => from_vocabulary(dir, &settings, &mut notes)?,

@@ -167,7 +167,7 @@ fn text(path: &Path) -> Result<String, TokenizerError> {
 
 /// The templates of the directory `dir` by name, of which `default` is the usual one. Files of their own take the
 /// place of all that `tokenizer_config.json` has.
-fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
+pub(super) fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
     let mut all = BTreeMap::new();
     let alone = dir.join("chat_template.jinja");
     if alone.is_file() {

@@ -27,7 +27,7 @@ use super::report_tables::compared;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::models::harmless;
-use crate::{Chat, ChatError, ChatOptions, Listener, Observer, Readiness, Refusal, Template, describe};
+use crate::{Chat, ChatError, ChatOptions, LOOKS, Listener, Observer, Readiness, Refusal, Template, describe};
 
 const HELP: &str = "\
 /reset       begin another conversation in the same session
@@ -337,6 +337,10 @@ impl Listener for Printed {
         out::note(
             "the chat template changes what was said before: the model reads the conversation from its beginning",
         );
+    }
+
+    fn looks(&mut self) {
+        out::note(LOOKS);
     }
 
     fn end(&mut self) {
