@@ -328,13 +328,15 @@ impl Ready<'_> {
             report.texts = Some(texts.collect::<Result<_, _>>()?);
         }
         // A score has no name, and a longer text is in the report.
-        let named = options.tokens == 1 && model.spec.labels().is_none_or(|labels| labels.len() > 1);
+        let named = options.tokens == 1
+            && (model.spec.is_multi_label() || model.spec.labels().is_none_or(|labels| labels.len() > 1));
         let class = |token: &u32| match named {
             true => text_of(&model.spec, tokenizer, slice::from_ref(token)),
             false => Ok(None),
         };
         let classes = report.tokens.iter().map(class).collect::<Result<_, _>>()?;
-        Ok(Generated { report, outcome, prompt: plain, classes })
+        let each = model.spec.labels().filter(|_| model.spec.is_multi_label()).unwrap_or_default();
+        Ok(Generated { report, outcome, prompt: plain, classes, each })
     }
 }
 
@@ -348,6 +350,8 @@ pub struct Generated {
     prompt: party::Prompt,
     /// Name or word of each token, where every token is an answer.
     classes: Vec<Option<String>>,
+    /// Names of classes that are found each by itself.
+    each: Vec<String>,
 }
 
 /// What an encoder says of a text.
@@ -357,11 +361,25 @@ pub struct Answer {
     pub class: Option<String>,
     /// The logits of all classes, or the score of a model with one; empty if the client learned the class alone.
     pub logits: Vec<f32>,
+    /// Of a model that finds each class by itself, their names and probabilities, the likeliest first, where their
+    /// logits are known; otherwise empty.
+    pub each: Vec<(String, f32)>,
 }
 
 impl Answer {
+    /// That of a model with these logits; `each` has the names of classes that are found each by itself.
+    fn new(class: Option<String>, logits: Vec<f32>, each: &[String]) -> Self {
+        let sigmoid = |logit: &f32| 1.0 / (1.0 + (-logit).exp());
+        let mut each: Vec<_> = each.iter().map(|name| harmless(name)).zip(logits.iter().map(sigmoid)).collect();
+        each.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Answer { class, logits, each }
+    }
+
     /// The probability of the class that was found, where there are several and their logits are known.
     pub fn probability(&self) -> Option<f32> {
+        if let Some((_, most)) = self.each.first() {
+            return Some(*most);
+        }
         let most = self.logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f32 = self.logits.iter().map(|logit| (logit - most).exp()).sum();
         (self.logits.len() > 1).then(|| 1.0 / sum)
@@ -369,7 +387,7 @@ impl Answer {
 
     /// The score of a model that gives no class.
     pub fn score(&self) -> Option<f32> {
-        if let [score] = self.logits[..] { Some(score) } else { None }
+        if let ([score], true) = (&self.logits[..], self.each.is_empty()) { Some(*score) } else { None }
     }
 }
 
@@ -404,7 +422,7 @@ impl Generated {
         let Generation { logits, .. } = &self.outcome.generation;
         let answer = |(at, class): (usize, &Option<String>)| {
             let logits = logits.as_ref().map_or_else(Vec::new, |logits| logits.row(at).to_vec());
-            Answer { class: class.as_deref().map(harmless), logits }
+            Answer::new(class.as_deref().map(harmless), logits, &self.each)
         };
         self.classes.iter().enumerate().map(answer).collect()
     }
@@ -448,5 +466,30 @@ impl Generated {
             report.against_full_cache = Some(under(PolicySpec::default())?);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Answer;
+
+    /// The probabilities of `transformers`' pipeline for these logits: each by itself, or one of all.
+    #[test]
+    fn classes_that_are_found_by_themselves_have_sigmoids() {
+        let logits = vec![1.0672, 0.4969, 0.8747, 1.5071];
+        let names = ["toxic", "insult", "threat", "obscene"].map(str::to_owned);
+        let each = Answer::new(Some("obscene".into()), logits.clone(), &names);
+        let order: Vec<&str> = each.each.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(order, ["obscene", "toxic", "threat", "insult"]);
+        for ((_, got), want) in each.each.iter().zip([0.8186, 0.7441, 0.7057, 0.6217]) {
+            assert!((got - want).abs() < 1e-3, "{got} {want}");
+        }
+        assert_eq!((each.probability(), each.score()), (Some(each.each[0].1), None));
+        let one = Answer::new(Some("obscene".into()), logits, &[]);
+        assert!(one.each.is_empty() && (one.probability().unwrap() - 0.3859).abs() < 0.01, "{one:?}");
+        // One class that is there or not is no score.
+        let single = Answer::new(None, vec![0.0], &names[..1]);
+        assert_eq!((single.probability(), single.score()), (Some(0.5), None));
+        assert_eq!(Answer::new(None, vec![2.5], &[]).score(), Some(2.5));
     }
 }

@@ -124,6 +124,9 @@ impl GlueStudy {
     pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<GlueReport, Error> {
         let files = open_model(&self.model)?;
         let labels = files.spec.labels().ok_or_else(|| GlueError::NoEncoder(files.name.clone()))?;
+        if files.spec.is_multi_label() {
+            return Err(GlueError::MultiLabel(files.name.clone()).into());
+        }
         let mut examples = read(&read_text(&self.data)?, &labels)?;
         examples.truncate(self.sequences.unwrap_or(usize::MAX));
         if examples.is_empty() {

@@ -25,7 +25,8 @@ ADAPTERS = {
     "llama3": dict(r=4, lora_alpha=8, target_modules=ALL),
     "qwen2-patterns": dict(
         r=3, lora_alpha=6, target_modules=ALL, layers_to_transform=[0, 2], use_rslora=True,
-        rank_pattern={"q_proj": 5}, alpha_pattern={"layers.2.mlp.down_proj": 3, "v_proj": 9},
+        rank_pattern={"q_proj": 5},
+        alpha_pattern={"v_proj": 9, "layers.2.self_attn.v_proj": 1, "layers.2.mlp.down_proj": 3},
     ),
     "gpt_neox": dict(
         r=3, lora_alpha=6, target_modules=["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
@@ -56,7 +57,10 @@ def make(name, bases, out):
     # Not the path of this machine, and in one order.
     settings["base_model_name_or_path"] = name.split("-")[0]
     settings["target_modules"] = sorted(settings["target_modules"])
-    (path / "adapter_config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    settings = json.loads(json.dumps(settings, sort_keys=True))
+    # Of patterns that fit the first counts, and PEFT itself writes them in the order of their names.
+    settings["alpha_pattern"] = ADAPTERS[name].get("alpha_pattern", {})
+    (path / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
     base, texts = load(), json.loads((bases / name.split("-")[0] / "reference.json").read_text())["sequences"]
     sequences, moved = [], 0.0

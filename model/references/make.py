@@ -335,4 +335,5 @@ def main():
         make_vit(out) if name == "vit" else make(name, out)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -24,16 +24,19 @@
 //! Ranges are those of every linear layer: |z_k| and |x (W + s A B)_j| below 2^20.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use ndarray::{Array2, s};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::checkpoint::take;
 use crate::config::{Keys, MAX_CONFIG_BYTES, object};
 use crate::style::LayerMatrix;
-use crate::{Checkpoint, CheckpointError, ConfigError, Error, ModelSpec};
+use crate::{Checkpoint, CheckpointError, ConfigError, Error, ModelSpec, hints};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -81,6 +84,14 @@ pub enum AdapterError {
         /// What is supported.
         why: &'static str,
     },
+    /// The directory holds no `adapter_model.safetensors`.
+    #[error("{} holds no {WEIGHTS}{hint}", dir.display())]
+    NoWeights {
+        /// The directory.
+        dir: PathBuf,
+        /// Advice on the files that it holds, or nothing.
+        hint: &'static str,
+    },
     /// A tensor that adapts no matrix of a layer.
     #[error("{WEIGHTS}: `{tensor}` is no factor of a matrix in the model's layers, which alone may have adapters")]
     Unread {
@@ -104,9 +115,46 @@ pub(crate) struct Adapter {
 /// The factor of the product of two thin matrices.
 struct Scale {
     alpha: f64,
-    /// By the end of a module's name.
+    /// By the end of a module's name: the first that fits counts.
     patterns: Vec<(String, f64)>,
     root: bool,
+}
+
+/// The part of the configuration in which the order of keys counts.
+#[derive(Deserialize)]
+struct Patterns {
+    alpha_pattern: InOrder,
+}
+
+/// Numbers by name in the order of the file. As in Python, a name that is there twice has its first place and its
+/// last number.
+struct InOrder(Vec<(String, f64)>);
+
+impl<'de> Deserialize<'de> for InOrder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = InOrder;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("numbers by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InOrder, A::Error> {
+                let mut all: Vec<(String, f64)> = Vec::new();
+                while let Some((name, number)) = map.next_entry::<String, f64>()? {
+                    match all.iter_mut().find(|(known, _)| *known == name) {
+                        Some((_, known)) => *known = number,
+                        None => all.push((name, number)),
+                    }
+                }
+                Ok(InOrder(all))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
 }
 
 impl Scale {
@@ -118,9 +166,9 @@ impl Scale {
     }
 }
 
-/// The scale that the configuration says, of an adapter to a model whose matrices are published as (inputs, outputs)
-/// or not.
-fn scale(keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
+/// The scale that the configuration `text` with these keys says, of an adapter to a model whose matrices are published
+/// as (inputs, outputs) or not.
+fn scale(text: &[u8], keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
     let refused = |key: &str, value: &Value, why| {
         let value: String = value.to_string().chars().take(64).collect();
         Err(AdapterError::Unsupported { key: key.into(), value, why }.into())
@@ -148,12 +196,14 @@ fn scale(keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
             "lora_alpha" => alpha = keys.number(key)?,
             "use_rslora" => root = keys.flag(key)?.unwrap_or(false),
             "alpha_pattern" if !nothing => {
-                for (name, alpha) in value.as_object().into_iter().flatten() {
-                    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
-                    match alpha.as_f64().filter(|_| plain) {
-                        Some(alpha) => patterns.push((name.clone(), alpha)),
-                        None => return refused(key, value, "numbers by the ends of modules' names"),
+                let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+                match serde_json::from_slice::<Patterns>(text) {
+                    Ok(Patterns { alpha_pattern: InOrder(named) })
+                        if named.iter().all(|(name, _)| is_plain(name)) =>
+                    {
+                        patterns = named;
                     }
+                    _ => return refused(key, value, "numbers by the ends of modules' names"),
                 }
             }
             // Ranks are those of the tensors.
@@ -181,10 +231,14 @@ impl Adapter {
             ConfigError::Json(what) => CheckpointError::Malformed { file: path.display().to_string(), what }.into(),
             other => Error::from(other),
         })?;
+        let weights = dir.join(WEIGHTS);
+        if !weights.exists() {
+            return Err(AdapterError::NoWeights { dir: dir.to_owned(), hint: hints::of_adapter(dir) }.into());
+        }
         let mut file = Checkpoint::empty();
-        file.add_file(&dir.join(WEIGHTS))?;
+        file.add_file(&weights)?;
         let style = spec.style();
-        let scale = scale(&Keys(&keys), style.names.conv1d)?;
+        let scale = scale(&text, &Keys(&keys), style.names.conv1d)?;
         let (mut ranks, mut factors) = (BTreeMap::new(), BTreeMap::new());
         let mut tensors: Vec<String> = file.tensors().map(|(name, _)| name.to_owned()).collect();
         tensors.sort();
@@ -253,5 +307,33 @@ impl Checkpoint {
     /// By the name of a matrix in a layer, the largest rank of what an adapter adds to it: public.
     pub fn ranks(&self) -> BTreeMap<String, usize> {
         self.adapter.as_ref().map(|adapter| adapter.ranks.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_pattern_of_the_file_that_fits_counts() {
+        let of = |patterns: &str| {
+            let text = format!(r#"{{"lora_alpha": 8, "alpha_pattern": {{{patterns}}}}}"#);
+            let keys = object(text.as_bytes()).unwrap();
+            let scale = scale(text.as_bytes(), &Keys(&keys), false)?;
+            Ok::<_, Error>(
+                ["model.layers.1.self_attn.q_proj", "model.layers.0.self_attn.q_proj", "my_q_proj"]
+                    .map(|module| scale.of(module, 4)),
+            )
+        };
+        let (all, one) = (r#""q_proj": 40"#, r#""layers.1.self_attn.q_proj": 1"#);
+        assert_eq!(of(&format!("{all}, {one}")).unwrap(), [10.0, 10.0, 2.0]);
+        assert_eq!(of(&format!("{one}, {all}")).unwrap(), [0.25, 10.0, 2.0]);
+        // The second number of a name stands in the place of the first.
+        assert_eq!(of(&format!(r#"{all}, {one}, "q_proj": 4"#)).unwrap(), [1.0, 1.0, 2.0]);
+        for wrong in [r#""q_proj": "4""#, r#""^q_proj": 4"#] {
+            assert!(of(wrong).is_err_and(|error| error.to_string().contains("alpha_pattern")), "{wrong}");
+        }
+        let text = br#"{"lora_alpha": 8, "alpha_pattern": ["q_proj"]}"#;
+        assert!(scale(text, &Keys(&object(text).unwrap()), false).is_err());
     }
 }

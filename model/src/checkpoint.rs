@@ -50,10 +50,12 @@ pub enum CheckpointError {
         what: String,
     },
     /// A tensor that the configuration calls for is not there.
-    #[error("tensor `{tensor}` is missing")]
+    #[error("tensor `{tensor}` is missing{hint}")]
     Missing {
         /// Published name.
         tensor: String,
+        /// Advice on the tensors that are there, or nothing.
+        hint: String,
     },
     /// A tensor of another shape than the configuration says.
     #[error("tensor `{tensor}` has shape {got:?}, the configuration says {expected:?}")]
@@ -108,8 +110,8 @@ pub enum CheckpointError {
         /// The content that it must have.
         what: &'static str,
     },
-    /// Two tensors that are one.
-    #[error("tensor `{tensor}` is there twice, under two names")]
+    /// Two tensors that should be one.
+    #[error("tensor `{tensor}` is there twice, in two files or under two names, and not with the same numbers")]
     Twice {
         /// The name that both have.
         tensor: String,
@@ -140,6 +142,13 @@ pub enum CheckpointError {
         /// Row-major position.
         position: usize,
     },
+}
+
+impl CheckpointError {
+    /// A tensor that is not there, of which nothing else is known.
+    pub(crate) fn missing(tensor: impl Into<String>) -> Self {
+        CheckpointError::Missing { tensor: tensor.into(), hint: String::new() }
+    }
 }
 
 /// Types of weights in floating point.
@@ -247,6 +256,17 @@ pub struct LeftOut {
 }
 
 impl Entry {
+    /// Whether two tensors have the same shape and the same numbers, whatever their types.
+    fn equals(&self, other: &Entry) -> bool {
+        let (Some(a), Some(b)) = (&self.numbers, &other.numbers) else {
+            return (self.dtype, &self.shape, self.piece.get()) == (other.dtype, &other.shape, other.piece.get());
+        };
+        let same = self.dtype == other.dtype && a.stored() == b.stored();
+        // Integers mean nothing without their scales.
+        let plain = self.dtype != Dtype::I8 && other.dtype != Dtype::I8;
+        self.shape == other.shape && a.len() == b.len() && (same || (plain && a.equal(b)))
+    }
+
     fn refused(&self, name: &str) -> CheckpointError {
         CheckpointError::Type { tensor: name.into(), dtype: self.dtype.to_string(), expected: FLOATS }
     }
@@ -315,10 +335,12 @@ impl Checkpoint {
         &self.left_out
     }
 
+    /// Puts in a tensor. A second one of its name must be the same.
     fn insert(&mut self, tensor: String, entry: Entry) -> Result<(), CheckpointError> {
-        match self.tensors.contains_key(&tensor) {
-            true => Err(CheckpointError::Twice { tensor }),
-            false => {
+        match self.tensors.get(&tensor) {
+            Some(known) if known.equals(&entry) => Ok(()),
+            Some(_) => Err(CheckpointError::Twice { tensor }),
+            None => {
                 self.tensors.insert(tensor, entry);
                 Ok(())
             }
@@ -328,6 +350,11 @@ impl Checkpoint {
     /// Takes out a tensor, if it is there.
     pub(crate) fn take(&mut self, name: &str) -> Option<Entry> {
         self.tensors.remove(name)
+    }
+
+    /// Leaves out the tensors of these names.
+    pub(crate) fn leave(&mut self, names: impl Fn(&str) -> bool) {
+        self.tensors.retain(|name, _| !names(name));
     }
 
     /// Puts in a matrix in few bits.
@@ -385,7 +412,7 @@ impl Checkpoint {
         let text = ::files::read(index, MAX_HEADER_BYTES)
             .map_err(|source| CheckpointError::Io { file: file.clone(), source })?;
         let malformed = |what: String| CheckpointError::Malformed { file: file.clone(), what };
-        let Index { weight_map } = serde_json::from_slice(&text).map_err(|e| malformed(e.to_string()))?;
+        let Index { weight_map } = serde_json::from_slice(&text).map_err(|e| malformed(hints::of_json(&text, &e)))?;
         let mut shards: Vec<&String> = weight_map.values().collect();
         shards.sort();
         shards.dedup();
@@ -397,7 +424,7 @@ impl Checkpoint {
             self.add_file(&dir.join(shard))?;
         }
         match weight_map.into_keys().map(renamed).find(|name| !self.tensors.contains_key(name)) {
-            Some(tensor) => Err(CheckpointError::Missing { tensor }),
+            Some(tensor) => Err(CheckpointError::missing(tensor)),
             None => Ok(()),
         }
     }
@@ -431,11 +458,7 @@ impl Checkpoint {
             };
             let numbers = Number::of(dtype).map(|number| Numbers::new(piece.clone(), number));
             let entry = Entry { dtype, shape, piece, numbers };
-            let name = renamed(name);
-            if self.tensors.contains_key(&name) {
-                return Err(malformed(format!("tensor `{name}` is in another file, too")));
-            }
-            self.tensors.insert(name, entry);
+            self.insert(renamed(name), entry)?;
         }
         Ok(())
     }
@@ -486,7 +509,7 @@ impl Checkpoint {
                 return Err(CheckpointError::Type { tensor: name.clone(), dtype: entry.dtype.to_string(), expected });
             }
             if wanted && entry.numbers.is_none() {
-                return Err(CheckpointError::Missing { tensor: format!("{name}{SCALE}") });
+                return Err(CheckpointError::missing(format!("{name}{SCALE}")));
             }
         }
         Ok(())
@@ -520,9 +543,10 @@ impl Checkpoint {
     }
 
     fn find(&self, name: &str) -> Result<&Entry, CheckpointError> {
-        self.stored_name(name)
-            .and_then(|stored| self.tensors.get(stored))
-            .ok_or_else(|| CheckpointError::Missing { tensor: name.into() })
+        self.stored_name(name).and_then(|stored| self.tensors.get(stored)).ok_or_else(|| CheckpointError::Missing {
+            tensor: name.into(),
+            hint: hints::of_tensors(name, self.tensors.keys().map(String::as_str)),
+        })
     }
 
     /// Shape and numbers of a weight, not read yet.
@@ -535,12 +559,19 @@ impl Checkpoint {
         }
     }
 
-    fn read(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
+    /// Shape and values of a weight, all of them finite.
+    pub(crate) fn read(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
         self.numbers(name)?;
-        self.values(name)
+        let (shape, values) = self.values(name)?;
+        match values.iter().position(|v: &f32| !v.is_finite()) {
+            Some(position) => {
+                Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position })
+            }
+            None => Ok((shape, values)),
+        }
     }
 
-    /// Shape and values of a tensor that may be a mask.
+    /// Shape and values of a tensor that may be a mask, and hold what is not finite.
     pub(crate) fn values(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
         let entry = self.find(name)?;
         let Some(numbers) = &entry.numbers else {
@@ -548,12 +579,7 @@ impl Checkpoint {
         };
         let mut values = vec![0.0; numbers.len()];
         numbers.read(0, &mut values);
-        match values.iter().position(|v: &f32| !v.is_finite()) {
-            Some(position) => {
-                Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position })
-            }
-            None => Ok((entry.shape.clone(), values)),
-        }
+        Ok((entry.shape.clone(), values))
     }
 
     /// Hashes name, type and shape of every tensor, in order of the names, and some of its bytes: all of a vector,
@@ -584,11 +610,9 @@ impl Checkpoint {
         entry.numbers.iter().flat_map(Numbers::stored).for_each(|bytes| take(hasher, bytes));
     }
 
-    /// Whether two tensors have the same shape, type and bytes.
+    /// Whether two tensors have the same shape and numbers.
     pub(crate) fn equal(&self, a: &str, b: &str) -> Result<bool, CheckpointError> {
-        let (a, b) = (self.find(a)?, self.find(b)?);
-        let (Some(first), Some(second)) = (&a.numbers, &b.numbers) else { return Ok(false) };
-        Ok((&a.dtype, &a.shape) == (&b.dtype, &b.shape) && first.stored() == second.stored())
+        Ok(self.find(a)?.equals(self.find(b)?))
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) use common::Defaults;
 pub use keys::ConfigError;
 pub(crate) use keys::{Keys, object, unsupported};
 pub use quantization::Quantization;
+pub(crate) use rope::RopeDefaults;
 pub use rope::{RopeConfig, RopeScaling};
 pub use windows::Windows;
 pub(crate) use windows::{check_length, window, window_layers};

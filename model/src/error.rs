@@ -142,6 +142,14 @@ pub enum Error {
         /// Tokens of the prompt.
         tokens: usize,
     },
+    /// A token of padding in a text of an encoder whose positions do not count it.
+    #[error("token {at} of the text is {id}, the id of padding, which the model gives no position: leave it out")]
+    PaddingId {
+        /// The id.
+        id: u32,
+        /// Its place in the text.
+        at: usize,
+    },
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {

@@ -323,5 +323,13 @@ fn check<E: Engine>(
     if let Some(&tokens) = hidden.into_iter().flatten().find(|tokens| **tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });
     }
+    // Positions are public, and such tokens have none.
+    for (text, ids) in prompt.ids.unwrap_or_default().chunks(prompt.count.max(1)).enumerate() {
+        let padding = hidden.and_then(|hidden| hidden.get(text)).copied().unwrap_or_default();
+        let own = &ids[..ids.len() - padding.min(ids.len())];
+        if let Some(at) = own.iter().position(|id| Some(*id) == spec.uncounted()) {
+            return Err(Error::PaddingId { id: own[at], at });
+        }
+    }
     Ok(())
 }

@@ -10,6 +10,15 @@ pub(crate) fn is_lfs(bytes: &[u8]) -> bool {
     bytes.starts_with(b"version https://git-lfs")
 }
 
+/// What the error says of a file of JSON; a mark in front of the text is named, because nobody sees it.
+pub(crate) fn of_json(text: &[u8], error: &serde_json::Error) -> String {
+    match text.starts_with(b"\xef\xbb\xbf") {
+        true => "it begins with a byte-order mark, which transformers refuses as well: save it as UTF-8 without one"
+            .into(),
+        false => error.to_string(),
+    }
+}
+
 const GGUF: &str = "; GGUF has quantised weights in a form of its own: take the safetensors that it was made from, or, in \
                     Python, `AutoModelForCausalLM.from_pretrained(DIR, gguf_file=FILE).save_pretrained(OUT)` of \
                     transformers writes some";
@@ -26,12 +35,48 @@ pub(crate) fn of_directory(dir: &Path) -> &'static str {
     } else if any(&|name| name.starts_with("pytorch_model") && name.contains(".bin")) {
         "; it has pytorch_model.bin: in Python, `AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OUT)` of \
          transformers writes safetensors"
+    } else if any(&|name| name.starts_with("consolidated.")) {
+        "; consolidated files are in the form of the authors' own program: take those in the form of transformers, or \
+         make them with its script `convert_mistral_weights_to_hf.py` or `convert_llama_weights_to_hf.py`"
     } else if any(&|name| name.ends_with(".gguf")) {
         GGUF
     } else {
         ""
     }
 }
+
+/// Advice on the directory `dir` of an adapter without weights that are read; empty if nothing is known.
+pub(crate) fn of_adapter(dir: &Path) -> &'static str {
+    match dir.join("adapter_model.bin").exists() {
+        true => {
+            "; it has adapter_model.bin: in Python, `PeftModel.from_pretrained(BASE, DIR).save_pretrained(OUT)` of peft \
+             writes safetensors"
+        }
+        false => "",
+    }
+}
+
+/// Advice on the tensor `missing` of a checkpoint that has tensors of the names `there`; empty if nothing is known.
+pub(crate) fn of_tensors<'n>(missing: &str, there: impl Iterator<Item = &'n str>) -> String {
+    let matrix = missing.strip_suffix("weight");
+    for name in there {
+        if let Some(wrapped) = WRAPPED.iter().find(|wrapped| name.starts_with(**wrapped)) {
+            return format!(
+                "; names begin with `{wrapped}`, which is of a program around the model: save that without it"
+            );
+        }
+        if matrix.is_some_and(|matrix| name.strip_prefix(matrix) == Some("qweight")) {
+            return format!(
+                "; `{name}` is there, so matrices are in few bits: config.json needs a `quantization_config` that says \
+                 how, which is what quantize_config.json has, with `quant_method`"
+            );
+        }
+    }
+    String::new()
+}
+
+/// What torch.compile, DataParallel, FSDP and PEFT put in front of the names of a model that they wrap.
+const WRAPPED: [&str; 4] = ["_orig_mod.", "module.", "_fsdp_wrapped_module.", "base_model.model."];
 
 /// Advice on `name`, which is no model on this machine; empty if nothing is known.
 pub fn of_name(name: &str) -> &'static str {
@@ -86,6 +131,8 @@ mod tests {
             ("pytorch_model-00001-of-00002.bin", "save_pretrained"),
             ("pytorch_model.bin", "save_pretrained"),
             ("model.Q4_K_M.gguf", "gguf_file"),
+            ("consolidated.safetensors", "convert_mistral"),
+            ("consolidated.00.pth", "convert_llama"),
         ] {
             let dir = tempfile::tempdir().unwrap();
             assert_eq!(of_directory(dir.path()), "");

@@ -273,6 +273,17 @@ impl Numbers {
         }
     }
 
+    /// Whether they are the same numbers as `other`, of which there are as many.
+    pub(crate) fn equal(&self, other: &Numbers) -> bool {
+        let (mut first, mut second) = ([0.0; 1024], [0.0; 1024]);
+        (0..self.len()).step_by(first.len()).all(|from| {
+            let count = first.len().min(self.len() - from);
+            self.read(from, &mut first[..count]);
+            other.read(from, &mut second[..count]);
+            first[..count] == second[..count]
+        })
+    }
+
     /// `count` numbers from `from` on as they are stored, if they are of 16 bits, or of 8 in one line with a scale.
     /// Panics if there are fewer.
     pub(crate) fn narrow(&self, from: usize, count: usize) -> Option<Narrow<'_>> {

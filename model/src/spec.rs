@@ -8,7 +8,7 @@ use crate::checkpoint::{TensorSpec, Wrapping};
 use crate::config::{ConfigError, Keys, experts, foreign, object, text_model, unsupported};
 use crate::families::{Family, families};
 use crate::image::ImageShape;
-use crate::style::Style;
+use crate::style::{Positions, Style};
 use crate::{forms, hints};
 
 /// Makes one type of the configurations of all families.
@@ -169,9 +169,23 @@ impl ModelSpec {
         self.style().encoder.map(|encoder| encoder.labels).filter(|labels| !labels.is_empty())
     }
 
+    /// Whether each of its classes is found or not by itself: the probability of one is the sigmoid of its logit.
+    pub fn is_multi_label(&self) -> bool {
+        self.style().encoder.is_some_and(|encoder| encoder.multi_label)
+    }
+
     /// Whether it gives the word in the place of a mask.
     pub fn fills_mask(&self) -> bool {
         self.style().masked().is_some()
+    }
+
+    /// The id that an encoder's positions do not count: that of padding, behind which they begin.
+    pub fn uncounted(&self) -> Option<u32> {
+        let Style { positions, encoder, .. } = self.style();
+        match positions {
+            Positions::Learned { offset } if encoder.is_some() => offset.checked_sub(1).map(|id| id as u32),
+            _ => None,
+        }
     }
 
     /// What it reads in place of a text, if it reads images.

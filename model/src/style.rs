@@ -98,6 +98,8 @@ pub(crate) struct Encoder {
     pub(crate) image: Option<ImageShape>,
     /// Names of the classes, of which it gives the logits; none where it gives those of the masked word.
     pub(crate) labels: Vec<String>,
+    /// Each class is found or not by itself.
+    pub(crate) multi_label: bool,
 }
 
 /// A function of the chosen token's state: the first one's, or the mask's.
@@ -233,7 +235,7 @@ pub(crate) enum Stored {
     TiedHead,
     /// A second name of the bias of a masked word's head.
     TiedBias,
-    /// Positions as integers, and what the training alone reads.
+    /// Positions and segments as integers, and what only other programs read, such as heads of another training.
     Unused,
 }
 
@@ -610,6 +612,8 @@ impl Style {
                 let number = bare.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
                 number.and_then(|number| number.parse().ok()).is_some_and(|i: usize| i < self.layers())
             }
+            // All names that begin so.
+            None if pattern.ends_with('.') => bare.starts_with(pattern),
             None => bare == pattern,
         };
         buffers.iter().find(|(pattern, _)| is(pattern)).map(|(_, stored)| *stored)

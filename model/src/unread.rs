@@ -9,7 +9,8 @@
 //! | `attn.bias`, `attention.bias` of a layer | the causal mask: ones on and below the diagonal, zeros above |
 //! | `masked_bias` of a layer | one number that takes a masked score away, at most -1000 |
 //! | `rotary_emb.inv_freq` | the frequencies that follow from the configuration |
-//! | `lm_head.weight` where the configuration ties it | the embedding |
+//! | `lm_head.weight` where the configuration ties it | the embedding, in any type |
+//! | heads of another training, and poolers, that a family's program does not read | anything |
 //! | keys and values of a layer that reads those of another | anything: its authors' program leaves them out, too |
 //! | `bias` of a matrix that has none, as programs for few bits write it | zeros |
 //!

@@ -54,7 +54,7 @@ impl<W> Builder<'_, W> {
         self.loader.load(&spec, Some(published.data())).map_err(|error| match (&error, self.checkpoint) {
             // Name the published tensor if it is to blame.
             (engine::Error::NotFinite { .. }, Some(checkpoint)) => {
-                let read = names.iter().try_for_each(|name| checkpoint.values(name).map(|_| ()));
+                let read = names.iter().try_for_each(|name| checkpoint.read(name).map(|_| ()));
                 read.err().map_or_else(|| error.into(), Error::from)
             }
             _ => error.into(),

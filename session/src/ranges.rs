@@ -66,7 +66,7 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
     let affordable = (MULTIPLICATIONS / spec.parameters().max(1)).clamp(FEWEST_TOKENS, RANGE_CHECK_TOKENS);
     ids.truncate((affordable - GENERATED + 1).min(room.max(1)));
     if ids.is_empty() {
-        ids = spread(&spec)[..1].to_vec();
+        ids = spread(&spec).into_iter().take(1).collect();
     }
     let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
     let masks: &[usize] = if spec.fills_mask() { &[0] } else { &[] };
@@ -115,5 +115,6 @@ fn spread(spec: &ModelSpec) -> Vec<u32> {
     let vocabulary = spec.vocabulary();
     let first = spec.eos().into_iter().filter(|id| (*id as usize) < vocabulary).take(1);
     let steps = RANGE_CHECK_TOKENS.min(vocabulary);
-    first.chain((0..steps).map(|i| (i * vocabulary / steps) as u32)).collect()
+    let all = first.chain((0..steps).map(|i| (i * vocabulary / steps) as u32));
+    all.filter(|id| Some(*id) != spec.uncounted()).collect()
 }

@@ -25,6 +25,9 @@ use crate::{Answer, Generate, Pads, Prompt, TokenizerOf};
 /// the tokenizer does: [MASK] or <mask>. The server does not learn where it is.
 ///
 /// With `--reveal logits` the client learns the logits of all classes, and with `--reveal token` the class alone.
+///
+/// A model with `problem_type` multi_label_classification finds each class by itself: all are printed with their
+/// probabilities, sigmoids of their logits, where these are known; a table has the likeliest.
 #[derive(Args, Debug)]
 pub(super) struct ClassifyArgs {
     #[command(flatten)]
@@ -133,9 +136,14 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
             (None, None, text, Some(pair)) => Prompt::Pair(text, pair),
         };
         let generated = answer(&asked.prompt(input))?;
-        return match generated.answers().iter().find_map(Answer::score) {
+        let answers = generated.answers();
+        for (name, probability) in answers.iter().flat_map(|answer| &answer.each) {
+            out::line(format!("{name} {probability:.3}"))?;
+        }
+        return match answers.iter().find_map(Answer::score) {
             Some(score) => out::line(score),
-            None => out::line(harmless(generated.text())),
+            None if answers.iter().all(|answer| answer.each.is_empty()) => out::line(harmless(generated.text())),
+            None => Ok(()),
         };
     };
     let inputs = lines(file, &read_text(file)?).map_err(crate::Error::from)?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, RopeConfig,
-    epsilon, size, unsupported,
+    RopeDefaults, epsilon, size, unsupported,
 };
 
 /// The keys that the configurations of most families have in common; fields have their published names.
@@ -50,8 +50,8 @@ pub(crate) struct Defaults {
     pub(crate) eos: &'static [u32],
     /// Base of the rotary frequencies.
     pub(crate) rope_theta: f64,
-    /// The share of a head that turns.
-    pub(crate) partial_rotary_factor: f64,
+    /// The share of a head that turns, where it is not the whole one.
+    pub(crate) partial_rotary_factor: Option<f64>,
     /// The context before LongRoPE stretches it; `None` for families without LongRoPE.
     pub(crate) original: Option<usize>,
 }
@@ -72,14 +72,31 @@ impl Defaults {
         tie_word_embeddings: false,
         eos: &[2],
         rope_theta: 10000.0,
-        partial_rotary_factor: 1.0,
+        partial_rotary_factor: None,
         original: None,
     };
+
+    /// Those of the rotary embedding.
+    pub(crate) fn rope(&self, keys: &Keys) -> Result<RopeDefaults, ConfigError> {
+        let kinds: &[&str] = &["default", "linear", "llama3", "longrope"];
+        Ok(RopeDefaults {
+            kinds: if self.original.is_some() { kinds } else { &kinds[..3] },
+            rope_theta: Some(self.rope_theta),
+            partial_rotary_factor: self.partial_rotary_factor,
+            max_position_embeddings: keys.size(&["max_position_embeddings"])?.unwrap_or(self.max_position_embeddings),
+            original_max_position_embeddings: self.original,
+        })
+    }
 }
 
 impl Common {
     /// Reads the keys, with `defaults` for missing ones.
     pub(crate) fn read(keys: &Keys, defaults: &Defaults) -> Result<Self, ConfigError> {
+        Common::with_rope(keys, defaults, RopeConfig::read(keys, &defaults.rope(keys)?)?)
+    }
+
+    /// [`Common::read`] of a model whose rotary embedding was read.
+    pub(crate) fn with_rope(keys: &Keys, defaults: &Defaults, rope: RopeConfig) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
         let hidden_size = or("hidden_size", defaults.hidden_size)?;
         let heads = or("num_attention_heads", defaults.num_attention_heads)?;
@@ -91,13 +108,10 @@ impl Common {
             None => defaults.head_dim,
             Some(_) => keys.size(&["head_dim"])?,
         };
-        let context = or("max_position_embeddings", defaults.max_position_embeddings)?;
-        let original =
-            defaults.original.map(|default| or("original_max_position_embeddings", default)).transpose()?;
         let (activation, eps) = (defaults.activation, defaults.eps);
         Ok(Common {
             vocab_size: or("vocab_size", defaults.vocab_size)?,
-            max_position_embeddings: context,
+            max_position_embeddings: or("max_position_embeddings", defaults.max_position_embeddings)?,
             hidden_size,
             intermediate_size: or("intermediate_size", defaults.intermediate_size)?,
             num_hidden_layers: or("num_hidden_layers", defaults.num_hidden_layers)?,
@@ -109,7 +123,7 @@ impl Common {
             tie_word_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(defaults.tie_word_embeddings),
             eos_token_id: keys.ids("eos_token_id")?.unwrap_or_else(|| defaults.eos.to_vec()),
             quantization_config: keys.quantization(),
-            rope: RopeConfig::read(keys, context, original, (defaults.rope_theta, defaults.partial_rotary_factor))?,
+            rope,
         })
     }
 

@@ -18,6 +18,8 @@ pub(crate) fn check(keys: &Keys, reads: &[&str]) -> Result<(), ConfigError> {
 enum Neutral {
     /// `false`.
     Off,
+    /// `true`.
+    On,
     /// The number 1.
     One,
     /// A count of 0 or 1.
@@ -34,7 +36,10 @@ enum Neutral {
 
 /// Keys of models that call themselves by a name that is known here and compute something else: those of Mistral,
 /// Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4.
-const FOREIGN: [(&str, Neutral); 48] = [
+const FOREIGN: [(&str, Neutral); 51] = [
+    ("is_causal", Neutral::On),
+    ("transformers_weights", Neutral::Never),
+    ("per_layer_config", Neutral::Never),
     ("dual_chunk_attention_config", Neutral::Never),
     ("use_mrope", Neutral::Off),
     ("num_experts_per_tok", Neutral::AtMostOne),
@@ -90,6 +95,7 @@ impl Neutral {
         let Some(value) = keys.get(key) else { return Ok(()) };
         let (changes_nothing, why) = match self {
             Neutral::Off => (value == &Value::Bool(false), "only false".to_owned()),
+            Neutral::On => (value == &Value::Bool(true), "only true".to_owned()),
             Neutral::One => (value.as_f64() == Some(1.0), "only 1".to_owned()),
             Neutral::AtMostOne => (value.as_f64().is_some_and(|n| n <= 1.0), experts::refused(keys)),
             Neutral::All(text) => {

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::{MAX_LABELS, size};
+use crate::hints;
 
 /// A configuration that cannot be used.
 #[derive(Debug, Error)]
@@ -34,7 +35,7 @@ pub(crate) fn object(text: &[u8]) -> Result<Map<String, Value>, ConfigError> {
     match serde_json::from_slice(text) {
         Ok(Value::Object(keys)) => Ok(keys),
         Ok(_) => Err(ConfigError::Json("not an object".into())),
-        Err(error) => Err(ConfigError::Json(error.to_string())),
+        Err(error) => Err(ConfigError::Json(hints::of_json(text, &error))),
     }
 }
 
@@ -118,6 +119,21 @@ impl Keys<'_> {
                 let count = count.unwrap_or(2);
                 size("num_labels", count, MAX_LABELS)?;
                 Ok((0..count).map(|i| format!("LABEL_{i}")).collect())
+            }
+        }
+    }
+
+    /// Whether each of the `labels` is found or not by itself, and not one of them.
+    pub(crate) fn multi_label(&self, labels: &[String]) -> Result<bool, ConfigError> {
+        match self.text("problem_type")? {
+            Some("multi_label_classification") => Ok(true),
+            Some("regression") if labels.len() > 1 => {
+                Err(unsupported("problem_type", "regression", "only with one label: several are classes"))
+            }
+            None | Some("single_label_classification" | "regression") => Ok(false),
+            Some(other) => {
+                let known = "single_label_classification, multi_label_classification and regression";
+                Err(unsupported("problem_type", other, known))
             }
         }
     }

@@ -58,63 +58,118 @@ pub struct RopeConfig {
     pub partial_rotary_factor: f64,
 }
 
+/// What a family's rotary embeddings may be, and what missing keys mean.
+#[derive(Clone, Copy)]
+pub(crate) struct RopeDefaults {
+    /// Known values of `rope_type`.
+    pub(crate) kinds: &'static [&'static str],
+    /// `None` where it must be stated.
+    pub(crate) rope_theta: Option<f64>,
+    /// `None` where all coordinates of a head turn.
+    pub(crate) partial_rotary_factor: Option<f64>,
+    pub(crate) max_position_embeddings: usize,
+    /// The context before stretching.
+    pub(crate) original_max_position_embeddings: Option<usize>,
+}
+
+impl RopeDefaults {
+    /// Those of a configuration that has the numbers of its embedding beside it, the base under the name `theta`.
+    pub(crate) fn beside(&self, keys: &Keys, theta: &str) -> Result<Self, ConfigError> {
+        let partial = keys.number("partial_rotary_factor")?;
+        if let (None, Some(partial)) = (self.partial_rotary_factor, partial.filter(|partial| *partial != 1.0)) {
+            return Err(unsupported("partial_rotary_factor", partial, "only 1"));
+        }
+        let original = keys.size(&["original_max_position_embeddings"])?;
+        Ok(RopeDefaults {
+            rope_theta: keys.number(theta)?.or(self.rope_theta),
+            partial_rotary_factor: self.partial_rotary_factor.map(|default| partial.unwrap_or(default)),
+            original_max_position_embeddings: original.or(self.original_max_position_embeddings),
+            ..*self
+        })
+    }
+}
+
+/// The types of layers that have rotary embeddings of their own.
+const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
+
+/// The object that a key has; one without keys is none.
+fn object<'k>(keys: &'k Keys, key: &str) -> Result<Option<&'k Map<String, Value>>, ConfigError> {
+    Ok(keys.read(key, "an object or null", Value::as_object)?.filter(|map| !map.is_empty()))
+}
+
 impl RopeConfig {
-    /// Reads `rope_theta`, `rope_scaling` and `partial_rotary_factor`, or `rope_parameters` that hold all
-    /// (transformers 5). Of a model with LongRoPE `original` is the context before stretching.
-    pub(crate) fn read(
-        keys: &Keys,
-        context: usize,
-        original: Option<usize>,
-        (theta, partial): (f64, f64),
-    ) -> Result<Self, ConfigError> {
+    /// Reads `rope_theta`, `partial_rotary_factor` and `rope_scaling`, or `rope_parameters` that hold all
+    /// (transformers 5). Where both are there, that program reads `rope_scaling`.
+    pub(crate) fn read(keys: &Keys, defaults: &RopeDefaults) -> Result<Self, ConfigError> {
         let empty = Map::new();
-        let object = |key: &str| match keys.0.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(map)),
-            Some(other) => Err(unsupported(key, other, "an object or null")),
-        };
-        // A `rope_scaling` of null beside `rope_parameters` is how newer configurations are read by older programs.
-        let (name, map) = match (object("rope_parameters")?, object("rope_scaling")?) {
-            (Some(map), _) => ("rope_parameters", map),
-            (None, Some(map)) => ("rope_scaling", map),
+        let (name, map) = match (object(keys, "rope_scaling")?, object(keys, "rope_parameters")?) {
+            (Some(map), _) => ("rope_scaling", map),
+            (None, Some(map)) => ("rope_parameters", map),
             (None, None) => ("rope_scaling", &empty),
         };
+        RopeConfig::of(name, map, &defaults.beside(keys, "rope_theta")?)
+    }
+
+    /// Those of layers that see all tokens and of layers with a window, which `rope_parameters` has by their types;
+    /// missing ones have the `defaults`. `rope_scaling` is of the former.
+    pub(crate) fn by_layer(keys: &Keys, defaults: &[RopeDefaults; 2]) -> Result<[Self; 2], ConfigError> {
+        let all = object(keys, "rope_parameters")?;
+        if let Some((key, value)) = all.into_iter().flatten().find(|(key, _)| !LAYER_TYPES.contains(&key.as_str())) {
+            let why = format!("numbers for each of {}", LAYER_TYPES.join(" and "));
+            return Err(unsupported(&format!("rope_parameters.{key}"), value, why));
+        }
+        let of = |kind: &str, scaling: Option<&Map<String, Value>>, defaults: &RopeDefaults| {
+            let own = all.map(Keys).map(|all| object(&all, kind).map(Option::<&Map<_, _>>::cloned)).transpose()?;
+            let mut map = own.flatten().unwrap_or_default();
+            map.extend(scaling.cloned().unwrap_or_default());
+            // A context beside all embeddings is that of none of them.
+            let defaults = RopeDefaults { original_max_position_embeddings: None, ..*defaults };
+            RopeConfig::of(&format!("rope_parameters.{kind}"), &map, &defaults)
+        };
+        Ok([
+            of(LAYER_TYPES[0], object(keys, "rope_scaling")?, &defaults[0])?,
+            of(LAYER_TYPES[1], None, &defaults[1])?,
+        ])
+    }
+
+    /// Reads the object `map`, which is called `name`.
+    fn of(name: &str, map: &Map<String, Value>, defaults: &RopeDefaults) -> Result<Self, ConfigError> {
         if let Some((key, value)) = map.iter().find(|(_, value)| value.is_object()) {
             return Err(unsupported(&format!("{name}.{key}"), value, "one set of numbers for all layers"));
         }
         let inner = Keys(map);
-        let either = |key: &str, default: f64| -> Result<f64, ConfigError> {
-            Ok(match inner.number(key)? {
-                Some(value) => value,
-                None => keys.number(key)?.unwrap_or(default),
-            })
-        };
-        let need = |key: &str| {
-            inner.number(key)?.ok_or_else(|| unsupported(&format!("{name}.{key}"), "missing", "a positive number"))
-        };
+        let missing = |key: &str, what| unsupported(&format!("{name}.{key}"), "missing", what);
+        let need = |key: &str| inner.number(key)?.ok_or_else(|| missing(key, "a positive number"));
         let list = |key: &str| {
             let numbers = |v: &Value| v.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<_>>>();
-            let found = inner.read(key, "a list of numbers", numbers)?;
-            found.ok_or_else(|| unsupported(&format!("{name}.{key}"), "missing", "a list of numbers"))
+            inner.read(key, "a list of numbers", numbers)?.ok_or_else(|| missing(key, "a list of numbers"))
         };
         let kind = match inner.text("rope_type")? {
             Some(kind) => kind,
             None => inner.text("type")?.unwrap_or("default"),
         };
-        let rope_scaling = match (kind, original) {
-            ("default" | "none", _) => RopeScaling::None,
-            ("linear", _) => RopeScaling::Linear { factor: need("factor")? },
-            ("llama3", _) => RopeScaling::Llama3 {
+        // The first checkpoints of LongRoPE call it by another name.
+        let kind = if kind == "su" { "longrope" } else { kind };
+        let known = kind == "none" || defaults.kinds.contains(&kind);
+        let rope_scaling = match kind {
+            _ if !known => return Err(unsupported(&format!("{name}.rope_type"), kind, defaults.kinds.join(", "))),
+            "linear" => RopeScaling::Linear { factor: need("factor")? },
+            "proportional" => RopeScaling::Proportional { factor: inner.number("factor")?.unwrap_or(1.0) },
+            "llama3" => RopeScaling::Llama3 {
                 factor: need("factor")?,
                 low_freq_factor: need("low_freq_factor")?,
                 high_freq_factor: need("high_freq_factor")?,
-                original_max_position_embeddings: inner
-                    .number("original_max_position_embeddings")?
-                    .unwrap_or(context as f64),
+                original_max_position_embeddings: match defaults.original_max_position_embeddings {
+                    Some(original) => original as f64,
+                    None => inner
+                        .number("original_max_position_embeddings")?
+                        .unwrap_or(defaults.max_position_embeddings as f64),
+                },
             },
-            // The first checkpoints call it by another name.
-            ("longrope" | "su", Some(original)) => {
-                let factor = context as f64 / original as f64;
+            "longrope" => {
+                let context = defaults.max_position_embeddings;
+                let original = defaults.original_max_position_embeddings.unwrap_or(context);
+                let factor = inner.number("factor")?.unwrap_or(context as f64 / original as f64);
                 let published =
                     || if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
                 RopeScaling::LongRope {
@@ -124,18 +179,17 @@ impl RopeConfig {
                     attention_factor: inner.number("attention_factor")?.unwrap_or_else(published),
                 }
             }
-            (other, None) => {
-                return Err(unsupported(&format!("{name}.rope_type"), other, "default, linear and llama3"));
-            }
-            (other, Some(_)) => {
-                return Err(unsupported(&format!("{name}.rope_type"), other, "default, linear, llama3 and longrope"));
-            }
+            _ => RopeScaling::None,
         };
-        Ok(RopeConfig {
-            rope_theta: either("rope_theta", theta)?,
-            rope_scaling,
-            partial_rotary_factor: either("partial_rotary_factor", partial)?,
-        })
+        let partial = inner.number("partial_rotary_factor")?.or(defaults.partial_rotary_factor);
+        if let (None, Some(partial)) = (defaults.partial_rotary_factor, partial.filter(|partial| *partial != 1.0)) {
+            return Err(unsupported("partial_rotary_factor", partial, "only 1"));
+        }
+        let rope_theta = match defaults.rope_theta {
+            Some(theta) => inner.number("rope_theta")?.unwrap_or(theta),
+            None => need("rope_theta")?,
+        };
+        Ok(RopeConfig { rope_theta, rope_scaling, partial_rotary_factor: partial.unwrap_or(1.0) })
     }
 
     /// Coordinates of a head of `head_dim` that turn.

@@ -29,9 +29,12 @@ impl Windows {
 
     /// The windows of Qwen: with `use_sliding_window`, in the layers from `max_window_layers` on.
     pub(crate) fn late(keys: &Keys, layers: usize) -> Result<Self, ConfigError> {
-        let windows = keys.flag("use_sliding_window")?.unwrap_or(false) && window(keys, Some(4096))?.is_some();
+        // A window without `use_sliding_window` is none.
+        let windows = keys.flag("use_sliding_window")?.unwrap_or(false);
+        let sliding_window = window(keys, Some(4096))?.filter(|_| windows);
         let first = keys.size(&["max_window_layers"])?.unwrap_or(28);
-        Windows::read(keys, layers, Some(4096), |layer| windows && layer >= first)
+        let windowed = |layer| sliding_window.is_some() && layer >= first;
+        Ok(Windows { sliding_window, window_layers: window_layers(keys, layers, windowed)? })
     }
 
     /// For every layer its window.
@@ -39,8 +42,15 @@ impl Windows {
         self.window_layers.iter().map(|windowed| self.sliding_window.filter(|_| *windowed)).collect()
     }
 
-    /// Refuses a list that has not one entry for each of `layers` layers.
+    /// Refuses a list that has not one entry for each of `layers` layers, and layers with a window that is none.
     pub(crate) fn check(&self, layers: usize) -> Result<(), ConfigError> {
+        if self.sliding_window.is_none() && self.window_layers.contains(&true) {
+            return Err(unsupported(
+                "layer_types",
+                "sliding_attention",
+                "there is no sliding_window, or it is not used",
+            ));
+        }
         check_length("layer_types", self.window_layers.len(), layers)
     }
 }

@@ -56,7 +56,7 @@ impl<W> Layer<W> {
         let ((q, kv), scale, p) = (style.widths(i), style.scales[i], format!("{}.{i}", names.layers));
         let gains_of = |c: &Checkpoint, role: Role| match names.of(role) {
             Some(name) => style.gain(c, &format!("{p}.{name}")),
-            None => Err(CheckpointError::Missing { tensor: format!("{p}: {role:?}") }),
+            None => Err(CheckpointError::missing(format!("{p}: {role:?}"))),
         };
         let qk_gains = |b: &mut Builder<W>| {
             let (queries, keys) = match qk_norm {

@@ -36,6 +36,9 @@ pub struct BertConfig {
     pub layer_norm_eps: f32,
     /// Names of the classes, those of `id2label`; none for the head of a masked word.
     pub labels: Vec<String>,
+    /// Whether each class is found or not by itself: the values of `problem_type` say so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub multi_label: bool,
 }
 
 const NAMES: Names = Names {
@@ -62,23 +65,29 @@ const NAMES: Names = Names {
     norm: "bert.embeddings.LayerNorm",
     pooler: "bert.pooler.dense",
     head: "classifier",
-    buffers: &[("embeddings.position_ids", Stored::Unused)],
+    // Those of the training: words and whole sentences.
+    buffers: &[POSITIONS, SEGMENTS, ("cls.", Stored::Unused)],
 };
 
-/// What models with the head of a masked word may be published with: positions, the pooler and the head of whole
-/// sentences, which only the training reads, and a second name of the bias of words.
+pub(super) const POSITIONS: (&str, Stored) = ("embeddings.position_ids", Stored::Unused);
+pub(super) const SEGMENTS: (&str, Stored) = ("embeddings.token_type_ids", Stored::Unused);
+
+/// What models with the head of a masked word may be published with: a second name of the bias of words, and the
+/// pooler and the heads of whole sentences and of classes, which they do not read.
 const MASKED_BUFFERS: &[(&str, Stored)] = &[
-    ("embeddings.position_ids", Stored::Unused),
-    ("pooler.dense.weight", Stored::Unused),
-    ("pooler.dense.bias", Stored::Unused),
-    ("cls.seq_relationship.weight", Stored::Unused),
-    ("cls.seq_relationship.bias", Stored::Unused),
+    POSITIONS,
+    SEGMENTS,
     ("cls.predictions.decoder.bias", Stored::TiedBias),
     ("lm_head.decoder.bias", Stored::TiedBias),
+    ("pooler.", Stored::Unused),
+    ("cls.seq_relationship.", Stored::Unused),
+    ("pre_classifier.", Stored::Unused),
+    ("classifier.", Stored::Unused),
 ];
 
 impl Family for BertConfig {
     const CLASSES: &'static [&'static str] = &["BertForSequenceClassification", "BertForMaskedLM"];
+    const READS: &'static [&'static str] = &["is_causal"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let published = Defaults { vocab_size: 30522, max_position_embeddings: 512, type_vocab_size: 2, eps: 1e-12 };
@@ -145,6 +154,7 @@ impl Family for BertConfig {
                 pooled: Some(Pooled::Tanh),
                 image: None,
                 labels: self.labels.clone(),
+                multi_label: self.multi_label,
             }),
         };
         let masked = Masked {
@@ -190,7 +200,9 @@ impl BertConfig {
         if keys.flag("is_decoder")? == Some(true) {
             return Err(unsupported("is_decoder", true, "only false"));
         }
+        let labels = keys.labels()?;
         Ok(BertConfig {
+            multi_label: keys.multi_label(&labels)?,
             vocab_size: or("vocab_size", published.vocab_size)?,
             max_position_embeddings: or("max_position_embeddings", published.max_position_embeddings)?,
             type_vocab_size: or("type_vocab_size", published.type_vocab_size)?,
@@ -200,7 +212,7 @@ impl BertConfig {
             num_attention_heads: or("num_attention_heads", 12)?,
             hidden_act: keys.activation("hidden_act", Activation::GeluErf)?,
             layer_norm_eps: keys.number("layer_norm_eps")?.unwrap_or(published.eps) as f32,
-            labels: keys.labels()?,
+            labels,
         })
     }
 }

@@ -9,9 +9,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::Family;
-use super::bert::BertConfig;
+use super::bert::{BertConfig, POSITIONS};
 use crate::config::{Activation, ConfigError, Keys};
-use crate::style::{Encoder, Masked, Names, Pooled, Role, Style};
+use crate::style::{Encoder, Masked, Names, Pooled, Role, Stored, Style};
 
 /// The program's own, which no configuration changes.
 const EPS: f32 = 1e-12;
@@ -29,6 +29,9 @@ pub struct DistilBertConfig {
     pub activation: Activation,
     /// Names of the classes, those of `id2label`.
     pub labels: Vec<String>,
+    /// Whether each class is found or not by itself: the values of `problem_type` say so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub multi_label: bool,
 }
 
 impl DistilBertConfig {
@@ -45,25 +48,30 @@ impl DistilBertConfig {
             hidden_act: self.activation,
             layer_norm_eps: EPS,
             labels: self.labels.clone(),
+            multi_label: self.multi_label,
         }
     }
 }
 
 impl Family for DistilBertConfig {
     const CLASSES: &'static [&'static str] = &["DistilBertForSequenceClassification", "DistilBertForMaskedLM"];
+    const READS: &'static [&'static str] = &["is_causal"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
+        let labels = keys.labels()?;
         // Positions that are sines are stored in the table like others.
         Ok(DistilBertConfig {
             vocab_size: or("vocab_size", 30522)?,
             max_position_embeddings: or("max_position_embeddings", 512)?,
-            dim: or("dim", 768)?,
+            // Its program reads the common name of a size last, so that it counts.
+            dim: keys.size(&["hidden_size", "dim"])?.unwrap_or(768),
             hidden_dim: or("hidden_dim", 3072)?,
-            n_layers: or("n_layers", 6)?,
-            n_heads: or("n_heads", 12)?,
+            n_layers: keys.size(&["num_hidden_layers", "n_layers"])?.unwrap_or(6),
+            n_heads: keys.size(&["num_attention_heads", "n_heads"])?.unwrap_or(12),
             activation: keys.activation("activation", Activation::GeluErf)?,
-            labels: keys.labels()?,
+            multi_label: keys.multi_label(&labels)?,
+            labels,
         })
     }
 
@@ -93,6 +101,12 @@ impl Family for DistilBertConfig {
                 up: "ffn.lin1",
                 norm: "distilbert.embeddings.LayerNorm",
                 pooler: "pre_classifier",
+                buffers: &[
+                    POSITIONS,
+                    ("vocab_transform.", Stored::Unused),
+                    ("vocab_layer_norm.", Stored::Unused),
+                    ("vocab_projector.", Stored::Unused),
+                ],
                 ..bert.names
             },
             encoder: bert.encoder.map(|encoder| Encoder { segments: 0, pooled: Some(Pooled::Relu), ..encoder }),

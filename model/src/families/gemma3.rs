@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Family;
 use super::gemma2::{self, Gemma};
-use crate::config::{Common, ConfigError, Defaults, Keys, RopeConfig, RopeScaling, positive, unsupported};
+use crate::config::{Common, ConfigError, Defaults, Keys, RopeConfig, RopeDefaults, unsupported};
 use crate::style::{Positions, QkNorm, Style};
 
 /// `config.json` of a Gemma 3; fields have their published names.
@@ -20,41 +20,47 @@ pub struct Gemma3Config {
     /// Its rotary embedding is that of layers that see all tokens.
     #[serde(flatten)]
     pub common: Common,
-    /// The base of layers with a window, whose frequencies are not scaled.
-    pub rope_local_base_freq: f64,
+    /// The rotary embedding of layers with a window.
+    pub sliding_rope: RopeConfig,
     #[serde(flatten)]
     pub gemma: Gemma,
 }
 
 impl Family for Gemma3Config {
     const CLASSES: &'static [&'static str] = &["Gemma3ForCausalLM", "Gemma3TextModel"];
+    // Its program takes `attn_logit_softcapping` and does not apply it, so that a cap of scores is refused.
     const READS: &'static [&'static str] = &[
         "sliding_window",
         "sliding_window_pattern",
         "layer_types",
         "rope_local_base_freq",
-        "attn_logit_softcapping",
         "final_logit_softcapping",
         "query_pre_attn_scalar",
     ];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
-        let common = Common::read(
-            keys,
-            &Defaults {
-                vocab_size: 262208,
-                max_position_embeddings: 131072,
-                rope_theta: 1_000_000.0,
-                ..gemma2::DEFAULTS
-            },
-        )?;
-        let pattern = keys.size(&["sliding_window_pattern", "_sliding_window_pattern"])?.unwrap_or(6);
+        let defaults = Defaults {
+            vocab_size: 262208,
+            max_position_embeddings: 131072,
+            rope_theta: 1_000_000.0,
+            ..gemma2::DEFAULTS
+        };
+        // A `type` beside the `rope_type` that is there by default is read by transformers 4 and not by 5.
+        if let Some(kind) = keys.get("rope_scaling").filter(|map| map.get("rope_type").is_none()).and_then(|map| map.get("type")) {
+            return Err(unsupported("rope_scaling.type", kind, "rope_type"));
+        }
+        let global = defaults.rope(keys)?;
+        let local = RopeDefaults { rope_theta: Some(10000.0), ..global };
+        let ropes = [global.beside(keys, "rope_theta")?, local.beside(keys, "rope_local_base_freq")?];
+        let [rope, sliding_rope] = RopeConfig::by_layer(keys, &ropes)?;
+        let common = Common::with_rope(keys, &defaults, rope)?;
+        let pattern = keys.size(&["sliding_window_pattern"])?.unwrap_or(6);
         if pattern == 0 {
             return Err(unsupported("sliding_window_pattern", pattern, "at least 1"));
         }
         let windowed = |layer: usize| !(layer + 1).is_multiple_of(pattern);
         Ok(Gemma3Config {
-            rope_local_base_freq: keys.number("rope_local_base_freq")?.unwrap_or(10000.0),
+            sliding_rope,
             gemma: Gemma::read(keys, common.num_hidden_layers, windowed, [None, None])?,
             common,
         })
@@ -62,22 +68,16 @@ impl Family for Gemma3Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;
-        positive("rope_local_base_freq", self.rope_local_base_freq)?;
+        self.sliding_rope.check(self.common.head_dim)?;
         self.gemma.check(self.common.num_hidden_layers)
     }
 
     fn style(&self) -> Style {
-        let global = &self.common.rope;
-        let local = RopeConfig {
-            rope_theta: self.rope_local_base_freq,
-            rope_scaling: RopeScaling::None,
-            partial_rotary_factor: global.partial_rotary_factor,
-        };
         Style {
             // Of all published configurations this is the length after scaling.
             max_positions: self.common.max_position_embeddings,
             qk_norm: QkNorm::Head,
-            positions: Positions::Rotary(vec![global.clone(), local]),
+            positions: Positions::Rotary(vec![self.common.rope.clone(), self.sliding_rope.clone()]),
             turns: self.gemma.windows.window_layers.iter().map(|windowed| Some(usize::from(*windowed))).collect(),
             ..self.gemma.style(&self.common)
         }

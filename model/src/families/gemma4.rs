@@ -8,12 +8,12 @@
 
 use mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Family;
 use super::gemma2::{self, Gemma};
 use crate::config::{
-    Common, ConfigError, Defaults, Keys, MAX_WIDTH, RopeConfig, RopeScaling, Windows, experts, positive, size,
+    Common, ConfigError, Defaults, Keys, MAX_WIDTH, RopeConfig, RopeDefaults, RopeScaling, Windows, experts, size,
     unsupported,
 };
 use crate::style::{ByLayer, Names, Norm, Positions, QkNorm, Role, Style, Values};
@@ -78,16 +78,18 @@ impl Gemma4Config {
 
 impl Family for Gemma4Config {
     const CLASSES: &'static [&'static str] = &["Gemma4ForCausalLM", "Gemma4TextModel"];
-    const READS: &'static [&'static str] =
-        &["sliding_window", "layer_types", "final_logit_softcapping", "use_bidirectional_attention"];
+    const READS: &'static [&'static str] = &[
+        "sliding_window",
+        "layer_types",
+        "final_logit_softcapping",
+        "use_bidirectional_attention",
+        "per_layer_config",
+    ];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         refuse(keys)?;
         let [global_rope, sliding_rope] = ropes(keys)?;
-        // Both were read, and the reference reads no other key of an embedding.
-        let mut plain = keys.0.clone();
-        plain.retain(|key, _| !["rope_parameters", "rope_theta", "partial_rotary_factor"].contains(&key.as_str()));
-        let common = Common { rope: global_rope, ..Common::read(&Keys(&plain), &DEFAULTS)? };
+        let common = Common::with_rope(keys, &DEFAULTS, global_rope)?;
         let layers = common.num_hidden_layers;
         let mut windows = Windows::read(keys, layers, Some(512), |layer| !(layer + 1).is_multiple_of(6))?;
         // Whatever the list says, the last layer sees all tokens.
@@ -212,35 +214,18 @@ fn refuse(keys: &Keys) -> Result<(), ConfigError> {
 
 /// The rotary embeddings of layers that see all tokens, and of those with a window.
 fn ropes(keys: &Keys) -> Result<[RopeConfig; 2], ConfigError> {
-    let published = json!({
-        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    });
-    let of = |kind: &str| {
-        let all = keys.get("rope_parameters").unwrap_or(&published);
-        let name = format!("rope_parameters.{kind}");
-        let Some(map) = all.get(kind).and_then(Value::as_object) else {
-            return Err(unsupported(&name, "missing", "a rotary embedding for each type of layer"));
-        };
-        let own = Keys(map);
-        let partial = own.number("partial_rotary_factor")?.unwrap_or(1.0);
-        let (rope_scaling, partial_rotary_factor) = match own.text("rope_type")? {
-            Some("default") => (RopeScaling::None, 1.0),
-            Some("proportional") => {
-                (RopeScaling::Proportional { factor: own.number("factor")?.unwrap_or(1.0) }, partial)
-            }
-            other => {
-                let why = "default and proportional";
-                return Err(unsupported(&format!("{name}.rope_type"), other.unwrap_or("missing"), why));
-            }
-        };
-        let rope_theta = own.number("rope_theta")?;
-        let rope_theta = rope_theta
-            .ok_or_else(|| unsupported(&format!("{name}.rope_theta"), "missing", "a positive number"))?;
-        positive(&format!("{name}.rope_theta"), rope_theta)?;
-        Ok(RopeConfig { rope_theta, rope_scaling, partial_rotary_factor })
-    };
-    Ok([of("full_attention")?, of("sliding_attention")?])
+    let kinds = &["default", "proportional"];
+    let defaults = RopeDefaults { kinds, rope_theta: None, partial_rotary_factor: Some(1.0), ..DEFAULTS.rope(keys)? };
+    if keys.get("rope_parameters").is_none() {
+        let of = |rope_scaling, rope_theta, partial_rotary_factor| RopeConfig { rope_theta, rope_scaling, partial_rotary_factor };
+        return Ok([of(RopeScaling::Proportional { factor: 1.0 }, 1e6, 0.25), of(RopeScaling::None, 1e4, 1.0)]);
+    }
+    let mut ropes = RopeConfig::by_layer(keys, &[defaults.beside(keys, "rope_theta")?; 2])?;
+    // Its program reads the share of the latter kind alone.
+    for rope in ropes.iter_mut().filter(|rope| rope.rope_scaling == RopeScaling::None) {
+        rope.partial_rotary_factor = 1.0;
+    }
+    Ok(ropes)
 }
 
 /// The length and number of key/value heads of layers that see all tokens, as `per_layer_config` has them: what

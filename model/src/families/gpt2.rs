@@ -63,13 +63,14 @@ impl Family for Gpt2Config {
     const CLASSES: &'static [&'static str] = &["GPT2LMHeadModel", "GPT2Model"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
-        let n_embd = keys.size(&["n_embd", "hidden_size"])?.unwrap_or(768);
+        // Its program reads the common name of a size last, so that it counts.
+        let n_embd = keys.size(&["hidden_size", "n_embd"])?.unwrap_or(768);
         Ok(Gpt2Config {
             vocab_size: keys.size(&["vocab_size"])?.unwrap_or(50257),
-            n_positions: keys.size(&["n_positions", "max_position_embeddings"])?.unwrap_or(1024),
+            n_positions: keys.size(&["max_position_embeddings", "n_positions"])?.unwrap_or(1024),
             n_embd,
-            n_layer: keys.size(&["n_layer", "num_hidden_layers"])?.unwrap_or(12),
-            n_head: keys.size(&["n_head", "num_attention_heads"])?.unwrap_or(12),
+            n_layer: keys.size(&["num_hidden_layers", "n_layer"])?.unwrap_or(12),
+            n_head: keys.size(&["num_attention_heads", "n_head"])?.unwrap_or(12),
             n_inner: keys.size(&["n_inner"])?.unwrap_or(n_embd.saturating_mul(4)),
             activation_function: keys.activation("activation_function", Activation::GeluTanh)?,
             layer_norm_epsilon: keys.number("layer_norm_epsilon")?.unwrap_or(1e-5) as f32,

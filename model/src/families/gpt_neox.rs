@@ -62,11 +62,19 @@ impl Family for GptNeoXConfig {
             num_attention_heads: 64,
             activation: ("hidden_act", Activation::GeluErf),
             eps: ("layer_norm_eps", 1e-5),
-            // Newer programs write the share and the base by their common names, too.
             rope_theta: keys.number("rotary_emb_base")?.unwrap_or(10000.0),
-            partial_rotary_factor: keys.number("rotary_pct")?.unwrap_or(0.25),
+            partial_rotary_factor: Some(keys.number("rotary_pct")?.unwrap_or(0.25)),
             ..Defaults::LLAMA
         };
+        // Some programs write the base and the share by their common names, too, which its own does not read.
+        for (key, own, used) in [
+            ("rope_theta", "rotary_emb_base", Some(defaults.rope_theta)),
+            ("partial_rotary_factor", "rotary_pct", defaults.partial_rotary_factor),
+        ] {
+            if let Some(other) = keys.number(key)?.filter(|other| Some(*other) != used) {
+                return Err(unsupported(key, other, format!("as {own}, which is read")));
+            }
+        }
         Ok(GptNeoXConfig { common: Common::read(keys, &defaults)? })
     }
 

@@ -66,9 +66,6 @@ impl Family for LlamaConfig {
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let common = Common::read(keys, &Defaults::LLAMA)?;
-        if common.rope.partial_rotary_factor != 1.0 {
-            return Err(unsupported("partial_rotary_factor", common.rope.partial_rotary_factor, "1"));
-        }
         Ok(LlamaConfig {
             vocab_size: common.vocab_size,
             max_position_embeddings: common.max_position_embeddings,

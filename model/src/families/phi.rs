@@ -45,7 +45,7 @@ impl Family for PhiConfig {
             num_hidden_layers: 24,
             activation: ("hidden_act", Activation::GeluTanh),
             eps: ("layer_norm_eps", 1e-5),
-            partial_rotary_factor: 0.5,
+            partial_rotary_factor: Some(0.5),
             ..Defaults::LLAMA
         };
         Ok(PhiConfig { common: Common::read(keys, &defaults)? })

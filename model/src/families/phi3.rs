@@ -43,6 +43,7 @@ impl Family for Phi3Config {
             intermediate_size: 8192,
             eps: ("rms_norm_eps", 1e-5),
             eos: &[32000],
+            partial_rotary_factor: Some(1.0),
             original: Some(4096),
             ..Defaults::LLAMA
         };

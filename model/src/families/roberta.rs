@@ -8,9 +8,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::Family;
-use super::bert::{BertConfig, Defaults};
+use super::bert::{BertConfig, Defaults, POSITIONS, SEGMENTS};
 use crate::config::{Activation, ConfigError, Keys, unsupported};
-use crate::style::{Masked, Names, Positions, Style};
+use crate::style::{Masked, Names, Positions, Stored, Style};
 
 /// `config.json` of a RoBERTa.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,7 @@ pub struct RobertaConfig {
 
 impl Family for RobertaConfig {
     const CLASSES: &'static [&'static str] = &["RobertaForSequenceClassification", "RobertaForMaskedLM"];
+    const READS: &'static [&'static str] = &["is_causal"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let published = Defaults { vocab_size: 50265, max_position_embeddings: 512, type_vocab_size: 2, eps: 1e-12 };
@@ -53,6 +54,7 @@ impl Family for RobertaConfig {
                 norm: "roberta.embeddings.LayerNorm",
                 pooler: "classifier.dense",
                 head: "classifier.out_proj",
+                buffers: &[POSITIONS, SEGMENTS, ("pooler.", Stored::Unused), ("lm_head.", Stored::Unused)],
                 ..bert.names
             },
             max_positions: self.body.max_position_embeddings - offset,

@@ -11,7 +11,7 @@ use super::Family;
 use super::bert::BertConfig;
 use crate::config::{Activation, ConfigError, Keys, MAX_WIDTH, size, unsupported};
 use crate::image::{CHANNELS, ImageShape};
-use crate::style::{Encoder, Names, Norms, Role, Style};
+use crate::style::{Encoder, Names, Norms, Role, Stored, Style};
 
 /// Most pixels of a side: a client makes as many for a shape that a server states.
 const MAX_SIDE: usize = 1 << 11;
@@ -31,6 +31,9 @@ pub struct VitConfig {
     pub qkv_bias: bool,
     /// Names of the classes, those of `id2label`.
     pub labels: Vec<String>,
+    /// Whether each class is found or not by itself: the values of `problem_type` say so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub multi_label: bool,
 }
 
 impl VitConfig {
@@ -51,13 +54,14 @@ impl VitConfig {
             hidden_act: self.hidden_act,
             layer_norm_eps: self.layer_norm_eps,
             labels: self.labels.clone(),
+            multi_label: self.multi_label,
         }
     }
 }
 
 impl Family for VitConfig {
     const CLASSES: &'static [&'static str] = &["ViTForImageClassification"];
-    const READS: &'static [&'static str] = &["qkv_bias"];
+    const READS: &'static [&'static str] = &["qkv_bias", "is_causal"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
@@ -65,17 +69,23 @@ impl Family for VitConfig {
         if channels != CHANNELS {
             return Err(unsupported("num_channels", channels, format!("only {CHANNELS}")));
         }
+        let (hidden_size, heads) = (or("hidden_size", 768)?, or("num_attention_heads", 12)?);
+        if let Some(dim) = keys.size(&["head_dim"])?.filter(|dim| dim.checked_mul(heads) != Some(hidden_size)) {
+            return Err(unsupported("head_dim", dim, "only hidden_size / num_attention_heads"));
+        }
+        let labels = keys.labels()?;
         Ok(VitConfig {
             image_size: or("image_size", 224)?,
             patch_size: or("patch_size", 16)?,
-            hidden_size: or("hidden_size", 768)?,
+            hidden_size,
             intermediate_size: or("intermediate_size", 3072)?,
             num_hidden_layers: or("num_hidden_layers", 12)?,
-            num_attention_heads: or("num_attention_heads", 12)?,
+            num_attention_heads: heads,
             hidden_act: keys.activation("hidden_act", Activation::GeluErf)?,
             layer_norm_eps: keys.number("layer_norm_eps")?.unwrap_or(1e-12) as f32,
             qkv_bias: keys.flag("qkv_bias")?.unwrap_or(true),
-            labels: keys.labels()?,
+            multi_label: keys.multi_label(&labels)?,
+            labels,
         })
     }
 
@@ -113,6 +123,8 @@ impl Family for VitConfig {
                 ],
                 qkv: "attention.attention.{query,key,value}",
                 norm: "vit.layernorm",
+                // A pooler that classes do not read, and the patch of a masked training.
+                buffers: &[("pooler.", Stored::Unused), ("embeddings.mask_token", Stored::Unused)],
                 ..bert.names
             },
             vocabulary: 0,

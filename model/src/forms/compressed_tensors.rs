@@ -3,7 +3,8 @@
 //! `int-quantized`, `float-quantized` and `naive-quantized` have a byte an entry in `weight` (I8 or F8_E4M3), and
 //! `weight_scale` for all, for every output, group or block, perhaps with `weight_zero_point`. `pack-quantized` has
 //! integers of 4 or 8 bits in `weight_packed` (I32), neighbours of a row in a word, with scales of (outputs, groups);
-//! the zeros are packed with neighbours of a column in a word. Packed integers are larger by half their range.
+//! the zeros are packed with neighbours of a column in a word. Packed integers are larger by half their range. A group
+//! of matrices may have a format of its own; which matrices are packed, their tensors say.
 
 use std::sync::Arc;
 
@@ -15,8 +16,15 @@ use super::{Form, Packed, Parts, bits, block, group_size, refused};
 use crate::CheckpointError;
 use crate::config::{ConfigError, Keys};
 
-/// One scheme for all matrices.
-#[derive(Debug, PartialEq, Eq)]
+/// One scheme at most for packed matrices, and one for those of bytes. Without any, the cache alone is in few bits.
+#[derive(Debug, Default)]
+struct Schemes {
+    packed: Option<Scheme>,
+    bytes: Option<Scheme>,
+}
+
+/// How matrices are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Packed { bits: u32, group_size: Option<usize> },
     Bytes { dtype: Dtype, block: Option<[usize; 2]> },
@@ -32,23 +40,28 @@ pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
         }
     }
     let groups = keys.get("config_groups").and_then(|groups| groups.as_object());
-    let format = keys.text("format")?.unwrap_or("missing");
-    let mut found = None;
+    let common = keys.text("format")?.unwrap_or("missing");
+    let mut found = Schemes::default();
     for (name, group) in groups.into_iter().flatten() {
         let weights = group.get("weights").and_then(|weights| weights.as_object());
         let Some(weights) = weights else { continue };
-        let scheme = scheme(format, &Keys(weights))?;
-        match &found {
-            Some(other) if *other != scheme => {
-                let key = format!("config_groups.{name}");
-                return Err(refused(&key, group, "all matrices must have one scheme"));
-            }
-            _ => found = Some(scheme),
+        let own = group.as_object().map(|group| Keys(group).text("format").map(|own| own.map(str::to_owned)));
+        let own = own.transpose()?.flatten();
+        let scheme = scheme(own.as_deref().unwrap_or(common), &Keys(weights))?;
+        let known = match scheme {
+            Scheme::Packed { .. } => &mut found.packed,
+            Scheme::Bytes { .. } => &mut found.bytes,
+        };
+        if *known.get_or_insert(scheme) != scheme {
+            let why = "all packed matrices must have one scheme, and all of bytes one";
+            return Err(refused(&format!("config_groups.{name}"), group, why));
         }
     }
     match found {
-        Some(scheme) => Ok(Box::new(scheme)),
-        None => Err(refused("config_groups", "missing", "a group with weights")),
+        Schemes { packed: None, bytes: None } if keys.get("kv_cache_scheme").is_none() => {
+            Err(refused("config_groups", "missing", "a group with weights"))
+        }
+        found => Ok(Box::new(found)),
     }
 }
 
@@ -69,23 +82,22 @@ fn scheme(format: &str, weights: &Keys) -> Result<Scheme, ConfigError> {
     }
 }
 
-impl Form for Scheme {
+impl Form for Schemes {
     fn marks(&self) -> &'static [&'static str] {
-        match self {
-            Scheme::Packed { .. } => &[".weight_packed"],
-            Scheme::Bytes { .. } => &[".weight_scale"],
-        }
+        &[".weight_packed", ".weight_scale"]
     }
 
     fn matrix(&self, parts: &mut Parts) -> Result<Arc<dyn Packed>, CheckpointError> {
+        let packed = parts.take(".weight_packed");
+        let scheme = if packed.is_some() { self.packed } else { self.bytes };
         parts.leave(&[".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point"]);
         let (scale, zeros) = (parts.need(".weight_scale")?, parts.take(".weight_zero_point"));
-        match *self {
-            Scheme::Packed { bits, group_size } => {
+        match (packed, scheme) {
+            (Some(packed), Some(Scheme::Packed { bits, group_size })) => {
                 let part = parts.need(".weight_shape")?.shaped(&[2])?;
                 let wrong = part.wrong("the shape of a matrix");
                 let &[outputs, inputs] = &part.sizes()?[..] else { return Err(wrong) };
-                let codes = Integers::new(parts.need(".weight_packed")?, bits, [outputs, inputs], Axis::Row)?;
+                let codes = Integers::new(packed, bits, [outputs, inputs], Axis::Row)?;
                 let groups = inputs.div_ceil(group_size.unwrap_or(inputs).max(1));
                 let (scale, width) = match &scale.shape[..] {
                     // One for all: every output reads the first.
@@ -106,9 +118,11 @@ impl Form for Scheme {
                     width,
                 }))
             }
-            Scheme::Bytes { dtype, block } => {
+            (None, Some(Scheme::Bytes { dtype, block })) => {
                 Ok(Arc::new(Blocks::new(parts.need(".weight")?, dtype, (scale, zeros), block)?))
             }
+            // No group of the configuration says how.
+            _ => Err(scale.wrong("of a scheme that config.json has")),
         }
     }
 }

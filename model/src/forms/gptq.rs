@@ -20,6 +20,9 @@ struct Gptq {
     plus: u32,
 }
 
+/// What a rule says of how a matrix was rounded, and not of how it is stored.
+const UNREAD: [&str; 5] = ["desc_act", "sym", "mse", "damp_percent", "static_groups"];
+
 pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
     let bits = bits(keys, "bits", &[4, 8])?;
     let plus = match keys.text("checkpoint_format")?.unwrap_or("gptq") {
@@ -31,6 +34,15 @@ pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
     match keys.text("pack_dtype")? {
         None | Some("int32") => {}
         Some(other) => return Err(refused("pack_dtype", other, "only int32")),
+    }
+    // Rules for single matrices. One that leaves matrices out (`-:`) shows in their tensors, and others may repeat what
+    // holds for all.
+    let rules = keys.read("dynamic", "an object", serde_json::Value::as_object)?;
+    for (name, rule) in rules.into_iter().flatten().filter(|(name, _)| !name.starts_with("-:")) {
+        let repeats = |(key, value): (&String, _)| UNREAD.contains(&key.as_str()) || keys.get(key) == Some(value);
+        if !rule.as_object().is_some_and(|rule| rule.iter().all(repeats)) {
+            return Err(refused(&format!("dynamic.{name}"), rule, "all matrices must have the same bits and groups"));
+        }
     }
     Ok(Box::new(Gptq { bits, group_size: group_size(keys)?, plus }))
 }

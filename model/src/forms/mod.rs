@@ -124,9 +124,17 @@ fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ConfigError> {
     keys.read(key, "two sizes of at least 1", sizes)
 }
 
+/// Last parts of the names of tensors that say how scores and cached keys and values were rounded, which are not
+/// rounded here.
+const CACHE: [&str; 7] = ["k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale", "k_zero_point", "v_zero_point"];
+
 impl Checkpoint {
-    /// Makes one matrix, called `….weight`, of the tensors of every matrix of the form.
+    /// Makes one matrix, called `….weight`, of the tensors of every matrix of the form, and leaves out [`CACHE`].
     pub(crate) fn unpack(&mut self, form: &dyn Form) -> Result<(), CheckpointError> {
+        self.leave(|name| {
+            let of_attention = name.split('.').any(|part| ["self_attn", "attn", "attention"].contains(&part));
+            of_attention && name.rsplit('.').next().is_some_and(|last| CACHE.contains(&last))
+        });
         let prefix = |name: &str| form.marks().iter().find_map(|mark| name.strip_suffix(mark)).map(str::to_owned);
         let mut names: Vec<String> = self.tensors().filter_map(|(name, _)| prefix(name)).collect();
         names.sort();

@@ -26,7 +26,7 @@ impl<'a> Parts<'a> {
 
     /// Takes a tensor that must be there.
     pub(super) fn need(&mut self, suffix: &str) -> Result<Part, CheckpointError> {
-        self.take(suffix).ok_or_else(|| CheckpointError::Missing { tensor: format!("{}{suffix}", self.matrix) })
+        self.take(suffix).ok_or_else(|| CheckpointError::missing(format!("{}{suffix}", self.matrix)))
     }
 
     /// Takes what says how activations were rounded, which are not rounded here.

@@ -59,6 +59,70 @@ fn rope_is_read_in_old_and_new_style() {
     assert_eq!(llama(json!({"rope_parameters": {"rope_type": "default"}})).unwrap().rope_scaling, RopeScaling::None);
 }
 
+/// `rope_parameters` by type of layer are what older keys say, and may say more.
+#[test]
+fn ropes_of_gemma_3_are_read_in_both_forms() {
+    let gemma3 = |keys: Value| {
+        let mut config = json!({"model_type": "gemma3_text"});
+        config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        parse(config)
+    };
+    let linear = json!({"rope_type": "linear", "factor": 8.0});
+    let old = gemma3(json!({"rope_theta": 5e5, "rope_local_base_freq": 50.0, "rope_scaling": linear})).unwrap();
+    let full = json!({"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5});
+    let new = json!({"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}});
+    assert_eq!(gemma3(json!({"rope_parameters": new})).unwrap(), old);
+    // Bases that are missing there stand beside, or have their defaults.
+    let beside = json!({"rope_theta": 5e5, "rope_local_base_freq": 50.0,
+        "rope_parameters": {"full_attention": linear, "sliding_attention": null}});
+    assert_eq!(gemma3(beside).unwrap(), old);
+    assert_eq!(gemma3(json!({"rope_parameters": {}})).unwrap(), gemma3(json!({})).unwrap());
+    let ModelSpec::Gemma3(spec) = gemma3(json!({"rope_parameters": {"sliding_attention": full}})).unwrap() else {
+        panic!("not a Gemma 3")
+    };
+    assert_eq!(spec.sliding_rope.rope_scaling, RopeScaling::Linear { factor: 8.0 });
+    assert_eq!((spec.common.rope.rope_theta, spec.common.rope.rope_scaling), (1e6, RopeScaling::None));
+}
+
+/// transformers 5 takes the sharpness of LongRoPE from `factor`, and from the ratio of the contexts without it.
+#[test]
+fn longrope_has_a_factor() {
+    let sharpness = |more: Value| {
+        let factors = vec![1.0; 48];
+        let mut rope = json!({"rope_type": "longrope", "short_factor": factors, "long_factor": factors});
+        rope.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let config = json!({"model_type": "phi3", "max_position_embeddings": 64, "rope_parameters": rope,
+            "original_max_position_embeddings": 8});
+        match parse(config).unwrap() {
+            ModelSpec::Phi3(spec) => match spec.common.rope.rope_scaling {
+                RopeScaling::LongRope { attention_factor, .. } => attention_factor,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    let of = |factor: f64| (1.0 + factor.ln() / 8f64.ln()).sqrt();
+    assert_eq!(sharpness(json!({})), of(8.0));
+    assert_eq!(sharpness(json!({"factor": 4.0})), of(4.0));
+    assert_eq!(sharpness(json!({"factor": 0.5})), 1.0);
+    assert_eq!(sharpness(json!({"factor": 4.0, "attention_factor": 1.25})), 1.25);
+}
+
+/// Where keys say one thing twice, it counts what transformers reads.
+#[test]
+fn of_two_names_the_one_that_transformers_reads_counts() {
+    let both = json!({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 5.0}});
+    let spec = llama(both).unwrap();
+    assert_eq!((spec.rope_theta, spec.rope_scaling), (1e4, RopeScaling::Linear { factor: 2.0 }));
+    let ModelSpec::Gpt2(gpt2) = parse(json!({"model_type": "gpt2", "n_head": 12, "num_attention_heads": 6})).unwrap()
+    else {
+        panic!("not a GPT-2")
+    };
+    assert_eq!(gpt2.n_head, 6);
+    let spec = parse(json!({"model_type": "distilbert", "dim": 768, "hidden_size": 384})).unwrap();
+    assert_eq!(spec.hidden(), 384);
+}
+
 /// The last layers have no keys and values, and read those of the last layers before them that see as far.
 #[test]
 fn shared_keys_are_of_the_last_layer_that_sees_as_far() {
@@ -271,11 +335,31 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (json!({"model_type": "gemma2", "attn_logit_softcapping": 0.5}), "attn_logit_softcapping", "0.5"),
         (json!({"model_type": "gemma2", "query_pre_attn_scalar": -1}), "query_pre_attn_scalar", "-1"),
         (json!({"model_type": "gemma3_text", "use_bidirectional_attention": true}), "use_bidirectional", "true"),
+        (json!({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}), "attn_logit_softcapping", "50"),
+        (json!({"model_type": "gemma3_text", "rope_parameters": {"factor": 8.0}}), "rope_parameters.factor", "8"),
         (
-            json!({"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_theta": 1e6}}}),
+            json!({"model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 8}}),
+            "rope_scaling.type",
+            "linear",
+        ),
+        (
+            json!({"model_type": "qwen2", "rope_parameters": {"full_attention": {"rope_theta": 1e6}}}),
             "rope_parameters.full_attention",
             "1000000",
         ),
+        (json!({"model_type": "mistral", "partial_rotary_factor": 0.5}), "partial_rotary_factor", "0.5"),
+        (json!({"model_type": "gpt_neox", "rope_theta": 500}), "rope_theta", "500"),
+        (json!({"model_type": "qwen2", "layer_types": vec!["sliding_attention"; 32]}), "layer_types", "sliding"),
+        (
+            json!({"model_type": "smollm3", "sliding_window": 8, "layer_types": vec!["sliding_attention"; 36]}),
+            "layer_types",
+            "sliding",
+        ),
+        (json!({"model_type": "llama", "is_causal": false}), "is_causal", "false"),
+        (json!({"model_type": "llama", "per_layer_config": {"0": {"head_dim": 8}}}), "per_layer_config", "head_dim"),
+        (json!({"model_type": "llama", "transformers_weights": "a.safetensors"}), "transformers_weights", "a."),
+        (json!({"model_type": "vit", "head_dim": 32}), "head_dim", "32"),
+        (json!({"model_type": "bert", "num_labels": 3, "problem_type": "regression"}), "problem_type", "regression"),
         (gemma4(json!({"hidden_size_per_layer_input": 4096})), "hidden_size_per_layer_input", "4096"),
         (
             gemma4(json!({"hidden_size_per_layer_input": null, "vocab_size_per_layer_input": 8})),
@@ -293,12 +377,36 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (gemma4(json!({"global_head_dim": 0})), "global_head_dim", "0"),
         (gemma4(json!({"per_layer_config": {"5": {"hidden_size": 8}}})), "per_layer_config.5", "hidden_size"),
         (gemma4(json!({"per_layer_config": {"4": {"head_dim": 8}}})), "per_layer_config.4", "head_dim"),
-        (gemma4(json!({"rope_parameters": {"rope_type": "default"}})), "rope_parameters.full_attention", "missing"),
+        (gemma4(json!({"rope_parameters": {"rope_type": "default"}})), "rope_parameters.rope_type", "full_attention"),
+        (
+            gemma4(json!({"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}})),
+            "rope_parameters.full_attention.rope_theta",
+            "missing",
+        ),
         (json!({"model_type": "gpt2", "position_embedding_type": "alibi"}), "position_embedding_type", "alibi"),
         (json!({"model_type": "gpt2", "is_encoder_decoder": true}), "is_encoder_decoder", "true"),
     ] {
         let message = parse(config.clone()).expect_err(&config.to_string()).to_string();
         assert!(message.contains(key) && message.contains(value), "{config} gave: {message}");
+    }
+}
+
+#[test]
+fn a_mark_in_front_of_a_configuration_is_named() {
+    let error = ModelSpec::from_config_json(b"\xef\xbb\xbf{\"model_type\": \"gpt2\"}").unwrap_err().to_string();
+    assert!(error.contains("byte-order mark"), "{error}");
+}
+
+#[test]
+fn classes_are_found_by_themselves_where_the_configuration_says_so() {
+    for kind in ["bert", "roberta", "distilbert", "vit"] {
+        let of =
+            |problem: Value| parse(json!({"model_type": kind, "num_labels": 4, "problem_type": problem})).unwrap();
+        let spec = of(json!("multi_label_classification"));
+        assert!(spec.is_multi_label() && !of(json!("single_label_classification")).is_multi_label());
+        assert!(!of(Value::Null).is_multi_label());
+        let sent = serde_json::to_vec(&spec).unwrap();
+        assert_eq!(serde_json::from_slice::<ModelSpec>(&sent).unwrap(), spec);
     }
 }
 

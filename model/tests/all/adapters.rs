@@ -96,6 +96,11 @@ fn settings_that_compute_something_else_are_refused_by_name() {
         let error = refused(|settings| settings[key] = value.clone());
         assert!(matches!(&error, Error::Adapter(AdapterError::Unsupported { key: of, .. }) if of == key), "{error}");
     }
+    let pickled = tempfile::tempdir().unwrap();
+    fs::copy(data("adapters/llama3/adapter_config.json"), pickled.path().join("adapter_config.json")).unwrap();
+    fs::write(pickled.path().join("adapter_model.bin"), b"").unwrap();
+    let error = adapted("llama3", pickled.path()).err().unwrap().to_string();
+    assert!(error.contains("save_pretrained") && error.contains("adapter_model.safetensors"), "{error}");
     let dir = data("adapters/gpt_neox");
     let other = adapted("llama3", &dir).err();
     assert!(matches!(other, Some(Error::Adapter(AdapterError::Unread { .. }))), "{other:?}");

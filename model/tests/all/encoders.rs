@@ -325,3 +325,23 @@ fn what_an_encoder_cannot_do_is_refused() {
     let next = Next::Pick(&mut Sampler::greedy());
     assert_eq!(generate(&mut Float::default(), &model, input, &token, next, &mut NoHooks).unwrap().tokens.len(), 1);
 }
+
+/// Positions of a RoBERTa do not count padding, and positions are public: its id within a text is refused. Behind the
+/// text it is padding like any other.
+#[test]
+fn the_id_of_padding_is_no_word_where_positions_do_not_count_it() {
+    let run = |name: &str, ids: &[u32], padding: usize| {
+        let files = ModelFiles::open(&dir(name)).unwrap();
+        let uncounted = files.spec.uncounted();
+        let options = GenerateOptions { padding: Some(Padding { tokens: Some(vec![padding]) }), ..answer() };
+        let next = Next::Pick(&mut Sampler::greedy());
+        let model = load(files);
+        (uncounted, generate(&mut Float::default(), &model, Input::known(ids), &options, next, &mut NoHooks))
+    };
+    let (uncounted, refused) = run("roberta", &[5, 9, 1, 2], 0);
+    assert_eq!(uncounted, Some(1));
+    assert!(matches!(refused, Err(Error::PaddingId { id: 1, at: 2 })));
+    assert!(run("roberta", &[5, 9, 2, 1], 1).1.is_ok());
+    let (uncounted, counted) = run("bert", &[5, 9, 0, 2], 0);
+    assert!(uncounted.is_none() && counted.is_ok());
+}

@@ -214,6 +214,11 @@ fn what_is_not_read_is_refused_by_key() {
             with(int(4), json!({"format": "pack-quantized", "transform_config": {"config_groups": {}}})),
             ["transform_config", "only {}"],
         ),
+        (
+            "gptq",
+            json!({"bits": 4, "dynamic": {"-:.*gate": {}, "+:.*up": {"bits": 4}, ".*down": {"bits": 8}}}),
+            ["dynamic..*down", "same bits"],
+        ),
         ("bitsandbytes", json!({"bnb_4bit_quant_storage": "bfloat16"}), ["quant_storage", "bfloat16"]),
         ("hqq", json!({}), ["hqq", "gptq, awq, fp8, compressed-tensors, bitsandbytes"]),
     ] {
@@ -225,6 +230,48 @@ fn what_is_not_read_is_refused_by_key() {
     let gpt2 = json!({"model_type": "gpt2", "quantization_config": {"quant_method": "gptq", "bits": 4}});
     let error = model::ModelSpec::from_config_json(gpt2.to_string().as_bytes()).unwrap_err().to_string();
     assert!(error.contains("(outputs, inputs)"), "{error}");
+}
+
+/// Scales of what is not rounded here: scores, and cached keys and values.
+#[test]
+fn scales_of_caches_are_left_out() {
+    for (name, dir) in forms() {
+        let (mut header, mut data) = parts(&dir);
+        let mut add = |scale: &str| {
+            let offsets = [data.len(), data.len() + 1];
+            data.push(1);
+            let one = json!({"dtype": "U8", "shape": [1], "data_offsets": offsets});
+            header.insert(format!("model.layers.0.{scale}"), one);
+            opened(&dir, &header, &data).map_err(|error| error.to_string())
+        };
+        for scale in ["k_scale", "v_scale", "kv_scale", "k_proj.k_scale", "v_proj.v_zero_point", "attn.q_scale"] {
+            add(&format!("self_attn.{scale}")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        assert!(add("mlp.k_scale").is_err_and(|error| error.contains("mlp.k_scale")), "{name}");
+    }
+}
+
+/// Each group of compressed-tensors may have a format, and matrices of one model two.
+#[test]
+fn formats_are_those_of_groups() {
+    let of = |groups: Value, format: Value| {
+        let settings = json!({"quant_method": "compressed-tensors", "format": format, "config_groups": groups,
+            "kv_cache_scheme": {"num_bits": 8}});
+        let config = json!({"model_type": "llama", "quantization_config": settings});
+        model::ModelSpec::from_config_json(config.to_string().as_bytes()).map_err(|error| error.to_string())
+    };
+    let group = |bits: u32, kind: &str, format: &str| json!({"format": format, "weights": {"num_bits": bits, "type": kind, "group_size": 8}});
+    let (packed, bytes) = (group(4, "int", "pack-quantized"), group(8, "float", "float-quantized"));
+    for format in [json!("mixed-precision"), Value::Null, json!("float-quantized")] {
+        of(json!({"a": packed}), format.clone()).unwrap();
+        of(json!({"a": packed, "b": bytes, "c": packed}), format).unwrap();
+    }
+    // The cache alone.
+    of(json!({}), json!("dense")).unwrap();
+    let error = of(json!({"a": packed, "b": group(8, "int", "pack-quantized")}), Value::Null).unwrap_err();
+    assert!(error.contains("config_groups.b") && error.contains("one scheme"), "{error}");
+    let error = of(json!({"a": group(4, "int", "nvfp4-pack-quantized")}), Value::Null).unwrap_err();
+    assert!(error.contains("nvfp4"), "{error}");
 }
 
 /// Two tensors of one name.

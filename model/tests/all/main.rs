@@ -11,6 +11,7 @@ mod families;
 mod forms;
 mod fuzz;
 mod generation;
+mod keys;
 mod kvpress;
 mod naive;
 mod quantized;

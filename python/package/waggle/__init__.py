@@ -186,8 +186,9 @@ class Answer(dict[str, Any]):
     """What an encoder says of an input. ``str(answer)`` is the class.
 
     ``class`` is the name of the class, or the word in the place of the mask; ``probability`` is that of this class,
-    from 0 to 1; ``logits`` (classes,) are those of all classes, before the softmax. Of a model of scores ``score`` is
-    the number, and ``class`` and ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
+    from 0 to 1, by itself where ``problem_type`` is ``multi_label_classification``; ``logits`` (classes,) are those of
+    all classes, before the softmax or the sigmoid. Of a model of scores ``score`` is the number, and ``class`` and
+    ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
     """
 
     def __str__(self) -> str:

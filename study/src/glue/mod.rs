@@ -54,6 +54,9 @@ pub enum GlueError {
     /// A model that gives no class and no score.
     #[error("the task glue is for encoders with a classifier, and {0} is none")]
     NoEncoder(String),
+    /// A model that finds each class by itself.
+    #[error("the task glue asks for one class of several, and {0} finds each by itself (multi_label_classification)")]
+    MultiLabel(String),
     /// A run that failed.
     #[error(transparent)]
     Run(#[from] EvalError),
