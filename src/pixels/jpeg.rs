@@ -174,9 +174,7 @@ impl Image {
     fn walk(&mut self, scan: &Scan, bytes: &[u8], at: &mut usize) -> Result<(), &'static str> {
         let [across, down] = [0, 1].map(|axis| match scan.parts[..] {
             // A component alone has no blocks beyond the image.
-            [(place, _)] => {
-                (self.size[axis] * self.components[place].sampling[axis]).div_ceil(8 * self.most(axis))
-            }
+            [(place, _)] => (self.size[axis] * self.components[place].sampling[axis]).div_ceil(8 * self.most(axis)),
             _ => self.mcus(axis),
         });
         let strides = self.components.iter().map(|component| self.mcus(0) * component.sampling[0]);
@@ -192,7 +190,8 @@ impl Image {
                 }
             }
             for (place, numbers) in &scan.parts {
-                let [first, others] = [0, 1].map(|kind| self.tables[kind].get(numbers[kind]).and_then(Option::as_ref));
+                let [first, others] =
+                    [0, 1].map(|kind| self.tables[kind].get(numbers[kind]).and_then(Option::as_ref));
                 let component = &mut self.components[*place];
                 let [h, v] = if scan.parts.len() == 1 { [1, 1] } else { component.sampling };
                 for (y, x) in (0..v).flat_map(|y| iter::repeat_n(y, h).zip(0..h)) {
