@@ -1,6 +1,5 @@
 //! The party with the prompt.
 
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use session::{Base, Expectation};
 use tokenizer::Tokenizer;
 
 use crate::disk::at;
-use crate::error::TrustError;
+use crate::error::{OptionsError, TrustError};
 use crate::generate::Generate;
 use crate::generation::{Generated, Heard, Listener};
 use crate::keys::{Proof, ServerTrust};
@@ -56,20 +55,23 @@ options! {
 const PORT: u16 = 7411;
 
 /// `address` with the port of a server. One in figures has brackets only with a port.
-pub(crate) fn with_port(address: &str) -> Result<String, Infallible> {
-    Ok(self::address(address, PORT))
+pub(crate) fn with_port(address: &str) -> Result<String, OptionsError> {
+    self::address(address, PORT)
 }
 
-/// `address`, with `port` if it has none.
-pub(crate) fn address(address: &str, port: u16) -> String {
+/// `address`, with `port` if it has none. That of a page is refused, before anybody looks for its name.
+pub(crate) fn address(address: &str, port: u16) -> Result<String, OptionsError> {
+    if address.contains('/') {
+        return Err(OptionsError::NoAddress(address.into()));
+    }
     let has_port = address.parse::<SocketAddr>().is_ok()
         || address.parse::<IpAddr>().is_err()
             && address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-    match address.parse::<IpAddr>() {
+    Ok(match address.parse::<IpAddr>() {
         _ if has_port => address.to_owned(),
         Ok(ip) => SocketAddr::new(ip, port).to_string(),
         Err(_) => format!("{address}:{port}"),
-    }
+    })
 }
 
 options! {
@@ -178,10 +180,12 @@ impl Client {
         listener: &mut dyn Listener,
     ) -> Result<ClientSession, Error> {
         self.network.between_processes()?;
-        let Ok(address) = with_port(&self.address);
+        let address = with_port(&self.address)?;
         let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
         // All of it is read before the server waits.
         let base = self.base.as_deref().map(|name| Ok::<_, Error>(Base::new(open_model(name)?)?)).transpose()?;
+        let helper = self.terms.helper.as_ref();
+        let helper = helper.map(|helper| helper.way(&self.proof, self.network, self.timeout)).transpose()?;
         let (link, server) = self.link(&address, listener)?;
         let channel = Channel::new(Role::Client, self.network.wrap(link)?);
         let spec = expected.as_ref().and_then(|expected| expected.spec.as_ref());
@@ -192,8 +196,8 @@ impl Client {
             terms,
             &ClientOptions { expected: spec.or(wanted.expected), base: base.as_ref(), ..wanted },
         )?;
-        let session = match &self.terms.helper {
-            Some(helper) => session.with_helper(helper.way(&self.proof, self.network, self.timeout)?),
+        let session = match helper {
+            Some(helper) => session.with_helper(helper),
             None => session,
         };
         let met = session.model().fingerprint()?;
@@ -296,7 +300,10 @@ mod tests {
             ("[::1]", "[::1]:7411"),
             ("[::1]:80", "[::1]:80"),
         ] {
-            assert_eq!(with_port(given), Ok(meant.to_owned()), "{given}");
+            assert_eq!(with_port(given).unwrap(), meant, "{given}");
+        }
+        for given in ["http://localhost", "https://10.0.0.1:80/", "localhost/v1", "tcp://[::1]"] {
+            assert!(matches!(with_port(given), Err(OptionsError::NoAddress(_))), "{given}");
         }
     }
 }

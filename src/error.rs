@@ -179,8 +179,17 @@ pub enum NameError {
 #[non_exhaustive]
 pub enum OptionsError {
     /// A helper whose key nobody names, or one with a key where nothing is encrypted.
-    #[error("the helper needs --helper-key, and has none with --insecure-plaintext alone")]
-    HelperKey,
+    #[error("{}", match given {
+        true => "--insecure-plaintext encrypts nothing, so the helper proves no --helper-key",
+        false => "--helper needs --helper-key, the key that the helper prints when it starts",
+    })]
+    HelperKey {
+        /// Whether a key is named.
+        given: bool,
+    },
+    /// What is no address of a server.
+    #[error("`{0}` is no address of a Waggle server: give HOST or HOST:PORT, without a scheme or a path")]
+    NoAddress(String),
     /// A helper of a session that prepares nothing.
     #[error("a helper deals what is prepared: --helper needs --preprocess")]
     HelperNeedsPreprocess,
@@ -289,8 +298,19 @@ pub enum PromptError {
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     Empty,
+    /// A model that writes texts, where a class is asked for.
+    #[error("the model writes texts, and gives no class: `waggle generate` asks it for one")]
+    NoClass,
+    /// One of several inputs.
+    #[error("input {input}: {source}")]
+    Input {
+        /// Its number, from one.
+        input: usize,
+        /// Why it is none.
+        source: Box<Error>,
+    },
     /// A prompt longer than all lengths it may be padded to.
-    #[error("the prompt has {tokens} tokens, the longest of --pad-prompt is {longest}")]
+    #[error("the prompt has {tokens} tokens, and the longest length that it may be padded to is {longest}")]
     NoLength {
         /// Tokens of the prompt.
         tokens: usize,

@@ -43,6 +43,11 @@ options! {
         pool: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Whose tokenizer makes ids of words, or whose `preprocessor_config.json` numbers of pixels.
         tokenizer: TokenizerOf = TokenizerOf::Server,
+        /// A class, a score or the word of a mask is asked for: a model that writes texts is refused.
+        class: bool = false,
+        /// Inputs of later sessions. They are checked with those of this one, before it begins, and count on from
+        /// them in errors.
+        later: Vec<Prompt> = Vec::new(),
     }
 }
 
@@ -52,24 +57,27 @@ impl Generate {
         Generate::default().prompt(prompt)
     }
 
-    /// The same of each of `inputs`, of which an encoder reads `batch` side by side: a request for every session.
+    /// The same of each of `inputs`, of which an encoder reads `batch` side by side: a request for every session. The
+    /// first session checks the inputs of all of them.
     ///
     /// # Errors
     /// If there are several sessions and a pool, which serves one.
     pub fn batches(&self, inputs: &[Prompt], batch: NonZeroUsize) -> Result<Vec<Generate>, Error> {
         let batches = inputs.chunks(batch.get()).map(|batch| self.clone().prompt(Prompt::Several(batch.to_vec())));
-        match batches.len() {
-            sessions @ 2.. if self.pool.is_some() => {
-                Err(PromptError::Batches { option: "--pool", sessions, inputs: inputs.len() }.into())
-            }
-            _ => Ok(batches.collect()),
+        let mut batches: Vec<Generate> = batches.map(|asked| asked.class(true)).collect();
+        if let (Some(_), sessions @ 2..) = (&self.pool, batches.len()) {
+            return Err(PromptError::Batches { option: "--pool", sessions, inputs: inputs.len() }.into());
         }
+        if let Some(first) = batches.first_mut() {
+            first.later = inputs.iter().skip(batch.get()).cloned().collect();
+        }
+        Ok(batches)
     }
 
     /// The number of texts.
     pub fn texts(&self) -> usize {
         let prompts = if let Prompt::Several(all) = &self.prompt { all.len() } else { 1 };
-        prompts * self.samples
+        prompts.saturating_mul(self.samples)
     }
 
     /// What makes the input, if it is the client's own; otherwise the server's is asked for.

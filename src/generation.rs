@@ -14,8 +14,9 @@ use session::pool::PoolSet;
 use tokenizer::{ChatTemplate, TextStream, Tokenizer, TokenizerError};
 
 use crate::chat::Transcript;
+use crate::error::PromptError;
 use crate::generate::{Draft, Generate};
-use crate::models::{Reader, Words, harmless, open_adapted, text_of};
+use crate::models::{Reader, Words, each, harmless, open_adapted, text_of};
 use crate::summary::{Chosen, report};
 use crate::{Error, Report};
 
@@ -194,14 +195,16 @@ impl Generate {
         // Bad settings are reported before a server is bothered.
         self.sampling.sampler(terms)?;
         let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
-        Ok(Asked { options: self, words: self.prompt.clone().read()?, drafts })
+        let words = self.prompt.clone().read()?;
+        let first = if let Words::Several(own) = &words { 1 + own.len() } else { 2 };
+        each(first, self.later.iter().cloned(), |later| later.read().map(drop))?;
+        Ok(Asked { options: self, words, drafts })
     }
 }
 
 /// A generation in the ids of a model.
 pub(crate) struct Ready<'a> {
     options: &'a Generate,
-    terms: &'a party::Terms,
     /// The prompt without padding; of several texts as the server sees it.
     plain: party::Prompt,
     whole: party::Prompt,
@@ -214,29 +217,47 @@ pub(crate) struct Ready<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// Under the `terms` that were agreed.
-    pub(crate) fn prompt(
-        self,
-        terms: &'a party::Terms,
-        spec: &ModelSpec,
-        reader: &Reader,
-    ) -> Result<Ready<'a>, Error> {
+    /// Under the `terms` that were agreed. What cannot work with the model `spec` is refused before a server is asked
+    /// for it, and before numbers of the request size anything.
+    pub(crate) fn prompt(self, terms: &party::Terms, spec: &ModelSpec, reader: &Reader) -> Result<Ready<'a>, Error> {
         let Asked { options, words, drafts } = self;
-        let texts = words.prompts(spec, reader)?;
-        let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; options.samples]).collect();
-        let longest = texts.iter().map(|text| text.input().count).max().unwrap_or(0);
+        let Generate { tokens, stop_at_eos, pad_answer, samples, .. } = *options;
         // The last token goes through no model.
-        let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
-        let length = match &options.pad_prompt {
-            Some(_) if spec.image().is_some() => return Err(model::Error::Encoder { what: "a padded image" }.into()),
-            Some(pads) => Some(pads.of(longest, room)?),
-            None => None,
+        let room = (spec.max_positions() + 1).saturating_sub(tokens);
+        let padded = |count: usize| match &options.pad_prompt {
+            Some(_) if spec.image().is_some() => Err(model::Error::Encoder { what: "a padded image" }.into()),
+            pads => Ok::<_, Error>(pads.as_ref().map(|pads| pads.of(count, room)).transpose()?),
         };
+        let check = |texts: usize, prompt: usize, padded: bool| {
+            let draft = drafts;
+            let request =
+                Request { stop_at_eos, pad_answer, padded, texts, draft, ..Lengths { prompt, tokens }.into() };
+            request.validate(spec, terms, &Limits::NONE)
+        };
+        let one = |words: Words| {
+            let prompt = words.prompt(spec, reader)?;
+            let count = prompt.input().count;
+            let length = padded(count)?;
+            check(1, length.unwrap_or(count), length.is_some())?;
+            check_input(spec, prompt.input())?;
+            Ok(prompt)
+        };
+        let texts = words.prompts(one)?;
+        each(1 + texts.len(), options.later.iter().cloned(), |later| one(later.read()?).map(drop))?;
+        if options.class && !spec.is_encoder() {
+            return Err(PromptError::NoClass.into());
+        }
+        let counts = || texts.iter().map(|text| text.input().count);
+        let longest = counts().max().unwrap_or(0);
+        let length = padded(longest)?;
+        let uneven = counts().any(|count| count < longest);
+        check(texts.len().saturating_mul(samples), length.unwrap_or(longest), uneven || length.is_some())?;
+        let texts: Vec<_> = texts.into_iter().flat_map(|text| vec![text; samples]).collect();
         let whole = party::Prompt::side_by_side(&texts, length, spec.is_encoder())?;
         let samplers = (0..texts.len()).map(|at| options.sampling.sampler_of(at, terms)).collect::<Result<_, _>>()?;
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
-        Ok(Ready { options, terms, plain, whole, prompts: texts, samplers, drafts, guess })
+        Ok(Ready { options, plain, whole, prompts: texts, samplers, drafts, guess })
     }
 }
 
@@ -262,15 +283,6 @@ impl Ready<'_> {
     /// Lengths of prompt and text as the server sees them.
     pub(crate) fn lengths(&self) -> Lengths {
         Lengths { prompt: self.whole.input().count, tokens: self.options.tokens }
-    }
-
-    /// Refuses what cannot work with the model `spec`, before a server is bothered.
-    pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
-        let Generate { stop_at_eos, pad_answer, .. } = *self.options;
-        let (padded, texts) = (self.whole.padding().is_some(), self.whole.input().texts);
-        let request = Request { stop_at_eos, pad_answer, padded, texts, draft: self.drafts, ..self.lengths().into() };
-        request.validate(spec, self.terms, &Limits::NONE)?;
-        Ok(check_input(spec, self.whole.input())?)
     }
 
     pub(crate) fn run(

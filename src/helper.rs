@@ -40,7 +40,7 @@ impl Helper {
     pub(crate) fn way(&self, proof: &Proof, network: Network, timeout: Duration) -> Result<ToHelper, Error> {
         let identity = proof.identity()?;
         if identity.is_some() != self.key.is_some() {
-            return Err(OptionsError::HelperKey.into());
+            return Err(OptionsError::HelperKey { given: self.key.is_some() }.into());
         }
         let Helper { address, key, .. } = self.clone();
         let options = ConnectOptions { connect_timeout: timeout, read_timeout: timeout };

@@ -25,6 +25,8 @@ options! {
         adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Bytes of transformed weights that the server may keep in memory.
         weight_cache: usize = 0,
+        /// Run the model on a text in the clear first, which finds models that leave the ranges of operations.
+        range_check: bool = true,
         /// The time that a party waits for the other one.
         timeout: Duration = Duration::from_secs(3600),
     }
@@ -77,13 +79,11 @@ impl Local {
     }
 
     /// A generation that can work with the model.
-    fn ready<'a>(&self, asked: &'a Generate, terms: &'a Agreed, reader: &Reader) -> Result<Ready<'a>, Error> {
+    fn ready<'a>(&self, asked: &'a Generate, terms: &Agreed, reader: &Reader) -> Result<Ready<'a>, Error> {
         if asked.pool.is_some() {
             return Err(OptionsError::PoolNeedsServer.into());
         }
-        let ready = asked.ask(terms)?.prompt(terms, &self.spec, reader)?;
-        ready.check(&self.spec)?;
-        Ok(ready)
+        asked.ask(terms)?.prompt(terms, &self.spec, reader)
     }
 
     /// Generates text.
@@ -91,7 +91,7 @@ impl Local {
     /// # Errors
     /// If the generation cannot work with the model, or the model leaves the ranges of operations.
     pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
-        let LocalOptions { public, adapter, weight_cache, timeout, .. } = &self.options;
+        let LocalOptions { public, adapter, weight_cache, range_check, timeout, .. } = &self.options;
         let terms = self.terms()?;
         let own = asked.reader()?;
         let reader = own.as_ref().unwrap_or(&self.reader);
@@ -100,6 +100,9 @@ impl Local {
         let files = open_adapted(&self.name, adapter.as_deref())?;
         let server = ModelServer::builder().policy(&terms.policy).public(public).weight_cache(*weight_cache);
         let server = server.load(files)?;
+        if *range_check {
+            server.check_ranges()?;
+        }
         let base = (!public.is_empty()).then(|| Ok::<_, Error>(Base::new(open_model(&self.name)?)?)).transpose()?;
         let wanted = ClientOptions { base: base.as_ref(), ..ClientOptions::default() };
         let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener).of_texts(ready.texts());

@@ -189,10 +189,20 @@ impl Prompt {
             Prompt::Ids(ids) => Words::Ids(ids),
             Prompt::Pair(first, second) => Words::Pair(first, second),
             Prompt::Image(path) => Words::Image(read_image(&path)?),
-            Prompt::Several(all) => Words::Several(all.into_iter().map(Prompt::read).collect::<Result<_, _>>()?),
+            Prompt::Several(all) => Words::Several(each(1, all, Prompt::read)?),
             Prompt::File(path) => Words::Texts(texts(&path)?),
         })
     }
+}
+
+/// What `of` makes of each of several inputs, which count from `first` on. An error says of which one.
+pub(crate) fn each<A, B>(
+    first: usize,
+    all: impl IntoIterator<Item = A>,
+    of: impl Fn(A) -> Result<B, Error>,
+) -> Result<Vec<B>, Error> {
+    let named = |(input, one)| of(one).map_err(|e| PromptError::Input { input, source: Box::new(e) }.into());
+    (first..).zip(all).map(named).collect()
 }
 
 /// A prompt that needs no file any more.
@@ -218,11 +228,14 @@ impl Words {
         }
     }
 
-    /// The prompts that a model of the shape `spec` reads side by side.
-    pub(crate) fn prompts(self, spec: &ModelSpec, reader: &Reader) -> Result<Vec<party::Prompt>, Error> {
+    /// What `prompt` makes of each of these, which a model reads side by side.
+    pub(crate) fn prompts(
+        self,
+        prompt: impl Fn(Self) -> Result<party::Prompt, Error>,
+    ) -> Result<Vec<party::Prompt>, Error> {
         match self {
-            Words::Several(all) => all.into_iter().map(|one| one.prompt(spec, reader)).collect(),
-            one => Ok(vec![one.prompt(spec, reader)?]),
+            Words::Several(all) => each(1, all, prompt),
+            one => Ok(vec![prompt(one)?]),
         }
     }
 
@@ -289,7 +302,7 @@ pub(crate) fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: us
 pub(crate) fn texts(path: &Path) -> Result<Vec<String>, Error> {
     let text = read_text(path)?;
     if path.extension().is_some_and(|end| end == "json") {
-        return serde_json::from_str(&text)
+        return serde_json::from_str(text.trim_start_matches('\u{feff}'))
             .map_err(|source| PromptError::NotTexts { path: path.into(), what: source.to_string() }.into());
     }
     Ok(vec![text])

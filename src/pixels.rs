@@ -3,6 +3,8 @@
 //! `preprocessor_config.json` says how, as for `ViTImageProcessor` of Hugging Face. What it says that is not computed
 //! here is refused by key and value.
 
+mod jpeg;
+
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
@@ -91,15 +93,14 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<RgbImage, ImageError> {
     let broken = |what: &dyn ToString| ImageError::Broken { path: path.into(), what: what.to_string() };
     let format = image::guess_format(bytes).ok().filter(|kind| [ImageFormat::Png, ImageFormat::Jpeg].contains(kind));
     let format = format.ok_or_else(|| ImageError::Unknown(path.into()))?;
-    // The end marker stands nowhere else in pixels. Without it a decoder would make up the rest.
-    if format == ImageFormat::Jpeg && !bytes.windows(2).any(|pair| pair == [0xff, 0xd9]) {
-        return Err(broken(&"it ends early"));
-    }
     let decoder = ImageReader::with_format(Cursor::new(bytes), format).into_decoder();
     let mut decoder = decoder.map_err(|error| broken(&error))?;
     let (width, height) = decoder.dimensions();
     if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
         return Err(ImageError::Large { path: path.into(), width, height });
+    }
+    if format == ImageFormat::Jpeg {
+        jpeg::check(bytes, [width, height]).map_err(|what| broken(&what))?;
     }
     let orientation = decoder.orientation().map_err(|error| broken(&error))?;
     let mut image = DynamicImage::from_decoder(decoder).map_err(|error| broken(&error))?;
@@ -297,11 +298,37 @@ mod tests {
         let png = vit("image.png");
         assert!(matches!(decode(path, &png[..png.len() / 2]), Err(ImageError::Broken { .. })));
         assert!(matches!(decode(path, b"no image"), Err(ImageError::Unknown(_))));
-        let mut jpeg = Vec::new();
-        let image = decode(path, &png).unwrap();
-        DynamicImage::from(image.clone()).write_to(&mut Cursor::new(&mut jpeg), ImageFormat::Jpeg).unwrap();
-        assert_eq!(decode(path, &jpeg).unwrap().dimensions(), image.dimensions());
-        assert!(matches!(decode(path, &jpeg[..jpeg.len() / 2]), Err(ImageError::Broken { .. })));
-        assert!(decode(path, &jpeg[..20]).is_err());
+    }
+
+    /// Whole JPEGs are decoded, with a thumbnail and other bytes behind them as well, and no part of one, whatever
+    /// follows it: the codes of all blocks are there, or the image is not.
+    #[test]
+    fn a_part_of_a_jpeg_is_refused() {
+        let path = Path::new("image.jpg");
+        let data = |name: &str| {
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/images");
+            std::fs::read(dir.join(name)).unwrap()
+        };
+        let mut jpegs = ["progressive.jpg", "restarts.jpg", "grey.jpg"].map(data).to_vec();
+        let mut own = Vec::new();
+        let image = DynamicImage::from(decode(path, &vit("image.png")).unwrap());
+        image.write_to(&mut Cursor::new(&mut own), ImageFormat::Jpeg).unwrap();
+        jpegs.push(own);
+        for jpeg in jpegs {
+            // A thumbnail is a JPEG in a segment of the application.
+            let length = u16::try_from(jpeg.len() + 2).unwrap().to_be_bytes();
+            let shown = [&jpeg[..2], &[0xff, 0xe1], &length, &jpeg, &jpeg[2..]].concat();
+            let whole = decode(path, &jpeg).unwrap();
+            for more in [&[][..], &jpeg, &[0xff, 0xd9, 7]] {
+                assert_eq!(decode(path, &[&shown, more].concat()).unwrap(), whole);
+            }
+            let from = shown.len() - jpeg.len();
+            for part in (3..98).map(|percent| from + jpeg.len() * percent / 100) {
+                for more in [&[][..], &[0xff, 0xd9], &[0xff, 0xd9, 7, 0xff, 0xd9]] {
+                    let cut = decode(path, &[&shown[..part], more].concat());
+                    assert!(matches!(cut, Err(ImageError::Broken { .. })), "{part} of {}", shown.len());
+                }
+            }
+        }
     }
 }

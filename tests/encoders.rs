@@ -41,10 +41,15 @@ fn a_server_gives_the_class_of_a_text() {
     assert_eq!(report["prompt_tokens"], 18);
     let decoder = Server::start("--model stories260k");
     fails(&mut pair(&decoder.address), 1, ["two texts need an encoder"]);
+    // The next word of a text is no class.
+    let mut client = on_text(waggle(&format!("classify --connect {}", decoder.address)), "--text");
+    fails(&mut client, 1, ["gives no class"]);
     let ids = demo["prompt_tokens"].as_u64().unwrap();
     assert_eq!(ids, 13, "pieces, and the tokens around them");
     fails(&mut waggle(&format!("classify --connect {} --text-ids 1,2,900", server.address)), 1, ["900"]);
     fails(&mut server.client("--prompt-ids 2,5,3 --tokens 2"), 1, ["more than one token", "encoder"]);
+    let mut long = waggle(&format!("classify --connect {} --text-ids 2,5,3 --pad 99999999999", server.address));
+    fails(&mut long, 1, ["99999999999 positions would go through a model that has"]);
 }
 
 /// The bytes of a real session are those of its plan, in one phase and in two.
@@ -123,7 +128,8 @@ fn a_file_of_texts_is_classified_in_batches() {
     };
     let texts = ["Hello worlds!", "The film was not very good.", "good"];
     let lines: Vec<String> = texts.iter().map(|text| format!("{{\"text\": \"{text}\"}}\n")).collect();
-    let file = write("lines.jsonl", &(lines.concat() + "\n{\"text\": \"good\", \"pair\": \"hello\"}\n"));
+    let file = lines.concat() + "\n{\"text\": \"good\", \"pair\": \"hello\"}\n";
+    let file = write("lines.jsonl", &format!("\u{feff}{file}"));
     let server = Server::start(&format!("--model {BERT}"));
     let classify = |options: &str| waggle(&format!("classify --connect {} {options}", server.address));
     let mut alone = texts.map(|text| succeed(classify("").args(["--text", text])).trim().to_owned()).to_vec();
@@ -131,7 +137,8 @@ fn a_file_of_texts_is_classified_in_batches() {
     for options in ["", "--batch 3", "--preprocess --pad"] {
         let table = succeed(&mut classify(&format!("--file {file} --format csv {options}")));
         let rows: Vec<Vec<&str>> = table.lines().skip(1).map(|row| row.split(',').collect()).collect();
-        let expected: Vec<(String, &String)> = (1..).map(|line: usize| line.to_string()).zip(&alone).collect();
+        let expected: Vec<(String, &String)> =
+            ["1", "2", "3", "5"].map(String::from).into_iter().zip(&alone).collect();
         let got: Vec<(String, &str)> = rows.iter().map(|row| (row[0].to_owned(), row[1])).collect();
         assert!(
             got.iter().map(|(line, class)| (line, *class)).eq(expected.iter().map(|(l, c)| (l, &***c))),
@@ -167,6 +174,19 @@ fn a_file_of_texts_is_classified_in_batches() {
         assert!(errors.contains(why) && errors.trim_end().lines().count() == 1, "{errors}");
     }
     fails(&mut classify(&format!("--file {file} --batch 2 --json x.json")), 1, ["--json", "2"]);
+    // All lines are looked at before a session goes on to its end and says what it took.
+    let ids = "{\"ids\": [2, 5, 3]}\n\n";
+    for (last, why) in [
+        ("{\"ids\": [2, 900]}", "line 9: token id 900 is outside"),
+        (&format!("{{\"ids\": [{}2]}}", "2,".repeat(600)), "line 9: 601 positions would go through a model"),
+        ("{\"image\": \"none.png\"}", "line 9: none.png"),
+    ] {
+        let file = write("bad.jsonl", &(ids.repeat(4) + last));
+        let errors = fail(&mut classify(&format!("--file {file} --batch 2")), 1);
+        assert!(errors.contains(why) && errors.trim_end().lines().count() == 1, "{errors}");
+    }
+    // Nobody is there whom a bad column could be asked of.
+    fails(&mut waggle(&format!("classify --connect 127.0.0.1:1 --file {file} --columns nope")), 1, ["nope"]);
 }
 
 #[test]

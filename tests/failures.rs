@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, ended, fail, fails, signal, succeed, synthesise, text, waggle};
+use crate::support::{Server, copy_model, ended, fail, fails, signal, succeed, synthesise, text, waggle};
 
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;
@@ -92,6 +92,96 @@ fn a_demo_ends_when_its_server_dies() {
     let output = ended(client, LIMIT);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("the server's process failed"), "{}", text(&output.stderr));
+}
+
+/// The processes that `id` started, those that were not waited for among them.
+#[cfg(target_os = "linux")]
+fn children(id: u32) -> Vec<u32> {
+    let all = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    all.split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+/// The files under `dir`.
+#[cfg(target_os = "linux")]
+fn files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let Ok(found) = std::fs::read_dir(dir) else { return Vec::new() };
+    let paths = found.flatten().map(|file| file.path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Weights of a large model are made in a child, and written under a temporary name.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_command_began_ends_with_it() {
+    use crate::support::until;
+    for name in ["TERM", "INT", "KILL"] {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut run = waggle("reproduce bumblebee 1 --run").env("TMPDIR", temporary.path()).spawn().unwrap();
+        let child = until(|| children(run.id()).into_iter().next().filter(|_| !files(temporary.path()).is_empty()));
+        signal(&run, name);
+        let status = run.wait().unwrap();
+        let stat = format!("/proc/{child}/stat");
+        until(|| std::fs::read_to_string(&stat).map_or(Some(()), |stat| stat.contains(") Z ").then_some(())));
+        if name != "KILL" {
+            assert_eq!(status.code(), Some(if name == "TERM" { 143 } else { 130 }));
+            assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "{:?}", files(temporary.path()));
+        }
+        let out = temporary.path().join("model");
+        let mut synth = waggle(&format!("synth --config llama-2-7b --out {}", out.display())).spawn().unwrap();
+        let unfinished = || files(&out).into_iter().find(|file| file.extension().is_some_and(|end| end == "tmp"));
+        until(unfinished);
+        if name == "KILL" {
+            synth.kill().unwrap();
+            synth.wait().unwrap();
+            continue;
+        }
+        signal(&synth, name);
+        synth.wait().unwrap();
+        assert_eq!(unfinished(), None);
+    }
+}
+
+/// The server's process has no descriptor for a connection, and does not wait until it has one.
+#[cfg(unix)]
+#[test]
+fn a_demo_without_descriptors_ends_at_once() {
+    let mut demo = std::process::Command::new("sh");
+    let line = "ulimit -n 6; exec \"$0\" demo --model shakespeare-gpt2 --prompt-ids 1 --tokens 1 --timeout 3600";
+    demo.args(["-c", line, env!("CARGO_BIN_EXE_waggle")]).env("WAGGLE_HOME", crate::support::home());
+    let demo = demo.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let output = ended(demo, LIMIT);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("Too many open files"), "{}", text(&output.stderr));
+}
+
+/// `demo` finds what `serve` finds, over a link and in memory.
+#[test]
+fn a_demo_checks_ranges_as_a_server_does() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_model("shakespeare-gpt2", dir.path());
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..end]).unwrap();
+    let (_, bias) =
+        header.as_object().unwrap().iter().find(|(name, _)| name.ends_with("h.0.attn.c_attn.bias")).unwrap();
+    let [from, to] = [0, 1].map(|i| end + bias["data_offsets"][i].as_u64().unwrap() as usize);
+    // 1024 in each of the types: queries and keys whose scores are far above 2048.
+    let value: &[u8] = match bias["dtype"].as_str().unwrap() {
+        "F32" => &[0, 0, 0x80, 0x44],
+        "F16" => &[0, 0x64],
+        other => panic!("{other}"),
+    };
+    bytes[from..to].chunks_exact_mut(value.len()).for_each(|place| place.copy_from_slice(value));
+    std::fs::write(&path, bytes).unwrap();
+    let model = dir.path().display();
+    let why = "leaves the range of an operation";
+    fails(&mut waggle(&format!("serve --listen 127.0.0.1:0 --model {model}")), 1, [why, "layer 0"]);
+    for link in ["loopback", "memory"] {
+        let line = format!("demo --model {model} --prompt-ids 1 --tokens 1 --link {link}");
+        fails(&mut waggle(&line), 1, [why, "layer 0"]);
+        succeed(&mut waggle(&format!("{line} --skip-range-check")));
+    }
 }
 
 /// A pipe that nobody writes to, and a device without an end.
@@ -219,6 +309,14 @@ fn arguments_that_make_no_sense_are_refused() {
         ("demo --prompt-ids 512", "token id 512 is outside the vocabulary of 512"),
         ("demo --prompt-ids 1 --tokens 513", "513 positions would go through a model that has 512"),
         ("demo --prompt-ids 1 --tokens 0", "at least one"),
+        ("demo --prompt-ids 1 --tokens 1 --pad-prompt 99999999999", "99999999999 positions would go through a model"),
+        ("demo --prompt-ids 1 --tokens 1 --samples 99999999999", "99999999999 texts with 99999999999 positions"),
+        (
+            "plan --model shakespeare-gpt2 --tokens 2 --texts 1000000000",
+            "1000000000 texts with 33000000000 positions",
+        ),
+        ("plan --model shakespeare-gpt2 --tokens 2 --texts 9223372036854775808", "9223372036854775808 texts"),
+        ("generate --connect 127.0.0.1:1 --prompt-ids 1 --helper 127.0.0.1:1", "--helper needs --helper-key"),
         ("demo --pad-prompt --policy h2o --prompt-ids 1 --tokens 1", "padding needs cache policy `full`"),
         ("plan --pad-prompt --policy h2o", "padding needs cache policy `full`"),
         ("demo --reveal token --temperature 1 --top-p 0.5", "top-p needs a session that reveals logits"),
@@ -241,6 +339,7 @@ fn arguments_that_make_no_sense_are_refused() {
         "demo --link carrier-pigeon",
         "demo --policy best",
         "demo --ot deafening",
+        "generate --connect http://127.0.0.1:1 --prompt-ids 1",
         "demo --prompt a --prompt-ids 1",
         "demo --prompt-ids 1,x",
         "demo --tokens -1",

@@ -46,7 +46,7 @@ pub enum Error {
         vocabulary: usize,
     },
     /// A value left the range that the operation supports. Only an engine that sees its values notices.
-    #[error("{path}: value {value} is outside [{low}, {high}]")]
+    #[error("{path}: value {value:.3} is outside [{low:.3}, {high:.3}]")]
     Range {
         /// Operation path.
         path: String,

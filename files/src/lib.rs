@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
 pub use replace::Replacement;
+use serde::de::DeserializeOwned;
 
 /// Opens the regular file `path` for reading.
 ///
@@ -64,6 +65,22 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 /// Errors: [`ErrorKind::InvalidData`] for bytes that are no UTF-8.
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// The JSON objects of `text`, one a line, each with the number of its line from one, or why a line is none. A
+/// byte-order mark and empty lines are skipped.
+pub fn json_lines<T: DeserializeOwned>(text: &str) -> impl Iterator<Item = (usize, Result<T, String>)> {
+    let lines = (1..).zip(text.trim_start_matches('\u{feff}').lines()).filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(number, line)| {
+        // Serde would take what an array holds for the fields.
+        if line.trim_start().starts_with('[') {
+            return (
+                number,
+                Err("an array, not a JSON object: `jq -c '.[]' FILE` makes a line of each of its own".into()),
+            );
+        }
+        (number, serde_json::from_str(line).map_err(|e| e.to_string().replace(" at line 1 column ", " at column ")))
+    })
 }
 
 /// Options for writing a file that is made, if it is, for its owner alone to read and write (Unix).
@@ -131,6 +148,18 @@ mod tests {
         assert_eq!(kind(read(dir.path(), 4)), ErrorKind::InvalidInput);
         std::fs::write(&path, [0xff]).unwrap();
         assert_eq!(read_text(&path, 4).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn lines_of_json_have_their_numbers() {
+        type Read = Vec<(usize, Result<std::collections::BTreeMap<String, u8>, String>)>;
+        let read: Read = json_lines("\u{feff}{\"a\": 1}\r\n\n  \n{\"b\": 2}").collect();
+        assert_eq!(read, [(1, Ok([("a".into(), 1)].into())), (4, Ok([("b".into(), 2)].into()))]);
+        let why = |text: &str| json_lines::<[u8; 1]>(text).map(|(line, read)| (line, read.unwrap_err())).next();
+        let (line, array) = why("\n[1]").unwrap();
+        assert!(line == 2 && array.contains("an array"), "{array}");
+        assert_eq!(why("\u{feff}x"), Some((1, "expected value at column 1".into())));
+        assert_eq!(why(" \n"), None);
     }
 
     #[cfg(unix)]

@@ -1,8 +1,10 @@
 //! Files that are there whole or not at all.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rand::Rng;
 
@@ -14,6 +16,13 @@ pub struct Replacement {
     out: BufWriter<File>,
     /// The temporary name and the final one; `None` once renamed, and for what is written directly.
     names: Option<(PathBuf, PathBuf)>,
+}
+
+/// Temporary names of this process, for [`Replacement::abandon_all`].
+static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Replacement {
@@ -48,7 +57,12 @@ impl Replacement {
         let random = rand::make_rng::<rand::rngs::StdRng>().next_u64();
         let temporary = path.with_file_name(format!(".{name}.{random:016x}.tmp"));
         let mut options = if private { crate::private() } else { OpenOptions::new() };
-        let file = options.write(true).create_new(true).open(&temporary)?;
+        let file = {
+            let mut unfinished = unfinished();
+            let file = options.write(true).create_new(true).open(&temporary)?;
+            unfinished.insert(temporary.clone());
+            file
+        };
         let replacement =
             Replacement { out: BufWriter::with_capacity(1 << 18, file), names: Some((temporary, path)) };
         if let (Some(old), false) = (old, private) {
@@ -70,6 +84,17 @@ impl Replacement {
         Replacement::create(path).map(drop)
     }
 
+    /// Removes the temporary files of this process, which is about to end: no file comes of one that is being written.
+    /// Until it has ended nobody begins or ends another.
+    pub fn abandon_all() {
+        let unfinished = unfinished();
+        for temporary in &*unfinished {
+            // Nothing else can be done about it.
+            let _ = fs::remove_file(temporary);
+        }
+        std::mem::forget(unfinished);
+    }
+
     /// Puts the file in its place.
     ///
     /// # Errors
@@ -78,7 +103,10 @@ impl Replacement {
         self.out.flush()?;
         if let Some((temporary, path)) = &self.names {
             self.out.get_ref().sync_all()?;
+            let mut unfinished = unfinished();
             fs::rename(temporary, path)?;
+            unfinished.remove(temporary);
+            drop(unfinished);
             self.names = None;
         }
         Ok(())
@@ -98,8 +126,10 @@ impl Write for Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if let Some((temporary, _)) = &self.names {
+            let mut unfinished = unfinished();
             // Nothing else can be done about it.
             let _ = fs::remove_file(temporary);
+            unfinished.remove(temporary);
         }
     }
 }

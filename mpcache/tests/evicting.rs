@@ -257,9 +257,12 @@ fn the_same_tokens_as_an_independent_reading() {
         });
         vote(seen, kv, head, keep, 4, 1);
     };
-    // Two layers of a pyramid with a mean of 12, of which the window has 2: 10 + 5 above it and 10 - 5.
+    // Two layers of a pyramid with a mean of 12, of which the window has 2: 10 + 5 above it and 10 - 5, or for the
+    // first what the prompt has.
     let pyramid = |seen: &Seen, kv, head: &mut Head| {
-        let (tokens, block) = if seen.layer == 0 { (17, BLOCK) } else { (7, 3) };
+        let first = seen.prompt.saturating_sub(2).clamp(10, 15);
+        let tokens = 2 + if seen.layer == 0 { first } else { 20 - first };
+        let block = BLOCK.min((tokens - 1).div_ceil(2));
         vote(seen, kv, head, seen.block_of(tokens, block, head.kept.len()), 2, 3);
     };
     let rolling = |left: Left| {
@@ -309,6 +312,25 @@ fn the_same_tokens_as_an_independent_reading() {
             assert_eq!(looked.len(), want.len());
             for (i, (looked, want)) in looked.iter().zip(&want).enumerate() {
                 assert_eq!(looked, want, "{text}, {prompt} tokens, output {i}");
+            }
+        }
+    }
+}
+
+/// However a budget in tokens is divided among layers.
+#[test]
+fn a_budget_beyond_the_text_keeps_all_of_it() {
+    let policies = PolicySpec::examples().filter(|spec| spec.takes("block") && !spec.takes("heads"));
+    let mut names: Vec<&str> = policies.map(|spec| spec.name()).collect();
+    names.extend(["pyramid:beta=2", "squeeze:part=0.1", "squeeze:layers=0"]);
+    for name in names {
+        let mark = if name.contains(':') { ',' } else { ':' };
+        let spec: PolicySpec = format!("{name}{mark}budget=33").parse().expect("a policy");
+        for prompt in [2, 20] {
+            let script = Script::new(prompt, 32 - prompt, 3);
+            let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+            for heads in &looked[looked.len() - LAYERS..] {
+                assert!(heads.iter().all(|tokens| tokens.len() == 32), "{spec}, {prompt} tokens: {heads:?}");
             }
         }
     }

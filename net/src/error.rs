@@ -93,7 +93,7 @@ pub enum NetError {
         reason: String,
     },
     /// The peer proved a key that this party does not trust; nothing was sent to it.
-    #[error("the server's key {key} is not trusted")]
+    #[error("the key of the machine at this address is {key}, which is not trusted")]
     Untrusted {
         /// The key.
         key: PublicKey,

@@ -99,9 +99,10 @@ pub trait Abb: 'static {
         self.options().evaluation()
     }
 
-    /// States that |x| < `bound` for words modulo 2^64. A box that sees its values checks it.
-    fn expect_below(&mut self, x: &Self::Words, bound: i128) -> Result<(), Error> {
-        let _ = (x, bound);
+    /// States that |x| < `bound` for words modulo 2^64 with `frac` fractional bits. A box that sees its values checks
+    /// it.
+    fn expect_below(&mut self, x: &Self::Words, bound: i128, frac: u32) -> Result<(), Error> {
+        let _ = (x, bound, frac);
         Ok(())
     }
 

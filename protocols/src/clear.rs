@@ -10,6 +10,7 @@ use ndarray::{ArrayD, Dimension, IxDyn, Zip};
 use net::Role;
 
 use crate::abb::{Abb, given};
+use crate::error::of_words;
 use crate::form::Values;
 use crate::operation::Operation;
 use crate::twin::Twin;
@@ -103,9 +104,9 @@ impl Abb for Clear {
         self.evaluation
     }
 
-    fn expect_below(&mut self, x: &W, bound: i128) -> Result<(), Error> {
+    fn expect_below(&mut self, x: &W, bound: i128, frac: u32) -> Result<(), Error> {
         match x.iter().map(|&x| i128::from(x as i64)).find(|v| v.abs() >= bound) {
-            Some(v) => Err(self.twin.out_of_range("range", v, 1 - bound, bound - 1)),
+            Some(v) => Err(of_words(frac)(self.twin.out_of_range("range", v, 1 - bound, bound - 1))),
             None => Ok(()),
         }
     }

@@ -181,6 +181,17 @@ impl From<engine::Error> for Error {
     }
 }
 
+/// A value of words with `frac` fractional bits that leaves a range, in the numbers that words stand for.
+pub(crate) fn of_words(frac: u32) -> impl Fn(Error) -> Error {
+    let unit = f64::from(frac).exp2();
+    move |error| match error {
+        Error::Engine(engine::Error::Range { path, value, low, high }) => {
+            Error::Engine(engine::Error::Range { path, value: value / unit, low: low / unit, high: high / unit })
+        }
+        other => other,
+    }
+}
+
 impl From<Error> for engine::Error {
     fn from(error: Error) -> Self {
         match error {

@@ -10,6 +10,7 @@ use ndarray::{Array2, ArrayD, ArrayViewD};
 use net::{Channel, Role};
 
 use crate::abb::Abb;
+use crate::error::of_words;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::max::MAX_WIDTH;
 use crate::functions::selection::{self, payload_rounding};
@@ -169,13 +170,14 @@ impl<B: Abb> FixedPoint<B> {
         self.abb.apply(Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 }, x)
     }
 
-    /// The truncation `how` of all of `parts` at once.
+    /// The truncation `how` of all of `parts`, products of matrices, at once.
     fn rounded(&mut self, parts: Vec<B::Words>, how: Truncation) -> Result<Vec<B::Words>, Error> {
         if let [one] = &parts[..] {
-            return Ok(vec![self.abb.apply(how, one)?]);
+            return Ok(vec![self.abb.apply(how, one).map_err(of_words(FRAC + NARROW_FRAC))?]);
         }
         let flat: Vec<B::Words> = parts.iter().map(|part| part.reshape(&[part.len()])).collect();
-        let all = self.abb.apply(how, &B::Words::concat(0, &flat.iter().collect::<Vec<_>>()))?;
+        let all = self.abb.apply(how, &B::Words::concat(0, &flat.iter().collect::<Vec<_>>()));
+        let all = all.map_err(of_words(FRAC + NARROW_FRAC))?;
         let mut start = 0;
         let pieces = parts.iter().map(|part| {
             let end = start + part.len();
@@ -189,16 +191,18 @@ impl<B: Abb> FixedPoint<B> {
     /// x W + b with the fractional bits and in the ring of products with `weight`.
     fn product(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, Error> {
         let (shift, out) = (FRAC - weight.input_frac(), weight.width());
-        if shift == 0 {
-            return self.abb.apply(Linear { weight }, x);
-        }
-        let x = self.abb.apply(Truncation { width: 64, shift, out }, x)?;
-        self.abb.apply(Linear { weight }, &x)
+        let product = if shift == 0 {
+            self.abb.apply(Linear { weight }, x)
+        } else {
+            let x = self.abb.apply(Truncation { width: 64, shift, out }, x).map_err(of_words(FRAC))?;
+            self.abb.apply(Linear { weight }, &x)
+        };
+        product.map_err(of_words(weight.product_frac()))
     }
 
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
     fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
-        self.abb.apply(Truncation { width, shift: frac - FRAC, out: 64 }, x)
+        self.abb.apply(Truncation { width, shift: frac - FRAC, out: 64 }, x).map_err(of_words(frac))
     }
 }
 
@@ -286,7 +290,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
         let mut sum: Option<B::Words> = None;
         for &(x, weight) in parts {
             let (y, up) = (self.product(x, weight)?, frac - weight.product_frac());
-            self.abb.expect_below(&y, 1 << (width - 2 - up))?;
+            self.abb.expect_below(&y, 1 << (width - 2 - up), weight.product_frac())?;
             let y = y.times(1 << up);
             sum = Some(sum.map_or_else(|| y.clone(), |sum| sum.plus(&y)));
         }
@@ -298,7 +302,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn mul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
-        let product = self.abb.apply(Mul { width: PRODUCT_WIDTH }, (a, b))?;
+        let product = self.abb.apply(Mul { width: PRODUCT_WIDTH }, (a, b)).map_err(of_words(2 * FRAC))?;
         Ok(self.round(&product, 2 * FRAC, PRODUCT_WIDTH)?)
     }
 
@@ -324,13 +328,16 @@ impl<B: Abb> Engine for FixedPoint<B> {
         precision: Precision,
     ) -> Result<Vec<B::Words>, EngineError> {
         let narrow = Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH };
-        let left =
-            products.iter().map(|product| self.abb.apply(narrow, product.left)).collect::<Result<Vec<_>, _>>()?;
+        let left = products.iter().map(|product| self.abb.apply(narrow, product.left)).collect::<Result<Vec<_>, _>>();
+        let left = left.map_err(of_words(FRAC))?;
         let mut out: Vec<Option<B::Words>> = left.iter().map(|_| None).collect();
         let (mut cached, mut places) = (Vec::new(), Vec::new());
         for (i, Product { right, .. }) in products.into_iter().enumerate() {
             match right {
-                Right::Fresh(b) => out[i] = Some(self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&left[i], b))?),
+                Right::Fresh(b) => {
+                    let product = self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&left[i], b));
+                    out[i] = Some(product.map_err(of_words(FRAC + NARROW_FRAC))?);
+                }
                 Right::Cached { tensor, operand } => {
                     let axis = operand.id().kind.axis();
                     cached.push(CachedProduct { a: &left[i], b: tensor, axis, operand });
@@ -339,7 +346,8 @@ impl<B: Abb> Engine for FixedPoint<B> {
             }
         }
         if !cached.is_empty() {
-            let products = self.abb.apply(CachedMatmul { width: MATMUL_WIDTH }, cached)?;
+            let products = self.abb.apply(CachedMatmul { width: MATMUL_WIDTH }, cached);
+            let products = products.map_err(of_words(FRAC + NARROW_FRAC))?;
             places.into_iter().zip(products).for_each(|(place, product)| out[place] = Some(product));
         }
         let products: Vec<B::Words> = out.into_iter().flatten().collect();
@@ -347,7 +355,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
             return Ok(self.rounded(products, MATMUL_ROUNDING)?);
         }
         for product in &products {
-            self.abb.expect_below(product, 1 << (SCORES_ROUNDING.width - 2))?;
+            self.abb.expect_below(product, 1 << (SCORES_ROUNDING.width - 2), FRAC + NARROW_FRAC)?;
         }
         Ok(self.rounded(products, SCORES_ROUNDING)?)
     }
@@ -405,8 +413,8 @@ impl<B: Abb> Select for FixedPoint<B> {
     }
 
     fn sum_squares(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
-        let squares = self.abb.apply(SumSquares { width: SQUARES_WIDTH }, x)?;
-        Ok(self.abb.apply(SQUARES_ROUNDING, &squares)?)
+        let squares = self.abb.apply(SumSquares { width: SQUARES_WIDTH }, x).map_err(of_words(2 * FRAC))?;
+        Ok(self.abb.apply(SQUARES_ROUNDING, &squares).map_err(of_words(2 * FRAC))?)
     }
 
     fn abs(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {

@@ -66,6 +66,19 @@ pub enum Error {
     /// A chat whose session failed before.
     #[error("the session is over")]
     ChatOver,
+    /// More texts side by side than this program reads, or more positions in all of them.
+    #[error(
+        "{texts} texts with {positions} positions in all are more than the {} with {} that this program reads side by side",
+        limits[0], limits[1]
+    )]
+    TooMany {
+        /// The texts.
+        texts: usize,
+        /// Positions of all of them.
+        positions: usize,
+        /// The most texts, and the most positions.
+        limits: [usize; 2],
+    },
     /// More positions than the softmax in fixed point has columns for, in a model that has them.
     #[error("{got} positions are more than the {limit} that this program can attend to")]
     TooWide {
@@ -189,6 +202,9 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// A server, or another program of Waggle's, at a helper's address.
+    #[error("what answers at the helper's address is no `waggle helper`")]
+    NoHelper,
     /// Two of three parties that must not collude are one.
     #[error(
         "{} and {} have one key: two parties and their helper have three, and --identity FILE gives each its own",

@@ -234,6 +234,11 @@ pub(crate) fn check_bounded(lengths: Lengths, bound: Lengths, limit: usize) -> R
 /// made up to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
+/// Most texts that a model reads side by side, and most positions of all of them. Keys, values and prompts are kept for
+/// each, and no machine is done with so many.
+const MAX_TEXTS: usize = 1 << 12;
+const MAX_POSITIONS: usize = 1 << 20;
+
 /// Watches nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
@@ -293,8 +298,8 @@ impl Request {
     /// it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
     /// [`model::Error::DraftPolicy`] for a draft under a policy that cannot take
     /// tokens back; [`model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`model::Error::TooLong`] beyond
-    /// the model's positions, and [`Error::TooWide`] beyond those of the softmax in fixed point; [`Error::Planning`]
-    /// for what would take too long to plan.
+    /// the model's positions, [`Error::TooWide`] beyond those of the softmax in fixed point, and [`Error::TooMany`]
+    /// for more texts than fit any memory; [`Error::Planning`] for what would take too long to plan.
     pub fn validate(&self, spec: &ModelSpec, terms: &Terms, limits: &Limits) -> Result<(), Error> {
         limits.check_phases(terms)?;
         spec.check_policy(&terms.policy)?;
@@ -326,6 +331,11 @@ impl Request {
         let (got, limit) = (self.lengths.positions(), MAX_SOFTMAX_COLUMNS);
         if got > limit {
             return Err(Error::TooWide { got, limit });
+        }
+        let all = self.texts.saturating_mul(got);
+        if self.texts > MAX_TEXTS || self.texts > 1 && all > MAX_POSITIONS {
+            let (texts, positions) = (self.texts, all);
+            return Err(Error::TooMany { texts, positions, limits: [MAX_TEXTS, MAX_POSITIONS] });
         }
         let (steps, limit) = (self.planning_steps(spec, terms), MAX_PLANNING_STEPS);
         if terms.protocol.preprocess && steps > limit {
@@ -381,6 +391,20 @@ pub(crate) mod tests {
         let mut terms = Terms::default();
         terms.protocol.preprocess = true;
         terms
+    }
+
+    #[test]
+    fn more_texts_than_fit_any_memory_are_refused() {
+        let check = |texts, prompt| {
+            let request = Request { texts, ..Request::from(Lengths { prompt, tokens: 1 }) };
+            request.validate(&llama(1), &Terms::default(), &Limits::NONE)
+        };
+        check(MAX_TEXTS, 1).unwrap();
+        check(512, 2048).unwrap();
+        for (texts, prompt) in [(MAX_TEXTS + 1, 1), (513, 2048), (usize::MAX, 2)] {
+            let refused = check(texts, prompt).unwrap_err();
+            assert!(matches!(refused, Error::TooMany { texts: got, .. } if got == texts), "{refused}");
+        }
     }
 
     /// The model's limit and that of this program are told apart.

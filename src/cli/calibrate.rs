@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use clap::Args;
 use model::{DType, Lengths, ModelFiles, synthesize};
@@ -17,6 +16,7 @@ use session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Si
 
 use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::progress::Progress;
+use super::together::{self, Folder, clean_up_on_signals};
 use super::{Error, out};
 use crate::disk::{at, check_writable, read, write_json};
 use crate::keys::make_home;
@@ -130,7 +130,8 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     check_writable(Some(&path))?;
     check_writable(args.json.as_deref())?;
     let cores = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32));
-    let dir = tempfile::tempdir().map_err(at(&std::env::temp_dir()))?;
+    clean_up_on_signals()?;
+    let dir = Folder::new().map_err(at(&std::env::temp_dir()))?;
     let progress = Progress::bars(TRIALS.len());
     progress.spin("making models");
     for shape in &SHAPES {
@@ -233,13 +234,10 @@ impl<'a> Measured<'a> {
         command.arg(format!("--preprocess={}", trial.preprocess)).arg("--json").arg(&json);
         // So that a calibration meets the same kernels on every machine.
         command.arg(format!("--cores={ASSUMED_CORES}"));
+        // The memory of the session alone is measured.
+        command.arg("--skip-range-check");
         command.env("RAYON_NUM_THREADS", cores.to_string());
-        let output = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .output()
-            .map_err(Error::Spawn)?;
+        let output = together::output(&mut command).map_err(Error::Spawn)?;
         if !output.status.success() {
             let what = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
             return Err(Error::Child(what));

@@ -8,6 +8,7 @@ use report::table::{Cell, Table};
 use serde::Deserialize;
 
 use super::connect::ConnectArgs;
+use super::generate::by_line;
 use super::helper::HelpedArgs;
 use super::options::{FormatArgs, TermsArgs};
 use super::pools::warn_of_others;
@@ -15,7 +16,7 @@ use super::progress::Progress;
 use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
-use crate::error::PromptError;
+use crate::error::{PromptError, describe};
 use crate::models::{harmless, read_text};
 use crate::{Answer, Generate, Pads, Prompt, TokenizerOf};
 
@@ -49,7 +50,8 @@ pub(super) struct ClassifyArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "text_ids", "pad"])]
     image: Option<PathBuf>,
     /// Many texts or images, a JSON object a line: {"text": ..}, {"text": .., "pair": ..}, {"ids": [..]} or
-    /// {"image": FILE}. The answer is a table.
+    /// {"image": FILE}. All lines are checked before the first session begins. The answer is a table with the number
+    /// of each line.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "text_ids", "image"])]
     file: Option<PathBuf>,
     /// Lines of --file that the model reads side by side, in one pass and one session, padded to the longest of them
@@ -76,7 +78,7 @@ pub(super) struct ClassifyArgs {
     terms: TermsArgs,
 }
 
-/// A line of `--file`.
+/// A line of a file of inputs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -100,27 +102,52 @@ impl TryFrom<Line> for Prompt {
     }
 }
 
-/// The inputs in `text`, a JSON object a line.
-pub(super) fn lines(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
-    let numbered = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-    let inputs = numbered.map(|(number, line)| {
-        let read = serde_json::from_str::<Line>(line).map_err(|e| e.to_string());
-        let input = read.and_then(|line| Ok(Prompt::try_from(line)?));
-        input.map_err(|what| PromptError::Line { path: path.into(), line: number, what })
-    });
-    let inputs: Vec<Prompt> = inputs.collect::<Result<_, _>>()?;
-    if inputs.is_empty() { Err(PromptError::Empty) } else { Ok(inputs) }
+/// The inputs of a file, a JSON object a line.
+pub(super) struct Inputs {
+    path: PathBuf,
+    pub(super) prompts: Vec<Prompt>,
+    /// The number of each one's line, from one.
+    pub(super) lines: Vec<usize>,
+}
+
+impl Inputs {
+    pub(super) fn open(path: &Path) -> Result<Self, crate::Error> {
+        let text = read_text(path)?;
+        let inputs = files::json_lines::<Line>(&text).map(|(line, read)| {
+            let input = read.and_then(|read| Ok((Prompt::try_from(read)?, line)));
+            input.map_err(|what| PromptError::Line { path: path.into(), line, what })
+        });
+        let (prompts, lines): (Vec<Prompt>, Vec<usize>) = inputs.collect::<Result<_, _>>()?;
+        if prompts.is_empty() {
+            Err(PromptError::Empty.into())
+        } else {
+            Ok(Inputs { path: path.into(), prompts, lines })
+        }
+    }
+
+    /// The error of one input, by the line where it stands.
+    pub(super) fn by_line(&self, error: crate::Error) -> crate::Error {
+        match error {
+            crate::Error::Prompt(PromptError::Input { input, source }) if (1..=self.lines.len()).contains(&input) => {
+                let what = describe(&*source);
+                PromptError::Line { path: self.path.clone(), line: self.lines[input - 1], what }.into()
+            }
+            other => other,
+        }
+    }
 }
 
 pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.or(args.preprocessor).map_or(TokenizerOf::Server, TokenizerOf::File);
-    let asked = Generate::default().tokens(1).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
+    let asked = Generate::default().tokens(1).class(true).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
+    let inputs = args.file.as_deref().map(Inputs::open).transpose()?;
     let answer = |asked: &Generate| {
         let mut progress = Progress::bars(1);
         let generated = client.generate(asked, &mut progress);
+        let generated = generated.map_err(|e| by_line(inputs.as_ref(), e));
         let generated = progress.finish(generated)?;
         out::note(cost_line(&generated));
         if let Some(path) = &args.json {
@@ -128,7 +155,7 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
         }
         Ok::<_, Error>(generated)
     };
-    let Some(file) = &args.file else {
+    let Some(inputs) = &inputs else {
         let input = match (args.image, args.text_ids, args.text.unwrap_or_default(), args.pair) {
             (Some(image), ..) => Prompt::Image(image),
             (None, Some(ids), ..) => Prompt::Ids(ids),
@@ -146,20 +173,19 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
             None => Ok(()),
         };
     };
-    let inputs = lines(file, &read_text(file)?).map_err(crate::Error::from)?;
-    let batches = asked.batches(&inputs, args.batch)?;
+    let batches = asked.batches(&inputs.prompts, args.batch)?;
     if let (Some(_), sessions @ 2..) = (&args.json, batches.len()) {
-        let wrong = PromptError::Batches { option: "--json", sessions, inputs: inputs.len() };
+        let wrong = PromptError::Batches { option: "--json", sessions, inputs: inputs.prompts.len() };
         return Err(crate::Error::from(wrong).into());
     }
     let mut table = Table::new(1, [("line", ""), ("class", ""), ("probability", ""), ("score", "")]);
-    let mut line = 0;
+    args.format.check(&table)?;
+    let mut lines = inputs.lines.iter();
     for batch in &batches {
-        for found in answer(batch)?.answers() {
+        for (found, line) in answer(batch)?.answers().into_iter().zip(&mut lines) {
             let fraction = |x: f32| Cell::number(x, format!("{x:.3}"));
-            line += 1;
             table.add([
-                Cell::count(line),
+                Cell::count(*line as u64),
                 Cell::maybe(found.class.clone(), Cell::text),
                 Cell::maybe(found.probability(), fraction),
                 Cell::maybe(found.score(), fraction),

@@ -14,7 +14,7 @@ use net::{Identity, PublicKey};
 use report::{HelperLink, PeakMemory};
 
 use super::connect::warn_of_plaintext;
-use super::generate::{TextArgs, progress, tell};
+use super::generate::{TextArgs, by_line, progress, tell};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds, set};
 use super::report_tables::{tables, verdict};
@@ -53,6 +53,10 @@ pub(super) struct DemoArgs {
     /// policy, which shows what the protocol changed, and then with the full cache, which shows what pruning changed.
     #[arg(long)]
     check: bool,
+    /// Do not run the model on a text in the clear first. That run finds models that leave the ranges of operations,
+    /// whose texts are spoilt. The server does it, and its memory is in the report.
+    #[arg(long)]
+    skip_range_check: bool,
     /// Give up when the other party is silent for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
@@ -90,23 +94,27 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     if helper.is_some() && args.link == Network::Memory {
         return Err(crate::Error::from(OptionsError::HelperNeedsLinks).into());
     }
-    let options = LocalOptions::default().terms(terms.clone()).weight_cache(args.weight_cache).timeout(args.timeout);
-    let options = set!(options, args => public, adapter);
+    let options = LocalOptions::default().terms(terms.clone()).range_check(!args.skip_range_check);
+    let options = set!(options, args => public, adapter, weight_cache, timeout);
+    if third.is_none() && helper.is_some() && !args.insecure_plaintext {
+        out::note("the parties of a demo have new keys each time: the helper lets them in with --allow-any alone");
+    }
     let terms = terms.helper(helper);
     let local = Local::open(&args.model, options)?;
-    let asked = args.text.asked()?;
+    let (asked, inputs) = args.text.asked()?;
+    let by_line = |error: crate::Error| by_line(inputs.as_ref(), error);
     let tokens = match args.tokens {
         Some(tokens) => tokens,
         None if local.is_encoder() => 1,
         // The last token goes through no model.
         None => {
-            let prompt = local.lengths(&asked.clone().tokens(1))?.prompt;
+            let prompt = local.lengths(&asked.clone().tokens(1)).map_err(by_line)?.prompt;
             (local.positions() + 1).saturating_sub(prompt).min(DEFAULT_TOKENS)
         }
     };
     let asked = asked.tokens(tokens);
     // A request that cannot work is refused before a process is started.
-    let lengths = local.lengths(&asked)?;
+    let lengths = local.lengths(&asked).map_err(by_line)?;
     if args.check {
         check_comparable(&terms.over(args.link)?, asked.sampling.temperature > 0.0)?;
     }
@@ -118,7 +126,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         _ => with_child(&args, &terms, lengths, asked.clone(), &mut progress),
     };
     let mut generated = progress.finish(generated)?;
-    tell(&asked, &generated)?;
+    tell(&asked, inputs.as_ref(), &generated)?;
     if args.check {
         generated.compare_adapted(&args.model, args.adapter.as_deref())?;
     }
@@ -203,8 +211,7 @@ impl Child {
         if args.insecure_plaintext {
             command.arg("--insecure-plaintext");
         }
-        // `--check` tells more, and the memory of the session alone is reported.
-        command.arg("--skip-range-check");
+        command.args(args.skip_range_check.then_some("--skip-range-check"));
         let given = [
             ("model", args.model.clone()),
             ("public", args.public.to_string()),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::classify::lines;
+use super::classify::Inputs;
 use super::connect::ConnectArgs;
 use super::helper::HelpedArgs;
 use super::options::{DraftArgs, SamplingArgs, TermsArgs};
@@ -16,7 +16,7 @@ use super::prompt::PromptArgs;
 use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
-use crate::models::{harmless, read_text};
+use crate::models::harmless;
 use crate::{Generate, Generated, Pads, Prompt, TokenizerOf};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
@@ -53,7 +53,7 @@ pub(super) struct TextArgs {
     prompt: PromptArgs,
     /// Many prompts, a JSON object a line: {"text": ..} or {"ids": [..]}. The model reads them side by side, in the
     /// flows of one; prompts of several lengths are padded to the longest. The server learns how many there are. Each
-    /// text is a line of JSON. With --stop-at-eos they stop together, when the last of them has ended.
+    /// text is a line of JSON, whose `prompt` is the number of its prompt's line. With --stop-at-eos they stop together, when the last of them has ended.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "prompt_ids", "image"])]
     prompts: Option<PathBuf>,
     /// Texts after each prompt, side by side like those of --prompts. They differ where tokens are sampled; the seed
@@ -76,30 +76,41 @@ pub(super) struct TextArgs {
 }
 
 impl TextArgs {
-    /// All of it but the number of tokens. Reads a prompt that is in a file.
-    pub(super) fn asked(&self) -> Result<Generate, Error> {
-        let prompt = match &self.prompts {
-            Some(file) => Prompt::Several(lines(file, &read_text(file)?).map_err(crate::Error::from)?),
+    /// All of it but the number of tokens, and the inputs of --prompts. Reads a prompt that is in a file.
+    pub(super) fn asked(&self) -> Result<(Generate, Option<Inputs>), Error> {
+        let inputs = self.prompts.as_deref().map(Inputs::open).transpose()?;
+        let prompt = match &inputs {
+            Some(inputs) => Prompt::Several(inputs.prompts.clone()),
             None => self.prompt.read()?,
         };
-        Ok(Generate::after(prompt)
+        let asked = Generate::after(prompt)
             .samples(self.samples.get())
             .sampling(self.sampling.sampling())
             .stop_at_eos(self.sampling.stop_at_eos)
             .pad_prompt(self.pad_prompt.clone())
             .pad_answer(self.pad_answer)
-            .draft(self.draft.draft()))
+            .draft(self.draft.draft());
+        Ok((asked, inputs))
     }
 }
 
-/// Several texts, a line of JSON each. A single one was told while it grew.
-pub(super) fn tell(asked: &Generate, generated: &Generated) -> Result<(), Error> {
+/// An error of one of these prompts, by its line.
+pub(super) fn by_line(inputs: Option<&Inputs>, error: crate::Error) -> crate::Error {
+    match inputs {
+        Some(inputs) => inputs.by_line(error),
+        None => error,
+    }
+}
+
+/// Several texts, a line of JSON each, with the number of the prompt's line. A single one was told while it grew.
+pub(super) fn tell(asked: &Generate, inputs: Option<&Inputs>, generated: &Generated) -> Result<(), Error> {
     if asked.texts() == 1 {
         return Ok(());
     }
     for (at, ids) in generated.ids().enumerate() {
         let text = generated.texts().get(at).map(|text| harmless(text));
-        let (prompt, sample) = (1 + at / asked.samples, 1 + at % asked.samples);
+        let (prompt, sample) = (at / asked.samples, 1 + at % asked.samples);
+        let prompt = inputs.and_then(|inputs| inputs.lines.get(prompt)).copied().unwrap_or(1 + prompt);
         out::line(json!({ "prompt": prompt, "sample": sample, "text": text, "ids": ids }))?;
     }
     Ok(())
@@ -107,19 +118,21 @@ pub(super) fn tell(asked: &Generate, generated: &Generated) -> Result<(), Error>
 
 /// The progress of `tokens` tokens of each text that is read, of which one alone is shown as it grows.
 pub(super) fn progress(asked: &Generate, tokens: usize) -> Progress {
-    if asked.texts() == 1 { Progress::of_text(tokens) } else { Progress::bars(tokens * asked.texts()) }
+    let texts = asked.texts();
+    if texts == 1 { Progress::of_text(tokens) } else { Progress::bars(tokens.saturating_mul(texts)) }
 }
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
-    let asked = args.text.asked()?.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
+    let (asked, inputs) = args.text.asked()?;
+    let asked = asked.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
     let mut progress = progress(&asked, args.tokens);
-    let generated = client.generate(&asked, &mut progress);
+    let generated = client.generate(&asked, &mut progress).map_err(|e| by_line(inputs.as_ref(), e));
     let generated = progress.finish(generated)?;
-    tell(&asked, &generated)?;
+    tell(&asked, inputs.as_ref(), &generated)?;
     out::note(cost_line(&generated));
     if let Some(path) = &args.json {
         write_json(path, &generated.report)?;

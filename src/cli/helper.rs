@@ -124,7 +124,7 @@ impl HelpedArgs {
         };
         match &self.helper {
             Some(address) => {
-                let address = crate::client::address(address, PORT);
+                let address = crate::client::address(address, PORT)?;
                 Ok(Some(Helper { address, key: self.helper_key, deals }))
             }
             None if self.parties.are_three() => Err(OptionsError::ThirdParty.into()),

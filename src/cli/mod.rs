@@ -43,6 +43,7 @@ mod shell;
 mod sweep;
 mod synth;
 mod tables;
+mod together;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -127,6 +128,10 @@ commands! {
 fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let completed = settings::complete(&Cli::command(), words, |name| std::env::var_os(name))
         .map_err(|error| out::fail(&error))?;
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    for name in settings::unknown_variables(&Cli::command(), names) {
+        out::note(format_args!("{} is no option of any command", crate::models::harmless(&name)));
+    }
     Cli::try_parse_from(completed.arguments).map_err(|error| {
         // Help and version are no errors.
         if error.use_stderr() && !completed.added.is_empty() {
@@ -145,6 +150,7 @@ pub fn run() -> ExitCode {
 pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
     crate::worker::called(words.get(1));
+    crate::worker::end_with_parent();
     let Cli { command, config: _ } = match parse(words) {
         Ok(cli) => cli,
         Err(code) => return code,

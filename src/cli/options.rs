@@ -13,7 +13,7 @@ use net::shaped::ParseShapeError;
 use ot::CotKind;
 use protocols::{Cores, Masks, Packing};
 use report::Price;
-use report::table::{Document, Format, Layout};
+use report::table::{Document, Format, Layout, Table};
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
 use super::{Error, out};
@@ -240,9 +240,17 @@ pub(super) struct FormatArgs {
 impl FormatArgs {
     /// Writes `tables` to standard output.
     pub(super) fn show(&self, tables: impl Into<Document>) -> Result<(), Error> {
-        let FormatArgs { format, columns, caption, label, wide } = self.clone();
-        let document = tables.into().laid_out(&Layout { columns, caption, label, wide })?;
-        out::line(document.render(format, out::width()))
+        out::line(self.laid_out(tables)?.render(self.format, out::width()))
+    }
+
+    /// Refuses columns that `table` does not have, before it is filled.
+    pub(super) fn check(&self, table: &Table) -> Result<(), Error> {
+        self.laid_out(table.clone()).map(drop)
+    }
+
+    fn laid_out(&self, tables: impl Into<Document>) -> Result<Document, Error> {
+        let FormatArgs { columns, caption, label, wide, .. } = self.clone();
+        Ok(tables.into().laid_out(&Layout { columns, caption, label, wide })?)
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::together::clean_up_on_signals;
 use super::{Error, out};
 use crate::models::{mapped_bytes, open_model};
 
@@ -27,6 +28,7 @@ pub(super) struct QuantizeArgs {
 }
 
 pub(super) fn run(args: QuantizeArgs) -> Result<(), Error> {
+    clean_up_on_signals()?;
     let shard = (args.shard.max(0.0) * 1e9) as u64;
     let spec = model::quantize(&open_model(&args.model)?, &args.out, Some(shard))?;
     let megabytes = mapped_bytes(&args.out.to_string_lossy()).unwrap_or_default() as f64 / 1e6;

@@ -17,6 +17,8 @@ use crate::models::harmless;
 pub(super) enum RecordError {
     #[error("{}: no report of a run: {what}", path.display())]
     NotReport { path: PathBuf, what: String },
+    #[error("{}: the record of a study of an encoder (`eval --task glue`), which has no page and no plot", .0.display())]
+    Glue(PathBuf),
     #[error("{}: a study or a sweep is plotted alone", .0.display())]
     BesideOthers(PathBuf),
     #[error("limits are of charts with two axes, and none of these is drawn")]
@@ -51,6 +53,8 @@ pub(super) fn read_as(path: &Path, bytes: &[u8]) -> Result<(Record, Value), Erro
         Record::Study(parsed(&json).map_err(unread)?)
     } else if json.get("cells").is_some() {
         Record::Sweep(parsed(&json).map_err(unread)?)
+    } else if json.get("answers").is_some() {
+        return Err(RecordError::Glue(path.into()).into());
     } else {
         Record::Session(parsed(&json).map_err(unread)?)
     };
@@ -74,4 +78,19 @@ fn clean(value: Value) -> Value {
 /// The name of `path` without folder and ending, for titles and labels.
 pub(super) fn name(path: &Path) -> String {
     path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_of_another_kind_is_named() {
+        let refused = |json: &str| match read_as(Path::new("x.json"), json.as_bytes()) {
+            Err(Error::Record(error)) => error,
+            _ => panic!("{json}"),
+        };
+        assert!(matches!(refused(r#"{"version": 1, "labels": ["a"], "answers": []}"#), RecordError::Glue(_)));
+        assert!(matches!(refused("{}"), RecordError::NotReport { .. }));
+    }
 }

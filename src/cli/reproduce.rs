@@ -1,7 +1,6 @@
 //! `waggle reproduce`: what a paper publishes, and the same by this program.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory};
@@ -11,13 +10,13 @@ use net::LinkShape;
 use report::table::{Cell, Document, Table};
 use report::{Cost as Counted, Report, Seconds, bytes};
 use session::party::Silent;
-use tempfile::TempDir;
 
 use super::Error;
 use super::options::FormatArgs;
 use super::progress::passes;
 use super::published::{self, Figure, Part, Published, Work, published};
 use super::settings::forget_variables;
+use super::together::{self, Folder, clean_up_on_signals};
 use crate::disk::{check_writable, read, write};
 use crate::terms::ASSUMED_CORES;
 use crate::{Helper, HelperDeals, Network, Plan, Terms, worker};
@@ -133,6 +132,9 @@ struct Ours {
 
 pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
     check_writable(args.bib.as_deref())?;
+    if args.run {
+        clean_up_on_signals()?;
+    }
     let published @ Published { about, figures, .. } = published();
     let figures: Vec<&Figure> =
         figures.iter().filter(|figure| args.paper.as_ref().is_none_or(|paper| figure.paper == *paper)).collect();
@@ -267,11 +269,11 @@ impl ReproduceArgs {
     }
 
     /// A folder with weights of the shape `model`, and what removes it afterwards.
-    fn weights(&self, model: &str) -> Result<(Option<TempDir>, String), Error> {
+    fn weights(&self, model: &str) -> Result<(Option<Folder>, String), Error> {
         if let Some(dir) = &self.model {
             return Ok((None, dir.display().to_string()));
         }
-        let folder = tempfile::tempdir().map_err(|source| failed("synth", source))?;
+        let folder = Folder::new().map_err(|source| failed("synth", source))?;
         let dir = folder.path().join(model).display().to_string();
         child(&["synth", "--config", model, "--out", &dir])?;
         Ok((Some(folder), dir))
@@ -313,12 +315,15 @@ impl Session<'_> {
     }
 
     fn measured(&self, tokens: usize) -> Result<Report, Error> {
-        let record = tempfile::NamedTempFile::new().map_err(|source| failed("demo", source))?;
-        let path = record.path().display().to_string();
+        let folder = Folder::new().map_err(|source| failed("demo", source))?;
+        let record = folder.path().join("report.json");
+        let path = record.display().to_string();
         // The words of a text decide nothing of what it costs.
         let ids = (0..self.tokens).map(|i| (1 + i % 1000).to_string()).collect::<Vec<_>>().join(",");
         let (tokens, policy, link) = (tokens.to_string(), self.policy.to_string(), self.link.to_string());
         let mut words = vec!["demo", "--model", &self.model, "--link", &link, "--prompt-ids", &ids];
+        // Random weights spoil nothing.
+        words.push("--skip-range-check");
         words.extend(["--tokens", &tokens, "--policy", &policy, "--timeout", "3600", "--json", &path]);
         words.extend(match self.form {
             Form::OnePhase => &[][..],
@@ -326,7 +331,7 @@ impl Session<'_> {
             Form::ThreeParties => &["--parties", "3"],
         });
         child(&words)?;
-        serde_json::from_slice(&read(record.path())?).map_err(|source| failed("demo", source))
+        serde_json::from_slice(&read(&record)?).map_err(|source| failed("demo", source))
     }
 }
 
@@ -340,9 +345,9 @@ fn helper_bytes(report: &Report) -> u64 {
 /// Runs this program with `words`, and says what it said last if it fails.
 fn child(words: &[&str]) -> Result<(), Error> {
     let mut command = worker::command()?;
-    command.args(words).stdin(Stdio::null());
+    command.args(words);
     forget_variables(&mut command, &super::Cli::command());
-    let output = command.output().map_err(Error::Spawn)?;
+    let output = together::output(&mut command).map_err(Error::Spawn)?;
     if output.status.success() {
         return Ok(());
     }

@@ -16,6 +16,7 @@ use thiserror::Error;
 use toml::{Table, Value};
 
 use crate::disk::at;
+use crate::models::harmless;
 
 /// The option that names the file. It stands before the command, because `synth` has a `--config` of its own.
 const FILE_OPTION: &str = "--config";
@@ -32,6 +33,9 @@ pub(super) enum SettingsError {
     Unknown { path: PathBuf, command: String, key: String },
     #[error("{name} wants {SWITCH}, and the variable says {value:?}")]
     Switch { name: String, value: OsString },
+    /// What a terminal would obey, where an error quotes it.
+    #[error("{}: `{key}` has a control character", path.display())]
+    Control { path: PathBuf, key: String },
     #[error("{}: `{key}` wants {expected}, and the file says {got}", path.display())]
     Kind { path: PathBuf, key: String, expected: &'static str, got: &'static str },
 }
@@ -103,6 +107,20 @@ pub(super) fn forget_variables(child: &mut std::process::Command, root: &Command
         commands.extend(command.get_subcommands());
     }
 }
+
+/// The variables among `names` that look like options and are none of any command's.
+pub(super) fn unknown_variables(root: &Command, names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut known: BTreeSet<String> = OTHERS.map(str::to_owned).into();
+    let mut commands = vec![root];
+    while let Some(command) = commands.pop() {
+        known.extend(command.get_arguments().filter_map(Arg::get_long).map(variable_name));
+        commands.extend(command.get_subcommands());
+    }
+    names.filter(|name| name.starts_with("WAGGLE_") && !known.contains(name)).collect()
+}
+
+/// Variables that are no options: the place of keys, families of kernels, and the process above.
+const OTHERS: [&str; 3] = ["WAGGLE_HOME", "WAGGLE_CPU", crate::worker::PARENT];
 
 /// `WAGGLE_PROMPT_LEN` for `prompt-len`.
 fn variable_name(option: &str) -> String {
@@ -255,6 +273,9 @@ impl File {
         let key = option.get_long().unwrap_or_default();
         let wrong = |expected, got: &Value| self.kind(key, expected, got);
         let text = |value: &Value| match value {
+            Value::String(text) if *text != harmless(text) => {
+                Err(SettingsError::Control { path: self.path.clone(), key: key.to_owned() })
+            }
             Value::String(text) => Ok(text.clone()),
             Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(value.to_string()),
             other => Err(wrong(ONE_VALUE, other)),
@@ -346,6 +367,12 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_that_no_command_has_is_told() {
+        let names = ["WAGGLE_TOKENS", "WAGGLE_HOME", "WAGGLE_TOKNS", "PATH", "WAGGLE_ID"].map(String::from);
+        assert_eq!(unknown_variables(&root(), names.into_iter()), ["WAGGLE_TOKNS"]);
+    }
+
+    #[test]
     fn what_the_command_line_contradicts_is_left_out() {
         let file = Some("tokens = 1\ntext = 'a'");
         assert_eq!(completed("waggle write --ids 1", &[], file).unwrap(), "write --tokens=1 --ids 1");
@@ -374,6 +401,10 @@ mod tests {
         assert!(matches!(refused("fast = 2"), SettingsError::Kind { expected: SWITCH, got: "integer", .. }));
         assert!(matches!(refused("tokens = [1, 2]"), SettingsError::Kind { expected: "one value", .. }));
         assert!(matches!(refused("tokens ="), SettingsError::Syntax { .. }));
+        for text in ["text = \"\\u001b[2J\"", "[write]\nids = [\"1\", \"\\u0007\"]", "fast = \"\\u009b\""] {
+            assert!(matches!(refused(text), SettingsError::Control { .. } | SettingsError::Kind { .. }), "{text}");
+        }
+        assert_eq!(completed("waggle write", &[], Some("text = \"a\\n\\tb\"")).unwrap(), "write --text=a\n\tb");
         let missing =
             complete(&root(), ["waggle", "--config=/nowhere", "write"].map(OsString::from).into(), |_| None);
         assert!(matches!(missing, Err(Error::Library(crate::Error::File { .. }))));

@@ -6,6 +6,7 @@ use clap::Args;
 use model::{DType, shape, synthesize};
 
 use super::options::named;
+use super::together::clean_up_on_signals;
 use super::{Error, out};
 use crate::disk::read;
 
@@ -36,6 +37,7 @@ pub(super) struct SynthArgs {
 const DTYPES: [(&str, DType); 3] = [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::Bf16)];
 
 pub(super) fn run(args: SynthArgs) -> Result<(), Error> {
+    clean_up_on_signals()?;
     let config = match args.config.to_str().and_then(shape) {
         Some(config) if !args.config.exists() => config.to_vec(),
         _ => read(&args.config)?,

@@ -2,8 +2,12 @@
 //! only connects neither keeps others out nor the server busy.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
 
 /// Limits on idle connections.
 #[derive(Clone, Copy, Debug)]
@@ -67,9 +71,75 @@ impl Drop for Place {
     }
 }
 
+/// Waits after connections that cannot be accepted: longer each time, for a listener without descriptors fails again
+/// at once. The log hears of the first, and then once a minute.
+#[derive(Default)]
+pub(super) struct Pause {
+    wait: Duration,
+    /// When the log heard of it, and how often it happened since.
+    told: Option<(Instant, u64)>,
+}
+
+impl Pause {
+    const LEAST: Duration = Duration::from_millis(10);
+    const MOST: Duration = Duration::from_secs(1);
+    const TELLING: Duration = Duration::from_secs(60);
+
+    pub(super) fn accepted(&mut self) {
+        self.wait = Duration::ZERO;
+    }
+
+    pub(super) fn failed(&mut self, error: &io::Error) {
+        if let Some(times) = self.news(Instant::now()) {
+            warn!(%error, times, "cannot accept a connection");
+        }
+        std::thread::sleep(self.wait);
+    }
+
+    /// How many failures there were since the last that the log heard of, if it is to hear of this one.
+    fn news(&mut self, now: Instant) -> Option<u64> {
+        self.wait = (2 * self.wait).clamp(Pause::LEAST, Pause::MOST);
+        match &mut self.told {
+            Some((when, times)) if now.duration_since(*when) < Pause::TELLING => {
+                *times += 1;
+                None
+            }
+            told => {
+                let times = 1 + told.map_or(0, |(_, times)| times);
+                *told = Some((now, 0));
+                Some(times)
+            }
+        }
+    }
+}
+
+/// Whether it is one connection that cannot be accepted, and not all that follow.
+pub(super) fn concerns_one(error: &io::Error) -> bool {
+    [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset, io::ErrorKind::Interrupted]
+        .contains(&error.kind())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_that_fails_is_told_once_a_minute_and_tried_less_often() {
+        let (mut pause, start) = (Pause::default(), Instant::now());
+        let mut waits = Vec::new();
+        let told: Vec<_> = (0..150)
+            .map(|second| {
+                let news = pause.news(start + Duration::from_secs(second));
+                waits.push(pause.wait);
+                news
+            })
+            .collect();
+        assert_eq!(told.iter().flatten().collect::<Vec<_>>(), [&1, &60, &60]);
+        assert_eq!((waits[0], waits[1], waits[149]), (Pause::LEAST, 2 * Pause::LEAST, Pause::MOST));
+        pause.accepted();
+        assert_eq!(pause.news(start + Duration::from_secs(150)), None);
+        assert_eq!(pause.wait, Pause::LEAST);
+    }
 
     #[test]
     fn one_address_leaves_room_for_others() {

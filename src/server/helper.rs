@@ -11,7 +11,7 @@ use session::party::{Caller, DealtSession, Pairing};
 use tracing::{info, warn};
 
 use super::desk::{Desk, Places};
-use super::door::{Door, Idle, Place};
+use super::door::{Door, Idle, Pause, Place, concerns_one};
 use super::host::{Accepted, Allow, Host};
 use super::watch::Watch;
 use super::{listen, system};
@@ -113,16 +113,21 @@ impl HelperServer {
         let accept = move || {
             let HelperConfig { max_idle, max_idle_per_address, .. } = shared.config;
             let door = Door::new(Idle { all: max_idle.max(1), per_address: max_idle_per_address.max(1) });
+            let mut pause = Pause::default();
             for stream in listener.incoming() {
                 let stream = match stream {
                     Ok(stream) => stream,
+                    Err(source) if once && !concerns_one(&source) => {
+                        // Nobody listens where the helper has ended.
+                        drop(ended.send(Err(system("accept a connection")(source))));
+                        return;
+                    }
                     Err(error) => {
-                        warn!(%error, "a connection is lost before it is accepted");
-                        // A listener that cannot accept fails again at once.
-                        thread::sleep(Duration::from_millis(10));
+                        pause.failed(&error);
                         continue;
                     }
                 };
+                pause.accepted();
                 let Ok(peer) = stream.peer_addr() else { continue };
                 let Some(place) = door.enter(peer.ip()) else { continue };
                 let (shared, ended) = (shared.clone(), ended.clone());

@@ -49,6 +49,7 @@ pub(crate) use self::door::network_of;
 pub use self::helper::{HelperConfig, HelperServer};
 pub use self::host::Allow;
 pub use self::ranks::Job;
+#[cfg(any(feature = "cli", feature = "proxy"))]
 pub(crate) use self::signals::on_signal;
 use crate::error::ServeError;
 use crate::keys::{Proof, file};
@@ -58,7 +59,7 @@ use crate::{Error, Network, Terms};
 
 use accounts::Book;
 use desk::{Desk, Places};
-use door::{Door, Idle};
+use door::{Door, Idle, Pause, concerns_one};
 use host::Host;
 use metrics::{Metrics, Now};
 use watch::Watch;
@@ -417,7 +418,7 @@ impl Server {
         let Server { service, listener, address, happened } = self;
         let accepting = service.clone();
         let thread = thread::Builder::new().name("waggle-accept".into());
-        let accepting = thread.spawn(move || accepting.accept(&listener)).map_err(system("start a thread"))?;
+        let accepting = thread.spawn(move || accepting.accept(&listener, once)).map_err(system("start a thread"))?;
         let ended = loop {
             let event = match patience {
                 Some(limit) => happened.recv_timeout(limit),
@@ -457,8 +458,9 @@ impl Server {
 }
 
 impl Service {
-    /// Gives every connection a thread, until the end.
-    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+    /// Gives every connection a thread, until the end. A server of one session does not wait for better times.
+    fn accept(self: &Arc<Self>, listener: &TcpListener, once: bool) {
+        let mut pause = Pause::default();
         loop {
             let accepted = listener.accept();
             if self.over.load(Ordering::Acquire) {
@@ -466,13 +468,16 @@ impl Service {
             }
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
+                Err(source) if once && !concerns_one(&source) => {
+                    self.tell(Event::Ended(Box::new(Err(system("accept a connection")(source)))));
+                    return;
+                }
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection");
-                    // A listener that cannot accept fails again at once.
-                    thread::sleep(Duration::from_millis(10));
+                    pause.failed(&error);
                     continue;
                 }
             };
+            pause.accepted();
             let Some(place) = self.door.enter(peer.ip()) else {
                 self.metrics.dropped();
                 tracing::debug!(%peer, "dropped: too many connections that have proved no key");

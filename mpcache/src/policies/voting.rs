@@ -183,9 +183,9 @@ struct Ballot {
 impl Voting {
     fn next(&self, layer: usize, layers: usize, piece: Piece) -> Option<Ballot> {
         let mean = self.schedule.budget_of(piece.prompt);
-        let most = if self.schedule.budget.tokens().is_some() { usize::MAX } else { piece.prompt };
         let window = self.window.min(mean.div_ceil(2));
-        let budget = self.layers.budget(mean, window, layer, layers, most);
+        // As with the authors, no layer gets more than the prompt has: what is beyond it stays with the others.
+        let budget = self.layers.budget(mean, window, layer, layers, piece.prompt);
         let eviction = self.schedule.next(budget, piece)?;
         Some(Ballot { eviction, window: self.window.min(eviction.keep.div_ceil(2)) })
     }

@@ -171,7 +171,7 @@ impl Tailed {
         let (shape, n) = (x.shape(), x.len());
         let x = x.reshape(&[n]);
         let TailedShape { ratio, range_bits, .. } = self.shape;
-        b.expect_below(&x, 1 << (FRAC + range_bits))?;
+        b.expect_below(&x, 1 << (FRAC + range_bits), FRAC)?;
         let dropped = FRAC + RATIO_BITS - Self::IN_FRAC;
         let width = self.table.shape().input_bits() + dropped;
         // Reducing the input loses up to two units, on average one.
@@ -241,7 +241,7 @@ impl Activation {
     ) -> Result<B::Words, Error> {
         let (shape, n) = (x.shape(), x.len());
         let x = x.reshape(&[n]);
-        b.expect_below(&x, 1 << (COMPARED_WIDTH - 2))?;
+        b.expect_below(&x, 1 << (COMPARED_WIDTH - 2), FRAC)?;
         let dropped = FRAC - self.form.compared_frac;
         let coarse = x.drop_low(dropped, COMPARED_WIDTH);
         let reached = b.apply(AtLeast { thresholds: &self.thresholds, width: COMPARED_WIDTH - dropped }, &coarse)?;

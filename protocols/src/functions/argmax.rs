@@ -22,7 +22,7 @@ pub fn argmax<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     }
     b.scope("argmax", |b| {
         let mut x = x.reshape(&[rows * n]);
-        b.expect_below(&x, 1 << (ARGMAX_WIDTH - 2))?;
+        b.expect_below(&x, 1 << (ARGMAX_WIDTH - 2), FRAC)?;
         let mut at = b.public(&[rows * n], |i| (i[0] % n) as u64);
         let mut lengths = Lengths::equal(n, rows);
         while lengths.counts().longest() > 1 {

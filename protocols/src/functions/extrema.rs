@@ -41,7 +41,7 @@ pub fn extrema<B: Abb>(b: &mut B, x: &B::Words) -> Result<(B::Words, B::Words), 
         ref shape => panic!("extrema of rows of {shape:?}"),
     };
     b.scope("extrema", |b| {
-        b.expect_below(x, 1 << (EXTREMA_WIDTH - 2))?;
+        b.expect_below(x, 1 << (EXTREMA_WIDTH - 2), FRAC)?;
         let Round { left, right, single, order, next } = pair(&Lengths::equal(n, rows));
         let (a, c) = (x.pick(&left), x.pick(&right));
         let gain = larger_part(b, &a.minus(&c))?;
@@ -64,7 +64,7 @@ pub fn extrema<B: Abb>(b: &mut B, x: &B::Words) -> Result<(B::Words, B::Words), 
 /// |x|, entrywise, modulo 2^[`EXTREMA_WIDTH`].
 pub fn abs<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     b.scope("abs", |b| {
-        b.expect_below(x, 1 << (EXTREMA_WIDTH - 2))?;
+        b.expect_below(x, 1 << (EXTREMA_WIDTH - 2), FRAC)?;
         Ok(larger(b, &x.reshape(&[x.len()]), &x.reshape(&[x.len()]).times(u64::MAX))?.reshape(&x.shape()))
     })
 }

@@ -36,7 +36,7 @@ pub fn hide<B: Abb>(b: &mut B, x: &B::Words, hidden: Option<&Array2<bool>>) -> R
         let words = x.permute(&[0, 2, 1]).reshape(&[batch * columns, rows]);
         let kept = b.apply(MuxColumns { widths: &[MAX_WIDTH], words: rows }, (&shown, &words))?;
         let kept = kept.reshape(&[batch, columns, rows]).permute(&[0, 2, 1]);
-        b.expect_below(&kept, (MAX_SHOWN_SCORE as i128) << FRAC)?;
+        b.expect_below(&kept, (MAX_SHOWN_SCORE as i128) << FRAC, FRAC)?;
         let lowest = ((HIDDEN_SCORE as i64) << FRAC) as u64;
         let lowered =
             hidden.map(|hidden| ArrayD::from_shape_fn(&shape[..], |at| lowest * u64::from(hidden[[at[0], at[2]]])));

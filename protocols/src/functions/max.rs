@@ -47,10 +47,10 @@ pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<
     assert_eq!(x.len(), lengths.total(), "entries of the rows");
     assert!(lengths.counts().iter().all(|(n, _)| n > 0), "lengths of the rows");
     b.scope("max", |b| {
-        b.expect_below(x, 1 << (MAX_WIDTH - 2))?;
+        b.expect_below(x, 1 << (MAX_WIDTH - 2), FRAC)?;
         // The lowest unit is left out, so that differences fit even where shares are cut to one unit less.
         let raised = b.add_public(x, (1u64 << DROPPED).wrapping_neg());
-        b.expect_below(&raised, 1 << (MAX_WIDTH - 2))?;
+        b.expect_below(&raised, 1 << (MAX_WIDTH - 2), FRAC)?;
         let coarse = x.drop_low(DROPPED, MAX_WIDTH);
         Ok(b.apply(RowMax { lengths, width: MAX_WIDTH - DROPPED }, &coarse)?.times(1 << DROPPED))
     })
@@ -69,10 +69,10 @@ pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result
     let (rows, longest) = (lengths.rows(), lengths.counts().longest());
     assert!(x.len() == lengths.total() && longest <= MOST_COUNTED, "entries of the rows");
     b.scope("max", |b| {
-        b.expect_below(x, 1 << (FRAC + VALUE_BITS - 1))?;
+        b.expect_below(x, 1 << (FRAC + VALUE_BITS - 1), FRAC)?;
         // Shares may be cut to one less, so the lowest number is left out.
         let raised = b.add_public(x, (1u64 << FRAC).wrapping_neg());
-        b.expect_below(&raised, 1 << (FRAC + VALUE_BITS - 1))?;
+        b.expect_below(&raised, 1 << (FRAC + VALUE_BITS - 1), FRAC)?;
         let raised = b.add_public(x, 1 << (FRAC + VALUE_BITS - 1));
         let whole = raised.drop_low(FRAC, FRAC + VALUE_BITS);
         let width = (usize::BITS - longest.leading_zeros()).max(threshold::MIN_WIDTH);

@@ -9,6 +9,7 @@
 //! words, one truncation.
 
 use crate::abb::Abb;
+use crate::error::of_words;
 use crate::functions::ring_for;
 use crate::functions::rsqrt::{RSQRT_FRAC, rsqrt, smallest_square};
 use crate::ops::{MulRows, SumSquares, Truncation};
@@ -23,7 +24,7 @@ pub fn rms_norm<B: Abb>(b: &mut B, x: &B::Words, eps: f32) -> Result<B::Words, E
         let (shape, n) = (x.shape(), *x.shape().last().expect("at least one axis"));
         let x = x.reshape(&[x.len() / n, n]);
         let smallest = smallest_square(n, eps);
-        let q = b.apply(SumSquares { width: 64 }, &x)?;
+        let q = b.apply(SumSquares { width: 64 }, &x).map_err(of_words(2 * FRAC))?;
         let q = b.add_public(&q, smallest);
         // |x| sqrt(n) / sqrt(sum x^2) <= sqrt(n).
         let width = ring_for((n as f64).sqrt(), FRAC + RSQRT_FRAC);

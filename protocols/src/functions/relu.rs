@@ -25,7 +25,7 @@ pub fn relu<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     b.scope("relu", |b| {
         let (shape, n) = (x.shape(), x.len());
         let x = x.reshape(&[n]);
-        b.expect_below(&x, 1 << (COMPARED_WIDTH - 2))?;
+        b.expect_below(&x, 1 << (COMPARED_WIDTH - 2), FRAC)?;
         let coarse = x.drop_low(DROPPED, COMPARED_WIDTH);
         let positive = b.apply(AtLeast { thresholds: &[0], width: COMPARED_WIDTH - DROPPED }, &coarse)?.reshape(&[n]);
         Ok(b.apply(Mux { width: 64 }, (&positive, &x))?.reshape(&shape))

@@ -36,7 +36,7 @@ pub fn rope<B: Abb>(b: &mut B, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32
         let first = turn(&x1, cos).minus(&turn(&x2, sin));
         let second = turn(&x2, cos).plus(&turn(&x1, sin));
         let turned = B::Words::concat(2, &[&first, &second]);
-        b.expect_below(&turned, 1 << (WIDTH - 2))?;
+        b.expect_below(&turned, 1 << (WIDTH - 2), FRAC + ANGLE_FRAC)?;
         b.apply(Truncation { width: WIDTH, shift: ANGLE_FRAC, out: 64 }, &turned)
     })
 }

@@ -91,7 +91,7 @@ pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, wi
         return Err(Error::TooMany { operation: "a norm", limit: MAX_NORM_ENTRIES, got: n });
     }
     b.scope("rsqrt", |b| {
-        b.expect_below(q, 1 << SQUARE_BITS)?;
+        b.expect_below(q, 1 << SQUARE_BITS, 2 * FRAC)?;
         if b.evaluation() == Evaluation::Masked {
             let ladder = kept("rsqrt ladder", Evaluation::Masked, &[n as u64, smallest, width.into()], || {
                 ladder(n, smallest, width)

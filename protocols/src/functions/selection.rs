@@ -47,7 +47,7 @@ pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> 
         engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
         engine::TopK::Sort => top_k::sort(b, x, how.k, scores, SELECTION_WIDTH),
         engine::TopK::ShuffleReveal => {
-            b.expect_below(x, 1 << (how.magnitude + FRAC))?;
+            b.expect_below(x, 1 << (how.magnitude + FRAC), FRAC)?;
             // Comparisons are opened, so no word may leave the ring, whatever the weights.
             let scores = Scores::within(how.ceiling, how.frac).rounding(how.rounded);
             top_k::shuffle_reveal(b, x, how.k, scores).map(Selection::Shuffled)
@@ -95,7 +95,7 @@ fn gather_from<B: Abb>(
 ) -> Result<B::Words, Error> {
     let [shared, columns, w] = x.shape()[..] else { panic!("gather of {:?}", x.shape()) };
     b.scope("gather", |b| {
-        b.expect_below(x, 1 << (magnitude + FRAC))?;
+        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let rounding = payload_rounding(magnitude)?;
         let width = rounding.width;
         let chosen = match selection {
@@ -134,7 +134,7 @@ pub fn scatter<B: Abb>(
     magnitude: u32,
 ) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
-        b.expect_below(x, 1 << (magnitude + FRAC))?;
+        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let rounding = payload_rounding(magnitude)?;
         let width = rounding.width;
         let spread = match selection {

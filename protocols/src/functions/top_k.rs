@@ -91,7 +91,7 @@ impl Scores {
 
     /// The compared values, and their ring.
     fn coarse<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
-        b.expect_below(x, 1 << (u64::BITS - self.bound.leading_zeros()))?;
+        b.expect_below(x, 1 << (u64::BITS - self.bound.leading_zeros()), FRAC)?;
         let (drop, width) = (FRAC - self.frac, self.width(0)?);
         let coarse = if self.rounded { rounded(b, x, drop, width)? } else { x.drop_low(drop, width + drop) };
         Ok((coarse, width))

@@ -142,6 +142,7 @@ pub(super) fn meet(
                 "it does not know this party's key; its owner adds the line that `waggle keygen` prints here";
             Error::HelperRefused { reason: reason.into() }
         }
+        NetError::Unexpected { step: VERDICT, .. } => Error::NoHelper,
         error => protocols::Error::Helper(Box::new(error.into())).into(),
     };
     let mut channel = (to_helper.open)().map_err(named)?;

@@ -1,7 +1,7 @@
 //! Two programs in one run: in turn, after a warm-up, several times.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use report::provenance::Provenance;
 use report::table::{Cell, Document, Table};
@@ -12,6 +12,7 @@ use super::{CompareArgs, differences};
 use crate::cli::Error;
 use crate::cli::machine::provenance;
 use crate::cli::progress::passes;
+use crate::cli::together::{self, Folder, clean_up_on_signals};
 use crate::disk::{at, read, write_json};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
@@ -45,6 +46,7 @@ struct Sample {
 
 /// Runs `programs` in turn and shows what they took.
 pub(super) fn run(programs: [&Path; 2], args: &CompareArgs) -> Result<(), Error> {
+    clean_up_on_signals()?;
     let mut sides = [side(programs[0])?, side(programs[1])?];
     let turns = usize::from(args.warm_up) + usize::from(args.repeat);
     let bar = passes(2 * turns);
@@ -75,7 +77,7 @@ fn side(program: &Path) -> Result<Side, Error> {
 
 /// The costs that a run of `program` reports, by phase.
 fn sample(program: &Path, command: &[String]) -> Result<Phases, Error> {
-    let dir = tempfile::tempdir().map_err(at(&std::env::temp_dir()))?;
+    let dir = Folder::new().map_err(at(&std::env::temp_dir()))?;
     let path = dir.path().join("report.json");
     output(Command::new(program).args(command).arg("--json").arg(&path), program)?;
     let sample = serde_json::from_slice(&read(&path)?);
@@ -85,7 +87,7 @@ fn sample(program: &Path, command: &[String]) -> Result<Phases, Error> {
 
 /// Standard output of a command, which must be a success.
 fn output(command: &mut Command, program: &Path) -> Result<String, Error> {
-    let output = command.stdin(Stdio::null()).output().map_err(|e| failure(program, e.to_string()))?;
+    let output = together::output(command).map_err(|e| failure(program, e.to_string()))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -115,10 +115,9 @@ impl Sequence {
     /// in `queries` is the next of `ids`. Queries at `prompt` or later are scored; without a `prompt`, those in the
     /// last fifth. Takes the first `count` lines, or all.
     pub fn of_queries(lines: &str, prompt: Option<usize>, count: Option<usize>) -> Result<Vec<Self>, EvalError> {
-        let filled = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let sequences = filled.take(count.unwrap_or(usize::MAX)).map(|(i, line)| {
-            let wrong = |what: String| EvalError::Query { line: i + 1, what };
-            let Queries { ids, queries } = serde_json::from_str(line).map_err(|e| wrong(e.to_string()))?;
+        let sequences = files::json_lines(lines).take(count.unwrap_or(usize::MAX)).map(|(line, read)| {
+            let wrong = |what: String| EvalError::Query { line, what };
+            let Queries { ids, queries } = read.map_err(wrong)?;
             let context = ids.len();
             let prompt = prompt.unwrap_or(context * 4 / 5);
             if prompt == 0 || prompt + 1 >= context {

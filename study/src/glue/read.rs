@@ -1,6 +1,6 @@
 //! Files in the forms in which GLUE's tasks are published.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::GlueError;
 
@@ -41,13 +41,12 @@ const COLA: [&str; 4] = ["source", "label", "mark", "sentence"];
 /// [`GlueError::Line`] for the first line that lacks something.
 pub fn read(file: &str, labels: &[String]) -> Result<Vec<Example>, GlueError> {
     let file = file.trim_start_matches('\u{feff}');
-    let lines = (1..).zip(file.lines()).filter(|(_, line)| !line.trim().is_empty());
-    let examples: Vec<Example> = if file.trim_start().starts_with('{') {
-        lines
-            .map(|(at, line)| json(line).and_then(|field| example(&field, labels)).map_err(in_line(at)))
-            .collect::<Result<_, _>>()?
+    let examples: Vec<Example> = if file.trim_start().starts_with(['{', '[']) {
+        let of = |object: Map<String, Value>| example(&|name| object.get(name).cloned(), labels);
+        let lines = files::json_lines(file);
+        lines.map(|(at, object)| object.and_then(of).map_err(in_line(at))).collect::<Result<_, _>>()?
     } else {
-        let mut lines = lines.peekable();
+        let mut lines = (1..).zip(file.lines()).filter(|(_, line)| !line.trim().is_empty()).peekable();
         let first: Vec<String> = lines.peek().map_or(Vec::new(), |(_, line)| cells(line)).into_iter().collect();
         let lower: Vec<String> = first.iter().map(|name| name.trim().to_lowercase()).collect();
         let columns: Vec<String> = if lower.iter().any(|name| GOLD.contains(&name.as_str())) {
@@ -60,7 +59,8 @@ pub fn read(file: &str, labels: &[String]) -> Result<Vec<Example>, GlueError> {
         };
         let of = |line: &str| {
             let cells = cells(line);
-            let field = |name: &str| cells.get(columns.iter().position(|column| column == name)?).cloned();
+            let cell = |name: &str| cells.get(columns.iter().position(|column| column == name)?);
+            let field = |name: &str| cell(name).map(|text| Value::from(&**text));
             example(&field, labels)
         };
         lines.map(|(at, line)| of(line).map_err(in_line(at))).collect::<Result<_, _>>()?
@@ -76,26 +76,22 @@ fn cells(line: &str) -> Vec<String> {
     line.split('\t').map(str::to_owned).collect()
 }
 
-/// The fields of a JSON object, as text.
-fn json(line: &str) -> Result<impl Fn(&str) -> Option<String>, String> {
-    let Value::Object(object) = serde_json::from_str(line).map_err(|e| e.to_string())? else {
-        return Err("no JSON object".into());
+fn example(field: &dyn Fn(&str) -> Option<Value>, labels: &[String]) -> Result<Example, String> {
+    let text = |name: &str| match field(name)? {
+        Value::String(text) => Some(Ok(text)),
+        other => Some(Err(format!("`{name}` is {other}, and no text"))),
     };
-    Ok(move |name: &str| {
-        object.get(name).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-    })
-}
-
-fn example(field: &dyn Fn(&str) -> Option<String>, labels: &[String]) -> Result<Example, String> {
-    let texts = TEXTS.iter().find_map(|(first, second)| {
-        let text = field(first)?;
-        match second {
-            Some(second) => Some((text, Some(field(second)?))),
-            None => Some((text, None)),
-        }
+    let texts = TEXTS.iter().find_map(|(first, second)| match second {
+        Some(second) => Some((text(first)?, Some(text(second)?))),
+        None => Some((text(first)?, None)),
     });
     let (text, pair) = texts.ok_or("no sentence, or no second one where one belongs")?;
-    let answer = GOLD.iter().find_map(|name| field(name)).ok_or("no label and no score")?;
+    let answer = GOLD.iter().find_map(|name| Some((name, field(name)?))).ok_or("no label and no score")?;
+    let answer = match answer {
+        (_, Value::String(answer)) => answer,
+        (_, Value::Number(answer)) => answer.to_string(),
+        (name, other) => return Err(format!("`{name}` is {other}, and no class and no score")),
+    };
     let number: Option<f64> = answer.trim().parse().ok();
     let gold = match labels {
         [_] => number.filter(|score| score.is_finite()),
@@ -109,7 +105,7 @@ fn example(field: &dyn Fn(&str) -> Option<String>, labels: &[String]) -> Result<
         [_] => format!("`{answer}` is no score"),
         names => format!("`{answer}` is none of the classes {} and no number of theirs", names.join(", ")),
     })?;
-    Ok(Example { text, pair, gold })
+    Ok(Example { text: text?, pair: pair.transpose()?, gold })
 }
 
 #[cfg(test)]
@@ -156,6 +152,18 @@ mod tests {
         assert_eq!(refused("sentence\tlabel\n\n"), "no line of the file has an example");
         assert_eq!(refused("words\nx\n"), "line 1: no head that names a label or a score");
         assert!(refused("{\"sentence\": 1\n").starts_with("line 1: "));
+        // Of JSON a text alone is a text, and what holds all lines is none.
+        let good = "{\"sentence\": \"a\", \"label\": 1}\n";
+        for (line, why) in [
+            ("{\"sentence\": null, \"label\": 1}", "`sentence` is null, and no text"),
+            ("{\"sentence\": [\"a\"], \"label\": 1}", "`sentence` is [\"a\"], and no text"),
+            ("{\"question\": \"a\", \"sentence\": 7, \"label\": 1}", "`sentence` is 7, and no text"),
+            ("{\"sentence\": \"a\", \"label\": null}", "`label` is null, and no class and no score"),
+        ] {
+            assert_eq!(refused(&format!("{good}\n{line}")), format!("line 3: {why}"));
+        }
+        assert!(refused("[\n{\"sentence\": \"a\", \"label\": 1}\n]").starts_with("line 1: an array"));
+        assert_eq!(read(&format!("\u{feff}{good}"), &two).unwrap().len(), 1);
         let scores = read("sentence\tscore\na\tnan\n", &two[..1]).unwrap_err().to_string();
         assert_eq!(scores, "line 2: `nan` is no score");
     }

@@ -72,12 +72,11 @@ fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
         .map(|text| serde_json::from_str(text).map_err(|e| EvalError::Prompts(e.to_string())))
         .transpose()?
         .unwrap_or_default();
-    let lines = data.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let sequences: Vec<Sequence> = lines
+    let sequences: Vec<Sequence> = files::json_lines(data)
         .take(input.sequences.unwrap_or(usize::MAX))
-        .map(|(i, line)| {
-            let wrong = |what: String| EvalError::Query { line: i + 1, what };
-            let line: Line = serde_json::from_str(line).map_err(|e| wrong(e.to_string()))?;
+        .map(|(line, read)| {
+            let wrong = |what: String| EvalError::Query { line, what };
+            let line: Line = read.map_err(wrong)?;
             let known = DATASETS.iter().find(|(name, ..)| *name == line.dataset.trim_end_matches("_e"));
             let Some((name, measure, tokens)) = known else {
                 let names = DATASETS.map(|(name, ..)| name).join(", ");

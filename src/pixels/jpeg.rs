@@ -1,0 +1,345 @@
+//! Whether all pixels of a JPEG are there: decoders make up what is missing.
+//!
+//! Markers and codes are read as ITU-T T.81 has them (annexes B, F and G), and no number is computed of them. What a
+//! decoder refuses by its headers is not looked at.
+
+use std::iter;
+
+/// Why a JPEG is not decoded.
+const EARLY: &str = "it ends early";
+const DAMAGED: &str = "a code of its pixels is damaged";
+const SCANS: &str = "it has more than 100 scans";
+const TABLE: &str = "a table of its codes is missing";
+
+/// Most scans, as for the decoder. A scan of a few bytes may go over all blocks.
+const MAX_SCANS: usize = 100;
+
+/// Reads the markers and codes of an image whose header says that it has `size` pixels and rows, up to its end. Those
+/// of a thumbnail, and of whatever follows the image, are no part of it.
+pub(super) fn check(bytes: &[u8], size: [u32; 2]) -> Result<(), &'static str> {
+    let mut image = Image { size: size.map(|pixels| pixels as usize), ..Image::default() };
+    let (mut at, mut scans) = (2, 0);
+    loop {
+        let marker = next_marker(bytes, &mut at).ok_or(EARLY)?;
+        match marker {
+            // The end, which belongs behind all bits of all components.
+            0xd9 => return if image.is_whole() { Ok(()) } else { Err(EARLY) },
+            // Markers without content.
+            0x01 | 0xd0..=0xd8 => continue,
+            _ => {}
+        }
+        let length = bytes.get(at..at + 2).ok_or(EARLY)?;
+        let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+        let segment = bytes.get(at + 2..at + length.max(2)).ok_or(EARLY)?;
+        at += length.max(2);
+        match marker {
+            0xc0..=0xc2 => image.begin(segment, marker == 0xc2).ok_or(DAMAGED)?,
+            0xc4 => image.tables(segment).ok_or(DAMAGED)?,
+            0xdd => image.restart = usize::from(u16::from_be_bytes(segment.try_into().map_err(|_| DAMAGED)?)),
+            0xda => {
+                scans += 1;
+                if scans > MAX_SCANS {
+                    return Err(SCANS);
+                }
+                let scan = image.scan(segment).ok_or(DAMAGED)?;
+                image.walk(&scan, bytes, &mut at)?;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The next marker from `at` on, and `at` behind it. Bytes between two segments are skipped, as by decoders.
+fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
+    let found = bytes.get(*at..)?.windows(2).position(|pair| pair[0] == 0xff && ![0, 0xff].contains(&pair[1]))?;
+    *at += found + 2;
+    Some(bytes[*at - 1])
+}
+
+/// What the headers say so far.
+#[derive(Default)]
+struct Image {
+    progressive: bool,
+    components: Vec<Component>,
+    /// Pixels of a row, and rows.
+    size: [usize; 2],
+    /// Codes of the first coefficient of a block, and of the others.
+    tables: [[Option<Codes>; 4]; 2],
+    /// MCUs between two markers; 0 if there are none.
+    restart: usize,
+}
+
+struct Component {
+    id: u8,
+    /// Blocks of an MCU, across and down.
+    sampling: [usize; 2],
+    /// By block the coefficients that are not zero, across all MCUs: refining bits depend on them.
+    nonzero: Vec<u64>,
+    /// By coefficient the lowest bit that was sent.
+    lowest: [u8; 64],
+}
+
+/// Codes by their length, and what they stand for.
+struct Codes {
+    counts: [u8; 16],
+    values: Vec<u8>,
+}
+
+/// A scan's header.
+struct Scan {
+    /// Components by place, and the numbers of their tables.
+    parts: Vec<(usize, [usize; 2])>,
+    /// The first coefficient and the last.
+    band: [u32; 2],
+    /// The lowest bit that it sends.
+    lowest: u8,
+    /// It sends that bit alone, of coefficients that were sent before.
+    refines: bool,
+}
+
+impl Image {
+    fn is_whole(&self) -> bool {
+        let mut lowest = self.components.iter().flat_map(|component| component.lowest);
+        !self.components.is_empty() && lowest.all(|bit| bit == 0)
+    }
+
+    /// Reads a frame's header.
+    fn begin(&mut self, segment: &[u8], progressive: bool) -> Option<()> {
+        let [_, h1, h0, w1, w0, count, ref components @ ..] = *segment else { return None };
+        let size = [[w1, w0], [h1, h0]].map(|bytes| usize::from(u16::from_be_bytes(bytes)));
+        let component = |bytes: &[u8]| {
+            let sampling = [bytes[1] >> 4, bytes[1] & 15].map(usize::from);
+            let fits = sampling.iter().all(|blocks| (1..=4).contains(blocks));
+            fits.then(|| Component { id: bytes[0], sampling, nonzero: Vec::new(), lowest: [u8::MAX; 64] })
+        };
+        self.components = components.chunks_exact(3).take(count.into()).map(component).collect::<Option<_>>()?;
+        let whole = self.components.len() == usize::from(count) && (1..=4).contains(&count);
+        if !whole || size != self.size {
+            return None;
+        }
+        self.progressive = progressive;
+        let [across, down] = [0, 1].map(|axis| self.mcus(axis));
+        if progressive {
+            for component in &mut self.components {
+                let [h, v] = component.sampling;
+                component.nonzero = vec![0; across * h * down * v];
+            }
+        }
+        Some(())
+    }
+
+    /// MCUs of all components along an axis.
+    fn mcus(&self, axis: usize) -> usize {
+        self.size[axis].div_ceil(8 * self.most(axis))
+    }
+
+    fn most(&self, axis: usize) -> usize {
+        self.components.iter().map(|component| component.sampling[axis]).max().unwrap_or(1)
+    }
+
+    /// Reads tables of codes.
+    fn tables(&mut self, mut segment: &[u8]) -> Option<()> {
+        while let Some((&kind, rest)) = segment.split_first() {
+            let (counts, rest) = rest.split_first_chunk::<16>()?;
+            let values = counts.iter().map(|count| usize::from(*count)).sum();
+            let place = self.tables.get_mut(usize::from(kind >> 4))?.get_mut(usize::from(kind & 15))?;
+            *place = Some(Codes { counts: *counts, values: rest.get(..values)?.to_vec() });
+            segment = &rest[values..];
+        }
+        Some(())
+    }
+
+    /// Reads the header of a scan.
+    fn scan(&self, segment: &[u8]) -> Option<Scan> {
+        let (&count, rest) = segment.split_first()?;
+        let (parts, rest) = rest.split_at_checked(2 * usize::from(count))?;
+        let part = |part: &[u8]| {
+            let place = self.components.iter().position(|component| component.id == part[0])?;
+            Some((place, [part[1] >> 4, part[1] & 15].map(usize::from)))
+        };
+        let parts: Vec<_> = parts.chunks_exact(2).map(part).collect::<Option<_>>()?;
+        let [first, last, bits] = *rest else { return None };
+        // A frame that is not progressive has all coefficients in a scan, whatever the header says.
+        let (band, bits) = if self.progressive { ([first, last].map(u32::from), bits) } else { ([0, 63], 0) };
+        let whole = !self.progressive || (band[0] == 0) == (band[1] == 0) && (band[0] == 0 || count == 1);
+        (whole && (1..=4).contains(&count) && band[0] <= band[1] && band[1] < 64).then_some(Scan {
+            parts,
+            band,
+            lowest: bits & 15,
+            refines: bits >> 4 > 0,
+        })
+    }
+
+    /// Reads the codes of all blocks of `scan`.
+    fn walk(&mut self, scan: &Scan, bytes: &[u8], at: &mut usize) -> Result<(), &'static str> {
+        let [across, down] = [0, 1].map(|axis| match scan.parts[..] {
+            // A component alone has no blocks beyond the image.
+            [(place, _)] => (self.size[axis] * self.components[place].sampling[axis]).div_ceil(8 * self.most(axis)),
+            _ => self.mcus(axis),
+        });
+        let strides = self.components.iter().map(|component| self.mcus(0) * component.sampling[0]);
+        let strides: Vec<usize> = strides.collect();
+        let mut bits = Bits { bytes, at: *at, byte: 0, left: 0 };
+        let mut run = 0;
+        for mcu in 0..across * down {
+            if self.restart > 0 && mcu > 0 && mcu % self.restart == 0 {
+                bits.left = 0;
+                run = 0;
+                if !next_marker(bytes, &mut bits.at).is_some_and(|marker| (0xd0..=0xd7).contains(&marker)) {
+                    return Err(EARLY);
+                }
+            }
+            for (place, numbers) in &scan.parts {
+                let [first, others] =
+                    [0, 1].map(|kind| self.tables[kind].get(numbers[kind]).and_then(Option::as_ref));
+                let component = &mut self.components[*place];
+                let [h, v] = if scan.parts.len() == 1 { [1, 1] } else { component.sampling };
+                for (y, x) in (0..v).flat_map(|y| iter::repeat_n(y, h).zip(0..h)) {
+                    let block = (mcu / across * v + y) * strides[*place] + mcu % across * h + x;
+                    match component.nonzero.get_mut(block) {
+                        None => bits.block(first, others)?,
+                        Some(_) if scan.band[0] == 0 && scan.refines => drop(bits.bits(1)?),
+                        Some(_) if scan.band[0] == 0 => bits.first(first)?,
+                        Some(nonzero) if scan.refines => bits.refine(others, scan.band, nonzero, &mut run)?,
+                        Some(nonzero) => bits.band(others, scan.band, nonzero, &mut run)?,
+                    }
+                }
+            }
+        }
+        let [from, to] = scan.band.map(|k| k as usize);
+        scan.parts.iter().for_each(|(place, _)| self.components[*place].lowest[from..=to].fill(scan.lowest));
+        *at = bits.at;
+        Ok(())
+    }
+}
+
+/// The bits of a scan.
+struct Bits<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    byte: u8,
+    /// Bits of `byte` that come next.
+    left: u32,
+}
+
+type Table<'a> = Option<&'a Codes>;
+
+impl Bits<'_> {
+    fn bits(&mut self, count: u8) -> Result<u32, &'static str> {
+        let mut bits = 0;
+        for _ in 0..count {
+            if self.left == 0 {
+                self.byte = *self.bytes.get(self.at).ok_or(EARLY)?;
+                // A marker stands before the last code.
+                if self.byte == 0xff && self.bytes.get(self.at + 1) != Some(&0) {
+                    return Err(EARLY);
+                }
+                self.at += if self.byte == 0xff { 2 } else { 1 };
+                self.left = 8;
+            }
+            self.left -= 1;
+            bits = bits << 1 | u32::from(self.byte >> self.left & 1);
+        }
+        Ok(bits)
+    }
+
+    fn code(&mut self, table: Table) -> Result<u8, &'static str> {
+        let Codes { counts, values } = table.ok_or(TABLE)?;
+        // Codes of a length follow each other, and the first is twice the one behind the last shorter one.
+        let (mut code, mut first, mut before) = (0, 0, 0);
+        for count in counts.iter().map(|count| u32::from(*count)) {
+            code |= self.bits(1)?;
+            if code < first + count {
+                let place = (before + code).checked_sub(first).ok_or(DAMAGED)?;
+                return values.get(place as usize).copied().ok_or(DAMAGED);
+            }
+            before += count;
+            (code, first) = (code << 1, (first + count) << 1);
+        }
+        Err(DAMAGED)
+    }
+
+    /// The first coefficient of a block.
+    fn first(&mut self, table: Table) -> Result<(), &'static str> {
+        match self.code(table)? {
+            size @ 0..=16 => self.bits(size).map(drop),
+            _ => Err(DAMAGED),
+        }
+    }
+
+    /// A whole block.
+    fn block(&mut self, first: Table, others: Table) -> Result<(), &'static str> {
+        self.first(first)?;
+        let mut k = 1;
+        while k < 64 {
+            let code = self.code(others)?;
+            k += match (code >> 4, code & 15) {
+                (15, 0) => 16,
+                (_, 0) => break,
+                (zeros, size) => {
+                    self.bits(size)?;
+                    u32::from(zeros) + 1
+                }
+            };
+        }
+        if k > 64 { Err(DAMAGED) } else { Ok(()) }
+    }
+
+    /// A band of a block for the first time. Nothing comes of the next `run` blocks.
+    fn band(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
+        if *run > 0 {
+            *run -= 1;
+            return Ok(());
+        }
+        let mut k = band[0];
+        while k <= band[1] {
+            let code = self.code(table)?;
+            match (code >> 4, code & 15) {
+                (15, 0) => k += 16,
+                (size, 0) => {
+                    *run = (1 << size) - 1 + self.bits(size)?;
+                    break;
+                }
+                (zeros, size) => {
+                    k += u32::from(zeros);
+                    *nonzero |= 1u64.checked_shl(k).ok_or(DAMAGED)?;
+                    self.bits(size)?;
+                    k += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One more bit of the coefficients of a band that are not zero, and new ones.
+    fn refine(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
+        let mut k = band[0];
+        while *run == 0 && k <= band[1] {
+            let code = self.code(table)?;
+            let (mut zeros, size) = (code >> 4, code & 15);
+            if size == 0 && zeros < 15 {
+                *run = (1 << zeros) + self.bits(zeros)?;
+                break;
+            }
+            self.bits(size.min(1))?;
+            while k <= band[1] {
+                match *nonzero >> k & 1 {
+                    1 => drop(self.bits(1)?),
+                    _ if zeros == 0 => break,
+                    _ => zeros -= 1,
+                }
+                k += 1;
+            }
+            if size > 0 {
+                *nonzero |= 1u64.checked_shl(k).ok_or(DAMAGED)?;
+            }
+            k += 1;
+        }
+        if *run > 0 {
+            let rest = (k..=band[1]).filter(|k| *nonzero >> k & 1 == 1).count();
+            (0..rest).try_for_each(|_| self.bits(1).map(drop))?;
+            *run -= 1;
+        }
+        Ok(())
+    }
+}
