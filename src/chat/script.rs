@@ -325,13 +325,10 @@ mod tests {
     /// The time stands still within a conversation, so that its text grows at its end alone.
     #[test]
     fn a_template_gets_the_time_at_which_a_conversation_began() {
-        let mut dated = script(
-            "{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}{% for m in messages %}<{{ m.content }}>{% endfor %}",
-            None,
-        );
-        let clock = dated.clock().unwrap().to_owned();
-        assert_eq!(say(&mut dated, "a", "b"), format!("{}<a>", &clock[..19]));
-        assert_eq!(text(&dated, "c"), ("><c>".into(), false));
+        let mut dated = script(&format!("{{{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}}}{CHATML}"), None);
+        let clock = dated.clock().unwrap()[..19].to_owned();
+        assert_eq!(say(&mut dated, "a", "b"), format!("{clock}<user>a<end><assistant>"));
+        assert_eq!(text(&dated, "c"), ("<end><user>c<end><assistant>".into(), false));
         assert_eq!(script(CHATML, None).clock(), None);
     }
 

@@ -44,7 +44,6 @@ use tokenizer::ChatTemplate;
 use tracing::{info, warn};
 
 #[cfg(feature = "proxy")]
-#[cfg(feature = "proxy")]
 pub(crate) use self::door::network_of;
 pub use self::helper::{HelperConfig, HelperServer};
 pub use self::host::Allow;
