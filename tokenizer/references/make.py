@@ -172,6 +172,49 @@ TEMPLATES = [
     "{{ '",
 ]
 
+# Templates in the manner of families, in words of our own.
+TEMPLATES += [
+    # Llama 2, Mistral: turns in brackets, roles in turn.
+    """{{ bos_token }}{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('Roles take turns: user, assistant, user.') }}{% endif %}{% if m.role == 'user' %}[INST] {{ m.content.strip() }} [/INST]
+{%- else %} {{ m.content | trim }} {{ eos_token }}{% endif %}{% endfor %}""",
+    # Llama 3: headers, and a date where there is a clock.
+    """{{- bos_token }}{%- if not date_string is defined %}{%- if strftime_now is defined %}{%- set date_string = strftime_now("%d %b %Y") %}
+{%- else %}{%- set date_string = "26 Jul 2024" %}{%- endif %}{%- endif %}{%- if messages[0]['role'] == 'system' %}
+{%- set system_message = messages[0]['content'] | trim %}{%- set messages = messages[1:] %}{%- else %}{%- set system_message = "" %}{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\n\nToday: " + date_string + "\n\n" + system_message + "<|eot_id|>" }}
+{%- for message in messages %}{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}{%- endfor %}""",
+    # Gemma: another name for one role, no system.
+    """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system here') }}{% endif %}
+{%- for message in messages %}{%- if message['role'] == 'assistant' %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}
+{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}""",
+    # Qwen 2.5: a system text of its own, tools that nobody gave.
+    """{%- if tools %}{{- '<|im_start|>system\n# Tools' }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{%- elif messages[0].role != 'system' %}
+{{- '<|im_start|>system\nYou help.<|im_end|>\n' }}{%- endif %}{%- for message in messages %}
+{%- if (message.role == "user") or (message.role == "assistant" and not message.tool_calls) %}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}{%- endif %}{%- endfor %}""",
+    # Qwen 3: thoughts of earlier answers, a loop backwards.
+    """{%- set ns = namespace(at=messages | length - 1, found=false) %}{%- for message in messages[::-1] %}
+{%- set index = (messages | length - 1) - loop.index0 %}{%- if not ns.found and message.role == 'user' and message.content is string and not (message.content.startswith('<r>') and message.content.endswith('</r>')) %}
+{%- set ns.found = true %}{%- set ns.at = index %}{%- endif %}{%- endfor %}{%- for message in messages %}{%- set content = message.content %}
+{%- if '</think>' in content %}{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}
+{{- '<|im_start|>' + message.role + '\n' + ('<think>\n\n</think>\n\n' if loop.index0 > ns.at and loop.last else '') + content + '<|im_end|>\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{%- if enable_thinking is defined and enable_thinking is false %}x{%- endif %}{%- endif %}""",
+    # SmolLM3: training marks, a date, options that nobody gave.
+    """{%- if enable_thinking is not defined -%}{%- set enable_thinking = true -%}{%- endif -%}{%- set mode = "/think" if enable_thinking else "/no_think" -%}
+{{- "Mode: " ~ mode ~ ", " ~ strftime_now("%d %B %Y") ~ "\n" -}}{%- for message in messages -%}{%- set content = message.content if message.content is string else "" -%}
+{%- if message.role == "assistant" -%}{%- generation -%}{{- "<|im_start|>assistant\n" + content.lstrip("\n") + "<|im_end|>\n" -}}{%- endgeneration -%}
+{%- else -%}{{ "<|im_start|>" + message.role + "\n" + content + "<|im_end|>\n" }}{%- endif -%}{%- endfor -%}""",
+    # Phi-3, Zephyr, OLMo 2: a mark for each role, and ends.
+    """{% for message in messages %}{% if message['role'] == 'user' %}{{ '<|user|>\n' + message['content'] + '<|end|>\n' }}
+{% elif message['role'] == 'assistant' %}{{ '<|assistant|>\n' + message['content'] + '<|end|>\n' }}{% endif %}{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}
+{% endfor %}{% if not add_generation_prompt %}{{ eos_token }}{% endif %}""",
+    # Granite: documents that nobody gave, and a mapping over roles.
+    """{%- set given = documents is defined and documents -%}{{- '<|start_of_role|>system<|end_of_role|>' + strftime_now('%B %d, %Y') + ('.' if not given else '!') }}
+{%- for message in messages %}{{- '\n<|start_of_role|>' + message['role'] + '<|end_of_role|>' + message['content'] + '<|end_of_text|>' }}{%- endfor %}
+{%- for role, count in {'user': 1, 'assistant': 2}.items() %}{{ role ~ count }}{% endfor %}{{ messages | map(attribute='role') | list | tojson }}""",
+]
+
 
 def rendered(tokenizer, template):
     try:
