@@ -159,10 +159,10 @@ impl Settings {
         // The second is the older name, and stands for the first where that says nothing.
         let [extra, older] = ["extra_special_tokens", "additional_special_tokens"];
         let empty = |value: &Value| value.is_null() || value == &json!([]) || value == &json!({});
-        if config.get(extra).is_none_or(empty) {
-            if let Some(value) = config.remove(older) {
-                config.insert(extra.into(), value);
-            }
+        if config.get(extra).is_none_or(empty)
+            && let Some(value) = config.remove(older)
+        {
+            config.insert(extra.into(), value);
         }
         let decoder = config.get("added_tokens_decoder").and_then(Value::as_object).cloned();
         if decoder.is_none() {
