@@ -241,6 +241,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn files_beside_the_configuration_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+        write("config.json", BUNDLED[0].config);
+        write("model.safetensors", BUNDLED[0].weights);
+        write("tokenizer.json", BUNDLED[0].tokenizer.unwrap());
+        let alone = ModelFiles::open(dir.path()).unwrap();
+        assert!(alone.notes.is_empty() && alone.tokenizer.as_deref() == BUNDLED[0].tokenizer, "{:?}", alone.notes);
+        write("generation_config.json", br#"{"eos_token_id": [0, 5], "repetition_penalty": 1.1}"#);
+        write("tokenizer_config.json", br#"{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<mark>"}"#);
+        let files = ModelFiles::open(dir.path()).unwrap();
+        assert_eq!(files.spec.eos(), [0, 5]);
+        assert_eq!(ModelSpec::from_config_json(&files.config).unwrap(), files.spec);
+        for path in [dir.path().to_owned(), dir.path().join("config.json")] {
+            assert_eq!(ModelSpec::open(&path).unwrap(), files.spec);
+        }
+        let notes = files.notes.join("; ");
+        assert!(notes.contains("repetition_penalty = 1.1") && notes.contains("<mark>"), "{notes}");
+        assert!(String::from_utf8(files.tokenizer.unwrap()).unwrap().contains("<mark>"));
+        write("tokenizer_config.json", b"{");
+        assert!(matches!(ModelFiles::open(dir.path()), Err(Error::Tokenizer(_))));
+    }
+
+    #[test]
     fn everything_bundled_is_whole() {
         assert!(bundled_names().eq(NAMES) && BUNDLED.iter().map(|model| model.name).eq(NAMES));
         for name in bundled_names() {
