@@ -346,9 +346,9 @@ fn a_conversation_says_the_same_kept_and_read_again() {
     let template = "{% for m in messages %}{{ m.content }}\n{% if m.role == 'system' and not loop.first %}\
         {{ raise_exception('it stands first') }}{% endif %}{% endfor %}";
     std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
-    let proxy = Proxy::start(&format!("--skip-range-check --model {}", dir.path().display()), "--tokens 8");
+    let server = Server::start(&format!("--skip-range-check --model {}", dir.path().display()));
     for more in ["", "--no-template"] {
-        let own = Proxy::of(&proxy.server, &format!("--tokens 8 {more}"));
+        let own = Proxy::of(&server, &format!("--tokens 8 {more}"));
         let ask = |messages: &[&str], more: &Value| {
             let answer = post(&own.address, "/v1/chat/completions", &talk(messages, more).to_string());
             assert_eq!(answer.code, 200, "{}", text(&answer.body));
@@ -367,6 +367,8 @@ fn a_conversation_says_the_same_kept_and_read_again() {
         assert_eq!(again["usage"]["waggle"]["passes"][0]["server_saw"]["continues"], false);
         assert_eq!(said(&again), said(&kept), "{more}");
     }
+    let own = Proxy::of(&server, "");
+    let proxy = Proxy { server, own };
     let ask = |messages: &[(&str, &str)]| {
         proxy.post("/v1/chat/completions", &talk_of(messages.iter().copied(), &json!({"max_tokens": 2})).to_string())
     };
@@ -620,7 +622,7 @@ fn whoever_may_not_come_is_refused() {
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream
     };
-    let mut halves: Vec<TcpStream> = (0..600).map(half).collect();
+    let mut halves: Vec<TcpStream> = (0..300).map(half).collect();
     assert_eq!(proxy.get("/health").code, 200);
     let mut rest = Vec::new();
     let _ = halves[0].read_to_end(&mut rest);
