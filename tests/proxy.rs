@@ -595,6 +595,8 @@ fn whoever_may_not_come_is_refused() {
         let error = &answer.json()["error"];
         assert_eq!((answer.code, error["message"].is_string()), (expected, true), "{path} {body}");
         assert!(error["param"].is_string() || body.len() < 3, "{path} {body}: {error}");
+        let long = error["message"].as_str().unwrap().contains("maximum context length is 256 tokens");
+        assert_eq!(long, error["code"] == "context_length_exceeded", "{error}");
     }
     assert_eq!(proxy.post("/v1/completions", &" ".repeat(5 << 20)).code, 413);
     // Names and paths are written in several ways, and two names are none.

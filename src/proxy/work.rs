@@ -203,7 +203,12 @@ impl Worker {
     /// What a program is told of `error`, which is one of the proxy's health unless it is the program's: then it is
     /// one of `param`.
     fn refused(&self, error: &Error, param: &str) -> Refusal {
-        let refusal = refusal(error);
+        let mut refusal = refusal(error);
+        if refusal.code == "context_length_exceeded" {
+            // Programs look for these words, which are OpenAI's.
+            let limit = self.model.spec.max_positions();
+            refusal.message = format!("this model's maximum context length is {limit} tokens: {}", refusal.message);
+        }
         if refusal.status == 400 {
             return Refusal { param: Some(param.into()), ..refusal };
         }
