@@ -1,5 +1,7 @@
 //! Two processes classify a text as the plaintext encoder does.
 
+use std::path::Path;
+
 use crate::support::{Server, fail, fails, json, succeed, waggle};
 
 const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model/tests/data/encoders/bert");
@@ -50,6 +52,30 @@ fn a_server_gives_the_class_of_a_text() {
     fails(&mut server.client("--prompt-ids 2,5,3 --tokens 2"), 1, ["more than one token", "encoder"]);
     let mut long = waggle(&format!("classify --connect {} --text-ids 2,5,3 --pad 99999999999", server.address));
     fails(&mut long, 1, ["99999999999 positions would go through a model that has"]);
+}
+
+/// Classes that are found each by itself are all printed, with sigmoids.
+#[test]
+fn a_server_gives_all_classes_that_are_found_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["model.safetensors", "tokenizer.json"] {
+        std::fs::copy(Path::new(BERT).join(file), dir.path().join(file)).unwrap();
+    }
+    let config = std::fs::read_to_string(Path::new(BERT).join("config.json")).unwrap();
+    let config = config.replacen('{', "{\"problem_type\": \"multi_label_classification\",", 1);
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let model = dir.path().display();
+    let server = Server::start(&format!("--model {model}"));
+    let printed = succeed(&mut on_text(waggle(&format!("classify --connect {}", server.address)), "--text"));
+    let read = |line: &str| line.split_once(' ').map(|(name, p)| (name.to_owned(), p.parse::<f64>().unwrap()));
+    let found: Vec<(String, f64)> = printed.lines().map(|line| read(line).unwrap()).collect();
+    let label = succeed(&mut on_text(waggle(&format!("float --model {model} --tokens 1")), "--prompt"));
+    assert_eq!((found.len(), &found[0].0), (3, &label.trim().to_owned()), "{printed}");
+    assert!(found.is_sorted_by(|a, b| a.1 >= b.1) && (found.iter().map(|of| of.1).sum::<f64>() - 1.0).abs() > 0.01);
+    let data = dir.path().join("lines.tsv");
+    std::fs::write(&data, "sentence\tlabel\nhello\tno\n").unwrap();
+    let line = format!("eval --task glue --model {model} --data {}", data.display());
+    fails(&mut waggle(&line), 1, ["one class of several", "multi_label_classification"]);
 }
 
 /// The bytes of a real session are those of its plan, in one phase and in two.

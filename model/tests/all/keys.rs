@@ -135,8 +135,15 @@ fn is_inert(kind: &str, key: &str) -> bool {
     INERT.contains(&key) || own || there.is_some_and(|(_, readers)| !readers.contains(&kind))
 }
 
-/// The families of the record, with their defaults and all keys, each with its default.
-fn families() -> Vec<(String, Map<String, Value>, Vec<(String, Value)>)> {
+/// A family of the record.
+struct Family {
+    kind: String,
+    defaults: Map<String, Value>,
+    /// All keys, with their defaults.
+    keys: Vec<(String, Value)>,
+}
+
+fn families() -> Vec<Family> {
     let recorded = recorded();
     let families = recorded["families"].as_object().unwrap();
     assert!(
@@ -146,7 +153,8 @@ fn families() -> Vec<(String, Map<String, Value>, Vec<(String, Value)>)> {
         let defaults = family["defaults"].as_object().unwrap().clone();
         let others = family["others"].as_array().unwrap().iter().map(|key| (key.as_str().unwrap(), Value::Null));
         let all = defaults.iter().map(|(key, value)| (key.as_str(), value.clone())).chain(others);
-        (kind.clone(), defaults.clone(), all.map(|(key, value)| (key.to_owned(), value)).collect())
+        let keys = all.map(|(key, value)| (key.to_owned(), value)).collect();
+        Family { kind: kind.clone(), keys, defaults }
     };
     families.iter().map(family).collect()
 }
@@ -154,7 +162,7 @@ fn families() -> Vec<(String, Map<String, Value>, Vec<(String, Value)>)> {
 #[test]
 fn every_key_is_used_or_changes_nothing_or_is_refused() {
     let mut wrong = Vec::new();
-    for (kind, _, keys) in families() {
+    for Family { kind, keys, .. } in families() {
         for (key, default) in keys {
             let changes = bases(&kind).iter().any(|base| {
                 let plain = parse(base).unwrap();
@@ -171,7 +179,7 @@ fn every_key_is_used_or_changes_nothing_or_is_refused() {
 
 #[test]
 fn missing_keys_have_the_defaults_of_transformers() {
-    for (kind, defaults, _) in families() {
+    for Family { kind, defaults, .. } in families() {
         let plain = json!({"model_type": kind});
         let mut stated = defaults;
         stated.insert("model_type".into(), kind.clone().into());
