@@ -119,8 +119,9 @@ pub(super) fn unknown_variables(root: &Command, names: impl Iterator<Item = Stri
     names.filter(|name| name.starts_with("WAGGLE_") && !known.contains(name)).collect()
 }
 
-/// Variables that are no options: the place of keys, families of kernels, and the process above.
-const OTHERS: [&str; 3] = ["WAGGLE_HOME", "WAGGLE_CPU", crate::worker::PARENT];
+/// Variables that are no options: the place of keys, families of kernels, the process above, and what cargo tells a
+/// program that it built and runs.
+const OTHERS: [&str; 5] = ["WAGGLE_HOME", "WAGGLE_CPU", crate::worker::PARENT, "WAGGLE_PROGRAM", "WAGGLE_REVISION"];
 
 /// `WAGGLE_PROMPT_LEN` for `prompt-len`.
 fn variable_name(option: &str) -> String {
