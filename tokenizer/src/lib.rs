@@ -16,9 +16,7 @@ mod worker;
 
 pub use error::{TokenizerError, printable};
 pub use published::Published;
-#[cfg(feature = "templates")]
-pub use template::local_time;
-pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message};
+pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message, local_time};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 

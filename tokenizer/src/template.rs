@@ -153,10 +153,12 @@ fn rendered(_: &ChatTemplate, _: &[Message], _: bool, _: &str) -> Result<String,
 }
 
 /// The time on this machine's clock, for [`Tokenizer::render`](super::Tokenizer::render): a date and a time in ISO
-/// 8601, without a zone.
-#[cfg(feature = "templates")]
+/// 8601, without a zone. Empty without the feature `templates`, where nothing is rendered.
 pub fn local_time() -> String {
-    jiff::Zoned::now().datetime().to_string()
+    #[cfg(feature = "templates")]
+    return jiff::Zoned::now().datetime().to_string();
+    #[cfg(not(feature = "templates"))]
+    String::new()
 }
 
 /// The text of the file `path`.
