@@ -63,18 +63,24 @@ impl Desk {
         {
             return Err(Full::Key(limit));
         }
-        // A client that comes when nobody waits and a place is free does not count as waiting.
-        let free = state.running < self.places.sessions && state.waiting.is_empty();
-        if !free && state.waiting.len() >= self.places.queue {
+        let Places { sessions, queue, .. } = self.places;
+        if state.running + state.waiting.len() >= sessions.saturating_add(queue) {
             return Err(Full::Queue(state.waiting.len()));
         }
-        let ticket = state.next;
-        state.next += 1;
-        state.waiting.push_back(ticket);
+        // A client that comes when nobody waits and a place is free has it at once, so that it is in nobody's way.
+        let ticket = if state.running < sessions && state.waiting.is_empty() {
+            state.running += 1;
+            None
+        } else {
+            let ticket = state.next;
+            state.next += 1;
+            state.waiting.push_back(ticket);
+            Some(ticket)
+        };
         if let Some(key) = key {
             *state.by_key.entry(key.to_owned()).or_default() += 1;
         }
-        Ok(Seat { desk: self.clone(), ticket: Some(ticket), key: key.map(str::to_owned) })
+        Ok(Seat { desk: self.clone(), ticket, key: key.map(str::to_owned) })
     }
 
     /// Lets nobody in any more, and sends waiting clients away.
@@ -170,6 +176,16 @@ mod tests {
         });
         assert_eq!(served.is_ok(), told.is_none());
         told
+    }
+
+    /// Nobody has to have waited before the next one comes.
+    #[test]
+    fn all_places_are_given_without_a_queue() {
+        let desk = desk(2, 0, None);
+        let both = [desk.enter(None).unwrap(), desk.enter(None).unwrap()];
+        assert_eq!((desk.enter(None).err(), desk.counts()), (Some(Full::Queue(0)), (2, 0)));
+        drop(both);
+        assert_eq!(desk.counts(), (0, 0));
     }
 
     #[test]
