@@ -415,8 +415,8 @@ fn refused(refusal: Refusal) -> Error {
 }
 
 /// What a user should know of a chat template that looks into words.
-pub const LOOKS: &str = "the chat template looks into words, to leave out the thoughts of earlier answers perhaps; it sees \
-                         placeholders here, so all words stay as they are";
+pub const LOOKS: &str = "the chat template looks into words, to leave out the thoughts of earlier answers perhaps; it \
+                         sees placeholders here, so all words stay as they are";
 
 /// Most characters of a template, and of a named token, that are shown, and most of these.
 const SHOWN_TEMPLATE: usize = 8192;

@@ -8,7 +8,6 @@ use report::table::{Cell, Table};
 use serde::Deserialize;
 
 use super::connect::ConnectArgs;
-use super::generate::by_line;
 use super::helper::HelpedArgs;
 use super::options::{FormatArgs, TermsArgs};
 use super::pools::warn_of_others;
@@ -134,6 +133,14 @@ impl Inputs {
             }
             other => other,
         }
+    }
+}
+
+/// An error of one of these prompts, by its line.
+pub(super) fn by_line(inputs: Option<&Inputs>, error: crate::Error) -> crate::Error {
+    match inputs {
+        Some(inputs) => inputs.by_line(error),
+        None => error,
     }
 }
 

@@ -13,8 +13,9 @@ use model::{Lengths, Parts};
 use net::{Identity, PublicKey};
 use report::{HelperLink, PeakMemory};
 
+use super::classify::by_line;
 use super::connect::warn_of_plaintext;
-use super::generate::{TextArgs, by_line, progress, tell};
+use super::generate::{TextArgs, progress, tell};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds, set};
 use super::report_tables::{tables, verdict};

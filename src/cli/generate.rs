@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::classify::Inputs;
+use super::classify::{Inputs, by_line};
 use super::connect::ConnectArgs;
 use super::helper::HelpedArgs;
 use super::options::{DraftArgs, SamplingArgs, TermsArgs};
@@ -53,7 +53,8 @@ pub(super) struct TextArgs {
     prompt: PromptArgs,
     /// Many prompts, a JSON object a line: {"text": ..} or {"ids": [..]}. The model reads them side by side, in the
     /// flows of one; prompts of several lengths are padded to the longest. The server learns how many there are. Each
-    /// text is a line of JSON, whose `prompt` is the number of its prompt's line. With --stop-at-eos they stop together, when the last of them has ended.
+    /// text is a line of JSON, whose `prompt` is the number of its prompt's line. With --stop-at-eos they stop
+    /// together, when the last of them has ended.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "prompt_ids", "image"])]
     prompts: Option<PathBuf>,
     /// Texts after each prompt, side by side like those of --prompts. They differ where tokens are sampled; the seed
@@ -91,14 +92,6 @@ impl TextArgs {
             .pad_answer(self.pad_answer)
             .draft(self.draft.draft());
         Ok((asked, inputs))
-    }
-}
-
-/// An error of one of these prompts, by its line.
-pub(super) fn by_line(inputs: Option<&Inputs>, error: crate::Error) -> crate::Error {
-    match inputs {
-        Some(inputs) => inputs.by_line(error),
-        None => error,
     }
 }
 

@@ -6,7 +6,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::published::Settings;
+/// What `tokenizer_config.json` says.
+type Config = Map<String, Value>;
+
+fn set(config: &Config, key: &str, default: bool) -> bool {
+    config.get(key).and_then(Value::as_bool).unwrap_or(default)
+}
 
 /// A class with stages of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,10 +141,16 @@ impl Class {
         }
     }
 
-    /// The file of this class with the vocabulary of `model`, without added tokens; `post_processor` is that of the
-    /// file. [`Class::template`] comes after the tokens.
-    pub(super) fn stages(self, model: &Value, settings: &Settings, post_processor: Value) -> Map<String, Value> {
-        let set = |key: &str, default: bool| settings.config.get(key).and_then(Value::as_bool).unwrap_or(default);
+    /// The file of this class with the vocabulary of `model`, without added tokens. `unknown` stands for words that it
+    /// does not have, `post_processor` is that of the file. [`Class::template`] comes after the tokens.
+    pub(super) fn stages(
+        self,
+        model: &Value,
+        config: &Config,
+        unknown: &str,
+        post_processor: Value,
+    ) -> Map<String, Value> {
+        let set = |key: &str, default: bool| set(config, key, default);
         let bytes = |use_regex: bool| {
             json!({"type": "ByteLevel", "add_prefix_space": set("add_prefix_space", false), "trim_offsets": true,
                    "use_regex": use_regex})
@@ -159,7 +170,7 @@ impl Class {
             Bert => (
                 json!({"type": "BertNormalizer", "clean_text": true,
                        "handle_chinese_chars": set("tokenize_chinese_chars", true),
-                       "strip_accents": settings.config.get("strip_accents").and_then(Value::as_bool),
+                       "strip_accents": config.get("strip_accents").and_then(Value::as_bool),
                        "lowercase": set("do_lower_case", true)}),
                 json!({"type": "BertPreTokenizer"}),
                 json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
@@ -190,7 +201,6 @@ impl Class {
                 (replaced, split, spaces(false))
             }
         };
-        let unknown = settings.token("unk_token").unwrap_or_default();
         let vocabulary = &model["vocab"];
         let words = match self {
             Bert => json!({"type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##",
@@ -218,17 +228,12 @@ impl Class {
         parts.into_iter().map(|(part, value)| (part.to_owned(), value)).collect()
     }
 
-    /// The template of the class, whatever the file says, where `id` gives the ids of tokens.
-    pub(super) fn template(self, settings: &Settings, id: impl Fn(&str) -> Option<u64>) -> Option<Value> {
-        let named = |name: &str| {
-            let token = settings.token(name)?;
-            Some((token, id(token)?))
-        };
+    /// The template of the class, whatever the file says, around a text the tokens `cls` and `sep` with their ids.
+    pub(super) fn template(self, config: &Config, [cls, sep]: [Option<(&str, u64)>; 2]) -> Option<Value> {
         match self {
             Bert => {
                 // A class that was told of no such token takes these ids.
-                let (cls, begin) = named("cls_token").unwrap_or(("[CLS]", 2));
-                let (sep, end) = named("sep_token").unwrap_or(("[SEP]", 3));
+                let ((cls, begin), (sep, end)) = (cls.unwrap_or(("[CLS]", 2)), sep.unwrap_or(("[SEP]", 3)));
                 let token = |token: &str, id| json!({"id": token, "ids": [id], "tokens": [token]});
                 let piece = |token: &str, segment| json!({"SpecialToken": {"id": token, "type_id": segment}});
                 let text = |text: &str, segment| json!({"Sequence": {"id": text, "type_id": segment}});
@@ -238,12 +243,10 @@ impl Class {
                             "special_tokens": {cls: token(cls, begin), sep: token(sep, end)}}))
             }
             Roberta => {
-                let ((cls, begin), (sep, end)) = (named("cls_token")?, named("sep_token")?);
-                let set =
-                    |key: &str, default: bool| settings.config.get(key).and_then(Value::as_bool).unwrap_or(default);
+                let ((cls, begin), (sep, end)) = (cls?, sep?);
                 Some(json!({"type": "RobertaProcessing", "sep": [sep, end], "cls": [cls, begin],
-                            "trim_offsets": set("trim_offsets", true),
-                            "add_prefix_space": set("add_prefix_space", false)}))
+                            "trim_offsets": set(config, "trim_offsets", true),
+                            "add_prefix_space": set(config, "add_prefix_space", false)}))
             }
             _ => None,
         }

@@ -10,6 +10,7 @@ mod published;
 mod regex;
 #[cfg(unix)]
 mod sandbox;
+mod settings;
 mod template;
 mod vet;
 mod worker;

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use super::TokenizerError;
 use super::error::at_most;
-use super::published::{Published, object};
+use super::published::Published;
+use super::settings::object;
 
 /// The name of the usual one of several templates.
 const DEFAULT: &str = "default";
@@ -169,7 +170,7 @@ fn text(path: &Path) -> Result<String, TokenizerError> {
 
 /// The templates of the directory `dir` by name, of which `default` is the usual one. Files of their own take the
 /// place of all that `tokenizer_config.json` has.
-pub(super) fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
+fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
     let mut all = BTreeMap::new();
     let alone = dir.join("chat_template.jinja");
     if alone.is_file() {
