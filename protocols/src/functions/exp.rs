@@ -11,6 +11,7 @@
 //! where e^-t is next to nothing. It takes no comparison, and its ring has so many bits that rounding sends nothing.
 
 use crate::abb::Abb;
+use crate::error::of_words;
 use crate::functions::fit::kept;
 use crate::ops::fss::table::{FssTable, exp_minus};
 use crate::ops::lookup::{Table, TableShape};
@@ -122,7 +123,7 @@ pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words, hidden: bool) -> Resu
             let table = FssTable::decay(index_bits, FRAC, WHOLE_MARGIN, WHOLE_END, WHOLE_FRACS, 64);
             Function::masked(table, WHOLE_FRACS[0] + WHOLE_FRACS[1])
         });
-        let y = b.apply(Evaluate { function: &exp }, &x)?;
+        let y = b.apply(Evaluate { function: &exp }, &x).map_err(of_words(FRAC))?;
         b.apply(Truncation { width: 64, shift: exp.out_frac() - FRAC, out: WHOLE_WIDTH }, &y)
     })
 }
@@ -153,8 +154,14 @@ mod tests {
     #[test]
     fn a_difference_beyond_the_range_is_refused() {
         for (hidden, end) in [(false, WHOLE_RANGE), (true, HIDDEN_RANGE)] {
-            let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &fixed(&[end]), hidden);
-            assert!(matches!(&refused, Err(Error::Engine(engine::Error::Range { .. }))), "{refused:?}");
+            // The last three are, in the table's ring, next to -1 and next to nothing.
+            for t in [end, end + 2.0, end + 20.0, 2.0 * end] {
+                let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &fixed(&[t]), hidden);
+                let Err(Error::Engine(engine::Error::Range { value, .. })) = refused else {
+                    panic!("{t}: {refused:?}")
+                };
+                assert!((value - t - WHOLE_MARGIN).abs() < 1e-4, "{t}: {value}");
+            }
         }
     }
 }

@@ -8,8 +8,8 @@
 //! table serves all differences (`exp_to_zero`). That table also takes a maximum by counts, which may be 1 above
 //! the largest entry, where flows cost more than the keys' leaves. The sum of a row is then at least 1 / e.
 //!
-//! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] apart in
-//! the second form, or [`HIDDEN_RANGE`] where columns may be [hidden](fn@super::hide), and up to
+//! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] - 1 apart
+//! in the second form, or [`HIDDEN_RANGE`] - 1 where columns may be [hidden](fn@super::hide), and up to
 //! [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1]. **Error.** At most [`MAX_SOFTMAX_ERROR`] per
 //! entry plus [`MAX_TERM_ERROR`] times the number of visible entries; where keys are prepared
 //! [`MAX_MASKED_SOFTMAX_ERROR`] plus [`MAX_MASKED_TERM_ERROR`] times that number. **Revealed.** Nothing.

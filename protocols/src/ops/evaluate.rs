@@ -178,17 +178,17 @@ impl Operation for Evaluate<'_> {
     }
 
     /// An input outside the range can only be garbage: the largest value that a truncation takes, which is noticed
-    /// where it is not muxed away. A table of all inputs that there may be refuses it.
+    /// where it is not muxed away. A table of all inputs that there may be refuses it, whatever its low bits are.
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = self.function.out_width();
         let garbage = (1u64 << (width - 2)) - 1;
         if let Method::Masked(table) = &self.function.method
             && table.is_whole()
-            && let Some((_, &v)) = x.iter().enumerate().find(|&(i, &v)| masked(table, v, i).is_none())
+            && let FssShape { index_bits, low_bits, .. } = table.shape()
+            && let end = (mask(index_bits) - 1) << low_bits
+            && let Some(&v) = x.iter().find(|&&v| v >= end)
         {
-            let FssShape { index_bits, low_bits, .. } = table.shape();
-            let end = i128::from((mask(index_bits) - 1) << low_bits);
-            return Err(twin.out_of_range("evaluate", signed(v, index_bits + low_bits + 1).into(), 0, end - 1));
+            return Err(twin.out_of_range("evaluate", (v as i64).into(), 0, i128::from(end) - 1));
         }
         let value = |(i, &v)| self.function.value(v, i).map_or(garbage, |v| signed(v, width) as u64);
         Ok(shaped(x.shape(), x.iter().enumerate().map(value).collect()))
