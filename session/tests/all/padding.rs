@@ -121,8 +121,8 @@ fn padding_has_no_weight_whatever_its_scores() {
     let alone = run(&mut Fixed::new(), &fixed, &ids, &plain).expect("plain");
     let hidden = run(&mut Fixed::new(), &fixed, &with_padding, &options).expect("padded");
     assert!(largest_difference(&hidden, &alone) < MAX_FIXED_ERROR);
-    // Scores have the rounding of keys fifty times, and so has the text alone.
-    let ulps = 4.0 * MAX_SECURE_ULPS;
+    // A unit of a key's rounding is 3600 of a logit here, also of the text alone. Weight on padding would be millions.
+    let ulps = 32.0 * MAX_SECURE_ULPS;
     agree("the text alone", &files, &ids, &plain, ulps);
     agree("padding with high scores", &files, &with_padding, &options, ulps);
 }
