@@ -169,6 +169,9 @@ pub enum NameError {
         "`{0}` is a shape without weights, for `plan` and `sweep`: `waggle synth --config {0} --out DIR` makes random ones"
     )]
     NoWeights(String),
+    /// A directory for `--tokenizer` that has none.
+    #[error("`{0}` has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor vocab.txt")]
+    NoTokenizer(String),
     /// A plaintext model that is not the server's.
     #[error("`{0}` has another shape than the server's model, so --check would compare different models")]
     CheckShape(String),

@@ -14,7 +14,7 @@ use tokenizer::Tokenizer;
 use crate::Error;
 use crate::disk::read;
 use crate::error::{OptionsError, PromptError};
-use crate::models::{Prompt, Reader, open_model};
+use crate::models::{Prompt, Reader, open_model, read_tokenizer};
 use crate::options::options;
 use crate::summary::Chosen;
 
@@ -85,7 +85,7 @@ impl Generate {
         Ok(match &self.tokenizer {
             TokenizerOf::Server => None,
             TokenizerOf::File(path) if self.prompt.is_image() => Some(Reader::images(Some(&read(path)?))?),
-            TokenizerOf::File(path) => Some(Reader::Texts(Some(Tokenizer::from_bytes(&read(path)?)?))),
+            TokenizerOf::File(path) => Some(Reader::Texts(Some(Tokenizer::from_bytes(&read_tokenizer(path)?)?))),
             TokenizerOf::Model(name) => Some(Reader::of(&open_model(name)?)?),
         })
     }
@@ -97,7 +97,7 @@ pub enum TokenizerOf {
     /// That of the server, which runs in a process of its own: see [`init`](crate::init).
     #[default]
     Server,
-    /// This file.
+    /// This file, or what all files of this directory say.
     File(PathBuf),
     /// That of a model of one's own, a directory or a bundled name; none if the model has none.
     Model(String),

@@ -6,7 +6,7 @@ use image::RgbImage;
 use model::{Disclosed, LeftOut, ModelFiles, ModelSpec, Parts, bundled, bundled_text, is_bundled, shape};
 use mpcache::PolicySpec;
 use session::party::{self, ModelServer, PublicModel};
-use tokenizer::{Tokenizer, TokenizerError};
+use tokenizer::{Published, Tokenizer, TokenizerError};
 
 use crate::disk::read;
 use crate::error::{NameError, PromptError};
@@ -29,10 +29,25 @@ pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     for LeftOut { prefix, tensors } in files.checkpoint.left_out() {
         eprintln!("{name}: the text model is read; {tensors} tensors called `{prefix}…` are left out");
     }
-    for note in &files.notes {
+    say(name, &files.notes);
+    Ok(files)
+}
+
+/// Says what does not fit in the files of a model.
+fn say(name: &str, notes: &[String]) {
+    for note in notes {
         eprintln!("{name}: {}", harmless(note));
     }
-    Ok(files)
+}
+
+/// The `tokenizer.json` at `path`, or one that says what all files of this directory say.
+pub(crate) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, Error> {
+    if !path.is_dir() {
+        return read(path);
+    }
+    let Published { json, notes } = Published::open(path)?;
+    say(&path.to_string_lossy(), &notes);
+    Ok(json.ok_or_else(|| NameError::NoTokenizer(path.to_string_lossy().into()))?)
 }
 
 /// [`open_model`] with what the adapter in a directory adds to its matrices.
@@ -341,4 +356,23 @@ pub(crate) fn text_of(
 /// terminal is ours.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tokenizer_of_a_directory_is_all_of_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let empty = read_tokenizer(dir.path());
+        assert!(matches!(&empty, Err(Error::Name(NameError::NoTokenizer(_)))), "{empty:?}");
+        std::fs::write(dir.path().join("vocab.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nking\nKing\n").unwrap();
+        for (lower, king) in [(true, 5), (false, 6)] {
+            let config = format!("{{\"tokenizer_class\": \"BertTokenizer\", \"do_lower_case\": {lower}}}");
+            std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+            let tokenizer = Tokenizer::from_bytes(&read_tokenizer(dir.path()).unwrap()).unwrap();
+            assert_eq!(tokenizer.encode("King").unwrap(), [2, king, 3]);
+        }
+    }
 }

@@ -33,11 +33,10 @@ pub use self::costs::{ChatReport, TurnReport};
 pub(crate) use self::script::Words;
 use self::script::{Script, Step};
 pub use self::transcript::{Role, Said, Transcript};
-use crate::disk::read;
 use crate::error::{ChatError, PromptError, Refusal};
 use crate::generate::Sampling;
 use crate::generation::{Heard, Listener, check_comparable};
-use crate::models::harmless;
+use crate::models::{harmless, read_tokenizer};
 use crate::options::options;
 use crate::{Client, Error, worker};
 
@@ -80,7 +79,7 @@ options! {
         transcript: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Compare every answer with that of this model in the clear, a directory or a bundled name.
         check: Option<String> as impl Into<Option<String>> = None,
-        /// Use this `tokenizer.json` instead of the server's.
+        /// Use the tokenizer of this directory, or this `tokenizer.json`, instead of the server's.
         tokenizer: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// The rule by which tokens are picked.
         sampling: Sampling = Sampling::default(),
@@ -122,7 +121,7 @@ impl Chat {
         let terms = client.terms.over(client.network)?;
         options.sampling.sampler(&terms)?;
         let transcript = Transcript::open(options.transcript.clone())?;
-        let own = options.tokenizer.as_deref().map(read).transpose()?;
+        let own = options.tokenizer.as_deref().map(read_tokenizer).transpose()?;
         let own_template = match &options.template {
             Template::File(path) => Some(ChatTemplate::read(path)?),
             Template::Server | Template::Raw => None,

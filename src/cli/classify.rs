@@ -59,8 +59,8 @@ pub(super) struct ClassifyArgs {
     batch: NonZeroUsize,
     #[command(flatten)]
     format: FormatArgs,
-    /// Use this `tokenizer.json` instead of the server's.
-    #[arg(long, value_name = "FILE", conflicts_with = "image")]
+    /// Use the tokenizer of this directory, or this `tokenizer.json` alone, instead of the server's.
+    #[arg(long, value_name = "DIR", conflicts_with = "image")]
     tokenizer: Option<PathBuf>,
     /// Use this `preprocessor_config.json` instead of the server's.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "text_ids", "tokenizer"])]

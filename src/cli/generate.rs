@@ -29,8 +29,8 @@ pub(super) struct GenerateArgs {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
-    /// Use this `tokenizer.json` instead of the server's.
-    #[arg(long, value_name = "FILE")]
+    /// Use the tokenizer of this directory, or this `tokenizer.json` alone, instead of the server's.
+    #[arg(long, value_name = "DIR")]
     tokenizer: Option<PathBuf>,
     /// Take the correlations from this file of `waggle preprocess`, or from all parts of it that lie beside its place
     /// (FILE.1-of-4 and so on), and use them up. The prompt may be shorter than the file was made for. Implies

@@ -85,8 +85,8 @@ pub(super) struct ChatArgs {
     /// or the name of a bundled model. For tests: it tells nothing to the server.
     #[arg(long, value_name = "DIR")]
     check: Option<String>,
-    /// Use this `tokenizer.json` instead of the server's.
-    #[arg(long, value_name = "FILE")]
+    /// Use the tokenizer of this directory, or this `tokenizer.json` alone, instead of the server's.
+    #[arg(long, value_name = "DIR")]
     tokenizer: Option<PathBuf>,
     #[command(flatten)]
     sampling: SamplingArgs,
