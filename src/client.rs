@@ -216,9 +216,8 @@ impl Client {
 
     /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
     fn link(&self, address: &str, listener: &mut dyn Listener) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
-        let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
         let Some(identity) = self.proof.identity()? else {
-            let mut link = tcp::connect(address, options)?;
+            let mut link = self.patiently(address, listener, |options| tcp::connect(address, options))?;
             wait_for_turn(&mut link, listener)?;
             return Ok((Box::new(link), None));
         };
@@ -227,7 +226,10 @@ impl Client {
             _ => Some(ServerTrust::of(address, self.server_key, identity.public())?),
         };
         let keys = trust.as_ref().map_or_else(|| self.server_key.into_iter().collect(), ServerTrust::keys);
-        let connected = tls::connect(address, &identity, move |key| keys.contains(key), options);
+        let connected = self.patiently(address, listener, |options| {
+            let keys = keys.clone();
+            tls::connect(address, &identity, move |key| keys.contains(key), options)
+        });
         let mut link = connected.map_err(|error| match (error, &trust) {
             (NetError::Untrusted { key }, Some(trust)) => trust.refusal(key).into(),
             (source @ NetError::Closed { .. }, Some(_)) => TrustError::NoAnswer(source).into(),
@@ -238,7 +240,34 @@ impl Client {
         let key = link.peer_key();
         Ok((Box::new(link), Some(Proved { key, trust })))
     }
+
+    /// Connects, and says after [`SOON`] that it still tries.
+    fn patiently<L>(
+        &self,
+        address: &str,
+        listener: &mut dyn Listener,
+        connect: impl Fn(ConnectOptions) -> Result<L, NetError>,
+    ) -> Result<L, NetError> {
+        let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
+        let rest = self.connect_timeout.saturating_sub(SOON);
+        if rest.is_zero() {
+            return connect(options);
+        }
+        match connect(ConnectOptions { connect_timeout: SOON, ..options }) {
+            Err(NetError::Unreachable { .. }) => listener.calls(address),
+            connected => return connected,
+        }
+        connect(ConnectOptions { connect_timeout: rest, ..options }).map_err(|error| match error {
+            NetError::Unreachable { addr, seconds, source } => {
+                NetError::Unreachable { addr, seconds: seconds + SOON.as_secs_f64(), source }
+            }
+            error => error,
+        })
+    }
 }
+
+/// After this time without an answer a client says that it waits for one.
+const SOON: Duration = Duration::from_secs(2);
 
 /// A server that has proved a key, and what is known of it.
 struct Proved {

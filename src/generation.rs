@@ -22,6 +22,11 @@ use crate::{Error, Report};
 
 /// Watches a session of a client and hears its text. Every method has a default that does nothing.
 pub trait Listener: Observer {
+    /// Nobody answers at `address` yet, and this client goes on trying.
+    fn calls(&mut self, address: &str) {
+        let _ = address;
+    }
+
     /// The server is busy, and this client waits.
     fn waits(&mut self) {}
 
@@ -427,6 +432,16 @@ impl Generated {
     pub fn count(&self) -> usize {
         let Generation { count, lengths, .. } = &self.outcome.generation;
         count * lengths.len()
+    }
+
+    /// The logits that the client learned, a row for each token that was picked or for each class of a text; `None`
+    /// if it learned tokens alone.
+    pub fn logits(&self) -> Option<Vec<Vec<f32>>> {
+        self.outcome
+            .generation
+            .logits
+            .as_ref()
+            .map(|logits| logits.rows().into_iter().map(|row| row.to_vec()).collect())
     }
 
     /// What an encoder says of each text.

@@ -85,8 +85,9 @@ impl Terms {
         if policy.clear_only() {
             return Err(OptionsError::ClearOnly(policy.to_string()).into());
         }
-        let met = self.met.clone();
-        Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, open, met })
+        let (met, imitated) = (self.met.clone(), network.shape());
+        let others = Vec::new();
+        Ok(party::Terms { protocol, reveal, logit_bits, policy, others, prefill_chunk, helper, imitated, open, met })
     }
 
     /// These terms for two parties on this machine, who share its cores, are of one user and need not ask each other.

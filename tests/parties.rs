@@ -279,7 +279,7 @@ fn three_parties_are_refused_by_name() {
         let errors = fail(command, 1);
         assert!(errors.starts_with("error: ") && errors.contains(words) && errors.lines().count() == 1, "{errors}");
     };
-    let differ = "helper-deals: client says nothing, server says passes";
+    let differ = "the server runs sessions of 3 parties, and the client asks for another number: --parties 3";
     line(&mut trio.client(""), differ);
     trio.server.log().wait_for(differ);
     line(&mut trio.client(&format!("{} --draft lookup", trio.terms(1))), "three parties take no guesses");

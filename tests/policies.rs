@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{fail, json, succeed, waggle};
+use crate::support::{Server, fail, fails, json, succeed, waggle};
 use mpcache::PolicySpec;
 
 #[test]
@@ -12,10 +12,10 @@ fn every_policy_is_listed_once() {
     assert_eq!(names, PolicySpec::known().collect::<Vec<_>>());
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
     let table = succeed(&mut waggle("policies"));
-    for policy in list.as_array().unwrap() {
-        let [name, about] = ["name", "about"].map(|key| policy[key].as_str().unwrap());
-        // Texts of cells may be broken into lines where a terminal is narrow; here there is none.
-        assert!(table.lines().any(|line| line.contains(name) && line.contains(about)), "{name}\n{table}");
+    // Where there is no terminal the table fits a page.
+    assert!(table.lines().all(|line| line.chars().count() <= 112), "{table}");
+    for name in names {
+        assert!(table.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}\n{table}");
     }
     // The description of `streaming`.
     let streaming = list.as_array().unwrap().iter().find(|policy| policy["name"] == "streaming").unwrap();
@@ -46,6 +46,24 @@ fn nearly_equal_votes_do_not_hang_on_rounding() {
                 ["token_agreement", "max_abs_logit_error"].map(|name| check[name].as_f64().unwrap());
             assert!(agreement == 1.0 && error < 0.05, "{line}: {agreement} of the tokens agree, error {error}");
         }
+    }
+}
+
+#[test]
+fn clients_choose_among_the_policies_of_a_server() {
+    let server = Server::start("--model shakespeare-gpt2 --skip-range-check --policies full;streaming:budget=8");
+    let asked = "--prompt-ids 5,6,7,8,9,1,2,3,4,5 --tokens 2 --policy";
+    for policy in ["full", "streaming:budget=8"] {
+        let report = json(&mut server.client(&format!("{asked} {policy}")));
+        assert_eq!(report["options"]["policy"], policy);
+    }
+    let words = ["policy: client says h2o, server says full;streaming:budget=8"];
+    fails(&mut server.client(&format!("{asked} h2o")), 1, words);
+    for (policies, word) in [("full;oracle", "only in the clear"), ("full;kvzap", "scoring")] {
+        let line =
+            format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --skip-range-check --policies {policies}");
+        let refused = fail(&mut waggle(&line), 1);
+        assert!(refused.contains("kvzap") || refused.contains(word), "{refused}");
     }
 }
 

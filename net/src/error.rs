@@ -167,6 +167,14 @@ pub struct Difference {
     pub server: Option<String>,
 }
 
+impl Difference {
+    /// The field `name` of client and server.
+    pub fn new<T: fmt::Display>(name: &str, values: [Option<T>; 2]) -> Self {
+        let [client, server] = values.map(|value| value.map(|value| value.to_string()));
+        Difference { name: name.into(), client, server }
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let short = |said: &str| match said.char_indices().nth(SHOWN) {

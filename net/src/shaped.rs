@@ -61,6 +61,17 @@ impl LinkShape {
         self.transfer(to_server).saturating_add(self.transfer(to_client)).saturating_add(delays)
     }
 
+    /// Rate and delay in words.
+    pub fn numbers(&self) -> String {
+        let [megabits, milliseconds] = self.units();
+        format!("{megabits} Mbit/s and {milliseconds} ms a round trip")
+    }
+
+    /// The rate in Mbit/s, and the round trip in milliseconds.
+    pub fn units(&self) -> [f64; 2] {
+        [self.bytes_per_second as f64 / 125_000.0, self.round_trip.as_secs_f64() * 1e3]
+    }
+
     /// Time on the wire, rounded up to nanoseconds: parts of a transfer never take less than the whole.
     fn transfer(&self, bytes: u64) -> Duration {
         nanoseconds((u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(self.bytes_per_second.max(1))))
@@ -78,8 +89,8 @@ impl fmt::Display for LinkShape {
         if let Some((name, _)) = LinkShape::PRESETS.iter().find(|(_, shape)| shape == self) {
             return f.write_str(name);
         }
-        let megabits = self.bytes_per_second as f64 * 8e-6;
-        write!(f, "{}mbit,{}ms", megabits, self.round_trip.as_secs_f64() * 1e3)
+        let [megabits, milliseconds] = self.units();
+        write!(f, "{megabits}mbit,{milliseconds}ms")
     }
 }
 
@@ -97,11 +108,12 @@ pub struct ParseShapeError {
 impl FromStr for LinkShape {
     type Err = ParseShapeError;
 
-    /// Reads the name of a preset or of a paper's network, or `RATEmbit,DELAYms`.
+    /// Reads the name of a preset or of a paper's network, or `RATEmbit,DELAYms`, or a rate in `gbit`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let custom = || {
             let (rate, delay) = text.split_once(',')?;
-            let megabits: f64 = rate.trim().strip_suffix("mbit")?.trim_end().parse().ok()?;
+            let number = |unit: &str| rate.trim().strip_suffix(unit)?.trim_end().parse::<f64>().ok();
+            let megabits = number("mbit").or_else(|| Some(1e3 * number("gbit")?))?;
             let milliseconds: f64 = delay.trim().strip_suffix("ms")?.trim_end().parse().ok()?;
             let bytes = (megabits * 125_000.0).round();
             // A rate or a delay outside this range is a typing error. NaN is outside as well.

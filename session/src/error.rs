@@ -25,6 +25,14 @@ pub enum Error {
         /// The peer's number, if it states one.
         theirs: Option<u32>,
     },
+    /// One party wants a session of three parties, and the other one of two.
+    #[error(
+        "the server runs sessions of {server} parties, and the client asks for another number: --parties {server}"
+    )]
+    Parties {
+        /// The number of parties of the server's sessions.
+        server: u32,
+    },
     /// The model, a file, an engine or an operation.
     #[error(transparent)]
     Model(#[from] model::Error),

@@ -9,6 +9,7 @@ use model::{
     check_encoder, check_image, check_lengths, check_padding, check_texts, chunk_size, passes,
 };
 use mpcache::{Padding, PolicySpec};
+use net::LinkShape;
 use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use report::Phases;
@@ -29,16 +30,27 @@ pub struct Terms {
     pub logit_bits: LogitBits,
     /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
+    /// Other policies, of a server that lets its clients choose.
+    pub others: Vec<PolicySpec>,
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
     /// parties.
     pub prefill_chunk: Option<NonZeroUsize>,
     /// The text of the helper's key, if the session has a helper ([`protocols::Options::helper`]); empty without
     /// encryption.
     pub helper: Option<String>,
+    /// The network that this party imitates by slowing what it sends. Both imitate the same, or none does.
+    pub imitated: Option<LinkShape>,
     /// Which of these this party was not given.
     pub open: Open,
     /// What the parties found out; nothing before a session.
     pub met: Option<Met>,
+}
+
+impl Terms {
+    /// The policy, and those besides.
+    pub fn policies(&self) -> impl Iterator<Item = &PolicySpec> {
+        std::iter::once(&self.policy).chain(&self.others)
+    }
 }
 
 /// Which terms nobody gave to a party. It takes its peer's, or what both find out.

@@ -49,13 +49,29 @@ pub(super) fn run(args: PoliciesArgs) -> Result<(), Error> {
     if let Some(path) = &args.json {
         write_json(path, &listed)?;
     }
-    out::line(table(&listed))
+    out::line(table(&listed))?;
+    out::line(OPTIONS)
 }
 
-/// The table fits the terminal, and breaks no line where there is none.
+/// The values of options that several policies share.
+const OPTIONS: &str = "\
+budget: share of all tokens seen that a step looks at or, for policies with `block`, the most tokens that a
+layer holds, from 2 on. block: tokens that go at once when a store is full. prefill: tokens of the prompt after
+each of which it is cut to the budget, or off. heads: for every layer, with dots between them, a hexadecimal
+number whose bits say which key/value heads keep every token, as `waggle heads` finds them. clusters: TOKENS or
+COARSE/FINE, for example 8/4. similarity: linear (with alpha), box, cuboid-mean, centroid, representatives (with
+count), token. topk: rank, shuffle-reveal, sort. gather: one-hot, scores. static: share of the prompt that is
+kept. window: share of the prompt that votes on it. share: on lets every other layer take over its neighbour's
+choice. dense: first layers that look at everything. layers: those with smaller budgets, as 3-5+7, or half for
+the later half. part: what of the mean budget these get. rise: tokens over which the temperature rises to 2.";
+
+/// The table fits the terminal, or a page where there is none.
 fn table(listed: &[Listed]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    if out::width().is_none() {
+        table.set_width(PAGE);
+    }
     table.set_header(["policy", "what it does", "options", "both parties learn"]);
     for Listed { name, about, options, shows, .. } in listed {
         let options: Vec<String> = options.iter().map(option).collect();
@@ -63,6 +79,9 @@ fn table(listed: &[Listed]) -> Table {
     }
     table
 }
+
+/// Columns of a page.
+const PAGE: u16 = 100;
 
 /// An option as a policy text would give it.
 fn option(ListedOption { key, default, required }: &ListedOption) -> String {

@@ -12,7 +12,8 @@ use tokenizer::ChatTemplate;
 
 use super::connect::{note_busy, note_no_sandbox, note_template};
 use super::{Error, out};
-use crate::Listener;
+use crate::models::harmless;
+use crate::{Listener, Prompt};
 
 /// Prepared correlations of so many bytes are told before they are made.
 const ANNOUNCED: u64 = 1 << 28;
@@ -42,6 +43,15 @@ impl Progress {
 
     pub(super) fn bars(tokens: usize) -> Self {
         Progress { bar: bar(), tokens, text: false, line: String::new(), printed: 0, failed: None }
+    }
+
+    /// Shows the prompt before the text, in dim letters, where a person reads it.
+    pub(super) fn after(mut self, prompt: &Prompt) -> Self {
+        if let (true, Prompt::Text(prompt)) = (self.text && std::io::stdout().is_terminal(), prompt) {
+            let dim: Vec<String> = harmless(prompt).split('\n').map(|line| format!("\x1b[2m{line}\x1b[0m")).collect();
+            self.show(&dim.join("\n"));
+        }
+        self
     }
 
     /// Shows `what` until something else happens.
@@ -160,6 +170,11 @@ impl Observer for Progress {
 }
 
 impl Listener for Progress {
+    fn calls(&mut self, address: &str) {
+        self.bar
+            .suspend(|| out::note(format_args!("nobody answers at {address} yet: is `waggle serve` running there?")));
+    }
+
     fn waits(&mut self) {
         note_busy();
     }

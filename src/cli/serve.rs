@@ -15,6 +15,7 @@ use session::party::{Limits, Outcome};
 use super::connect::{BusyArgs, DoorArgs};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
+use super::policies::{self, Policies};
 use super::{Error, log, out};
 use crate::{Allow, Job, Network, OptionsError, Proof, Reveals, Server, ServerConfig};
 
@@ -64,6 +65,10 @@ pub(super) struct ServeArgs {
     /// memory until the client begins another one [default: --max-prompt and --max-tokens together].
     #[arg(long, value_name = "N")]
     max_positions: Option<usize>,
+    /// Policies among which clients choose, with `;` between those that have options, as in 'full,h2o;snapkv:budget=64'
+    /// (--policy is the only one otherwise).
+    #[arg(long, value_name = "POLICIES", value_parser = policies::list, conflicts_with_all = ["policy", "select"])]
+    policies: Option<Policies>,
     /// Allow no conversations.
     #[arg(long, conflicts_with = "max_positions")]
     no_chat: bool,
@@ -183,10 +188,10 @@ impl ServeArgs {
             (Some(base), _) => (base.clone(), Parts::all()),
             (None, model) => (model.clone().unwrap_or_default(), self.public.clone()),
         };
+        let terms = self.terms.terms()?.helper(self.helped.helper()?);
         let config = ServerConfig::default()
             .model(model)
             .public(public)
-            .terms(self.terms.terms()?.helper(self.helped.helper()?))
             .network(self.link)
             .conversations(!self.no_chat)
             .max_reveals(match self.machine {
@@ -198,6 +203,10 @@ impl ServeArgs {
             .report(self.json.clone())
             .allow(allow)
             .proof(proof);
+        let config = match self.policies.as_ref().map(|policies| policies.0.split_first()) {
+            Some(Some((first, others))) => config.terms(terms.policy(first.clone())).policies(others.to_vec()),
+            _ => config.terms(terms),
+        };
         let config =
             set!(config, self => adapter, listen, max_prompt, max_tokens, max_positions, max_draft, weight_cache);
         let config = set!(config, self => pools, max_pools, max_pools_total, queue, max_sessions_per_key, metrics);

@@ -36,9 +36,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use model::{Lengths, Parts, QUOTA_SHARE, Reveal};
+use mpcache::PolicySpec;
 use net::{NetError, PublicKey};
 use session::RangeCheck;
-use session::party::{Caller, Limits, ModelServer, Open, Outcome, PublicModel};
+use session::party::{self, Caller, Limits, ModelServer, Open, Outcome, PublicModel};
 use session::pool::{Pools, count, find, writable_by_others};
 use tokenizer::ChatTemplate;
 use tracing::{info, warn};
@@ -50,7 +51,7 @@ pub use self::host::Allow;
 pub use self::ranks::Job;
 #[cfg(any(feature = "cli", feature = "proxy"))]
 pub(crate) use self::signals::on_signal;
-use crate::error::ServeError;
+use crate::error::{OptionsError, ServeError};
 use crate::keys::{Proof, file};
 use crate::models::open_adapted;
 use crate::options::options;
@@ -76,6 +77,8 @@ options! {
         listen: String as impl Into<String> = "127.0.0.1:7411".into(),
         /// Terms that both parties must state alike. A server that is given a number of phases refuses the other one.
         terms: Terms = Terms::default(),
+        /// Policies that clients may choose besides that of the terms. All of them need the same columns of the model.
+        policies: Vec<PolicySpec> = Vec::new(),
         /// Slow this party's messages down to those of a network; the client must do the same.
         network: Network = Network::Loopback,
         /// Most tokens of a prompt.
@@ -195,6 +198,15 @@ impl ServerConfig {
     /// Those of [`ServerConfig::bind`], and if the ranks have different models.
     pub fn bind_as(self, job: &Job) -> Result<Server, Error> {
         self.network.between_processes()?;
+        let learned = self.terms.policy.needs_scoring_head();
+        for policy in &self.policies {
+            if policy.clear_only() {
+                return Err(OptionsError::ClearOnly(policy.to_string()).into());
+            }
+            if policy.needs_scoring_head() != learned {
+                return Err(session::Error::OtherColumns { learned, policy: policy.to_string() }.into());
+            }
+        }
         crate::disk::check_writable(self.report.as_deref())?;
         let pools = match &self.pools {
             Some(dir) => {
@@ -256,7 +268,7 @@ impl ServerConfig {
         let door = Door::new(Idle { all: self.max_idle.max(1), per_address: self.max_idle_per_address.max(1) });
         let service = Arc::new(Service {
             hosted,
-            terms: self.terms.over(self.network)?,
+            terms: party::Terms { others: self.policies.clone(), ..self.terms.over(self.network)? },
             limits: self.limits(),
             host,
             accounts,
@@ -433,7 +445,11 @@ impl Server {
                 Ok(Event::Ended(_)) => {}
                 Ok(Event::Stop(why)) => {
                     let (running, waiting) = service.desk.counts();
-                    info!(running, waiting, "{why}: what runs is finished, nobody else comes in");
+                    info!(
+                        running,
+                        waiting,
+                        "{why}: what runs is finished, nobody else comes in; a second signal ends it at once"
+                    );
                     service.desk.end();
                     service.desk.drained();
                     info!("the end");

@@ -1,10 +1,11 @@
 //! The parties tell each other what they have, for the plans of a session.
 //!
-//! Five facts of the handshake are padded, so that no plan depends on them: the cores that the party will use, its
-//! family of kernels, and, where a person gave them, the cores and the link to plan for, and what is revealed. Of
-//! cores and link one party's word is enough; two that differ end the session, at both parties alike. What nobody
-//! gave, the parties find out: cores are those that each stated, and the link is measured ([`net::measure`]). Of what
-//! is revealed the server says the most, and a client takes that unless it wants less.
+//! Six facts of the handshake are padded, so that no plan depends on them: the cores that the party will use, its
+//! family of kernels, the network that it imitates, and, where a person gave them, the cores and the link to plan for,
+//! and what is revealed. Of cores and link one party's word is enough; two that differ end the session, at both
+//! parties alike. What nobody gave, the parties find out: cores are those that each stated, and the link is measured
+//! ([`net::measure`]). Of what is revealed the server says the most, and a client takes that unless it wants less. A
+//! network that one party alone imitates would slow one direction, and be no network: it ends the session.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -26,17 +27,19 @@ const OWN_CORES: (&str, usize) = ("own-cores", 11);
 const KERNELS: (&str, usize) = ("kernels", 24);
 const CORES: (&str, usize) = ("cores", 11);
 const LINK: (&str, usize) = ("link", 48);
+const IMITATED: (&str, usize) = ("imitated-link", 48);
 pub(super) const REVEAL: (&str, usize) = ("reveal", 6);
 
 /// Adds what this party has to its handshake.
 pub(super) fn tell(hello: Handshake, terms: &Terms) -> Handshake {
-    let Terms { protocol, reveal, open, .. } = terms;
+    let Terms { protocol, reveal, open, imitated, .. } = terms;
     let padded = |hello: Handshake, (name, length), text: String| hello.tell(name, format_args!("{text:length$}"));
     let given = |open: bool, value: &dyn Display| if open { String::new() } else { value.to_string() };
     let hello = padded(hello, OWN_CORES, protocol.cores.to_string());
     let hello = padded(hello, KERNELS, Cpu::get().to_string());
     let hello = padded(hello, CORES, given(open.cores, &protocol.cores));
     let hello = padded(hello, LINK, given(open.link, &protocol.link));
+    let hello = padded(hello, IMITATED, imitated.map_or_else(String::new, |link| link.to_string()));
     padded(hello, REVEAL, given(open.reveal, &name(&REVEALS, reveal)))
 }
 
@@ -65,6 +68,10 @@ pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs:
     let mut differences = Vec::new();
     let cores = given(CORES, client, server, &mut differences)?;
     let link: Option<LinkShape> = given(LINK, client, server, &mut differences)?;
+    let imitated: [Option<LinkShape>; 2] = [stated(client, IMITATED)?, stated(server, IMITATED)?];
+    if imitated[0] != imitated[1] {
+        differences.push(Difference::new(IMITATED.0, imitated));
+    }
     if !differences.is_empty() {
         return Err(NetError::Disagreement { differences }.into());
     }
@@ -75,7 +82,7 @@ pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs:
         Ok::<_, NetError>((own, printable(&kernels.unwrap_or_default(), KERNELS.1)))
     };
     let ((client, of_client), (server, of_server)) = (of(client)?, of(server)?);
-    let mut agreed = Terms { reveal, open: Open::default(), ..terms.clone() };
+    let mut agreed = Terms { reveal, open: Open::default(), others: Vec::new(), ..terms.clone() };
     agreed.protocol.cores = cores.unwrap_or(Cores { client: client.client, server: server.server });
     let mut bursts = None;
     agreed.protocol.link = match link {
@@ -108,8 +115,7 @@ fn given<T: Copy + PartialEq + Display + FromStr>(
 ) -> Result<Option<T>, NetError> {
     let [client, server]: [Option<T>; 2] = [stated(client, fact)?, stated(server, fact)?];
     if client.zip(server).is_some_and(|(client, server)| client != server) {
-        let [client, server] = [client, server].map(|value| value.map(|value| value.to_string()));
-        differences.push(Difference { name: fact.0.into(), client, server });
+        differences.push(Difference::new(fact.0, [client, server]));
     }
     Ok(client.or(server))
 }
@@ -209,13 +215,38 @@ mod tests {
     }
 
     #[test]
+    fn a_network_that_one_party_alone_imitates_is_refused() {
+        let party = |imitated: Option<&str>| {
+            let terms = party(2, (None, imitated));
+            Terms { imitated: imitated.map(|link| link.parse().unwrap()), ..terms }
+        };
+        let (wan, far) = (Some("wan"), Some("12mbit,3ms"));
+        for (client, server) in [(None, None), (wan, wan), (far, far)] {
+            assert!(agree([&party(client), &party(server)]).iter().all(Result::is_ok), "{client:?} {server:?}");
+        }
+        for (client, server, words) in [
+            (wan, None, "imitated-link: client says wan, server says nothing"),
+            (None, far, "imitated-link: client says nothing, server says 12mbit,3ms"),
+        ] {
+            for refused in agree([&party(client), &party(server)]) {
+                let refused = refused.unwrap_err().to_string();
+                assert!(refused.ends_with(words), "{refused}");
+            }
+        }
+    }
+
+    #[test]
     fn nobody_has_no_cores_or_an_absurd_link() {
         let terms = party(2, (None, None));
         let honest = tell(Handshake::new(), &terms).fields().to_vec();
         for (name, value) in ["0", "-1", "NaN", "65537", "0+4", "4+4+4"]
             .into_iter()
             .flat_map(|cores| [(OWN_CORES.0, cores), (CORES.0, cores)])
-            .chain(["0mbit,1ms", "NaNmbit,1ms", "1e99mbit,1ms", "1mbit,1e9ms", "far"].map(|link| (LINK.0, link)))
+            .chain(
+                ["0mbit,1ms", "NaNmbit,1ms", "1e99mbit,1ms", "1mbit,1e9ms", "far"]
+                    .into_iter()
+                    .flat_map(|link| [(LINK.0, link), (IMITATED.0, link)]),
+            )
             .chain([(OWN_CORES.0, ""), (REVEAL.0, "all"), (REVEAL.0, "")])
         {
             let mut fields = honest.clone();

@@ -2,8 +2,9 @@
 
 use engine::LogitBits;
 use model::{Drafts, Lengths, ModelSpec};
-use net::{Channel, Field, Handshake, NetError, Role};
-use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
+use mpcache::PolicySpec;
+use net::{Channel, Difference, Field, Handshake, NetError, Role};
+use protocols::{DEFAULT_WEIGHT_FRAC, HelperDeals, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use serde::{Deserialize, Serialize};
 use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
@@ -17,8 +18,10 @@ use crate::{Base, BaseError, Error};
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
 /// number work together.
-pub const PROTOCOL: u32 = 7;
-/// The field of the handshake that states it.
+pub const PROTOCOL: u32 = 8;
+/// The field of the handshake in which a client says its policy and a server those that it permits.
+const POLICY: &str = "policy";
+/// The field of the handshake that states the number of the protocol.
 const PROTOCOL_FIELD: &str = "protocol";
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
@@ -133,7 +136,8 @@ pub(super) fn receive_client<T>(
     model.disclosure.check_client(&theirs)?;
     let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
     let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));
-    let mut terms = meet(channel, terms, hello.fields(), &theirs)?;
+    let policy = policy(channel.role(), terms, &theirs)?;
+    let mut terms = Terms { policy, ..meet(channel, terms, hello.fields(), &theirs)? };
     terms.protocol.preprocess = match theirs.iter().find(|field| field.name == PREPROCESS).map(|field| &*field.value)
     {
         Some("true") => true,
@@ -222,6 +226,7 @@ pub(super) fn meet_server(
     hello = Base::tell(options.base, hello)?;
     let theirs = agree(&hello, channel)?;
     let disclosure = Base::check_server(options.base, &theirs)?;
+    policy(channel.role(), terms, &theirs)?;
     let terms = meet(channel, terms, hello.fields(), &theirs)?;
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
     scoped(channel, SCOPE, |channel| {
@@ -258,8 +263,28 @@ pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) 
 /// The facts that both parties state alike, and what this party has.
 fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
-    let alike = facts.iter().filter(|(name, _)| ![PREPROCESS, REVEAL.0].contains(&&**name));
-    tell(alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value)), terms)
+    let alike = facts.iter().filter(|(name, _)| ![PREPROCESS, REVEAL.0, POLICY].contains(&&**name));
+    let hello = alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value));
+    tell(hello.tell(POLICY, permitted(terms)), terms)
+}
+
+/// The policy of a client, or those of a server with `;` between them.
+fn permitted(terms: &Terms) -> String {
+    terms.policies().map(ToString::to_string).collect::<Vec<_>>().join(";")
+}
+
+/// The client's policy, if it is one of the server's. Both parties find out alike.
+fn policy(role: Role, terms: &Terms, theirs: &[Field]) -> Result<PolicySpec, NetError> {
+    let said = theirs.iter().find(|field| field.name == POLICY).map(|field| &*field.value).unwrap_or_default();
+    let is = |policy: &&PolicySpec| match role {
+        Role::Client => said.split(';').any(|permitted| permitted == policy.to_string()),
+        Role::Server => said == policy.to_string(),
+    };
+    terms.policies().find(is).cloned().ok_or_else(|| {
+        let (ours, said) = (permitted(terms), printable(said, MAX_REASON_BYTES));
+        let sides = if role == Role::Client { [ours, said] } else { [said, ours] };
+        NetError::Disagreement { differences: vec![Difference::new(POLICY, sides.map(Some))] }
+    })
 }
 
 /// The handshake. Another number of the protocol has an error of its own, because all else may differ by it.
@@ -267,7 +292,14 @@ fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> 
     let role = channel.role();
     hello.run(channel).map_err(|error| {
         let NetError::Disagreement { differences } = &error else { return error.into() };
-        let Some(difference) = differences.iter().find(|one| one.name == PROTOCOL_FIELD) else { return error.into() };
+        let by = |name: &str| differences.iter().find(|one| one.name == name);
+        if let Some(deals) = by(HELPER_DEALS) {
+            let third = |said: &Option<String>| said.as_deref() == Some(name(&HELPERS, &HelperDeals::Passes));
+            if third(&deals.client) != third(&deals.server) {
+                return Error::Parties { server: if third(&deals.server) { 3 } else { 2 } };
+            }
+        }
+        let Some(difference) = by(PROTOCOL_FIELD) else { return error.into() };
         let theirs = match role {
             Role::Client => &difference.server,
             Role::Server => &difference.client,
@@ -279,7 +311,7 @@ fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> 
 impl Terms {
     /// Protocol and terms by name, but for the cores and the link that the parties [`meet`] over.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
-        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, open: _, met: _ } = self;
+        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, .. } = self;
         let helper = helper.clone().map(|key| ("helper", key));
         let deals = protocol.helper.any().then(|| (HELPER_DEALS, name(&HELPERS, &protocol.helper).to_owned()));
         let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
@@ -292,7 +324,7 @@ impl Terms {
             ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
             ("masks", name(&MASKS, &protocol.masks).to_owned()),
             (REVEAL.0, name(&REVEALS, reveal).to_owned()),
-            ("policy", policy.to_string()),
+            (POLICY, policy.to_string()),
         ]
         .into_iter()
         .chain(chunk)

@@ -175,8 +175,8 @@ impl ModelServer {
     ) -> Result<Outcome, Error> {
         let begun = SystemTime::now();
         let learned = self.model.learned();
-        if terms.policy.needs_scoring_head() != learned {
-            return Err(Error::OtherColumns { learned, policy: terms.policy.to_string() });
+        if let Some(policy) = terms.policies().find(|policy| policy.needs_scoring_head() != learned) {
+            return Err(Error::OtherColumns { learned, policy: policy.to_string() });
         }
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // It is cheap and comes before what takes time.
