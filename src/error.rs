@@ -181,6 +181,9 @@ pub enum NameError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
+    /// Logits of a session that reveals none.
+    #[error("the client learned tokens alone, and no logits: --reveal logits, if the server permits it")]
+    NoLogits,
     /// A helper whose key nobody names, or one with a key where nothing is encrypted.
     #[error("{}", match given {
         true => "--insecure-plaintext encrypts nothing, so the helper proves no --helper-key",

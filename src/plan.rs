@@ -6,6 +6,7 @@ use model::{Lengths, Parts};
 use net::LinkShape;
 use planner::Deployment;
 use planner::{Footprint, Profile};
+use protocols::Cores;
 use report::{PeakMemory, Seconds};
 use session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
 
@@ -73,6 +74,11 @@ pub struct Machines {
 }
 
 impl Machines {
+    /// The cores that were measured.
+    pub fn cores(&self) -> Cores {
+        Cores { client: self.client.cores, server: self.server.cores }
+    }
+
     /// The planner's setting for a plan over `link`.
     pub(crate) fn setting(&self, link: Option<LinkShape>) -> Deployment {
         let Machines { client, server, together } = self;
@@ -97,7 +103,8 @@ impl Plan {
     /// # Errors
     /// If there is no such model, or the session could not be.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
-        let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(ASSUMED_CORES)).over(self.network)?;
+        let assumed = self.machines.as_ref().map_or(ASSUMED_CORES, Machines::cores);
+        let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(assumed)).over(self.network)?;
         let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
         let model = public_model(&self.model, &terms.policy, &stated)?;
         // Without weights, two bytes for each.
@@ -142,6 +149,10 @@ impl Plan {
         match &self.machines {
             Some(machines) => set_estimates(&mut report, footprint, machines, mapped()),
             None => predict_seconds(&mut report, link),
+        }
+        for helper in report.helper.iter_mut().flat_map(|links| [&mut links.client, &mut links.server]).flatten() {
+            let bytes = [helper.bytes_to_helper, helper.bytes_from_helper];
+            helper.seconds = link.map_or(0.0, |link| link.predict(bytes, 0).as_secs_f64());
         }
         Ok(report)
     }

@@ -54,7 +54,7 @@ fn estimates_are_marked_and_bytes_stay_what_they_are() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("other.json");
     write(&file, &profile());
-    for phases in ["", "--preprocess"] {
+    for phases in ["--cores 2", "--cores 2 --preprocess"] {
         let arguments = format!("{phases} --calibration {}", file.display());
         let said = succeed(&mut plan(home.path(), &arguments));
         assert!(said.contains("an imagined processor") && said.contains("estimated"), "{said}");
@@ -83,23 +83,23 @@ fn a_sweep_predicts_as_a_plan_does() {
     let file = home.path().join("other.json");
     write(&file, &profile());
     let sweep = |rest: &str| {
-        of(waggle(&format!("sweep --models shakespeare-gpt2 --contexts 8 --tokens 3 {rest}")), home.path())
+        of(waggle(&format!("sweep --models shakespeare-gpt2 --contexts 8 --tokens 3 --cores 2 {rest}")), home.path())
     };
     let calibrated = format!("--calibration {}", file.display());
     let cells = home.path().join("cells");
     let kept = |rest: &str| json(sweep(rest).arg("--out").arg(&cells))["cells"][0].clone();
     // A cell kept without a calibration is not taken for one with a calibration.
     let (bare, timed) = (kept(""), kept(&calibrated));
-    let report = json(&mut plan(home.path(), &format!("--preprocess {calibrated}")));
+    let report = json(&mut plan(home.path(), &format!("--preprocess --cores 2 {calibrated}")));
     assert_eq!(report["seconds_are"], "predicted");
     let seconds = |value: &Value| value.as_f64().unwrap();
     let decode = seconds(&report["phases"]["decode"]["seconds"]);
     assert!((3.0 * seconds(&timed["online"]["predicted_seconds"]) - decode).abs() < 1e-9, "{timed} {decode}");
-    assert!(seconds(&timed["prepared_token"]["predicted_seconds"]) > 0.0 && decode > 0.0);
+    assert!(seconds(&timed["prepared"]["predicted_seconds"]) > 0.0 && decode > 0.0);
     assert_eq!(timed["online"]["network_seconds"], bare["online"]["network_seconds"]);
     assert_eq!(bare["online"]["predicted_seconds"], Value::Null);
     let shown = succeed(&mut sweep(&calibrated));
-    for head in ["online, network s", "online, predicted s", "faster, predicted", "estimated by a calibration"] {
+    for head in ["online, network s", "online, predicted s", "total, predicted s", "estimated by a calibration"] {
         assert!(shown.contains(head), "{head}: {shown}");
     }
     assert!(!succeed(&mut sweep("")).contains("redicted"));

@@ -224,7 +224,6 @@ fn encoders_refuse_what_only_decoders_do() {
         (format!("demo --model {BERT} --prompt-ids 2,5,3 --tokens 1 --draft lookup"), "a draft"),
         (format!("demo --model {VIT} --image {VIT}/image.png --pad-prompt 32"), "a padded image"),
         (format!("eval --model {BERT} --text tinystories.json"), "more than one token"),
-        ("sweep --models bert-base".to_owned(), "more than one token"),
         (format!("quantize --model {BERT} --out {}", out.path().join("int8").display()), "matrices of 8 bits"),
     ] {
         fails(&mut waggle(&command), 1, [why, "encoder"]);

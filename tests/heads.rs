@@ -66,15 +66,15 @@ fn what_fits_no_model_is_refused_before_any_work() {
     let missing = fail(&mut waggle("plan --policy duo"), 2);
     assert!(missing.contains("needs heads=") && missing.contains("waggle heads"), "{missing}");
     for (rest, words) in [
-        ("", "--text"),
-        ("--by mass", "--text is missing"),
+        ("--model recall", "--text is missing"),
+        ("--model recall --by mass", "--text is missing"),
         (&format!("--by echo --text {text}"), "takes no --text"),
         (&format!("--text {text} --share 1.5"), "a share of 1.5 of the heads"),
         (&format!("--text {text} --context 20 --budget 24"), "too short to judge heads by: give 25 or more"),
         ("--by echo --context 5", "too short"),
         ("--by loudness", "one of output, mass, echo"),
     ] {
-        let code = if rest.is_empty() || rest.contains("loudness") { 2 } else { 1 };
+        let code = if rest.contains("loudness") { 2 } else { 1 };
         fails(&mut waggle(&format!("heads --sequences 1 {rest}")), code, [words]);
     }
 }

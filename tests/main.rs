@@ -19,6 +19,7 @@ mod hostile;
 mod kills;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod numbers;
 mod outputs;
 mod parties;
 mod pins;

@@ -313,7 +313,7 @@ fn a_sweep_is_shown_drawn_and_compared() {
     fails(waggle("plot --metric phases-bytes --x-limits 1,2").arg(&lan).arg("--out").arg(&out), 1, ["two axes"]);
     fails(waggle("plot --x-limits 2,1").arg(&lan).arg("--out").arg(&out), 2, ["LOW,HIGH"]);
     let page = page(&lan);
-    assert!(page.contains("<svg") && page.contains("h2o:budget=0.5") && page.contains("A decoded token, mean of 3"));
+    assert!(page.contains("<svg") && page.contains("h2o:budget=0.5") && page.contains("mean of 3 tokens"));
     // One by operation beside another with other numbers.
     let (first, _) = sweep("first.json", "--tokens 3 --by operation");
     let (second, _) = sweep("second.json", "--tokens 5 --by operation");
@@ -321,7 +321,7 @@ fn a_sweep_is_shown_drawn_and_compared() {
     assert!(listed.contains("operations-bytes.svg") && !listed.contains("phases"), "{listed}");
     let compared = succeed(waggle("compare --format json").args([&first, &second]));
     let compared: Value = serde_json::from_str(&compared).unwrap();
-    let cells = compared["tokens"].as_array().unwrap();
+    let cells = compared["work"].as_array().unwrap();
     assert_eq!(cells.len(), 8, "two contexts, two policies, online and prepared: {compared}");
     assert!(cells[0]["ratio_of_bytes"].as_f64().unwrap() > 1.0, "later tokens see a longer cache: {compared}");
     assert!(!compared["operations"].as_array().unwrap().is_empty(), "{compared}");

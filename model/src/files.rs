@@ -93,12 +93,18 @@ static SHAPES: &[(&[&str], &[u8])] = &[
     (&["bert-base", "bert-base-uncased", "google-bert/bert-base-uncased"], asset!("shapes/bert-base.json")),
     (&["bert-large", "bert-large-uncased", "google-bert/bert-large-uncased"], asset!("shapes/bert-large.json")),
     (&["vit-base", "vit-base-patch16-224", "google/vit-base-patch16-224"], asset!("shapes/vit-base.json")),
-    (&["llama-2-7b", "llama2-7b", "llama-2-7b-hf", "meta-llama/llama-2-7b-hf"], asset!("shapes/llama-2-7b.json")),
+    (
+        &["llama-2-7b", "llama2-7b", "llama-7b", "llama-2-7b-hf", "meta-llama/llama-2-7b-hf"],
+        asset!("shapes/llama-2-7b.json"),
+    ),
     (
         &["llama-2-13b", "llama2-13b", "llama-2-13b-hf", "meta-llama/llama-2-13b-hf"],
         asset!("shapes/llama-2-13b.json"),
     ),
     (&["llama-3-8b", "llama3-8b", "meta-llama-3-8b", "meta-llama/meta-llama-3-8b"], asset!("shapes/llama-3-8b.json")),
+    (&["llama-3.2-1b", "llama3.2-1b", "meta-llama/llama-3.2-1b"], asset!("shapes/llama-3.2-1b.json")),
+    (&["qwen3-0.6b", "qwen/qwen3-0.6b"], asset!("shapes/qwen3-0.6b.json")),
+    (&["smollm2-135m", "huggingfacetb/smollm2-135m"], asset!("shapes/smollm2-135m.json")),
 ];
 
 /// Texts and queries for studies, by the names of their files.

@@ -639,3 +639,21 @@ def test_the_command_line_comes_with_the_package(tmp_path):
     assert json.loads(file.read_text())[0]["name"] == "full"
     failed = subprocess.run([sys.executable, "-m", "waggle", "plan", "--model", "none"], capture_output=True, text=True)
     assert failed.returncode == 1 and failed.stderr.startswith("error: ")
+
+
+def test_tables_of_the_command_line_are_data(tmp_path: pathlib.Path) -> None:
+    record = tmp_path / "sweep.json"
+    rows = waggle.sweep(["shakespeare-gpt2"], contexts=[8, 16], policies=["full", "h2o:budget=0.5"], json=record, cores=2)
+    assert [row["policy"] for row in rows] == ["full", "h2o:budget=0.5"] * 2
+    assert {row["cores"] for row in rows} == {"2"} and rows[0]["total_bytes"] > rows[0]["online_bytes"] > 0
+    assert list(rows.to_pandas()["prompt_tokens"]) == [8, 8, 16, 16]
+    passes = waggle.sweep("bert-base", contexts=16, phases=["one", "two"], pass_=True)
+    assert [row["work"] for row in passes] == ["a pass"] * 2
+    tables = waggle.reproduce("bumblebee", 2)
+    assert tables["figures"][0]["system"] == "BumbleBee" and tables["sources"][0]["cite"]
+    figures = waggle.plot(record, out=tmp_path / "figures", metric="bytes-context")
+    assert {figure.suffix for figure in figures} == {".svg", ".pdf"} and all(figure.exists() for figure in figures)
+    same = waggle.compare(record, record)
+    assert {row["ratio_of_bytes"] for row in same["work"]} == {1.0}
+    with pytest.raises(waggle.WaggleError, match="nowhere"):
+        waggle.sweep(links="nowhere")

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bibtex;
+mod conditions;
 mod cost;
 mod price;
 pub mod provenance;
@@ -10,6 +11,7 @@ mod report;
 pub mod table;
 
 pub use bibtex::Reference;
+pub use conditions::{CONDITIONS, conditions};
 pub use cost::{Cost, DecodeCost, Operation, Phases, TokenMeter, any_layer, by_operation, phase_name};
 pub use price::{ParsePriceError, Price};
 pub use report::{

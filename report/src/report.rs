@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Price;
+use crate::conditions::{CONDITIONS, conditions};
 use crate::cost::{Cost, Operation, Phases, add_peer_cpu, by_operation, phase_name};
 use crate::provenance::Provenance;
 pub use crate::table::bytes;
@@ -158,6 +159,15 @@ pub struct HelperLinks {
     pub server: Option<HelperLink>,
 }
 
+impl HelperLinks {
+    /// Those that are known, with their parties.
+    fn named(&self) -> impl Iterator<Item = (&'static str, &HelperLink)> {
+        [("client", &self.client), ("server", &self.server)]
+            .into_iter()
+            .filter_map(|(name, link)| Some((name, link.as_ref()?)))
+    }
+}
+
 /// A link of a party to the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HelperLink {
@@ -171,11 +181,21 @@ pub struct HelperLink {
     /// Of both, those of passes over generated tokens, where the helper deals pass by pass.
     #[serde(default)]
     pub bytes_decoding: u64,
-    /// Seconds in which the party took in what was dealt; 0 in a plan.
+    /// Seconds in which the party took in what was dealt; in a plan those that the bytes take on the link.
     pub seconds: f64,
 }
 
 impl HelperLink {
+    /// Its bytes and seconds, the party in the place of the client.
+    fn cost(&self) -> Cost {
+        Cost {
+            bytes_client_to_server: self.bytes_to_helper,
+            bytes_server_to_client: self.bytes_from_helper,
+            seconds: self.seconds,
+            ..Cost::default()
+        }
+    }
+
     /// The link with these accounts, where the party is the client.
     pub fn of(entries: &[Entry]) -> Self {
         let sum = |part: fn(&Entry) -> u64| entries.iter().map(part).sum();
@@ -292,6 +312,14 @@ impl Report {
             }
             _ => {}
         }
+        let mut total = self.phases.total();
+        for (party, link) in self.helper.iter().flat_map(HelperLinks::named) {
+            let row = link.cost();
+            // A run took in what was dealt during its phases, a plan after them.
+            total += if self.predicted { row } else { Cost { seconds: 0.0, ..row } };
+            rows.push((format!("{party} to helper, and back"), row));
+        }
+        rows.push(("total".to_owned(), total));
         self.cost_table("phase", price, rows.into_iter())
     }
 
@@ -351,7 +379,44 @@ impl Report {
         for (name, cost) in rows {
             table.add(std::iter::once(Cell::text(name)).chain(columns.iter().map(|(_, _, of)| of(&cost))));
         }
+        table.settle(self.settings());
         table
+    }
+
+    /// The session that the costs are of, as columns.
+    fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str, Cell)> + use<> {
+        let option = |name: &str| self.options.get(name).and_then(Value::as_str).map(str::to_owned);
+        let number = |name: &str| Cell::maybe(self.options.get(name).and_then(Value::as_u64), Cell::count);
+        let cached = self.options.contains_key("cached");
+        let conditions = conditions(option("plan-for").as_deref(), option("cores").as_deref());
+        let conditions = CONDITIONS.into_iter().zip(conditions);
+        let [prompt, tokens] = match cached {
+            true => [Cell::absent(), Cell::absent()],
+            false => [Cell::count(self.prompt_tokens as u64), number("tokens")],
+        };
+        [
+            ("model", "", Cell::text(self.model.name.clone())),
+            ("prompt", "tokens", prompt),
+            ("text", "tokens", tokens),
+            ("after", "tokens", number("cached")),
+            ("policy", "", Cell::maybe(option("policy"), Cell::text)),
+            ("phases", "", Cell::text(self.phases_of_session())),
+            ("link", "", Cell::maybe(option("link"), Cell::text)),
+        ]
+        .into_iter()
+        .chain(conditions.map(|((title, unit), cell)| (title, unit, cell)))
+    }
+
+    /// How the session prepared what it needed.
+    pub fn phases_of_session(&self) -> &'static str {
+        let option = |name: &str| self.options.get(name).and_then(Value::as_str).unwrap_or_default();
+        match (option("helper-deals"), option("preprocess")) {
+            ("passes", _) => "three parties",
+            ("words", _) => "two, dealt",
+            ("weights", _) => "two, dealt with weights",
+            (_, "true") => "two",
+            _ => "one",
+        }
     }
 
     /// Seconds of the cores of both parties, where those of both are known.

@@ -117,11 +117,24 @@ impl Cell {
     }
 }
 
+/// When readers see a column. Programs, which read CSV and JSON, see all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shown {
+    /// Where a row has a value in it.
+    #[default]
+    Filled,
+    /// Where rows differ in it. What is the same in all rows stands before the table.
+    Setting,
+    /// Where it is asked for by its name.
+    Asked,
+}
+
 /// A column: its title, and the unit of its values, empty for words and plain numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Column {
     title: String,
     unit: String,
+    shown: Shown,
 }
 
 impl Column {
@@ -148,6 +161,9 @@ impl Column {
     }
 }
 
+/// Columns that a column of a paper has room for.
+const MOST_COLUMNS: usize = 8;
+
 /// Letters of a head that a column of a paper has room for.
 const LATEX_HEAD: usize = 8;
 
@@ -156,7 +172,7 @@ const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
 
 /// Those that a head names behind its title.
-const NAMED: [&str; 2] = ["cents", "joules"];
+const NAMED: [&str; 4] = ["cents", "joules", "Mbit/s", "ms"];
 
 /// Rows of cells under titles.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,8 +186,69 @@ impl Table {
     /// An empty table with columns of these titles and units. The first `names` columns say what a row is of: a table
     /// that is too wide for its terminal repeats them. They begin at the left, as all columns with words do.
     pub fn new<T: Into<String>>(names: usize, columns: impl IntoIterator<Item = (T, &'static str)>) -> Self {
-        let column = |(title, unit): (T, &str)| Column { title: title.into(), unit: unit.into() };
+        let column =
+            |(title, unit): (T, &str)| Column { title: title.into(), unit: unit.into(), shown: Shown::default() };
         Table { columns: columns.into_iter().map(column).collect(), rows: Vec::new(), names }
+    }
+
+    /// This table, whose columns of these keys are `shown` so.
+    pub fn showing(mut self, shown: Shown, keys: &[&str]) -> Self {
+        let named = self.columns.iter_mut().filter(|column| keys.contains(&&*column.key()));
+        named.for_each(|column| column.shown = shown);
+        self
+    }
+
+    /// Puts columns behind the others that say the same of each row, which readers see before the table.
+    pub fn settle(&mut self, settings: impl IntoIterator<Item = (&'static str, &'static str, Cell)>) {
+        for (title, unit, cell) in settings {
+            self.columns.push(Column { title: title.into(), unit: unit.into(), shown: Shown::Setting });
+            self.rows.iter_mut().for_each(|row| row.push(cell.clone()));
+        }
+    }
+
+    /// What column `i` says of all rows alike, where it says something.
+    fn same(&self, i: usize) -> Option<&Cell> {
+        let mut known = self.rows.iter().map(|row| &row[i]).filter(|cell| !cell.value.is_null());
+        let first = known.next()?;
+        known.all(|cell| cell.value == first.value).then_some(first)
+    }
+
+    /// What readers learn before the table: each setting that all rows share, but for those of `columns`.
+    fn settings(&self, columns: &[String]) -> Vec<String> {
+        let said = |(i, column): (usize, &Column)| {
+            let cell = self.same(i).filter(|_| column.shown == Shown::Setting && !columns.contains(&column.key()))?;
+            if cell.value == Value::Bool(false) {
+                return None;
+            }
+            let unit = match &*column.unit {
+                BYTES | "" => String::new(),
+                SECONDS => " s".to_owned(),
+                unit => format!(" {unit}"),
+            };
+            Some(format!("{} {}{unit}", column.title, cell.text))
+        };
+        self.columns.iter().enumerate().filter_map(said).collect()
+    }
+
+    /// The table as readers see it, without the columns that tell them nothing.
+    fn for_readers(&self) -> Table {
+        let tells = |i: &usize| match self.columns[*i].shown {
+            Shown::Filled => *i < self.names || self.rows.iter().any(|row| !row[*i].value.is_null()),
+            Shown::Setting => self.same(*i).is_none() && self.rows.iter().any(|row| !row[*i].value.is_null()),
+            Shown::Asked => false,
+        };
+        let mut table = self.clone();
+        table.keep((0..self.columns.len()).filter(|i| self.rows.is_empty() || tells(i)).collect());
+        table
+    }
+
+    /// Leaves the columns `chosen`, in this order.
+    fn keep(&mut self, chosen: Vec<usize>) {
+        self.names = chosen.iter().take_while(|i| **i < self.names).count();
+        self.columns = chosen.iter().map(|&i| self.columns[i].clone()).collect();
+        for row in &mut self.rows {
+            *row = chosen.iter().map(|&i| row[i].clone()).collect();
+        }
     }
 
     /// Adds a row, which has a cell for each column.
@@ -182,15 +259,11 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Leaves the columns of these keys, in their order.
+    /// Leaves the columns of these keys, in their order, for all to see.
     fn choose(&mut self, keys: &[String]) {
         let at = |key: &String| self.columns.iter().position(|column| column.key() == *key);
-        let chosen: Vec<usize> = keys.iter().filter_map(at).collect();
-        self.names = chosen.iter().take_while(|i| **i < self.names).count();
-        self.columns = chosen.iter().map(|&i| self.columns[i].clone()).collect();
-        for row in &mut self.rows {
-            *row = chosen.iter().map(|&i| row[i].clone()).collect();
-        }
+        self.keep(keys.iter().filter_map(at).collect());
+        self.columns.iter_mut().for_each(|column| column.shown = Shown::Filled);
     }
 
     /// Whether there are no rows.
@@ -198,29 +271,26 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The heads above the columns.
-    pub fn heads(&self) -> impl Iterator<Item = String> {
-        self.columns.iter().map(Column::head)
-    }
-
-    /// The texts of each row, as readers see them.
-    pub fn texts(&self) -> impl Iterator<Item = Vec<&str>> {
-        self.rows.iter().map(|row| row.iter().map(|cell| cell.text.as_str()).collect())
+    /// The heads above the columns and the texts of each row, as readers see them.
+    pub fn read(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let Table { columns, rows, .. } = self.for_readers();
+        let texts = rows.into_iter().map(|row| row.into_iter().map(|cell| cell.text).collect());
+        (columns.iter().map(Column::head).collect(), texts.collect())
     }
 
     /// The table in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         match format {
             #[cfg(feature = "frames")]
-            Format::Terminal => self.terminal(width),
+            Format::Terminal => self.for_readers().terminal(width),
             #[cfg(not(feature = "frames"))]
             Format::Terminal => {
                 let _ = width;
-                self.markdown()
+                self.for_readers().markdown()
             }
-            Format::Markdown => self.markdown(),
+            Format::Markdown => self.for_readers().markdown(),
             Format::Csv => self.csv(),
-            Format::Latex => self.latex(false),
+            Format::Latex => self.for_readers().latex(false),
             Format::Json => format!("{:#}", self.json()),
         }
     }
@@ -377,11 +447,17 @@ fn csv_cell(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
-/// Text that LaTeX shows as it is.
+/// Text that LaTeX shows as it is; what stands between backticks is code.
 pub(crate) fn latex(text: &str) -> String {
     let mut out = String::new();
+    let (mut code, mut left) = (false, text.matches('`').count());
     for c in text.chars() {
         match c {
+            // The last of an odd number is a letter.
+            '`' if code || left > 1 => {
+                out.push_str(if code { "}" } else { r"\texttt{" });
+                (code, left) = (!code, left - 1);
+            }
             '&' | '%' | '$' | '#' | '_' | '{' | '}' => out.extend(['\\', c]),
             '~' => out.push_str(r"\textasciitilde{}"),
             '^' => out.push_str(r"\textasciicircum{}"),
@@ -425,6 +501,8 @@ pub struct NoColumn {
 pub struct Document {
     notes: Vec<String>,
     caption: Option<String>,
+    /// What all rows share, where the columns that say it were not asked for.
+    settings: Vec<String>,
     label: Option<String>,
     wide: bool,
     tables: Vec<(String, Table)>,
@@ -466,16 +544,38 @@ impl Document {
         }
         self.tables.retain(|named| lacks(named).is_none());
         if !columns.is_empty() {
+            self.settings = self.settings(columns);
             self.tables.iter_mut().for_each(|(_, table)| table.choose(columns));
         }
         let caption = caption.clone().or(self.caption);
         Ok(Document { caption, label: label.clone(), wide: *wide, ..self })
     }
 
+    /// What the rows of all tables share, but for `columns`.
+    fn settings(&self, columns: &[String]) -> Vec<String> {
+        let mut all = self.settings.clone();
+        for setting in self.tables.iter().flat_map(|(_, table)| table.settings(columns)) {
+            if !all.contains(&setting) {
+                all.push(setting);
+            }
+        }
+        all
+    }
+
+    /// The remark on the numbers, with what all rows share.
+    pub fn remark(&self) -> Option<String> {
+        let settings = self.settings(&[]);
+        let shared = (!settings.is_empty()).then(|| format!("Everywhere: {}.", settings.join(", ")));
+        match (&self.caption, shared) {
+            (Some(caption), Some(shared)) => Some(format!("{}. {shared}", caption.trim_end_matches('.'))),
+            (caption, shared) => caption.clone().or(shared),
+        }
+    }
+
     /// Everything in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         let table = |(_, table): &(String, Table)| table.render(format, width);
-        let remarks = || self.caption.iter().chain(&self.notes).cloned();
+        let remarks = || self.remark().into_iter().chain(self.notes.iter().cloned());
         match format {
             Format::Json if self.is_untitled() => self.one_table().render(format, None),
             Format::Terminal | Format::Markdown if self.is_untitled() => {
@@ -495,7 +595,7 @@ impl Document {
                 remarks().chain(titled).collect::<Vec<_>>().join("\n\n")
             }
             Format::Latex if self.caption.is_none() && self.label.is_none() => {
-                let notes = self.notes.iter().map(|note| format!("% {note}"));
+                let notes = remarks().map(|note| format!("% {note}"));
                 let comment = |title: &str| if title.is_empty() { String::new() } else { format!("% {title}\n") };
                 let titled = self.tables.iter().map(|named| comment(&named.0) + &table(named));
                 notes.chain(titled).collect::<Vec<_>>().join("\n")
@@ -519,13 +619,18 @@ impl Document {
         let several = self.tables.len() > 1;
         let mut lines =
             vec![format!("\\begin{{{environment}}}\n\\centering\\footnotesize\\setlength{{\\tabcolsep}}{{3pt}}")];
-        let caption = [Some(title).filter(|_| several), self.caption.as_deref()].into_iter().flatten();
+        let remark = self.remark();
+        let caption = [Some(title).filter(|_| several), remark.as_deref()].into_iter().flatten();
         lines.push(format!("\\caption{{{}}}", latex(&caption.collect::<Vec<_>>().join(": "))));
         if let Some(label) = &self.label {
             let end = if several { format!("-{title}") } else { String::new() };
             lines.push(format!("\\label{{{label}{end}}}"));
         }
-        lines.push(table.latex(true));
+        let table = table.for_readers();
+        let tabular = table.latex(true);
+        // The package graphics makes a column's worth of it.
+        let small = !self.wide && table.columns.len() > MOST_COLUMNS;
+        lines.push(if small { format!("\\resizebox{{\\columnwidth}}{{!}}{{%\n{tabular}}}") } else { tabular });
         lines.extend(notes.iter().map(|note| format!("\n\\smallskip {}", latex(note))));
         lines.push(format!("\\end{{{environment}}}"));
         lines.join("\n")
@@ -537,7 +642,7 @@ impl Document {
         if let [(_, table)] = &self.tables[..] {
             return table.clone();
         }
-        let mut columns = vec![Column { title: "table".into(), unit: String::new() }];
+        let mut columns = vec![Column { title: "table".into(), unit: String::new(), shown: Shown::default() }];
         for column in self.tables.iter().flat_map(|(_, table)| &table.columns) {
             if !columns[1..].contains(column) {
                 columns.push(column.clone());

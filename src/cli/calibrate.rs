@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use model::{DType, Lengths, ModelFiles, synthesize};
-use net::Phase;
+use net::{Phase, process_cpu_time};
 use planner::{Deployment, Footprint, Observation, PROFILE_VERSION, Profile, fit};
 use planner::{Kernel, Rates, Units};
 use protocols::preparation;
@@ -26,7 +27,7 @@ use crate::{Machines, Network, worker};
 
 /// Measures this machine, in less than a minute: runs small sessions with both parties on it, and fits the time of
 /// each kernel to theirs. `waggle plan` then predicts seconds and memory of other sessions. Nothing else should run
-/// meanwhile.
+/// meanwhile: a machine whose cores are taken by others is refused.
 #[derive(Args, Debug)]
 pub(super) struct CalibrateArgs {
     /// The file to write [default: `calibration.json` in $WAGGLE_HOME, $XDG_CONFIG_HOME/waggle or
@@ -36,6 +37,9 @@ pub(super) struct CalibrateArgs {
     /// Use so many cores [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     threads: Option<u32>,
+    /// Measure a busy machine, too. It looks slower than it is.
+    #[arg(long)]
+    anyway: bool,
     /// Write every account that was measured here, with its units of each kernel and what the fit says of it.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -133,6 +137,9 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     clean_up_on_signals()?;
     let dir = Folder::new().map_err(at(&std::env::temp_dir()))?;
     let progress = Progress::bars(TRIALS.len());
+    let idle = || if args.anyway { Ok(()) } else { check_idle(share_of(cores)) };
+    progress.spin("looking for other programs");
+    idle()?;
     progress.spin("making models");
     for shape in &SHAPES {
         synthesize(shape.config.as_bytes(), &dir.path().join(shape.name), None, DType::Bf16, None, 0)?;
@@ -141,6 +148,7 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     for trial in &TRIALS {
         progress.spin("running small sessions");
         measured.push(Measured::take(trial, dir.path(), cores)?);
+        idle()?;
     }
     progress.spin("fitting");
     let mut accounts = Vec::new();
@@ -161,6 +169,36 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     let Profile { processor, cores, .. } = &profile;
     out::line(format_args!("{}: {cores} cores of {processor}, {}", path.display(), quality(&observations, &rates)))
 }
+
+/// The share of `cores` that threads of this process get, as processor time over wall time of threads that only
+/// compute; none where the system does not tell.
+fn share_of(cores: u32) -> Option<f64> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(cores as usize);
+    let (begun, used) = (Instant::now(), process_cpu_time()?);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while begun.elapsed() < PROBE {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+    });
+    let used = process_cpu_time()?.saturating_sub(used);
+    Some(used.as_secs_f64() / (begun.elapsed().as_secs_f64() * threads as f64))
+}
+
+/// Refuses a machine on which computing threads get so small a share of the cores.
+fn check_idle(share: Option<f64>) -> Result<(), Error> {
+    match share {
+        Some(share) if share < IDLE => Err(Error::Busy { percent: 100.0 * share }),
+        _ => Ok(()),
+    }
+}
+
+/// How long the cores are tried before and after each trial, and the share that an idle machine gives.
+const PROBE: Duration = Duration::from_millis(250);
+const IDLE: f64 = 0.9;
 
 /// The fit of the rates to what was measured.
 fn quality(observations: &[Observation], rates: &Rates) -> String {
@@ -310,3 +348,21 @@ impl<'a> Measured<'a> {
 
 /// The phases whose wall clock is compared.
 const TIMED: [Phase; 3] = [Phase::Offline, Phase::Prefill, Phase::Decode];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_machine_is_refused() {
+        for (share, is_idle) in [(None, true), (Some(1.0), true), (Some(0.93), true), (Some(0.6), false)] {
+            match check_idle(share) {
+                Ok(()) => assert!(is_idle, "{share:?}"),
+                Err(Error::Busy { percent }) => assert!(!is_idle && (percent - 60.0).abs() < 1e-9, "{share:?}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // Other tests of this process compute, too.
+        assert!(share_of(1).expect("Linux has the clock") > 0.0);
+    }
+}

@@ -8,6 +8,7 @@ use report::table::{Cell, Table};
 use serde::Deserialize;
 
 use super::connect::ConnectArgs;
+use super::generate::write_logits;
 use super::helper::HelpedArgs;
 use super::options::{FormatArgs, TermsArgs};
 use super::pools::warn_of_others;
@@ -19,7 +20,7 @@ use crate::error::{PromptError, describe};
 use crate::models::{harmless, read_text};
 use crate::{Answer, Generate, Pads, Prompt, TokenizerOf};
 
-/// Asks the encoder of a server for the class of a text or of an image. The server learns neither it nor the class.
+/// Asks the encoder of a server for the class of a text or an image. The server learns neither it nor the class.
 ///
 /// A model with the head of a masked word gives the word in the place of the text's one mask, which is written as
 /// the tokenizer does: [MASK] or <mask>. The server does not learn where it is.
@@ -68,6 +69,9 @@ pub(super) struct ClassifyArgs {
     /// Take the correlations from this file of `waggle preprocess`, as `generate` does.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
+    /// Write the logits of all classes here; with --file, of a single batch.
+    #[arg(long, value_name = "FILE")]
+    logits: Option<PathBuf>,
     /// Write the report here; with --file, of a single batch.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -146,6 +150,7 @@ pub(super) fn by_line(inputs: Option<&Inputs>, error: crate::Error) -> crate::Er
 
 pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
+    check_writable(args.logits.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.or(args.preprocessor).map_or(TokenizerOf::Server, TokenizerOf::File);
     let asked = Generate::default().tokens(1).class(true).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
@@ -160,6 +165,7 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
         if let Some(path) = &args.json {
             write_json(path, &generated.report)?;
         }
+        write_logits(args.logits.as_deref(), &generated)?;
         Ok::<_, Error>(generated)
     };
     let Some(inputs) = &inputs else {
@@ -171,6 +177,9 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
         };
         let generated = answer(&asked.prompt(input))?;
         let answers = generated.answers();
+        if args.format.is_for_programs() {
+            return args.format.show(found(answers.into_iter().map(|answer| (1, answer))));
+        }
         for (name, probability) in answers.iter().flat_map(|answer| &answer.each) {
             out::line(format!("{name} {probability:.3}"))?;
         }
@@ -181,23 +190,30 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
         };
     };
     let batches = asked.batches(&inputs.prompts, args.batch)?;
-    if let (Some(_), sessions @ 2..) = (&args.json, batches.len()) {
-        let wrong = PromptError::Batches { option: "--json", sessions, inputs: inputs.prompts.len() };
+    let single = [("--json", &args.json), ("--logits", &args.logits)].into_iter().find(|(_, file)| file.is_some());
+    if let (Some((option, _)), sessions @ 2..) = (single, batches.len()) {
+        let wrong = PromptError::Batches { option, sessions, inputs: inputs.prompts.len() };
         return Err(crate::Error::from(wrong).into());
     }
-    let mut table = Table::new(1, [("line", ""), ("class", ""), ("probability", ""), ("score", "")]);
-    args.format.check(&table)?;
-    let mut lines = inputs.lines.iter();
+    args.format.check(&found([]))?;
+    let mut all = Vec::new();
     for batch in &batches {
-        for (found, line) in answer(batch)?.answers().into_iter().zip(&mut lines) {
-            let fraction = |x: f32| Cell::number(x, format!("{x:.3}"));
-            table.add([
-                Cell::count(*line as u64),
-                Cell::maybe(found.class.clone(), Cell::text),
-                Cell::maybe(found.probability(), fraction),
-                Cell::maybe(found.score(), fraction),
-            ]);
-        }
+        all.extend(answer(batch)?.answers());
     }
-    args.format.show(table)
+    args.format.show(found(inputs.lines.iter().copied().zip(all)))
+}
+
+/// What was found of each line.
+fn found(answers: impl IntoIterator<Item = (usize, Answer)>) -> Table {
+    let mut table = Table::new(1, [("line", ""), ("class", ""), ("probability", ""), ("score", "")]);
+    for (line, found) in answers {
+        let fraction = |x: f32| Cell::number(x, format!("{x:.3}"));
+        table.add([
+            Cell::count(line as u64),
+            Cell::maybe(found.class.clone(), Cell::text),
+            Cell::maybe(found.probability(), fraction),
+            Cell::maybe(found.score(), fraction),
+        ]);
+    }
+    table
 }

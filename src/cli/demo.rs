@@ -11,11 +11,11 @@ use std::time::Duration;
 use clap::{Args, CommandFactory};
 use model::{Lengths, Parts};
 use net::{Identity, PublicKey};
-use report::{HelperLink, PeakMemory};
+use report::{Cost, HelperLink, PeakMemory, bytes};
 
 use super::classify::by_line;
 use super::connect::warn_of_plaintext;
-use super::generate::{TextArgs, progress, tell};
+use super::generate::{TextArgs, progress, tell, write_logits};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds, set};
 use super::report_tables::{tables, verdict};
@@ -44,7 +44,7 @@ pub(super) struct DemoArgs {
     adapter: Option<PathBuf>,
     #[command(flatten)]
     text: TextArgs,
-    /// Tokens to generate [default: 200, or as many as the model has positions for; 1 for an encoder].
+    /// Tokens to generate [default: 40, or as many as the model has positions for; 1 for an encoder].
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
     /// The network between the parties: `memory` within one process, or the name of an imitated network.
@@ -67,6 +67,9 @@ pub(super) struct DemoArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Show what every phase and the costliest operations took. --operations, --price and --watts do as well.
+    #[arg(long)]
+    table: bool,
     #[command(flatten)]
     operations: OperationsArgs,
     #[command(flatten)]
@@ -80,11 +83,12 @@ pub(super) struct DemoArgs {
     terms: TermsArgs,
 }
 
-/// Takes a minute or two with the default model on two cores.
-const DEFAULT_TOKENS: usize = 200;
+/// Takes some ten seconds with the default model on two cores.
+const DEFAULT_TOKENS: usize = 40;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
+    check_writable(args.text.logits.as_deref())?;
     let terms = args.terms.terms()?.together(args.link);
     // Without the address of a third party, this starts one.
     let third = args.helped.lacks_third().then(|| Child::helper(&args)).transpose()?;
@@ -128,11 +132,16 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     };
     let mut generated = progress.finish(generated)?;
     tell(&asked, inputs.as_ref(), &generated)?;
+    write_logits(args.text.logits.as_deref(), &generated)?;
     if args.check {
         generated.compare_adapted(&args.model, args.adapter.as_deref())?;
     }
-    let report = &generated.report;
-    out::note(format_args!("\n{}", tables(report, &args.operations, &args.price.price())));
+    let (report, price) = (&generated.report, args.price.price());
+    if args.table || args.operations.given() || price.is_given() || price.watts.is_some() {
+        out::note(format_args!("\n{}", tables(report, &args.operations, &price)));
+    } else {
+        out::note(format_args!("\n{}", told(&generated, lengths)));
+    }
     if let Some(line) = verdict(report) {
         out::note(line);
     }
@@ -140,6 +149,36 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         write_json(path, report)?;
     }
     third.map_or(Ok(()), |(child, _)| child.end())
+}
+
+/// The end of a demo, for somebody who sees the first one: who saw what, the cost, and what to try next.
+fn told(generated: &Generated, lengths: Lengths) -> String {
+    let report = &generated.report;
+    let chose = |name: &str, value: &str| report.options.get(name).is_some_and(|chosen| chosen == value);
+    let numbers = if chose("reveal", "token") { "" } else { ", its logits" };
+    let (tokens, ends) = (generated.count(), report.phases.decode.per_token.len().max(1));
+    let Cost { bytes_client_to_server, bytes_server_to_client, flows, seconds, .. } = report.phases.total();
+    let [up, down] = [bytes_client_to_server, bytes_server_to_client].map(bytes);
+    let Cost { seconds: ahead, .. } = report.phases.offline;
+    let prepared = match report.phases.offline.bytes() {
+        all if chose("preprocess", "true") => {
+            format!(", of it {} in {ahead:.1} s before the prompt was known", bytes(all))
+        }
+        _ => String::new(),
+    };
+    let token = report.phases.decode.total.seconds / ends as f64;
+    let next = match chose("preprocess", "true") {
+        true => "waggle demo --check       is it right? compares with the model in the clear",
+        false => "waggle demo --preprocess  what does not depend on the prompt comes first: a faster text",
+    };
+    format!(
+        "client saw: the prompt, the text{numbers} and the model's shape\n\
+         server saw: {} tokens in, {tokens} out, and when; no word of either, and all else was random\n\
+         cost: {up} to the server, {down} back, {flows} flows, {seconds:.1} s{prepared}; {token:.2} s a further token\n\
+         next: {next}\n      \
+         waggle demo --table       where bytes and time went; `waggle serve` and `waggle generate` are two machines",
+        lengths.prompt
+    )
 }
 
 fn with_child(

@@ -42,6 +42,12 @@ pub(super) enum Error {
     /// Measurements of a machine that cannot be used.
     #[error("{}: {source}", path.display())]
     Calibration { path: PathBuf, source: planner::ProfileError },
+    /// Other programs compute on the machine that is measured.
+    #[error(
+        "this machine is busy: threads that compute get {percent:.0} % of its cores, and measured so it looks slower \
+         than it is; end what else runs, or give --anyway"
+    )]
+    Busy { percent: f64 },
     #[error("predictions need a calibration: {0}")]
     NotCalibrated(String),
     /// A cell of a sweep.

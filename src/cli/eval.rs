@@ -10,18 +10,18 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use model::ModelFiles;
 use mpcache::PolicySpec;
-use net::LinkShape;
+use protocols::Cores;
 use rayon::prelude::*;
 use serde_json::Value;
-use session::party::Terms;
 
 use super::error::make_dir;
-use super::mean_token::{MeanToken, Sessions};
+use super::machine::{self, Calibrated, CalibrationArgs};
 use super::options::{FormatArgs, LINKS, named};
 #[cfg(feature = "plots")]
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
+use super::work::{Phases, Sessions, Work, WorkCost};
 use super::{Error, html};
 use crate::disk::{at, check_writable, write, write_json};
 use crate::models::{Stated, ids_of, open_model, public_model, read_text, texts, tokenizer};
@@ -33,7 +33,7 @@ use crate::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, study};
 /// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one
 /// name with options: `NAME:KEY=VALUE,KEY=VALUE`. Commas after a colon therefore belong to the options, and a name
 /// after options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budgets come from --budgets, but a
-/// policy with a `budget` of its own runs at that one alone. `full` always runs.
+/// policy with a `budget` of its own runs at that one alone, and one that knows none as it is. `full` always runs.
 #[derive(Args, Debug)]
 pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -43,8 +43,8 @@ pub(super) struct EvalArgs {
     #[arg(long, default_value = "text", value_parser = task_names())]
     task: String,
     /// Text to score, or the haystack of needles: a file, or with the ending .json a list of texts, which are joined.
-    /// Bundled are tinystories.json and tinyshakespeare.txt.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["data", "task"], conflicts_with = "data")]
+    /// Bundled are tinystories.json and tinyshakespeare.txt [default: of a bundled model its own].
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
     text: Option<PathBuf>,
     /// Sequences. For recall JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
     /// query is ids[q + 1]; bundled are those of the model `recall`, queries.jsonl. For longbench the field's own
@@ -86,10 +86,16 @@ pub(super) struct EvalArgs {
     /// Engine of the study: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_parser = named(&StudyEngine::NAMES), default_value = "float")]
     engine: StudyEngine,
-    /// Plan the longest sequence between two parties over LINK as well, under every policy: bytes, flows and network
-    /// seconds of a token, the mean of those decoded after the prompt, for the table and for plots.
+    /// Plan the longest sequence between two parties over LINK as well, under every policy, in two phases: bytes,
+    /// flows and seconds of a token, the mean of those decoded after the prompt, for the table and for plots.
     #[arg(long, value_name = LINKS)]
     costs: Option<Network>,
+    /// Plan products under encryption for parties with so many cores each, or for a client and a server with these
+    /// [default: those of the calibration, or 40].
+    #[arg(long, value_name = "N|CLIENT+SERVER", requires = "costs")]
+    cores: Option<Cores>,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
     #[command(flatten)]
     format: FormatArgs,
     /// Write the report here.
@@ -102,6 +108,10 @@ pub(super) struct EvalArgs {
     #[cfg(feature = "plots")]
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
+    /// Draw the metrics against this option of the policies, such as `alpha` or `clusters`, instead.
+    #[cfg(feature = "plots")]
+    #[arg(long, value_name = "OPTION")]
+    x: Option<plot::X>,
     /// Write everything into this directory: table.md, report.json, report.html and the plots.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -142,7 +152,9 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let mut study = study::evaluation(&args.model, files, args.engine, chosen, &sequences, &candidates, &tick)?;
     bar.finish_and_clear();
     if let Some(link) = args.costs {
-        plan_costs(&mut study, &args.model, &sequences, link)?;
+        let calibrated = args.calibration.open()?.ok();
+        let cores = args.cores.unwrap_or_else(|| machine::cores(calibrated.as_ref()));
+        plan_costs(&mut study, &args.model, &sequences, link, cores, calibrated.as_ref())?;
     }
     // The files first: who reads the table may leave early.
     args.write(&study, task)?;
@@ -150,11 +162,19 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
 }
 
 /// Plans the longest of `sequences` under every policy of `study` that two parties can run.
-fn plan_costs(study: &mut StudyReport, model: &str, sequences: &[Sequence], link: Network) -> Result<(), Error> {
+fn plan_costs(
+    study: &mut StudyReport,
+    model: &str,
+    sequences: &[Sequence],
+    link: Network,
+    cores: Cores,
+    calibrated: Option<&Calibrated>,
+) -> Result<(), Error> {
     let Some(longest) = sequences.iter().max_by_key(|sequence| sequence.ids().len()) else { return Ok(()) };
     // The pass over the prompt is the first. Where it is the only one, the token after it is planned.
     let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
     let shape = link.shape();
+    let setting = calibrated.map(|calibrated| calibrated.machines.setting(shape));
     let plain = public_model(model, &PolicySpec::default(), &Stated::default())?;
     let mut rows: Vec<_> = study.rows.iter_mut().filter(|row| !row.policy.clear_only()).collect();
     let bar = passes(rows.len());
@@ -166,22 +186,24 @@ fn plan_costs(study: &mut StudyReport, model: &str, sequences: &[Sequence], link
             .then(|| public_model(model, &row.policy, &Stated::default()))
             .transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
-        let protocol = protocols::Options {
-            preprocess: true,
-            link: shape.unwrap_or(LinkShape::MEMORY),
-            ..protocols::Options::default()
-        };
-        let terms = Terms { protocol, policy: row.policy.clone(), ..Terms::default() };
-        let MeanToken { online, prepared_token, prepared_prompt, .. } =
-            Sessions::plan(public, &terms, shape, None, prompt, tokens)?.whole();
+        let phases = Phases::Two;
+        let terms = phases.terms(&row.policy, cores, link)?;
+        let cost = Sessions::plan(public, &terms, shape, setting.as_ref(), Work::Token, prompt, tokens)?.whole();
+        let WorkCost { online, prepared, prepared_prompt, .. } = cost;
+        let total = cost.total();
         row.cost = Some(TokenCost {
             prompt,
             tokens,
+            phases: Some(phases.name().into()),
+            link: Some(link.to_string()),
+            cores: Some(cores.to_string()),
             online_bytes: online.bytes(),
-            prepared_bytes: prepared_token.bytes(),
+            prepared_bytes: prepared.bytes(),
             prepared_prompt_bytes: prepared_prompt.map(|cost| cost.bytes()),
             flows: online.flows,
-            network_seconds: online.network_seconds + prepared_token.network_seconds,
+            online_network_seconds: Some(online.network_seconds),
+            network_seconds: total.network_seconds,
+            predicted_seconds: online.predicted_seconds.zip(total.predicted_seconds).map(|(a, b)| [a, b]),
         });
         bar.inc(1);
         Ok::<_, Error>(())
@@ -245,7 +267,8 @@ impl EvalArgs {
         if tokenizer.is_none() && self.text.is_some() {
             return Err(PromptError::NoTokenizer.into());
         }
-        let texts = self.text.as_deref().map(texts).transpose()?;
+        let own = own_text(&self.model).filter(|_| self.data.is_none() && task.takes.contains(&"text"));
+        let texts = self.text.as_deref().or(own).map(texts).transpose()?;
         let data = self.data.as_deref().map(read_text).transpose()?;
         let prompts = self.prompts.as_deref().map(read_text).transpose()?;
         let input = TaskInput {
@@ -271,7 +294,7 @@ impl EvalArgs {
     fn candidates(&self) -> Result<Vec<Candidate>, Error> {
         let candidates = study::candidates(self.named(), self.budgets())?;
         let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
-        let used = pruned.into_iter().any(|policy| policy.option("budget").is_none());
+        let used = pruned.into_iter().any(|policy| policy.takes("budget") && policy.option("budget").is_none());
         if !used && self.budgets.is_some() || candidates.is_empty() && self.plots().is_some() {
             return Err(EvalError::NothingPruned.into());
         }
@@ -309,6 +332,16 @@ impl EvalArgs {
         ];
         chosen.map(|(name, value)| (name.to_owned(), value)).into()
     }
+}
+
+/// The bundled text that is like what the bundled model `name` was trained on.
+pub(super) fn own_text(name: &str) -> Option<&'static Path> {
+    let text = match name {
+        "stories260k" => "tinystories.json",
+        "shakespeare-gpt2" | "shakespeare-llama" => "tinyshakespeare.txt",
+        _ => return None,
+    };
+    Some(Path::new(text))
 }
 
 /// The first `count` sequences of `context` tokens of the text in `path`, whose first `prompt` tokens go through the
@@ -358,7 +391,7 @@ impl EvalArgs {
         }
         #[cfg(feature = "plots")]
         for dir in self.plot_dirs() {
-            plot::save(&plot::of_study(study, &plot::Sheet::default())?, dir)?;
+            plot::save(&plot::of_study(study, &plot::Sheet::against(self.x.clone()))?, dir)?;
         }
         let Some(dir) = &self.out else { return Ok(()) };
         write(&dir.join("table.md"), format!("{}\n", study.markdown()).as_bytes())?;

@@ -32,9 +32,9 @@ pub(super) struct FloatArgs {
     policy: PolicyArgs,
     #[command(flatten)]
     draft: DraftArgs,
-    /// Tokens to generate.
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    tokens: usize,
+    /// Tokens to generate [default: 32, of an encoder 1].
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
     /// Write `tokens` and `logits` here: one row of logits for every position that went through the model.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -70,7 +70,8 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let draft = args.draft.draft();
     let mut guess = draft.as_ref().map(|draft| draft.guess(&files.spec)).transpose()?;
     let draft = draft.map(|draft| draft.drafts()).transpose()?;
-    let options = GenerateOptions { tokens: args.tokens, all_positions, policy, draft, ..Default::default() };
+    let tokens = args.tokens.unwrap_or(if files.spec.is_encoder() { 1 } else { 32 });
+    let options = GenerateOptions { tokens, all_positions, policy, draft, ..Default::default() };
     let mut sampler = Sampler::greedy();
     let next = match &mut guess {
         Some(guess) => Next::Drafted { sampler: &mut sampler, guess: &mut **guess },

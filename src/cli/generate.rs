@@ -1,7 +1,7 @@
 //! `waggle generate`: the party with the prompt.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -17,7 +17,7 @@ use super::report_tables::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::models::harmless;
-use crate::{Generate, Generated, Pads, Prompt, TokenizerOf};
+use crate::{Generate, Generated, OptionsError, Pads, Prompt, TokenizerOf};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]
@@ -70,6 +70,9 @@ pub(super) struct TextArgs {
     /// --tokens. The server learns that number in the place of the text's length. Takes no draft.
     #[arg(long, requires = "stop_at_eos")]
     pad_answer: bool,
+    /// Write the logits of every token here, where the client learns them (--reveal logits).
+    #[arg(long, value_name = "FILE")]
+    pub(super) logits: Option<PathBuf>,
     #[command(flatten)]
     draft: DraftArgs,
     #[command(flatten)]
@@ -95,6 +98,13 @@ impl TextArgs {
     }
 }
 
+/// Writes the logits that a client learned, with what was picked by them.
+pub(super) fn write_logits(path: Option<&Path>, generated: &Generated) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    let logits = generated.logits().ok_or(crate::Error::from(OptionsError::NoLogits))?;
+    Ok(write_json(path, &json!({ "tokens": generated.report.tokens, "logits": logits }))?)
+}
+
 /// Several texts, a line of JSON each, with the number of the prompt's line. A single one was told while it grew.
 pub(super) fn tell(asked: &Generate, inputs: Option<&Inputs>, generated: &Generated) -> Result<(), Error> {
     if asked.texts() == 1 {
@@ -112,11 +122,15 @@ pub(super) fn tell(asked: &Generate, inputs: Option<&Inputs>, generated: &Genera
 /// The progress of `tokens` tokens of each text that is read, of which one alone is shown as it grows.
 pub(super) fn progress(asked: &Generate, tokens: usize) -> Progress {
     let texts = asked.texts();
-    if texts == 1 { Progress::of_text(tokens) } else { Progress::bars(tokens.saturating_mul(texts)) }
+    match texts {
+        1 => Progress::of_text(tokens).after(&asked.prompt),
+        _ => Progress::bars(tokens.saturating_mul(texts)),
+    }
 }
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
+    check_writable(args.text.logits.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
     let (asked, inputs) = args.text.asked()?;
@@ -127,6 +141,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let generated = progress.finish(generated)?;
     tell(&asked, inputs.as_ref(), &generated)?;
     out::note(cost_line(&generated));
+    write_logits(args.text.logits.as_deref(), &generated)?;
     if let Some(path) = &args.json {
         write_json(path, &generated.report)?;
     }

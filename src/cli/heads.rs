@@ -11,7 +11,7 @@ use report::provenance::Provenance;
 use serde::Serialize;
 use study::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
 
-use super::eval::{EvalError, cut_text};
+use super::eval::{EvalError, cut_text, own_text};
 use super::progress::passes;
 use super::{Error, out};
 use crate::DEFAULT_MODEL;
@@ -29,8 +29,9 @@ pub(super) struct HeadsArgs {
     /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
     model: String,
-    /// Text to judge heads by: a file, or with the ending .json a list of texts, which are joined.
-    #[arg(long, value_name = "FILE", required_unless_present = "by")]
+    /// Text to judge heads by: a file, or with the ending .json a list of texts, which are joined [default: of a
+    /// bundled model its own].
+    #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Measure of a head: how much its output changes when it streams, the attention that it loses then, or, without
     /// a text, how it attends to repetitions in random words [default: output].
@@ -123,7 +124,7 @@ impl HeadsArgs {
                 return Ok(repetitions(files.spec.vocabulary(), self.context, self.sequences)?);
             }
             (Some(HeadMeasure::Echo), Some(_)) => return Err(EvalError::TextBesideEcho.into()),
-            (_, path) => path.as_ref().ok_or(EvalError::NoText)?,
+            (_, path) => path.as_deref().or(own_text(&self.model)).ok_or(EvalError::NoText)?,
         };
         let sequences = cut_text(files, path, self.context, 1, self.sequences)?;
         Ok(sequences.iter().map(|sequence: &Sequence| sequence.ids().to_vec()).collect())

@@ -4,6 +4,7 @@ use clap::Args;
 use net::LinkShape;
 use net::papers::{Delay, PAPERS, PaperLink};
 use report::table::{Cell, Table};
+use report::{CONDITIONS, conditions};
 
 use super::Error;
 use super::options::FormatArgs;
@@ -23,14 +24,12 @@ pub(super) fn run(args: LinksArgs) -> Result<(), Error> {
 }
 
 fn table() -> Table {
-    let columns = ["link", "Mbit/s", "round trip, ms", "delay", "known", "source"].map(|title| (title, ""));
-    let mut table = Table::new(1, columns);
+    let [rate, round_trip, _] = CONDITIONS;
+    let mut table = Table::new(1, [("link", ""), rate, round_trip, ("delay", ""), ("known", ""), ("source", "")]);
     let mut add = |name: &str, shape: LinkShape, delay: &str, known: &str, source: &str| {
-        let megabits = shape.bytes_per_second as f64 / 125_000.0;
-        let milliseconds = shape.round_trip.as_secs_f64() * 1e3;
-        let numbers = [megabits, milliseconds].map(|x| Cell::number(x, x.to_string()));
+        let [rate, round_trip, _] = conditions(Some(&shape.to_string()), None);
         let words = [delay, known, source].map(Cell::text);
-        table.add([Cell::text(name)].into_iter().chain(numbers).chain(words));
+        table.add([Cell::text(name), rate, round_trip].into_iter().chain(words));
     };
     for (name, shape) in LinkShape::PRESETS {
         add(name, shape, "round trip", "", "");

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use bits::cpu::Cpu;
 use clap::Args;
 use planner::{Profile, ProfileError};
+use protocols::Cores;
 pub(super) use report::provenance::processor;
 
 use super::Error;
 use crate::disk::{MAX_FILE_BYTES, read};
 pub(super) use crate::summary::{built, provenance};
+use crate::terms::ASSUMED_CORES;
 use crate::{Machines, keys};
 
 /// File of the measurements, among the user's keys.
@@ -87,6 +89,11 @@ impl CalibrationArgs {
         let machines = Machines { client: own, server: peer, together: self.one_machine };
         Ok(Ok(Calibrated { machines, line }))
     }
+}
+
+/// The cores that a plan assumes unless it is told: those that were measured, if some were.
+pub(super) fn cores(calibrated: Option<&Calibrated>) -> Cores {
+    calibrated.map_or(ASSUMED_CORES, |calibrated| calibrated.machines.cores())
 }
 
 /// Advice about a missing file.

@@ -12,13 +12,13 @@ mod fit;
 mod float;
 mod generate;
 mod heads;
+mod help;
 mod helper;
 mod html;
 mod keygen;
 mod links;
 mod log;
 mod machine;
-mod mean_token;
 mod options;
 mod out;
 mod plan;
@@ -44,12 +44,13 @@ mod sweep;
 mod synth;
 mod tables;
 mod together;
+mod work;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use error::Error;
 
@@ -132,7 +133,13 @@ fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     for name in settings::unknown_variables(&Cli::command(), names) {
         out::note(format_args!("{} is no option of any command", crate::models::harmless(&name)));
     }
-    Cli::try_parse_from(completed.arguments).map_err(|error| {
+    let mut words = completed.arguments;
+    let all = help::asks_for_all(&words);
+    if all {
+        words.retain(|word| word != "all");
+    }
+    let matches = help::shown(Cli::command(), all).try_get_matches_from(words);
+    matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
         // Help and version are no errors.
         if error.use_stderr() && !completed.added.is_empty() {
             out::note(format_args!("with {}", completed.added.join(", ")));

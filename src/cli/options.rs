@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
 use model::{DEFAULT_RATE, Reveal};
-use mpcache::{Granularity, PolicyHelp, PolicySpec};
+use mpcache::{Granularity, PolicySpec};
 use net::LinkShape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
@@ -81,8 +81,9 @@ pub(super) struct TermsArgs {
 /// Which part of the key/value cache a token looks at.
 #[derive(Args, Clone, Debug)]
 pub(super) struct PolicyArgs {
-    /// Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value.
-    #[arg(long, value_name = "POLICY", default_value = "full", long_help = policies())]
+    /// Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value. `waggle policies` lists
+    /// them.
+    #[arg(long, value_name = "POLICY", default_value = "full")]
     policy: PolicySpec,
     /// Who shares a choice of clusters: every query head has its own (per-head), the heads of one key/value head
     /// share one (per-kv), or the whole layer shares one (per-layer). The same as the policy's option `select`.
@@ -98,28 +99,6 @@ impl PolicyArgs {
             Some(select) => Ok(self.policy.with("select", &select.to_string())?),
         }
     }
-}
-
-fn policies() -> String {
-    let mut text = String::from(
-        "Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
-    );
-    for PolicyHelp { name, keys, about } in PolicySpec::help() {
-        let keys = if keys.is_empty() { String::new() } else { format!(" [{}]", keys.join(" ")) };
-        text.push_str(&format!("\n  {name}: {about}{keys}"));
-    }
-    text.push_str(
-        "\n\nbudget: share of all tokens seen that a step looks at or, for policies with `block`, the most tokens that a layer \
-         holds, from 2 on. block: tokens that go at once when a store is full. prefill: tokens of the prompt after each of \
-         which it is cut to the budget, or off. heads: for every layer, with dots between them, a hexadecimal number whose \
-         bits say which key/value heads keep every token, as `waggle heads` finds them. clusters: TOKENS or COARSE/FINE, for example 8/4. \
-         similarity: linear (with alpha), box, cuboid-mean, centroid, representatives (with count), token. topk: rank, \
-         shuffle-reveal, sort. gather: one-hot, scores. static: share of the prompt that is kept. window: share of the \
-         prompt that votes on it. share: on lets every other layer take over its neighbour's choice. dense: first layers \
-         that look at everything. layers: those with smaller budgets, as 3-5+7, or half for the later half. part: what of \
-         the mean budget these get. rise: tokens over which the temperature rises to 2.\n",
-    );
-    text
 }
 
 /// The values of `table` by their names, for clap.
@@ -238,6 +217,11 @@ pub(super) struct FormatArgs {
 }
 
 impl FormatArgs {
+    /// Whether programs read it.
+    pub(super) fn is_for_programs(&self) -> bool {
+        matches!(self.format, Format::Csv | Format::Json)
+    }
+
     /// Writes `tables` to standard output.
     pub(super) fn show(&self, tables: impl Into<Document>) -> Result<(), Error> {
         out::line(self.laid_out(tables)?.render(self.format, out::width()))
@@ -264,6 +248,11 @@ pub(super) struct OperationsArgs {
 }
 
 impl OperationsArgs {
+    /// Whether the number of rows was chosen.
+    pub(super) fn given(&self) -> bool {
+        self.rows != 12
+    }
+
     /// Whether all are shown.
     pub(super) fn all(&self) -> bool {
         self.rows == usize::MAX

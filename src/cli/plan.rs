@@ -12,20 +12,18 @@ use super::machine::CalibrationArgs;
 use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, TermsArgs, set};
 use super::progress::Progress;
 use super::record::RecordError;
-use super::report_tables::planned;
+use super::report_tables::document;
 use super::{Error, out};
 use crate::disk::{check_writable, read, write_json};
 use crate::plan::LAN;
-use crate::terms::ASSUMED_CORES;
 use crate::{DEFAULT_MODEL, Helper, HelperDeals, Network, Plan};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
-    /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape:
-    /// gpt2, bert-base, bert-large, vit-base, llama-2-7b, llama-2-13b, llama-3-8b. The number of fractional bits of a
-    /// matrix follows from its weights; from a configuration alone all weights are assumed to be below 16.
+    /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape, such
+    /// as gpt2, bert-base or llama-2-7b; a wrong name lists all. The number of fractional bits of a matrix follows from its weights; from a configuration alone all weights are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
@@ -135,8 +133,6 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     }
     let found = args.as_in.is_some().then_some(terms.plan_for).flatten().map(Network::Imitated);
     let link = args.link.or(found).unwrap_or(LAN);
-    let cores = terms.cores.is_none().then(|| format!("{ASSUMED_CORES} cores of each party"));
-    let network = (args.link.is_none() && terms.plan_for.is_none()).then(|| format!("link {link}"));
     let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(terms).network(link);
     let plan = set!(plan, args => texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt, public, rank, adapter)
         .draft(args.draft.draft());
@@ -148,16 +144,15 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         notes.push("the traffic of this policy is random: bytes and flows are means (estimated)".to_owned());
     }
     let seconds = match &calibrated {
-        Ok(_) => "seconds and memory are estimated",
-        Err(_) => "seconds are those of the network alone",
+        Ok(_) => "predicted: seconds and memory are estimated",
+        Err(_) => "predicted: seconds are those of the network alone",
     };
     notes.push(match calibrated {
         Ok(calibrated) => calibrated.line,
         Err(line) => line,
     });
-    notes.push(format!("predicted for {} over {link}; {seconds}", report.model.name));
-    notes.extend(cores.into_iter().chain(network).map(|assumed| format!("assumed: {assumed}")));
-    args.format.show(planned(&report, &args.operations, &args.price.price(), &notes))?;
+    notes.push(seconds.into());
+    args.format.show(document(&report, &args.operations, &args.price.price(), &notes))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }

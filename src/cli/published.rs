@@ -10,6 +10,8 @@ use net::papers::Known;
 use report::Reference;
 use serde::Deserialize;
 
+use super::work::Work;
+
 static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
     serde_json::from_str(include_str!("published.json")).expect("a part of the program, and tested")
 });
@@ -32,6 +34,9 @@ pub(super) struct Figure {
     /// The shape that it is of, by the name that `plan --model` knows.
     pub(super) model: String,
     pub(super) work: Work,
+    /// Whether a token is made without a cache, by a pass over all tokens before it.
+    #[serde(default)]
+    pub(super) uncached: bool,
     /// Tokens of the input: those before a token, or all of a pass. Not every source names them.
     pub(super) tokens: Option<usize>,
     /// Waggle's policy for the same, in an ablation.
@@ -57,16 +62,8 @@ pub(super) struct Figure {
     /// The attack that shows that the system does not keep what it promises.
     pub(super) broken: Option<String>,
     remark: Option<String>,
-}
-
-/// The work that a figure is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Work {
-    /// One generated token.
-    Token,
-    /// One pass over a whole input.
-    Pass,
+    /// Where our numbers say something else, the page that says why.
+    pub(super) reason: Option<String>,
 }
 
 /// The part of the work that a figure is of.
@@ -83,9 +80,20 @@ pub(super) fn published() -> &'static Published {
     &PUBLISHED
 }
 
-/// The names of all papers.
-pub(super) fn papers() -> BTreeSet<&'static str> {
-    PUBLISHED.figures.iter().map(|figure| figure.paper.as_str()).collect()
+/// The names of all papers, each with those of the systems that stand there alone.
+pub(super) fn papers() -> BTreeMap<&'static str, Vec<String>> {
+    let mut papers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for figure in &PUBLISHED.figures {
+        papers.entry(&figure.paper).or_default();
+    }
+    for figure in &PUBLISHED.figures {
+        // `BOLT, word elimination` is a form of BOLT.
+        let system = figure.system.split(',').next().unwrap_or_default().to_lowercase().replace(' ', "-");
+        if !papers.contains_key(&*system) && !papers.values().flatten().any(|known| *known == system) {
+            papers.entry(&figure.paper).or_default().push(system);
+        }
+    }
+    papers
 }
 
 impl Published {
@@ -100,12 +108,18 @@ impl Published {
 impl Figure {
     /// The work in words.
     pub(super) fn what(&self) -> String {
-        let (work, between) = match self.work {
-            Work::Token => ("a token", " after "),
-            Work::Pass => ("a pass", " over "),
+        let between = match self.work {
+            Work::Token => "after",
+            Work::Pass => "over",
         };
-        let tokens = self.tokens.map(|tokens| format!("{between}{tokens}"));
-        format!("{}, {work}{}", self.model, tokens.unwrap_or_default())
+        let tokens = self.tokens.map(|tokens| format!(" {between} {tokens}")).unwrap_or_default();
+        let cache = if self.uncached { " without a cache" } else { "" };
+        format!("{}, {}{tokens}{cache}", self.model, self.work.name())
+    }
+
+    /// Our work for the same.
+    pub(super) fn ours(&self) -> Work {
+        if self.uncached { Work::Pass } else { self.work }
     }
 
     /// The network, where the source names one.

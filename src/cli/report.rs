@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use report::table::Format;
 
-use super::options::{OperationsArgs, PriceArgs};
+use super::options::{FormatArgs, OperationsArgs, PriceArgs};
 use super::record::{self, Record};
-use super::report_tables::{tables, verdict};
+use super::report_tables::{document, verdict};
 use super::{Error, html, out};
 use crate::disk::{check_writable, write_private};
 
@@ -23,6 +22,8 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
     operations: OperationsArgs,
     #[command(flatten)]
     price: PriceArgs,
@@ -34,21 +35,16 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
     let (record, json) = record::open(&args.file)?;
     let name = record::name(&args.file);
     if args.html.is_none() {
-        return match record {
+        let price = args.price.price();
+        return args.format.show(match record {
             Record::Session(report) => {
                 let what = if report.predicted { "planned" } else { "session" };
-                out::line(format_args!(
-                    "{name}: {what} of {}, prompt of {} tokens",
-                    report.model.name, report.prompt_tokens
-                ))?;
-                out::line(tables(&report, &args.operations, &args.price.price()))?;
-                verdict(&report).map_or(Ok(()), out::line)
+                let notes = [format!("{name}: {what}")].into_iter().chain(verdict(&report)).collect::<Vec<_>>();
+                document(&report, &args.operations, &price, &notes)
             }
-            Record::Study(study) => out::line(study.table()),
-            Record::Sweep(sweep) => {
-                out::line(sweep.document(&args.price.price()).render(Format::Terminal, out::width()))
-            }
-        };
+            Record::Study(study) => study.table().into(),
+            Record::Sweep(sweep) => sweep.document(&price),
+        });
     }
     let page = html::page(&name, &record, &json)?;
     match to_file {

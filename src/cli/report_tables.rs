@@ -2,7 +2,7 @@
 
 use model::Check;
 use report::table::{Document, Format, Table};
-use report::{Cost, HelperLink, PeakMemory, Price, Report, bytes};
+use report::{Cost, PeakMemory, Price, Report, bytes};
 
 use super::options::OperationsArgs;
 use super::out;
@@ -26,9 +26,7 @@ pub(super) fn cost_line(generated: &Generated) -> String {
 
 /// Phases and the costliest `operations`, as text.
 pub(super) fn tables(report: &Report, operations: &OperationsArgs, price: &Price) -> String {
-    let tables = costs(report, operations, price).into_iter();
-    let tables: Vec<_> = tables.map(|(_, table)| table.render(Format::Terminal, out::error_width())).collect();
-    about(report) + &tables.join("\n")
+    document(report, operations, price, &[]).render(Format::Terminal, out::error_width())
 }
 
 /// The tables of a report by name. Whoever asks for all operations also sees what was prepared, by kind.
@@ -44,28 +42,20 @@ fn costs(report: &Report, operations: &OperationsArgs, price: &Price) -> Vec<(&'
 fn about(report: &Report) -> String {
     let run = report.draft.as_ref().filter(|_| !report.predicted);
     let guessed = run.map_or_else(String::new, |draft| guesses(&draft.passes) + "\n");
-    let helped = helped(report);
-    format!("{}{guessed}{helped}flows: one-way messages; two flows = one round trip\n", memory(report))
+    format!("{}{guessed}{}flows: one-way messages; two flows = one round trip\n", memory(report), dealt(report))
 }
 
-/// A line on each link to the helper, whose bytes are not those of the tables.
-fn helped(report: &Report) -> String {
-    let Some(links) = &report.helper else { return String::new() };
-    let line = |(name, link): (&str, Option<HelperLink>)| {
-        let link = link?;
-        let [up, down] = [link.bytes_to_helper, link.bytes_from_helper].map(bytes);
-        let seconds = if report.predicted { String::new() } else { format!(", {:.2} s", link.seconds) };
-        let tokens = match link.bytes_decoding {
-            0 => String::new(),
-            all => format!(", {} of it for decoded tokens", bytes(all)),
-        };
-        Some(format!("helper and {name}: {up} to the helper, {down} back{tokens}{seconds}\n"))
-    };
-    [("client", links.client), ("server", links.server)].into_iter().filter_map(line).collect()
+/// A line on what a helper dealt for decoded tokens. Its links are rows of the phases.
+fn dealt(report: &Report) -> String {
+    let links = report.helper.iter().flat_map(|links| [links.client, links.server]).flatten();
+    match links.map(|link| link.bytes_decoding).sum() {
+        0 => String::new(),
+        all => format!("of the helper's bytes {} are for decoded tokens\n", bytes(all)),
+    }
 }
 
-/// A plan in `format` for standard output; `notes` stand before its tables.
-pub(super) fn planned(report: &Report, operations: &OperationsArgs, price: &Price, notes: &[String]) -> Document {
+/// A report as tables; `notes` stand before them.
+pub(super) fn document(report: &Report, operations: &OperationsArgs, price: &Price, notes: &[String]) -> Document {
     let mut document = Document::default();
     for note in notes {
         document.note(note);

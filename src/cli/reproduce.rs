@@ -2,35 +2,39 @@
 
 use std::path::PathBuf;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory};
 use model::shape;
 use mpcache::PolicySpec;
 use net::LinkShape;
-use report::table::{Cell, Document, Table};
-use report::{Cost as Counted, Report, Seconds, bytes};
-use session::party::Silent;
+use protocols::Cores;
+use report::table::{Cell, Document, Shown, Table};
+use report::{CONDITIONS, Cost as Counted, Report, Seconds, bytes, conditions};
+use serde_json::Value;
 
 use super::Error;
+use super::machine::{self, Calibrated, CalibrationArgs};
 use super::options::FormatArgs;
 use super::progress::passes;
-use super::published::{self, Figure, Part, Published, Work, published};
+use super::published::{self, Figure, Part, Published, published};
 use super::settings::forget_variables;
 use super::together::{self, Folder, clean_up_on_signals};
+use super::work::{self, Phases, Sessions, Work};
 use crate::disk::{check_writable, read, write};
-use crate::terms::ASSUMED_CORES;
-use crate::{Helper, HelperDeals, Network, Plan, Terms, worker};
+use crate::models::{Stated, public_model};
+use crate::{Network, worker};
 
 /// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run. Beside
 /// a system with a dealer, a plan of two phases with a helper (`waggle helper`) stands too.
 ///
-/// Preparation stands in the table with everything else. Planned bytes and flows are exact, and planned seconds are
-/// those of the network alone, so that only bytes are compared. With --run seconds are measured on this machine,
-/// which is not the paper's. A token is the mean of sixteen after the prompt: the difference of two sessions.
+/// Preparation stands in the table with everything else. Planned bytes and flows are exact. Planned seconds are those
+/// of the network alone, and with a calibration (`waggle calibrate`) also predicted ones; neither is compared with
+/// what a paper measured. With --run seconds are measured on this machine, which is not the paper's. A token is the
+/// mean of sixteen after the prompt, as in `sweep --tokens 16`.
 #[derive(Args, Debug)]
 pub(super) struct ReproduceArgs {
-    /// The paper, by its system; without one, all of them.
-    #[arg(value_name = "PAPER", value_parser = PossibleValuesParser::new(published::papers()))]
+    /// The paper, by its system; without one, all of them. A system that another paper reports stands there.
+    #[arg(value_name = "PAPER", value_parser = paper())]
     paper: Option<String>,
     /// One row of it alone, by its number.
     #[arg(value_name = "ROW")]
@@ -48,11 +52,26 @@ pub(super) struct ReproduceArgs {
     /// The network of ours where the source names none.
     #[arg(long, value_name = "LINK", default_value = "lan")]
     link: LinkShape,
+    /// Plan products under encryption for parties with so many cores each, or for a client and a server with these
+    /// [default: those of the calibration, or 40].
+    #[arg(long, value_name = "N|CLIENT+SERVER", conflicts_with = "run")]
+    cores: Option<Cores>,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
     /// Write the works that the rows were read in as BibTeX, with the keys that the sources cite.
     #[arg(long, value_name = "FILE")]
     bib: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
+}
+
+/// Papers, and with them the systems that they report.
+fn paper() -> impl TypedValueParser<Value = String> {
+    let values = published::papers().into_iter().map(|(paper, systems)| PossibleValue::new(paper).aliases(systems));
+    PossibleValuesParser::new(values).map(|named| {
+        let of = |(paper, systems): &(&str, Vec<String>)| *paper == named || systems.contains(&named);
+        published::papers().into_iter().find(of).map_or(named.clone(), |(paper, _)| paper.to_owned())
+    })
 }
 
 /// Tokens that a mean is taken over.
@@ -65,31 +84,7 @@ struct Session<'a> {
     tokens: usize,
     link: LinkShape,
     policy: &'a PolicySpec,
-    form: Form,
-}
-
-/// How a session of ours prepares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// On the spot.
-    OnePhase,
-    /// First, between the two parties.
-    TwoPhases,
-    /// First, with a helper who deals what contains no weight.
-    Dealt,
-    /// Not at all: of three parties the third deals everything right before each pass.
-    ThreeParties,
-}
-
-impl Form {
-    fn name(self) -> &'static str {
-        match self {
-            Form::OnePhase => "one",
-            Form::TwoPhases => "two",
-            Form::Dealt => "two, dealt",
-            Form::ThreeParties => "three parties",
-        }
-    }
+    phases: Phases,
 }
 
 /// Bytes, flows and seconds of work or of a part of it.
@@ -97,37 +92,58 @@ impl Form {
 struct Cost {
     bytes: f64,
     flows: f64,
-    seconds: f64,
+    /// Of each of [`KINDS`].
+    seconds: [Option<f64>; KINDS.len()],
 }
 
+/// The kinds of seconds, none of which stands beside another without its name.
+const KINDS: [Seconds; 3] = [Seconds::Measured, Seconds::Network, Seconds::Predicted];
+
 impl Cost {
-    /// `long` without `short`, over `n`.
+    /// `long` without `short`, over `n`, of runs.
     fn mean(long: &Counted, short: &Counted, n: usize) -> Self {
         let mean = |long: f64, short: f64| (long - short) / n as f64;
         Cost {
             bytes: mean(long.bytes() as f64, short.bytes() as f64),
             flows: mean(long.flows as f64, short.flows as f64),
-            seconds: mean(long.seconds, short.seconds),
+            seconds: [Some(mean(long.seconds, short.seconds)), None, None],
         }
     }
 
     fn plus(self, other: Cost) -> Self {
-        Cost {
-            bytes: self.bytes + other.bytes,
-            flows: self.flows + other.flows,
-            seconds: self.seconds + other.seconds,
-        }
+        let [a, b] = [self, other];
+        let sum = |i: usize| a.seconds[i].zip(b.seconds[i]).map(|(a, b)| a + b);
+        Cost { bytes: a.bytes + b.bytes, flows: a.flows + b.flows, seconds: [0, 1, 2].map(sum) }
+    }
+
+    fn of(&self, kind: Seconds) -> Option<f64> {
+        KINDS.iter().position(|known| *known == kind).and_then(|i| self.seconds[i])
+    }
+
+    /// The best seconds that are known, and their kind.
+    fn clock(&self) -> Option<(Seconds, f64)> {
+        let [measured, network, predicted] = [0, 1, 2].map(|i| self.seconds[i].map(|seconds| (KINDS[i], seconds)));
+        measured.or(predicted).or(network)
+    }
+}
+
+impl From<work::Cost> for Cost {
+    fn from(cost: work::Cost) -> Self {
+        let seconds = [None, Some(cost.network_seconds), cost.predicted_seconds];
+        Cost { bytes: cost.bytes(), flows: cost.flows, seconds }
     }
 }
 
 /// What one session of ours costs, without its set-up.
 struct Ours {
-    form: Form,
-    kind: Seconds,
+    phases: Phases,
+    tokens: usize,
+    link: LinkShape,
+    cores: Option<String>,
     prepared: Cost,
     online: Cost,
     /// Bytes of keys and base OTs, once a session.
-    set_up: u64,
+    set_up: f64,
 }
 
 pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
@@ -144,27 +160,30 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
     }
     let numbered = (1..).zip(figures).filter(|(row, _)| args.row.is_none_or(|wanted| wanted == *row));
     let numbered: Vec<(usize, &Figure)> = numbered.collect();
+    let calibrated = args.calibration.open()?.ok();
     let bar = passes(numbered.len());
-    let mut compared = Table::new(2, COLUMNS);
-    let mut ablations = Table::new(2, ABLATIONS);
+    let mut compared = Table::new(4, COLUMNS).showing(Shown::Setting, &SETTINGS).showing(Shown::Asked, &ASKED);
+    let mut ablations = Table::new(4, ABLATIONS);
     let mut sources = Table::new(2, SOURCES);
-    let mut set_up = None;
+    let mut set_up = 0.0f64;
     for &(row, figure) in &numbered {
-        let ours = args.ours(figure)?;
-        set_up = set_up.max(ours.iter().map(|ours| ours.set_up).max());
+        let policy = figure.policy.as_ref();
+        let ours = args.sessions(figure, policy.unwrap_or(&PolicySpec::default()), calibrated.as_ref())?;
+        set_up = ours.iter().map(|ours| ours.set_up).fold(set_up, f64::max);
         match &figure.policy {
             None => compare(&mut compared, row, figure, &ours),
             Some(policy) => {
                 ablations.add(factors(row, &figure.system, &figure.what(), None, figure.faster, figure.fewer));
-                for (full, pruned) in args.sessions(figure, &PolicySpec::default())?.iter().zip(&ours) {
+                let full = args.sessions(figure, &PolicySpec::default(), calibrated.as_ref())?;
+                for (full, pruned) in full.iter().zip(&ours) {
                     let [full, kept] = [full, pruned].map(|ours| ours.prepared.plus(ours.online));
-                    let (faster, fewer) = (full.seconds / kept.seconds, full.bytes / kept.bytes);
-                    let what = match pruned.form {
-                        Form::OnePhase => format!("{policy}, in one phase"),
-                        Form::ThreeParties => format!("{policy}, three parties"),
-                        form => format!("{policy}, in {} phases", form.name()),
-                    };
-                    ablations.add(factors(row, "Waggle", &what, Some(pruned.kind), Some(faster), Some(fewer)));
+                    let faster = full.clock().zip(kept.clock()).map(|((_, full), (kind, kept))| (kind, full / kept));
+                    let what = format!("{policy}, {} after {}", figure.work.name(), pruned.tokens);
+                    let fewer = Some(full.bytes / kept.bytes);
+                    let (kind, faster) = faster.unzip();
+                    let mut cells = factors(row, "Waggle", &what, kind, faster, fewer);
+                    cells[3] = Cell::text(pruned.phases.name());
+                    ablations.add(cells);
                 }
             }
         }
@@ -183,55 +202,74 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
             document.table(title, table);
         }
     }
-    if numbered.iter().any(|(_, figure)| figure.tokens.is_none()) {
-        document.note(format!("Where the source names no length, Waggle has {} tokens.", args.tokens));
-    }
-    if numbered.iter().any(|(_, figure)| figure.link().is_none()) {
-        document.note(format!("Where the source names no network, Waggle has {}.", args.link));
-    }
     if !args.run && numbered.iter().any(|(_, figure)| figure.has_dealer()) {
         document.note(
-            "*two, dealt*: a helper deals what contains no weight. The bytes of its two links count as prepared; seconds \
-             are those between the parties.",
+            "*two, dealt*: a helper deals what contains no weight. The bytes of its two links count as prepared.",
         );
     }
     if numbered.iter().any(|(_, figure)| figure.has_three_parties()) {
-        let planned = if args.run { "" } else { "; planned seconds leave them out" };
-        document.note(format!(
-            "*three parties*: the third one deals everything right before each pass. Its bytes count as online{planned}."
-        ));
+        document.note(
+            "*three parties*: the third one deals everything right before each pass. Its bytes count as online.",
+        );
     }
     if args.run {
         document.note("A run is planned for the cores of this machine; with fewer it computes less and sends more.");
-    } else {
-        document.note(format!("Plans are for {ASSUMED_CORES} cores of each party."));
     }
-    if let Some(keys) = set_up {
-        let keys = bytes(keys);
-        document.note(format!("A session begins with keys and base OTs of up to {keys}, which stand in no row."));
+    if let Some(Calibrated { line, .. }) = &calibrated {
+        document.note(line);
+    }
+    if set_up > 0.0 {
+        let keys = bytes(set_up.round() as u64);
+        document.note(format!(
+            "A session begins with keys and base OTs, and before a server's first with three parties go halves of its \
+             weights: up to {keys}, which stand in no row."
+        ));
     }
     args.format.show(document)
 }
 
-const COLUMNS: [(&str, &str); 14] = [
+/// Those of figures. What readers learn only if they ask stands at the end, but for what all rows share.
+const COLUMNS: [(&str, &str); 23] = [
+    ("row", ""),
+    ("system", ""),
+    ("what", ""),
+    ("phases", ""),
+    ("prepared", "bytes"),
+    ("online", "bytes"),
+    ("online flows", ""),
+    ("online, measured", "seconds"),
+    ("online, network", "seconds"),
+    ("online, predicted", "seconds"),
+    ("total", "bytes"),
+    ("total, measured", "seconds"),
+    ("total, network", "seconds"),
+    ("total, predicted", "seconds"),
+    ("fewer bytes", ""),
+    ("faster, measured", ""),
+    ("length", "tokens"),
+    ("mean of", "tokens"),
+    ("link", ""),
+    CONDITIONS[0],
+    CONDITIONS[1],
+    CONDITIONS[2],
+    ("prepared, network", "seconds"),
+];
+
+/// Columns that say what ours assumes.
+const SETTINGS: [&str; 6] = ["length_tokens", "mean_of_tokens", "link", "rate_mbit_s", "round_trip_ms", "cores"];
+
+/// Columns that readers find in the sources.
+const ASKED: [&str; 1] = ["prepared_network_seconds"];
+
+const ABLATIONS: [(&str, &str); 7] = [
     ("row", ""),
     ("system", ""),
     ("what", ""),
     ("phases", ""),
     ("seconds are", ""),
-    ("prepared", "seconds"),
-    ("prepared", "bytes"),
-    ("online", "seconds"),
-    ("online", "bytes"),
-    ("online flows", ""),
-    ("all", "seconds"),
-    ("all", "bytes"),
-    ("fewer bytes", ""),
     ("faster", ""),
+    ("fewer bytes", ""),
 ];
-
-const ABLATIONS: [(&str, &str); 6] =
-    [("row", ""), ("system", ""), ("what", ""), ("seconds are", ""), ("faster", ""), ("fewer bytes", "")];
 
 const SOURCES: [(&str, &str); 9] = [
     ("row", ""),
@@ -247,25 +285,27 @@ const SOURCES: [(&str, &str); 9] = [
 
 impl ReproduceArgs {
     /// Our sessions for `figure`, none where this program has no such shape.
-    fn ours(&self, figure: &Figure) -> Result<Vec<Ours>, Error> {
-        self.sessions(figure, figure.policy.as_ref().unwrap_or(&PolicySpec::default()))
-    }
-
-    fn sessions(&self, figure: &Figure, policy: &PolicySpec) -> Result<Vec<Ours>, Error> {
+    fn sessions(
+        &self,
+        figure: &Figure,
+        policy: &PolicySpec,
+        calibrated: Option<&Calibrated>,
+    ) -> Result<Vec<Ours>, Error> {
         if shape(&figure.model).is_none() {
             return Ok(Vec::new());
         }
         let weights = self.run.then(|| self.weights(&figure.model)).transpose()?;
         let model = weights.as_ref().map_or(figure.model.clone(), |(_, dir)| dir.clone());
-        let of = |form| {
+        let cores = self.cores.unwrap_or_else(|| machine::cores(calibrated));
+        let of = |phases| {
             let tokens = figure.tokens.unwrap_or(self.tokens.into());
             let link = figure.link().unwrap_or(self.link);
-            let session = Session { model: model.clone(), work: figure.work, tokens, link, policy, form };
-            session.cost(if self.run { Session::measured } else { Session::planned })
+            let session = Session { model: model.clone(), work: figure.ours(), tokens, link, policy, phases };
+            if self.run { session.measured() } else { session.planned(cores, calibrated) }
         };
-        let dealt = (!self.run && figure.has_dealer()).then_some(Form::Dealt);
-        let three = figure.has_three_parties().then_some(Form::ThreeParties);
-        [Form::OnePhase, Form::TwoPhases].into_iter().chain(dealt).chain(three).map(of).collect()
+        let dealt = (!self.run && figure.has_dealer()).then_some(Phases::Dealt);
+        let three = figure.has_three_parties().then_some(Phases::Three);
+        [Phases::One, Phases::Two].into_iter().chain(dealt).chain(three).map(of).collect()
     }
 
     /// A folder with weights of the shape `model`, and what removes it afterwards.
@@ -281,40 +321,39 @@ impl ReproduceArgs {
 }
 
 impl Session<'_> {
-    fn cost(&self, report: impl Fn(&Self, usize) -> Result<Report, Error>) -> Result<Ours, Error> {
-        let short = report(self, 1)?;
-        let (long, before, n) = match self.work {
-            Work::Token => (report(self, 1 + TOKENS)?, Some(&short), TOKENS),
+    fn planned(&self, cores: Cores, calibrated: Option<&Calibrated>) -> Result<Ours, Error> {
+        let Session { work, tokens, link, policy, phases, .. } = *self;
+        let model = public_model(&self.model, policy, &Stated::default())?;
+        let terms = phases.terms(policy, cores, Network::Imitated(link))?;
+        let setting = calibrated.map(|calibrated| calibrated.machines.setting(Some(link)));
+        let cost = Sessions::plan(&model, &terms, Some(link), setting.as_ref(), work, tokens, TOKENS)?.whole();
+        let (prepared, online, set_up) = (cost.prepared.into(), cost.online.into(), cost.setup.bytes());
+        Ok(Ours { phases, tokens, link, cores: Some(cores.to_string()), prepared, online, set_up })
+    }
+
+    fn measured(&self) -> Result<Ours, Error> {
+        let Session { work, tokens, link, phases, .. } = *self;
+        let short = self.run(1)?;
+        let (long, before, n) = match work {
+            Work::Token => (self.run(1 + TOKENS)?, Some(&short), TOKENS),
             Work::Pass => (short.clone(), None, 1),
         };
         let nothing = Counted::default();
         let mean = |of: fn(&Report) -> &Counted| Cost::mean(of(&long), before.map_or(&nothing, of), n);
-        let prompt = mean(|report| &report.phases.prefill);
-        let tokens = mean(|report| &report.phases.decode.total);
-        let online = if self.work == Work::Token { tokens } else { prompt };
+        let online = match work {
+            Work::Token => mean(|report| &report.phases.decode.total),
+            Work::Pass => mean(|report| &report.phases.prefill),
+        };
         let dealt = helper_bytes(&long) - before.map_or(0, helper_bytes);
-        let dealt = Cost { bytes: dealt as f64 / n as f64, ..Cost::default() };
-        let offline = mean(|report| &report.phases.offline);
-        let (prepared, online) = match self.form {
-            Form::ThreeParties => (offline, online.plus(dealt)),
-            _ => (offline.plus(dealt), online),
-        };
-        Ok(Ours { form: self.form, kind: long.seconds(), prepared, online, set_up: long.phases.setup.bytes() })
+        let dealt = Cost { bytes: dealt as f64 / n as f64, seconds: [Some(0.0), None, None], ..Cost::default() };
+        let cores = long.options.get("cores").and_then(Value::as_str).map(str::to_owned);
+        let set_up = long.phases.setup.bytes() as f64;
+        let (prepared, online) = (mean(|report| &report.phases.offline), online.plus(dealt));
+        Ok(Ours { phases, tokens, link, cores, prepared, online, set_up })
     }
 
-    fn planned(&self, tokens: usize) -> Result<Report, Error> {
-        let terms = Terms::default().policy(self.policy.clone()).preprocess(self.form != Form::OnePhase);
-        let deals = match self.form {
-            Form::OnePhase | Form::TwoPhases => None,
-            Form::Dealt => Some(HelperDeals::Words),
-            Form::ThreeParties => Some(HelperDeals::Passes),
-        };
-        let terms = terms.helper(deals.map(Helper::assumed));
-        let plan = Plan::of(&*self.model).prompt(self.tokens).tokens(tokens).terms(terms);
-        Ok(plan.network(Network::Imitated(self.link)).run(&mut Silent)?)
-    }
-
-    fn measured(&self, tokens: usize) -> Result<Report, Error> {
+    /// The report of a run that generates so many tokens.
+    fn run(&self, tokens: usize) -> Result<Report, Error> {
         let folder = Folder::new().map_err(|source| failed("demo", source))?;
         let record = folder.path().join("report.json");
         let path = record.display().to_string();
@@ -325,10 +364,10 @@ impl Session<'_> {
         // Random weights spoil nothing.
         words.push("--skip-range-check");
         words.extend(["--tokens", &tokens, "--policy", &policy, "--timeout", "3600", "--json", &path]);
-        words.extend(match self.form {
-            Form::OnePhase => &[][..],
-            Form::TwoPhases | Form::Dealt => &["--preprocess"],
-            Form::ThreeParties => &["--parties", "3"],
+        words.extend(match self.phases {
+            Phases::One => &[][..],
+            Phases::Two | Phases::Dealt | Phases::DealtWeights => &["--preprocess"],
+            Phases::Three => &["--parties", "3"],
         });
         child(&words)?;
         serde_json::from_slice(&read(&record)?).map_err(|source| failed("demo", source))
@@ -364,51 +403,52 @@ fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
     let part = |part: Part| (figure.phase == part).then_some(figure);
     let seconds = |of| Cell::maybe(part(of).and_then(|figure| figure.measured_seconds), published_seconds);
     let bytes = |of| Cell::maybe(part(of).and_then(|figure| figure.bytes), Cell::bytes);
-    table.add([
-        Cell::count(row as u64),
-        Cell::text(figure.system.clone()),
-        Cell::text(figure.what()),
-        Cell::absent(),
-        Cell::text(Seconds::Measured.name()),
-        Cell::absent(),
-        Cell::maybe(figure.prepared_bytes, Cell::bytes),
-        seconds(Part::Online),
-        bytes(Part::Online),
-        Cell::maybe(figure.flows, Cell::count),
-        seconds(Part::All),
-        bytes(Part::All),
-        Cell::absent(),
-        Cell::absent(),
-    ]);
+    let mut theirs = vec![Cell::absent(); COLUMNS.len()];
+    theirs[0] = Cell::count(row as u64);
+    theirs[1] = Cell::text(figure.system.clone());
+    theirs[2] = Cell::text(figure.what());
+    theirs[4] = Cell::maybe(figure.prepared_bytes, Cell::bytes);
+    theirs[5] = bytes(Part::Online);
+    theirs[6] = Cell::maybe(figure.flows, Cell::count);
+    theirs[7] = seconds(Part::Online);
+    theirs[10] = bytes(Part::All);
+    theirs[11] = seconds(Part::All);
+    table.add(theirs);
     for own in ours {
-        // What one phase makes on the spot has no seconds of its own.
-        let split = own.form != Form::OnePhase;
+        // What one phase makes on the spot has no bytes and seconds of its own.
+        let split = own.phases.prepares();
         let all = own.prepared.plus(own.online);
         // Each part is compared with the same part.
         let timed = if figure.phase == Part::All { Some(all) } else { split.then_some(own.online) };
         let sent = if figure.prepared_bytes.is_some() { Some(all) } else { timed };
         let theirs = figure.bytes.map(|bytes| (bytes + figure.prepared_bytes.unwrap_or(0)) as f64);
         let fewer = theirs.zip(sent).map(|(theirs, ours)| theirs / ours.bytes);
-        let measured = figure.measured_seconds.filter(|_| own.kind == Seconds::Measured).zip(timed);
+        let measured = figure.measured_seconds.zip(timed.and_then(|ours| ours.seconds[0]));
         let [prepared, online] = [own.prepared, own.online].map(|cost| split.then_some(cost));
-        let seconds = |cost: Cost| Cell::seconds(cost.seconds);
-        let bytes = |cost: Cost| Cell::bytes(cost.bytes.round() as u64);
-        table.add([
+        let seconds =
+            |cost: Option<Cost>| KINDS.map(|kind| Cell::maybe(cost.and_then(|cost| cost.of(kind)), Cell::seconds));
+        let bytes = |cost: Option<Cost>| Cell::maybe(cost, |cost| Cell::bytes(cost.bytes.round() as u64));
+        let [_, network, _] = seconds(prepared);
+        let mean = (figure.ours() == Work::Token).then_some(TOKENS as u64);
+        let named = [
             Cell::count(row as u64),
             Cell::text("Waggle"),
             Cell::text(figure.what()),
-            Cell::text(own.form.name()),
-            Cell::text(own.kind.name()),
-            Cell::maybe(prepared, seconds),
-            Cell::maybe(prepared, bytes),
-            Cell::maybe(online, seconds),
-            Cell::maybe(online, bytes),
+            Cell::text(own.phases.name()),
+            bytes(prepared),
+            bytes(online),
             Cell::maybe(online, |cost| Cell::number(cost.flows, format!("{:.0}", cost.flows))),
-            seconds(all),
-            bytes(all),
+        ];
+        let compared = [
             Cell::maybe(fewer, Cell::times),
-            Cell::maybe(measured.map(|(theirs, ours)| theirs / ours.seconds), Cell::times),
-        ]);
+            Cell::maybe(measured.map(|(theirs, ours)| theirs / ours), Cell::times),
+            Cell::count(own.tokens as u64),
+            Cell::maybe(mean, Cell::count),
+            Cell::text(own.link.to_string()),
+        ];
+        let conditions = conditions(Some(&own.link.to_string()), own.cores.as_deref());
+        let cells = named.into_iter().chain(seconds(online)).chain([bytes(Some(all))]).chain(seconds(Some(all)));
+        table.add(cells.chain(compared).chain(conditions).chain([network]));
     }
 }
 
@@ -424,11 +464,12 @@ fn factors(
     kind: Option<Seconds>,
     faster: Option<f64>,
     fewer: Option<f64>,
-) -> [Cell; 6] {
+) -> [Cell; 7] {
     [
         Cell::count(row as u64),
         Cell::text(system),
         Cell::text(what),
+        Cell::absent(),
         Cell::text(kind.unwrap_or(Seconds::Measured).name()),
         Cell::maybe(faster, Cell::times),
         Cell::maybe(fewer, Cell::times),
@@ -437,7 +478,8 @@ fn factors(
 
 fn source(row: usize, figure: &Figure) -> [Cell; 9] {
     let unknown = shape(&figure.model).is_none().then(|| format!("Waggle has no shape {}", figure.model));
-    let remarks = [figure.remarks()].into_iter().chain(unknown).filter(|remark| !remark.is_empty());
+    let reason = figure.reason.as_ref().map(|page| format!("why ours differs: {page}"));
+    let remarks = [figure.remarks()].into_iter().chain(unknown).chain(reason).filter(|remark| !remark.is_empty());
     [
         Cell::count(row as u64),
         Cell::text(figure.system.clone()),

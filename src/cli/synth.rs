@@ -13,8 +13,7 @@ use crate::disk::read;
 /// Writes a model directory with random weights, for timing shapes whose trained weights are not at hand.
 #[derive(Args, Debug)]
 pub(super) struct SynthArgs {
-    /// A `config.json` that gives the shape, or a published one by name: gpt2, bert-base, bert-large, vit-base,
-    /// llama-2-7b, llama-2-13b, llama-3-8b.
+    /// A `config.json` that gives the shape, or a published one by name, such as gpt2 or llama-2-7b.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Directory to write.

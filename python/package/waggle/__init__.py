@@ -5,6 +5,10 @@ server learns neither the prompt nor the answer, and the client does not learn t
 
 ==================  ==================================================================================
 :func:`plan`        what a session would send: exact bytes and flows, from shapes alone
+:func:`sweep`       what a decoded token or a pass costs, planned over models, lengths, policies, links and phases
+:func:`reproduce`   what a paper publishes, beside the same here
+:func:`compare`     two records side by side
+:func:`plot`        figures of studies, sweeps and reports
 :func:`evaluate`    what cache policies cost in accuracy, also one that is a function of yours
 :func:`demo`        generates text with both parties in this process
 :func:`classify`    finds classes of texts or images with both parties in this process
@@ -62,15 +66,20 @@ __all__ = [
     "Report",
     "Scores",
     "Server",
+    "Table",
     "Turn",
     "WaggleError",
     "__version__",
     "classify",
+    "compare",
     "demo",
     "evaluate",
     "models",
     "plan",
+    "plot",
     "policies",
+    "reproduce",
+    "sweep",
 ]
 
 Option = Union[str, int, float, bool, "PathLike[str]", None]
@@ -266,6 +275,97 @@ def plan(
     """
     lengths = {"prompt_len": prompt_len, "texts": texts, "tokens": tokens, "cached": cached}
     return Report(_without_cpu(_waggle.plan(fspath(model), **{**lengths, **options})))
+
+
+class Table(list[dict[str, Any]]):
+    """The rows of a table of the command line, by the names of its columns in CSV: bytes, seconds and numbers as they
+    are, None where nothing is known. What a row assumes, its link, phases and cores among it, stands in the row."""
+
+    def to_pandas(self) -> DataFrame:
+        """A data frame with a row for each. Needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(list(self))
+
+
+def sweep(
+    models: str | Sequence[str] = "gpt2",
+    *,
+    contexts: int | Sequence[int] = (128, 512),
+    policies: str | Sequence[str] = "full",
+    links: str | Sequence[str] = "lan",
+    phases: str | Sequence[str] = "two",
+    json: str | PathLike[str] | None = None,
+    **options: Any,
+) -> Table:
+    """Plans what a decoded token costs, the mean of some after a prompt, for every combination. Of an encoder, or with
+    ``pass_=True``, it is a pass over the context.
+
+    :param models: directories, ``config.json`` files, bundled names or those of published shapes
+    :param contexts: tokens of the prompt, or of the pass
+    :param policies: cache policies; each is compared with the first
+    :param links: ``"lan"``, ``"wan"``, those of papers, ``"RATEmbit,DELAYms"``
+    :param phases: ``"one"``, ``"two"``, ``"dealt"``, ``"dealt-weights"``, ``"three-parties"``
+    :param json: write the record here, for :func:`plot` and :func:`compare`
+    :param options: ``cores``, ``tokens`` (of the mean), ``by="operation"``, ``price`` and others of ``waggle sweep``
+    """
+    lists = {"models": models, "contexts": contexts, "policies": policies, "links": links, "phases": phases}
+    return _tables("sweep", [], {**lists, "json": json, **options}).popitem()[1]
+
+
+def reproduce(paper: str | None = None, row: int | None = None, **options: Any) -> dict[str, Table]:
+    """What a paper publishes, and the same by this program: the tables ``figures`` or ``ablations``, and ``sources``.
+
+    :param paper: the paper by its system, ``"bumblebee"`` for instance; without one, all of them
+    :param row: one row of it alone, by its number
+    :param options: ``cores``, ``link``, ``run`` (measure it on this machine) and others of ``waggle reproduce``
+    """
+    named = [str(word) for word in (paper, row) if word is not None]
+    return _tables("reproduce", named, options)
+
+
+def compare(first: str | PathLike[str], second: str | PathLike[str], **options: Any) -> dict[str, Table]:
+    """Two reports, two studies or two sweeps that were written as JSON, side by side; ratios are of the second to the
+    first."""
+    return _tables("compare", [fspath(first), fspath(second)], options)
+
+
+def plot(*files: str | PathLike[str], out: str | PathLike[str], **options: Any) -> list[_Path]:
+    """Draws figures of a study, a sweep or any number of reports that were written as JSON, each as SVG and as PDF.
+
+    :param files: the documents
+    :param out: the folder of the figures, which are returned
+    :param options: ``x`` (``"length"``, ``"cores"``, ``"links"`` or an option of the policies), ``width="column"`` and
+        others of ``waggle plot``
+    """
+    return [_Path(line) for line in _command("plot", [*map(fspath, files)], {"out": out, **options}).splitlines()]
+
+
+#: What stands between the values of an option that takes several.
+_BETWEEN = {"policies": ";", "links": ","}
+
+
+def _command(name: str, words: list[str], options: dict[str, Any]) -> str:
+    """What the command `name` writes to its standard output."""
+    for option, value in options.items():
+        flag = "--" + option.rstrip("_").replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            several = isinstance(value, (list, tuple))
+            between = ";" if name == "plot" else _BETWEEN.get(option, ",")
+            words.append(f"{flag}={between.join(map(str, value)) if several else value}")
+    # Modules of the folder that the user is in are not for it.
+    safe = ["-P"] if _sys.version_info >= (3, 11) else []
+    ran = _subprocess.run([_sys.executable, *safe, "-m", "waggle", name, *words], capture_output=True, text=True)
+    if ran.returncode:
+        raise WaggleError(ran.stderr.strip().removeprefix("error: "))
+    return ran.stdout
+
+
+def _tables(name: str, words: list[str], options: dict[str, Any]) -> dict[str, Table]:
+    document = _json.loads(_command(name, words, {**options, "format": "json"}))
+    return {title: Table(rows) for title, rows in document.items()}
 
 
 def demo(

@@ -11,10 +11,10 @@ use study::eval::{METRICS, StudyReport};
 
 use super::{differences, ratio};
 use crate::cli::Error;
-use crate::cli::mean_token::{self, MeanToken, Operation};
 use crate::cli::options::FormatArgs;
 use crate::cli::record::{self, Record, RecordError};
 use crate::cli::sweep::{Planned, Sweep};
+use crate::cli::work::{self, Operation, WorkCost};
 
 pub(super) fn run(paths: [&Path; 2], operations: usize, format: &FormatArgs) -> Result<(), Error> {
     let names = names(paths);
@@ -111,24 +111,24 @@ fn largest(both: [Costs; 2], most: usize) -> Vec<(String, [Compared; 2])> {
 fn of_sweeps(names: [String; 2], sweeps: [&Sweep; 2], operations: usize) -> Document {
     let mut document = begin(names.clone(), sweeps.map(|sweep| made(sweep.provenance.as_ref())));
     let titles = [0, 1].map(|i| (names[i].as_str(), sweeps[i].seconds()));
-    let compared = |sweep: &Sweep, cost: &mean_token::Cost| {
+    let compared = |sweep: &Sweep, cost: &work::Cost| {
         let predicted = cost.predicted_seconds.filter(|_| sweep.seconds() == Seconds::Predicted);
         let seconds = predicted.unwrap_or(cost.network_seconds);
         Compared { bytes: cost.bytes(), flows: cost.flows, seconds }
     };
     let parts = |sweep: &Sweep| -> Costs {
         let of = |cell: &Planned| {
-            let MeanToken { online, prepared_token, .. } = &cell.mean;
-            [("online", online), ("prepared", prepared_token)]
+            let WorkCost { online, prepared, .. } = &cell.cost;
+            [("online", online), ("prepared", prepared)]
                 .map(|(part, cost)| (format!("{}: {part}", cell.choice.name()), compared(sweep, cost)))
         };
         sweep.cells.iter().flat_map(of).collect()
     };
-    document.table("tokens", costs("a decoded token", titles, aligned(sweeps.map(parts))));
+    document.table("work", costs("the work", titles, aligned(sweeps.map(parts))));
     let of_operations = |sweep: &Sweep| -> Costs {
         let of = |cell: &Planned| {
             let named = |one: &Operation| {
-                (format!("{}: {}", cell.choice.name(), one.operation), compared(sweep, &one.mean.total()))
+                (format!("{}: {}", cell.choice.name(), one.operation), compared(sweep, &one.cost.total()))
             };
             cell.operations.iter().map(named).collect::<Vec<_>>()
         };

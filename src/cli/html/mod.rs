@@ -61,7 +61,7 @@ fn of_sweep(name: &str, sweep: &Sweep, json: &serde_json::Value) -> Result<Strin
     let title = models.into_iter().collect::<Vec<_>>().join(", ");
     render(context! {
         body => "sweep.html", title, name, json, plots,
-        caption => sweep.caption(),
+        caption => sweep.document(&Price::default()).remark(),
         planned => cells(&sweep.table(&Price::default())),
     })
 }
@@ -73,7 +73,8 @@ fn drawings(plots: plot::Plots) -> Value {
 }
 
 fn cells(table: &Table) -> Value {
-    context! { head => table.heads().collect::<Vec<_>>(), rows => table.texts().collect::<Vec<_>>() }
+    let (head, rows) = table.read();
+    context! { head, rows }
 }
 
 fn render(page: Value) -> Result<String, Error> {

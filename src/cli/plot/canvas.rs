@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io;
+use std::str::FromStr;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -50,6 +52,43 @@ pub(in crate::cli) struct Limits {
     pub(super) high: f64,
 }
 
+/// A quantity that a horizontal axis can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum X {
+    /// Tokens of the prompt or of the pass.
+    Length,
+    /// Cores of the party that has fewer.
+    Cores,
+    /// The rate of the link.
+    Links,
+    /// An option of the policies, such as `alpha` or `budget`.
+    Option(String),
+}
+
+impl FromStr for X {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "length" => X::Length,
+            "cores" => X::Cores,
+            "links" => X::Links,
+            option => X::Option(option.to_owned()),
+        })
+    }
+}
+
+impl X {
+    pub(super) fn label(&self) -> &str {
+        match self {
+            X::Length => "cached tokens",
+            X::Cores => "cores of a party",
+            X::Links => "rate of the link in Mbit/s",
+            X::Option(key) => key,
+        }
+    }
+}
+
 /// The form of pictures.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Sheet {
@@ -61,9 +100,16 @@ pub(in crate::cli) struct Sheet {
     pub(super) limits: [Option<Limits>; 2],
     pub(super) width: Option<Width>,
     pub(super) no_title: bool,
+    /// What lies along the horizontal axis of charts, in place of what usually does.
+    pub(super) x: Option<X>,
 }
 
 impl Sheet {
+    /// The usual form, with `x` along the horizontal axes.
+    pub(in crate::cli) fn against(x: Option<X>) -> Self {
+        Sheet { x, ..Sheet::default() }
+    }
+
     /// The text for `name`.
     pub(super) fn label(&self, name: &str) -> String {
         self.seen.borrow_mut().insert(name.to_owned());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::canvas::{Limits, Sheet, Width};
+use super::canvas::{Limits, Sheet, Width, X};
 use super::decoded::{Decoded, of_decoded};
 use super::style::name_of;
 use super::{of_session, of_study, save};
@@ -49,6 +49,16 @@ pub(in crate::cli) struct PlotArgs {
     /// Write this text for a name of a legend or of a bar. May be repeated.
     #[arg(long, value_name = "NAME=TEXT", value_parser = label)]
     labels: Vec<(String, String)>,
+    /// Draw costs against the length of the prompt, the cores or the rate of the links; or all against an option of
+    /// the policies, such as `alpha`, `clusters` or `budget`.
+    #[arg(long, value_name = "length|cores|links|OPTION")]
+    x: Option<X>,
+    /// Draw what was planned or run over these links alone.
+    #[arg(long, value_name = "LINK;LINK", value_delimiter = ';')]
+    links: Vec<String>,
+    /// Draw what has these phases alone: `one`, `two`, `three parties`.
+    #[arg(long, value_name = "PHASES;PHASES", value_delimiter = ';')]
+    phases: Vec<String>,
     /// Draw these policies alone, in this order: names, which stand for all of their variants, or whole policies.
     #[arg(long, value_name = "POLICY;POLICY", value_delimiter = ';')]
     policies: Vec<String>,
@@ -84,10 +94,27 @@ fn choose<T>(all: &mut Vec<T>, policies: &[String], policy: impl Fn(&T) -> Strin
     Ok(())
 }
 
+/// Leaves what has one of `wanted`, if some are wanted.
+fn leave<T>(
+    all: &mut Vec<T>,
+    what: &'static str,
+    wanted: &[String],
+    of: impl Fn(&T) -> &str,
+) -> Result<(), RecordError> {
+    let known: BTreeSet<&str> = all.iter().map(&of).collect();
+    if let Some(name) = wanted.iter().find(|name| !known.contains(name.as_str())) {
+        let known = known.into_iter().collect::<Vec<_>>().join("; ");
+        return Err(RecordError::NotDrawn { what, name: name.clone(), known });
+    }
+    all.retain(|one| wanted.is_empty() || wanted.iter().any(|name| name == of(one)));
+    Ok(())
+}
+
 pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     let labels = args.labels.iter().cloned().collect();
     let limits = [args.x_limits, args.y_limits];
-    let sheet = Sheet { labels, limits, width: args.width, no_title: args.no_title, ..Sheet::default() };
+    let (width, no_title, x) = (args.width, args.no_title, args.x.clone());
+    let sheet = Sheet { labels, limits, width, no_title, x, ..Sheet::default() };
     let mut sessions = Vec::new();
     let mut decoded = Vec::new();
     let mut plots = Vec::new();
@@ -109,6 +136,8 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     }
     if !decoded.is_empty() {
         choose(&mut decoded, &args.policies, |one| one.policy.clone())?;
+        leave(&mut decoded, "link", &args.links, |one| &one.link)?;
+        leave(&mut decoded, "phases", &args.phases, |one| one.phases)?;
         plots =
             if let [report] = &sessions[..] { of_session(report, &sheet)? } else { of_decoded(&decoded, &sheet)? };
     }

@@ -19,6 +19,7 @@ mod style;
 use std::path::{Path, PathBuf};
 
 use ::study::eval::StudyReport;
+use mpcache::PolicySpec;
 
 pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};
@@ -28,12 +29,18 @@ use super::Error;
 use super::sweep::Sweep;
 use crate::disk::write;
 use canvas::Picture;
-pub(super) use canvas::Sheet;
+pub(super) use canvas::{Sheet, X};
 
 pub(super) type Plots = Vec<(String, Drawing)>;
 
 pub(super) fn of_study(study: &StudyReport, sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
+    if let Some(x) = &sheet.x {
+        for (name, chart) in study::against(study, x) {
+            add(&mut plots, sheet, name, &chart)?;
+        }
+        return Ok(plots);
+    }
     add(&mut plots, sheet, "grid", &grid::Grid(study))?;
     for (name, chart) in study::charts(study) {
         add(&mut plots, sheet, name, &chart)?;
@@ -43,6 +50,23 @@ pub(super) fn of_study(study: &StudyReport, sheet: &Sheet) -> Result<Plots, Erro
 
 pub(super) fn of_sweep(sweep: &Sweep, sheet: &Sheet) -> Result<Plots, Error> {
     decoded::of_decoded(&decoded::Decoded::of_sweep(sweep), sheet)
+}
+
+/// Where the policy `label` lies along its option `key`, and the policy without that.
+fn along(label: &str, key: &str) -> Option<(String, f64)> {
+    let policy: PolicySpec = label.parse().ok()?;
+    let setting = policy.settings().iter().find(|setting| setting.key == key)?;
+    // The coarser of two sizes of clusters.
+    let value = setting.value.split('/').next()?.parse().ok()?;
+    Some((without(label, key), value))
+}
+
+/// The policy `label` without its option `key`.
+fn without(label: &str, key: &str) -> String {
+    let Some((name, options)) = label.split_once(':') else { return label.into() };
+    let is_other = |option: &&str| option.split_once('=').is_none_or(|(name, _)| name != key);
+    let rest: Vec<&str> = options.split(',').filter(is_other).collect();
+    if rest.is_empty() { name.into() } else { format!("{name}:{}", rest.join(",")) }
 }
 
 /// Draws `picture` and adds it, if there is something to see.

@@ -1,10 +1,13 @@
 //! The plots of a study of cache policies.
 
+use mpcache::PolicySpec;
 use study::eval::{METRICS, Metric, Row, StudyReport};
 
 use super::axis::{Scale, Unit};
+use super::canvas::X;
 use super::chart::{Chart, Mark, Quantity, Series};
 use super::grid::distinct;
+use super::{along, without};
 
 /// Logarithmic axes of what may be zero begin here.
 const FLOOR: f64 = 1e-4;
@@ -26,13 +29,13 @@ const SPENT: [Spent; 3] = [
         key: "online-bytes",
         label: "bytes both ways for a decoded token, online",
         unit: Unit::Bytes,
-        of: |row| row.cost.map(|cost| cost.online_bytes),
+        of: |row| row.cost.as_ref().map(|cost| cost.online_bytes),
     },
     Spent {
         key: "bytes",
         label: "bytes both ways for a decoded token, online and prepared",
         unit: Unit::Bytes,
-        of: |row| row.cost.map(|cost| cost.online_bytes + cost.prepared_bytes),
+        of: |row| row.cost.as_ref().map(|cost| cost.online_bytes + cost.prepared_bytes),
     },
     Spent {
         key: "tokens",
@@ -71,12 +74,31 @@ pub(super) fn charts(study: &StudyReport) -> impl Iterator<Item = (String, Chart
     by_share.chain(by_cost).filter(|(_, chart)| !chart.series.is_empty())
 }
 
+/// Each metric of the policies that have the option `x` against it.
+pub(super) fn against(study: &StudyReport, x: &X) -> impl Iterator<Item = (String, Chart)> {
+    let X::Option(key) = x else { return Vec::new().into_iter() };
+    let of = |metric: &Metric| {
+        let marks = study.rows.iter().filter_map(|row| {
+            let (line, x) = along(&row.policy.to_string(), key)?;
+            Some((line, Mark { x, ..mark(row, metric)? }))
+        });
+        let series = Series::gather(marks);
+        let x_ticks = distinct(series.iter().flat_map(|series| series.marks.iter().map(|mark| mark.x)));
+        let full =
+            study.rows.iter().find(|row| row.policy == PolicySpec::default()).and_then(|row| mark(row, metric));
+        let plain = chart(study, metric, |_| None, None);
+        let x = Quantity { label: x.label().into(), scale: Scale::Linear, unit: Unit::Number };
+        (metric.key.to_owned(), Chart { x, x_ticks, series, full: full.map(|mark| (None, mark)), ..plain })
+    };
+    let charts = METRICS.iter().map(of).filter(|(_, chart)| chart.x_ticks.len() > 1);
+    charts.collect::<Vec<_>>().into_iter()
+}
+
 /// `metric` of every row against `x`, a line for each policy. The full cache stands at `place`, or has a level alone.
 fn chart(study: &StudyReport, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, place: Option<f64>) -> Chart {
-    let marks =
-        study.rows.iter().filter(|row| row.budget.is_some()).filter_map(|row| {
-            Some((line_of(&row.label), Mark { x: x(row)?, label: row.budget, ..mark(row, metric)? }))
-        });
+    let marks = study.rows.iter().filter(|row| row.budget.is_some()).filter_map(|row| {
+        Some((without(&row.label, "budget"), Mark { x: x(row)?, label: row.budget, ..mark(row, metric)? }))
+    });
     let series = Series::gather(marks);
     let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| mark(row, metric));
     let count = metric.key == "attended_tokens";
@@ -101,13 +123,6 @@ fn mark(row: &Row, metric: &Metric) -> Option<Mark> {
     (metric.of)(&row.metrics).map(|y| Mark { y, interval, ..Mark::default() })
 }
 
-/// The policy without its budget: points of one policy are one line, whether they brought their budget or not.
-fn line_of(label: &str) -> String {
-    let Some((name, options)) = label.split_once(':') else { return label.into() };
-    let rest: Vec<&str> = options.split(',').filter(|option| !option.starts_with("budget=")).collect();
-    if rest.is_empty() { name.into() } else { format!("{name}:{}", rest.join(",")) }
-}
-
 /// The study's model, task and sequences, below the title.
 fn note(study: &StudyReport) -> String {
     let option = |name: &str| {
@@ -123,7 +138,7 @@ fn note(study: &StudyReport) -> String {
     let lengths = || study.of_sequences.iter().map(|sequence| sequence.tokens);
     let same = lengths().min() == lengths().max();
     parts.extend(option("context").map(|most| format!("{}{most} tokens", if same { "" } else { "up to " })));
-    let cost = study.rows.iter().find_map(|row| row.cost);
+    let cost = study.rows.iter().find_map(|row| row.cost.as_ref());
     parts.extend(cost.map(|cost| format!("costs: mean of {} tokens after {}", cost.tokens, cost.prompt)));
     if study.rows.iter().any(|row| !row.intervals.is_empty()) {
         parts.push("bars: 95 % confidence over sequences".into());

@@ -1,4 +1,5 @@
-//! `waggle sweep`: what a decoded token costs, planned over models, contexts, policies, links and phases.
+//! `waggle sweep`: what a decoded token or a pass costs, planned over models, contexts, policies, links, phases and
+//! cores.
 
 mod record;
 mod table;
@@ -10,7 +11,7 @@ use model::{ModelSpec, Parts, shape};
 use mpcache::PolicySpec;
 use net::LinkShape;
 use planner::Deployment;
-use protocols::{Cores, HelperDeals};
+use protocols::Cores;
 use rayon::prelude::*;
 use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
@@ -20,18 +21,18 @@ use session::party::{PublicModel, Terms};
 use super::Error;
 use super::error::make_dir;
 use super::machine::{self, CalibrationArgs, provenance};
-use super::mean_token::{MeanToken, Sessions};
 use super::options::{FormatArgs, PriceArgs};
 use super::policies::{self, Policies};
 use super::progress::passes;
+use super::work::{Phases, Sessions, Work, WorkCost};
 use crate::disk::{check_writable, read, write_json};
 use crate::models::{Stated, public_model};
-use crate::{Helper, OptionsError};
-use record::{Choice, Phases, SWEEP_VERSION};
+use crate::{Network, OptionsError};
+use record::{Choice, SWEEP_VERSION};
 pub(super) use record::{Planned, Sweep};
 
-/// Plans what a decoded token costs, for every model, context, policy, link and number of phases: the mean of some
-/// tokens after a prompt.
+/// Plans what a decoded token costs, for every model, context, policy, link, number of phases and of cores: the mean
+/// of some tokens after a prompt. Of an encoder, or with --pass, it is a pass over the context.
 ///
 /// Bytes and flows are exact. `network s` are seconds of the link alone, without computation; with a calibration
 /// (`waggle calibrate`) there are also `predicted s`, which are estimated. Each policy is compared with the first
@@ -41,7 +42,7 @@ pub(super) struct SweepArgs {
     /// Models: directories, `config.json` files, bundled models, or published shapes (gpt2, llama-2-7b...).
     #[arg(long, value_name = "M,M", value_delimiter = ',', default_value = "gpt2")]
     models: Vec<String>,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt, or of the pass.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "128,512")]
     contexts: Vec<usize>,
     /// Policies, with `;` between those that have options: 'full,h2o;mpcache:topk=rank'. May be repeated.
@@ -57,13 +58,14 @@ pub(super) struct SweepArgs {
     /// Networks: lan, lan-1g, wan, wan-far, those of papers (`waggle links`), or RATEmbit,DELAYms.
     #[arg(long, value_name = "LINK,LINK", value_parser = links, default_value = "lan")]
     links: Links,
-    /// One phase makes correlations on the spot, two make them before the prompt is known; of three parties the third
+    /// One phase makes correlations on the spot, two make them before the prompt is known. A helper deals those that
+    /// contain no weight (`dealt`) or all (`dealt-weights`); its bytes count as prepared. Of three parties the third
     /// deals them right before each pass, which counts as online.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "two")]
     phases: Vec<Phases>,
-    /// Rows of the table: a decoded token, or each operation of its step, in all layers together. What only a prompt
+    /// Rows of the table: the whole work, or each of its operations, in all layers together. What only a prompt
     /// takes, such as an eviction, has its rows too. Each operation is compared with that of the first policy.
-    #[arg(long, value_enum, default_value = "token")]
+    #[arg(long, value_enum, default_value = "work")]
     by: By,
     /// Take the mean of so many decoded tokens after the prompt. It has its share of what happens once or every few
     /// tokens, as evictions do. What the prompt prepares stands apart.
@@ -73,12 +75,16 @@ pub(super) struct SweepArgs {
     /// for what some policies do at the end of a prompt, and no other token is like it.
     #[arg(long, conflicts_with = "tokens")]
     first_step: bool,
+    /// Plan a pass over the context instead of decoded tokens. Encoders have no other work.
+    #[arg(long, conflicts_with_all = ["tokens", "first_step"])]
+    pass: bool,
     /// Give shapes and configurations so many positions, for contexts beyond those of the published model.
     #[arg(long, value_name = "N")]
     positions: Option<usize>,
-    /// Plan products under encryption for parties with so many cores each.
-    #[arg(long, value_name = "N", default_value_t = protocols::DEFAULT_CORES, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    cores: u32,
+    /// Plan products under encryption for parties with so many cores each, or for a client and a server with these
+    /// [default: those of the calibration, or 40].
+    #[arg(long, value_name = "N|CLIENT+SERVER,...", value_delimiter = ',')]
+    cores: Vec<Cores>,
     /// Add a digest of the exact bytes and flows: it shows changes that rounding hides.
     #[arg(long)]
     digest: bool,
@@ -99,7 +105,8 @@ pub(super) struct SweepArgs {
 /// The subject of a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
-    Token,
+    #[value(alias = "token")]
+    Work,
     Operation,
 }
 
@@ -131,7 +138,13 @@ struct Task {
     choice: Choice,
     model: PublicModel,
     link: LinkShape,
+    terms: Terms,
     setting: Option<Deployment>,
+}
+
+/// All pairs, in the order of the first list.
+fn product<'a, A, B>(first: &'a [A], second: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    first.iter().flat_map(move |a| second.iter().map(move |b| (a, b)))
 }
 
 pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
@@ -171,32 +184,37 @@ impl SweepArgs {
             return Err(OptionsError::ClearOnly(policy.to_string()).into());
         }
         let calibrated = self.calibration.open()?.ok();
+        let cores = match &self.cores[..] {
+            [] => &[machine::cores(calibrated.as_ref())][..],
+            given => given,
+        };
         let mut tasks = Vec::new();
         for name in &self.models {
             let models = policies.iter().map(|policy| self.model(name, policy)).collect::<Result<Vec<_>, _>>()?;
-            for &context in &self.contexts {
-                for &link in &self.links.0 {
-                    let setting = calibrated.as_ref().map(|calibrated| calibrated.machines.setting(Some(link)));
-                    for &phases in &self.phases {
-                        for (policy, model) in policies.iter().zip(&models) {
-                            let choice = Choice {
-                                model: model.name.clone(),
-                                // The digest covers what a plan depends on, for the cells of one revision.
-                                model_digest: match model.disclosure.disclosed.is_nothing() {
-                                    true => digest(&(&model.spec, &model.frac_bits)),
-                                    false => digest(&(&model.spec, &model.frac_bits, &model.disclosure)),
-                                },
-                                context,
-                                policy: (*policy).clone(),
-                                link: link.to_string(),
-                                phases,
-                                cores: self.cores,
-                                tokens: if self.first_step { 1 } else { self.tokens },
-                                calibration: setting.as_ref().map(digest),
-                            };
-                            tasks.push(Task { choice, model: model.clone(), link, setting: setting.clone() });
-                        }
-                    }
+            for ((&context, &link), (&phases, &cores)) in product(&self.contexts, &self.links.0)
+                .flat_map(|outer| product(&self.phases, cores).map(move |inner| (outer, inner)))
+            {
+                let setting = calibrated.as_ref().map(|calibrated| calibrated.machines.setting(Some(link)));
+                for (policy, model) in policies.iter().zip(&models) {
+                    let work = if self.pass || model.spec.is_encoder() { Work::Pass } else { Work::Token };
+                    let choice = Choice {
+                        model: model.name.clone(),
+                        // The digest covers what a plan depends on, for the cells of one revision.
+                        model_digest: match model.disclosure.disclosed.is_nothing() {
+                            true => digest(&(&model.spec, &model.frac_bits)),
+                            false => digest(&(&model.spec, &model.frac_bits, &model.disclosure)),
+                        },
+                        work,
+                        context,
+                        policy: (*policy).clone(),
+                        link: link.to_string(),
+                        phases,
+                        cores: cores.to_string(),
+                        tokens: if self.first_step || work == Work::Pass { 1 } else { self.tokens },
+                        calibration: setting.as_ref().map(digest),
+                    };
+                    let terms = phases.terms(policy, cores, Network::Imitated(link))?;
+                    tasks.push(Task { choice, model: model.clone(), link, terms, setting: setting.clone() });
                 }
             }
         }
@@ -234,9 +252,9 @@ impl SweepArgs {
         if let Some(kept) = file.as_ref().and_then(|file| read(file).ok())
             && let Ok(Kept { version: SWEEP_VERSION, provenance, cell }) = serde_json::from_slice(&kept)
             && (provenance.is_clean() && provenance.program() == now.program() && cell.choice == task.choice)
-            && (self.by == By::Token || !cell.operations.is_empty())
+            && (self.by == By::Work || !cell.operations.is_empty())
         {
-            let operations = if self.by == By::Token { Vec::new() } else { cell.operations };
+            let operations = if self.by == By::Work { Vec::new() } else { cell.operations };
             return Ok(Planned { operations, ..cell });
         }
         let cell = planned(task, self.by)?;
@@ -264,9 +282,9 @@ fn digest(values: &impl std::fmt::Debug) -> String {
 }
 
 /// Bytes and flows of a cell.
-fn exact(cell: &Planned) -> [Option<[f64; 3]>; 3] {
-    let MeanToken { online, prepared_token, prepared_prompt, .. } = cell.mean;
-    [Some(online), Some(prepared_token), prepared_prompt]
+fn exact(cell: &Planned) -> [Option<[f64; 3]>; 5] {
+    let WorkCost { online, prepared, prompt, prepared_prompt, setup } = cell.cost;
+    [Some(online), Some(prepared), prompt, prepared_prompt, Some(setup)]
         .map(|cost| cost.map(|cost| [cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows]))
 }
 
@@ -277,18 +295,11 @@ fn file_name(choice: &Choice) -> String {
 }
 
 fn planned(task: &Task, by: By) -> Result<Planned, Error> {
-    let Task { choice, model, link, setting } = task;
-    let preprocess = choice.phases != Phases::One;
-    let three = choice.phases == Phases::Three;
-    let helper = if three { HelperDeals::Passes } else { HelperDeals::Nothing };
-    let cores = Cores::each(choice.cores);
-    let protocol = protocols::Options { preprocess, link: *link, cores, helper, ..protocols::Options::default() };
-    let name = three.then(|| Helper::assumed(helper).name());
-    let terms = Terms { protocol, helper: name, policy: choice.policy.clone(), ..Terms::default() };
-    let tokens = usize::from(choice.tokens);
-    let sessions = Sessions::plan(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
+    let Task { choice, model, link, terms, setting } = task;
+    let Choice { work, context, tokens, .. } = *choice;
+    let sessions = Sessions::plan(model, terms, Some(*link), setting.as_ref(), work, context, tokens.into())?;
     let operations = if by == By::Operation { sessions.operations() } else { Vec::new() };
-    Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), mean: sessions.whole(), operations })
+    Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), cost: sessions.whole(), operations })
 }
 
 #[cfg(test)]

@@ -1,27 +1,15 @@
-//! The record of a sweep: planned cells, each with its choice of model, context, policy, link and phases.
+//! The record of a sweep: planned cells, each with its choice of model, work, context, policy, link, phases and cores.
 
-use clap::ValueEnum;
 use mpcache::PolicySpec;
+use net::LinkShape;
 use report::Seconds;
 use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::mean_token::{MeanToken, Operation};
+use crate::cli::work::{Operation, Phases, Work, WorkCost};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
-pub(super) const SWEEP_VERSION: u32 = 3;
-
-/// Phases of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(in crate::cli) enum Phases {
-    One,
-    Two,
-    /// Three parties, the third of which deals right before each pass.
-    #[value(name = "three-parties")]
-    #[serde(rename = "three parties")]
-    Three,
-}
+pub(super) const SWEEP_VERSION: u32 = 4;
 
 /// The subject of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,46 +17,45 @@ pub(in crate::cli) struct Choice {
     pub(in crate::cli) model: String,
     /// Of the model's shape and the scales of its weights.
     pub(in crate::cli) model_digest: String,
+    pub(in crate::cli) work: Work,
+    /// Tokens of the prompt, or of the pass.
     pub(in crate::cli) context: usize,
     pub(in crate::cli) policy: PolicySpec,
     pub(in crate::cli) link: String,
     pub(in crate::cli) phases: Phases,
-    pub(in crate::cli) cores: u32,
-    /// Tokens of the mean; 1 is the first one after the prompt, alone.
+    /// Of each party, or of client and server.
+    pub(in crate::cli) cores: String,
+    /// Tokens of the mean; 1 is the first one after the prompt, alone, or a pass.
     pub(in crate::cli) tokens: u16,
     /// Of the calibration that predicts seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::cli) calibration: Option<String>,
 }
 
-impl Phases {
-    pub(in crate::cli) fn name(self) -> &'static str {
-        match self {
-            Phases::One => "one",
-            Phases::Two => "two",
-            Phases::Three => "three parties",
-        }
-    }
-}
-
 impl Choice {
     /// The cell in words.
     pub(in crate::cli) fn name(&self) -> String {
-        let Choice { model, context, policy, link, phases, cores, .. } = self;
-        let phases = match phases {
-            Phases::One | Phases::Two => format!("{} phase(s)", *phases as u8 + 1),
-            Phases::Three => phases.name().to_owned(),
+        let Choice { model, work, context, policy, link, phases, cores, .. } = self;
+        let place = match work {
+            Work::Token => "after",
+            Work::Pass => "over",
         };
-        format!("{model}, {context} tokens, {policy}, {link}, {phases}, {cores} cores")
+        let (work, phases) = (work.name(), phases.name());
+        format!("{model}, {work} {place} {context} tokens, {policy}, {link}, phases: {phases}, {cores} cores")
     }
 
     /// Everything that its comparison shares, all but the policy.
-    pub(super) fn setting(&self) -> (&str, usize, &str, Phases) {
-        (&self.model, self.context, &self.link, self.phases)
+    pub(super) fn setting(&self) -> (&str, Work, usize, &str, Phases, &str) {
+        (&self.model, self.work, self.context, &self.link, self.phases, &self.cores)
+    }
+
+    /// The link's rate and delay.
+    pub(super) fn shape(&self) -> Option<LinkShape> {
+        self.link.parse().ok()
     }
 }
 
-/// A cell: what a decoded token costs there.
+/// A cell: what the work costs there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::cli) struct Planned {
     #[serde(flatten)]
@@ -76,8 +63,8 @@ pub(in crate::cli) struct Planned {
     /// Whether bytes and flows are means of random traffic.
     pub(in crate::cli) random: bool,
     #[serde(flatten)]
-    pub(in crate::cli) mean: MeanToken,
-    /// The operations that add up to the mean, where they were asked for.
+    pub(in crate::cli) cost: WorkCost,
+    /// The operations that add up to the cost, where they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::cli) operations: Vec<Operation>,
 }
@@ -93,7 +80,7 @@ pub(in crate::cli) struct Sweep {
 impl Sweep {
     /// The kind of all its seconds.
     pub(in crate::cli) fn seconds(&self) -> Seconds {
-        let predicted = |cell: &Planned| cell.mean.online.predicted_seconds.is_some();
+        let predicted = |cell: &Planned| cell.cost.online.predicted_seconds.is_some();
         if self.cells.iter().any(predicted) { Seconds::Predicted } else { Seconds::Network }
     }
 }

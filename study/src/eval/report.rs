@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use mpcache::PolicySpec;
-use report::ModelInfo;
 use report::provenance::Provenance;
-use report::table::{Cell, Format, Table};
+use report::table::{Cell, Document, Format, Shown, Table};
+use report::{CONDITIONS, ModelInfo, conditions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ impl From<&Sequence> for SequenceInfo {
 pub struct Row {
     /// The policy without its budget, unless it came with one.
     pub label: String,
-    /// Share of the cache, or tokens from 2 on; absent for `full`.
+    /// Share of the cache, or tokens from 2 on; absent for `full` and other policies that have none.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
@@ -90,7 +90,7 @@ pub struct Row {
 
 /// The cost of a token to two parties, by plan: the mean of the tokens after a prompt. Studies that are older than
 /// `tokens` have the first of them alone.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenCost {
     /// Tokens of the prompt.
     #[serde(alias = "cached")]
@@ -98,6 +98,15 @@ pub struct TokenCost {
     /// Tokens of the mean.
     #[serde(default = "one")]
     pub tokens: usize,
+    /// When its correlations are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<String>,
+    /// The link by its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// Cores of the parties.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<String>,
     /// Bytes both ways while a token is made.
     pub online_bytes: f64,
     /// Bytes both ways of what is prepared for it.
@@ -107,9 +116,15 @@ pub struct TokenCost {
     pub prepared_prompt_bytes: Option<f64>,
     /// Flows while a token is made.
     pub flows: f64,
+    /// Seconds that the link needs while a token is made, without computation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub online_network_seconds: Option<f64>,
     /// Seconds that the link needs for a token and its preparation, without computation.
     #[serde(alias = "seconds")]
     pub network_seconds: f64,
+    /// Seconds of a token by a calibration, and those with its preparation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_seconds: Option<[f64; 2]>,
 }
 
 fn one() -> usize {
@@ -159,15 +174,22 @@ impl StudyReport {
         let heads = ["policy", "budget"].into_iter().chain(metrics.iter().map(|metric| metric.short));
         let heads = heads.map(|title| (title, ""));
         let cost_heads = [
+            ("online", "bytes"),
+            ("online flows", ""),
+            ("online, network", "seconds"),
+            ("online, predicted", "seconds"),
+            ("prepared", "bytes"),
+            ("total, network", "seconds"),
+            ("total, predicted", "seconds"),
+            ("prompt, prepared", "bytes"),
             ("prompt", "tokens"),
             ("mean of", "tokens"),
-            ("online", "bytes"),
-            ("prepared, token", "bytes"),
-            ("prepared, prompt", "bytes"),
-            ("flows", ""),
-            ("network", "seconds"),
+            ("phases", ""),
+            ("link", ""),
         ];
-        let mut table = Table::new(1, heads.chain(cost_heads.into_iter().filter(|_| costs)));
+        let cost_heads = cost_heads.into_iter().chain(CONDITIONS).filter(|_| costs);
+        let settings = ["prompt_tokens", "mean_of_tokens", "phases", "link", "rate_mbit_s", "round_trip_ms", "cores"];
+        let mut table = Table::new(1, heads.chain(cost_heads)).showing(Shown::Setting, &settings);
         for row in &self.rows {
             let budget = Cell::maybe(row.budget, |budget| Cell::number(budget, budget.to_string()));
             let numbers = metrics.iter().map(|metric| {
@@ -179,16 +201,30 @@ impl StudyReport {
                 Cell::maybe((metric.of)(&row.metrics), cell)
             });
             let bytes = |bytes: f64| Cell::bytes(bytes.round() as u64);
+            let cost = row.cost.as_ref();
+            let seconds = |of: fn(&TokenCost) -> Option<f64>| Cell::maybe(cost.and_then(of), Cell::seconds);
+            let words = |of: fn(&TokenCost) -> &Option<String>| {
+                Cell::maybe(cost.and_then(|cost| of(cost).clone()), Cell::text)
+            };
+            let conditions =
+                conditions(cost.and_then(|cost| cost.link.as_deref()), cost.and_then(|cost| cost.cores.as_deref()));
             let cost = [
-                Cell::maybe(row.cost, |cost| Cell::count(cost.prompt as u64)),
-                Cell::maybe(row.cost, |cost| Cell::count(cost.tokens as u64)),
-                Cell::maybe(row.cost, |cost| bytes(cost.online_bytes)),
-                Cell::maybe(row.cost, |cost| bytes(cost.prepared_bytes)),
-                Cell::maybe(row.cost.and_then(|cost| cost.prepared_prompt_bytes), bytes),
-                Cell::maybe(row.cost, |cost| Cell::number(cost.flows, format!("{:.0}", cost.flows))),
-                Cell::maybe(row.cost, |cost| Cell::seconds(cost.network_seconds)),
-            ];
-            let cost = cost.into_iter().filter(|_| costs);
+                Cell::maybe(cost, |cost| bytes(cost.online_bytes)),
+                Cell::maybe(cost, |cost| Cell::number(cost.flows, format!("{:.0}", cost.flows))),
+                seconds(|cost| cost.online_network_seconds),
+                seconds(|cost| Some(cost.predicted_seconds?[0])),
+                Cell::maybe(cost, |cost| bytes(cost.prepared_bytes)),
+                seconds(|cost| Some(cost.network_seconds)),
+                seconds(|cost| Some(cost.predicted_seconds?[1])),
+                Cell::maybe(cost.and_then(|cost| cost.prepared_prompt_bytes), bytes),
+                Cell::maybe(cost, |cost| Cell::count(cost.prompt as u64)),
+                Cell::maybe(cost, |cost| Cell::count(cost.tokens as u64)),
+                words(|cost| &cost.phases),
+                words(|cost| &cost.link),
+            ]
+            .into_iter()
+            .chain(conditions);
+            let cost = cost.filter(|_| costs);
             table.add([Cell::text(row.label.clone()), budget].into_iter().chain(numbers).chain(cost));
         }
         table
@@ -196,7 +232,7 @@ impl StudyReport {
 
     /// [`StudyReport::table`] in Markdown.
     pub fn markdown(&self) -> String {
-        self.table().render(Format::Markdown, None)
+        Document::from(self.table()).render(Format::Markdown, None)
     }
 }
 
@@ -217,10 +253,10 @@ const OPTIONAL: usize = 2;
 /// Metrics whose intervals the table tells: what a study is read for. The document has all of them.
 const WITH_SPREAD: [&str; 6] = ["perplexity_ratio", "accuracy", "agreement", "kl", "exact_match", "score"];
 
-/// A number and how far its interval reaches, where that is anything; a dash of an interval that says nothing. An
+/// A number and how far its interval reaches, where that is anything; `?` for an interval that says nothing. An
 /// interval need not be symmetric: its larger half is told, with two digits.
 fn with_spread(value: f64, interval: Option<&Interval>) -> String {
-    let Some(interval) = interval else { return format!("{} ±-", number(value)) };
+    let Some(interval) = interval else { return format!("{} ±?", number(value)) };
     let spread = match (interval.high - value).max(value - interval.low) {
         r if r < 5e-4 => return number(value),
         r if r < 0.1 => format!("{r:.3}"),
@@ -282,6 +318,6 @@ mod tests {
         // A factor of hundreds either way is no interval.
         let interval = Interval { low: 1e-3, high: 700.0, standard_error: 9.0 };
         study.rows[0].intervals.insert("perplexity_ratio".into(), interval);
-        assert!(study.markdown().contains("| 1.500 ±- |"), "{}", study.markdown());
+        assert!(study.markdown().contains("| 1.500 ±? |"), "{}", study.markdown());
     }
 }

@@ -25,7 +25,7 @@ use super::{EvalError, Observed, Sequence, Wanted};
 pub struct Candidate {
     /// The policy without its budget, unless it came with one: one name for one line of a plot.
     pub label: String,
-    /// Share of the cache, or tokens from 2 on; `None` for `full`, which has none.
+    /// Share of the cache, or tokens from 2 on; `None` for `full` and other policies that have none.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
@@ -47,8 +47,11 @@ impl Candidate {
         Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
     }
 
-    /// `policy` at the budget that it has been given as an option, if it has.
+    /// `policy` at the budget that it has been given as an option, if it has, or as it is if it knows none.
     pub fn with_own_budget(policy: &PolicySpec) -> Result<Option<Self>, EvalError> {
+        if !policy.takes("budget") {
+            return Ok(Some(Candidate { label: policy.to_string(), budget: None, policy: policy.clone() }));
+        }
         let Some(budget) = policy.option("budget").and_then(|text| text.parse().ok()) else { return Ok(None) };
         Ok(Some(Candidate { label: policy.to_string(), ..Candidate::new(policy, budget)? }))
     }
