@@ -8,12 +8,11 @@ use report::table::{Cell, Table};
 use serde::Deserialize;
 
 use super::connect::ConnectArgs;
-use super::generate::write_logits;
 use super::helper::HelpedArgs;
 use super::options::{FormatArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
-use super::report_tables::cost_line;
+use super::report_tables::{cost_line, write_logits};
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::error::{PromptError, describe};

@@ -15,10 +15,10 @@ use report::{Cost, HelperLink, PeakMemory, bytes};
 
 use super::classify::by_line;
 use super::connect::warn_of_plaintext;
-use super::generate::{TextArgs, progress, tell, write_logits};
+use super::generate::{TextArgs, progress, tell};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds, set};
-use super::report_tables::{tables, verdict};
+use super::report_tables::{tables, verdict, write_logits};
 use super::serve::{Line, Used};
 use super::settings::forget_variables;
 use super::{Error, out};

@@ -1,7 +1,7 @@
 //! `waggle generate`: the party with the prompt.
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
@@ -13,11 +13,11 @@ use super::options::{DraftArgs, SamplingArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
-use super::report_tables::cost_line;
+use super::report_tables::{cost_line, write_logits};
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
 use crate::models::harmless;
-use crate::{Generate, Generated, OptionsError, Pads, Prompt, TokenizerOf};
+use crate::{Generate, Generated, Pads, Prompt, TokenizerOf};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]
@@ -96,13 +96,6 @@ impl TextArgs {
             .draft(self.draft.draft());
         Ok((asked, inputs))
     }
-}
-
-/// Writes the logits that a client learned, with what was picked by them.
-pub(super) fn write_logits(path: Option<&Path>, generated: &Generated) -> Result<(), Error> {
-    let Some(path) = path else { return Ok(()) };
-    let logits = generated.logits().ok_or(crate::Error::from(OptionsError::NoLogits))?;
-    Ok(write_json(path, &json!({ "tokens": generated.report.tokens, "logits": logits }))?)
 }
 
 /// Several texts, a line of JSON each, with the number of the prompt's line. A single one was told while it grew.

@@ -1,12 +1,16 @@
 //! Tables and lines of a report.
 
+use std::path::Path;
+
 use model::Check;
 use report::table::{Document, Format, Table};
 use report::{Cost, PeakMemory, Price, Report, bytes};
+use serde_json::json;
 
 use super::options::OperationsArgs;
-use super::out;
-use crate::Generated;
+use super::{Error, out};
+use crate::disk::write_json;
+use crate::{Generated, OptionsError};
 
 /// The cost of a session, in one line.
 pub(super) fn cost_line(generated: &Generated) -> String {
@@ -22,6 +26,13 @@ pub(super) fn cost_line(generated: &Generated) -> String {
         "{up} to the server, {down} back, {flows} flows, {seconds:.1} s; {tokens} tokens in {online:.1} s online, \
          {rate:.2} tokens/s{revealed}"
     )
+}
+
+/// Writes the logits that a client learned, with what was picked by them.
+pub(super) fn write_logits(path: Option<&Path>, generated: &Generated) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    let logits = generated.logits().ok_or(crate::Error::from(OptionsError::NoLogits))?;
+    Ok(write_json(path, &json!({ "tokens": generated.report.tokens, "logits": logits }))?)
 }
 
 /// Phases and the costliest `operations`, as text.
