@@ -283,7 +283,18 @@ mod tests {
         // As their authors count them, GPT-2 without its tied head, BERT with a classifier of two classes.
         assert_eq!(
             parameters,
-            [124_439_808, 109_483_778, 335_143_938, 86_567_656, 6_738_415_616, 13_015_864_320, 8_030_261_248]
+            [
+                124_439_808,
+                109_483_778,
+                335_143_938,
+                86_567_656,
+                6_738_415_616,
+                13_015_864_320,
+                8_030_261_248,
+                1_235_814_400,
+                596_049_920,
+                134_515_008,
+            ]
         );
         assert!(shape("meta-llama/Llama-2-7b-hf") == shape("llama-2-7b") && shape("llama-2-7b").is_some());
         for (name, text) in TEXTS {
