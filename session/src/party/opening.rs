@@ -399,7 +399,7 @@ mod tests {
     }
 
     /// [`PROTOCOL`], and the digest of what `requests_raise_the_number` encodes.
-    const PINNED: (u32, &str) = (7, "7174753714030435");
+    const PINNED: (u32, &str) = (8, "7174753714030435");
 
     #[test]
     fn requests_raise_the_number() {

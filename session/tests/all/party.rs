@@ -143,7 +143,8 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
                 .tell("own-cores", "40")
                 .tell("kernels", "portable")
                 .tell("cores", "")
-                .tell("link", "");
+                .tell("link", "")
+                .tell("imitated-link", "");
             hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);
