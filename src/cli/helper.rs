@@ -12,8 +12,8 @@ use super::serve::Line;
 use super::{Error, log, out};
 use crate::{Allow, Helper, HelperConfig, HelperDeals, Network, OptionsError, Proof};
 
-/// Deals the correlations of sessions between clients and servers, which name this helper (`--helper`). It has no model,
-/// sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of the model
+/// Deals the correlations of sessions between clients and servers, which name this helper (`--helper`). It has no
+/// model, sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of the model
 /// and the lengths, and of weights random halves at most. It must not collude with either party: with one of them it
 /// could compute what the other hides. The three have three keys (--identity), and the helper lets in those in
 /// --allow. One line on standard output says when parties may come.

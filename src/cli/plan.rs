@@ -13,17 +13,19 @@ use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, Te
 use super::progress::Progress;
 use super::record::RecordError;
 use super::report_tables::document;
+use super::work::Phases;
 use super::{Error, out};
 use crate::disk::{check_writable, read, write_json};
 use crate::plan::LAN;
-use crate::{DEFAULT_MODEL, Helper, HelperDeals, Network, Plan};
+use crate::{DEFAULT_MODEL, Helper, Network, Plan};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
     /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape, such
-    /// as gpt2, bert-base or llama-2-7b; a wrong name lists all. The number of fractional bits of a matrix follows from its weights; from a configuration alone all weights are assumed to be below 16.
+    /// as gpt2, bert-base or llama-2-7b; a wrong name lists all. The number of fractional bits of a matrix follows from
+    /// its weights; from a configuration alone all weights are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
@@ -108,8 +110,8 @@ impl Preparation {
     fn helper(self) -> Option<Helper> {
         match self {
             Preparation::Parties => None,
-            Preparation::Dealer => Some(Helper::assumed(HelperDeals::Words)),
-            Preparation::DealerWeights => Some(Helper::assumed(HelperDeals::Weights)),
+            Preparation::Dealer => Phases::Dealt.helper(),
+            Preparation::DealerWeights => Phases::DealtWeights.helper(),
         }
     }
 }
@@ -124,7 +126,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(0);
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
-    let third = args.parties.are_three().then(|| Helper::assumed(HelperDeals::Passes));
+    let third = args.parties.are_three().then_some(Phases::Three).and_then(Phases::helper);
     let mut terms = args.terms.terms()?.helper(third.or(args.preparation.helper()));
     if let Some(path) = &args.as_in {
         let unread = |what: String| RecordError::NotReport { path: path.clone(), what };

@@ -76,7 +76,8 @@ impl Phases {
         self != Phases::One
     }
 
-    fn helper(self) -> Option<Helper> {
+    /// What helps a session with these phases.
+    pub(super) fn helper(self) -> Option<Helper> {
         let deals = match self {
             Phases::One | Phases::Two => return None,
             Phases::Dealt => HelperDeals::Words,
