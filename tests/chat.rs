@@ -295,6 +295,22 @@ fn a_client_that_thinks_is_not_given_up() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_server_that_ends_waits_for_nobody_who_says_nothing() {
+    let server = Server::start("--model shakespeare-gpt2");
+    let dir = tempfile::tempdir().unwrap();
+    let (child, mut input, log, answers) = answering(&server, "--tokens 8 --no-stop-at-eos", dir.path());
+    signal(&server.child, "TERM");
+    let (code, said) = server.end(LIMIT);
+    assert!(code == Some(0) && said.contains("this server is ending"), "{code:?} {said}");
+    let _ = input.write_all(b"JULIET:\n");
+    drop(input);
+    let output = ended(child, LIMIT);
+    assert_eq!(output.status.code(), Some(1), "{}", log.into_text());
+    assert!(answers.join().unwrap().len() > 4, "the answer that ran is whole");
+}
+
+#[test]
 fn a_client_hears_that_its_time_is_up() {
     let server = Server::start("--model shakespeare-gpt2 --session-limit 60");
     let dir = tempfile::tempdir().unwrap();

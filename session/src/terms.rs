@@ -173,6 +173,11 @@ pub trait Observer {
         let _ = positions;
     }
 
+    /// On the server: nothing runs until the client of a conversation asks for something; or it has asked.
+    fn idle(&mut self, idle: bool) {
+        let _ = idle;
+    }
+
     /// On the server: the client of a conversation, who says nothing, shows that it is there.
     fn stays(&mut self) {}
 

@@ -361,7 +361,7 @@ pub struct Server {
 pub struct Stop(Sender<Event>);
 
 impl Stop {
-    /// Lets running sessions finish, lets nobody else in, and ends [`Server::run`].
+    /// Lets running sessions finish, ends conversations in which nothing runs, lets nobody else in, and ends [`Server::run`].
     pub fn stop(&self) {
         self.because("stop");
     }
@@ -448,9 +448,11 @@ impl Server {
                     info!(
                         running,
                         waiting,
-                        "{why}: what runs is finished, nobody else comes in; a second signal ends it at once"
+                        "{why}: what runs is finished, idle conversations end, nobody else comes in; a second signal \
+                         ends it at once"
                     );
                     service.desk.end();
+                    service.watch.end();
                     service.desk.drained();
                     info!("the end");
                     break Ok(None);

@@ -16,10 +16,11 @@ use super::desk::Seat;
 use super::door::Place;
 use super::host::{Accepted, Host};
 use super::metrics::{End, Metrics};
+use super::watch::Idle;
 use super::{Event, Service};
 use crate::Error;
 use crate::disk::write_json;
-use crate::error::{ServeError, describe};
+use crate::error::{Full, ServeError, describe};
 use crate::summary::report;
 
 /// The interval at which a client that waits hears its place.
@@ -186,10 +187,13 @@ fn turn_away(mut link: Tallied, error: Error) -> Error {
 fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
     send_admission(&mut link, &Admission::Granted)?;
     let channel = Channel::new(Role::Server, server.config.network.wrap(link)?);
-    let mut watcher = Watcher { server, stream, caller, charged: 0, shown: 0, tokens: 0 };
+    let mut watcher = Watcher { server, stream, caller, idle: None, charged: 0, shown: 0, tokens: 0 };
     let served = server.hosted.serve(channel, caller, &server.terms_for(caller), &server.limits, &mut watcher);
     watcher.settle();
-    let outcome = served?;
+    let outcome = match served {
+        Err(_) if watcher.idle.is_some() && server.watch.ending() => return Err(Full::Ending.into()),
+        served => served?,
+    };
     if let Some(path) = &server.config.report {
         let chosen = [("link", server.config.network.to_string().into())];
         let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
@@ -228,6 +232,8 @@ struct Watcher<'a> {
     server: &'a Service,
     stream: &'a TcpStream,
     caller: &'a Caller,
+    /// While nothing runs.
+    idle: Option<Idle>,
     /// Positions that are charged, and those that have gone through the model.
     charged: u64,
     shown: u64,
@@ -256,6 +262,11 @@ impl Observer for Watcher<'_> {
             self.charged += positions;
         }
         Ok(())
+    }
+
+    fn idle(&mut self, idle: bool) {
+        // Without a second descriptor the connection merely stays open until its client leaves.
+        self.idle = idle.then(|| self.server.watch.idle(self.stream).ok()).flatten();
     }
 
     fn stays(&mut self) {

@@ -1,7 +1,7 @@
-//! Time limits: a connection that is open at its deadline is shut down under its session, whatever the session waits
-//! for.
+//! Connections that end under their sessions, whatever these wait for: one that is open at its deadline, and those
+//! that are idle when the server ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,12 @@ type Open = (TcpStream, Arc<AtomicBool>);
 struct State {
     /// By deadline; the number tells connections of one deadline apart.
     open: BTreeMap<(Instant, u64), Open>,
+    idle: HashMap<u64, TcpStream>,
+    ending: bool,
     next: u64,
 }
 
-/// The connections that have a deadline.
+/// The connections that have a deadline, and those that are idle.
 #[derive(Default)]
 pub(super) struct Watch {
     state: Mutex<State>,
@@ -31,6 +33,12 @@ pub(super) struct Limit {
     watch: Arc<Watch>,
     key: (Instant, u64),
     expired: Arc<AtomicBool>,
+}
+
+/// A connection on which nothing runs until this is dropped.
+pub(super) struct Idle {
+    watch: Arc<Watch>,
+    key: u64,
 }
 
 impl Watch {
@@ -80,6 +88,34 @@ impl Watch {
         self.changed.notify_one();
         Ok(Limit { watch: self.clone(), key, expired })
     }
+
+    /// Nothing runs on `stream` until what is returned is dropped. It is closed if the server ends meanwhile, or
+    /// ends already.
+    pub(super) fn idle(self: &Arc<Self>, stream: &TcpStream) -> io::Result<Idle> {
+        let stream = stream.try_clone()?;
+        let mut state = self.state();
+        if state.ending {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let key = state.next;
+        state.next += 1;
+        state.idle.insert(key, stream);
+        Ok(Idle { watch: self.clone(), key })
+    }
+
+    /// Closes what is idle, from now on.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        state.ending = true;
+        for stream in state.idle.values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Whether [`Watch::end`] was called.
+    pub(super) fn ending(&self) -> bool {
+        self.state().ending
+    }
 }
 
 impl Limit {
@@ -92,6 +128,12 @@ impl Limit {
 impl Drop for Limit {
     fn drop(&mut self) {
         self.watch.state().open.remove(&self.key);
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.watch.state().idle.remove(&self.key);
     }
 }
 
@@ -116,5 +158,23 @@ mod tests {
         free.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         assert!((&free).read(&mut [0]).is_err(), "it is still open");
         assert!(watch.state().open.is_empty());
+    }
+
+    #[test]
+    fn an_end_closes_what_is_idle_and_nothing_that_runs() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let watch = Watch::start().unwrap();
+        let (mut idle, mut later, runs) = (connect(), connect(), connect());
+        let silent = watch.idle(&idle).unwrap();
+        drop(watch.idle(&runs).unwrap());
+        watch.end();
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+        let late = watch.idle(&later).unwrap();
+        assert_eq!(later.read(&mut [0]).unwrap(), 0);
+        runs.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!((&runs).read(&mut [0]).is_err(), "it is still open");
+        drop((silent, late));
+        assert!(watch.state().idle.is_empty());
     }
 }

@@ -7,9 +7,10 @@
 //!
 //! **Beside the papers.** H2O adds up attention, and half of what it keeps are the latest tokens: so here. TOVA
 //! protects no token; here the one of the query stays. Sums are rounded before they are compared ([`Received`]). Of
-//! equal tokens a block leaves the first in the store, and a token that goes alone is the first. kvpress differs in
-//! `h2o` (`bench/peers/README.md`): a token's score is a mean over the queries that see it, and nothing protects the
-//! latest ones.
+//! equal tokens a block leaves the first in the store, and a token that goes alone is the first. In `tova` many are
+//! equal, since one query has no attention for most tokens; two parties whose store was shuffled
+//! ([`TopK::ShuffleReveal`]) draw one of them. kvpress differs in `h2o` (`bench/peers/README.md`): a token's score is
+//! a mean over the queries that see it, and nothing protects the latest ones.
 //!
 //! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
 //! that method's documentation says.

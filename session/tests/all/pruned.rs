@@ -83,7 +83,9 @@ const ALL: &[&str] = &[
     "streaming",
     "random",
     "h2o:topk=shuffle-reveal",
-    "tova:topk=shuffle-reveal",
+    // Most votes of one query round to none. Of equal ones the first in the store goes, and a shuffled store's first
+    // is drawn.
+    "tova",
     "snapkv:topk=shuffle-reveal",
     "streaming:budget=96,prefill=64",
     "h2o:budget=96,topk=shuffle-reveal",

@@ -26,8 +26,10 @@ pub(in super::super) fn talk(
     let mut talk = Conversation::begin(channel, setting, bounds.positions as usize)?;
     loop {
         let channel = talk.engine.channel();
+        observer.idle(true);
         let command = wire::receive(channel, COMMAND, MESSAGE_BYTES..=MESSAGE_BYTES).map_err(Error::from);
         let command = complaining(channel, command)?;
+        observer.idle(false);
         let verdict = match command {
             Command::Turn(turn) => {
                 talk.check(setting, turn).and_then(|()| observer.ask(Request::from(turn).positions()))
