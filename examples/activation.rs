@@ -15,12 +15,12 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
-use model::{ActivationFunction, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use ndarray::{ArrayD, IxDyn};
-use protocols::{FRAC, Fixed, FixedLoader};
-use tokenizer::Tokenizer;
 use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Terms, register_activation};
+use waggle_engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
+use waggle_model::{ActivationFunction, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
+use waggle_protocols::{FRAC, Fixed, FixedLoader};
+use waggle_tokenizer::Tokenizer;
 
 /// x sigmoid(1.702 x).
 struct QuickGelu;
@@ -104,7 +104,11 @@ fn show() -> Result<(), Box<dyn StdError>> {
 }
 
 /// The tokens that `model` writes after `prompt` on `engine`.
-fn written<E: Select>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) -> Result<Vec<u32>, model::Error> {
+fn written<E: Select>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    prompt: &[u32],
+) -> Result<Vec<u32>, waggle_model::Error> {
     let input = Input::known(prompt);
     let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
     let mut greedy = Sampler::greedy();
@@ -131,12 +135,12 @@ fn main() -> ExitCode {
 #[test]
 fn a_registered_activation_runs_on_every_engine() {
     let config = r#"{"model_type": "llama", "hidden_act": "quick_gelu"}"#;
-    let refused = model::ModelSpec::from_config_json(config.as_bytes()).unwrap_err().to_string();
+    let refused = waggle_model::ModelSpec::from_config_json(config.as_bytes()).unwrap_err().to_string();
     assert!(refused.contains("`hidden_act` = quick_gelu is not supported (gelu_new, "), "{refused}");
     register_activation::<QuickGelu>().unwrap();
-    let spec = model::ModelSpec::from_config_json(config.as_bytes()).unwrap();
+    let spec = waggle_model::ModelSpec::from_config_json(config.as_bytes()).unwrap();
     let sent = serde_json::to_string(&spec).unwrap();
     assert!(sent.contains(r#""hidden_act":"quick_gelu""#), "{sent}");
-    assert_eq!(serde_json::from_str::<model::ModelSpec>(&sent).unwrap(), spec);
+    assert_eq!(serde_json::from_str::<waggle_model::ModelSpec>(&sent).unwrap(), spec);
     show().unwrap();
 }

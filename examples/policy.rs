@@ -15,10 +15,12 @@
 
 use std::process::ExitCode;
 
-use engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
-use mpcache::Granularity::PerKv;
-use mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget, eviction};
 use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
+use waggle_engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
+use waggle_mpcache::Granularity::PerKv;
+use waggle_mpcache::{
+    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget, eviction,
+};
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +208,7 @@ mod tests {
             "cache policy `value-aware` has no option `k`; it takes: budget, window"
         );
         assert_eq!(refused("value-aware:window=0"), "cache policy `value-aware`: window=0: expected a number from 1");
-        assert!(mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
+        assert!(waggle_mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
     }
 
     /// A family with a name that is taken.

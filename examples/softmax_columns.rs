@@ -11,8 +11,8 @@
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use engine::{Error, Select, Tensor};
-use mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention};
+use waggle_engine::{Error, Select, Tensor};
+use waggle_mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention};
 
 /// Sets of columns: so many of the first that a row sees, and so many of the last.
 const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];

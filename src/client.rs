@@ -4,15 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model::Lengths;
-use net::tcp::{self, ConnectOptions};
-use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
-use protocols::Part;
 use serde_json::Value;
-use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
-use session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
-use session::{Base, Expectation};
-use tokenizer::Tokenizer;
+use waggle_model::Lengths;
+use waggle_net::tcp::{self, ConnectOptions};
+use waggle_net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
+use waggle_protocols::Part;
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
+use waggle_session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
+use waggle_session::{Base, Expectation};
+use waggle_tokenizer::Tokenizer;
 
 use crate::disk::at;
 use crate::error::{OptionsError, TrustError};
@@ -168,7 +168,7 @@ impl Client {
             [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
         let chosen = chosen.into_iter().chain((fill.texts != 1).then_some(("texts", fill.texts.into())));
         let mut report = report(&model, None, fill.prompt, &outcome, chosen)?;
-        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        report.peak_memory_bytes.client = waggle_net::peak_memory_bytes();
         Ok(Prepared { report, filled: outcome.filled })
     }
 

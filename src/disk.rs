@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use files::Replacement;
+use waggle_files::Replacement;
 
 use crate::Error;
 
@@ -16,7 +16,7 @@ pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Error {
 }
 
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    files::read(path, MAX_FILE_BYTES).map_err(at(path))
+    waggle_files::read(path, MAX_FILE_BYTES).map_err(at(path))
 }
 
 /// Makes sure that `path`, if given, can be written, before long work is done for it. An older file stays as it is

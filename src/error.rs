@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use net::PublicKey;
 use thiserror::Error;
+use waggle_net::PublicKey;
 
 use crate::pixels::ImageError;
 
@@ -13,35 +13,35 @@ use crate::pixels::ImageError;
 pub enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
-    Session(#[from] session::Error),
+    Session(#[from] waggle_session::Error),
     /// A study of cache policies.
     #[error(transparent)]
-    Study(#[from] study::eval::EvalError),
+    Study(#[from] waggle_study::eval::EvalError),
     /// A study of an encoder.
     #[error(transparent)]
-    Glue(#[from] study::glue::GlueError),
+    Glue(#[from] waggle_study::glue::GlueError),
     /// Nothing is learned from a text.
     #[error(transparent)]
-    Fit(#[from] study::fit::FitError),
+    Fit(#[from] waggle_study::fit::FitError),
     /// A tokenizer.
     #[error(transparent)]
-    Tokenizer(#[from] tokenizer::TokenizerError),
+    Tokenizer(#[from] waggle_tokenizer::TokenizerError),
     /// The public model of a server is not the one that it must be, or was.
     #[error(transparent)]
-    Pin(#[from] session::PinError),
+    Pin(#[from] waggle_session::PinError),
     /// The network.
     #[error(transparent)]
-    Net(#[from] net::NetError),
+    Net(#[from] waggle_net::NetError),
     /// A key or a file of keys.
     #[error(transparent)]
-    Key(#[from] net::KeyError),
+    Key(#[from] waggle_net::KeyError),
     /// A family of kernels that the processor lacks.
     #[error(transparent)]
-    Cpu(#[from] bits::cpu::CpuError),
+    Cpu(#[from] waggle_bits::cpu::CpuError),
     /// Processes that multiply together.
     #[cfg(feature = "server")]
     #[error(transparent)]
-    Spread(#[from] spread::SpreadError),
+    Spread(#[from] waggle_spread::SpreadError),
     /// A server whose key is not trusted.
     #[error(transparent)]
     Trust(#[from] TrustError),
@@ -91,15 +91,15 @@ impl Error {
     }
 }
 
-impl From<model::Error> for Error {
-    fn from(error: model::Error) -> Self {
+impl From<waggle_model::Error> for Error {
+    fn from(error: waggle_model::Error) -> Self {
         Error::Session(error.into())
     }
 }
 
-impl From<mpcache::PolicyError> for Error {
-    fn from(error: mpcache::PolicyError) -> Self {
-        model::Error::from(error).into()
+impl From<waggle_mpcache::PolicyError> for Error {
+    fn from(error: waggle_mpcache::PolicyError) -> Self {
+        waggle_model::Error::from(error).into()
     }
 }
 
@@ -112,7 +112,7 @@ pub enum TrustError {
     NoHome,
     /// A server that ended the connection before it proved a key.
     #[error("{0}; perhaps the server runs in plaintext, or has too many connections from this address")]
-    NoAnswer(#[source] net::NetError),
+    NoAnswer(#[source] waggle_net::NetError),
     /// A server that nobody has vouched for.
     #[error(
         "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"
@@ -159,9 +159,9 @@ pub enum NameError {
     #[error(
         "`{}` is neither a directory nor a bundled model ({}) nor a published shape ({}){}",
         .0,
-        model::bundled_names().collect::<Vec<_>>().join(", "),
-        model::shape_names().collect::<Vec<_>>().join(", "),
-        model::hints::of_name(.0)
+        waggle_model::bundled_names().collect::<Vec<_>>().join(", "),
+        waggle_model::shape_names().collect::<Vec<_>>().join(", "),
+        waggle_model::hints::of_name(.0)
     )]
     NoModel(String),
     /// A shape where weights are needed.
@@ -396,7 +396,7 @@ pub enum ChatError {
 pub enum Refusal {
     /// The model has too few positions left.
     #[error(transparent)]
-    Full(session::Error),
+    Full(waggle_session::Error),
     /// More new tokens than a turn may have.
     #[error("a turn of {got} tokens is longer than --turn-tokens {limit} allows: {}", match system {
         Some(tokens) => format!("the text of --system, which stands before it, has {tokens} tokens"),

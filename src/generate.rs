@@ -5,11 +5,11 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use model::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, ModelSpec, PromptLookup, Sampler, SmallModel, bucket};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use session::party;
-use tokenizer::Tokenizer;
+use waggle_model::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, ModelSpec, PromptLookup, Sampler, SmallModel, bucket};
+use waggle_session::party;
+use waggle_tokenizer::Tokenizer;
 
 use crate::Error;
 use crate::disk::read;

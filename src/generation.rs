@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::slice;
 
-use model::{
+use serde_json::Value;
+use waggle_model::{
     Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Next, Reveal, Sampler, Step, check, check_input,
 };
-use mpcache::PolicySpec;
-use protocols::Made;
-use serde_json::Value;
-use session::party::{self, ClientSession, Limits, Observer, Outcome, Request, Silent};
-use session::pool::PoolSet;
-use tokenizer::{ChatTemplate, TextStream, Tokenizer, TokenizerError};
+use waggle_mpcache::PolicySpec;
+use waggle_protocols::Made;
+use waggle_session::party::{self, ClientSession, Limits, Observer, Outcome, Request, Silent};
+use waggle_session::pool::PoolSet;
+use waggle_tokenizer::{ChatTemplate, TextStream, Tokenizer, TokenizerError};
 
 use crate::chat::Transcript;
 use crate::error::PromptError;
@@ -109,7 +109,7 @@ impl<'a> Heard<'a> {
     }
 
     /// Ends the text: why it could not be shown, or what its session came to.
-    pub(crate) fn finish<T>(mut self, done: Result<T, session::Error>) -> Result<T, Error> {
+    pub(crate) fn finish<T>(mut self, done: Result<T, waggle_session::Error>) -> Result<T, Error> {
         let rest = match (self.failed.take(), self.stream.take()) {
             (Some(error), _) => Err(error),
             (None, stream) => stream.map_or(Ok(String::new()), TextStream::finish),
@@ -195,7 +195,7 @@ impl Generate {
     /// Checks and reads what needs no server.
     pub(crate) fn ask(&self, terms: &party::Terms) -> Result<Asked<'_>, Error> {
         if self.pool.is_some() && self.draft.is_some() {
-            return Err(session::Error::DraftPool.into());
+            return Err(waggle_session::Error::DraftPool.into());
         }
         // Bad settings are reported before a server is bothered.
         self.sampling.sampler(terms)?;
@@ -230,7 +230,7 @@ impl<'a> Asked<'a> {
         // The last token goes through no model.
         let room = (spec.max_positions() + 1).saturating_sub(tokens);
         let padded = |count: usize| match &options.pad_prompt {
-            Some(_) if spec.image().is_some() => Err(model::Error::Encoder { what: "a padded image" }.into()),
+            Some(_) if spec.image().is_some() => Err(waggle_model::Error::Encoder { what: "a padded image" }.into()),
             pads => Ok::<_, Error>(pads.as_ref().map(|pads| pads.of(count, room)).transpose()?),
         };
         let check = |texts: usize, prompt: usize, padded: bool| {
@@ -269,7 +269,9 @@ impl<'a> Asked<'a> {
 /// Refuses to compare sampled tokens with the most probable ones.
 pub(crate) fn check_comparable(terms: &party::Terms, sampled: bool) -> Result<(), Error> {
     match terms.reveal {
-        Reveal::Token if sampled => Err(model::Error::NeedsLogits { what: "a comparison of sampled text" }.into()),
+        Reveal::Token if sampled => {
+            Err(waggle_model::Error::NeedsLogits { what: "a comparison of sampled text" }.into())
+        }
         _ => Ok(()),
     }
 }
@@ -295,7 +297,7 @@ impl Ready<'_> {
         session: ClientSession,
         pool: Option<PoolSet>,
         heard: &mut Heard,
-    ) -> Result<Outcome, session::Error> {
+    ) -> Result<Outcome, waggle_session::Error> {
         let session = match self.drafts {
             Some(drafts) => session.drafting(drafts),
             None => session,
@@ -334,7 +336,7 @@ impl Ready<'_> {
         let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
         let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
         let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
-        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        report.peak_memory_bytes.client = waggle_net::peak_memory_bytes();
         if let Some(tokenizer) = tokenizer.filter(|_| prompts.len() > 1 && !model.spec.is_encoder()) {
             let after = |(prompt, ids): (&party::Prompt, &[u32])| {
                 let mut stream = tokenizer.stream(prompt.ids());
@@ -475,16 +477,17 @@ impl Generated {
         let Generated { report, outcome, prompt, .. } = self;
         let input = prompt.input();
         let terms = &outcome.terms;
-        let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
+        let clear =
+            Model::load_for(&terms.policy, &mut waggle_engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let tokens =
             report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
         let under = |policy: PolicySpec| {
-            let options = model::GenerateOptions {
+            let options = waggle_model::GenerateOptions {
                 tokens,
                 reveal: terms.reveal,
                 policy,
                 padding: prompt.known_padding(),
-                ..model::GenerateOptions::default()
+                ..waggle_model::GenerateOptions::default()
             };
             check(&clear, input, &options, &outcome.generation)
         };

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use net::tcp::{self, ConnectOptions};
-use net::{Channel, Link, NetError, PublicKey, Role, Shaped, tls};
-use protocols::HelperDeals;
-use session::party::ToHelper;
+use waggle_net::tcp::{self, ConnectOptions};
+use waggle_net::{Channel, Link, NetError, PublicKey, Role, Shaped, tls};
+use waggle_protocols::HelperDeals;
+use waggle_session::party::ToHelper;
 
 use crate::error::OptionsError;
 use crate::{Error, Network, Proof};

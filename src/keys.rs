@@ -8,9 +8,9 @@ use std::fs::{self, DirBuilder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use files::{Forbidden, others_may};
-use net::{Identity, KeyError, KnownServers, PublicKey};
-use session::Fingerprint;
+use waggle_files::{Forbidden, others_may};
+use waggle_net::{Identity, KeyError, KnownServers, PublicKey};
+use waggle_session::Fingerprint;
 
 use crate::Error;
 use crate::disk::at;

@@ -54,19 +54,19 @@ mod summary;
 mod terms;
 mod worker;
 
-pub use ::study::eval::StudyReport;
-pub use ::study::glue::GlueReport;
-pub use engine::LogitBits;
-pub use model::{Lengths, Reveal};
-pub use mpcache::PolicySpec;
-pub use net::{Identity, LinkShape, PublicKey};
-pub use ot::CotKind;
-pub use protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
-pub use report::Report;
-pub use session::names;
-pub use session::party::{Observer, Silent};
-pub use session::{RegisterError, register_activation, register_policy};
-pub use tokenizer::ChatTemplate;
+pub use waggle_engine::LogitBits;
+pub use waggle_model::{Lengths, Reveal};
+pub use waggle_mpcache::PolicySpec;
+pub use waggle_net::{Identity, LinkShape, PublicKey};
+pub use waggle_ot::CotKind;
+pub use waggle_protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
+pub use waggle_report::Report;
+pub use waggle_session::names;
+pub use waggle_session::party::{Observer, Silent};
+pub use waggle_session::{RegisterError, register_activation, register_policy};
+pub use waggle_study::eval::StudyReport;
+pub use waggle_study::glue::GlueReport;
+pub use waggle_tokenizer::ChatTemplate;
 
 pub use chat::{
     BackgroundChat, Chat, ChatOptions, ChatReport, LOOKS, Readiness, Role, Said, Template, Transcript, TurnReport,
@@ -97,5 +97,5 @@ pub use worker::{init, init_as};
 /// The bundled model that is used where none is named.
 pub const DEFAULT_MODEL: &str = "stories260k";
 
-pub use model::{bundled_names as models, bundled_texts as texts};
-pub use mpcache::catalogue as policies;
+pub use waggle_model::{bundled_names as models, bundled_texts as texts};
+pub use waggle_mpcache::catalogue as policies;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::{Lengths, ModelSpec, Parts};
-use session::Base;
-use session::party::{ClientOptions, Limits, ModelServer, Terms as Agreed, in_one_process};
+use waggle_model::{Lengths, ModelSpec, Parts};
+use waggle_session::Base;
+use waggle_session::party::{ClientOptions, Limits, ModelServer, Terms as Agreed, in_one_process};
 
 use crate::error::OptionsError;
 use crate::generate::Generate;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use image::RgbImage;
-use model::{Disclosed, LeftOut, ModelFiles, ModelSpec, Parts, bundled, bundled_text, is_bundled, shape};
-use mpcache::PolicySpec;
-use session::party::{self, ModelServer, PublicModel};
-use tokenizer::{Published, Tokenizer, TokenizerError};
+use waggle_model::{Disclosed, LeftOut, ModelFiles, ModelSpec, Parts, bundled, bundled_text, is_bundled, shape};
+use waggle_mpcache::PolicySpec;
+use waggle_session::party::{self, ModelServer, PublicModel};
+use waggle_tokenizer::{Published, Tokenizer, TokenizerError};
 
 use crate::disk::read;
 use crate::error::{NameError, PromptError};
@@ -79,7 +79,7 @@ impl Stated<'_> {
 pub(crate) fn public_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     if let (false, Some(config)) = (path.exists(), shape(name)) {
-        return stated.of_shape(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?);
+        return stated.of_shape(name.into(), ModelSpec::from_config_json(config).map_err(waggle_model::Error::from)?);
     }
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     let only_config =
@@ -106,7 +106,7 @@ pub(crate) fn mapped_bytes(name: &str) -> Option<u64> {
 /// The tokenizer of a model of one's own, if it has one.
 pub(crate) fn tokenizer(files: &ModelFiles) -> Result<Option<Tokenizer>, Error> {
     match files.spec.image() {
-        Some(_) => Err(model::Error::NoTexts.into()),
+        Some(_) => Err(waggle_model::Error::NoTexts.into()),
         None => Ok(files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?),
     }
 }
@@ -236,9 +236,9 @@ impl Words {
             Words::Ids(ids) => Ok(ids),
             Words::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
             Words::Pair(..) => Err(PromptError::Pair.into()),
-            Words::Image(_) => Err(model::Error::NoImages.into()),
+            Words::Image(_) => Err(waggle_model::Error::NoImages.into()),
             Words::Several(all) => {
-                Err(model::Error::Texts { texts: all.len(), what: "one list of ids".into() }.into())
+                Err(waggle_model::Error::Texts { texts: all.len(), what: "one list of ids".into() }.into())
             }
         }
     }
@@ -263,7 +263,7 @@ impl Words {
                 };
                 Ok(party::Prompt::image(preprocessor.patches(&image, shape)?))
             }
-            (_, Some(_)) => Err(model::Error::NoTexts.into()),
+            (_, Some(_)) => Err(waggle_model::Error::NoTexts.into()),
             (words, None) => {
                 let (ids, second) = match words {
                     Words::Pair(first, second) if spec.is_encoder() => {

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use image::imageops::{FilterType, resize};
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
-use model::{CHANNELS, ImageShape};
 use ndarray::{Array2, Array3};
 use serde_json::{Map, Value};
 use thiserror::Error;
+use waggle_model::{CHANNELS, ImageShape};
 
 use crate::Error;
 use crate::disk::at;
@@ -85,7 +85,7 @@ pub enum ImageError {
 
 /// Reads the PNG or JPEG at `path`. The pixels of one that is too large are not decoded.
 pub(crate) fn read_image(path: &Path) -> Result<RgbImage, Error> {
-    let bytes = files::read(path, MAX_IMAGE_BYTES).map_err(at(path))?;
+    let bytes = waggle_files::read(path, MAX_IMAGE_BYTES).map_err(at(path))?;
     Ok(decode(path, &bytes)?)
 }
 

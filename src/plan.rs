@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use model::{Lengths, Parts};
-use net::LinkShape;
-use planner::Deployment;
-use planner::{Footprint, Profile};
-use protocols::Cores;
-use report::{PeakMemory, Seconds};
-use session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
+use waggle_model::{Lengths, Parts};
+use waggle_net::LinkShape;
+use waggle_planner::Deployment;
+use waggle_planner::{Footprint, Profile};
+use waggle_protocols::Cores;
+use waggle_report::{PeakMemory, Seconds};
+use waggle_session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
 
 use crate::generate::Draft;
 use crate::models::{Stated, mapped_bytes, public_model};

@@ -5,16 +5,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use engine::{Engine, Float, FloatLoader};
-use model::{Model, ModelFiles};
-use mpcache::PolicySpec;
-use protocols::{Fixed, FixedLoader};
-use report::ModelInfo;
 use serde_json::Value;
-use session::names::name;
-use session::party::ModelServer;
-use study::eval::{Candidate, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
-use study::glue::{GlueError, GlueReport, TASK, answers, read};
+use waggle_engine::{Engine, Float, FloatLoader};
+use waggle_model::{Model, ModelFiles};
+use waggle_mpcache::PolicySpec;
+use waggle_protocols::{Fixed, FixedLoader};
+use waggle_report::ModelInfo;
+use waggle_session::names::name;
+use waggle_session::party::ModelServer;
+use waggle_study::eval::{Candidate, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
+use waggle_study::glue::{GlueError, GlueReport, TASK, answers, read};
 
 use crate::Error;
 use crate::error::PromptError;
@@ -219,7 +219,7 @@ fn on<T>(
                 false => None,
             };
             let server = ModelServer::builder().load(files)?;
-            let protocol = protocols::Options::default();
+            let protocol = waggle_protocols::Options::default();
             run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
         }
     }

@@ -1,11 +1,11 @@
 //! From an outcome to a report.
 
-use model::Drafts;
-use report::provenance::{Program, Provenance};
-use report::{DraftReport, HelperLink, HelperLinks, ModelInfo};
 use serde_json::Value;
-use session::party::{Outcome, PublicModel};
-use tokenizer::Tokenizer;
+use waggle_model::Drafts;
+use waggle_report::provenance::{Program, Provenance};
+use waggle_report::{DraftReport, HelperLink, HelperLinks, ModelInfo};
+use waggle_session::party::{Outcome, PublicModel};
+use waggle_tokenizer::Tokenizer;
 
 use crate::models::text_of;
 use crate::terms::named;

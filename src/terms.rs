@@ -4,17 +4,17 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use engine::LogitBits;
-use model::Reveal;
-use mpcache::PolicySpec;
-use net::shaped::ParseShapeError;
-use net::{Link, LinkShape, Shaped};
-use ot::CotKind;
-use protocols::{Cores, HelperDeals, Masks, Packing};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use session::names::{HELPERS, MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
-use session::party;
+use waggle_engine::LogitBits;
+use waggle_model::Reveal;
+use waggle_mpcache::PolicySpec;
+use waggle_net::shaped::ParseShapeError;
+use waggle_net::{Link, LinkShape, Shaped};
+use waggle_ot::CotKind;
+use waggle_protocols::{Cores, HelperDeals, Masks, Packing};
+use waggle_session::names::{HELPERS, MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
+use waggle_session::party;
 
 use crate::error::OptionsError;
 use crate::options::options;
@@ -59,7 +59,7 @@ options! {
 const MET: &str = "met";
 
 /// Cores of parties that nobody knows.
-pub(crate) const ASSUMED_CORES: Cores = Cores::each(protocols::DEFAULT_CORES);
+pub(crate) const ASSUMED_CORES: Cores = Cores::each(waggle_protocols::DEFAULT_CORES);
 
 impl Terms {
     /// The terms that a party states for a session over `network`. It is planned for the network if that has a shape,
@@ -69,7 +69,7 @@ impl Terms {
         let open = party::Open { cores: self.cores.is_none(), link: link.is_none(), reveal: self.reveal.is_none() };
         let link = link.unwrap_or(LinkShape::MEMORY);
         if self.helper.as_ref().is_some_and(|helper| helper.key.is_none() && helper.deals.weights()) {
-            return Err(session::Error::PlainHalves.into());
+            return Err(waggle_session::Error::PlainHalves.into());
         }
         let helper = self.helper.as_ref().map(Helper::name);
         if helper.is_some() && self.preprocess == Some(false) {
@@ -79,7 +79,7 @@ impl Terms {
         let Terms { ot, packing, masks, reveal, logit_bits, prefill_chunk, .. } = *self;
         let cores = self.cores.unwrap_or_else(Cores::here);
         let deals = self.helper.as_ref().map_or(HelperDeals::Nothing, |helper| helper.deals);
-        let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks, helper: deals };
+        let protocol = waggle_protocols::Options { ot, preprocess, link, packing, cores, masks, helper: deals };
         let reveal = reveal.unwrap_or_default();
         let policy = self.policy.clone();
         if policy.clear_only() {
@@ -118,7 +118,7 @@ impl Terms {
     pub(crate) fn two_phases(&self) -> Result<Self, Error> {
         let passes = self.helper.as_ref().is_some_and(|helper| helper.deals == HelperDeals::Passes);
         match self.preprocess {
-            _ if passes => Err(session::Error::PassesPool.into()),
+            _ if passes => Err(waggle_session::Error::PassesPool.into()),
             Some(false) => Err(OptionsError::PoolNeedsPreprocess.into()),
             _ => Ok(self.clone().preprocess(true)),
         }
@@ -249,7 +249,7 @@ impl Network {
     pub(crate) fn wrap(self, link: impl Link + 'static) -> Result<Box<dyn Link>, Error> {
         let Some(shape) = self.between_processes()?.shape() else { return Ok(Box::new(link)) };
         let shaped =
-            Shaped::new(link, shape).map_err(|source| net::NetError::Io { step: "shape the link", source })?;
+            Shaped::new(link, shape).map_err(|source| waggle_net::NetError::Io { step: "shape the link", source })?;
         Ok(Box::new(shaped))
     }
 }

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-use tokenizer::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
+use waggle_tokenizer::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
 
 use crate::Error;
 
@@ -31,7 +31,7 @@ pub fn init() {
 pub fn init_as(words: Vec<OsString>) -> Result<(), Error> {
     // Words that were said before stay.
     let _ = PROGRAM.set(words);
-    bits::cpu::Cpu::choose()?;
+    waggle_bits::cpu::Cpu::choose()?;
     Ok(())
 }
 

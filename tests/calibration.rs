@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::{fail, fails, json, of, succeed, text, waggle};
-use planner::{PROFILE_VERSION, Profile};
-use protocols::Rates;
 use serde_json::Value;
+use waggle_planner::{PROFILE_VERSION, Profile};
+use waggle_protocols::Rates;
 
 /// Version and revision of the program under test.
 fn program() -> String {
@@ -121,8 +121,8 @@ fn a_sweep_predicts_as_a_plan_does() {
 
     // The user's own calibration serves both, and no page of results.
     let own = Profile {
-        processor: report::provenance::processor(),
-        kernels: bits::cpu::Cpu::get().to_string(),
+        processor: waggle_report::provenance::processor(),
+        kernels: waggle_bits::cpu::Cpu::get().to_string(),
         ..profile()
     };
     write(&home.path().join("calibration.json"), &own);

@@ -247,7 +247,7 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
         report["turns"].as_array().unwrap().iter().map(of).collect()
     };
     let padded = lengths(&report);
-    assert!(padded.iter().all(|(tokens, told)| *told == model::bucket(*tokens).min(40)), "{padded:?}");
+    assert!(padded.iter().all(|(tokens, told)| *told == waggle_model::bucket(*tokens).min(40)), "{padded:?}");
     assert!(padded.iter().any(|(tokens, told)| tokens < told), "{padded:?}");
     // The turns read as many tokens as without padding, and the first answer is the same.
     let (_, plain) = talk("--no-pad-answer");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::support::{fails, ids, join, json, read_json, succeed, waggle};
 use serde_json::{Value, json as value};
-use testing::asset;
+use waggle_testing::asset;
 
 /// If the plaintext's best token leads by more than this, the parties must choose it too.
 const SAFE_MARGIN: f64 = 0.05;

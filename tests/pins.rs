@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{Server, copy_model, fail, fails, of, succeed, text, waggle};
-use session::Expectation;
+use waggle_session::Expectation;
 
 const MODEL: &str = "shakespeare-gpt2";
 

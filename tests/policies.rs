@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::{Server, fail, fails, json, succeed, waggle};
-use mpcache::PolicySpec;
+use waggle_mpcache::PolicySpec;
 
 #[test]
 fn every_policy_is_listed_once() {

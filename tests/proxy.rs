@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use engine::Float;
-use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, generate};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
-use tokenizer::Tokenizer;
+use waggle_engine::Float;
+use waggle_model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, generate};
+use waggle_tokenizer::Tokenizer;
 
 use crate::support::{Server, copy_model, fails, signal, text, until, waggle};
 
@@ -142,10 +142,10 @@ fn post(address: &str, path: &str, body: &str) -> Answer {
 }
 
 /// The tokens after `prompt` by the engine in the clear, with logits of all positions, and the tokenizer.
-fn clear(prompt: &str, tokens: usize) -> (Vec<u32>, model::Generation, Tokenizer) {
-    let files = model::bundled(MODEL).unwrap();
+fn clear(prompt: &str, tokens: usize) -> (Vec<u32>, waggle_model::Generation, Tokenizer) {
+    let files = waggle_model::bundled(MODEL).unwrap();
     let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
-    let clear = Model::load(&mut engine::FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let clear = Model::load(&mut waggle_engine::FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let ids = tokenizer.encode(prompt).unwrap();
     let options = GenerateOptions { tokens, all_positions: true, ..GenerateOptions::default() };
     let next = Next::Pick(&mut Sampler::greedy());

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use model::{bundled, bundled_names};
 use serde_json::{Value, json};
-use testing::asset;
-use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError, WorkerCommand};
+use waggle_model::{bundled, bundled_names};
+use waggle_testing::asset;
+use waggle_tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError, WorkerCommand};
 
 /// The program under test as a worker.
 fn command() -> WorkerCommand {

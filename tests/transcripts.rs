@@ -45,8 +45,8 @@ const OPENING: usize = 16 << 10;
 
 #[test]
 fn the_server_never_sees_the_prompt() {
-    let files = model::bundled("shakespeare-gpt2").unwrap();
-    let tokenizer = tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+    let files = waggle_model::bundled("shakespeare-gpt2").unwrap();
+    let tokenizer = waggle_tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
     let ids = tokenizer.encode(PROMPT).unwrap();
     let (text, [to_server, _]) = session();
     assert!(to_server.len() > 1 << 20);
@@ -81,7 +81,7 @@ fn assert_looks_random(bytes: &[u8]) {
 
 #[test]
 fn the_client_never_sees_a_weight() {
-    let files = model::bundled("shakespeare-gpt2").unwrap();
+    let files = waggle_model::bundled("shakespeare-gpt2").unwrap();
     let matrices: Vec<String> =
         files.checkpoint.tensors().filter(|(_, shape)| shape.len() == 2).map(|(name, _)| name.to_owned()).collect();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/model/assets/shakespeare-gpt2/model.safetensors");

@@ -10,17 +10,17 @@ use std::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, criterion_group, criterion_main};
 use ndarray::{ArrayD, IxDyn};
-use net::process_cpu_time;
-use protocols::form::Values;
-use protocols::local::Pair;
-use protocols::ops::compare::AtLeast;
-use protocols::ops::fss::ladder::{Ladder, LadderSpec};
-use protocols::ops::fss::table::{CurveSpec, FssTable};
-use protocols::ops::fss::tails::TailedTable;
-use protocols::ops::{CountAtLeast, Evaluate, EvaluateNear, Function};
-use protocols::{FRAC, Lengths, Operation, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use waggle_net::process_cpu_time;
+use waggle_protocols::form::Values;
+use waggle_protocols::local::Pair;
+use waggle_protocols::ops::compare::AtLeast;
+use waggle_protocols::ops::fss::ladder::{Ladder, LadderSpec};
+use waggle_protocols::ops::fss::table::{CurveSpec, FssTable};
+use waggle_protocols::ops::fss::tails::TailedTable;
+use waggle_protocols::ops::{CountAtLeast, Evaluate, EvaluateNear, Function};
+use waggle_protocols::{FRAC, Lengths, Operation, Options};
 
 /// Entries of a run.
 const COUNT: usize = 1 << 14;

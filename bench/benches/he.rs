@@ -7,11 +7,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use he::{
-    Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, ParamSet, SecretKey, Split, Weights,
-};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use waggle_he::{
+    Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, ParamSet, SecretKey, Split, Weights,
+};
 
 /// The negacyclic product by its definition.
 fn negacyclic(a: &[u64], b: &[u64], p: u64) -> Vec<u64> {
@@ -41,7 +41,7 @@ fn ntt(c: &mut Criterion) {
             sparse[i] = rng.random_range(1..prime);
         }
         let product = negacyclic(&sparse, &poly, prime);
-        for ntt in he::backends(n, prime).expect("a prime of a parameter set") {
+        for ntt in waggle_he::backends(n, prime).expect("a prime of a parameter set") {
             let name = ntt.name();
             let (mut a, mut b) = (poly.clone(), sparse.clone());
             ntt.fwd(&mut a);
@@ -83,7 +83,7 @@ fn ciphertexts(c: &mut Criterion) {
 /// x W with a plaintext W of the server's and both parties' shares of x, in the ring of 64 bits.
 struct Product {
     plan: MatmulPlan,
-    keys: (SecretKey, he::PublicKey),
+    keys: (SecretKey, waggle_he::PublicKey),
     /// If the plan packs.
     galois: Option<GaloisKeys>,
     shares: [Vec<u64>; 2],

@@ -7,11 +7,11 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
-use model::{Checkpoint, DType, Model, synthesize};
-use protocols::{FixedLoader, FixedMatrix};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
+use waggle_model::{Checkpoint, DType, Model, synthesize};
+use waggle_protocols::{FixedLoader, FixedMatrix};
 
 /// Of LLaMA-7B, with fewer tokens.
 const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,

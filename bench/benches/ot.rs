@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
-use net::{Channel, Role, memory_pair};
-use ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
+use waggle_net::{Channel, Role, memory_pair};
+use waggle_ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
 
 /// OTs per extension; a round of silent OT.
 const COUNT: usize = 964_096;
@@ -24,8 +24,8 @@ impl Direction {
         let mut channels = [Channel::new(Role::Client, client), Channel::new(Role::Server, server)];
         let [client, server] = &mut channels;
         let (receiver, sender) = std::thread::scope(|scope| {
-            let other = scope.spawn(|| ot::setup(server, kind, &mut rand::rng()).expect("set-up").0);
-            let receiver = ot::setup(client, kind, &mut rand::rng()).expect("set-up").1;
+            let other = scope.spawn(|| waggle_ot::setup(server, kind, &mut rand::rng()).expect("set-up").0);
+            let receiver = waggle_ot::setup(client, kind, &mut rand::rng()).expect("set-up").1;
             (receiver, other.join().expect("set-up"))
         });
         let [client, server] = channels;

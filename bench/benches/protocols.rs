@@ -3,19 +3,19 @@
 //! Both parties run in threads of this process and share its cores; nothing delays their messages. The time includes
 //! making the OTs. Every run's result is opened and compared with the exact one.
 
-use protocols::ops::compare::AtLeast;
 use std::time::Duration;
+use waggle_protocols::ops::compare::AtLeast;
 
 use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
 use ndarray::{ArrayD, Axis, IxDyn};
-use protocols::functions::activation::MAX_GELU_ERROR;
-use protocols::functions::softmax::{MAX_SOFTMAX_ERROR, MAX_TERM_ERROR};
-use protocols::functions::{gelu, softmax};
-use protocols::{Abb, Gelu};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use testing::{largest_difference, open, own, share, to_fixed, to_real};
 use waggle_bench::two_party;
+use waggle_protocols::functions::activation::MAX_GELU_ERROR;
+use waggle_protocols::functions::softmax::{MAX_SOFTMAX_ERROR, MAX_TERM_ERROR};
+use waggle_protocols::functions::{gelu, softmax};
+use waggle_protocols::{Abb, Gelu};
+use waggle_testing::{largest_difference, open, own, share, to_fixed, to_real};
 
 fn comparison(c: &mut Criterion) {
     let mut group = c.benchmark_group("compare");

@@ -1,11 +1,11 @@
 //! Bytes and flows of tabulated functions by look-up and on masked inputs, from the plan.
 //! `cargo run --release -p waggle-bench --example functions`
 
-use net::{Ledger, Phase};
-use planner::Planner;
-use protocols::functions::exp::exp_negative;
-use protocols::functions::{gelu, silu, softmax};
-use protocols::{Error, Gelu, Options, Shape};
+use waggle_net::{Ledger, Phase};
+use waggle_planner::Planner;
+use waggle_protocols::functions::exp::exp_negative;
+use waggle_protocols::functions::{gelu, silu, softmax};
+use waggle_protocols::{Error, Gelu, Options, Shape};
 
 /// Inputs of a plan.
 const COUNT: usize = 3 << 13;

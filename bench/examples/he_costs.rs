@@ -3,15 +3,15 @@
 //! alone. `he_costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `he_costs -- families`: one table of
 //! all families of kernels that the machine has, with the transforms, on one core.
 
-use bits::cpu::{Cpu, Level, VARIABLE};
-use he::{
+use rand::RngExt;
+use std::time::{Duration, Instant};
+use waggle_bits::cpu::{Cpu, Level, VARIABLE};
+use waggle_he::{
     CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind,
     OlePlan, Packing, ParamSet, PlanOptions, Product, ProductPlan, PublicKey, SecretKey, SeededPlan, WeightCache,
     Weights,
 };
-use net::process_cpu_time;
-use rand::RngExt;
-use std::time::{Duration, Instant};
+use waggle_net::process_cpu_time;
 
 /// Least time of several runs; other work on the machine only adds.
 fn shortest(runs: usize, mut f: impl FnMut()) -> Duration {
@@ -322,7 +322,7 @@ fn main() -> Result<(), HeError> {
     let shapes: Vec<_> = std::env::args().skip(1).filter_map(shape).collect();
     if std::env::args().nth(1).as_deref() == Some("random") {
         let cores: Vec<u32> = std::env::args().skip(2).filter_map(|cores| cores.parse().ok()).collect();
-        return random(&shapes, 375_000_000, if cores.is_empty() { &[he::DEFAULT_CORES] } else { &cores });
+        return random(&shapes, 375_000_000, if cores.is_empty() { &[waggle_he::DEFAULT_CORES] } else { &cores });
     }
     let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
     let rates = if rates.is_empty() { vec![377, 50] } else { rates };
@@ -357,7 +357,7 @@ fn main() -> Result<(), HeError> {
         _ => (&shapes, &[375_000_000][..]),
     };
     for &bytes_per_second in links {
-        random(shapes_of_random, bytes_per_second, &[2, 8, he::DEFAULT_CORES])?;
+        random(shapes_of_random, bytes_per_second, &[2, 8, waggle_he::DEFAULT_CORES])?;
     }
     if !shapes.is_empty() {
         return Ok(());

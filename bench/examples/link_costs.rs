@@ -6,8 +6,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use net::tcp::{self, ConnectOptions, TcpLink, listen};
-use net::{Channel, Identity, Link, NetError, Role, process_cpu_time, tls};
+use waggle_net::tcp::{self, ConnectOptions, TcpLink, listen};
+use waggle_net::{Channel, Identity, Link, NetError, Role, process_cpu_time, tls};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const RUNS: usize = 5;

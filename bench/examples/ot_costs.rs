@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use aes::Aes128Enc;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
-use net::{Channel, Role, memory_pair};
-use ot::{Bits, ChosenKeys, CotKind, CotShape, Kernels, LookupShape, OtReceiver, OtSender, SenderKeys, SoftSpoken};
 use rand::Rng;
+use waggle_net::{Channel, Role, memory_pair};
+use waggle_ot::{
+    Bits, ChosenKeys, CotKind, CotShape, Kernels, LookupShape, OtReceiver, OtSender, SenderKeys, SoftSpoken,
+};
 
 /// OTs per refill.
 const N: usize = 1 << 18;
@@ -26,7 +28,7 @@ struct Pair {
 
 /// CPU time of the process: of the one thread that runs, where parties take turns.
 fn cpu_time() -> Duration {
-    net::process_cpu_time().expect("a system that tells CPU time")
+    waggle_net::process_cpu_time().expect("a system that tells CPU time")
 }
 
 /// Runs `f` and adds its time to `total`.
@@ -118,9 +120,9 @@ fn name(kind: CotKind) -> String {
     }
 }
 
-/// The rows of the inner loops, by [`ot::probe::loops`].
+/// The rows of the inner loops, by [`waggle_ot::probe::loops`].
 fn loops(families: &[Kernels], row: impl Fn(&str, &str, &[String])) {
-    let mut loops: Vec<_> = families.iter().map(|&kernels| ot::probe::loops(kernels)).collect();
+    let mut loops: Vec<_> = families.iter().map(|&kernels| waggle_ot::probe::loops(kernels)).collect();
     for i in 0..loops[0].len() {
         let cells = loops.iter_mut().map(|loops| {
             let least = (0..400).map(|_| {
@@ -166,8 +168,9 @@ fn set_up(kind: CotKind, kernels: Kernels) -> Pair {
     let (c, s) = memory_pair(Duration::from_secs(60));
     let (mut client, mut server) = (Channel::new(Role::Client, c), Channel::new(Role::Server, s));
     let (sender, receiver) = std::thread::scope(|scope| {
-        let peer = scope.spawn(|| ot::setup_with(&mut server, kind, kernels, &mut rand::rng()).expect("set-up").1);
-        let sender = ot::setup_with(&mut client, kind, kernels, &mut rand::rng()).expect("set-up").0;
+        let peer =
+            scope.spawn(|| waggle_ot::setup_with(&mut server, kind, kernels, &mut rand::rng()).expect("set-up").1);
+        let sender = waggle_ot::setup_with(&mut client, kind, kernels, &mut rand::rng()).expect("set-up").0;
         (sender, peer.join().expect("no panic"))
     });
     Pair { client, server, sender, receiver }

@@ -8,13 +8,13 @@
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use model::{GenerateOptions, Hooks, Input, Model, ModelSpec, Next, Sampler, generate, shape};
-use mpcache::PolicySpec;
-use net::{Role, process_cpu_time};
-use ot::{CotKind, Kernels};
-use planner::{Plan, Planner};
-use protocols::local::Pair;
-use protocols::{CorrelationKind, FixedLoader, Kernel, Needs, Options};
+use waggle_model::{GenerateOptions, Hooks, Input, Model, ModelSpec, Next, Sampler, generate, shape};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Role, process_cpu_time};
+use waggle_ot::{CotKind, Kernels};
+use waggle_planner::{Plan, Planner};
+use waggle_protocols::local::Pair;
+use waggle_protocols::{CorrelationKind, FixedLoader, Kernel, Needs, Options};
 
 /// Entries that are made at most, and how often: the least time counts.
 const MOST: usize = 1 << 14;
@@ -39,7 +39,7 @@ fn needs(options: Options, prompt: usize, tokens: usize) -> Result<Needs, Box<dy
 
 /// Nanoseconds of a call of AES-128 by the kernels that run here, many in flight: half a leaf of a half tree.
 fn aes() -> f64 {
-    let mut tree = ot::probe::loops(Kernels::Detected).swap_remove(0);
+    let mut tree = waggle_ot::probe::loops(Kernels::Detected).swap_remove(0);
     let mut least = f64::MAX;
     for _ in 0..20 {
         let start = process_cpu_time().unwrap_or_default();
@@ -51,7 +51,7 @@ fn aes() -> f64 {
 }
 
 /// Processor time of both parties for `units` of `kind`.
-fn timed(options: Options, kind: &CorrelationKind, units: usize) -> Result<Duration, protocols::Error> {
+fn timed(options: Options, kind: &CorrelationKind, units: usize) -> Result<Duration, waggle_protocols::Error> {
     let mut pair = Pair::new(options)?;
     let mut least = Duration::MAX;
     for _ in 0..REPETITIONS {
@@ -122,6 +122,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         number(bytes / 1e6, 2),
         none(),
     ]);
-    println!("{} ({}), a call of AES {aes:.2} ns\n\n{table}", bits::cpu::Cpu::get(), Kernels::Detected.name());
+    println!("{} ({}), a call of AES {aes:.2} ns\n\n{table}", waggle_bits::cpu::Cpu::get(), Kernels::Detected.name());
     Ok(())
 }

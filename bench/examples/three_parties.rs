@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use ndarray::{ArrayD, Axis};
-use net::{Ledger, LinkShape, Phase};
-use planner::Planner;
-use protocols::functions::{gelu, softmax};
-use protocols::local::Pair;
-use protocols::ops::AtLeast;
-use protocols::{Abb, Error, Gelu, HelperDeals, Options, Session, Shape};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use testing::{largest_difference, open, own, share, to_fixed, to_real};
+use waggle_net::{Ledger, LinkShape, Phase};
+use waggle_planner::Planner;
+use waggle_protocols::functions::{gelu, softmax};
+use waggle_protocols::local::Pair;
+use waggle_protocols::ops::AtLeast;
+use waggle_protocols::{Abb, Error, Gelu, HelperDeals, Options, Session, Shape};
+use waggle_testing::{largest_difference, open, own, share, to_fixed, to_real};
 
 #[derive(Parser)]
 struct Args {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Throughput};
-use net::Phase;
-use protocols::local::Pair;
-use protocols::{Error, Options, TwoParty};
+use waggle_net::Phase;
+use waggle_protocols::local::Pair;
+use waggle_protocols::{Error, Options, TwoParty};
 
 /// Benchmarks `protocol` on `elements` elements under `id`. Both parties run in threads over memory, with real OTs;
 /// making them is part of the time. `check` sees both parties' results after every run, outside the time, and panics

@@ -13,15 +13,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use model::{Next, Reveal, Sampler};
-use net::tcp::{self, ConnectOptions};
-use net::{Channel, Identity, Link, PublicKey, Role, await_admission, forward_link, memory_pair, tls};
-use protocols::deal::{Dealt, Demand, SEED_BYTES, rows};
-use protocols::halves::{self, HalvesSeed};
-use protocols::ops::private::MaskedRow;
-use protocols::{FixedMatrix, HelperDeals};
 use serde::{Deserialize, Serialize};
-use session::party::{Caller, ClientOptions, ClientSession, Silent, Terms, ToHelper};
+use waggle_model::{Next, Reveal, Sampler};
+use waggle_net::tcp::{self, ConnectOptions};
+use waggle_net::{Channel, Identity, Link, PublicKey, Role, await_admission, forward_link, memory_pair, tls};
+use waggle_protocols::deal::{Dealt, Demand, SEED_BYTES, rows};
+use waggle_protocols::halves::{self, HalvesSeed};
+use waggle_protocols::ops::private::MaskedRow;
+use waggle_protocols::{FixedMatrix, HelperDeals};
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Silent, Terms, ToHelper};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const OPTIONS: ConnectOptions = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
@@ -132,7 +132,7 @@ impl Scene {
         // The helper hears nothing of it.
         let open = ToHelper::new(Some(self.own[0].public().to_string()), move || {
             let here = here.lock().unwrap_or_else(PoisonError::into_inner).take();
-            Ok(Channel::new(Role::Client, here.ok_or(net::NetError::Closed { step: "the second link" })?))
+            Ok(Channel::new(Role::Client, here.ok_or(waggle_net::NetError::Closed { step: "the second link" })?))
         });
         let (session, ask) = std::thread::scope(|scope| {
             let session = scope.spawn(|| {
@@ -211,8 +211,8 @@ fn attempt(scene: &Scene, parties: [Party<'_>; 2], seed: &HalvesSeed) -> Fallibl
     let [Demand::Units { kind: Dealt::Row(kind), units, .. }] = &ask.demands[..] else {
         return Err("one demand of rows".into());
     };
-    let given = server.recv("helper/words", bits::packed_bytes(units * kind.outputs, &[kind.width]))?;
-    let given = bits::unpack("helper/words", &given, units * kind.outputs, &[kind.width])?;
+    let given = server.recv("helper/words", waggle_bits::packed_bytes(units * kind.outputs, &[kind.width]))?;
+    let given = waggle_bits::unpack("helper/words", &given, units * kind.outputs, &[kind.width])?;
     Ok(End::Taken(solve(kind, *units, &own, &given, seed)?))
 }
 
@@ -250,8 +250,8 @@ fn solve(kind: &MaskedRow, units: usize, own: &[u8], given: &[u64], seed: &Halve
     let (here, there) = memory_pair(PATIENCE);
     let (mut here, mut there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
     halves::send(&mut here, seed, kind, &FixedMatrix::integers(inputs, outputs, vec![0; inputs * outputs]))?;
-    let minus = there.recv("helper/half of a weight", bits::packed_bytes(inputs * outputs, &[kind.width]))?;
-    let minus = bits::unpack("helper/half of a weight", &minus, inputs * outputs, &[kind.width])?;
+    let minus = there.recv("helper/half of a weight", waggle_bits::packed_bytes(inputs * outputs, &[kind.width]))?;
+    let minus = waggle_bits::unpack("helper/half of a weight", &minus, inputs * outputs, &[kind.width])?;
     // Weights are below 2^20 in magnitude; what is not is a wrong guess.
     let weight = |at: usize| {
         let w = lines[at / outputs][inputs + at % outputs].wrapping_sub(minus[at]) & low;

@@ -7,7 +7,7 @@ use crate::error::HeError;
 use crate::params::{Lift, Params, round_torus};
 use crate::poly::Poly;
 use crate::sampling::{SEED_BYTES, split_seed};
-use bits::{Reader, Writer};
+use waggle_bits::{Reader, Writer};
 
 /// An RLWE ciphertext `(c0, c1)` with the phase `c0 + c1 s`; transformed unless a function says otherwise.
 pub(crate) struct Ciphertext {

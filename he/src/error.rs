@@ -135,7 +135,7 @@ pub enum HeError {
     },
     /// Packed bits that are wrong in another way.
     #[error(transparent)]
-    Packed(bits::Error),
+    Packed(waggle_bits::Error),
 }
 
 impl HeError {
@@ -155,11 +155,11 @@ impl HeError {
     }
 }
 
-impl From<bits::Error> for HeError {
-    fn from(error: bits::Error) -> Self {
+impl From<waggle_bits::Error> for HeError {
+    fn from(error: waggle_bits::Error) -> Self {
         match error {
-            bits::Error::Length { what, expected, got } => Self::Length { message: what, expected, got },
-            bits::Error::Padding { what } => Self::Padding { message: what },
+            waggle_bits::Error::Length { what, expected, got } => Self::Length { message: what, expected, got },
+            waggle_bits::Error::Padding { what } => Self::Padding { message: what },
             other => Self::Packed(other),
         }
     }

@@ -7,7 +7,7 @@
 use crate::error::HeError;
 use crate::params::{Limb, Params};
 use crate::sampling::{Expander, Label, SEED_BYTES};
-use bits::{Reader, Writer, packed_bytes};
+use waggle_bits::{Reader, Writer, packed_bytes};
 use zeroize::Zeroizing;
 
 /// A polynomial of `Z_q[X] / (X^N + 1)`: N residues per limb, limb after limb.

@@ -4,9 +4,9 @@
 use std::convert::Infallible;
 use std::hint::black_box;
 
-use bits::probe::{Probe, shared, words};
 use rand::rngs::StdRng;
 use rand::{SeedableRng, TryCryptoRng, TryRng};
+use waggle_bits::probe::{Probe, shared, words};
 
 use crate::matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Weights};
 use crate::modulus::Modulus;

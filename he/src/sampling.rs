@@ -124,7 +124,7 @@ impl Expander {
     /// One residue, exactly uniform below p.
     #[inline(always)]
     pub(crate) fn residue(&mut self, p: &Modulus) -> u64 {
-        let mask = bits::mask(p.bits());
+        let mask = waggle_bits::mask(p.bits());
         loop {
             let candidate = self.word() & mask;
             if candidate < p.value() {
@@ -140,7 +140,7 @@ impl Expander {
 
     /// Centred binomial: the difference of two sums of [`ERROR_ETA`] bits each.
     pub(crate) fn errors(&mut self, out: &mut [i64]) {
-        let mask = bits::mask(ERROR_ETA);
+        let mask = waggle_bits::mask(ERROR_ETA);
         for x in out {
             let word = self.word();
             *x = i64::from((word & mask).count_ones()) - i64::from(((word >> ERROR_ETA) & mask).count_ones());

@@ -2,9 +2,9 @@
 //!
 //! Honest messages are kilobytes of uniform residues, so they are made from fixed seeds instead of lying in files.
 
-use fuzzing::{Corpus, memory};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_fuzz::{Corpus, memory};
 use waggle_he::{
     EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, Packing, ParamSet,
     PlanOptions, PublicKey, SecretKey, SeededPlan, Split, Weights,
@@ -52,7 +52,7 @@ fn typed<T>(outcome: Result<T, HeError>) -> Option<T> {
 fn fuzz_public_key() {
     for set in [ParamSet::Narrow, ParamSet::Small] {
         let (_, key) = SecretKey::generate(set, &mut rng(1));
-        fuzzing::target!(corpus(key.to_bytes()), |bytes: &[u8]| {
+        waggle_fuzz::target!(corpus(key.to_bytes()), |bytes: &[u8]| {
             let (outcome, memory) = memory::peak(|| PublicKey::from_bytes(set, bytes));
             assert!(memory < room(set, 3), "{memory} bytes");
             if let Some(key) = typed(outcome) {
@@ -68,7 +68,7 @@ fn fuzz_galois_keys() {
     let (secret, _) = SecretKey::generate(set, &mut rng(2));
     let honest = GaloisKeys::message(&secret, &mut rng(3));
     assert_eq!(honest.len(), GaloisKeys::bytes(set));
-    fuzzing::target!(corpus(honest), |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus(honest), |bytes: &[u8]| {
         let (outcome, memory) = memory::peak(|| GaloisKeys::from_bytes(set, bytes));
         // Both halves of a key for every digit and step, the permutations, the monomials.
         assert!(memory < room(set, 6 * 11 + 11), "{memory} bytes");
@@ -117,7 +117,7 @@ fn fuzz_matmul_upload() {
     for packing in [Packing::Never, Packing::Always] {
         let product = Product::new(packing);
         assert_eq!(product.plan.packed(), packing == Packing::Always);
-        fuzzing::target!(corpus(product.upload()), |bytes: &[u8]| {
+        waggle_fuzz::target!(corpus(product.upload()), |bytes: &[u8]| {
             if let Some(Split { message: download, share }) = typed(product.evaluate(bytes)) {
                 assert_eq!((download.len(), share.len()), (product.plan.download_bytes(), 140));
                 assert_eq!(product.plan.decrypt(&product.secret, &download).unwrap().len(), 140);
@@ -131,7 +131,7 @@ fn fuzz_matmul_response() {
     for packing in [Packing::Never, Packing::Always] {
         let product = Product::new(packing);
         let download = product.evaluate(&product.upload()).unwrap().message;
-        fuzzing::target!(corpus(download), |bytes: &[u8]| {
+        waggle_fuzz::target!(corpus(download), |bytes: &[u8]| {
             if let Some(share) = typed(product.plan.decrypt(&product.secret, bytes)) {
                 assert!(share.len() == 140 && share.iter().all(|x| x >> 37 == 0), "shares are reduced");
             }
@@ -154,7 +154,7 @@ fn fuzz_seeded_request() {
         let plan = seeded(&product, packing);
         let keys = EvaluationKeys { public: &product.public, galois: Some(&product.galois) };
         let honest = plan.request(&product.secret, &mut rng(14)).unwrap().message;
-        fuzzing::target!(corpus(honest), |bytes: &[u8]| {
+        waggle_fuzz::target!(corpus(honest), |bytes: &[u8]| {
             let answer = plan.respond(keys, bytes, Weights::I16(&product.weights), None, &mut rng(15));
             if let Some(Split { message: response, share }) = typed(answer) {
                 assert_eq!((response.len(), share.len()), (plan.download_bytes(), 140));
@@ -173,7 +173,7 @@ fn fuzz_seeded_response() {
         let request = plan.request(&product.secret, &mut rng(16)).unwrap().message;
         let honest = plan.respond(keys, &request, Weights::I16(&product.weights), None, &mut rng(17));
         let honest = honest.unwrap().message;
-        fuzzing::target!(corpus(honest), |bytes: &[u8]| {
+        waggle_fuzz::target!(corpus(honest), |bytes: &[u8]| {
             if let Some(share) = typed(plan.finish(&product.secret, bytes)) {
                 assert!(share.len() == 140 && share.iter().all(|x| x >> 37 == 0), "shares are reduced");
             }
@@ -199,7 +199,7 @@ fn fuzz_ole_upload() {
         let (secret, public) = SecretKey::generate(plan.set(), &mut rng(8));
         let operands: Vec<&[u64]> = operands.iter().map(Vec::as_slice).collect();
         let upload = plan.encrypt(&secret, &operands, &mut rng(9)).unwrap();
-        fuzzing::target!(corpus(upload), |bytes: &[u8]| {
+        waggle_fuzz::target!(corpus(upload), |bytes: &[u8]| {
             if let Some(Split { message: download, share }) =
                 typed(plan.evaluate(&public, bytes, &operands, &mut rng(10)))
             {
@@ -217,7 +217,7 @@ fn fuzz_ole_response() {
         let operands: Vec<&[u64]> = operands.iter().map(Vec::as_slice).collect();
         let upload = plan.encrypt(&secret, &operands, &mut rng(12)).unwrap();
         let download = plan.evaluate(&public, &upload, &operands, &mut rng(13)).unwrap().message;
-        fuzzing::target!(corpus(download), |bytes: &[u8]| {
+        waggle_fuzz::target!(corpus(download), |bytes: &[u8]| {
             if let Some(share) = typed(plan.decrypt(&secret, bytes)) {
                 assert!(share.len() == LEN && share.iter().all(|x| x >> WIDTH == 0), "shares are reduced");
             }

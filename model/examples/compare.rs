@@ -5,8 +5,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use engine::{Float, FloatLoader};
 use serde_json::Value;
+use waggle_engine::{Float, FloatLoader};
 use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 
 const MOST: f32 = 1e-4;

@@ -5,11 +5,11 @@
 
 use std::error::Error;
 
-use engine::{Float, FloatLoader};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokenizer::Tokenizer;
+use waggle_engine::{Float, FloatLoader};
 use waggle_model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, bundled, bundled_text, generate};
+use waggle_tokenizer::Tokenizer;
 
 const CONTEXT: usize = 128;
 const SEQUENCES: usize = 64;

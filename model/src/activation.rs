@@ -8,10 +8,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
 
-use engine::{Engine, Float};
 use ndarray::ArrayD;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use waggle_engine::{Engine, Float};
 
 /// Entrywise non-linearity of the MLP. As a text it has a name of its own, which parties send each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub trait ActivationFunction: 'static {
     /// It is a composition of the engine's operations, and what they reveal (nothing, for all that come in question)
     /// it reveals. Inputs are below 2^10 in magnitude, and so must be what every operation is given. Errors of the
     /// operations add up: the tests of `engine` and `protocols` name those of each.
-    fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error>;
+    fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error>;
 }
 
 /// A function that has been registered, by name.
@@ -118,7 +118,7 @@ struct Entry {
     functions: Vec<Box<dyn Any + Send + Sync>>,
 }
 
-type Apply<E> = fn(&mut E, &<E as Engine>::Tensor) -> Result<<E as Engine>::Tensor, engine::Error>;
+type Apply<E> = fn(&mut E, &<E as Engine>::Tensor) -> Result<<E as Engine>::Tensor, waggle_engine::Error>;
 
 /// All functions of other crates. What is registered stays for as long as the process.
 static ENTRIES: RwLock<Vec<RegisteredActivation>> = RwLock::new(Vec::new());
@@ -153,10 +153,10 @@ impl RegisteredActivation {
     }
 
     /// Puts `x` through the function.
-    pub(crate) fn apply<E: Engine>(self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+    pub(crate) fn apply<E: Engine>(self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
         match self.0.functions.iter().find_map(|function| function.downcast_ref::<Apply<E>>()) {
             Some(apply) => engine.scope(self.name(), |engine| apply(engine, x)),
-            None => Err(engine::Error::NotRegistered {
+            None => Err(waggle_engine::Error::NotRegistered {
                 function: self.name().to_owned(),
                 engine: std::any::type_name::<E>(),
             }),

@@ -223,7 +223,7 @@ impl Adapter {
     /// Opens the directory `dir` of an adapter to the model `spec`.
     fn open(dir: &Path, spec: &ModelSpec) -> Result<Self, Error> {
         let path = dir.join(CONFIG);
-        let text = match ::files::read(&path, MAX_CONFIG_BYTES) {
+        let text = match waggle_files::read(&path, MAX_CONFIG_BYTES) {
             Ok(text) => text,
             Err(source) => return Err(Error::File { path, source }),
         };

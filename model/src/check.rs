@@ -1,8 +1,8 @@
 //! A generation held against the plaintext engine.
 
-use engine::{Float, FloatWeight};
 use ndarray::ArrayView1;
 use serde::{Deserialize, Serialize};
+use waggle_engine::{Float, FloatWeight};
 
 use crate::generate::{GenerateOptions, Generation, Next, NoHooks, Reveal, generate};
 use crate::sampling::argmax;

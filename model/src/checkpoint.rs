@@ -403,13 +403,13 @@ impl Checkpoint {
     pub(crate) fn add_file(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.display().to_string();
         let io = |source| CheckpointError::Io { file: name.clone(), source };
-        let bytes = ::files::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;
+        let bytes = waggle_files::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;
         self.add(name, bytes)
     }
 
     fn add_shards(&mut self, dir: &Path, index: &Path) -> Result<(), CheckpointError> {
         let file = index.display().to_string();
-        let text = ::files::read(index, MAX_HEADER_BYTES)
+        let text = waggle_files::read(index, MAX_HEADER_BYTES)
             .map_err(|source| CheckpointError::Io { file: file.clone(), source })?;
         let malformed = |what: String| CheckpointError::Malformed { file: file.clone(), what };
         let Index { weight_map } = serde_json::from_slice(&text).map_err(|e| malformed(hints::of_json(&text, &e)))?;

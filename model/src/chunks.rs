@@ -6,8 +6,8 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use engine::{Engine, Tensor};
-use mpcache::KvCache;
+use waggle_engine::{Engine, Tensor};
+use waggle_mpcache::KvCache;
 
 use crate::decoder::{Input, Model, Rows};
 use crate::spec::ModelSpec;
@@ -65,7 +65,7 @@ pub(crate) fn read<E: Engine>(
     rows: Rows,
     size: usize,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<Option<E::Tensor>, engine::Error> {
+) -> Result<Option<E::Tensor>, waggle_engine::Error> {
     let layers = model.spec().layers();
     let evict = cache.prefill_chunk();
     let all = layers * passes(input.count, size, evict);

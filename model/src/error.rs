@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use mpcache::PolicyError;
 use thiserror::Error;
+use waggle_mpcache::PolicyError;
 
 use crate::{CheckpointError, ConfigError};
 
@@ -22,13 +22,13 @@ pub enum Error {
     Parts(#[from] crate::PartsError),
     /// The tokenizer cannot be used.
     #[error(transparent)]
-    Tokenizer(#[from] tokenizer::TokenizerError),
+    Tokenizer(#[from] waggle_tokenizer::TokenizerError),
     /// The adapter cannot be used.
     #[error(transparent)]
     Adapter(#[from] crate::AdapterError),
     /// An operation failed.
     #[error(transparent)]
-    Engine(#[from] engine::Error),
+    Engine(#[from] waggle_engine::Error),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {

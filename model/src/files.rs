@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tokenizer::Published;
+use waggle_tokenizer::Published;
 
 use crate::config::MAX_CONFIG_BYTES;
 use crate::config::generation::with_ends;
@@ -235,7 +235,7 @@ fn beside(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, Error> {
 }
 
 fn read(path: PathBuf, limit: u64) -> Result<Vec<u8>, Error> {
-    match ::files::read(&path, limit) {
+    match waggle_files::read(&path, limit) {
         Ok(bytes) if hints::is_lfs(&bytes) => Err(Error::Pointer(path)),
         Ok(bytes) => Ok(bytes),
         Err(source) => Err(Error::File { path, source }),

@@ -4,10 +4,10 @@ mod run;
 
 use std::num::NonZeroUsize;
 
-use engine::{Engine, LogitBits, Select};
-use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::Array2;
 use serde::{Deserialize, Serialize};
+use waggle_engine::{Engine, LogitBits, Select};
+use waggle_mpcache::{KvCache, Padding, PolicySpec};
 
 use crate::draft::{Drafts, Guess};
 use crate::image::{ImageShape, MAX_IMAGE_VALUE};
@@ -87,7 +87,7 @@ pub enum Step {
 /// Watches and steers a generation, for its caller. Every method has a default.
 pub trait Hooks<E: Engine> {
     /// `step` begins: the place to switch the phase of a ledger, and to prepare what the step takes.
-    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), engine::Error> {
+    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), waggle_engine::Error> {
         let _ = (engine, step);
         Ok(())
     }
@@ -105,7 +105,12 @@ pub trait Hooks<E: Engine> {
     /// A pass with guesses is over and keeps a number of its tokens: from 1, up to all `most`. The client passes its
     /// own count and tells the server; the server passes `None` and learns it. A plan decides. Without a message, as
     /// here, it suits an engine that sees the tokens alone.
-    fn agree_to_keep(&mut self, engine: &mut E, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
+    fn agree_to_keep(
+        &mut self,
+        engine: &mut E,
+        most: usize,
+        kept: Option<usize>,
+    ) -> Result<usize, waggle_engine::Error> {
         let _ = (engine, most);
         Ok(kept.unwrap_or(1))
     }
@@ -119,7 +124,7 @@ pub trait Hooks<E: Engine> {
     /// Whether to end here; called after each step but the last, with `stop_at_eos` only, and with `pad_answer` only
     /// where a bucket is full. The client passes its own decision and tells the server; the server passes `None` and
     /// learns it.
-    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))
     }

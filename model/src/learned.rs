@@ -9,8 +9,8 @@
 
 use std::path::Path;
 
-use mpcache::{HEAD_MAGNITUDE, HeadShape};
 use ndarray::{Array2, ArrayView2};
+use waggle_mpcache::{HEAD_MAGNITUDE, HeadShape};
 
 use crate::checkpoint::{Beside, LEARNED_FILE};
 use crate::store::{DType, write_safetensors};

@@ -58,10 +58,10 @@ pub use generate::{
 pub use image::{CHANNELS, ImageShape, MAX_IMAGE_VALUE};
 pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};
-pub use mpcache::Padding;
 pub use public::{Disclosed, ModelPart, PartDigests, Parts, PartsError};
 pub use quantize::quantize;
 pub use sampling::{MAX_NOISE_TEMPERATURE, Sampler, argmax};
 pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};
 pub use synth::synthesize;
+pub use waggle_mpcache::Padding;

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bits::cpu::{self, wide};
-#[cfg(target_arch = "x86_64")]
-use bits::cpu::{Cpu, Feature};
-use engine::Narrow;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::Dtype;
+use waggle_bits::cpu::{self, wide};
+#[cfg(target_arch = "x86_64")]
+use waggle_bits::cpu::{Cpu, Feature};
+use waggle_engine::Narrow;
 
 use crate::forms::Packed;
 

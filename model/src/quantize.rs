@@ -60,7 +60,7 @@ pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Resu
     let written = |name: &str, text: &[u8]| {
         let path = to.join(name);
         let write = || {
-            let mut file = ::files::Replacement::create(&path)?;
+            let mut file = waggle_files::Replacement::create(&path)?;
             file.write_all(text).map(|()| file)
         };
         write().map_err(|source| failed(&path, source))

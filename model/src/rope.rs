@@ -2,9 +2,9 @@
 
 use std::f64::consts::TAU;
 
-use engine::{Engine, Tensor};
-use mpcache::KvCache;
 use ndarray::{Array2, Axis};
+use waggle_engine::{Engine, Tensor};
+use waggle_mpcache::KvCache;
 
 use crate::config::{RopeConfig, RopeScaling};
 
@@ -71,7 +71,11 @@ impl Angles {
 }
 
 /// Queries or keys (count, heads, head_dim) turned: the first pairs of coordinates, as many as there are angles.
-pub(crate) fn turn<E: Engine>(engine: &mut E, x: &E::Tensor, angles: &Angles) -> Result<E::Tensor, engine::Error> {
+pub(crate) fn turn<E: Engine>(
+    engine: &mut E,
+    x: &E::Tensor,
+    angles: &Angles,
+) -> Result<E::Tensor, waggle_engine::Error> {
     let (d, pairs, apart) = (x.shape()[2], angles.cos.ncols(), angles.apart);
     let end = apart + pairs;
     engine.scope("rope", |e| {

@@ -1,8 +1,8 @@
 //! The public shape of a model of any family.
 
-use mpcache::{HeadShape, Layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use waggle_mpcache::{HeadShape, Layers};
 
 use crate::checkpoint::{TensorSpec, Wrapping};
 use crate::config::{ConfigError, Keys, experts, foreign, object, text_model, unsupported};

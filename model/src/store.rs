@@ -132,7 +132,7 @@ pub(crate) fn write_typed_shards(
     }
     let text = json!({"metadata": {"total_size": total}, "weight_map": map}).to_string();
     let io = |source| Error::File { path: index.clone(), source };
-    let mut out = ::files::Replacement::create(&index).map_err(io)?;
+    let mut out = waggle_files::Replacement::create(&index).map_err(io)?;
     out.write_all(text.as_bytes()).map_err(io)?;
     out.commit().map_err(io)
 }
@@ -166,7 +166,7 @@ fn write_typed(
     let mut header = Value::Object(header).to_string().into_bytes();
     // The data begins at a multiple of eight.
     header.resize(header.len().next_multiple_of(8), b' ');
-    let mut out = ::files::Replacement::create(path).map_err(io)?;
+    let mut out = waggle_files::Replacement::create(path).map_err(io)?;
     out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
     out.write_all(&header).map_err(io)?;
     let mut values = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mpcache::HeadShape;
+use waggle_mpcache::HeadShape;
 
 use crate::checkpoint::TensorSpec;
 use crate::config::{Activation, Common, RopeConfig};

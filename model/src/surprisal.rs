@@ -1,8 +1,8 @@
 //! Surprisal of the tokens of a text, for policies that keep unexpected ones.
 
-use engine::Error;
-use mpcache::{KvCache, ScoreSource};
 use ndarray::{Array1, Array2, ArrayView1};
+use waggle_engine::Error;
+use waggle_mpcache::{KvCache, ScoreSource};
 
 /// The operation that an engine lacks if it does not open logits to the party that has the tokens.
 const OPERATION: &str = "a policy that wants to know how unexpected tokens are";
@@ -17,7 +17,7 @@ pub(crate) struct Surprisal {
 impl Surprisal {
     /// Tells `cache` of the tokens `ids` that went through the model on this pass, if its policy wants to know.
     /// `logits` are those after each of them. The first token of all was not predicted, and counts as expected.
-    pub(crate) fn tell<E: engine::Engine>(
+    pub(crate) fn tell<E: waggle_engine::Engine>(
         &mut self,
         engine: &mut E,
         cache: &mut KvCache<E>,

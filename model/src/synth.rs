@@ -61,7 +61,7 @@ pub fn synthesize(
     std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.into(), source })?;
     let file = dir.join("config.json");
     let failed = |source| Error::File { path: file.clone(), source };
-    let mut config = ::files::Replacement::create(&file).map_err(failed)?;
+    let mut config = waggle_files::Replacement::create(&file).map_err(failed)?;
     config.write_all(&text).map_err(failed)?;
     if let Some(image) = spec.image() {
         let size = json!({ "height": image.side, "width": image.side });

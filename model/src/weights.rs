@@ -6,10 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bits::cpu::wide;
-use engine::{MatrixSource, Order, Stored, WeightData, WeightLoader, WeightSpec};
 use ndarray::{Array1, Array2, Axis};
 use rayon::prelude::*;
+use waggle_bits::cpu::wide;
+use waggle_engine::{MatrixSource, Order, Stored, WeightData, WeightLoader, WeightSpec};
 
 use crate::learned::Columns;
 use crate::mapping::Numbers;
@@ -53,7 +53,7 @@ impl<W> Builder<'_, W> {
         let names: Vec<_> = published.names().map(str::to_owned).collect();
         self.loader.load(&spec, Some(published.data())).map_err(|error| match (&error, self.checkpoint) {
             // Name the published tensor if it is to blame.
-            (engine::Error::NotFinite { .. }, Some(checkpoint)) => {
+            (waggle_engine::Error::NotFinite { .. }, Some(checkpoint)) => {
                 let read = names.iter().try_for_each(|name| checkpoint.read(name).map(|_| ()));
                 read.err().map_or_else(|| error.into(), Error::from)
             }
@@ -553,7 +553,7 @@ fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
 mod tests {
     use super::*;
     use crate::mapping::{Bytes, Number, Piece};
-    use engine::Narrow;
+    use waggle_engine::Narrow;
 
     #[test]
     fn columns_stand_beside_a_matrix_of_either_order() {

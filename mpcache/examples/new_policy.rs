@@ -11,11 +11,11 @@
 use std::error::Error as StdError;
 use std::ops::Range;
 
-use engine::{Error, Float, Select, Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
-use planner::{Plan, Planner};
-use protocols::Options;
+use waggle_engine::{Error, Float, Select, Shape, Tensor};
 use waggle_mpcache::{Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Store, attention};
+use waggle_planner::{Plan, Planner};
+use waggle_protocols::Options;
 
 /// Attends to the `recent` latest tokens and to every `stride`-th token before them. Public: the pattern depends on
 /// the number of tokens alone, so nothing is revealed.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use engine::{Ceiling, Engine, Error, Origin, Precision, Product, Right, Select, Tensor, Visible};
+use waggle_engine::{Ceiling, Engine, Error, Origin, Precision, Product, Right, Select, Tensor, Visible};
 
 pub use crate::heads::take;
 use crate::heads::{fold_heads, unfold_heads};
@@ -180,7 +180,7 @@ impl Received {
 /// Fractional bits of the grid for sums of `terms` probabilities: a cell is 2^8 units of 2^-18 wide, times the root
 /// of the terms.
 ///
-/// The part of a cell by which a sum may be off ([`engine::GRID_NOISE`]) is then 16 units, times that root. Two
+/// The part of a cell by which a sum may be off ([`waggle_engine::GRID_NOISE`]) is then 16 units, times that root. Two
 /// parties round a probability at random, by half a unit on average, and errors of a sum add up to the root. The rest
 /// is for what rounding in earlier layers did to scores: an error of 2^-12 moves a probability of 1/4 by 12 units.
 fn grid(terms: usize) -> u32 {

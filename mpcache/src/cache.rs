@@ -1,7 +1,7 @@
 //! The cache of a generation: a store per layer, read by one policy.
 
-use engine::{Ceiling, Engine, Error, Select, Tensor};
 use ndarray::ArrayD;
+use waggle_engine::{Ceiling, Engine, Error, Select, Tensor};
 
 use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, attention, window};
 

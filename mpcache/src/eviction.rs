@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Select, Tensor, TopK};
+use waggle_engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use crate::attention::{self, Received};
 use crate::store::KV_MAGNITUDE;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use engine::{Select, TopK};
+use waggle_engine::{Select, TopK};
 
 use crate::options::PolicyText;
 use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
@@ -13,7 +13,7 @@ use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
 /// A policy is one file: the settings with this trait, and a [`Policy`] that [`build`](PolicyFamily::build) makes of
 /// them. Policies of this crate are listed in [`policies`](crate::policies) and so have names in
 /// [`PolicySpec`](crate::PolicySpec). Those of another crate have names once they are registered
-/// ([`Registration`](crate::Registration), `session::register_policy`).
+/// ([`Registration`](crate::Registration), `waggle_session::register_policy`).
 pub trait PolicyFamily: Sized + 'static {
     /// The policies of the family, each with its name, option keys, help line and reader.
     const POLICIES: &'static [NamedPolicy<Self>];
@@ -56,9 +56,9 @@ pub struct Facts {
     /// The facts that both parties learn, besides the lengths of prompt and text: a line for users.
     pub shows: String,
     /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
-    /// by [`TopK::ShuffleReveal`](engine::TopK::ShuffleReveal).
+    /// by [`TopK::ShuffleReveal`](waggle_engine::TopK::ShuffleReveal).
     pub random_traffic: bool,
-    /// Whether only engines that see their values ([`Engine::CLEAR`](engine::Engine::CLEAR)) can run the policy.
+    /// Whether only engines that see their values ([`Engine::CLEAR`](waggle_engine::Engine::CLEAR)) can run the policy.
     pub clear_only: bool,
     /// Whether generated tokens can be taken back ([`KvCache::roll_back`](crate::KvCache::roll_back)): the policy
     /// keeps no state of them, and evicts nothing because of them.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Error, Select, Tensor};
+use waggle_engine::{Error, Select, Tensor};
 
 use crate::{HeadShape, UnknownValue};
 

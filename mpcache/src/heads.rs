@@ -1,7 +1,7 @@
 //! Heads of an attention layer, and tensors by head.
 
-use engine::Tensor;
 use serde::{Deserialize, Serialize};
+use waggle_engine::Tensor;
 
 /// Heads of an attention layer. Query head h reads key/value head h / (heads / kv_heads).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ pub struct Layers {
     pub windows: Vec<Option<usize>>,
     /// The layers behind these have no keys and values: each reads those of this one.
     pub shared: Vec<usize>,
-    /// The bound that scores are [capped](engine::Engine::soft_cap) at before the softmax, if they are.
+    /// The bound that scores are [capped](waggle_engine::Engine::soft_cap) at before the softmax, if they are.
     pub soft_cap: Option<f32>,
     /// A query sees its own token and those before it, and not all, as in an encoder.
     pub causal: bool,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use engine::TopK;
+use waggle_engine::TopK;
 
 use crate::{PolicyError, PolicyHelp, Setting, UnknownValue};
 

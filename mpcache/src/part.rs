@@ -1,7 +1,7 @@
 //! Keys and values of the heads of a layer that hold the same tokens.
 
-use engine::{CachedOperand, Engine, OperandId, OperandKind, Tensor};
 use ndarray::ArrayD;
+use waggle_engine::{CachedOperand, Engine, OperandId, OperandKind, Tensor};
 
 use crate::HeadShape;
 use crate::heads::take;

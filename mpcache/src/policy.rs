@@ -1,6 +1,6 @@
 //! The interface of a cache policy.
 
-use engine::{Ceiling, Engine, Error};
+use waggle_engine::{Ceiling, Engine, Error};
 
 use crate::{HeadShape, Piece, Store};
 

@@ -1,6 +1,6 @@
 //! Which tokens a policy keeps and attends to, as the store records them for accuracy studies.
 
-use engine::Engine;
+use waggle_engine::Engine;
 
 use crate::Store;
 

@@ -3,7 +3,7 @@
 //! [`PolicyFamily::build`] is generic over the engine, and nothing with a generic method can stand behind a pointer.
 //! A family is therefore registered together with the engines on which it runs. Each of them fixes one instance of
 //! `build`, and [`PolicySpec::build`](crate::PolicySpec::build) looks up that of its own engine. This crate knows no
-//! engine of the protocols; `session::register_policy` names all that there are.
+//! engine of the protocols; `waggle_session::register_policy` names all that there are.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::Select;
 use thiserror::Error;
+use waggle_engine::Select;
 
 use crate::family::{Parsed, Settings};
 use crate::policies::BuiltIn;
@@ -38,7 +38,7 @@ pub enum RegisterError {
 
 /// A family of policies of another crate and the engines on which it runs, on their way into the registry.
 ///
-/// `session::register_policy` does all of this for the engines that exist; whoever writes an engine of their own
+/// `waggle_session::register_policy` does all of this for the engines that exist; whoever writes an engine of their own
 /// registers for that one, too.
 pub struct Registration<F> {
     builds: Vec<Box<dyn Any + Send + Sync>>,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use engine::Select;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use waggle_engine::Select;
 
 use crate::family::{Facts, Parsed, Settings};
 use crate::options::PolicyText;
@@ -156,7 +156,7 @@ impl PolicySpec {
     /// [`check`](PolicySpec::check) does not refuse.
     ///
     /// # Panics
-    /// If another crate registered the policy, but not for the engine `E`. `session::register_policy` registers for
+    /// If another crate registered the policy, but not for the engine `E`. `waggle_session::register_policy` registers for
     /// every engine of this workspace.
     pub fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         match &self.settings {

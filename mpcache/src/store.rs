@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::slice;
 
-use engine::{Engine, Error, Precision, Product, Right, Select, Tensor};
 use ndarray::Array2;
+use waggle_engine::{Engine, Error, Precision, Product, Right, Select, Tensor};
 
 use crate::heads::take;
 use crate::part::{CachedMatrix, Part, by_head};

@@ -5,7 +5,7 @@
 //!
 //! **Public.** The whole pattern. **Revealed.** Nothing: no protocol runs.
 
-use engine::{Engine, Error, Tensor};
+use waggle_engine::{Engine, Error, Tensor};
 
 use crate::{Store, attention, eviction};
 

@@ -2,8 +2,8 @@
 
 mod support;
 
-use engine::Float;
 use support::{HEADS, LAYERS, Script, dot, grid, nearest};
+use waggle_engine::Float;
 use waggle_mpcache::PolicySpec;
 
 /// Settings of the naive program.

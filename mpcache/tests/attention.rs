@@ -1,12 +1,12 @@
 //! Attention against its textbook form, with keys and values repeated for every query head: over all tokens, through
 //! windows, under a cap, with sinks, and beside a layer that a policy prunes.
 
-use engine::{Float, Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
-use planner::Plan;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use waggle_engine::{Float, Shape, Tensor};
 use waggle_mpcache::{HeadShape, KvCache, Layers, PolicySpec};
+use waggle_planner::Plan;
 
 const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 3 };
 const TOKENS: usize = 60;

@@ -3,14 +3,14 @@
 
 mod support;
 
-use engine::{Float, Select, Shape, Tensor};
 use ndarray::{ArrayD, Axis, concatenate};
-use planner::Planner;
-use protocols::audit::LIMIT;
-use protocols::{Fixed, Needs, Options, Secure};
 use support::{HEADS, LAYERS, Script, Shared};
-use testing::to_fixed;
+use waggle_engine::{Float, Select, Shape, Tensor};
 use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_planner::Planner;
+use waggle_protocols::audit::LIMIT;
+use waggle_protocols::{Fixed, Needs, Options, Secure};
+use waggle_testing::to_fixed;
 
 const PROMPT: usize = 12;
 

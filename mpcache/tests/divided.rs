@@ -5,12 +5,12 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use engine::{Float, Shape};
-use net::Phase;
-use planner::Planner;
-use protocols::Options;
 use support::{HEADS, LAYERS, Pass, Script, dot};
+use waggle_engine::{Float, Shape};
 use waggle_mpcache::{HeadPattern, PolicySpec};
+use waggle_net::Phase;
+use waggle_planner::Planner;
+use waggle_protocols::Options;
 
 /// Settings of both policies, as plain numbers.
 struct Rule {
@@ -185,7 +185,7 @@ fn a_divided_store_has_no_keys_of_all_heads() {
             _: usize,
             _: &ndarray::ArrayD<f32>,
             store: &mut waggle_mpcache::Store<Float>,
-        ) -> Result<ndarray::ArrayD<f32>, engine::Error> {
+        ) -> Result<ndarray::ArrayD<f32>, waggle_engine::Error> {
             // Fresh rows are known by head, in the order of the heads.
             let [keys, values] = store.fresh_rows();
             assert_eq!((keys.iter().sum::<f32>(), values), (120.0, &keys + 1.0));

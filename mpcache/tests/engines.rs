@@ -3,13 +3,13 @@
 
 mod support;
 
-use engine::{Float, Shape};
-use net::{Entry, Phase};
-use planner::{Plan, Planner};
-use protocols::{Fixed, Needs, Options, Secure};
 use support::{HEADS, LAYERS, Script, Shared, certain, dot};
-use testing::{largest_difference, to_fixed, to_real};
+use waggle_engine::{Float, Shape};
 use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_net::{Entry, Phase};
+use waggle_planner::{Plan, Planner};
+use waggle_protocols::{Fixed, Needs, Options, Secure};
+use waggle_testing::{largest_difference, to_fixed, to_real};
 
 /// Largest difference of an output between fixed point and f32.
 const FIXED: f64 = 2e-2;
@@ -240,5 +240,5 @@ fn the_oracle_looks_at_the_largest_scores() {
     let mut cache = KvCache::<Plan>::new(LAYERS, HEADS, &spec);
     let (q, row) = (Shape(vec![HEADS.heads, 1, HEADS.head_dim]), Shape(vec![1, HEADS.kv_heads * HEADS.head_dim]));
     let refused = cache.attend(&mut Planner::new(Options::default()).engine(), 0, &q, &row, &row);
-    assert!(matches!(refused, Err(engine::Error::NotInTheClear { .. })));
+    assert!(matches!(refused, Err(waggle_engine::Error::NotInTheClear { .. })));
 }

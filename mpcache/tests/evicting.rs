@@ -4,8 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use engine::Float;
 use support::{HEADS, LAYERS, Pass, Script, dot, grid, nearest};
+use waggle_engine::Float;
 use waggle_mpcache::PolicySpec;
 
 /// Share of the policies here that have one.

@@ -3,16 +3,16 @@
 
 mod support;
 
-use engine::Shape;
-use net::{Entry, Role};
-use planner::Planner;
-use protocols::audit::LIMIT;
-use protocols::{Error, Fixed, Needs, Options, Secure, Stock};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{Script, Shared, both, certain};
-use testing::{share_of, to_fixed};
+use waggle_engine::Shape;
 use waggle_mpcache::PolicySpec;
+use waggle_net::{Entry, Role};
+use waggle_planner::Planner;
+use waggle_protocols::audit::LIMIT;
+use waggle_protocols::{Error, Fixed, Needs, Options, Secure, Stock};
+use waggle_testing::{share_of, to_fixed};
 
 /// Tokens of the prompt that the stock is made for, and steps after it.
 const PROMPT: usize = 50;

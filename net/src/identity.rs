@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use files::Forbidden;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::crypto::aws_lc_rs::sign::any_eddsa_type;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::sign::SigningKey;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use waggle_files::Forbidden;
 use zeroize::Zeroizing;
 
 /// Bytes of a public key and of a seed.
@@ -192,8 +192,8 @@ impl Identity {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
         let failed = |source| KeyError::File { path: path.into(), source };
-        let file = files::open(path).map_err(failed)?;
-        if files::others_may(&file.metadata().map_err(failed)?, Forbidden::ReadingAndWriting) {
+        let file = waggle_files::open(path).map_err(failed)?;
+        if waggle_files::others_may(&file.metadata().map_err(failed)?, Forbidden::ReadingAndWriting) {
             return Err(KeyError::Readable { path: path.into() });
         }
         let mut text = Zeroizing::new(String::new());
@@ -235,7 +235,7 @@ impl Identity {
         let draft = path.with_file_name(draft);
         // Removes what a crashed process with the same number left.
         let _ = std::fs::remove_file(&draft);
-        let outcome = files::write_new(&draft, text.as_bytes()).and_then(|()| rename_new(&draft, path));
+        let outcome = waggle_files::write_new(&draft, text.as_bytes()).and_then(|()| rename_new(&draft, path));
         let _ = std::fs::remove_file(&draft);
         outcome.map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use files::Forbidden;
+use waggle_files::Forbidden;
 
 use crate::{KeyError, PublicKey};
 
@@ -137,7 +137,8 @@ impl KnownServers {
         let draft = self.path.with_file_name(name);
         // Removes what a crashed process with the same number left.
         let _ = fs::remove_file(&draft);
-        let written = files::write_new(&draft, content.as_bytes()).and_then(|()| fs::rename(&draft, &self.path));
+        let written =
+            waggle_files::write_new(&draft, content.as_bytes()).and_then(|()| fs::rename(&draft, &self.path));
         written.map_err(|source| {
             let _ = fs::remove_file(&draft);
             KeyError::File { path: self.path.clone(), source }
@@ -208,12 +209,12 @@ fn printable(text: &str) -> String {
 /// The text of `path`, empty if there is no such file.
 fn read_or_empty(path: &Path) -> Result<String, KeyError> {
     let failed = |source| KeyError::File { path: path.into(), source };
-    let file = match files::open(path) {
+    let file = match waggle_files::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         file => file.map_err(failed)?,
     };
-    if files::others_may(&file.metadata().map_err(failed)?, Forbidden::Writing) {
+    if waggle_files::others_may(&file.metadata().map_err(failed)?, Forbidden::Writing) {
         return Err(KeyError::Writable { path: path.into() });
     }
-    files::contents(file, MAX_FILE_BYTES).and_then(files::text).map_err(failed)
+    waggle_files::contents(file, MAX_FILE_BYTES).and_then(waggle_files::text).map_err(failed)
 }

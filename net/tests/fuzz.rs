@@ -1,7 +1,7 @@
 //! Hostile bytes for the decoders of this crate. README, "Fuzzing", says how to run them for long.
 
-use fuzzing::link::{Recorded, frame};
-use fuzzing::{Corpus, memory};
+use waggle_fuzz::link::{Recorded, frame};
+use waggle_fuzz::{Corpus, memory};
 use waggle_net::{
     Admission, AllowList, Channel, Handshake, Identity, KeyError, KnownServers, NetError, PublicKey, Role, admission,
     await_admission, handshake, send_admission,
@@ -24,7 +24,7 @@ fn shake(hello: &Handshake, bytes: Vec<u8>) -> (Result<Vec<handshake::Field>, Ne
 
 #[test]
 fn fuzz_handshake() {
-    fuzzing::target!(corpus("handshake"), |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus("handshake"), |bytes: &[u8]| {
         let ((outcome, _), memory) = memory::peak(|| shake(&Handshake::new(), frame("handshake", bytes)));
         // The message, its fields, a copy of either for the list of differences.
         assert!(memory < 4 * handshake::MAX_BYTES + SLACK, "{memory} bytes");
@@ -55,7 +55,7 @@ fn assert_one_line_each(error: &NetError) {
 #[test]
 fn fuzz_frames() {
     const MOST: usize = 1000;
-    fuzzing::target!(corpus("frames"), |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus("frames"), |bytes: &[u8]| {
         let receive = |what: fn(&mut Channel) -> Result<Vec<u8>, NetError>| {
             let peer = Recorded::new(bytes);
             let (outcome, memory) = memory::peak(|| what(&mut Channel::new(Role::Client, peer)));
@@ -74,7 +74,7 @@ fn fuzz_frames() {
 
 #[test]
 fn fuzz_admission() {
-    fuzzing::target!(corpus("admission"), |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus("admission"), |bytes: &[u8]| {
         let mut signs = 0;
         let mut peer = Recorded::new(bytes);
         let (outcome, memory) = memory::peak(|| await_admission(&mut peer, &mut || signs += 1));
@@ -97,7 +97,7 @@ fn fuzz_admission() {
 
 #[test]
 fn fuzz_public_key() {
-    fuzzing::target!(corpus("public-key"), |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus("public-key"), |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         match text.parse::<PublicKey>() {
             Ok(key) => assert_eq!(key.to_string(), text.to_lowercase(), "one key, two texts"),
@@ -136,7 +136,7 @@ fn read_file<T>(
 #[test]
 fn fuzz_identity_file() {
     let dir = tempfile::tempdir().expect("a directory");
-    fuzzing::target!(corpus("identity"), |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus("identity"), |bytes: &[u8]| {
         if let Some(identity) = read_file(dir.path(), bytes, |path| Identity::read(path)) {
             let text = std::str::from_utf8(bytes).expect("text, as it was read");
             let lines = text.lines().filter(|line| line.trim().starts_with("ed25519-secret:"));
@@ -152,7 +152,7 @@ fn fuzz_identity_file() {
 fn fuzz_lists_of_keys() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("file");
-    fuzzing::target!(corpus("known-servers"), |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus("known-servers"), |bytes: &[u8]| {
         read_file(dir.path(), bytes, |path| AllowList::read(path));
         let Some(mut servers) = read_file(dir.path(), bytes, |path| KnownServers::read(path)) else { return };
         // An added server comes back, and nothing else changes.

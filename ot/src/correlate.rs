@@ -8,8 +8,8 @@ use std::iter::Cycle;
 use std::ops::Range;
 use std::slice::Iter;
 
-use bits::{Bytes, Reader, Writer, bytes_for, mask};
 use rayon::prelude::*;
+use waggle_bits::{Bytes, Reader, Writer, bytes_for, mask};
 use zeroize::Zeroize;
 
 use crate::block::spread;

@@ -1,9 +1,9 @@
 //! An ideal dealer: both parties expand one seed, nothing is sent and **nothing is hidden**. For repeatable tests of
 //! the layers above only.
 
-use net::{Channel, Role};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_net::{Channel, Role};
 
 use crate::setup::{Direction, random_delta};
 use crate::{Block, CotKind, CotSource, Kernels, OtError, OtReceiver, OtSender, PoolPlan};

@@ -1,7 +1,7 @@
 //! Errors of an oblivious transfer, by cause: the link and the peer, or the caller.
 
-use net::{NetError, Role};
 use thiserror::Error;
+use waggle_net::{NetError, Role};
 
 /// A failure of a transfer, naming the step that was under way.
 #[derive(Debug, Error)]
@@ -74,10 +74,10 @@ fn name(party: &Role) -> &'static str {
     }
 }
 
-impl From<bits::Error> for OtError {
-    fn from(error: bits::Error) -> Self {
+impl From<waggle_bits::Error> for OtError {
+    fn from(error: waggle_bits::Error) -> Self {
         match error {
-            bits::Error::Length { what, expected, got } => {
+            waggle_bits::Error::Length { what, expected, got } => {
                 OtError::Length { step: what, unit: "bytes", expected, got }
             }
             other => OtError::malformed(other.what(), other.to_string()),

@@ -27,10 +27,10 @@
 
 use std::ops::Range;
 
-use bits::cpu::wide;
-use bits::{Bits, Bytes, Reader, Words, Writer, bytes_for, mask};
-use net::Role;
 use rayon::prelude::*;
+use waggle_bits::cpu::wide;
+use waggle_bits::{Bits, Bytes, Reader, Words, Writer, bytes_for, mask};
+use waggle_net::Role;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::block::spread;

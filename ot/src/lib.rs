@@ -25,7 +25,6 @@ mod silent;
 mod softspoken;
 mod source;
 
-pub use bits::Bits;
 pub use block::Block;
 pub use correlate::CotShape;
 pub use error::OtError;
@@ -37,3 +36,4 @@ pub use pool::{OtReceiver, OtSender, PoolPlan};
 pub use setup::{setup, setup_with};
 pub use softspoken::SoftSpoken;
 pub use source::{CotSource, ExtendWork, Run, Wire};
+pub use waggle_bits::Bits;

@@ -9,8 +9,8 @@
 //! The receiver hashes only the blocks that its entry touches: their number is public, their counters are not, and
 //! they are data of the cipher, never an address.
 
-use bits::{Bytes, Reader, Words, Writer, bytes_for, equal, mask};
 use rayon::prelude::*;
+use waggle_bits::{Bytes, Reader, Words, Writer, bytes_for, equal, mask};
 use zeroize::Zeroize;
 
 use crate::correlate::check_widths;

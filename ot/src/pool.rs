@@ -1,6 +1,6 @@
 //! Pools of correlated OTs, refilled on demand, and the derandomisation that gives them chosen bits.
 
-use net::{Channel, Role};
+use waggle_net::{Channel, Role};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::hash::CrHash;

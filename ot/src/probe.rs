@@ -3,11 +3,11 @@
 
 use std::hint::black_box;
 
-use bits::probe::{Probe, shared, words};
-use net::Role;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use subtle::Choice;
+use waggle_bits::probe::{Probe, shared, words};
+use waggle_net::Role;
 
 use crate::base::{self, BaseSender, COUNT, Domain};
 use crate::check::Check;

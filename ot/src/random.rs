@@ -3,8 +3,8 @@
 //! With random choices ([`OtReceiver::random`](crate::OtReceiver::random)) one OT of one bit is half an AND triple:
 //! the sender holds `a = r_0 ^ r_1` and the share `r_0`, the receiver `b` and the share `r_b = r_0 ^ a b`.
 
-use bits::mask;
 use rayon::prelude::*;
+use waggle_bits::mask;
 use zeroize::Zeroize;
 
 use crate::correlate::check_widths;

@@ -1,8 +1,8 @@
 //! Both directions from nothing: base OTs and checked PPRFs in three exchanges.
 
-use net::{Channel, HEADER_BYTES, Role};
 use rand::CryptoRng;
 use subtle::Choice;
+use waggle_net::{Channel, HEADER_BYTES, Role};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};

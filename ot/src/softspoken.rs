@@ -27,8 +27,8 @@
 //! The last tile of an extension, [`MASKS`] OTs with the coefficient 1, hides the choice bits in `H(u_0)` and is
 //! dropped.
 
-use net::{Channel, HEADER_BYTES};
 use rayon::prelude::*;
+use waggle_net::{Channel, HEADER_BYTES};
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use crate::base::COUNT;
@@ -327,9 +327,9 @@ pub(crate) mod tests {
     use crate::Kernels;
     use crate::ggm::full;
     use crate::kernels::Simd;
-    use net::{Role, memory_pair};
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::time::Duration;
+    use waggle_net::{Role, memory_pair};
 
     const KINDS: [SoftSpoken; 3] = [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8];
 

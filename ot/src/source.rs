@@ -1,6 +1,6 @@
 //! Where correlated OTs come from.
 
-use net::Channel;
+use waggle_net::Channel;
 
 use crate::{Block, OtError};
 

@@ -1,10 +1,10 @@
 //! Distributed point functions: keys made by both parties' messages, every leaf against the definition.
 
 use crate::index::{dealt_beside, run_unit};
-use bits::mask;
-use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_bits::mask;
+use waggle_net::Role;
 use waggle_ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, Room, level_bytes};
 use waggle_ot::index::HiddenIndices;
 use waggle_ot::{ChosenKeys, SenderKeys};

@@ -1,10 +1,10 @@
 //! Hostile peers in oblivious transfers. README, "Fuzzing", says how to run this for long.
 
-use fuzzing::link::{Recorded, Watch, frames, pair};
-use fuzzing::{Corpus, memory};
-use net::{Channel, NetError, Role};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_fuzz::link::{Recorded, Watch, frames, pair};
+use waggle_fuzz::{Corpus, memory};
+use waggle_net::{Channel, NetError, Role};
 use waggle_ot::dpf::{DpfShape, Expander, Generation, Room, level_bytes};
 use waggle_ot::index::HiddenIndices;
 use waggle_ot::{Bits, ChosenKeys, CotKind, CotShape, LookupShape, OtError, SenderKeys, SoftSpoken, dealer, setup};
@@ -81,7 +81,7 @@ fn fuzz_session() {
         let last = swapped.len() - 1;
         swapped.swap(1, last);
         let whole = [("whole".to_owned(), peer), ("swapped".to_owned(), swapped.concat())];
-        fuzzing::target!(Corpus::open(dir("setup")).and(whole), |bytes: &[u8]| {
+        waggle_fuzz::target!(Corpus::open(dir("setup")).and(whole), |bytes: &[u8]| {
             let link = Recorded::new(bytes);
             let (outcome, memory) = memory::peak(|| session(&mut Channel::new(role, link), kind, 100));
             assert!(memory < 4 << 20, "{memory} bytes");
@@ -130,7 +130,7 @@ fn dealt(n: usize) -> (SenderKeys, ChosenKeys) {
 
 #[test]
 fn fuzz_transfers() {
-    fuzzing::target!(Corpus::open(dir("transfers")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("transfers")), |bytes: &[u8]| {
         let Some((&which, message)) = bytes.split_first() else { return };
         let ((), memory) = memory::peak(|| match which % 3 {
             0 => {
@@ -162,7 +162,7 @@ fn fuzz_transfers() {
 
 #[test]
 fn fuzz_bits() {
-    fuzzing::target!(Corpus::open(dir("bits")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("bits")), |bytes: &[u8]| {
         // Two bytes say how many bits the step prescribes.
         let Some((len, message)) = bytes.split_first_chunk::<2>() else { return };
         let len = usize::from(u16::from_le_bytes(*len));
@@ -178,7 +178,7 @@ fn fuzz_bits() {
 #[test]
 fn fuzz_point_functions() {
     const TREES: usize = 3;
-    fuzzing::target!(Corpus::open(dir("dpf")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("dpf")), |bytes: &[u8]| {
         // Depth, words of a leaf, then the messages of the levels and the final corrections.
         let Some((&[depth, words], mut rest)) = bytes.split_first_chunk::<2>() else { return };
         let (depth, words) = (1 + u32::from(depth) % 8, 2 + 2 * usize::from(words % 2));

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use bits::mask;
-use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_bits::mask;
+use waggle_net::Role;
 use waggle_ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 use waggle_ot::{OtReceiver, OtSender, dealer};
 

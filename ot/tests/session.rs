@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::{channels, pools, run};
-use net::{Channel, Link, NetError, Role, memory_pair};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_net::{Channel, Link, NetError, Role, memory_pair};
 use waggle_ot::{Bits, CotKind, CotShape, Kernels, LookupShape, OtError, PoolPlan, Run, SoftSpoken};
 
 const KINDS: [CotKind; 4] = [
@@ -30,7 +30,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
             // The first round, one more, two at once.
             needs.extend([60_000, ROUND, 2 * ROUND]);
         }
-        let party = |ch: &mut net::Channel, role: Role| {
+        let party = |ch: &mut waggle_net::Channel, role: Role| {
             let (mut sender, mut receiver) = waggle_ot::setup(ch, kind, &mut rand::rng()).unwrap();
             let mut products = Vec::new();
             for (round, n) in needs.iter().copied().enumerate() {
@@ -81,7 +81,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
             messages += wire.messages();
             made += amount as u64;
             level = level + amount - n;
-            bytes += (n.div_ceil(8) + n * 8 + 2 * net::HEADER_BYTES) as u64;
+            bytes += (n.div_ceil(8) + n * 8 + 2 * waggle_net::HEADER_BYTES) as u64;
             messages += 2;
         }
         let total = ledger.total();
@@ -138,7 +138,7 @@ fn silent_rounds_begin_when_many_are_needed() {
 #[test]
 fn kernels_and_threads_do_not_change_a_bit() {
     let session = |kind: CotKind, kernels: [Kernels; 2], threads: usize| {
-        let party = |ch: &mut net::Channel, seed: u64, kernels: Kernels| {
+        let party = |ch: &mut waggle_net::Channel, seed: u64, kernels: Kernels| {
             let mut rng = StdRng::seed_from_u64(seed);
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
@@ -338,7 +338,7 @@ fn transfers_are_bound_to_the_handshake_and_to_the_keys_of_the_link() {
     assert_eq!(meddled(kind, None, [None; 2], 1000), [None; 2]);
     assert_eq!(meddled(kind, None, [Some([1; 32]); 2], 1000), [None; 2]);
     // The last byte of the handshake changes on its way, then the parties sit at the ends of two encrypted links.
-    assert_eq!(meddled(kind, Some(net::HEADER_BYTES + 10), [None; 2], 1000), [trees; 2]);
+    assert_eq!(meddled(kind, Some(waggle_net::HEADER_BYTES + 10), [None; 2], 1000), [trees; 2]);
     assert_eq!(meddled(kind, None, [Some([1; 32]), Some([2; 32])], 1000), [trees; 2]);
     assert_eq!(meddled(kind, None, [Some([1; 32]), None], 1000), [trees; 2]);
 }

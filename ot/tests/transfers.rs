@@ -1,9 +1,9 @@
 //! The defining equations of correlated and 1-of-N transfers, on every output.
 
-use bits::mask;
-use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_bits::mask;
+use waggle_net::Role;
 use waggle_ot::{Bits, ChosenKeys, CotShape, LookupShape, OtError, OtReceiver, OtSender, SenderKeys, dealer};
 
 /// Pools of at least `n` OTs from the dealer.

@@ -3,12 +3,12 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use engine::{Layer, OperandId};
+use waggle_engine::{Layer, OperandId};
 
-use protocols::correlation::Need;
-use protocols::cost::Cost;
-use protocols::stock::Use;
-use protocols::{CorrelationKind, FixedWeight, Needs, Uses};
+use waggle_protocols::correlation::Need;
+use waggle_protocols::cost::Cost;
+use waggle_protocols::stock::Use;
+use waggle_protocols::{CorrelationKind, FixedWeight, Needs, Uses};
 
 use crate::forecast::Passage;
 

@@ -9,7 +9,7 @@
 //! over x >= 0, T being the mean of all t: accounts count as much as they take. The second sum holds kernels that the
 //! accounts hardly tell apart near the rates r of a machine of reference, times the speed s of this machine.
 
-use protocols::{Kernel, Rates};
+use waggle_protocols::{Kernel, Rates};
 
 use crate::Units;
 

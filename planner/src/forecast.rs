@@ -3,12 +3,12 @@
 mod passage;
 mod pools;
 
-use he::{GaloisKeys, ParamSet, PublicKey};
-use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
-use ot::Wire;
+use waggle_he::{GaloisKeys, ParamSet, PublicKey};
+use waggle_net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
+use waggle_ot::Wire;
 
-use protocols::cost::{Cost, Run, Step};
-use protocols::{Kernel, Options, Work};
+use waggle_protocols::cost::{Cost, Run, Step};
+use waggle_protocols::{Kernel, Options, Work};
 
 use crate::room;
 use crate::timeline::{Tallies, Timeline};
@@ -16,7 +16,7 @@ pub(crate) use passage::Passage;
 use pools::{Draw, Pools};
 
 /// The state on which a session's traffic depends, besides its operations: the levels of the pools and the keys
-/// already sent. It plays costs into a ledger exactly as [`Session`](protocols::Session) would book them.
+/// already sent. It plays costs into a ledger exactly as [`Session`](waggle_protocols::Session) would book them.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     pools: Pools,
@@ -29,7 +29,7 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// The state after [`Session::new`](protocols::Session::new), whose own traffic is booked in `ledger`.
+    /// The state after [`Session::new`](waggle_protocols::Session::new), whose own traffic is booked in `ledger`.
     pub(crate) fn new(options: Options, ledger: &mut Ledger) -> Self {
         ledger.enter("base OT");
         // Booked as exchanges: how the bytes are split among them does not show in any account.
@@ -134,7 +134,7 @@ impl Forecast {
     fn time_refill(&mut self, sender: Role, before: u64, wire: Wire) {
         let made = self.pools.made()[sender as usize] - before;
         let Some(timeline) = self.timeline.as_mut().filter(|_| made > 0) else { return };
-        let ot::ExtendWork { silent, softspoken } = self.pools.kind().extend_work(before, made as usize);
+        let waggle_ot::ExtendWork { silent, softspoken } = self.pools.kind().extend_work(before, made as usize);
         let work = [
             (sender, Kernel::SilentSend, silent),
             (sender.peer(), Kernel::SilentReceive, silent),
@@ -212,7 +212,7 @@ const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
 const MANY: u64 = 4;
 
 /// The messages of a refill of the pool with OT sender `sender`, in order.
-fn runs(sender: Role, wire: Wire) -> [(Direction, ot::Run); 4] {
+fn runs(sender: Role, wire: Wire) -> [(Direction, waggle_ot::Run); 4] {
     let mut from = sender;
     wire.flows.map(|run| {
         from = from.peer();
@@ -243,15 +243,16 @@ fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usi
 
 #[cfg(test)]
 mod tests {
-    use ot::{CotKind, SoftSpoken};
     use proptest::prelude::*;
+    use waggle_ot::{CotKind, SoftSpoken};
 
     use super::*;
 
     fn step() -> impl Strategy<Value = Step> {
         let role = prop::sample::select(vec![Role::Client, Role::Server]);
         // Parts of an extension make short cycles.
-        let part = ot::PoolPlan { kind: CotKind::Silent, min_batch: 1 }.refill_amount(u64::MAX / 2, 0, 1) as u64 / 8;
+        let part =
+            waggle_ot::PoolPlan { kind: CotKind::Silent, min_batch: 1 }.refill_amount(u64::MAX / 2, 0, 1) as u64 / 8;
         let count = prop_oneof![1u64..600_000, (1u64..6).prop_map(move |parts| parts * part)];
         (0..4, role, count, any::<bool>()).prop_map(|(kind, role, count, offline)| match kind {
             0 => Step::Message { direction: role.sends(), bytes: count, offline },

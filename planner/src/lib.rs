@@ -1,7 +1,7 @@
 //! The cost of a session, known from shapes alone: bytes and flows by account, time on given machines over a given
 //! link, and memory.
 //!
-//! A [`Planner`] is a box ([`Abb`](protocols::Abb)) without values. A program that runs on it takes the same steps as
+//! A [`Planner`] is a box ([`Abb`](waggle_protocols::Abb)) without values. A program that runs on it takes the same steps as
 //! one that runs between two parties, and the planner books what each step sends. Its ledger then equals that of the
 //! session in every account, except for times.
 //!
@@ -37,5 +37,5 @@ pub use memory::Footprint;
 pub use planner::{Plan, Planner};
 pub use profile::{PROFILE_VERSION, Profile, ProfileError};
 // Types of `protocols` that appear in signatures of this crate.
-pub use protocols::{Kernel, Rates};
 pub use timeline::{Deployment, Machine, Tallies, Units};
+pub use waggle_protocols::{Kernel, Rates};

@@ -1,7 +1,7 @@
 //! The memory of both processes, from what they hold.
 
-use net::Role;
-use protocols::Needs;
+use waggle_net::Role;
+use waggle_protocols::Needs;
 
 /// Bytes of a share.
 const WORD: u64 = 8;

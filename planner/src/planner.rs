@@ -2,26 +2,28 @@
 
 use std::any::Any;
 
-use engine::Layer;
 use ndarray::ArrayD;
-use net::{Ledger, Role};
+use waggle_engine::Layer;
+use waggle_net::{Ledger, Role};
 
-use protocols::correlation::Need;
-use protocols::cost::Cost;
-use protocols::form::Shapes;
-use protocols::operands::Events;
-use protocols::ops::cached::{self, Met, OperandUse};
-use protocols::stock::{Levels, Use};
-use protocols::{Abb, Error, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Shape, Words, preparation};
+use waggle_protocols::correlation::Need;
+use waggle_protocols::cost::Cost;
+use waggle_protocols::form::Shapes;
+use waggle_protocols::operands::Events;
+use waggle_protocols::ops::cached::{self, Met, OperandUse};
+use waggle_protocols::stock::{Levels, Use};
+use waggle_protocols::{
+    Abb, Error, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Shape, Words, preparation,
+};
 
 use crate::classes::{Classes, Event};
 use crate::forecast::Forecast;
 use crate::timeline::{Deployment, Tallies, Timeline};
 
-/// The model on shapes alone: what [`Secure`](protocols::Secure) would send.
+/// The model on shapes alone: what [`Secure`](waggle_protocols::Secure) would send.
 pub type Plan = FixedPoint<Planner>;
 
-/// Books the cost of every operation, pools and keys included, as a [`Session`](protocols::Session) with the same
+/// Books the cost of every operation, pools and keys included, as a [`Session`](waggle_protocols::Session) with the same
 /// options would. After the same operations both ledgers are equal except for times.
 pub struct Planner {
     ledger: Ledger,
@@ -89,7 +91,7 @@ impl Planner {
         self.books = books;
     }
 
-    /// Fills the stock with all of `needs`, as [`Secure::prepare`](protocols::Secure::prepare) does.
+    /// Fills the stock with all of `needs`, as [`Secure::prepare`](waggle_protocols::Secure::prepare) does.
     pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
         let phase = preparation::phase(&self.options, self.ledger.phase());
         self.ledger.enter(preparation::SCOPE);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use protocols::{Kernel, Rates};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use waggle_protocols::{Kernel, Rates};
 
 use crate::Machine;
 
@@ -27,7 +27,7 @@ pub struct Profile {
     pub program: String,
     /// Name of the processor.
     pub processor: String,
-    /// Family of kernels, and instructions for AES: see `bits::cpu`.
+    /// Family of kernels, and instructions for AES: see `waggle_bits::cpu`.
     pub kernels: String,
     /// Cores that the program used.
     pub cores: u32,

@@ -3,10 +3,10 @@
 //! Operations hold what they send and receive, the OTs that they use and the operands of their kernels, all of it for
 //! one batch. The bytes below are those of the buffers in the code, rounded up for copies that live side by side.
 
-use net::{Direction, Role};
+use waggle_net::{Direction, Role};
 
-use protocols::cost::{Cost, Run, Step};
-use protocols::{Kernel, Work};
+use waggle_protocols::cost::{Cost, Run, Step};
+use waggle_protocols::{Kernel, Work};
 
 /// Bytes of an OT in a pool.
 pub(crate) const POOLED_OT: u64 = 16;
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn batches_follow_one_another_and_steps_add_up() {
-        let message = Cost::free().message(Role::Client, 1000 - net::HEADER_BYTES);
+        let message = Cost::free().message(Role::Client, 1000 - waggle_net::HEADER_BYTES);
         assert_eq!(of(&message), [2000, 1000]);
         let both = message.clone().cots(Role::Server, 10).work(Role::Server, Kernel::OpenWord, 5);
         assert_eq!(of(&both), [2000 + 400, 1000 + 400 + 120]);

@@ -1,6 +1,6 @@
 //! When the two parties of a planned session would be where: the clocks of both, moved by work and messages.
 //!
-//! The steps of a [`Cost`](protocols::cost::Cost) stand in the order in which both parties take them. Work moves the
+//! The steps of a [`Cost`](waggle_protocols::cost::Cost) stand in the order in which both parties take them. Work moves the
 //! clock of its party. A message leaves once its sender's clock and the wire are free; its receiver goes on when it
 //! has arrived, so computation at one party overlaps with the wire and with the other party exactly where the
 //! protocol lets it. A thread of its own encrypts and sends, so sending costs processor time, but its party goes on.
@@ -14,10 +14,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use net::{Direction, LinkShape, Phase, Role, Traffic};
+use waggle_net::{Direction, LinkShape, Phase, Role, Traffic};
 
-use protocols::cost::Step;
-use protocols::{Kernel, Rates, Work};
+use waggle_protocols::cost::Step;
+use waggle_protocols::{Kernel, Rates, Work};
 
 /// The machine of a party.
 #[derive(Clone, Debug, PartialEq)]
@@ -357,7 +357,7 @@ fn duration(seconds: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protocols::cost::Cost;
+    use waggle_protocols::cost::Cost;
 
     /// A kernel in one thread, and one in tasks of the pool.
     const SINGLE: Kernel = Kernel::Call;
@@ -390,9 +390,10 @@ mod tests {
     fn turns_add_up_and_simultaneous_work_overlaps() {
         let setting = Deployment { link: Some(link(1_000_000, 20)), ..Deployment::apart(machine(1), machine(1)) };
         // 10 ms of work, 10 ms on the wire, 10 ms across, 30 ms of the server's, and back at once.
-        let turn = Cost::free().work(Role::Client, SINGLE, 10).message(Role::Client, 10_000 - net::HEADER_BYTES);
+        let turn =
+            Cost::free().work(Role::Client, SINGLE, 10).message(Role::Client, 10_000 - waggle_net::HEADER_BYTES);
         let turn = turn.work(Role::Server, SINGLE, 30).message(Role::Server, 0);
-        let back = 0.01 + net::HEADER_BYTES as f64 * 1e-6;
+        let back = 0.01 + waggle_net::HEADER_BYTES as f64 * 1e-6;
         close(played(&setting, &turn), [0.06 + back, 0.01, 0.03]);
         // Both at once: the longer one counts.
         let both = Cost::free().work(Role::Server, SINGLE, 30).work(Role::Client, SINGLE, 10).exchange(0, 0);
@@ -429,7 +430,7 @@ mod tests {
         assert!((of(Phase::Offline, "a", Role::Server, SPREAD) - 7000.0).abs() < 1e-6);
         assert!((of(Phase::Offline, "a", Role::Client, Kernel::Message) - 1000.0).abs() < 1e-6);
         assert_eq!(of(Phase::Decode, "b", Role::Server, SPREAD), 7.0);
-        assert_eq!(of(Phase::Decode, "b", Role::Client, Kernel::ByteSent), (92 + net::HEADER_BYTES) as f64);
+        assert_eq!(of(Phase::Decode, "b", Role::Client, Kernel::ByteSent), (92 + waggle_net::HEADER_BYTES) as f64);
         assert_eq!(of(Phase::Decode, "b", Role::Client, Kernel::ByteReceived), 0.0);
     }
 

@@ -2,11 +2,11 @@
 //! one bit, the server nothing. `cargo run --release -p waggle-protocols --example dot_product`
 //!
 //! The parties are two threads. On two machines each calls `Session::new` on a channel over TCP,
-//! `Channel::new(Role::Server, net::tcp::listen(addr, timeout)?.accept(None)?)` or
-//! `Channel::new(Role::Client, net::tcp::connect(addr, ConnectOptions::default())?)`, and runs the same `protocol`.
+//! `Channel::new(Role::Server, waggle_net::tcp::listen(addr, timeout)?.accept(None)?)` or
+//! `Channel::new(Role::Client, waggle_net::tcp::connect(addr, ConnectOptions::default())?)`, and runs the same `protocol`.
 
 use ndarray::{ArrayD, arr1};
-use net::{Phase, Role};
+use waggle_net::{Phase, Role};
 use waggle_protocols::local::Pair;
 use waggle_protocols::ops::{AtLeast, Mul, Mux, Reveal};
 use waggle_protocols::{Abb, Error, Options, Tensor, TwoParty, Words};

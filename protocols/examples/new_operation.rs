@@ -12,16 +12,16 @@
 //! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, as a and b serve once.
 
 use ndarray::{IxDyn, Zip};
-use net::{Phase, Role};
-use ot::Bits;
-use planner::Planner;
 use rand::Rng;
-use testing::{Laws, lawful};
+use waggle_net::{Phase, Role};
+use waggle_ot::Bits;
+use waggle_planner::Planner;
 use waggle_protocols::local::Pair;
 use waggle_protocols::operation::prelude::*;
 use waggle_protocols::ops::{B2a, Reveal};
 use waggle_protocols::wire::{cross, opening};
 use waggle_protocols::{Abb, Clear, Shape};
+use waggle_testing::{Laws, lawful};
 
 // ANCHOR: functionality
 /// x y entrywise; shapes equal.
@@ -79,8 +79,8 @@ impl Operation for And {
 lawful!(And, |_, bits| (&bits[0], &bits[1]), Bits);
 
 /// The correlated OTs in either direction.
-fn transfers(n: usize) -> ot::CotShape {
-    ot::CotShape::new(n, 1, &[1]).expect("a width of 1")
+fn transfers(n: usize) -> waggle_ot::CotShape {
+    waggle_ot::CotShape::new(n, 1, &[1]).expect("a width of 1")
 }
 
 // ANCHOR: direct

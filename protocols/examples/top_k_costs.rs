@@ -2,8 +2,8 @@
 //! vectors (a row of ranks below k, words of 64 bits) or as opened positions. `cargo run --release -p
 //! waggle-protocols --example top_k_costs`
 
-use net::{Phase, Role};
-use planner::Planner;
+use waggle_net::{Phase, Role};
+use waggle_planner::Planner;
 use waggle_protocols::functions::top_k::{self, Scores};
 use waggle_protocols::ops::Shuffle;
 use waggle_protocols::{Abb, Error, Options, Shape};

@@ -2,7 +2,7 @@
 //!
 //! A box holds words of Z_2^64 and bits that the caller cannot see. It computes linear functions of them for free and
 //! applies [`Operation`]s to them. Composite functions ([`crate::functions`]) and the fixed-point engine are written
-//! once over [`Abb`], and run by three boxes: `Clear`, `TwoParty` and `planner::Planner`.
+//! once over [`Abb`], and run by three boxes: `Clear`, `TwoParty` and `waggle_planner::Planner`.
 //!
 //! # Words and widths
 //! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each
@@ -11,9 +11,9 @@
 
 use std::any::Any;
 
-use engine::Layer;
 use ndarray::ArrayD;
-use net::Role;
+use waggle_engine::Layer;
+use waggle_net::Role;
 
 use crate::form::Form;
 use crate::operation::Operation;
@@ -121,6 +121,7 @@ pub(crate) fn given<'v>(
 ) -> Result<&'v ArrayD<u64>, Error> {
     values.filter(|values| values.shape() == shape).ok_or_else(|| {
         let got = values.map(|values| values.shape().to_vec()).unwrap_or_default();
-        engine::Error::Shape { tensor: format!("input of the {owner:?}"), expected: shape.to_vec(), got }.into()
+        waggle_engine::Error::Shape { tensor: format!("input of the {owner:?}"), expected: shape.to_vec(), got }
+            .into()
     })
 }

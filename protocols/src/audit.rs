@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use net::Role;
+use waggle_net::Role;
 use zeroize::Zeroizing;
 
 use crate::Error;

@@ -1,13 +1,13 @@
 //! The arithmetic black box in the clear: one process, exact integers, every range checked.
 //!
 //! [`Clear`] is the naive twin against which the protocols are tested. It also shows where a model leaves the ranges
-//! of its functions: between two parties an overflow is invisible, while here it is an [`engine::Error::Range`] that
+//! of its functions: between two parties an overflow is invisible, while here it is an [`waggle_engine::Error::Range`] that
 //! gives the operation's path.
 
 use std::time::Duration;
 
 use ndarray::{ArrayD, Dimension, IxDyn, Zip};
-use net::Role;
+use waggle_net::Role;
 
 use crate::abb::{Abb, given};
 use crate::error::of_words;
@@ -31,7 +31,8 @@ pub struct Clear {
 type W = ArrayD<u64>;
 
 /// The link over which a box in the clear decides as the parties of two phases do.
-const LINK_OF_TWINS: net::LinkShape = net::LinkShape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
+const LINK_OF_TWINS: waggle_net::LinkShape =
+    waggle_net::LinkShape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
 
 impl Clear {
     /// A box at the root of the operation path.

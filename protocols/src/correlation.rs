@@ -8,8 +8,8 @@ use std::cmp::Ordering;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use net::Role;
 use serde::{Serialize, Serializer};
+use waggle_net::Role;
 
 use crate::Error;
 use crate::cost::Cost;
@@ -39,7 +39,7 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     fn make(&self, session: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error>;
 
     /// Does the part of the next [`make`](Correlation::make) of so many units that takes no answer of the peer, if
-    /// there is one. What it sends is sent ahead ([`net::Channel::send_ahead`]).
+    /// there is one. What it sends is sent ahead ([`waggle_net::Channel::send_ahead`]).
     fn begin(&self, session: &mut Session, units: usize) -> Result<(), Error> {
         let _ = (session, units);
         Ok(())

@@ -2,8 +2,8 @@
 
 mod computed;
 
-use he::{GaloisKeys, ParamSet};
-use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
+use waggle_he::{GaloisKeys, ParamSet};
+use waggle_net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
 
 use crate::work::{Kernel, Work};
 

@@ -18,11 +18,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use blake3::OutputReader;
-use engine::{OperandId, OperandKind};
-use he::MatmulShape;
-use net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
+use waggle_engine::{OperandId, OperandKind};
+use waggle_he::MatmulShape;
+use waggle_net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use crate::Error;
@@ -160,21 +160,21 @@ impl Dealing<'_> {
         widths: &[u32],
         words: impl FnOnce() -> Vec<u64>,
     ) -> Result<Vec<u64>, Error> {
-        let size = bits::packed_bytes(count, widths);
+        let size = waggle_bits::packed_bytes(count, widths);
         roles.iter().for_each(|role| self.bytes[*role as usize] += size);
         match &mut self.seat {
             Seat::Counter => Ok(Vec::new()),
             Seat::Helper { messages, .. } => {
                 let words = words();
                 debug_assert_eq!(words.len(), count, "as many words as announced");
-                let packed = bits::pack(&words, widths);
+                let packed = waggle_bits::pack(&words, widths);
                 roles.iter().for_each(|role| messages[*role as usize].extend(&packed));
                 Ok(words)
             }
             Seat::Party { role, message, .. } if roles.contains(role) => {
                 let (part, rest) = message.split_at_checked(size).unwrap_or((message, &[]));
                 *message = rest;
-                Ok(bits::unpack(GIVEN, part, count, widths)?)
+                Ok(waggle_bits::unpack(GIVEN, part, count, widths)?)
             }
             Seat::Party { .. } => Ok(Vec::new()),
         }
@@ -563,7 +563,7 @@ impl Helper {
 }
 
 /// An error that names the helper.
-fn of_helper(error: net::NetError) -> Error {
+fn of_helper(error: waggle_net::NetError) -> Error {
     Error::Helper(Box::new(error.into()))
 }
 
@@ -781,9 +781,9 @@ mod tests {
         let many = |kind, units, batch| Demand::Units { kind, units, batch };
         let units = |kind, batch| many(kind, 5000, batch);
         let batched = |list: &[[usize; 2]], batch| {
-            let form = OperandForm { batch: 1, d: 8, axis: engine::Axis::Rows, width: 40 };
+            let form = OperandForm { batch: 1, d: 8, axis: waggle_engine::Axis::Rows, width: 40 };
             let list = list.iter().map(|&[m, tokens]| Event { m, tokens }).collect();
-            let name = (0, engine::OperandKind::Keys, 0, 0);
+            let name = (0, waggle_engine::OperandKind::Keys, 0, 0);
             Demand::Operand { name, events: Events { form, list }, batch }
         };
         let operand = |list: &[[usize; 2]]| batched(list, 1);

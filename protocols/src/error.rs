@@ -2,29 +2,29 @@
 
 use thiserror::Error;
 
-use engine::OperandId;
+use waggle_engine::OperandId;
 
 use crate::operands::OperandForm;
 
 /// A failure of a protocol, or of an engine over one.
 ///
-/// It becomes an [`engine::Error`] and back without loss. A cause that any engine may have is [`Error::Engine`] here;
-/// one that only protocols have is [`engine::Error::Backend`] there.
+/// It becomes an [`waggle_engine::Error`] and back without loss. A cause that any engine may have is [`Error::Engine`] here;
+/// one that only protocols have is [`waggle_engine::Error::Backend`] there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A cause that any engine may have.
     #[error(transparent)]
-    Engine(engine::Error),
+    Engine(waggle_engine::Error),
     /// The channel failed.
     #[error(transparent)]
-    Net(#[from] net::NetError),
+    Net(#[from] waggle_net::NetError),
     /// An oblivious transfer failed.
     #[error(transparent)]
-    Ot(#[from] ot::OtError),
+    Ot(#[from] waggle_ot::OtError),
     /// An encrypted operation failed.
     #[error(transparent)]
-    He(#[from] he::HeError),
+    He(#[from] waggle_he::HeError),
     /// Prepared correlations cannot be kept.
     #[error(transparent)]
     Stock(#[from] crate::spill::StockError),
@@ -161,20 +161,20 @@ pub enum Error {
 
 impl Error {
     /// The failure of the link behind this one, if it is one.
-    pub fn net(&self) -> Option<&net::NetError> {
+    pub fn net(&self) -> Option<&waggle_net::NetError> {
         match self {
-            Error::Net(error) | Error::Ot(ot::OtError::Net(error)) => Some(error),
+            Error::Net(error) | Error::Ot(waggle_ot::OtError::Net(error)) => Some(error),
             _ => None,
         }
     }
 }
 
-impl From<engine::Error> for Error {
-    fn from(error: engine::Error) -> Self {
+impl From<waggle_engine::Error> for Error {
+    fn from(error: waggle_engine::Error) -> Self {
         match error {
-            engine::Error::Backend(source) => match source.downcast() {
+            waggle_engine::Error::Backend(source) => match source.downcast() {
                 Ok(error) => *error,
-                Err(source) => Error::Engine(engine::Error::Backend(source)),
+                Err(source) => Error::Engine(waggle_engine::Error::Backend(source)),
             },
             cause => Error::Engine(cause),
         }
@@ -185,25 +185,30 @@ impl From<engine::Error> for Error {
 pub(crate) fn of_words(frac: u32) -> impl Fn(Error) -> Error {
     let unit = f64::from(frac).exp2();
     move |error| match error {
-        Error::Engine(engine::Error::Range { path, value, low, high }) => {
-            Error::Engine(engine::Error::Range { path, value: value / unit, low: low / unit, high: high / unit })
+        Error::Engine(waggle_engine::Error::Range { path, value, low, high }) => {
+            Error::Engine(waggle_engine::Error::Range {
+                path,
+                value: value / unit,
+                low: low / unit,
+                high: high / unit,
+            })
         }
         other => other,
     }
 }
 
-impl From<Error> for engine::Error {
+impl From<Error> for waggle_engine::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Engine(cause) => cause,
-            error => engine::Error::Backend(Box::new(error)),
+            error => waggle_engine::Error::Backend(Box::new(error)),
         }
     }
 }
 
 /// Malformed packed bits from a peer, reported as a failure of the transfer that carried them.
-impl From<bits::Error> for Error {
-    fn from(error: bits::Error) -> Self {
+impl From<waggle_bits::Error> for Error {
+    fn from(error: waggle_bits::Error) -> Self {
         Error::Ot(error.into())
     }
 }
@@ -214,12 +219,15 @@ mod tests {
 
     #[test]
     fn errors_of_engines_and_protocols_become_each_other_without_loss() {
-        let token = || engine::Error::Token { id: 3, vocabulary: 2 };
-        assert!(matches!(engine::Error::from(Error::from(token())), engine::Error::Token { id: 3, vocabulary: 2 }));
-        let down = || Error::Net(net::NetError::Malformed { step: "step", what: "nonsense".into() });
-        let outside = engine::Error::from(down());
+        let token = || waggle_engine::Error::Token { id: 3, vocabulary: 2 };
+        assert!(matches!(
+            waggle_engine::Error::from(Error::from(token())),
+            waggle_engine::Error::Token { id: 3, vocabulary: 2 }
+        ));
+        let down = || Error::Net(waggle_net::NetError::Malformed { step: "step", what: "nonsense".into() });
+        let outside = waggle_engine::Error::from(down());
         assert_eq!(outside.to_string(), down().to_string());
         assert!(outside.backend::<Error>().and_then(Error::net).is_some());
-        assert!(matches!(Error::from(outside), Error::Net(net::NetError::Malformed { step: "step", .. })));
+        assert!(matches!(Error::from(outside), Error::Net(waggle_net::NetError::Malformed { step: "step", .. })));
     }
 }

@@ -2,12 +2,12 @@
 
 use std::any::Any;
 
-use engine::{
+use ndarray::{Array2, ArrayD, ArrayViewD};
+use waggle_engine::{
     Ceiling, Engine, Error as EngineError, Extrema, Gelu, Layer, LogitBits, OperandId, Origin, Precision, Product,
     Ranking, Right, Select, Tensor, Visible,
 };
-use ndarray::{Array2, ArrayD, ArrayViewD};
-use net::{Channel, Role};
+use waggle_net::{Channel, Role};
 
 use crate::abb::Abb;
 use crate::error::of_words;

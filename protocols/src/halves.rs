@@ -21,10 +21,10 @@ use std::sync::Arc;
 use aes::Aes128Enc;
 use ctr::Ctr64LE;
 use ctr::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
-use engine::Order;
-use net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
 use rand::Rng;
 use rayon::prelude::*;
+use waggle_engine::Order;
+use waggle_net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
 use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
@@ -194,8 +194,8 @@ impl Halves {
         booked(channel.ledger_mut());
         for rows in pieces(kind) {
             let count = rows * kind.outputs;
-            let message = channel.recv(HALF, bits::packed_bytes(count, &[kind.width]))?;
-            half.extend(bits::unpack(HALF, &message, count, &[kind.width])?);
+            let message = channel.recv(HALF, waggle_bits::packed_bytes(count, &[kind.width]))?;
+            half.extend(waggle_bits::unpack(HALF, &message, count, &[kind.width])?);
         }
         channel.ledger_mut().leave();
         self.0.insert(kind.clone(), Arc::new(half));
@@ -220,7 +220,7 @@ pub fn send(channel: &mut Channel, seed: &HalvesSeed, kind: &MaskedRow, matrix: 
         let mut half = vec![0; rows * outputs];
         seed.expand(kind, first, &mut half);
         subtract(matrix, first, outputs, kind.width, &mut half);
-        channel.send_owned(HALF, bits::pack(&half, &[kind.width]))?;
+        channel.send_owned(HALF, waggle_bits::pack(&half, &[kind.width]))?;
         first += rows;
     }
     channel.flush(HALF)?;
@@ -252,7 +252,7 @@ fn subtract(matrix: &FixedMatrix, first: usize, outputs: usize, width: u32, a: &
 
 /// Bytes of each message of [`send`].
 fn messages(kind: &MaskedRow) -> impl Iterator<Item = u64> {
-    pieces(kind).map(|rows| (bits::packed_bytes(rows * kind.outputs, &[kind.width]) + HEADER_BYTES) as u64)
+    pieces(kind).map(|rows| (waggle_bits::packed_bytes(rows * kind.outputs, &[kind.width]) + HEADER_BYTES) as u64)
 }
 
 /// Bytes that [`send`] sends.
@@ -317,7 +317,7 @@ mod tests {
 
     use super::*;
     use crate::local::PATIENCE;
-    use net::memory_pair;
+    use waggle_net::memory_pair;
 
     /// The helper's half of `kind`, as it comes.
     fn sent(seed: &HalvesSeed, kind: &MaskedRow, matrix: &FixedMatrix) -> Halves {
@@ -337,7 +337,7 @@ mod tests {
         for (inputs, outputs, width) in [(3, 5, 56), (70_000, 7, 32), (1, 300_001, 40), (2, 2_100_000, 64)] {
             let numbers = Array2::from_shape_fn((inputs, outputs), |(i, j)| ((i * 31 + j * 7) % 255) as f32 - 127.0);
             for turned in [false, true] {
-                let source: Arc<dyn engine::MatrixSource> = match turned {
+                let source: Arc<dyn waggle_engine::MatrixSource> = match turned {
                     false => Arc::new(numbers.clone()),
                     true => Arc::new(numbers.t().to_owned().reversed_axes()),
                 };

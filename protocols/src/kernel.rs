@@ -7,11 +7,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-#[cfg(any(target_arch = "x86_64", test))]
-use bits::cpu::Level;
-use bits::cpu::{Cpu, Family};
-use engine::{Order, Stored};
 use rayon::prelude::*;
+#[cfg(any(target_arch = "x86_64", test))]
+use waggle_bits::cpu::Level;
+use waggle_bits::cpu::{Cpu, Family};
+use waggle_engine::{Order, Stored};
 
 use crate::Error;
 use crate::matrix::FixedMatrix;
@@ -68,7 +68,7 @@ macro_rules! at_level {
             fn avx512($($argument: $type),*) -> $result $body
             #[target_feature(enable = "avx2")]
             fn avx2($($argument: $type),*) -> $result $body
-            use bits::cpu::Level;
+            use waggle_bits::cpu::Level;
             match $family.level() {
                 // SAFETY: the processor has the instructions of the level of a family.
                 Level::Avx512 | Level::Ifma => return unsafe { avx512($($argument),*) },
@@ -77,7 +77,7 @@ macro_rules! at_level {
                 Level::Portable => {}
             }
         }
-        let _: bits::cpu::Family = $family;
+        let _: waggle_bits::cpu::Family = $family;
         $body
     }};
 }
@@ -336,12 +336,12 @@ mod tests {
 
     use super::*;
     use crate::matrix::WEIGHT_BITS;
-    use engine::Narrow;
     use half::f16;
     use proptest::prelude::*;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
-    use testing::Columns;
+    use waggle_engine::Narrow;
+    use waggle_testing::Columns;
 
     fn naive(x: &[u64], w: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
         let mut out = vec![0u64; x.len() / inputs * outputs];

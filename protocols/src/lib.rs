@@ -52,11 +52,9 @@ pub use abb::Abb;
 pub use clear::Clear;
 pub use correlation::{Correlation, CorrelationKind};
 // Types of the engine that appear in signatures of this crate.
-pub use engine::{Axis, Ceiling, Gelu, OperandId, OperandKind, Ranking, Shape, Tensor, WeightSpec};
 pub use error::Error;
 pub use fixed_point::{Fixed, FixedPoint, Secure};
 pub use form::Form;
-pub use he::{DEFAULT_CORES, Packing, WeightCache};
 pub use indices::Indices;
 pub use lengths::Lengths;
 pub use matrix::{FixedMatrix, WEIGHT_BITS};
@@ -70,6 +68,8 @@ pub use spill::{StockError, check_space};
 pub use spread::Spread;
 pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock, Uses};
 pub use two_party::TwoParty;
+pub use waggle_engine::{Axis, Ceiling, Gelu, OperandId, OperandKind, Ranking, Shape, Tensor, WeightSpec};
+pub use waggle_he::{DEFAULT_CORES, Packing, WeightCache};
 pub use weight::{
     DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, NARROW_BITS, quantise,
 };

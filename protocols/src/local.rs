@@ -1,9 +1,9 @@
 //! Both parties in one process: two threads over an in-memory link. This is for examples, tests and benchmarks.
-//! Parties on two machines each open a [`Session`] over [`net::tcp`] and run the same code.
+//! Parties on two machines each open a [`Session`] over [`waggle_net::tcp`] and run the same code.
 //!
 //! ```
 //! use ndarray::arr1;
-//! use net::Role;
+//! use waggle_net::Role;
 //! use waggle_protocols::local::Pair;
 //! use waggle_protocols::ops::mul::Mul;
 //! use waggle_protocols::ops::reveal::Reveal;
@@ -25,7 +25,7 @@
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use net::{Channel, Ledger, Link, LinkShape, NetError, Phase, Role, Shaped, memory_pair};
+use waggle_net::{Channel, Ledger, Link, LinkShape, NetError, Phase, Role, Shaped, memory_pair};
 
 use crate::deal::{self, Dealer, Helper};
 use crate::halves::{self, Halves, HalvesOwner};
@@ -193,12 +193,12 @@ mod tests {
             let mut pair = Pair::connect(dealt).expect("set-up");
             let failed = pair.run(|abb| {
                 if abb.session().role() == culprit {
-                    return Err(engine::Error::Token { id: 5, vocabulary: 3 }.into());
+                    return Err(waggle_engine::Error::Token { id: 5, vocabulary: 3 }.into());
                 }
                 let x = abb.constant(&[4], 1);
                 abb.apply(AtLeast { thresholds: &[0], width: 20 }, &x)
             });
-            let refused = matches!(failed, Err(Error::Engine(engine::Error::Token { id: 5, vocabulary: 3 })));
+            let refused = matches!(failed, Err(Error::Engine(waggle_engine::Error::Token { id: 5, vocabulary: 3 })));
             assert!(refused, "{culprit:?}: {:?}", failed.err());
             let again = pair.run(|abb| {
                 let x = abb.constant(&[4], 1);

@@ -1,14 +1,14 @@
 //! The server's matrices: integers that are made from a checkpoint's numbers when they are read.
 //!
 //! A model of 7 billion weights is 27 GB as integers of 32 bits and 13.5 GB as published. So a matrix stays where it
-//! is published, in the page cache, and products round a few thousand entries at a time (`kernel`, [`he::Entries`]).
+//! is published, in the page cache, and products round a few thousand entries at a time (`kernel`, [`waggle_he::Entries`]).
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bits::cpu::Family;
-use engine::{ColumnRange, MatrixSource, Order, Stored};
-use he::{CachedWeights, WeightCache};
+use waggle_bits::cpu::Family;
+use waggle_engine::{ColumnRange, MatrixSource, Order, Stored};
+use waggle_he::{CachedWeights, WeightCache};
 
 use crate::kernel;
 use crate::spread::Spread;
@@ -185,7 +185,7 @@ impl FixedMatrix {
     }
 }
 
-impl he::Entries for FixedMatrix {
+impl waggle_he::Entries for FixedMatrix {
     fn shape(&self) -> (usize, usize) {
         FixedMatrix::shape(self)
     }
@@ -259,7 +259,7 @@ mod tests {
         let Entries::Rounded { numbers, .. } = matrix.entries else { panic!("rounded") };
         let narrow = FixedMatrix::bounded(numbers, 16, 11);
         assert_eq!(narrow.columns(0..2).to_integers(), [-2047, 2047, -2047, 2047]);
-        assert_eq!(he::Entries::bits(&narrow), 11);
+        assert_eq!(waggle_he::Entries::bits(&narrow), 11);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use engine::Axis;
-use he::MatmulShape;
 use serde::{Deserialize, Serialize};
+use waggle_engine::Axis;
+use waggle_he::MatmulShape;
 
 /// The properties that all products with one operand have in common. The masks of the operand depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

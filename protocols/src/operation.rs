@@ -1,7 +1,7 @@
 //! An operation as a value: what it computes, what it costs, how two parties carry it out.
 //!
 //! A type that implements [`Operation`] is all that a box knows of an operation. [`TwoParty`](crate::TwoParty) runs
-//! it, `planner::Planner` books it, and [`Clear`](crate::Clear) runs its twin:
+//! it, `waggle_planner::Planner` books it, and [`Clear`](crate::Clear) runs its twin:
 //!
 //! ```text
 //! apply(operation, input):
@@ -150,7 +150,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
 /// Imports of the file of an operation.
 pub mod prelude {
     pub use ndarray::ArrayD;
-    pub use net::Role;
+    pub use waggle_net::Role;
 
     pub(crate) use super::entrywise;
     pub use super::{Operation, appended, flat, shaped};

@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use he::Packing;
-use net::{LinkShape, Role};
-use ot::CotKind;
 use thiserror::Error;
+use waggle_he::Packing;
+use waggle_net::{LinkShape, Role};
+use waggle_ot::CotKind;
 
 use crate::cost::Cost;
 
@@ -24,8 +24,8 @@ pub enum Evaluation {
     Masked,
 }
 
-/// The plans that make correlations of private matrices: he's [`SeededPlan`](he::SeededPlan) or
-/// [`MatmulPlan`](he::MatmulPlan).
+/// The plans that make correlations of private matrices: he's [`SeededPlan`](waggle_he::SeededPlan) or
+/// [`MatmulPlan`](waggle_he::MatmulPlan).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Masks {
     /// The client's masks and the server's shares are what public seeds make of them.
@@ -158,7 +158,7 @@ impl Options {
         preprocess: false,
         link: DEFAULT_LINK,
         packing: Packing::Auto,
-        cores: Cores::each(he::DEFAULT_CORES),
+        cores: Cores::each(waggle_he::DEFAULT_CORES),
         masks: Masks::Seeded,
         helper: HelperDeals::Nothing,
     };

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use he::{MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
+use waggle_he::{MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
 
 use crate::lengths::Counts;
 use crate::{Error, Options};

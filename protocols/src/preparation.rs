@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use net::{Ledger, Phase, Role};
+use waggle_net::{Ledger, Phase, Role};
 use zeroize::Zeroizing;
 
 use crate::correlation::CorrelationKind;

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use he::{EvaluationKeys, GaloisKeys, MatmulSpec, ParamSet, PublicKey, SecretKey};
-use net::{Channel, Phase, Role};
-use ot::dpf::Room;
-use ot::{OtReceiver, OtSender};
 use rand::rngs::StdRng;
+use waggle_he::{EvaluationKeys, GaloisKeys, MatmulSpec, ParamSet, PublicKey, SecretKey};
+use waggle_net::{Channel, Phase, Role};
+use waggle_ot::dpf::Room;
+use waggle_ot::{OtReceiver, OtSender};
 
 use crate::correlation::CorrelationKind;
 use crate::plans::Plans;
@@ -93,7 +93,7 @@ impl Session {
     pub fn new(mut channel: Channel, options: Options) -> Result<Self, Error> {
         let mut rng: StdRng = rand::make_rng();
         channel.ledger_mut().enter("base OT");
-        let pools = ot::setup(&mut channel, options.ot, &mut rng);
+        let pools = waggle_ot::setup(&mut channel, options.ot, &mut rng);
         channel.ledger_mut().leave();
         let (sender, receiver) = pools?;
         Ok(Session::with_pools(channel, options, sender, receiver, rng))

@@ -9,8 +9,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::{ColumnRange, MatrixSource, largest};
-use he::{HeError, MatmulShape, MatmulSpec, Packing, PlanOptions, ResponseSeeds, SeededPlan, Split, Weights};
+use waggle_engine::{ColumnRange, MatrixSource, largest};
+use waggle_he::{HeError, MatmulShape, MatmulSpec, Packing, PlanOptions, ResponseSeeds, SeededPlan, Split, Weights};
 
 use crate::{Error, FixedMatrix, PeerKeys};
 

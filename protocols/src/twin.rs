@@ -22,13 +22,13 @@ impl Twin {
     /// The error for a value outside [`low`, `high`], found by the operation `step`.
     pub fn out_of_range(&self, step: &str, value: i128, low: i128, high: i128) -> Error {
         let path = self.path.iter().map(String::as_str).chain([step]).collect::<Vec<_>>().join("/");
-        engine::Error::Range { path, value: value as f64, low: low as f64, high: high as f64 }.into()
+        waggle_engine::Error::Range { path, value: value as f64, low: low as f64, high: high as f64 }.into()
     }
 
     /// x / 2^shift, rounded to nearest, of the signed `width`-bit values x.
     ///
     /// # Errors
-    /// [`engine::Error::Range`] unless |x| < 2^(width - 2) for each.
+    /// [`waggle_engine::Error::Range`] unless |x| < 2^(width - 2) for each.
     pub fn rounded(&self, step: &str, x: &ArrayD<u64>, width: u32, shift: u32) -> Result<ArrayD<i64>, Error> {
         let bound = 1i64 << (width - 2);
         if let Some(v) = x.iter().map(|&v| signed(v, width)).find(|&v| v >= bound || v <= -bound) {
@@ -42,7 +42,7 @@ impl Twin {
     /// Exact values as words.
     ///
     /// # Errors
-    /// [`engine::Error::Range`] unless each is a signed `width`-bit value.
+    /// [`waggle_engine::Error::Range`] unless each is a signed `width`-bit value.
     pub fn fitted(&self, step: &str, exact: ArrayD<i128>, width: u32) -> Result<ArrayD<u64>, Error> {
         let high = (1i128 << (width - 1)) - 1;
         match exact.iter().find(|&&v| v > high || v < -high - 1) {

@@ -1,7 +1,7 @@
 //! The arithmetic black box between two parties: words as additive shares modulo 2^64, bits as exclusive-or shares.
 
 use ndarray::{ArrayD, Dimension, IxDyn};
-use net::Role;
+use waggle_net::Role;
 
 use crate::abb::{Abb, given};
 use crate::deal::Helper;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::matrix::{FixedMatrix, WEIGHT_BITS};
 use crate::spread::{Spread, largest_of_all};
 use crate::{Error, FRAC, LINEAR_WIDTH};
-use engine::{WeightData, WeightLoader, WeightSpec};
-use he::WeightCache;
+use waggle_engine::{WeightData, WeightLoader, WeightSpec};
+use waggle_he::WeightCache;
 
 /// Fractional bits of a weight whose entries are all below 2^(WEIGHT_BITS - DEFAULT_WEIGHT_FRAC) = 16.
 pub const DEFAULT_WEIGHT_FRAC: u32 = 16;
@@ -86,9 +86,9 @@ impl FixedWeight {
     /// The integers.
     ///
     /// # Errors
-    /// [`engine::Error::NoValues`] where they are not known.
+    /// [`waggle_engine::Error::NoValues`] where they are not known.
     pub fn known(&self) -> Result<&FixedValues, Error> {
-        self.values.as_ref().ok_or_else(|| engine::Error::NoValues { tensor: self.spec.name.clone() }.into())
+        self.values.as_ref().ok_or_else(|| waggle_engine::Error::NoValues { tensor: self.spec.name.clone() }.into())
     }
 }
 
@@ -191,7 +191,7 @@ impl FixedLoader {
 impl WeightLoader for FixedLoader {
     type Weight = FixedWeight;
 
-    fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, engine::Error> {
+    fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, waggle_engine::Error> {
         let announced = self.announced.pop_front();
         let weight = match data {
             Some(data) => self.numbered(quantise_over(spec, data, self.spread.as_deref())?),
@@ -270,11 +270,11 @@ mod tests {
         let wide = quantised(arr2(&[[1.0]]), Some(Array1::from(vec![1_048_576.0])));
         assert!(matches!(wide, Err(Error::TooLarge { limit: 1_048_576.0, .. })), "{wide:?}");
         let nan = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::from(vec![0.0, f32::NEG_INFINITY])));
-        assert!(matches!(nan, Err(Error::Engine(engine::Error::NotFinite { position: 3, .. }))), "{nan:?}");
+        assert!(matches!(nan, Err(Error::Engine(waggle_engine::Error::NotFinite { position: 3, .. }))), "{nan:?}");
         let short = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::zeros(1)));
-        assert!(matches!(short, Err(Error::Engine(engine::Error::Shape { .. }))), "{short:?}");
+        assert!(matches!(short, Err(Error::Engine(waggle_engine::Error::Shape { .. }))), "{short:?}");
         let other = quantise(&spec(2, 2), WeightData::new(Array2::zeros((2, 1)), None));
-        assert!(matches!(other, Err(Error::Engine(engine::Error::Shape { .. }))), "{other:?}");
+        assert!(matches!(other, Err(Error::Engine(waggle_engine::Error::Shape { .. }))), "{other:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Local arithmetic on words modulo 2^64 and on bare shapes.
 
-pub use bits::{equal, mask, signed};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn, Zip};
+pub use waggle_bits::{equal, mask, signed};
 
 use crate::indices::Indices;
 use crate::{Shape, Tensor};

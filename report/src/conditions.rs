@@ -1,6 +1,6 @@
 //! What the numbers of a row assume of the parties and their link.
 
-use net::LinkShape;
+use waggle_net::LinkShape;
 
 use crate::table::Cell;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use net::{Entry, Phase, Traffic};
 use serde::{Deserialize, Serialize};
+use waggle_net::{Entry, Phase, Traffic};
 
 /// The cost of a step, a phase or a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use bits::cpu::{Cpu, Feature};
 use serde::{Deserialize, Serialize};
+use waggle_bits::cpu::{Cpu, Feature};
 
 /// A program as it was built.
 #[derive(Clone, Copy, Debug)]

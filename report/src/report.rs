@@ -7,16 +7,16 @@
 
 use std::collections::BTreeMap;
 
-use net::{Entry, Phase};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use waggle_net::{Entry, Phase};
 
 use crate::Price;
 use crate::conditions::{CONDITIONS, conditions};
 use crate::cost::{Cost, Operation, Phases, add_peer_cpu, by_operation, phase_name};
 use crate::provenance::Provenance;
 pub use crate::table::bytes;
-use model::{Check, ModelSpec};
+use waggle_model::{Check, ModelSpec};
 
 use crate::table::{Cell, Table};
 
@@ -56,7 +56,7 @@ pub struct Report {
     /// Cost by phase and operation path.
     pub operations: Vec<Operation>,
     /// A second view of what was made ahead: by kind of correlation, which stands in the place of the path. The
-    /// operations hold it as well, each its share: see [`net::Ledger::divide`].
+    /// operations hold it as well, each its share: see [`waggle_net::Ledger::divide`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preparation_kinds: Vec<Operation>,
     /// The outcome of guesses, if there were some.
@@ -68,7 +68,7 @@ pub struct Report {
     /// The session's bytes on the socket; all other bytes in a report are those of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
-    /// The family of kernels of this party's process, and its instructions for AES: see `bits::cpu`. Not there where
+    /// The family of kernels of this party's process, and its instructions for AES: see `waggle_bits::cpu`. Not there where
     /// nothing was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<String>,
@@ -248,7 +248,7 @@ impl Report {
             draft: None,
             helper: None,
             wire: None,
-            kernels: Some(bits::cpu::Cpu::get().to_string()),
+            kernels: Some(waggle_bits::cpu::Cpu::get().to_string()),
             peak_memory_bytes: PeakMemory::default(),
             check: None,
             against_full_cache: None,
@@ -435,8 +435,8 @@ type Column<'a> = (&'static str, &'static str, Box<dyn Fn(&Cost) -> Cell + 'a>);
 mod tests {
     use super::*;
     use crate::TokenMeter;
-    use net::{Direction, Ledger, Phase, Traffic};
     use serde_json::json;
+    use waggle_net::{Direction, Ledger, Phase, Traffic};
 
     /// Two decode steps over two layers, 100 bytes there and 7 back each.
     fn report() -> Report {

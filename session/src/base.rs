@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use engine::WeightLoader;
-use model::{Checkpoint, Disclosed, Known, Model, ModelFiles, ModelPart, ModelSpec, PartDigests};
-use mpcache::PolicySpec;
-use net::{Field, Handshake};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use waggle_engine::WeightLoader;
+use waggle_model::{Checkpoint, Disclosed, Known, Model, ModelFiles, ModelPart, ModelSpec, PartDigests};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Field, Handshake};
 
 use crate::Error;
 use crate::terms::PublicModel;
@@ -70,7 +70,7 @@ impl Disclosure {
 
     /// As JSON, unless it says nothing.
     pub(crate) fn stated(&self) -> Result<Option<String>, Error> {
-        let json = || serde_json::to_string(self).map_err(|e| model::ConfigError::Json(e.to_string()));
+        let json = || serde_json::to_string(self).map_err(|e| waggle_model::ConfigError::Json(e.to_string()));
         Ok((!self.disclosed.is_nothing()).then(json).transpose()?)
     }
 
@@ -88,7 +88,7 @@ impl Disclosure {
         let base = match base {
             Some(_) if parts.is_empty() => return Err(BaseError::Unused),
             None if parts.is_empty() => return Ok(()),
-            None => return Err(BaseError::Missing { parts: tokenizer::printable(&parts.to_string(), 200) }),
+            None => return Err(BaseError::Missing { parts: waggle_tokenizer::printable(&parts.to_string(), 200) }),
             Some(base) => base,
         };
         // A list that is shorter lacks a digest.
@@ -97,7 +97,7 @@ impl Disclosure {
         for part in all.filter(|part| parts.hold(*part)) {
             let [client, server] = [base, &self.digests].map(|digests| digests.get(part));
             if client != server {
-                let shown = |digest: &str| tokenizer::printable(digest, 64);
+                let shown = |digest: &str| waggle_tokenizer::printable(digest, 64);
                 return Err(BaseError::Differs { part, client: shown(client), server: shown(server) });
             }
         }
@@ -144,7 +144,8 @@ impl Base {
     /// Adds its digests to a client's handshake.
     pub(crate) fn tell(base: Option<&Self>, hello: Handshake) -> Result<Handshake, Error> {
         let Some(base) = base else { return Ok(hello) };
-        let text = serde_json::to_string(&base.digests).map_err(|e| model::ConfigError::Json(e.to_string()))?;
+        let text =
+            serde_json::to_string(&base.digests).map_err(|e| waggle_model::ConfigError::Json(e.to_string()))?;
         Ok(hello.tell(BASE, text))
     }
 
@@ -165,8 +166,8 @@ impl Base {
 fn read<T: for<'de> Deserialize<'de>>(fields: &[Field], name: &str) -> Result<Option<T>, Error> {
     let Some(field) = fields.iter().find(|field| field.name == name) else { return Ok(None) };
     let malformed = |e: serde_json::Error| {
-        let what = tokenizer::printable(&format!("`{name}` is not possible: {e}"), 200);
-        net::NetError::Malformed { step: STEP, what }
+        let what = waggle_tokenizer::printable(&format!("`{name}` is not possible: {e}"), 200);
+        waggle_net::NetError::Malformed { step: STEP, what }
     };
     Ok(Some(serde_json::from_str(&field.value).map_err(malformed)?))
 }
@@ -178,7 +179,7 @@ impl PublicModel {
         policy: &PolicySpec,
         loader: &mut dyn WeightLoader<Weight = W>,
         known: Known,
-    ) -> Result<Model<W>, model::Error> {
+    ) -> Result<Model<W>, waggle_model::Error> {
         Model::load_disclosed(&self.disclosure.disclosed, policy, loader, &self.spec, known)
     }
 }

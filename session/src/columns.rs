@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use model::{Model, ModelFiles};
-use mpcache::PolicySpec;
-use protocols::{FixedLoader, FixedMatrix, Spread};
+use waggle_model::{Model, ModelFiles};
+use waggle_mpcache::PolicySpec;
+use waggle_protocols::{FixedLoader, FixedMatrix, Spread};
 
 use crate::Error;
 
@@ -13,7 +13,7 @@ use crate::Error;
 /// they find the largest entries.
 ///
 /// # Errors
-/// Those of [`ServerBuilder::load`](crate::party::ServerBuilder::load), and [`protocols::Error::Spread`].
+/// Those of [`ServerBuilder::load`](crate::party::ServerBuilder::load), and [`waggle_protocols::Error::Spread`].
 pub fn all_matrices(
     policy: &PolicySpec,
     files: &ModelFiles,
@@ -22,5 +22,5 @@ pub fn all_matrices(
     let mut loader = FixedLoader::default().spread_over(spread);
     let model = Model::load_for(policy, &mut loader, &files.spec, Some(&files.checkpoint))?;
     let weights = model.weights().into_iter();
-    Ok(weights.map(|weight| Ok(weight.known()?.matrix.clone())).collect::<Result<_, protocols::Error>>()?)
+    Ok(weights.map(|weight| Ok(weight.known()?.matrix.clone())).collect::<Result<_, waggle_protocols::Error>>()?)
 }

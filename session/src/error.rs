@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{CheckpointError, ConfigError};
-use mpcache::PolicyError;
 use thiserror::Error;
-use tokenizer::TokenizerError;
+use waggle_model::{CheckpointError, ConfigError};
+use waggle_mpcache::PolicyError;
+use waggle_tokenizer::TokenizerError;
 
 use crate::fingerprint::PinError;
 use crate::pool_error::PoolError;
@@ -35,14 +35,14 @@ pub enum Error {
     },
     /// The model, a file, an engine or an operation.
     #[error(transparent)]
-    Model(#[from] model::Error),
+    Model(#[from] waggle_model::Error),
     /// A value left the range of an operation in the run before the model is served.
     #[error("the model leaves the range of an operation on a text of {tokens} tokens: {source}")]
     Ranges {
         /// Tokens of the text.
         tokens: usize,
         /// The operation with its layer, the value and the range.
-        source: engine::Error,
+        source: waggle_engine::Error,
     },
     /// The tokenizer cannot be used or refused a text.
     #[error(transparent)]
@@ -92,7 +92,7 @@ pub enum Error {
     TooWide {
         /// Positions wanted.
         got: usize,
-        /// [`MAX_SOFTMAX_COLUMNS`](protocols::functions::softmax::MAX_SOFTMAX_COLUMNS).
+        /// [`MAX_SOFTMAX_COLUMNS`](waggle_protocols::functions::softmax::MAX_SOFTMAX_COLUMNS).
         limit: usize,
     },
     /// A model that is served for other policies.
@@ -262,7 +262,7 @@ pub enum Error {
     Pool(#[from] PoolError),
     /// The channel failed.
     #[error(transparent)]
-    Net(#[from] net::NetError),
+    Net(#[from] waggle_net::NetError),
 }
 
 /// Failures of the model's.
@@ -276,20 +276,20 @@ macro_rules! of_the_model {
     )*};
 }
 
-of_the_model!(engine::Error, CheckpointError, ConfigError, PolicyError, model::PartsError);
+of_the_model!(waggle_engine::Error, CheckpointError, ConfigError, PolicyError, waggle_model::PartsError);
 
-impl From<protocols::Error> for Error {
-    fn from(error: protocols::Error) -> Self {
-        engine::Error::from(error).into()
+impl From<waggle_protocols::Error> for Error {
+    fn from(error: waggle_protocols::Error) -> Self {
+        waggle_engine::Error::from(error).into()
     }
 }
 
 impl Error {
     /// The failure of the link behind this one, if it is one: outside the operations or in one.
-    pub fn net(&self) -> Option<&net::NetError> {
+    pub fn net(&self) -> Option<&waggle_net::NetError> {
         match self {
             Error::Net(error) => Some(error),
-            Error::Model(model::Error::Engine(error)) => error.backend::<protocols::Error>()?.net(),
+            Error::Model(waggle_model::Error::Engine(error)) => error.backend::<waggle_protocols::Error>()?.net(),
             Error::TimeUp { source, .. } => source.net(),
             _ => None,
         }

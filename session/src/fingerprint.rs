@@ -9,8 +9,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use model::{ConfigError, ModelSpec};
 use thiserror::Error;
+use waggle_model::{ConfigError, ModelSpec};
 
 /// Prefix of the digits of a fingerprint.
 pub(crate) const PREFIX: &str = "waggle-model:";
@@ -72,7 +72,7 @@ pub enum PinError {
 /// BLAKE3 of a public model's shape, and of its tokenizer and its chat template where these are known.
 ///
 /// The shape is a [`ModelSpec`] as JSON: architecture, sizes, constants and the tokens that end a text. The tokenizer
-/// is the text of `tokenizer.json`, the template a [`ChatTemplate`](tokenizer::ChatTemplate) as JSON, or nothing
+/// is the text of `tokenizer.json`, the template a [`ChatTemplate`](waggle_tokenizer::ChatTemplate) as JSON, or nothing
 /// where it is known that there is none. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if the
 /// tokenizer is part of it, then `+` and 64 more if the template is, then `~` and 64 more of what a server states of
 /// its public parts, if there are any.
@@ -212,6 +212,6 @@ impl FromStr for Fingerprint {
             };
             Some(Fingerprint { shape: digest(digits.get(..64)?)?, tokenizer, template, public })
         };
-        parse().ok_or_else(|| PinError::Malformed { text: tokenizer::printable(text, 200) })
+        parse().ok_or_else(|| PinError::Malformed { text: waggle_tokenizer::printable(text, 200) })
     }
 }

@@ -28,4 +28,4 @@ pub use ranges::{RANGE_CHECK_TOKENS, RangeCheck, check_ranges};
 pub use register::{RegisterError, register_activation, register_policy};
 
 // A model's files may hold what a session sends.
-const _: () = assert!(model::MAX_TOKENIZER_BYTES == tokenizer::MAX_TOKENIZER_BYTES as u64);
+const _: () = assert!(waggle_model::MAX_TOKENIZER_BYTES == waggle_tokenizer::MAX_TOKENIZER_BYTES as u64);

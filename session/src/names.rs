@@ -1,8 +1,8 @@
 //! Choices of the parties, by name: in the words that command lines, reports and the handshake share.
 
-use model::Reveal;
-use ot::{CotKind, SoftSpoken};
-use protocols::{HelperDeals, Masks, Packing};
+use waggle_model::Reveal;
+use waggle_ot::{CotKind, SoftSpoken};
+use waggle_protocols::{HelperDeals, Masks, Packing};
 
 /// Outputs that the client may learn of each position.
 pub const REVEALS: [(&str, Reveal); 2] = [("logits", Reveal::Logits), ("token", Reveal::Token)];

@@ -1,8 +1,8 @@
 //! The needs of a session in two phases, from shapes alone.
 
-use model::{Hooks, Known, Next, Passes, Sampler, Step, generate};
-use planner::{Plan, Planner};
-use protocols::{FixedLoader, Needs};
+use waggle_model::{Hooks, Known, Next, Passes, Sampler, Step, generate};
+use waggle_planner::{Plan, Planner};
+use waggle_protocols::{FixedLoader, Needs};
 
 use crate::Error;
 use crate::terms::{Observer, PublicModel, Request, Terms};
@@ -37,25 +37,25 @@ impl ByPass {
 }
 
 impl Hooks<Plan> for Planning<'_> {
-    fn begin(&mut self, engine: &mut Plan, step: Step) -> Result<(), engine::Error> {
+    fn begin(&mut self, engine: &mut Plan, step: Step) -> Result<(), waggle_engine::Error> {
         if let (Some(by_pass), Step::Decode { .. }) = (&mut self.by_pass, step) {
             by_pass.end(engine.abb().needs());
         }
         Ok(())
     }
 
-    fn go_on(&mut self) -> Result<(), model::Error> {
+    fn go_on(&mut self) -> Result<(), waggle_model::Error> {
         self.observer.go_on()
     }
 
-    fn agree_to_keep(&mut self, _: &mut Plan, most: usize, _: Option<usize>) -> Result<usize, engine::Error> {
+    fn agree_to_keep(&mut self, _: &mut Plan, most: usize, _: Option<usize>) -> Result<usize, waggle_engine::Error> {
         Ok(self.schedule.next(most))
     }
 }
 
 /// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
 /// same for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
-/// ([`Drafts::rate`](model::Drafts::rate)). The observer may end it: it takes a while, and no message comes
+/// ([`Drafts::rate`](waggle_model::Drafts::rate)). The observer may end it: it takes a while, and no message comes
 /// meanwhile.
 pub(crate) fn needs(
     model: &PublicModel,
@@ -120,7 +120,7 @@ fn run(
 mod tests {
     use std::cell::Cell;
 
-    use model::{Disclosed, Lengths};
+    use waggle_model::{Disclosed, Lengths};
 
     use super::*;
     use crate::terms::tests::{llama, two_phases};
@@ -142,7 +142,7 @@ mod tests {
         let request = Request::from(Lengths { prompt: 2, tokens: 1000 });
         let observer = Impatient::default();
         let planned = needs(&model, &two_phases(), &request, &observer);
-        assert!(matches!(planned, Err(Error::Model(model::Error::Abandoned))));
+        assert!(matches!(planned, Err(Error::Model(waggle_model::Error::Abandoned))));
         assert_eq!(observer.0.get(), 3);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use model::{Disclosed, ModelFiles, ModelSpec, bundled, is_bundled, tokenizer_beside};
-use tokenizer::ChatTemplate;
+use waggle_model::{Disclosed, ModelFiles, ModelSpec, bundled, is_bundled, tokenizer_beside};
+use waggle_tokenizer::ChatTemplate;
 
 use crate::fingerprint::{Fingerprint, PREFIX};
 use crate::terms::PublicModel;
@@ -13,9 +13,9 @@ impl PublicModel {
     /// The model of a shape alone, whose weights are assumed to be below 16.
     ///
     /// # Errors
-    /// [`model::PartsError`] for parts that it does not have.
+    /// [`waggle_model::PartsError`] for parts that it does not have.
     pub fn of_shape(name: String, spec: ModelSpec, disclosed: Disclosed) -> Result<Self, Error> {
-        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs_of(&disclosed)?.len()];
+        let frac_bits = vec![waggle_protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs_of(&disclosed)?.len()];
         let disclosure = Disclosure::planned(disclosed, &spec);
         Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None })
     }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(by_config.fingerprint, Fingerprint::new(by_name.spec.as_ref().unwrap(), None, None).unwrap());
         by_config.fingerprint.expect(&by_name.fingerprint).unwrap();
         let missing = tempfile::tempdir().unwrap().path().join("missing").display().to_string();
-        assert!(matches!(Expectation::named(&missing), Err(Error::Model(model::Error::File { .. }))));
+        assert!(matches!(Expectation::named(&missing), Err(Error::Model(waggle_model::Error::File { .. }))));
         assert!(matches!(Expectation::named("waggle-model:12"), Err(Error::Pin(PinError::Malformed { .. }))));
     }
 

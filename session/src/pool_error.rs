@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use net::Role;
-use protocols::Part;
 use thiserror::Error;
+use waggle_net::Role;
+use waggle_protocols::Part;
 
 use crate::pool_id::PoolId;
 
@@ -183,7 +183,7 @@ pub enum PoolError {
     },
     /// The stock cannot be kept in memory and its temporary file.
     #[error(transparent)]
-    Stock(#[from] protocols::StockError),
+    Stock(#[from] waggle_protocols::StockError),
     /// The system refused.
     #[error("pool: {0}")]
     Io(#[from] std::io::Error),

@@ -6,12 +6,12 @@
 //! narrower, and notices. It cannot see every prompt, so a model that passes may still leave a range on another one;
 //! large residuals appear at the first positions of any text, which is why a short text finds them.
 
-use model::{
+use ndarray::Array2;
+use waggle_model::{
     GenerateOptions, ImageShape, Input, Model, ModelSpec, Next, NoHooks, Padding, Reveal, Sampler, generate,
 };
-use ndarray::Array2;
-use protocols::{Evaluation, Fixed, FixedWeight};
-use tokenizer::{Tokenizer, TokenizerError};
+use waggle_protocols::{Evaluation, Fixed, FixedWeight};
+use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 use crate::Error;
 
@@ -95,7 +95,7 @@ fn run(
     let mut engine = Fixed::evaluating(Evaluation::Masked);
     match generate(&mut engine, model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {
         Ok(_) => Ok(RangeCheck { tokens: input.count + tokens - 1 }),
-        Err(model::Error::Engine(source @ engine::Error::Range { .. })) => {
+        Err(waggle_model::Error::Engine(source @ waggle_engine::Error::Range { .. })) => {
             Err(Error::Ranges { tokens: input.count, source })
         }
         Err(other) => Err(other.into()),

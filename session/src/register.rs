@@ -4,12 +4,12 @@
 //! plan. A registered item has its name wherever names are read in this process: on a command line, in a
 //! `config.json`, in the terms of a session, in a report. Both parties of a session register it.
 
-use engine::Float;
-use model::{ActivationFunction, Functions, TakenActivation};
-use mpcache::{PolicyFamily, Registration};
-use planner::Plan;
-use protocols::{Fixed, Secure};
 use thiserror::Error;
+use waggle_engine::Float;
+use waggle_model::{ActivationFunction, Functions, TakenActivation};
+use waggle_mpcache::{PolicyFamily, Registration};
+use waggle_planner::Plan;
+use waggle_protocols::{Fixed, Secure};
 
 /// An addition that cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -17,7 +17,7 @@ use thiserror::Error;
 pub enum RegisterError {
     /// A policy.
     #[error(transparent)]
-    Policy(#[from] mpcache::RegisterError),
+    Policy(#[from] waggle_mpcache::RegisterError),
     /// An activation.
     #[error(transparent)]
     Activation(#[from] TakenActivation),
@@ -41,8 +41,8 @@ pub fn register_activation<A: ActivationFunction>() -> Result<(), RegisterError>
 
 #[cfg(test)]
 mod tests {
-    use engine::Engine;
-    use model::Activation;
+    use waggle_engine::Engine;
+    use waggle_model::Activation;
 
     use super::*;
 
@@ -55,7 +55,7 @@ mod tests {
             x.max(0.0).powi(2)
         }
 
-        fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+        fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
             let positive = engine.relu(x)?;
             engine.mul(&positive, &positive)
         }
@@ -71,7 +71,7 @@ mod tests {
             x
         }
 
-        fn apply<E: Engine>(_: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+        fn apply<E: Engine>(_: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
             Ok(x.clone())
         }
     }

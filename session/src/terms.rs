@@ -3,27 +3,27 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use engine::LogitBits;
-use model::{
+use serde::{Deserialize, Serialize};
+use waggle_engine::LogitBits;
+use waggle_model::{
     Drafts, Excess, GenerateOptions, Input, Lengths, MAX_DRAFTED, ModelSpec, Reveal, Step, check_draft,
     check_encoder, check_image, check_lengths, check_padding, check_texts, chunk_size, passes,
 };
-use mpcache::{Padding, PolicySpec};
-use net::LinkShape;
-use protocols::Made;
-use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use report::Phases;
-use serde::{Deserialize, Serialize};
+use waggle_mpcache::{Padding, PolicySpec};
+use waggle_net::LinkShape;
+use waggle_protocols::Made;
+use waggle_protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+use waggle_report::Phases;
 
 use crate::{Base, Disclosure, Error};
 
 /// The facts that both parties state before a session and must state alike. The client alone chooses the number of
-/// phases ([`protocols::Options::preprocess`]); the server adopts it or refuses. Cores and link may be left open: the
+/// phases ([`waggle_protocols::Options::preprocess`]); the server adopts it or refuses. Cores and link may be left open: the
 /// parties then find them out, and the [outcome](crate::party::Outcome::terms) has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Choices of the protocols.
-    pub protocol: protocols::Options,
+    pub protocol: waggle_protocols::Options,
     /// The outputs that the client learns of each position; of a server, the most that it permits.
     pub reveal: Reveal,
     /// Fractional bits of the logits that the client learns.
@@ -35,7 +35,7 @@ pub struct Terms {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
     /// parties.
     pub prefill_chunk: Option<NonZeroUsize>,
-    /// The text of the helper's key, if the session has a helper ([`protocols::Options::helper`]); empty without
+    /// The text of the helper's key, if the session has a helper ([`waggle_protocols::Options::helper`]); empty without
     /// encryption.
     pub helper: Option<String>,
     /// The network that this party imitates by slowing what it sends. Both imitate the same, or none does.
@@ -67,7 +67,7 @@ pub struct Open {
 /// What parties found out about each other and the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Met {
-    /// Bursts by which they measured the link ([`net::Measured::bursts`]); `None` if it was given.
+    /// Bursts by which they measured the link ([`waggle_net::Measured::bursts`]); `None` if it was given.
     pub bursts: Option<usize>,
     /// The families of kernels of client and server.
     pub kernels: [String; 2],
@@ -87,7 +87,7 @@ pub struct Request {
     pub lengths: Lengths,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// End at the first [`bucket`](model::bucket) of tokens behind that, so that the server learns no more than it.
+    /// End at the first [`bucket`](waggle_model::bucket) of tokens behind that, so that the server learns no more than it.
     /// In a chat only with the policy `full`; takes no draft.
     pub pad_answer: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
@@ -112,7 +112,7 @@ pub struct Limits {
     pub conversation: Option<usize>,
     /// The longest time of a session, for a client that has a conversation to know.
     pub session: Option<Duration>,
-    /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
+    /// Whether sessions have two phases ([`waggle_protocols::Options::preprocess`]); `None` leaves it to the client.
     pub preprocess: Option<bool>,
     /// Most guesses in a pass; 0 allows no drafts.
     pub drafted: usize,
@@ -134,7 +134,7 @@ pub struct PublicModel {
     pub name: String,
     /// Architecture and shape.
     pub spec: ModelSpec,
-    /// Fractional bits of each weight in the order of [`Model::load`](model::Model::load): about the logarithm of its
+    /// Fractional bits of each weight in the order of [`Model::load`](waggle_model::Model::load): about the logarithm of its
     /// largest entry.
     pub frac_bits: Vec<u32>,
     /// Which parts are public, and what the server adds to the matrices of its layers.
@@ -224,7 +224,7 @@ pub trait Observer {
         false
     }
 
-    /// Whether nobody wants the rest; asked before each step. The session then ends with [`model::Error::Abandoned`].
+    /// Whether nobody wants the rest; asked before each step. The session then ends with [`waggle_model::Error::Abandoned`].
     fn abandoned(&self) -> bool {
         false
     }
@@ -232,13 +232,13 @@ pub trait Observer {
 
 impl dyn Observer + '_ {
     /// Fails if nobody wants the rest.
-    pub(crate) fn go_on(&self) -> Result<(), model::Error> {
-        if self.abandoned() { Err(model::Error::Abandoned) } else { Ok(()) }
+    pub(crate) fn go_on(&self) -> Result<(), waggle_model::Error> {
+        if self.abandoned() { Err(waggle_model::Error::Abandoned) } else { Ok(()) }
     }
 }
 
-/// Refuses a generation of nothing ([`model::Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than
-/// `limit` positions ([`model::Error::TooLong`]).
+/// Refuses a generation of nothing ([`waggle_model::Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than
+/// `limit` positions ([`waggle_model::Error::TooLong`]).
 pub(crate) fn check_bounded(lengths: Lengths, bound: Lengths, limit: usize) -> Result<(), Error> {
     if let Some(Excess { what, got, limit }) = lengths.beyond(bound) {
         return Err(Error::Limit { what, got, limit });
@@ -311,10 +311,10 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::Phases`] for a number of phases that the server does not offer; those of
-    /// [`ModelSpec::check_policy`]; [`model::Error::PaddedPolicy`] for padding under a policy that would choose among
+    /// [`ModelSpec::check_policy`]; [`waggle_model::Error::PaddedPolicy`] for padding under a policy that would choose among
     /// it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
-    /// [`model::Error::DraftPolicy`] for a draft under a policy that cannot take
-    /// tokens back; [`model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`model::Error::TooLong`] beyond
+    /// [`waggle_model::Error::DraftPolicy`] for a draft under a policy that cannot take
+    /// tokens back; [`waggle_model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`waggle_model::Error::TooLong`] beyond
     /// the model's positions, [`Error::TooWide`] beyond those of the softmax in fixed point, and [`Error::TooMany`]
     /// for more texts than fit any memory; [`Error::Planning`] for what would take too long to plan.
     pub fn validate(&self, spec: &ModelSpec, terms: &Terms, limits: &Limits) -> Result<(), Error> {
@@ -439,7 +439,10 @@ pub(crate) mod tests {
         let short = spec(8192, "null");
         check(&short, 8191).unwrap();
         let refused = check(&short, 8192).unwrap_err();
-        assert!(matches!(refused, Error::Model(model::Error::TooLong { positions: 8193, limit: 8192 })), "{refused}");
+        assert!(
+            matches!(refused, Error::Model(waggle_model::Error::TooLong { positions: 8193, limit: 8192 })),
+            "{refused}"
+        );
         assert_eq!(refused.to_string(), "8193 positions would go through a model that has 8192");
 
         // Trained for 4096 positions, which the scaling makes 16384.
@@ -447,7 +450,7 @@ pub(crate) mod tests {
         check(&stretched, 16_383).unwrap();
         let refused = check(&stretched, 16_384).unwrap_err();
         assert!(
-            matches!(refused, Error::Model(model::Error::TooLong { positions: 16_385, limit: 16_384 })),
+            matches!(refused, Error::Model(waggle_model::Error::TooLong { positions: 16_385, limit: 16_384 })),
             "{refused}"
         );
 
@@ -458,7 +461,7 @@ pub(crate) mod tests {
         assert_eq!(refused.to_string(), "131073 positions are more than the 131072 that this program can attend to");
         assert!(matches!(
             check(&long, usize::MAX),
-            Err(Error::Model(model::Error::TooLong { limit: 1_048_576, .. }))
+            Err(Error::Model(waggle_model::Error::TooLong { limit: 1_048_576, .. }))
         ));
     }
 
@@ -495,11 +498,11 @@ pub(crate) mod tests {
         assert_eq!(Lengths { prompt: 8, tokens: 3 }.positions(), 10);
         check(8, 3).unwrap();
         check(7, 4).unwrap();
-        assert!(matches!(check(0, 4), Err(Error::Model(model::Error::Nothing))));
-        assert!(matches!(check(8, 0), Err(Error::Model(model::Error::Nothing))));
+        assert!(matches!(check(0, 4), Err(Error::Model(waggle_model::Error::Nothing))));
+        assert!(matches!(check(8, 0), Err(Error::Model(waggle_model::Error::Nothing))));
         assert!(matches!(check(9, 5), Err(Error::Limit { what: "tokens of a prompt", got: 9, limit: 8 })));
         assert!(matches!(check(8, 5), Err(Error::Limit { what: "tokens to generate", got: 5, limit: 4 })));
-        assert!(matches!(check(8, 4), Err(Error::Model(model::Error::TooLong { positions: 11, limit: 10 }))));
+        assert!(matches!(check(8, 4), Err(Error::Model(waggle_model::Error::TooLong { positions: 11, limit: 10 }))));
         assert_eq!(Lengths::MAX.positions(), usize::MAX);
     }
 }

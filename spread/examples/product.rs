@@ -10,8 +10,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocols::{FixedMatrix, Spread};
-use testing::Columns;
+use waggle_protocols::{FixedMatrix, Spread};
+use waggle_testing::Columns;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = std::env::args().skip(1).map(|argument| argument.parse()).collect::<Result<Vec<usize>, _>>()?;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let whole = FixedMatrix::rounded(Arc::new(Columns { inputs, entries }), 16);
     let own = whole.columns(ranks.as_ref().map_or(0..outputs, |ranks| ranks.columns(outputs)));
     let x: Vec<u64> = (0..rows * inputs).map(|i| mixed(i).wrapping_mul(mixed(i + 1))).collect();
-    let product: Box<dyn Fn() -> Result<Vec<u64>, protocols::Error>> = match ranks.clone() {
+    let product: Box<dyn Fn() -> Result<Vec<u64>, waggle_protocols::Error>> = match ranks.clone() {
         None => Box::new(|| Ok(own.times_here(&x))),
         Some(ranks) if ranks.rank() > 0 => {
             ranks.work(vec![whole])?;

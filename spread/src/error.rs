@@ -73,8 +73,8 @@ pub enum SpreadError {
     Ended,
 }
 
-impl From<SpreadError> for protocols::Error {
+impl From<SpreadError> for waggle_protocols::Error {
     fn from(error: SpreadError) -> Self {
-        protocols::Error::Spread(Box::new(error))
+        waggle_protocols::Error::Spread(Box::new(error))
     }
 }

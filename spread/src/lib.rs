@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Requests of the preparation are broadcast with the client's keys and the seeds of the responses; every rank sends
-//! rank 0 the responses and shares of its columns ([`Prepared`](protocols::spread::Prepared)).
+//! rank 0 the responses and shares of its columns ([`Prepared`](waggle_protocols::spread::Prepared)).
 //!
 //! Everything is exact modulo 2^64, so the words are those of one process ([`Spread`]).
 //!
@@ -51,5 +51,5 @@ pub mod threads;
 
 pub use error::SpreadError;
 pub use launch::{Launched, launched, start};
-pub use protocols::Spread;
 pub use ranks::{Ranks, columns_of};
+pub use waggle_protocols::Spread;

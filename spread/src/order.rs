@@ -1,6 +1,6 @@
 //! All messages between ranks but words of products.
 
-use he::Split;
+use waggle_he::Split;
 
 use crate::SpreadError;
 

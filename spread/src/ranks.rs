@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use he::Split;
-use protocols::spread::{OwnProduct, Prepared};
-use protocols::{Error, FixedMatrix, Spread};
+use waggle_he::Split;
+use waggle_protocols::spread::{OwnProduct, Prepared};
+use waggle_protocols::{Error, FixedMatrix, Spread};
 
 use crate::SpreadError;
 use crate::comm::Comm;

@@ -51,8 +51,8 @@ fn a_rank() {
 #[test]
 #[ignore = "started by `a_rank_that_cannot_multiply_ends_all`"]
 fn a_rank_without_matrices() {
-    use protocols::{FixedMatrix, Spread};
     use std::sync::Arc;
+    use waggle_protocols::{FixedMatrix, Spread};
     let ranks = waggle_spread::start().expect("MPI").expect("started by mpirun");
     if ranks.rank() > 0 {
         // Rank 1 knows no matrix at all.

@@ -4,7 +4,7 @@ mod support;
 
 use std::thread;
 
-use protocols::{FixedMatrix, Spread};
+use waggle_protocols::{FixedMatrix, Spread};
 use waggle_spread::{Ranks, SpreadError, columns_of, threads};
 
 /// Has every rank do `work` in a thread of its own. Returns what rank 0 returns, and then the others.
@@ -52,7 +52,7 @@ fn a_row_too_long_for_a_message_is_refused() {
         if ranks.rank() > 0 {
             return ranks
                 .work(vec![FixedMatrix::integers(1, 11, vec![1; 11])])
-                .map_err(protocols::Error::from)
+                .map_err(waggle_protocols::Error::from)
                 .map(|_| ());
         }
         let matrix = FixedMatrix::integers(1, 11, vec![1; 11]).spread_over(std::sync::Arc::new(ranks.clone()), 0);

@@ -118,7 +118,7 @@ impl BackgroundChat {
     }
 
     fn over<T>(&self) -> Result<T, Error> {
-        Err(self.failure().unwrap_or_else(|| session::Error::ChatOver.into()))
+        Err(self.failure().unwrap_or_else(|| waggle_session::Error::ChatOver.into()))
     }
 }
 
@@ -155,7 +155,7 @@ fn host(mut talk: Chat, commands: &Receiver<Command>, state: &Mutex<State>) {
         };
         match command {
             Command::Say { listener, answer, .. } if listener.abandoned() => {
-                let _ = answer.send(Err(model::Error::Abandoned.into()));
+                let _ = answer.send(Err(waggle_model::Error::Abandoned.into()));
             }
             Command::Say { words, mut listener, answer } => {
                 let said = catch_unwind(AssertUnwindSafe(|| talk.turn(&words, &mut *listener)));

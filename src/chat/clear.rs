@@ -1,9 +1,11 @@
 //! The parties' conversation, held again with a plaintext model.
 
-use engine::{Float, FloatLoader, FloatWeight};
-use model::{Check, GenerateOptions, Generation, Input, Model, ModelSpec, Next, NoHooks, compare, generate_with};
-use mpcache::KvCache;
-use session::party::Terms;
+use waggle_engine::{Float, FloatLoader, FloatWeight};
+use waggle_model::{
+    Check, GenerateOptions, Generation, Input, Model, ModelSpec, Next, NoHooks, compare, generate_with,
+};
+use waggle_mpcache::KvCache;
+use waggle_session::party::Terms;
 
 use crate::Error;
 use crate::error::NameError;

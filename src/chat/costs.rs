@@ -1,11 +1,11 @@
 //! The costs of a chat, turn by turn.
 
-use model::Check;
-use report::{Phases, Report};
 use serde::Serialize;
-use session::party::chat::{Turn, TurnCost};
-use session::party::{Outcome, PublicModel};
-use tokenizer::Tokenizer;
+use waggle_model::Check;
+use waggle_report::{Phases, Report};
+use waggle_session::party::chat::{Turn, TurnCost};
+use waggle_session::party::{Outcome, PublicModel};
+use waggle_tokenizer::Tokenizer;
 
 use super::clear::Clear;
 use crate::Error;
@@ -75,7 +75,7 @@ impl Costs {
         clear: Option<&Clear>,
     ) -> Result<ChatReport, Error> {
         let mut report = report(model, Some(tokenizer), outcome.prompt_tokens, outcome, options)?;
-        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        report.peak_memory_bytes.client = waggle_net::peak_memory_bytes();
         report.check = clear.and_then(Clear::all);
         Ok(ChatReport { report, turns: self.turns })
     }

@@ -17,14 +17,14 @@ mod transcript;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use model::{Lengths, Next, Sampler};
-use mpcache::PolicySpec;
-use report::Phases;
-use session::party::chat::{Slices, slices};
-use session::party::{ChatSession, ClientOptions, PublicModel, Silent};
+use waggle_model::{Lengths, Next, Sampler};
+use waggle_mpcache::PolicySpec;
+use waggle_report::Phases;
+use waggle_session::party::chat::{Slices, slices};
+use waggle_session::party::{ChatSession, ClientOptions, PublicModel, Silent};
 #[cfg(feature = "proxy")]
-use session::party::{Observer, chat::Turn};
-use tokenizer::{ChatTemplate, Tokenizer};
+use waggle_session::party::{Observer, chat::Turn};
+use waggle_tokenizer::{ChatTemplate, Tokenizer};
 
 pub use self::background::BackgroundChat;
 use self::clear::Clear;
@@ -135,7 +135,7 @@ impl Chat {
             check_comparable(&terms, options.sampling.temperature > 0.0)?;
         }
         if model.spec.image().is_some() {
-            return Err(model::Error::NoTexts.into());
+            return Err(waggle_model::Error::NoTexts.into());
         }
         let template = own_template.map_or_else(|| model.chat_template(), |own| Ok(Some(own)))?;
         let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(ChatError::NoTokenizer)?;
@@ -190,7 +190,7 @@ impl Chat {
 
     /// The terms on which the parties agreed.
     #[cfg(feature = "proxy")]
-    pub(crate) fn terms(&self) -> &session::party::Terms {
+    pub(crate) fn terms(&self) -> &waggle_session::party::Terms {
         self.session.terms()
     }
 
@@ -378,10 +378,10 @@ impl Chat {
         Ok(ids)
     }
 
-    fn refusal(&self, error: session::Error) -> Result<Refusal, Error> {
+    fn refusal(&self, error: waggle_session::Error) -> Result<Refusal, Error> {
         Ok(match error {
-            session::Error::Full { .. } => Refusal::Full(error),
-            session::Error::Limit { what: "tokens of a prompt", got, .. } => {
+            waggle_session::Error::Full { .. } => Refusal::Full(error),
+            waggle_session::Error::Limit { what: "tokens of a prompt", got, .. } => {
                 let system = self.script.system().map(|text| self.tokenizer.encode_more(text)).transpose()?;
                 Refusal::Long { got, limit: self.longest.prompt, system: system.map(|ids| ids.len()) }
             }

@@ -15,7 +15,7 @@
 //! **Time.** A template may ask for the date. It gets the one at which the conversation began, on this party's clock:
 //! public, because the length of the text may depend on it.
 
-use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
+use waggle_tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 use crate::Error;
 
@@ -89,7 +89,7 @@ impl Script {
         self.said = self.system.iter().map(|system| form("system", system)).collect();
         self.rendered.clear();
         (self.begun, self.ended) = (false, true);
-        self.now = tokenizer::local_time();
+        self.now = waggle_tokenizer::local_time();
     }
 
     /// The system text, if it belongs to the turn that comes next.
@@ -198,7 +198,7 @@ mod tests {
         {% if add_generation_prompt %}<assistant>{% endif %}";
 
     fn tokenizer() -> Tokenizer {
-        Tokenizer::from_bytes(&model::bundled("shakespeare-gpt2").unwrap().tokenizer.unwrap()).unwrap()
+        Tokenizer::from_bytes(&waggle_model::bundled("shakespeare-gpt2").unwrap().tokenizer.unwrap()).unwrap()
     }
 
     fn script(template: &str, system: Option<&str>) -> Script {

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use model::{DType, Lengths, ModelFiles, synthesize};
-use net::{Phase, process_cpu_time};
-use planner::{Deployment, Footprint, Observation, PROFILE_VERSION, Profile, fit};
-use planner::{Kernel, Rates, Units};
-use protocols::preparation;
-use report::PeakMemory;
-use report::Report;
 use serde::Serialize;
-use session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Silent, Terms};
+use waggle_model::{DType, Lengths, ModelFiles, synthesize};
+use waggle_net::{Phase, process_cpu_time};
+use waggle_planner::{Deployment, Footprint, Observation, PROFILE_VERSION, Profile, fit};
+use waggle_planner::{Kernel, Rates, Units};
+use waggle_protocols::preparation;
+use waggle_report::PeakMemory;
+use waggle_report::Report;
+use waggle_session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Silent, Terms};
 
 use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::progress::Progress;

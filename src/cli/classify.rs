@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use report::table::{Cell, Table};
 use serde::Deserialize;
+use waggle_report::table::{Cell, Table};
 
 use super::connect::ConnectArgs;
 use super::helper::HelpedArgs;
@@ -115,7 +115,7 @@ pub(super) struct Inputs {
 impl Inputs {
     pub(super) fn open(path: &Path) -> Result<Self, crate::Error> {
         let text = read_text(path)?;
-        let inputs = files::json_lines::<Line>(&text).map(|(line, read)| {
+        let inputs = waggle_files::json_lines::<Line>(&text).map(|(line, read)| {
             let input = read.and_then(|read| Ok((Prompt::try_from(read)?, line)));
             input.map_err(|what| PromptError::Line { path: path.into(), line, what })
         });

@@ -6,7 +6,7 @@ mod records;
 use std::path::PathBuf;
 
 use clap::Args;
-use report::table::{Cell, Table};
+use waggle_report::table::{Cell, Table};
 
 use super::Error;
 use super::options::{FormatArgs, OperationsArgs};

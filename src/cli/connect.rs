@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use net::PublicKey;
-use tokenizer::ChatTemplate;
+use waggle_net::PublicKey;
+use waggle_tokenizer::ChatTemplate;
 
 use super::options::{LINKS, link_between_processes, seconds, set};
 use super::out;

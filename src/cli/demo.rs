@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory};
-use model::{Lengths, Parts};
-use net::{Identity, PublicKey};
-use report::{Cost, HelperLink, PeakMemory, bytes};
+use waggle_model::{Lengths, Parts};
+use waggle_net::{Identity, PublicKey};
+use waggle_report::{Cost, HelperLink, PeakMemory, bytes};
 
 use super::classify::by_line;
 use super::connect::warn_of_plaintext;

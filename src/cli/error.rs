@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use session::pool::PoolId;
 use thiserror::Error;
+use waggle_session::pool::PoolId;
 
 use super::eval::EvalError;
 use super::record::RecordError;
@@ -41,7 +41,7 @@ pub(super) enum Error {
     LongPrompt { path: PathBuf, limit: u64 },
     /// Measurements of a machine that cannot be used.
     #[error("{}: {source}", path.display())]
-    Calibration { path: PathBuf, source: planner::ProfileError },
+    Calibration { path: PathBuf, source: waggle_planner::ProfileError },
     /// Other programs compute on the machine that is measured.
     #[error(
         "this machine is busy: threads that compute get {percent:.0} % of its cores, and measured so it looks slower \
@@ -56,7 +56,7 @@ pub(super) enum Error {
     #[error("--positions raises those of shapes and of `config.json` files; {0} is neither")]
     PositionsOfWeights(String),
     #[error(transparent)]
-    Column(#[from] report::table::NoColumn),
+    Column(#[from] waggle_report::table::NoColumn),
     #[error("{paper} has no row {row}, only 1 to {rows}")]
     NoRow { paper: String, row: usize, rows: usize },
     /// A run of a comparison failed.

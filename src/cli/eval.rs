@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::study::eval::{Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost};
-use ::study::glue;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
-use model::ModelFiles;
-use mpcache::PolicySpec;
-use protocols::Cores;
 use rayon::prelude::*;
 use serde_json::Value;
+use waggle_model::ModelFiles;
+use waggle_mpcache::PolicySpec;
+use waggle_protocols::Cores;
+use waggle_study::eval::{Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost};
+use waggle_study::glue;
 
 use super::error::make_dir;
 use super::machine::{self, Calibrated, CalibrationArgs};
@@ -149,7 +149,8 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let candidates = args.candidates()?;
     let bar = passes(study::passes(&sequences, &candidates));
     let (chosen, tick) = (args.chosen(&sequences), || bar.inc(1));
-    let mut study = study::evaluation(&args.model, files, args.engine, chosen, &sequences, &candidates, &tick)?;
+    let mut study =
+        study::evaluation(&args.model, files, args.engine, chosen, &sequences, &candidates, &tick)?;
     bar.finish_and_clear();
     if let Some(link) = args.costs {
         let calibrated = args.calibration.open()?.ok();

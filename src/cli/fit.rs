@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use engine::FloatLoader;
-use model::{LEARNED_FILE, Model, ModelFiles};
-use mpcache::LayerSet;
-use study::eval::Sequence;
-use study::fit::{fit_columns, fit_layers};
+use waggle_engine::FloatLoader;
+use waggle_model::{LEARNED_FILE, Model, ModelFiles};
+use waggle_mpcache::LayerSet;
+use waggle_study::eval::Sequence;
+use waggle_study::fit::{fit_columns, fit_layers};
 
 use super::eval::{EvalError, text_ids};
 use super::progress::passes;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::{Float, FloatLoader, FloatWeight};
-use model::{GenerateOptions, Model, Next, NoHooks, Sampler, generate};
-use report::provenance::Provenance;
 use serde::Serialize;
+use waggle_engine::{Float, FloatLoader, FloatWeight};
+use waggle_model::{GenerateOptions, Model, Next, NoHooks, Sampler, generate};
+use waggle_report::provenance::Provenance;
 
 use super::Error;
 use super::options::{DraftArgs, PolicyArgs};
@@ -44,7 +44,7 @@ pub(super) struct FloatArgs {
 #[derive(Serialize)]
 struct FloatReport<'a> {
     provenance: Option<Provenance>,
-    model: report::ModelInfo,
+    model: waggle_report::ModelInfo,
     prompt_tokens: usize,
     prompt_ids: &'a [u32],
     tokens: &'a [u32],
@@ -89,7 +89,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
         let report = FloatReport {
             provenance: provenance(),
-            model: report::ModelInfo::new(&files.name, &files.spec),
+            model: waggle_report::ModelInfo::new(&files.name, &files.spec),
             prompt_tokens: prompt.input().count,
             prompt_ids: prompt.ids(),
             tokens: &out.tokens,

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::FloatLoader;
-use model::{Model, ModelFiles};
-use mpcache::PolicySpec;
-use report::ModelInfo;
-use report::provenance::Provenance;
 use serde::Serialize;
-use study::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
+use waggle_engine::FloatLoader;
+use waggle_model::{Model, ModelFiles};
+use waggle_mpcache::PolicySpec;
+use waggle_report::ModelInfo;
+use waggle_report::provenance::Provenance;
+use waggle_study::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
 
 use super::eval::{EvalError, cut_text, own_text};
 use super::progress::passes;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use net::{Identity, PublicKey};
+use waggle_net::{Identity, PublicKey};
 
 use super::connect::{BusyArgs, DoorArgs};
 use super::options::{LINKS, link_between_processes, named, seconds, set};

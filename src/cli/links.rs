@@ -1,10 +1,10 @@
 //! `waggle links`: every network that has a name.
 
 use clap::Args;
-use net::LinkShape;
-use net::papers::{Delay, PAPERS, PaperLink};
-use report::table::{Cell, Table};
-use report::{CONDITIONS, conditions};
+use waggle_net::LinkShape;
+use waggle_net::papers::{Delay, PAPERS, PaperLink};
+use waggle_report::table::{Cell, Table};
+use waggle_report::{CONDITIONS, conditions};
 
 use super::Error;
 use super::options::FormatArgs;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use bits::cpu::Cpu;
 use clap::Args;
-use planner::{Profile, ProfileError};
-use protocols::Cores;
-pub(super) use report::provenance::processor;
+use waggle_bits::cpu::Cpu;
+use waggle_planner::{Profile, ProfileError};
+use waggle_protocols::Cores;
+pub(super) use waggle_report::provenance::processor;
 
 use super::Error;
 use crate::disk::{MAX_FILE_BYTES, read};
@@ -109,7 +109,7 @@ fn named(path: &Path) -> Result<Profile, Error> {
 
 /// The default file, if there is one, or what is wrong with it.
 fn usable(path: &Path) -> Result<Option<Profile>, String> {
-    let text = match files::read(path, MAX_FILE_BYTES) {
+    let text = match waggle_files::read(path, MAX_FILE_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e.to_string()),

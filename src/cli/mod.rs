@@ -162,7 +162,7 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    if let Err(error) = bits::cpu::Cpu::choose() {
+    if let Err(error) = waggle_bits::cpu::Cpu::choose() {
         return out::fail(&error.into());
     }
     match command.run() {

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use engine::LogitBits;
-use model::{DEFAULT_RATE, Reveal};
-use mpcache::{Granularity, PolicySpec};
-use net::LinkShape;
-use net::shaped::ParseShapeError;
-use ot::CotKind;
-use protocols::{Cores, Masks, Packing};
-use report::Price;
-use report::table::{Document, Format, Layout, Table};
-use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
+use waggle_engine::LogitBits;
+use waggle_model::{DEFAULT_RATE, Reveal};
+use waggle_mpcache::{Granularity, PolicySpec};
+use waggle_net::LinkShape;
+use waggle_net::shaped::ParseShapeError;
+use waggle_ot::CotKind;
+use waggle_protocols::{Cores, Masks, Packing};
+use waggle_report::Price;
+use waggle_report::table::{Document, Format, Layout, Table};
+use waggle_session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
 use super::{Error, out};
 use crate::{Draft, Network, Sampling, Terms};

@@ -5,7 +5,7 @@ mod against;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use model::Parts;
+use waggle_model::Parts;
 
 use super::helper::PartiesArgs;
 use super::machine::CalibrationArgs;

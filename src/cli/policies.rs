@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use mpcache::{Listed, ListedOption, PolicySpec, catalogue};
+use waggle_mpcache::{Listed, ListedOption, PolicySpec, catalogue};
 
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};

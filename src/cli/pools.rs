@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use net::Role;
-use protocols::Part;
-use report::bytes;
 use serde_json::{Value, json};
-use session::pool::{Found, PoolId, writable_by_others};
+use waggle_net::Role;
+use waggle_protocols::Part;
+use waggle_report::bytes;
+use waggle_session::pool::{Found, PoolId, writable_by_others};
 
 use super::{Error, out};
 use crate::client::pools_at;

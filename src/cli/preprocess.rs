@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use protocols::Part;
-use session::pool::part_path;
+use waggle_protocols::Part;
+use waggle_session::pool::part_path;
 
 use super::connect::ConnectArgs;
 use super::helper::HelpedArgs;

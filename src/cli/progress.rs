@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
-use model::Step;
-use protocols::Made;
-use session::party::Observer;
-use tokenizer::ChatTemplate;
+use waggle_model::Step;
+use waggle_protocols::Made;
+use waggle_session::party::Observer;
+use waggle_tokenizer::ChatTemplate;
 
 use super::connect::{note_busy, note_no_sandbox, note_template};
 use super::{Error, out};

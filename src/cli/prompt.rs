@@ -57,7 +57,7 @@ fn read_text(path: &Path) -> Result<String, Error> {
     if path == Path::new("-") {
         std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(at(path))?;
     } else {
-        let file = files::open(path).map_err(at(path))?;
+        let file = waggle_files::open(path).map_err(at(path))?;
         file.take(limit).read_to_end(&mut bytes).map_err(at(path))?;
     }
     if bytes.len() as u64 > MAX_PROMPT_BYTES {

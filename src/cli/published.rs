@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use mpcache::PolicySpec;
-use net::LinkShape;
-use net::papers::Known;
-use report::Reference;
 use serde::Deserialize;
+use waggle_mpcache::PolicySpec;
+use waggle_net::LinkShape;
+use waggle_net::papers::Known;
+use waggle_report::Reference;
 
 use super::work::Work;
 

@@ -30,7 +30,7 @@ pub(super) struct QuantizeArgs {
 pub(super) fn run(args: QuantizeArgs) -> Result<(), Error> {
     clean_up_on_signals()?;
     let shard = (args.shard.max(0.0) * 1e9) as u64;
-    let spec = model::quantize(&open_model(&args.model)?, &args.out, Some(shard))?;
+    let spec = waggle_model::quantize(&open_model(&args.model)?, &args.out, Some(shard))?;
     let megabytes = mapped_bytes(&args.out.to_string_lossy()).unwrap_or_default() as f64 / 1e6;
     out::line(format_args!("{}: {} parameters in {megabytes:.1} MB", args.out.display(), spec.parameters()))
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use report::Report;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use study::eval::StudyReport;
+use waggle_report::Report;
+use waggle_study::eval::StudyReport;
 
 use super::Error;
 use super::sweep::Sweep;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use model::Check;
-use report::table::{Document, Format, Table};
-use report::{Cost, PeakMemory, Price, Report, bytes};
 use serde_json::json;
+use waggle_model::Check;
+use waggle_report::table::{Document, Format, Table};
+use waggle_report::{Cost, PeakMemory, Price, Report, bytes};
 
 use super::options::OperationsArgs;
 use super::{Error, out};

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory};
-use model::shape;
-use mpcache::PolicySpec;
-use net::LinkShape;
-use protocols::Cores;
-use report::table::{Cell, Document, Shown, Table};
-use report::{CONDITIONS, Cost as Counted, Report, Seconds, bytes, conditions};
 use serde_json::Value;
+use waggle_model::shape;
+use waggle_mpcache::PolicySpec;
+use waggle_net::LinkShape;
+use waggle_protocols::Cores;
+use waggle_report::table::{Cell, Document, Shown, Table};
+use waggle_report::{CONDITIONS, Cost as Counted, Report, Seconds, bytes, conditions};
 
 use super::Error;
 use super::machine::{self, Calibrated, CalibrationArgs};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use model::Parts;
-use net::{Entry, Identity, PublicKey};
-use report::Cost;
 use serde::{Deserialize, Serialize};
-use session::party::{Limits, Outcome};
+use waggle_model::Parts;
+use waggle_net::{Entry, Identity, PublicKey};
+use waggle_report::Cost;
+use waggle_session::party::{Limits, Outcome};
 
 use super::connect::{BusyArgs, DoorArgs};
 use super::helper::HelpedArgs;
@@ -248,7 +248,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     if let Some(Outcome { entries, kinds, per_token, helper: [_, helper], .. }) =
         server.run_once(Some(args.timeout))?
     {
-        let peak_memory_bytes = net::peak_memory_bytes();
+        let peak_memory_bytes = waggle_net::peak_memory_bytes();
         Line::Ended(Used { peak_memory_bytes, entries, kinds, per_token, helper }).print()?;
     }
     Ok(())

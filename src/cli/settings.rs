@@ -239,7 +239,7 @@ struct File {
 
 impl File {
     fn open(path: &Path, root: &Command) -> Result<Self, super::Error> {
-        let text = files::read_text(path, MAX_FILE_BYTES).map_err(at(path))?;
+        let text = waggle_files::read_text(path, MAX_FILE_BYTES).map_err(at(path))?;
         let syntax = |source| SettingsError::Syntax { path: path.into(), source: Box::new(source) };
         let file = File { path: path.into(), table: text.parse().map_err(syntax)? };
         file.check(root, &file.table, true)?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::{DType, shape, synthesize};
+use waggle_model::{DType, shape, synthesize};
 
 use super::options::named;
 use super::together::clean_up_on_signals;

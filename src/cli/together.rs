@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use files::Replacement;
 use tempfile::TempDir;
+use waggle_files::Replacement;
 
 use super::Error;
 use crate::server::on_signal;

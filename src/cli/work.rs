@@ -5,14 +5,14 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use clap::ValueEnum;
-use model::Lengths;
-use mpcache::PolicySpec;
-use net::{Entry, LinkShape, Phase, Traffic};
-use planner::Deployment;
-use protocols::{Cores, HelperDeals};
-use report::any_layer;
 use serde::{Deserialize, Serialize};
-use session::party::{self, Outcome, PublicModel, SessionPlan, Silent};
+use waggle_model::Lengths;
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Entry, LinkShape, Phase, Traffic};
+use waggle_planner::Deployment;
+use waggle_protocols::{Cores, HelperDeals};
+use waggle_report::any_layer;
+use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, Silent};
 
 use super::Error;
 use crate::{Helper, Network, Terms};

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::str::from_utf8;
 
-use model::argmax;
 use ndarray::{ArrayView1, ArrayView2};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokenizer::{Tokenizer, TokenizerError};
+use waggle_model::argmax;
+use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 /// What the tokens of a text were worth, in the interface's form for completions, and `bytes` beside it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -32,13 +32,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use files::{Forbidden, others_may};
-use model::{Lengths, Reveal};
-use mpcache::PolicySpec;
-use net::KeyError;
-use session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
-use tokenizer::ChatTemplate;
 use tokio::sync::Notify;
+use waggle_files::{Forbidden, others_may};
+use waggle_model::{Lengths, Reveal};
+use waggle_mpcache::PolicySpec;
+use waggle_net::KeyError;
+use waggle_session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
+use waggle_tokenizer::ChatTemplate;
 
 use crate::chat::{LOOKS, template_note};
 use crate::disk::at;
@@ -147,7 +147,7 @@ impl ProxyConfig {
         listener.set_nonblocking(true).map_err(bad)?;
         let terms = self.client.terms.over(self.client.network)?;
         if self.pad_prompt.is_some() && terms.policy != PolicySpec::default() {
-            return Err(model::Error::PaddedPolicy(terms.policy.to_string()).into());
+            return Err(waggle_model::Error::PaddedPolicy(terms.policy.to_string()).into());
         }
         let (model, terms, open) = self.meet(&terms)?;
         if model.spec.is_encoder() {
@@ -214,7 +214,7 @@ impl ProxyConfig {
 
 /// The digests of the keys in the file `path`.
 fn api_keys(path: &Path) -> Result<Vec<blake3::Hash>, Error> {
-    let file = files::open(path).map_err(at(path))?;
+    let file = waggle_files::open(path).map_err(at(path))?;
     if others_may(&file.metadata().map_err(at(path))?, Forbidden::ReadingAndWriting) {
         return Err(KeyError::Readable { path: path.into() }.into());
     }

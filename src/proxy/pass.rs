@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use model::Step;
-use report::Phases;
-use session::party::Observer;
-use tokenizer::{TextStream, Tokenizer, TokenizerError};
+use waggle_model::Step;
+use waggle_report::Phases;
+use waggle_session::party::Observer;
+use waggle_tokenizer::{TextStream, Tokenizer, TokenizerError};
 
 use super::api::Refusal;
 use super::spent::{Own, Spent};
@@ -137,9 +137,9 @@ mod tests {
     use std::ffi::OsString;
     use std::path::Path;
 
-    use model::Sampler;
-    use tokenizer::WorkerCommand;
     use tokio::sync::mpsc::unbounded_channel;
+    use waggle_model::Sampler;
+    use waggle_tokenizer::WorkerCommand;
 
     use super::super::text::{Event, Growing};
     use super::*;

@@ -1,10 +1,10 @@
 //! What an answer took, and what the server saw of it.
 
-use report::Phases;
 use serde::Serialize;
 use serde_json::{Value, json};
-use session::party::Outcome;
-use session::party::chat::TurnCost;
+use waggle_report::Phases;
+use waggle_session::party::Outcome;
+use waggle_session::party::chat::TurnCost;
 
 use super::text::Ended;
 
@@ -78,7 +78,7 @@ impl Spent {
         let seconds = |of: fn(&Phases) -> f64| phases.iter().map(|phases| of(phases)).sum::<f64>();
         let decode = seconds(|phases| phases.decode.total.seconds);
         Spent {
-            bytes: costs().map(report::Cost::bytes).sum(),
+            bytes: costs().map(waggle_report::Cost::bytes).sum(),
             flows: costs().map(|cost| cost.flows).sum(),
             seconds: costs().map(|cost| cost.seconds).sum(),
             prepared_bytes,

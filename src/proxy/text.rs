@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use model::Sampler;
-use session::party::Observer;
 use tokio::sync::mpsc::UnboundedSender;
+use waggle_model::Sampler;
+use waggle_session::party::Observer;
 
 use super::api::Refusal;
 use super::logprobs::Logprobs;

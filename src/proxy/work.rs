@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use model::{Generation, Lengths, Next, Sampler, check_lengths};
-use mpcache::PolicySpec;
 use ndarray::{ArrayView2, Axis};
-use report::Phases;
-use session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
-use tokenizer::{Tokenizer, TokenizerError};
+use waggle_model::{Generation, Lengths, Next, Sampler, check_lengths};
+use waggle_mpcache::PolicySpec;
+use waggle_report::Phases;
+use waggle_session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
+use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 use super::api::{Completion, Refusal, Talk};
 use super::logprobs::{Logprobs, Pieces, logprobs};
@@ -116,7 +116,7 @@ impl Failure {
 fn never_began(error: &Error) -> bool {
     match error {
         Error::Session(error) => {
-            error.net().is_none() && !matches!(error, session::Error::Model(model::Error::Abandoned))
+            error.net().is_none() && !matches!(error, waggle_session::Error::Model(waggle_model::Error::Abandoned))
         }
         other => other.leaves_the_conversation(),
     }
@@ -125,9 +125,9 @@ fn never_began(error: &Error) -> bool {
 /// What a program is told of `error`.
 fn refusal(error: &Error) -> Refusal {
     let message = describe(error);
-    let too_long = |error: &session::Error| {
-        use session::Error::{Full, Model, Planning, TooWide};
-        matches!(error, Full { .. } | Planning { .. } | TooWide { .. } | Model(model::Error::TooLong { .. }))
+    let too_long = |error: &waggle_session::Error| {
+        use waggle_session::Error::{Full, Model, Planning, TooWide};
+        matches!(error, Full { .. } | Planning { .. } | TooWide { .. } | Model(waggle_model::Error::TooLong { .. }))
     };
     match error {
         Error::Session(error) if too_long(error) => Refusal::new(400, "context_length_exceeded", message),
@@ -212,7 +212,7 @@ impl Worker {
         if refusal.status == 400 {
             return Refusal { param: Some(param.into()), ..refusal };
         }
-        let left = matches!(error, Error::Session(session::Error::Model(model::Error::Abandoned)));
+        let left = matches!(error, Error::Session(waggle_session::Error::Model(waggle_model::Error::Abandoned)));
         if refusal.status >= 500 && !left {
             self.failed(error);
         }
@@ -642,7 +642,7 @@ mod tests {
             assert_eq!(refusal(&error).status, 500, "{error}");
         }
         let failed = Error::Tokenizer(TokenizerError::Failed { what: "no such token".into() });
-        for error in [failed, PromptError::Empty.into(), model::Error::Nothing.into()] {
+        for error in [failed, PromptError::Empty.into(), waggle_model::Error::Nothing.into()] {
             assert_eq!(refusal(&error).status, 400, "{error}");
         }
     }

@@ -10,9 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use files::Replacement;
 use serde::{Deserialize, Serialize};
-use session::Error as SessionError;
+use waggle_files::Replacement;
+use waggle_session::Error as SessionError;
 
 use crate::Error;
 use crate::disk::{MAX_FILE_BYTES, at};
@@ -56,7 +56,7 @@ impl Book {
             }
             (fits, account.positions)
         });
-        match charged.map_err(|source| model::Error::File { path: self.path.clone(), source })? {
+        match charged.map_err(|source| waggle_model::Error::File { path: self.path.clone(), source })? {
             (true, _) => Ok(()),
             (false, used) => Err(SessionError::Quota { what: "positions", used, wanted: positions, limit }),
         }
@@ -77,7 +77,7 @@ impl Book {
         // Without encryption no identity has made the folder.
         make_home(&self.path).map_err(io::Error::other)?;
         let lock = self.path.with_added_extension("lock");
-        let lock = files::private().create(true).truncate(false).open(lock)?;
+        let lock = waggle_files::private().create(true).truncate(false).open(lock)?;
         lock.lock()?;
         let mut accounts = read(&self.path)?;
         let account = accounts.entry(key.unwrap_or(NOBODY).to_owned()).or_default();
@@ -93,7 +93,7 @@ impl Book {
 /// The accounts in `path`; none if there is no such file. A damaged file is an error, because forgetting accounts is
 /// not safe.
 fn read(path: &Path) -> io::Result<Accounts> {
-    match files::read(path, MAX_FILE_BYTES) {
+    match waggle_files::read(path, MAX_FILE_BYTES) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Accounts::new()),
         bytes => Ok(serde_json::from_slice(&bytes?)?),
     }

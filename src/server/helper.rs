@@ -6,9 +6,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use net::{Channel, Entry, PublicKey, Role};
-use session::party::{Caller, DealtSession, Pairing};
 use tracing::{info, warn};
+use waggle_net::{Channel, Entry, PublicKey, Role};
+use waggle_session::party::{Caller, DealtSession, Pairing};
 
 use super::desk::{Desk, Places};
 use super::door::{Door, Idle, Pause, Place, concerns_one};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::tcp::TcpLink;
-use net::{AllowList, Identity, KeyError, Link, NetError, PublicKey, tls};
+use waggle_net::tcp::TcpLink;
+use waggle_net::{AllowList, Identity, KeyError, Link, NetError, PublicKey, tls};
 
 use crate::Error;
 use crate::keys::{Proof, file};

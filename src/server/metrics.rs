@@ -8,13 +8,13 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use net::{Phase, WireBytes};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use session::party::Outcome;
+use waggle_net::{Phase, WireBytes};
+use waggle_session::party::Outcome;
 
 /// Most time for a reader of the page, and most bytes of its request.
 const READER: Duration = Duration::from_secs(2);

@@ -35,14 +35,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use model::{Lengths, Parts, QUOTA_SHARE, Reveal};
-use mpcache::PolicySpec;
-use net::{NetError, PublicKey};
-use session::RangeCheck;
-use session::party::{self, Caller, Limits, ModelServer, Open, Outcome, PublicModel};
-use session::pool::{Pools, count, find, writable_by_others};
-use tokenizer::ChatTemplate;
 use tracing::{info, warn};
+use waggle_model::{Lengths, Parts, QUOTA_SHARE, Reveal};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{NetError, PublicKey};
+use waggle_session::RangeCheck;
+use waggle_session::party::{self, Caller, Limits, ModelServer, Open, Outcome, PublicModel};
+use waggle_session::pool::{Pools, count, find, writable_by_others};
+use waggle_tokenizer::ChatTemplate;
 
 #[cfg(feature = "proxy")]
 pub(crate) use self::door::network_of;
@@ -137,8 +137,8 @@ options! {
 /// Most positions that a key may have in all: those that it has read or generated, padding and guesses included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reveals {
-    /// One in [`QUOTA_SHARE`](model::QUOTA_SHARE) of those that give the model's secret weights away
-    /// ([`telling_positions`](model::ModelSpec::telling_positions)), for every key but the server's own.
+    /// One in [`QUOTA_SHARE`](waggle_model::QUOTA_SHARE) of those that give the model's secret weights away
+    /// ([`telling_positions`](waggle_model::ModelSpec::telling_positions)), for every key but the server's own.
     #[default]
     OfModel,
     /// So many, for every key.
@@ -204,7 +204,7 @@ impl ServerConfig {
                 return Err(OptionsError::ClearOnly(policy.to_string()).into());
             }
             if policy.needs_scoring_head() != learned {
-                return Err(session::Error::OtherColumns { learned, policy: policy.to_string() }.into());
+                return Err(waggle_session::Error::OtherColumns { learned, policy: policy.to_string() }.into());
             }
         }
         crate::disk::check_writable(self.report.as_deref())?;
@@ -335,7 +335,7 @@ enum Event {
 struct Service {
     config: ServerConfig,
     hosted: ModelServer,
-    terms: session::party::Terms,
+    terms: waggle_session::party::Terms,
     limits: Limits,
     host: Host,
     accounts: Option<Book>,
@@ -515,11 +515,11 @@ impl Service {
     }
 
     /// The terms for a client: another's learns tokens alone, unless the server says otherwise.
-    fn terms_for(&self, caller: &Caller) -> session::party::Terms {
+    fn terms_for(&self, caller: &Caller) -> waggle_session::party::Terms {
         let of_key = if self.owns(caller) { Reveal::Logits } else { Reveal::Token };
         let reveal = self.config.terms.reveal.unwrap_or(of_key);
         let open = Open { reveal: false, ..self.terms.open };
-        session::party::Terms { reveal, open, ..self.terms.clone() }
+        waggle_session::party::Terms { reveal, open, ..self.terms.clone() }
     }
 
     /// The accounts in which a client's positions are counted.

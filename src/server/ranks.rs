@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::thread;
 
-use model::ModelFiles;
-use protocols::Spread;
-use session::all_matrices;
-use spread::{Ranks, SpreadError};
 use tracing::info;
+use waggle_model::ModelFiles;
+use waggle_protocols::Spread;
+use waggle_session::all_matrices;
+use waggle_spread::{Ranks, SpreadError};
 
 use super::{ServerConfig, signals};
 use crate::Error;
@@ -29,7 +29,7 @@ impl Job {
     /// # Errors
     /// If the ranks cannot talk.
     pub fn join() -> Result<Self, Error> {
-        Ok(Job(spread::start()?))
+        Ok(Job(waggle_spread::start()?))
     }
 
     /// Whether this rank multiplies for another one.
@@ -100,10 +100,10 @@ impl Job {
 }
 
 /// Whether a model could not be read because rank 0 has ended.
-fn rank_0_has_ended(error: &session::Error) -> bool {
-    let session::Error::Model(model::Error::Engine(error)) = error else { return false };
-    match error.backend::<protocols::Error>() {
-        Some(protocols::Error::Spread(error)) => error.downcast_ref() == Some(&SpreadError::Ended),
+fn rank_0_has_ended(error: &waggle_session::Error) -> bool {
+    let waggle_session::Error::Model(waggle_model::Error::Engine(error)) = error else { return false };
+    match error.backend::<waggle_protocols::Error>() {
+        Some(waggle_protocols::Error::Spread(error)) => error.downcast_ref() == Some(&SpreadError::Ended),
         _ => false,
     }
 }

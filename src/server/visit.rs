@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use model::Step;
-use net::{Admission, Channel, Link, NetError, PublicKey, Role, await_client, send_admission};
-use protocols::Made;
-use session::Error as SessionError;
-use session::party::{Caller, Observer, Outcome};
 use tracing::{debug, info, warn};
+use waggle_model::Step;
+use waggle_net::{Admission, Channel, Link, NetError, PublicKey, Role, await_client, send_admission};
+use waggle_protocols::Made;
+use waggle_session::Error as SessionError;
+use waggle_session::party::{Caller, Observer, Outcome};
 
 use super::desk::Seat;
 use super::door::Place;
@@ -76,7 +76,9 @@ enum Stage {
 fn end_of(error: &Error, stage: Stage) -> End {
     match error {
         Error::Serve(ServeError::Stranger { .. } | ServeError::Full(_)) => End::Refused,
-        Error::Serve(ServeError::Left) | Error::Session(SessionError::Model(model::Error::Abandoned)) => End::Left,
+        Error::Serve(ServeError::Left) | Error::Session(SessionError::Model(waggle_model::Error::Abandoned)) => {
+            End::Left
+        }
         Error::Serve(ServeError::TooLong(_)) => End::Expired,
         Error::Session(
             SessionError::Limit { .. }
@@ -90,7 +92,9 @@ fn end_of(error: &Error, stage: Stage) -> End {
             | SessionError::Pool(_)
             | SessionError::PoolFile { .. }
             | SessionError::Model(
-                model::Error::TooLong { .. } | model::Error::Nothing | model::Error::DraftPolicy { .. },
+                waggle_model::Error::TooLong { .. }
+                | waggle_model::Error::Nothing
+                | waggle_model::Error::DraftPolicy { .. },
             ),
         ) => End::Refused,
         _ if stage == Stage::Unproved => End::Unproved,
@@ -197,7 +201,7 @@ fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &
     if let Some(path) = &server.config.report {
         let chosen = [("link", server.config.network.to_string().into())];
         let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
-        report.peak_memory_bytes.server = net::peak_memory_bytes();
+        report.peak_memory_bytes.server = waggle_net::peak_memory_bytes();
         // One session after another.
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -322,5 +326,5 @@ impl Drop for Tallied {
 }
 
 impl Link for Tallied {
-    net::forward_link!(self => self.link; send recv timeout take_sender close read_ahead exporter wire_bytes);
+    waggle_net::forward_link!(self => self.link; send recv timeout take_sender close read_ahead exporter wire_bytes);
 }

@@ -188,7 +188,7 @@ pub(super) fn beside(file: &str, what: String) -> TokenizerError {
 /// The bytes of the file `name` in `dir`, if there is one.
 pub(super) fn bytes(dir: &Path, name: &str, limit: u64) -> Result<Option<Vec<u8>>, TokenizerError> {
     let path = dir.join(name);
-    let found = path.exists().then(|| files::read(&path, limit));
+    let found = path.exists().then(|| waggle_files::read(&path, limit));
     found.transpose().map_err(|e| beside(name, e.to_string()))
 }
 

@@ -164,7 +164,7 @@ pub fn local_time() -> String {
 
 /// The text of the file `path`.
 fn text(path: &Path) -> Result<String, TokenizerError> {
-    files::read_text(path, MAX_TEMPLATE_BYTES as u64)
+    waggle_files::read_text(path, MAX_TEMPLATE_BYTES as u64)
         .map_err(|e| TokenizerError::template(format!("{}: {e}", path.display())))
 }
 

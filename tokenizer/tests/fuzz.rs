@@ -1,6 +1,6 @@
 //! Hostile chat templates.
 
-use fuzzing::Corpus;
+use waggle_fuzz::Corpus;
 use waggle_tokenizer::{ChatTemplate, MAX_TEMPLATE_BYTES};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/chat-template");
@@ -9,7 +9,7 @@ const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/chat-tem
 /// process that it runs in.
 #[test]
 fn fuzz_chat_template() {
-    fuzzing::target!(Corpus::open(CORPUS), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(CORPUS), |bytes: &[u8]| {
         if let Ok(template) = ChatTemplate::from_bytes(bytes) {
             let again = template.to_bytes().and_then(|bytes| ChatTemplate::from_bytes(&bytes));
             // Escapes may be longer than what they stand for.

@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use bits::probe::Probe;
+use waggle_bits::probe::Probe;
 
 use crate::probes;
 
@@ -65,10 +65,10 @@ pub(crate) fn run(only: &str) -> Result<Option<Report>, String> {
 
 /// The child: runs the computations and tells what memcheck found.
 pub(crate) fn run_probes(only: &str) {
-    let transform = format!("{:?}", he::ParamSet::Narrow.params().limbs()[0].ntt());
+    let transform = format!("{:?}", waggle_he::ParamSet::Narrow.params().limbs()[0].ntt());
     // The name of the type is enough; its tables would follow.
     let transform = transform.split([' ', '(']).next().unwrap_or_default();
-    println!("{KERNELS}transfers: {}; transforms: {transform}", ot::Kernels::default().name());
+    println!("{KERNELS}transfers: {}; transforms: {transform}", waggle_ot::Kernels::default().name());
     let all = std::iter::once((true, probes::lookup_control())).chain(probes::with_controls());
     for (expected, probe) in all.filter(|(expected, probe)| *expected || probe.name.contains(only)) {
         let errors = check(&probe);

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use bits::probe::Probe;
+use waggle_bits::probe::Probe;
 
 /// Bytes of the secret of a control.
 const CONTROL_BYTES: usize = 4096;
@@ -21,7 +21,7 @@ pub(crate) fn with_controls() -> Vec<(bool, Probe)> {
             black_box(black_box(&secret).iter().fold(0u8, |sum, &byte| black_box(sum.wrapping_mul(3) ^ byte)));
         }
     });
-    let probes = ot::probe::probes().into_iter().chain(he::probe::probes());
+    let probes = waggle_ot::probe::probes().into_iter().chain(waggle_he::probe::probes());
     let sound = std::iter::once(sum).chain(probes).map(|probe| (false, probe));
     std::iter::once((true, early_exit)).chain(sound).collect()
 }

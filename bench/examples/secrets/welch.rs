@@ -7,9 +7,9 @@
 
 use std::time::Instant;
 
-use bits::probe::Probe;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+use waggle_bits::probe::Probe;
 
 /// Secrets of each class in a batch.
 const POOL: usize = 12;

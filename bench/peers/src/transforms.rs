@@ -1,6 +1,6 @@
 //! Transforms of polynomials modulo X^N + 1 and a prime, on one core.
 
-use he::{NttBackend, ParamSet};
+use waggle_he::{NttBackend, ParamSet};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -43,7 +43,7 @@ fn ours(n: usize, prime: u64) -> impl Iterator<Item = (&'static str, Box<dyn Ntt
         "float256" => "Waggle, AVX2",
         _ => "Waggle, portable (tfhe-ntt 0.7.1)",
     };
-    let all = he::backends(n, prime).expect("a prime of a parameter set");
+    let all = waggle_he::backends(n, prime).expect("a prime of a parameter set");
     all.into_iter().map(move |ntt| (side(ntt.name()), ntt))
 }
 

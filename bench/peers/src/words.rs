@@ -1,14 +1,14 @@
 //! A comparison and a product of 64-bit integers that nobody sees.
 
 use ndarray::{ArrayD, IxDyn};
-use net::Phase;
-use protocols::local::Pair;
-use protocols::ops::compare::AtLeast;
-use protocols::ops::mul::Mul;
-use protocols::{Abb, Options, TwoParty};
+use waggle_net::Phase;
+use waggle_protocols::local::Pair;
+use waggle_protocols::ops::compare::AtLeast;
+use waggle_protocols::ops::mul::Mul;
+use waggle_protocols::{Abb, Options, TwoParty};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use testing::{open, own, share};
+use waggle_testing::{open, own, share};
 
 use crate::{Row, median, timed};
 
@@ -67,7 +67,7 @@ fn ours() -> Vec<Row> {
 fn row<T: Send>(
     what: &str,
     count: usize,
-    protocol: impl Fn(&mut TwoParty) -> Result<T, protocols::Error> + Sync,
+    protocol: impl Fn(&mut TwoParty) -> Result<T, waggle_protocols::Error> + Sync,
     check: impl Fn(&[T; 2]),
 ) -> Row {
     let mut pair = Pair::new(Options::default()).expect("set-up");

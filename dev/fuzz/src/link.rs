@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use net::{HEADER_BYTES, Link, Role};
+use waggle_net::{HEADER_BYTES, Link, Role};
 
 /// The time-out that the links report; nobody waits for it.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
@@ -354,7 +354,7 @@ impl Drop for End {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use net::Channel;
+    use waggle_net::Channel;
 
     /// The pair after three messages of the client, of which the second is spoiled.
     fn sent(mutation: Mutation, second: &str) -> (End, Watch) {

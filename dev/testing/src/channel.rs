@@ -20,13 +20,13 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use net::{Channel, Link, Role, memory_pair};
-use protocols::audit::{Audit, Broken};
-use protocols::local::Pair;
-use protocols::operation::shaped;
-use protocols::{Error, HelperDeals, Needs, Options, Session, TwoParty};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_net::{Channel, Link, Role, memory_pair};
+use waggle_protocols::audit::{Audit, Broken};
+use waggle_protocols::local::Pair;
+use waggle_protocols::operation::shaped;
+use waggle_protocols::{Error, HelperDeals, Needs, Options, Session, TwoParty};
 
 use crate::laws::{Laws, OPERAND_BATCH, Shares};
 
@@ -55,7 +55,7 @@ struct Tap<L> {
 }
 
 impl<L: Link> Link for Tap<L> {
-    net::forward_link!(self => self.link; recv timeout take_sender close read_ahead exporter wire_bytes);
+    waggle_net::forward_link!(self => self.link; recv timeout take_sender close read_ahead exporter wire_bytes);
 
     fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).extend(&bytes);
@@ -230,7 +230,7 @@ impl Laws<'_> {
 
 /// Two parties over the ideal dealer, and what each sends. All that they draw follows from `seed`.
 fn tapped(options: Options, seed: u64) -> (Pair, [Arc<Mutex<Vec<u8>>>; 2]) {
-    assert_eq!(options.ot, ot::CotKind::Dealer, "sessions that draw from seeds");
+    assert_eq!(options.ot, waggle_ot::CotKind::Dealer, "sessions that draw from seeds");
     let taps: [Arc<Mutex<Vec<u8>>>; 2] = Default::default();
     let (client, server) = memory_pair(PATIENCE);
     let ends: [Mutex<Option<Box<dyn Link>>>; 2] = [
@@ -240,7 +240,7 @@ fn tapped(options: Options, seed: u64) -> (Pair, [Arc<Mutex<Vec<u8>>>; 2]) {
     let open = |channel: Channel| {
         let role = channel.role();
         let link = ends[role as usize].lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (sender, receiver) = ot::dealer::setup(role, seed);
+        let (sender, receiver) = waggle_ot::dealer::setup(role, seed);
         let rng = StdRng::seed_from_u64(seed ^ (1 + role as u64) << 60);
         let channel = Channel::new(role, link.expect("one session each"));
         Ok(Session::with_pools(channel, options, sender, receiver, rng))

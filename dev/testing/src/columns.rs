@@ -1,4 +1,4 @@
-use engine::{MatrixSource, Order};
+use waggle_engine::{MatrixSource, Order};
 
 /// A matrix in memory whose columns stand one after another, as those of most checkpoints do.
 #[derive(Debug)]

@@ -19,17 +19,21 @@ use std::any::type_name;
 use std::collections::HashMap;
 
 use ndarray::ArrayD;
-use net::{Ledger, Phase, Role};
-use planner::Planner;
-use protocols::audit::LIMIT;
-use protocols::form::{Shapes, Values};
-use protocols::local::Pair;
-use protocols::ops::fss::{counts, threshold};
-use protocols::ops::{b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal};
-use protocols::ops::{row_max, sum_squares, truncate};
-use protocols::{Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape, TwoParty};
-use protocols::{deal, halves, preparation};
 use rand::Rng;
+use waggle_net::{Ledger, Phase, Role};
+use waggle_planner::Planner;
+use waggle_protocols::audit::LIMIT;
+use waggle_protocols::form::{Shapes, Values};
+use waggle_protocols::local::Pair;
+use waggle_protocols::ops::fss::{counts, threshold};
+use waggle_protocols::ops::{
+    b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal,
+};
+use waggle_protocols::ops::{row_max, sum_squares, truncate};
+use waggle_protocols::{
+    Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape, TwoParty,
+};
+use waggle_protocols::{deal, halves, preparation};
 
 use crate::parties::{DEALER, TWO_PHASES, open, pair, share};
 use crate::values::distance;
@@ -71,14 +75,14 @@ impl<O: Lawful> Function for O {
 macro_rules! lawful {
     ($operation:ty, |$words:pat_param, $bits:pat_param| $input:expr, $output:ident) => {
         impl $crate::laws::Lawful for $operation {
-            fn input<'a, F: $crate::protocols::Form>(
+            fn input<'a, F: $crate::waggle_protocols::Form>(
                 $words: &'a [F::Words],
                 $bits: &'a [F::Bits],
             ) -> Self::Input<'a, F> {
                 $input
             }
 
-            fn output<F: $crate::protocols::Form>(output: Self::Output<F>) -> $crate::laws::Output<F> {
+            fn output<F: $crate::waggle_protocols::Form>(output: Self::Output<F>) -> $crate::laws::Output<F> {
                 $crate::laws::Output::$output(output)
             }
         }
@@ -115,14 +119,14 @@ macro_rules! function {
         #[derive(Clone)]
         struct Named { $($name: $ty),* }
         impl $crate::Function for Named {
-            fn call<B: $crate::protocols::Abb>(
+            fn call<B: $crate::waggle_protocols::Abb>(
                 &self,
                 $b: &mut B,
                 $words: &[B::Words],
                 $bits: &[B::Bits],
-            ) -> Result<$crate::Output<B::Form>, $crate::protocols::Error> {
+            ) -> Result<$crate::Output<B::Form>, $crate::waggle_protocols::Error> {
                 let Named { $($name),* } = self;
-                let result: Result<_, $crate::protocols::Error> = $body;
+                let result: Result<_, $crate::waggle_protocols::Error> = $body;
                 result.map($crate::Output::$output)
             }
         }
@@ -284,7 +288,7 @@ impl<'l> Laws<'l> {
         for words in &self.refused {
             let refused = self.functions[0].clear(&mut Clear::new(), words, &self.bits);
             let error = refused.err();
-            let range = matches!(error, Some(Error::Engine(engine::Error::Range { .. })));
+            let range = matches!(error, Some(Error::Engine(waggle_engine::Error::Range { .. })));
             assert!(range, "range: {} took {words:?}: {error:?}", self.name());
         }
         for &options in &self.usages {

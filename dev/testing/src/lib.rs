@@ -23,4 +23,4 @@ pub use values::{distance, largest_difference, signed_values, to_fixed, to_real}
 // The macro `lawful!` refers to this crate.
 #[cfg(feature = "laws")]
 #[doc(hidden)]
-pub use protocols;
+pub use waggle_protocols;

@@ -1,20 +1,20 @@
 //! Both parties of a protocol in one process.
 
 use ndarray::ArrayD;
-use net::{Entry, Role};
-use protocols::local::Pair;
-use protocols::{Error, Options, TwoParty};
 use rand::Rng;
+use waggle_net::{Entry, Role};
+use waggle_protocols::local::Pair;
+use waggle_protocols::{Error, Options, TwoParty};
 
 /// One phase over the ideal dealer of OTs, which sends nothing: for tests of all but the OTs.
 #[cfg(feature = "laws")]
-pub const DEALER: Options = Options { ot: ot::CotKind::Dealer, ..Options::DEFAULT };
+pub const DEALER: Options = Options { ot: waggle_ot::CotKind::Dealer, ..Options::DEFAULT };
 
 /// [`DEALER`] in two phases, over a link slow enough for all that can be prepared.
 #[cfg(feature = "laws")]
 pub const TWO_PHASES: Options = Options {
     preprocess: true,
-    link: net::LinkShape { bytes_per_second: 50_000_000, round_trip: std::time::Duration::from_millis(4) },
+    link: waggle_net::LinkShape { bytes_per_second: 50_000_000, round_trip: std::time::Duration::from_millis(4) },
     ..DEALER
 };
 
@@ -27,11 +27,11 @@ pub type Outcome<T> = (T, Vec<Entry>);
 /// If the set-up fails.
 pub fn pair(options: Options) -> Pair {
     #[cfg(feature = "laws")]
-    if options.ot == ot::CotKind::Dealer {
-        let dealt = |channel: net::Channel| {
+    if options.ot == waggle_ot::CotKind::Dealer {
+        let dealt = |channel: waggle_net::Channel| {
             // One seed for both: the correlations of a run are the same each time, its masks are not.
-            let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
-            Ok(protocols::Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
+            let (sender, receiver) = waggle_ot::dealer::setup(channel.role(), 7);
+            Ok(waggle_protocols::Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
         };
         return Pair::connect(dealt).expect("set-up over the dealer");
     }

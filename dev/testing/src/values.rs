@@ -1,10 +1,10 @@
 //! Sample values, and how far results are from them.
 
 use ndarray::ArrayD;
-use protocols::FRAC;
-use protocols::words::{mask, signed};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_protocols::FRAC;
+use waggle_protocols::words::{mask, signed};
 
 /// Numbers as words at [`FRAC`] fractional bits, rounded to nearest.
 pub fn to_fixed(x: &ArrayD<f64>) -> ArrayD<u64> {

@@ -1,10 +1,10 @@
 //! The laws notice an operation that breaks one of them.
 
-use protocols::Words;
-use protocols::operation::prelude::*;
-use protocols::wire::opening;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_protocols::Words;
+use waggle_protocols::operation::prelude::*;
+use waggle_protocols::wire::opening;
 use waggle_testing::{Laws, lawful, signed_values};
 
 /// Ring of the opened words.
@@ -71,8 +71,8 @@ impl Operation for Again {
         twin.fitted("again", x.mapv(|x| i128::from(x as i64)), width)
     }
 
-    fn planned(&self, shape: Vec<usize>) -> protocols::Shape {
-        protocols::Shape(shape)
+    fn planned(&self, shape: Vec<usize>) -> waggle_protocols::Shape {
+        waggle_protocols::Shape(shape)
     }
 }
 

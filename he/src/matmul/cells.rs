@@ -114,7 +114,7 @@ impl<'a> Splitter<'a> {
         let length = self.interval + self.lift.long_step(remainder);
         let (beyond, within) = offset.overflowing_sub(length);
         let offset = beyond ^ ((beyond ^ offset) & u128::from(within).wrapping_neg());
-        let entry = entry.wrapping_add(u64::from(!within)) & bits::mask(self.width);
+        let entry = entry.wrapping_add(u64::from(!within)) & waggle_bits::mask(self.width);
         let cell = offset >> self.cells.dropped;
         Cell { entry, cell, inside: cell < self.cells.count }
     }

@@ -6,7 +6,7 @@ use super::spec::MatmulSpec;
 use super::tiling::{Tile, Tiling};
 use crate::sampling::SEED_BYTES;
 use crate::set::ParamSet;
-use bits::packed_bytes;
+use waggle_bits::packed_bytes;
 
 /// Everything that both parties must agree on.
 #[derive(Debug, Clone, Copy, PartialEq)]

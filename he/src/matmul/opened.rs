@@ -7,8 +7,8 @@ use crate::ciphertext::Ciphertext;
 use crate::error::HeError;
 use crate::params::{Params, round_torus};
 use crate::sampling::{Expander, Label, SEED_BYTES, split_seed};
-use bits::Reader;
 use rayon::prelude::*;
+use waggle_bits::Reader;
 
 /// Name of the message in errors.
 const REQUEST: &str = "seeded matmul request";

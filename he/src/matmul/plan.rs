@@ -12,10 +12,10 @@ use crate::poly::Poly;
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed, split_seed};
 use crate::set::ParamSet;
 use crate::work::MatmulWork;
-use bits::{Reader, packed_bytes};
 use rand::CryptoRng;
 use rayon::prelude::*;
 use std::ops::Deref;
+use waggle_bits::{Reader, packed_bytes};
 use zeroize::Zeroizing;
 
 /// Name of the message in errors.

@@ -12,9 +12,9 @@ use crate::keys::PublicKey;
 use crate::ntt::TILES;
 use crate::params::{Params, round_torus};
 use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed, split_seed};
-use bits::Writer;
 use rand::CryptoRng;
 use std::ops::Range;
+use waggle_bits::Writer;
 use zeroize::{Zeroize, Zeroizing};
 
 /// What is drawn for the responses to one message. Each response takes streams of its own from it, by its number. So
@@ -137,7 +137,7 @@ impl Evaluation<'_> {
                     params.limbs().iter().enumerate().map(|(i, l)| l.modulus().add(c0[i * n + position], mask[i]));
                 writer.push_wide(round_torus(params.torus(masked), layout.c0_bits), layout.c0_bits);
                 let own = round_torus(params.torus(mask.iter().copied()), width) as u64;
-                own.wrapping_neg() & bits::mask(width)
+                own.wrapping_neg() & waggle_bits::mask(width)
             })
             .collect();
         writer.finish();
@@ -154,7 +154,7 @@ impl Evaluation<'_> {
             .map(|(position, _)| {
                 let limbs = params.limbs().iter().enumerate();
                 let mask = limbs.map(|(i, l)| l.modulus().sub(body.residue(l.modulus()), c0[i * n + position]));
-                (round_torus(params.torus(mask), width) as u64).wrapping_neg() & bits::mask(width)
+                (round_torus(params.torus(mask), width) as u64).wrapping_neg() & waggle_bits::mask(width)
             })
             .collect()
     }

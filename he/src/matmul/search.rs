@@ -90,8 +90,8 @@ pub(super) fn candidates(spec: &MatmulSpec) -> impl Iterator<Item = Layout> {
 mod tests {
     use super::*;
     use crate::matmul::MatmulShape;
-    use bits::packed_bytes;
     use std::collections::HashSet;
+    use waggle_bits::packed_bytes;
 
     /// Every tile whatsoever, with its two byte counts and its work recounted the slow way.
     #[test]

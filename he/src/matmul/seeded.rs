@@ -74,10 +74,10 @@ use crate::keys::SecretKey;
 use crate::params::Params;
 use crate::poly::Poly;
 use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed};
-use bits::Writer;
 use rand::CryptoRng;
 use rayon::prelude::*;
 use std::ops::{Deref, Range};
+use waggle_bits::Writer;
 use zeroize::Zeroizing;
 
 /// The plan of a product with a uniformly random operand, for the preparation of products to come: half the bytes of
@@ -147,7 +147,7 @@ impl SeededPlan {
             for (place, &value) in places.0.iter().zip(entries.iter()) {
                 match *place {
                     Place::Entry(entry) => share[entry] = value,
-                    Place::Negated(entry) => share[entry] = value.wrapping_neg() & bits::mask(width),
+                    Place::Negated(entry) => share[entry] = value.wrapping_neg() & waggle_bits::mask(width),
                     Place::Open => writer.push(value, width),
                 }
             }

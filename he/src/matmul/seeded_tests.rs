@@ -32,7 +32,7 @@ fn run(plan: &SeededPlan, w: &[u64], rng: &mut StdRng) -> (Vec<u64>, [Vec<u64>; 
         plan.respond(evaluation_keys(plan), &request, Weights::U64(w), None, rng).unwrap();
     assert_eq!(response.len(), plan.download_bytes());
     let opened = plan.finish(sk, &response).unwrap();
-    let ring = bits::mask(width);
+    let ring = waggle_bits::mask(width);
     assert!(r.iter().chain(&own).chain(&opened).all(|&y| y <= ring));
     let exact = naive(plan.spec().shape, &r, w);
     for (y, (a, b)) in exact.iter().zip(own.iter().zip(&opened)) {
@@ -147,7 +147,7 @@ fn values_split_into_entry_and_correction_at_the_edges_of_intervals() {
     ] {
         for &width in widths {
             let (whole, interval) = splitter(set, width, 0);
-            let ring = bits::mask(width);
+            let ring = waggle_bits::mask(width);
             let last =
                 [0, 1, ring, ring - ring / 2, ring / 3].into_iter().chain((0..50).map(|_| rng.random::<u64>()));
             for r in last.map(|r| r & ring) {
@@ -225,7 +225,7 @@ fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 
     let mut pairs = Vec::new();
     for _ in 0..requests {
         let Split { message: request, share: r } = plan.request(&keys(plan.set()).0, rng).unwrap();
-        let mut reader = bits::Reader::new(&request[SEED_BYTES..]);
+        let mut reader = waggle_bits::Reader::new(&request[SEED_BYTES..]);
         let corrections: Vec<u128> = (0..plan.set().degree()).map(|_| reader.take_wide(cells.bits())).collect();
         assert!(corrections.iter().all(|&cell| cell < cells.count));
         for (position, entry) in plan.layout.x_entries(0) {
@@ -344,7 +344,7 @@ fn a_seeded_response_is_a_direct_one_for_another_mask() {
     for (index, c1) in response[SEED_BYTES..].chunks_exact(layout.c1_bytes()).enumerate() {
         translated.extend_from_slice(c1);
         let mut body = Expander::new(&seed, Label::ResponseBody, index as u64);
-        let mut writer = bits::Writer::new(&mut translated);
+        let mut writer = waggle_bits::Writer::new(&mut translated);
         for _ in layout.outputs(index) {
             let limbs: Vec<u64> = params.limbs().iter().map(|l| body.residue(l.modulus())).collect();
             writer.push_wide(round_torus(params.torus(limbs.into_iter()), layout.c0_bits), layout.c0_bits);

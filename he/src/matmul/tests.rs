@@ -59,7 +59,7 @@ fn run(plan: &MatmulPlan, x0: &[u64], x1: Option<&[u64]>, w: &[u64], rng: &mut S
         None => x0.to_vec(),
     };
     let exact = naive(plan.spec().shape, &x, w);
-    let ring = bits::mask(width);
+    let ring = waggle_bits::mask(width);
     assert!(own.iter().chain(&opened).all(|&y| y <= ring));
     let errors: Vec<u64> = exact
         .iter()

@@ -2,9 +2,9 @@
 
 use super::spec::MatmulShape;
 use crate::error::HeError;
-use bits::signed;
 use std::fmt::Debug;
 use std::ops::Range;
+use waggle_bits::signed;
 use zeroize::Zeroizing;
 
 /// A plaintext operand whose entries are made when they are read, so that it need not be in memory.

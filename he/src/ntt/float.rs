@@ -29,8 +29,8 @@ use super::doubles::arithmetic;
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
 use crate::modulus::Modulus;
-use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;
+use waggle_bits::cpu::{Cpu, Feature};
 
 mod product;
 

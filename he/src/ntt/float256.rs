@@ -8,8 +8,8 @@ use super::float::{DOT_BLOCK, NUDGE, ROUND, factor, is_wide};
 use super::portable::TfheNtt;
 use super::twiddles;
 use crate::modulus::Modulus;
-use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;
+use waggle_bits::cpu::{Cpu, Feature};
 
 mod product;
 mod transform;

@@ -19,8 +19,8 @@ use super::avx512::{every, load, store, transpose_words};
 use super::backend::{LANES, Lanes};
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
-use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;
+use waggle_bits::cpu::{Cpu, Feature};
 
 mod product;
 

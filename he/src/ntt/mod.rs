@@ -41,7 +41,7 @@ use ifma::IfmaNtt;
 use portable::TfheNtt;
 
 // ANCHOR: best
-/// Every backend that [`bits::cpu::Cpu::get`] allows, the fastest first.
+/// Every backend that [`waggle_bits::cpu::Cpu::get`] allows, the fastest first.
 ///
 /// # Errors
 /// [`HeError::Degree`] and [`HeError::Modulus`].

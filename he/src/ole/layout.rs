@@ -6,7 +6,7 @@ use crate::error::HeError;
 use crate::params::torus_error;
 use crate::sampling::{ERROR_VARIANCE, SEED_BYTES};
 use crate::set::ParamSet;
-use bits::packed_bytes;
+use waggle_bits::packed_bytes;
 
 /// Statistical distance between the key holder's view and its simulation: at most `2^-60` for a whole message, so
 /// that a session of `10^6` messages stays at `2^-40`.

@@ -10,11 +10,11 @@ use crate::poly::Poly;
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
 use crate::set::ParamSet;
 use crate::work::OleWork;
-use bits::{Reader, Writer, packed_bytes, signed};
 use rand::CryptoRng;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use waggle_bits::{Reader, Writer, packed_bytes, signed};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Which products of the parties' operands are shared. Products that one party can form alone are left to it.

@@ -22,7 +22,7 @@ fn run(plan: &OlePlan, kind: OleKind, x: &[&[u64]], y: &[&[u64]], rng: &mut StdR
             OleKind::Product => x[0][j].wrapping_mul(y[0][j]),
             OleKind::Merged => x[0][j].wrapping_mul(y[1][j]).wrapping_add(x[1][j].wrapping_mul(y[0][j])),
         };
-        let error = bits::signed(own[j].wrapping_add(opened[j]).wrapping_sub(exact), width);
+        let error = waggle_bits::signed(own[j].wrapping_add(opened[j]).wrapping_sub(exact), width);
         assert!(error.unsigned_abs() <= plan.lsb_error(), "{plan:?}: error {error} at {j}");
     }
 }
@@ -119,7 +119,7 @@ fn responses_share_neither_mask_nor_encryption_of_zero() {
     let a = plan.evaluate(pk, &upload, &[&zero], &mut rng).unwrap();
     let b = plan.evaluate(pk, &upload, &[&zero], &mut rng).unwrap();
     let response = plan.download_bytes() / plan.plaintext_primes().len();
-    let c1 = bits::packed_bytes(8192, &[plan.layout.c1_bits()]);
+    let c1 = waggle_bits::packed_bytes(8192, &[plan.layout.c1_bits()]);
     let parts: Vec<&[u8]> = a.message.chunks(response).chain(b.message.chunks(response)).collect();
     for i in 0..parts.len() {
         for j in 0..i {

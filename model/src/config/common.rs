@@ -1,7 +1,7 @@
 //! Keys that most families publish under LLaMA's names.
 
-use mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
+use waggle_mpcache::HeadShape;
 
 use super::{
     Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, RopeConfig,

@@ -1,7 +1,7 @@
 //! A layer of the program.
 
-use engine::{Engine, Gelu, Tensor};
-use mpcache::{HeadShape, KvCache};
+use waggle_engine::{Engine, Gelu, Tensor};
+use waggle_mpcache::{HeadShape, KvCache};
 
 use super::layer::Layer;
 use super::matrix::Matrix;
@@ -40,7 +40,7 @@ impl<W> Block<'_, W> {
         x: &E::Tensor,
         own: Option<&E::Tensor>,
         wanted: usize,
-    ) -> Result<Option<E::Tensor>, engine::Error> {
+    ) -> Result<Option<E::Tensor>, waggle_engine::Error> {
         let Block { style, layer, angles, .. } = *self;
         let HeadShape { heads, kv_heads, .. } = style.heads[self.index];
         let (n, texts, (_, kv)) = (x.shape()[0], cache.texts(), style.widths(self.index));
@@ -113,7 +113,7 @@ impl<W> Block<'_, W> {
         engine: &mut E,
         cache: &mut KvCache<E>,
         x: &E::Tensor,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let (layer, n) = (self.layer, x.shape()[0]);
         let name = if layer.up.is_some() { "qkv" } else { "qkv_up" };
         let mut normed = self.norm_before(engine, x)?;
@@ -143,7 +143,7 @@ impl<W> Block<'_, W> {
         &self,
         engine: &mut E,
         qkv: &E::Tensor,
-    ) -> Result<(E::Tensor, Option<E::Tensor>), engine::Error> {
+    ) -> Result<(E::Tensor, Option<E::Tensor>), waggle_engine::Error> {
         let (HeadShape { heads, kv_heads, head_dim }, values) =
             (self.style.heads[self.index], self.style.values[self.index]);
         let (n, (q, kv), eps) = (qkv.shape()[0], self.style.widths(self.index), self.style.eps);
@@ -185,7 +185,7 @@ impl<W> Block<'_, W> {
         &self,
         engine: &mut E,
         x: &E::Tensor,
-    ) -> Result<Option<E::Tensor>, engine::Error> {
+    ) -> Result<Option<E::Tensor>, waggle_engine::Error> {
         match self.style.norms {
             Norms::After | Norms::Around => Ok(None),
             _ => engine.scope("norm", |s| s.rms_norm(x, self.style.eps)).map(Some),
@@ -200,7 +200,7 @@ impl<W> Block<'_, W> {
         name: &str,
         parts: &[&E::Tensor],
         matrix: &Matrix<W>,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let sum = engine.scope(name, |s| matrix.times(s, &E::Tensor::concat(1, parts)))?;
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
@@ -215,7 +215,7 @@ impl<W> Block<'_, W> {
         q: &E::Tensor,
         kv: Option<&[E::Tensor; 2]>,
         wanted: usize,
-    ) -> Result<Option<E::Tensor>, engine::Error> {
+    ) -> Result<Option<E::Tensor>, waggle_engine::Error> {
         let style = self.style;
         let (layer, texts, HeadShape { heads, head_dim, .. }) =
             (self.index, cache.texts(), self.style.heads[self.index]);
@@ -244,7 +244,7 @@ impl<W> Block<'_, W> {
         engine: &mut E,
         x: E::Tensor,
         gains: Option<&W>,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let Some(gains) = gains else { return Ok(x) };
         let name = if self.style.norms == Norms::Both { "norm after" } else { "norm" };
         engine.scope(name, |s| {
@@ -260,7 +260,7 @@ impl<W> Block<'_, W> {
         x: &E::Tensor,
         out: &E::Tensor,
         gains: Option<&W>,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let h = self.style.hidden;
         let both = engine.scope("norm after", |s| {
             let normed = s.rms_norm(out, self.style.eps)?;
@@ -289,7 +289,7 @@ pub(super) fn activate<E: Engine>(
     engine: &mut E,
     function: Activation,
     x: &E::Tensor,
-) -> Result<E::Tensor, engine::Error> {
+) -> Result<E::Tensor, waggle_engine::Error> {
     match function {
         Activation::GeluTanh => engine.gelu(x, Gelu::Tanh),
         Activation::GeluErf => engine.gelu(x, Gelu::Erf),
@@ -300,7 +300,11 @@ pub(super) fn activate<E: Engine>(
 }
 
 /// x (n, width) times the gains (1, width) of a norm that no matrix follows, or none at once: entry by entry.
-pub(super) fn gain<E: Engine>(engine: &mut E, x: &E::Tensor, gains: &E::Weight) -> Result<E::Tensor, engine::Error> {
+pub(super) fn gain<E: Engine>(
+    engine: &mut E,
+    x: &E::Tensor,
+    gains: &E::Weight,
+) -> Result<E::Tensor, waggle_engine::Error> {
     engine.scope("gain", |e| {
         let row = e.rows(gains, 0, 1)?;
         let rows = E::Tensor::concat(0, &vec![&row; x.shape()[0]]);

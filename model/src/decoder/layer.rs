@@ -1,7 +1,7 @@
 //! The weights of a layer, from its published tensors.
 
-use mpcache::HeadShape;
 use ndarray::Array1;
+use waggle_mpcache::HeadShape;
 
 use super::matrix::{Group, Matrix, Wanted};
 use crate::style::{Norm, Norms, QkNorm, Role, Style, Values};

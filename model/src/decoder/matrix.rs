@@ -1,7 +1,7 @@
 //! A matrix of a layer, and what is added to it.
 
-use engine::{Engine, WeightData};
 use ndarray::{Array1, Array2, Axis, concatenate, s};
+use waggle_engine::{Engine, WeightData};
 
 use crate::style::{LayerMatrix, Role, Style};
 use crate::weights::{Builder, Published};
@@ -80,7 +80,7 @@ impl<W> Matrix<W> {
         &self,
         engine: &mut E,
         x: &E::Tensor,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let Some([first, second]) = &self.thin else { return engine.linear(x, &self.base) };
         let z = engine.scope("low rank", |e| e.linear(x, first))?;
         engine.linear_sum(&[(x, &self.base), (&z, second)])

@@ -23,9 +23,9 @@ mod layer;
 mod matrix;
 mod quota;
 
-use engine::{Engine, LogitBits, Right, Select, Tensor, WeightData, WeightLoader, WeightSpec};
-use mpcache::{HeadShape, KvCache, Layers, PolicySpec};
 use ndarray::{Array2, ArrayD, IxDyn};
+use waggle_engine::{Engine, LogitBits, Right, Select, Tensor, WeightData, WeightLoader, WeightSpec};
+use waggle_mpcache::{HeadShape, KvCache, Layers, PolicySpec};
 
 use self::block::Block;
 use self::layer::Layer;
@@ -348,7 +348,7 @@ impl<W> Model<W> {
         cache: &mut KvCache<E>,
         rows: Rows,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<Option<E::Tensor>, engine::Error> {
+    ) -> Result<Option<E::Tensor>, waggle_engine::Error> {
         let style = &self.style;
         let mut angles: Vec<Angles> = self.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
         let mut x = engine.scope("embedding", |e| {
@@ -378,7 +378,7 @@ impl<W> Model<W> {
                 (true, Some(_)) => 1,
             };
             let weights = layer.weights();
-            let like = engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
+            let like = waggle_engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
             let out = engine.scope(&format!("layer {index}"), |e| match block.shares() {
                 // Products of several layers with one operand are prepared in their order, which classes would change.
                 true => block.forward(e, cache, &x, own.as_ref(), wanted),
@@ -409,7 +409,7 @@ impl<W> Model<W> {
         engine: &mut E,
         input: Input,
         x: &E::Tensor,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let (texts, n, h) = (input.texts, input.count, self.style.hidden);
         let at = |i: IxDyn| f32::from(input.masks[i[0]] == i[2]);
         let chosen = (!input.masks.is_empty()).then(|| ArrayD::from_shape_fn(vec![texts, 1, n], at));
@@ -420,7 +420,11 @@ impl<W> Model<W> {
     }
 
     /// What the head reads of the last layer's `x`.
-    fn pooled<E: Engine<Weight = W>>(&self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+    fn pooled<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let function = self.style.encoder.as_ref().and_then(|encoder| encoder.pooled);
         let (Some(pooler), Some(function)) = (&self.pooler, function) else {
             return engine.scope("norm", |e| e.rms_norm(x, self.style.eps));
@@ -448,7 +452,7 @@ impl<W> Model<W> {
         engine: &mut E,
         input: Input,
         cache: &KvCache<E>,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let texts = cache.texts();
         let repeated = |rows: &E::Tensor, times: usize| match times {
             1 => rows.clone(),
@@ -502,7 +506,7 @@ impl<W> Model<W> {
         &self,
         engine: &mut E,
         hidden: &E::Tensor,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         engine.scope("head", |e| e.linear(hidden, &self.head))
     }
 
@@ -513,7 +517,7 @@ impl<W> Model<W> {
         engine: &mut E,
         hidden: &E::Tensor,
         bits: LogitBits,
-    ) -> Result<Option<ArrayD<f32>>, engine::Error> {
+    ) -> Result<Option<ArrayD<f32>>, waggle_engine::Error> {
         let logits = engine.scope("head", |e| e.reveal_linear(hidden, &self.head, bits))?;
         Ok(match self.style.logit_cap {
             Some(cap) => logits.map(|logits| logits.mapv(|x| cap * (x / cap).tanh())),
@@ -568,7 +572,7 @@ impl ModelSpec {
     pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
         let vocabulary = self.vocabulary();
         match ids.iter().find(|id| **id as usize >= vocabulary) {
-            Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
+            Some(&id) => Err(waggle_engine::Error::Token { id, vocabulary }.into()),
             None => Ok(()),
         }
     }
@@ -597,7 +601,7 @@ impl<W> Inputs<W> {
         style: &Style,
         x: &E::Tensor,
         looked_up: &E::Tensor,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<E::Tensor, waggle_engine::Error> {
         let rows = x.shape()[0];
         let made = engine.scope("projection", |e| e.linear(x, &self.projection))?;
         let (shape, layers) = (made.shape(), style.layers());
@@ -611,7 +615,7 @@ impl<W> Inputs<W> {
 }
 
 /// x (rows, width) less the means of its rows.
-fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
     let width = x.shape()[1];
     // The sum of halves has half the entries; one entry may be over.
     let (mut sum, mut over) = (x.clone(), Vec::new());
@@ -636,7 +640,7 @@ struct Lister;
 impl WeightLoader for Lister {
     type Weight = WeightSpec;
 
-    fn load(&mut self, spec: &WeightSpec, _: Option<WeightData>) -> Result<WeightSpec, engine::Error> {
+    fn load(&mut self, spec: &WeightSpec, _: Option<WeightData>) -> Result<WeightSpec, waggle_engine::Error> {
         Ok(spec.clone())
     }
 }

@@ -1,6 +1,6 @@
 //! How many positions through a model give its secret weights away.
 
-use mpcache::PolicySpec;
+use waggle_mpcache::PolicySpec;
 
 use super::{Known, Lister, Model};
 use crate::public::Disclosed;

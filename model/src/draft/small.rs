@@ -1,8 +1,8 @@
 //! Guesses by a small public model, which the client runs in the clear.
 
-use engine::{Float, FloatLoader, FloatWeight};
-use mpcache::{KvCache, PolicySpec};
 use ndarray::Ix2;
+use waggle_engine::{Float, FloatLoader, FloatWeight};
+use waggle_mpcache::{KvCache, PolicySpec};
 
 use super::Guess;
 use crate::chunks::{chunk_size, read};

@@ -6,7 +6,7 @@
 //!
 //! [`modeling_bert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/bert
 
-use mpcache::HeadShape;
+use waggle_mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
 
 use super::Family;

@@ -5,7 +5,7 @@
 //!
 //! [`modeling_gemma2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma2
 
-use engine::SOFT_CAPS as CAPS;
+use waggle_engine::SOFT_CAPS as CAPS;
 use serde::{Deserialize, Serialize};
 
 use super::Family;

@@ -6,7 +6,7 @@
 //!
 //! [`modeling_gemma4.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma4
 
-use mpcache::HeadShape;
+use waggle_mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

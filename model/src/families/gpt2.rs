@@ -5,7 +5,7 @@
 //!
 //! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
-use mpcache::HeadShape;
+use waggle_mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
 
 use super::Family;

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use engine::{Engine, Tensor};
-use mpcache::{KvCache, ScoreSource};
 use ndarray::{Array2, ArrayView2, Axis, Ix2};
+use waggle_engine::{Engine, Tensor};
+use waggle_mpcache::{KvCache, ScoreSource};
 
 use super::{GenerateOptions, Generation, Hooks, Next, Reveal, Step, check, check_draft, check_next};
 use crate::chunks::{chunk_size, read};

@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use engine::{Float, FloatLoader};
-use model::{AdapterError, CheckpointError, Disclosed, Error, Known, Model, ModelFiles, Parts, PartsError};
-use mpcache::PolicySpec;
-use protocols::{Fixed, FixedLoader};
 use serde_json::{Value, json};
+use waggle_engine::{Float, FloatLoader};
+use waggle_model::{AdapterError, CheckpointError, Disclosed, Error, Known, Model, ModelFiles, Parts, PartsError};
+use waggle_mpcache::PolicySpec;
+use waggle_protocols::{Fixed, FixedLoader};
 
 use crate::families::{MAX_FIXED_ERROR, MAX_LOGIT_ERROR, families, forced, references};
 

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use engine::FloatLoader;
 use half::{bf16, f16};
-use model::{Checkpoint, CheckpointError, Error, Model, ModelFiles, ModelSpec};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
+use waggle_engine::FloatLoader;
+use waggle_model::{Checkpoint, CheckpointError, Error, Model, ModelFiles, ModelSpec};
 
 use crate::support::naive::{Published, Weights};
 use crate::support::{load, logits, patterned, spec, write_checkpoint, write_dir};

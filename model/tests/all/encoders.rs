@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::Float;
-use model::{
+use ndarray::{Array2, Array3};
+use serde_json::Value;
+use waggle_engine::Float;
+use waggle_model::{
     Error, GenerateOptions, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Padding, Reveal, Sampler, generate,
 };
-use ndarray::{Array2, Array3};
-use protocols::{Evaluation, Fixed, FixedLoader};
-use serde_json::Value;
-use tokenizer::Tokenizer;
+use waggle_protocols::{Evaluation, Fixed, FixedLoader};
+use waggle_tokenizer::Tokenizer;
 
 use crate::support::{FloatModel, fine, load};
 
@@ -315,7 +315,7 @@ fn what_an_encoder_cannot_do_is_refused() {
     for (options, why) in cases {
         let input = Input::known(&[5, 6, 7]);
         let next = Next::Pick(&mut Sampler::greedy());
-        match model::generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks) {
+        match waggle_model::generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks) {
             Err(Error::Encoder { what }) => assert_eq!(what, why),
             other => panic!("{why}: {other:?}"),
         }

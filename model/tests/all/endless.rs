@@ -5,13 +5,13 @@
 
 use std::path::Path;
 
-use engine::{Float, FloatLoader, Select};
-use fuzzing::memory;
-use model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate_with};
-use mpcache::{Budget, KvCache};
-use protocols::{Fixed, FixedLoader, FixedWeight};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_engine::{Float, FloatLoader, Select};
+use waggle_fuzz::memory;
+use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate_with};
+use waggle_mpcache::{Budget, KvCache};
+use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
 
 /// Tokens whose memory is taken together: whole blocks of the budgets below, so that stretches begin alike.
 const STRETCH: usize = 128;

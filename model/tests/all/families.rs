@@ -4,15 +4,15 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use engine::{Float, Select};
-use model::{
+use ndarray::Array2;
+use serde_json::Value;
+use waggle_engine::{Float, Select};
+use waggle_model::{
     Checkpoint, CheckpointError, DType, Drafts, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Padding,
     PromptLookup, Sampler, TensorSpec, check, generate, write_safetensors,
 };
-use mpcache::PolicySpec;
-use ndarray::Array2;
-use protocols::{Evaluation, Fixed, FixedLoader};
-use serde_json::Value;
+use waggle_mpcache::PolicySpec;
+use waggle_protocols::{Evaluation, Fixed, FixedLoader};
 
 use crate::support::{load, logits, sampled};
 
@@ -153,11 +153,11 @@ fn policies_act_on_layers_without_windows() {
                 assert!(compared.unwrap().max_abs_logit_error.unwrap() > 0.0, "{name}: something is pruned");
             }
             Err(error) if !windows.shared.is_empty() => {
-                assert!(matches!(error, model::Error::SharedPolicy { .. }), "{name}: {error}");
+                assert!(matches!(error, waggle_model::Error::SharedPolicy { .. }), "{name}: {error}");
             }
             Err(error) => {
                 assert!(windows.pruned() == 0, "{name}: {error}");
-                assert!(matches!(error, model::Error::WindowedPolicy { .. }), "{name}: {error}");
+                assert!(matches!(error, waggle_model::Error::WindowedPolicy { .. }), "{name}: {error}");
             }
         }
     }

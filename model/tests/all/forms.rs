@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::{Checkpoint, Error, ModelFiles, TensorSpec, quantize};
 use serde_json::{Map, Value, json};
+use waggle_model::{Checkpoint, Error, ModelFiles, TensorSpec, quantize};
 
 use crate::support::{load, logits};
 
@@ -224,11 +224,11 @@ fn what_is_not_read_is_refused_by_key() {
     ] {
         let config =
             json!({"model_type": "llama", "quantization_config": with(keys, json!({"quant_method": method}))});
-        let error = model::ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap_err().to_string();
+        let error = waggle_model::ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     }
     let gpt2 = json!({"model_type": "gpt2", "quantization_config": {"quant_method": "gptq", "bits": 4}});
-    let error = model::ModelSpec::from_config_json(gpt2.to_string().as_bytes()).unwrap_err().to_string();
+    let error = waggle_model::ModelSpec::from_config_json(gpt2.to_string().as_bytes()).unwrap_err().to_string();
     assert!(error.contains("(outputs, inputs)"), "{error}");
 }
 
@@ -258,7 +258,7 @@ fn formats_are_those_of_groups() {
         let settings = json!({"quant_method": "compressed-tensors", "format": format, "config_groups": groups,
             "kv_cache_scheme": {"num_bits": 8}});
         let config = json!({"model_type": "llama", "quantization_config": settings});
-        model::ModelSpec::from_config_json(config.to_string().as_bytes()).map_err(|error| error.to_string())
+        waggle_model::ModelSpec::from_config_json(config.to_string().as_bytes()).map_err(|error| error.to_string())
     };
     let group = |bits: u32, kind: &str, format: &str| json!({"format": format, "weights": {"num_bits": bits, "type": kind, "group_size": 8}});
     let (packed, bytes) = (group(4, "int", "pack-quantized"), group(8, "float", "float-quantized"));

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use fuzzing::{Corpus, memory};
-use model::{Checkpoint, CheckpointError, ModelSpec};
+use waggle_fuzz::{Corpus, memory};
+use waggle_model::{Checkpoint, CheckpointError, ModelSpec};
 
 fn dir(name: &str) -> String {
     format!("{}/tests/corpus/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -14,7 +14,7 @@ const SLACK: usize = 1 << 20;
 
 #[test]
 fn fuzz_config() {
-    fuzzing::target!(Corpus::open(dir("config")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("config")), |bytes: &[u8]| {
         let (outcome, memory) = memory::peak(|| ModelSpec::from_config_json(bytes));
         assert!(memory < 100 * bytes.len() + SLACK, "{memory} bytes");
         match outcome {
@@ -34,7 +34,7 @@ fn fuzz_config() {
 #[test]
 fn fuzz_checkpoint() {
     let place = tempfile::tempdir().unwrap();
-    fuzzing::target!(Corpus::open(dir("safetensors")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("safetensors")), |bytes: &[u8]| {
         std::fs::write(place.path().join("model.safetensors"), bytes).unwrap();
         read_all(place.path(), bytes.len());
     });
@@ -46,7 +46,7 @@ fn fuzz_checkpoint_index() {
     for shard in ["a.safetensors", "b.safetensors"] {
         std::fs::copy(format!("{}/{shard}", dir("shards")), place.path().join(shard)).unwrap();
     }
-    fuzzing::target!(Corpus::open(dir("index")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("index")), |bytes: &[u8]| {
         std::fs::write(place.path().join("model.safetensors.index.json"), bytes).unwrap();
         read_all(place.path(), bytes.len() + 4096);
     });

@@ -2,19 +2,24 @@
 
 use std::collections::HashSet;
 
-use engine::Float;
-use model::{
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use waggle_engine::Float;
+use waggle_model::{
     Activation, DType, Error, GenerateOptions, Hooks, Input, ModelFiles, ModelSpec, Next, Reveal, Sampler, Step,
     bundled, check, generate, synthesize,
 };
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-use testing::asset;
-use tokenizer::{Tokenizer, TokenizerError};
+use waggle_testing::asset;
+use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 use crate::support::{FloatModel, greedy, load, logits, sampled};
 
-fn run(model: &FloatModel, prompt: &[u32], options: &GenerateOptions, sampler: &mut Sampler) -> model::Generation {
+fn run(
+    model: &FloatModel,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    sampler: &mut Sampler,
+) -> waggle_model::Generation {
     sampled(model, prompt, options, sampler).unwrap()
 }
 
@@ -70,7 +75,7 @@ struct Diary {
 }
 
 impl Hooks<Float> for Diary {
-    fn begin(&mut self, _: &mut Float, step: Step) -> Result<(), engine::Error> {
+    fn begin(&mut self, _: &mut Float, step: Step) -> Result<(), waggle_engine::Error> {
         self.steps.push(step);
         Ok(())
     }
@@ -84,7 +89,7 @@ impl Hooks<Float> for Diary {
         self.tokens.push(token);
     }
 
-    fn agree_to_stop(&mut self, _: &mut Float, stop: Option<bool>) -> Result<bool, engine::Error> {
+    fn agree_to_stop(&mut self, _: &mut Float, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
         assert_eq!(stop, Some(false), "no letter ends a text");
         self.asked += 1;
         Ok(self.asked == self.stop_after)
@@ -160,7 +165,7 @@ fn impossible_generations_are_refused_before_they_start() {
     assert!(matches!(attempt(&[1], 0), Err(Error::Nothing)));
     assert!(matches!(attempt(&[1; 200], 58), Err(Error::TooLong { positions: 257, limit: 256 })));
     assert!(matches!(attempt(&[1], usize::MAX), Err(Error::TooLong { .. })));
-    assert!(matches!(attempt(&[65], 1), Err(Error::Engine(engine::Error::Token { id: 65, vocabulary: 65 }))));
+    assert!(matches!(attempt(&[65], 1), Err(Error::Engine(waggle_engine::Error::Token { id: 65, vocabulary: 65 }))));
     assert_eq!(attempt(&[1; 200], 57).unwrap().tokens.len(), 57);
 }
 
@@ -191,7 +196,7 @@ fn check_measures_what_was_disturbed() {
     let mut sampler = Sampler::random(1.5, 1.0, StdRng::seed_from_u64(3)).unwrap();
     let sampled = run(&model, &prompt, &options, &mut sampler);
     assert_eq!(check(&model, Input::known(&prompt), &options, &sampled).unwrap().token_agreement, 1.0);
-    let tokens_only = model::Generation { logits: None, ..sampled };
+    let tokens_only = waggle_model::Generation { logits: None, ..sampled };
     let found = check(&model, Input::known(&prompt), &options, &tokens_only).unwrap();
     assert!(found.token_agreement < 1.0 && found.max_abs_logit_error.is_none());
     assert!(found.largest_margin_missed.unwrap() > 0.0);

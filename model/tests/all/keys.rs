@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use model::{ConfigError, ModelSpec};
 use serde_json::{Map, Value, json};
+use waggle_model::{ConfigError, ModelSpec};
 
 /// Keys that change nothing about what is computed here: of the training, of other heads than the one that is read, of
 /// the form of results, of rounding, and of the files.

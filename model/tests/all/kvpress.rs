@@ -4,11 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{Float, FloatLoader};
-use model::{GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, Next, NoHooks, generate_with};
-use mpcache::PolicySpec;
 use ndarray::Array2;
 use serde::Deserialize;
+use waggle_engine::{Float, FloatLoader};
+use waggle_model::{GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, Next, NoHooks, generate_with};
+use waggle_mpcache::PolicySpec;
 
 use crate::support::fine;
 

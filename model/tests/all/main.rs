@@ -1,7 +1,6 @@
 //! All tests of models, in one program, because each links everything.
 
 // Other crates share `support`, and name this one by the key of their dependency.
-extern crate waggle_model as model;
 
 mod adapters;
 mod checkpoint;

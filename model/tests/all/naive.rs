@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use model::{GenerateOptions, ModelFiles, ModelSpec, Sampler};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
+use waggle_model::{GenerateOptions, ModelFiles, ModelSpec, Sampler};
 
 use crate::support::naive::{self, Published, Weights};
 use crate::support::{FloatModel, greedy, load, logits, sampled, spec, write_dir};
@@ -15,7 +15,7 @@ const MAX_LOGIT_ERROR: f64 = 2e-4;
 
 /// Weights as large as trained ones: fan-in scaled, gains around 1, biases that matter.
 fn random_weights(spec: &ModelSpec, rng: &mut StdRng) -> Weights {
-    let tensor = |t: model::TensorSpec| {
+    let tensor = |t: waggle_model::TensorSpec| {
         let (centre, spread) = match t.shape[..] {
             [_] if t.name.ends_with("weight") => (1.0, 0.5),
             [_] => (0.0, 0.3),

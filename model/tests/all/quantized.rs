@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::{
+use serde_json::{Value, json};
+use waggle_model::{
     Checkpoint, CheckpointError, DType, Error, Model, ModelFiles, ModelSpec, bundled, quantize, synthesize,
     write_safetensors,
 };
-use protocols::{FixedLoader, NARROW_BITS};
-use serde_json::{Value, json};
+use waggle_protocols::{FixedLoader, NARROW_BITS};
 
 use crate::support::tiny::write_tiny;
 use crate::support::{load, logits};

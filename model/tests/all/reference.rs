@@ -2,10 +2,10 @@
 //!
 //! `reference.json` of the shakespeare models was made by their `train.py` (JAX), that of stories260k by llama2.c.
 
-use model::{ModelFiles, bundled};
 use serde_json::Value;
-use testing::{asset, large};
-use tokenizer::Tokenizer;
+use waggle_model::{ModelFiles, bundled};
+use waggle_testing::{asset, large};
+use waggle_tokenizer::Tokenizer;
 
 use crate::support::{FloatModel, greedy, load, logits};
 

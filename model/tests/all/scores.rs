@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use engine::{Ceiling, Error, Float, FloatLoader, Select};
-use model::{
+use ndarray::{Array2, ArrayD};
+use waggle_engine::{Ceiling, Error, Float, FloatLoader, Select};
+use waggle_model::{
     Checkpoint, GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, ModelSpec, Next, NoHooks, Rows, generate,
 };
-use mpcache::{KvCache, Policy, PolicySpec, ScoreSource, Store, attention};
-use ndarray::{Array2, ArrayD};
-use protocols::{Fixed, FixedLoader};
+use waggle_mpcache::{KvCache, Policy, PolicySpec, ScoreSource, Store, attention};
+use waggle_protocols::{Fixed, FixedLoader};
 
 use crate::families::families;
 use crate::support::tiny::{write_columns, write_model};
@@ -146,7 +146,7 @@ fn run<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     policy: &PolicySpec,
-) -> Result<Array2<f32>, model::Error> {
+) -> Result<Array2<f32>, waggle_model::Error> {
     let ids = ids(&model.spec());
     let options = GenerateOptions { tokens: 5, policy: policy.clone(), ..crate::support::fine() };
     let input = Input::known(&ids);
@@ -160,7 +160,7 @@ fn every_family_runs_kvzap() {
         let (full, policy) = (PolicySpec::default(), "kvzap:budget=12,block=3,recent=3".parse().unwrap());
         if !spec.attention().shared.is_empty() {
             let loaded = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint));
-            assert!(matches!(loaded.err(), Some(model::Error::SharedPolicy { .. })), "{name}");
+            assert!(matches!(loaded.err(), Some(waggle_model::Error::SharedPolicy { .. })), "{name}");
             return;
         }
         let plain = Model::load(&mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
@@ -172,12 +172,12 @@ fn every_family_runs_kvzap() {
         assert!(largest(&(got - &want)) < MAX_ERROR * largest(&want), "{name}");
         assert!(matches!(
             run(&mut Float::default(), &plain, &policy),
-            Err(model::Error::NotLearned | model::Error::WindowedPolicy { .. })
+            Err(waggle_model::Error::NotLearned | waggle_model::Error::WindowedPolicy { .. })
         ));
         let fixed = Model::load_for(&policy, &mut FixedLoader::default(), &spec, Some(&checkpoint)).unwrap();
         let pruned = run(&mut Float::default(), &wide, &policy);
         if spec.attention().pruned() == 0 {
-            assert!(matches!(pruned, Err(model::Error::WindowedPolicy { .. })), "{name}");
+            assert!(matches!(pruned, Err(waggle_model::Error::WindowedPolicy { .. })), "{name}");
             return;
         }
         assert_ne!(pruned.unwrap(), want, "{name}: nothing was evicted");

@@ -2,11 +2,11 @@
 
 use std::num::NonZeroUsize;
 
-use engine::Float;
-use model::{
+use waggle_engine::Float;
+use waggle_model::{
     Drafts, Error, GenerateOptions, Generation, Input, ModelFiles, Next, NoHooks, Padding, Sampler, check, generate,
 };
-use mpcache::PolicySpec;
+use waggle_mpcache::PolicySpec;
 
 use crate::families::families;
 use crate::support::{FloatModel, load};
@@ -48,7 +48,7 @@ fn decoders_go_on_with_several_texts_as_with_each() {
 
 #[test]
 fn shorter_prompts_are_padded_and_a_text_that_has_ended_gets_no_more_words() {
-    let model = load(model::bundled("stories260k").unwrap());
+    let model = load(waggle_model::bundled("stories260k").unwrap());
     let prompts: [&[u32]; 3] = [&[1, 403, 407], &[1, 403, 407, 261, 378, 440, 11], &[1, 410, 261, 378]];
     let longest = 7;
     let padding: Vec<usize> = prompts.iter().map(|ids| longest - ids.len()).collect();
@@ -80,10 +80,10 @@ fn shorter_prompts_are_padded_and_a_text_that_has_ended_gets_no_more_words() {
 
 /// A bundled model whose texts end with `id`.
 fn with_end(name: &str, id: u32) -> FloatModel {
-    let files = model::bundled(name).unwrap();
+    let files = waggle_model::bundled(name).unwrap();
     let mut config: serde_json::Value = serde_json::from_slice(&files.config).unwrap();
     config["eos_token_id"] = id.into();
-    let spec = model::ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
+    let spec = waggle_model::ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap();
     load(ModelFiles { spec, ..files })
 }
 
@@ -91,7 +91,7 @@ fn with_end(name: &str, id: u32) -> FloatModel {
 #[test]
 fn policies_decide_for_each_text() {
     let sinks = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/families/granite-sinks");
-    decide(&|| model::bundled("shakespeare-llama").unwrap());
+    decide(&|| waggle_model::bundled("shakespeare-llama").unwrap());
     decide(&|| ModelFiles::open(sinks.as_ref()).unwrap());
 }
 
@@ -122,7 +122,7 @@ fn decide(files: &dyn Fn() -> ModelFiles) {
 
 #[test]
 fn what_is_made_for_one_text_is_refused_for_several() {
-    let model = load(model::bundled("stories260k").unwrap());
+    let model = load(waggle_model::bundled("stories260k").unwrap());
     let ids = [1, 2, 3, 4];
     let drafting = GenerateOptions { tokens: 4, draft: Drafts::new(2, 1.5).ok(), ..GenerateOptions::default() };
     assert!(matches!(several(&model, &ids, 2, &drafting), Err(Error::Texts { texts: 2, .. })));

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use engine::FloatLoader;
-use model::{CheckpointError, Error, Model, ModelFiles};
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
+use waggle_engine::FloatLoader;
+use waggle_model::{CheckpointError, Error, Model, ModelFiles};
 
 use crate::checkpoint::write_as;
 use crate::support::naive::{Published, Weights};
@@ -223,7 +223,7 @@ fn a_tensor_in_two_files_is_the_same() {
     open(dir.path()).unwrap();
     twice.get_mut(&name).unwrap().data[1] += 1.0;
     write_checkpoint(&dir.path().join(second), &twice);
-    let error = model::Checkpoint::open(dir.path()).err().unwrap();
+    let error = waggle_model::Checkpoint::open(dir.path()).err().unwrap();
     assert!(matches!(&error, CheckpointError::Twice { tensor } if *tensor == name), "{error}");
 }
 

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use model::{Checkpoint, DType, Model, ModelSpec, bundled, write_shards};
 use ndarray::{Array1, Array2, Axis, concatenate, s};
-use protocols::{FRAC, FixedLoader, FixedWeight};
 use serde_json::json;
+use waggle_model::{Checkpoint, DType, Model, ModelSpec, bundled, write_shards};
+use waggle_protocols::{FRAC, FixedLoader, FixedWeight};
 
 use crate::support::pattern;
 

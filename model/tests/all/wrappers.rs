@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use model::{Checkpoint, CheckpointError, DType, Error, LeftOut, ModelFiles, TensorSpec, write_safetensors};
 use serde_json::{Value, json};
+use waggle_model::{Checkpoint, CheckpointError, DType, Error, LeftOut, ModelFiles, TensorSpec, write_safetensors};
 
 use crate::support::{load, logits};
 
@@ -17,7 +17,7 @@ fn wrap(family: &str, to: &Path, (kind, class): (&str, &str), named: impl Fn(&st
     let config = json!({"model_type": kind, "architectures": [class], "text_config": text, "eos_token_id": eos,
         "vision_config": {"hidden_size": 4}});
     fs::write(to.join("config.json"), config.to_string()).unwrap();
-    let (spec, checkpoint) = (model::ModelSpec::open(&from).unwrap(), Checkpoint::open(&from).unwrap());
+    let (spec, checkpoint) = (waggle_model::ModelSpec::open(&from).unwrap(), Checkpoint::open(&from).unwrap());
     let mut tensors: Vec<TensorSpec> = spec.tensors();
     tensors.iter_mut().for_each(|tensor| tensor.name = named(&tensor.name));
     tensors.extend(extra.iter().map(|name| TensorSpec::new(*name, [2])));

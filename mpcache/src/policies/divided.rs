@@ -25,7 +25,7 @@
 //! tells something about the weights: a bit for each head. The server publishes it when it agrees to the policy.
 //! **Revealed.** Nothing else: no choice depends on the text.
 
-use engine::{Error, Select, Tensor};
+use waggle_engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
 use crate::attention;

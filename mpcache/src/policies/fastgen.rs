@@ -12,7 +12,7 @@
 //! that only if all heads held as much as the largest, which is the full cache. `duo` makes the choice once for a
 //! model instead.
 
-use engine::{Error, Select, Tensor};
+use waggle_engine::{Error, Select, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention::{self, Attended};
@@ -189,8 +189,8 @@ impl<E: Select> Policy<E> for Profiled {
 
 #[cfg(test)]
 mod tests {
-    use engine::Float;
     use ndarray::ArrayD;
+    use waggle_engine::Float;
 
     use crate::{HeadShape, KvCache, PolicySpec};
 

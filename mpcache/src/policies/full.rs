@@ -1,6 +1,6 @@
 //! `full`: every token attends to every token before it.
 
-use engine::{Error, Select};
+use waggle_engine::{Error, Select};
 
 use crate::attention;
 use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Store};

@@ -16,7 +16,7 @@ pub use scored::{HEAD_MAGNITUDE, Noise, Source};
 
 use std::collections::BTreeMap;
 
-use engine::Select;
+use waggle_engine::Select;
 
 use crate::family::{Parsed, Settings, find};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};

@@ -1,9 +1,9 @@
 //! `random`: a public random choice, the control that every other policy must beat.
 
-use engine::{Error, Select, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::index::sample;
+use waggle_engine::{Error, Select, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention;

@@ -15,7 +15,7 @@
 //! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
 //! that method's documentation says.
 
-use engine::{Error, Origin, Ranking, Right, Select, Tensor, TopK};
+use waggle_engine::{Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use crate::attention::{self, Received};
 use crate::eviction::Scores;

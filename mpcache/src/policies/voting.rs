@@ -26,7 +26,7 @@
 //! [`TopK::ShuffleReveal`] what that method's documentation says. A step without an eviction has no exchange more
 //! than `full`.
 
-use engine::{Error, Select, Tensor, TopK};
+use waggle_engine::{Error, Select, Tensor, TopK};
 
 use crate::Granularity::PerKv;
 use crate::attention::{self, Received};
@@ -278,8 +278,8 @@ fn smooth<E: Select>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::
 
 #[cfg(test)]
 mod tests {
-    use engine::Float;
     use ndarray::ArrayD;
+    use waggle_engine::Float;
 
     use super::smooth;
 

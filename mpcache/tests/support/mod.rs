@@ -4,15 +4,15 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use engine::{Ceiling, Select};
 use ndarray::{ArrayD, Axis, IxDyn};
-use net::{Channel, Entry, Link, Phase, Role, Traffic, memory_pair};
-use protocols::audit::Audit;
-use protocols::{Options, Secure};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use testing::{largest_difference, share_of, to_fixed, to_real};
+use waggle_engine::{Ceiling, Select};
 use waggle_mpcache::{HeadShape, KvCache, PolicySpec, ScoreSource};
+use waggle_net::{Channel, Entry, Link, Phase, Role, Traffic, memory_pair};
+use waggle_protocols::audit::Audit;
+use waggle_protocols::{Options, Secure};
+use waggle_testing::{largest_difference, share_of, to_fixed, to_real};
 
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };

@@ -5,8 +5,8 @@
 //! here a dealer who has both roots walks the path alone: two hashes for a level. The corrections go to both parties
 //! and look random to either one without the other's root. Every tree has a Delta of its own.
 
-use bits::mask;
-use net::Role;
+use waggle_bits::mask;
+use waggle_net::Role;
 
 use super::shape::{DpfShape, MOST_BIT_BLOCKS, MOST_LEVELS};
 use super::{block, tweak};

@@ -1,6 +1,6 @@
 //! A party's shares of all leaves, from its keys.
 
-use net::Role;
+use waggle_net::Role;
 use zeroize::ZeroizeOnDrop;
 
 use super::shape::DpfShape;

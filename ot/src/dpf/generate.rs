@@ -1,8 +1,8 @@
 //! The generation of keys by both parties.
 
-use bits::mask;
-use net::Role;
 use rayon::prelude::*;
+use waggle_bits::mask;
+use waggle_net::Role;
 use zeroize::ZeroizeOnDrop;
 
 use super::shape::{DpfShape, GROUP, level_bytes};

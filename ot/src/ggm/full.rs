@@ -15,8 +15,8 @@
 //! The sender stores leaf x at position `y = x ^ alpha_j`, so the hole is always at 0 and no address depends on a
 //! secret: the only secret-dependent step is a conditional swap of two siblings.
 
-use net::Role;
 use subtle::{Choice, ConditionallySelectable};
+use waggle_net::Role;
 use zeroize::{DefaultIsZeroes, Zeroizing};
 
 use super::levels;

@@ -86,7 +86,7 @@ pub(crate) fn regrow(
 /// XORs `by` into `nodes[at]`, touching all nodes alike.
 pub(crate) fn add_at(nodes: &mut [Block], at: u64, by: Block) {
     for (i, node) in (0..).zip(nodes) {
-        *node ^= by.times(bits::equal(i, at));
+        *node ^= by.times(waggle_bits::equal(i, at));
     }
 }
 

@@ -127,7 +127,7 @@ pub(crate) fn transpose(simd: Option<Simd>, rows: &mut [Block; BATCH]) {
 /// Which code computes. The results are the same to the bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernels {
-    /// The fastest that [`bits::cpu::Cpu::get`] allows.
+    /// The fastest that [`waggle_bits::cpu::Cpu::get`] allows.
     #[default]
     Detected,
     /// Portable code only; the `aes` crate may still use instructions for AES.
@@ -141,7 +141,7 @@ pub enum Kernels {
 pub struct Family(Simd);
 
 impl Kernels {
-    /// The portable code and every set of kernels that [`bits::cpu::Cpu::get`] allows, the fastest last.
+    /// The portable code and every set of kernels that [`waggle_bits::cpu::Cpu::get`] allows, the fastest last.
     pub fn families() -> Vec<Kernels> {
         let sets = Simd::all().into_iter().map(|simd| Kernels::Family(Family(simd)));
         std::iter::once(Kernels::Portable).chain(sets).collect()

@@ -30,8 +30,8 @@
 
 mod lpn;
 
-use net::{Channel, HEADER_BYTES};
 use rayon::prelude::*;
+use waggle_net::{Channel, HEADER_BYTES};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::check::{Challenge, Check, MASKS, POWERS};
@@ -382,8 +382,8 @@ mod tests {
     use super::*;
     use crate::Kernels;
     use crate::softspoken::tests::{deviate, halves, run};
-    use net::Role;
     use rand::{Rng, SeedableRng, rngs::StdRng};
+    use waggle_net::Role;
 
     const ROUND: usize = LPN.made();
 

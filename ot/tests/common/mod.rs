@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use net::{Channel, Ledger, Role, memory_pair};
+use waggle_net::{Channel, Ledger, Role, memory_pair};
 use waggle_ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
 
 /// A pair of channels in memory.

@@ -1,11 +1,11 @@
 //! Steps that are taken again and again.
 
-use net::{Direction, Ledger, Phase, Role, Traffic};
-use ot::{Run, Wire};
+use waggle_net::{Direction, Ledger, Phase, Role, Traffic};
+use waggle_ot::{Run, Wire};
 
 use super::pools::{Draw, Pools, add, flows, waiting};
 use super::{book_refill, runs};
-use protocols::cost::Step;
+use waggle_protocols::cost::Step;
 
 /// Draws of which a [`Pattern`] can tell whether they wait.
 const MOST_DRAWS: usize = u64::BITS as usize / 2;

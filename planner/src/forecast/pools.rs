@@ -1,9 +1,9 @@
 //! The pools of OTs as numbers.
 
-use net::Role;
-use ot::{CotKind, PoolPlan, Run, Wire};
+use waggle_net::Role;
+use waggle_ot::{CotKind, PoolPlan, Run, Wire};
 
-use protocols::cost::Step;
+use waggle_protocols::cost::Step;
 
 /// The pools of both directions, by OT sender.
 #[derive(Debug)]

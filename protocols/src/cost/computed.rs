@@ -1,8 +1,8 @@
 //! The work in a cost, by party and kernel.
 
-use he::{MatmulWork, OleWork};
-use net::Role;
-use ot::{CotShape, LookupShape};
+use waggle_he::{MatmulWork, OleWork};
+use waggle_net::Role;
+use waggle_ot::{CotShape, LookupShape};
 
 use super::{Cost, Step};
 use crate::work::{Kernel, Work};

@@ -1,7 +1,7 @@
 //! Rows of tables, by the client's hidden ids and by public indices.
 
 use ndarray::ArrayD;
-use net::Role;
+use waggle_net::Role;
 
 use crate::abb::Abb;
 use crate::ops::Embed;

@@ -157,7 +157,7 @@ mod tests {
             // The last three are, in the table's ring, next to -1 and next to nothing.
             for t in [end, end + 2.0, end + 20.0, 2.0 * end] {
                 let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &fixed(&[t]), hidden);
-                let Err(Error::Engine(engine::Error::Range { value, .. })) = refused else {
+                let Err(Error::Engine(waggle_engine::Error::Range { value, .. })) = refused else {
                     panic!("{t}: {refused:?}")
                 };
                 assert!((value - t - WHOLE_MARGIN).abs() < 1e-4, "{t}: {value}");

@@ -7,9 +7,9 @@
 //! Nothing, and which columns are hidden the client alone knows. *Cost.* One exchange of a word of [`MAX_WIDTH`] bits
 //! a score and a bit a column.
 
-use engine::{HIDDEN_SCORE, MAX_SHOWN_SCORE};
 use ndarray::{Array2, ArrayD};
-use net::Role;
+use waggle_engine::{HIDDEN_SCORE, MAX_SHOWN_SCORE};
+use waggle_net::Role;
 
 use crate::abb::Abb;
 use crate::functions::exp::{HIDDEN_RANGE, WHOLE_MARGIN};

@@ -41,12 +41,16 @@ const GUARD: u32 = 8;
 const THRESHOLD_BATCH: usize = 32;
 
 /// The k largest entries of each row of (rows, n), by the method of `how`.
-pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B::Words>, Error> {
+pub(crate) fn choose<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    how: &waggle_engine::Ranking,
+) -> Result<Selection<B::Words>, Error> {
     let scores = Scores::below(how.magnitude, how.frac).rounding(how.rounded);
     match how.method {
-        engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
-        engine::TopK::Sort => top_k::sort(b, x, how.k, scores, SELECTION_WIDTH),
-        engine::TopK::ShuffleReveal => {
+        waggle_engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
+        waggle_engine::TopK::Sort => top_k::sort(b, x, how.k, scores, SELECTION_WIDTH),
+        waggle_engine::TopK::ShuffleReveal => {
             b.expect_below(x, 1 << (how.magnitude + FRAC), FRAC)?;
             // Comparisons are opened, so no word may leave the ring, whatever the weights.
             let scores = Scores::within(how.ceiling, how.frac).rounding(how.rounded);

@@ -16,7 +16,7 @@ use crate::{Error, Evaluation, FRAC, Tensor};
 pub const MAX_SOFT_CAP_ERROR: f64 = 5e-5;
 
 /// Caps from the first to the second.
-pub const CAPS: [f32; 2] = engine::SOFT_CAPS;
+pub const CAPS: [f32; 2] = waggle_engine::SOFT_CAPS;
 
 /// The table reaches about this many caps to either side, where 1 - tanh is 5e-6.
 const REACH: f64 = 6.5;

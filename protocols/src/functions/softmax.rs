@@ -38,7 +38,7 @@
 
 use std::ops::Range;
 
-use engine::Visible;
+use waggle_engine::Visible;
 
 use crate::abb::Abb;
 use crate::functions::exp::{EXP_END, MOST_WHOLE, WHOLE_WIDTH, exp_negative, exp_to_zero};

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use engine::{Narrow, Stored};
+use waggle_engine::{Narrow, Stored};
 
 use super::{BESIDE, DEPTH};
 use crate::matrix::{HALF, MOST};

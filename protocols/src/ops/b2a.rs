@@ -8,7 +8,7 @@
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 
-use ot::{Bits, CotShape};
+use waggle_ot::{Bits, CotShape};
 
 use crate::operation::prelude::*;
 use crate::ops::truncate::{Wrap, prepared, prepared_cost};

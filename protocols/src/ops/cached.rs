@@ -38,9 +38,9 @@
 //! discarded, and this and all later products of the operand make theirs on the spot. The first product moves the
 //! masks out of the stock, so no second operand can find them there.
 
-use engine::CachedOperand;
-pub use engine::{Axis, OperandId, OperandKind};
-use he::MatmulShape;
+use waggle_engine::CachedOperand;
+pub use waggle_engine::{Axis, OperandId, OperandKind};
+use waggle_he::MatmulShape;
 use zeroize::Zeroizing;
 
 use crate::deal::{self, Dealing};

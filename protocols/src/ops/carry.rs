@@ -25,9 +25,9 @@
 //! **What each party sees.** While preparing: as with a [helper](crate::deal), or as in [`cross`]. Online: bits under
 //! masks that are uniform and serve once. **Revealed.** Nothing.
 
-use ot::{Bits, CotShape};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use waggle_ot::{Bits, CotShape};
 
 use super::fss::open_bits;
 use crate::deal::{Dealing, Dealt, woven};
@@ -254,9 +254,12 @@ pub(crate) fn run(s: &mut Session, kind: Carry, correlations: &[u64], own: &[u64
     let masks = units().flat_map(|unit| &unit[..mine]);
     let masked: Vec<u64> = bits.iter().zip(masks).map(|(bits, mask)| bits ^ mask).collect();
     let count = units().len() * others;
-    let message =
-        s.channel().exchange(DIGITS, &bits::pack(&masked, &[lanes]), bits::packed_bytes(count, &[lanes]))?;
-    let theirs = bits::unpack(DIGITS, &message, count, &[lanes])?;
+    let message = s.channel().exchange(
+        DIGITS,
+        &waggle_bits::pack(&masked, &[lanes]),
+        waggle_bits::packed_bytes(count, &[lanes]),
+    )?;
+    let theirs = waggle_bits::unpack(DIGITS, &message, count, &[lanes])?;
     let [client, server] = if role == Role::Client { [&masked, &theirs] } else { [&theirs, &masked] };
     opening::note(s, PART, 0, client, &[lanes]);
     opening::note(s, PART, client.len(), server, &[lanes]);
@@ -357,7 +360,7 @@ pub(crate) fn run_cost(kind: Carry, comparisons: usize) -> Cost {
         return Cost::free();
     }
     let (units, lanes) = (Carry::units(comparisons), lanes(comparisons));
-    let bytes = |words: usize| bits::packed_bytes(units * words, &[lanes]);
+    let bytes = |words: usize| waggle_bits::packed_bytes(units * words, &[lanes]);
     let [client, server] = [Role::Client, Role::Server].map(|role| kind.digit_masks(role));
     let digits = Cost::free()
         .work_at_both(Kernel::Digit, comparisons * kind.digits())

@@ -26,8 +26,8 @@
 
 use std::sync::OnceLock;
 
-use ot::{Bits, ChosenKeys, LookupShape};
 use rand::Rng;
+use waggle_ot::{Bits, ChosenKeys, LookupShape};
 
 use crate::operation::prelude::*;
 use crate::ops::carry::{self, Carry};

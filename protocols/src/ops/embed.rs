@@ -38,13 +38,13 @@ impl<'t> Embed<'t> {
 
     /// The ids, if there are `count` and all lie in the table.
     pub(crate) fn known_ids(&self) -> Result<&'t [u32], Error> {
-        let ids = self.ids.filter(|ids| ids.len() == self.count).ok_or_else(|| engine::Error::Shape {
+        let ids = self.ids.filter(|ids| ids.len() == self.count).ok_or_else(|| waggle_engine::Error::Shape {
             tensor: format!("token ids for `{}`", self.table.spec.name),
             expected: vec![self.count],
             got: self.ids.map(<[u32]>::len).into_iter().collect(),
         })?;
         match ids.iter().find(|&&id| id as usize >= self.table.spec.inputs) {
-            Some(&id) => Err(engine::Error::Token { id, vocabulary: self.table.spec.inputs }.into()),
+            Some(&id) => Err(waggle_engine::Error::Token { id, vocabulary: self.table.spec.inputs }.into()),
             None => Ok(ids),
         }
     }

@@ -15,8 +15,8 @@
 //! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** That of the table: the
 //! products are exact modulo 2^out_width. **Revealed.** Nothing: the masks r_k of the rows are fresh and uniform.
 
-use ot::{Bits, CotShape, LookupShape};
 use rand::Rng;
+use waggle_ot::{Bits, CotShape, LookupShape};
 
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};

@@ -6,7 +6,7 @@
 //! whichever sends fewer bytes for the shape; both parties compute the same choice:
 //! - *OT*: correlated OTs on the bits of one factor (Gilboa, CRYPTO 1999). Bit j carries the other factor modulo
 //!   2^(w-j). A word that multiplies a row of n shares its OTs with the whole row. Exact.
-//! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`he::OlePlan`]). The client encrypts, the server
+//! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`waggle_he::OlePlan`]). The client encrypts, the server
 //!   multiplies. Error: 1 in the last place per product.
 //!
 //! Rows times words have a third way: products of columns with 1 x 1 matrices by
@@ -16,19 +16,19 @@
 //! y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
 //! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place of each
-//! product; by products of matrices twice [`he::ProductPlan::lsb_error`]. A prepared product has the error of the a b
+//! product; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A prepared product has the error of the a b
 //! that it takes.
 //!
 //! **Revealed.** Nothing: x - a and y - b are uniform, because every a and b is used once. By OLE this holds up to a
-//! statistical distance of 2^-60 per message, see [`he::OlePlan`].
+//! statistical distance of 2^-60 per message, see [`waggle_he::OlePlan`].
 
 use std::sync::Arc;
 
-use he::{MatmulShape, OleKind, OlePlan, Split};
 use ndarray::Zip;
-use net::HEADER_BYTES;
-use ot::Bits;
 use serde::{Deserialize, Serialize};
+use waggle_he::{MatmulShape, OleKind, OlePlan, Split};
+use waggle_net::HEADER_BYTES;
+use waggle_ot::Bits;
 
 use crate::deal::{self, Dealing, Dealt, woven};
 use crate::operation::prelude::*;
@@ -324,9 +324,9 @@ pub(super) fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
 }
 
 /// OTs for `rows` words times rows of `n`. Bit j carries `n` words modulo 2^(width-j).
-pub(super) fn rows_shape(rows: usize, n: usize, width: u32) -> ot::CotShape {
+pub(super) fn rows_shape(rows: usize, n: usize, width: u32) -> waggle_ot::CotShape {
     let widths: Vec<u32> = (0..width).map(|j| width - j).collect();
-    ot::CotShape::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
+    waggle_ot::CotShape::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
 }
 
 /// Adds the shares of bit j, times 2^j, to rows of `n` words.

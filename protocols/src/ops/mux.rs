@@ -11,7 +11,7 @@
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing.
 
 use ndarray::Zip;
-use ot::{Bits, CotShape};
+use waggle_ot::{Bits, CotShape};
 
 use crate::operation::prelude::*;
 use crate::wire::cross::{self, Chosen};

@@ -20,8 +20,8 @@
 //! **What each party sees.** Both see choices masked by random choice bits. The client also sees table entries: all
 //! but one of each item under pads that it does not know, and that one under r and rho. **Revealed.** Nothing.
 
-use ot::{Bits, CotShape, LookupShape};
 use rand::Rng;
+use waggle_ot::{Bits, CotShape, LookupShape};
 
 use crate::operation::prelude::*;
 use crate::ops::mux::{self, if_bit};

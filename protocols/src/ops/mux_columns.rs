@@ -51,12 +51,12 @@ pub struct Selection {
 
 impl Selection {
     /// The products of one party's choices with so many words for each.
-    fn products(&self, n: usize, words: usize) -> ot::CotShape {
-        ot::CotShape::new(n * self.widths.len(), words, &self.widths).expect("widths of 1..=64")
+    fn products(&self, n: usize, words: usize) -> waggle_ot::CotShape {
+        waggle_ot::CotShape::new(n * self.widths.len(), words, &self.widths).expect("widths of 1..=64")
     }
 
     /// Those in which `role` chooses. The server also supplies the bits themselves.
-    fn chosen_by(&self, role: Role, n: usize) -> ot::CotShape {
+    fn chosen_by(&self, role: Role, n: usize) -> waggle_ot::CotShape {
         self.products(n, self.words + usize::from(role == Role::Client))
     }
 

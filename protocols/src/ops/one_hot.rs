@@ -22,7 +22,7 @@
 //! **What each party sees.** The client sees choice bits masked by random choice bits. The server sees answers under
 //! pads, of which it knows one per OT. **Revealed.** Nothing.
 
-use ot::{Bits, CotShape};
+use waggle_ot::{Bits, CotShape};
 
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};

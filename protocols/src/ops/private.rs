@@ -3,7 +3,7 @@
 //! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
 //!
 //! **Source.** *Direct.* The client encrypts its share; the server adds its own and multiplies. Coefficient packing
-//! is that of Cheetah (eprint 2022/207, section 3). Responses are masked over Z_q ([`he::MatmulPlan`]) and packed by
+//! is that of Cheetah (eprint 2022/207, section 3). Responses are masked over Z_q ([`waggle_he::MatmulPlan`]) and packed by
 //! automorphisms (BumbleBee, NDSS 2025) where the plan says so.
 //!
 //! *Prepared.* Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1).
@@ -14,19 +14,19 @@
 //!           the server multiplies X_s + X_c - R = X - R by W in the clear
 //! ```
 //!
-//! R W is shared by he's product of a random operand ([`he::SeededPlan`]; its module argues that R is uniform for the
+//! R W is shared by he's product of a random operand ([`waggle_he::SeededPlan`]; its module argues that R is uniform for the
 //! server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^[`bits`](FixedWeight::bits) in magnitude. **Error.**
-//! [`he::ProductPlan::lsb_error`] in the last place. The naive twin is the product itself.
+//! [`waggle_he::ProductPlan::lsb_error`] in the last place. The naive twin is the product itself.
 //!
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
 //! module documentation of he's products.
 
-use he::{CachedWeights, MatmulShape, MatmulSpec, ProductPlan, Split, Weights};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
+use waggle_he::{CachedWeights, MatmulShape, MatmulSpec, ProductPlan, Split, Weights};
 
 use crate::correlation::CorrelationKind;
 use crate::deal::{Dealing, Dealt, woven};
@@ -132,7 +132,7 @@ impl Correlation for MaskedRow {
     fn make(&self, s: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
         let spec = self.spec(units);
         if s.is_server() {
-            let matrix = matrix.ok_or_else(|| engine::Error::NoValues { tensor: self.weight.clone() })?;
+            let matrix = matrix.ok_or_else(|| waggle_engine::Error::NoValues { tensor: self.weight.clone() })?;
             return share(s, spec, Factor::Matrix(matrix));
         }
         let (r, shares) = masks(s, spec)?;
@@ -208,7 +208,9 @@ pub(super) fn product(
     let side = match (&weight.values, s.role()) {
         (_, Role::Client) => Side::Client(x.unwrap_or_default()),
         (Some(values), Role::Server) => Side::Server(x, &values.matrix),
-        (None, Role::Server) => return Err(engine::Error::NoValues { tensor: weight.spec.name.clone() }.into()),
+        (None, Role::Server) => {
+            return Err(waggle_engine::Error::NoValues { tensor: weight.spec.name.clone() }.into());
+        }
     };
     let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
     let spec = MaskedRow::of(weight, width).spec(rows);
@@ -230,7 +232,7 @@ pub(super) fn cost(
     if prepared {
         let opened = Cost::free()
             .work(Role::Client, Kernel::OpenWord, rows * inputs)
-            .message(Role::Client, bits::packed_bytes(rows * inputs, &[width]))
+            .message(Role::Client, waggle_bits::packed_bytes(rows * inputs, &[width]))
             .work(Role::Server, Kernel::OpenWord, rows * (inputs + outputs));
         return Ok(own_cost(opened, &[Role::Server], weight, rows));
     }
@@ -365,13 +367,13 @@ fn prepared(
             let masked: Vec<u64> =
                 rows.clone().flat_map(|(x, mask)| x.iter().zip(mask).map(|(x, r)| x.wrapping_sub(*r))).collect();
             opening::spend(s, "", rows.clone().flat_map(|(_, mask)| &mask[..inputs]).copied(), &[width])?;
-            s.deliver(MASKED, bits::pack(&masked, &[width]))?;
+            s.deliver(MASKED, waggle_bits::pack(&masked, &[width]))?;
             Ok(rows.flat_map(|(_, mask)| &mask[inputs..]).copied().collect())
         }
         Side::Server(x, matrix) => {
             let count = masks.len() / outputs * inputs;
-            let message = s.channel().recv(MASKED, bits::packed_bytes(count, &[width]))?;
-            let mut masked = bits::unpack(MASKED, &message, count, &[width])?;
+            let message = s.channel().recv(MASKED, waggle_bits::packed_bytes(count, &[width]))?;
+            let mut masked = waggle_bits::unpack(MASKED, &message, count, &[width])?;
             if let Some(x) = x {
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }

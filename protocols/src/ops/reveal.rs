@@ -83,7 +83,7 @@ impl Operation for RevealRounded {
 
     fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
         let (n, sender) = (shape.iter().product(), self.to.peer());
-        let message = bits::packed_bytes(n, &[self.width - self.drop]);
+        let message = waggle_bits::packed_bytes(n, &[self.width - self.drop]);
         let sent = Cost::free().work(sender, Kernel::OpenWord, n).message(sender, message);
         Ok(sent.work(self.to, Kernel::OpenWord, n))
     }
@@ -94,11 +94,11 @@ impl Operation for RevealRounded {
         if s.role() != to {
             let noise = |s: &mut Session| if drop == 0 { 0 } else { s.rng().next_u64() & mask(drop) };
             let high = x.iter().map(|x| x.wrapping_add(noise(s)) >> drop).collect::<Vec<_>>();
-            s.deliver(STEP, bits::pack(&high, &[kept]))?;
+            s.deliver(STEP, waggle_bits::pack(&high, &[kept]))?;
             return Ok(None);
         }
-        let message = s.channel().recv(STEP, bits::packed_bytes(x.len(), &[kept]))?;
-        let high = bits::unpack(STEP, &message, x.len(), &[kept])?;
+        let message = s.channel().recv(STEP, waggle_bits::packed_bytes(x.len(), &[kept]))?;
+        let high = waggle_bits::unpack(STEP, &message, x.len(), &[kept])?;
         let values = x.iter().zip(high).map(|(x, high)| x.wrapping_add(high << drop) & mask(width));
         Ok(Some(shaped(x.shape(), values.collect())))
     }

@@ -144,7 +144,7 @@ fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
 fn prices(width: u32, options: &Options) -> RoundPrices {
     let sample = 1 << 10;
     let price = |cost: Cost| {
-        let cots = u128::from(cost.cots_used(net::Role::Client) + cost.cots_used(net::Role::Server));
+        let cots = u128::from(cost.cots_used(waggle_net::Role::Client) + cost.cots_used(waggle_net::Role::Server));
         let bits = u128::from(8 * cost.total_bytes()) + cots * options.ot.bits_per_ot() as u128;
         let wire = bits * 125_000_000_000 / u128::from(options.link.bytes_per_second.max(1));
         (wire + cots * OT_PICOSECONDS + u128::from(cost.total_bytes()) * BYTE_PICOSECONDS) / sample as u128

@@ -32,9 +32,9 @@
 //!
 //! **Revealed.** Nothing. Opened bits are masked by bits that are uniform and mask nothing else.
 
-use ot::Bits;
 use rand::Rng;
 use serde::{Deserialize, Serialize};
+use waggle_ot::Bits;
 
 use crate::deal::{Dealing, Dealt};
 use crate::operation::prelude::*;
@@ -108,8 +108,8 @@ const WRAP: &str = "truncate/wraps";
 const TOPS: &str = "truncate/tops";
 
 impl Wrap {
-    fn products(&self, n: usize) -> ot::CotShape {
-        ot::CotShape::new(n, 1, &[self.bits]).expect("a width of 1..=63")
+    fn products(&self, n: usize) -> waggle_ot::CotShape {
+        waggle_ot::CotShape::new(n, 1, &[self.bits]).expect("a width of 1..=63")
     }
 }
 
@@ -179,9 +179,9 @@ pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64], bits: u32) -
     assert_eq!(own.len(), wraps.len(), "a correlation for every word");
     opening::spend(s, "", wraps.iter().copied(), &[bits + 1])?;
     let masked: Vec<u64> = own.iter().zip(wraps).map(|(top, wrap)| (top ^ wrap) & 1).collect();
-    let bytes = bits::packed_bytes(own.len(), &[1]);
-    let message = s.channel().exchange(TOPS, &bits::pack(&masked, &[1]), bytes)?;
-    let theirs = bits::unpack(TOPS, &message, own.len(), &[1])?;
+    let bytes = waggle_bits::packed_bytes(own.len(), &[1]);
+    let message = s.channel().exchange(TOPS, &waggle_bits::pack(&masked, &[1]), bytes)?;
+    let theirs = waggle_bits::unpack(TOPS, &message, own.len(), &[1])?;
     let (server, client) = if s.is_server() { (&masked, &theirs) } else { (&theirs, &masked) };
     let opened: Vec<u64> = server.iter().zip(client).map(|(a, b)| a << 1 | b).collect();
     opening::note(s, "", 0, &opened, &[2]);
@@ -199,7 +199,7 @@ pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64], bits: u32) -
 }
 
 pub(super) fn prepared_cost(n: usize) -> Cost {
-    let bytes = bits::packed_bytes(n, &[1]);
+    let bytes = waggle_bits::packed_bytes(n, &[1]);
     Cost::free().exchange(bytes, bytes).work_at_both(Kernel::OpenWord, n)
 }
 
@@ -267,7 +267,7 @@ fn wrap_bits(how: Truncation) -> Option<u32> {
 }
 
 /// The correlated OTs needed, if any.
-fn shape(n: usize, how: Truncation) -> Option<ot::CotShape> {
+fn shape(n: usize, how: Truncation) -> Option<waggle_ot::CotShape> {
     let bits = wrap_bits(how).filter(|_| n > 0)?;
-    Some(ot::CotShape::new(n, 1, &[bits]).expect("a width of 1..=63"))
+    Some(waggle_ot::CotShape::new(n, 1, &[bits]).expect("a width of 1..=63"))
 }

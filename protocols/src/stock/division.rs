@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use net::Role;
+use waggle_net::Role;
 
 use crate::Error;
 use crate::options::Options;
@@ -102,8 +102,8 @@ fn range(count: u64, at: usize, of: usize) -> u64 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use engine::{Axis, OperandId, OperandKind};
     use proptest::prelude::*;
+    use waggle_engine::{Axis, OperandId, OperandKind};
 
     use super::*;
     use crate::correlation::CorrelationKind;

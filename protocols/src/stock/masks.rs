@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 
-use engine::OperandId;
+use waggle_engine::OperandId;
 use zeroize::Zeroizing;
 
 use crate::operands::{Event, Events, OperandForm};

@@ -28,7 +28,7 @@ mod uses;
 
 use std::collections::BTreeMap;
 
-use net::Role;
+use waggle_net::Role;
 use zeroize::Zeroizing;
 
 use crate::Error;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use net::Role;
+use waggle_net::Role;
 
-use engine::OperandId;
+use waggle_engine::OperandId;
 
 use crate::correlation::CorrelationKind;
 use crate::operands::Events;

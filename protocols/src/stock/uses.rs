@@ -2,7 +2,7 @@
 //!
 //! Correlations of one kind are made in large batches, over all layers at once, so that one message serves many
 //! operations. The ledger books it where it is needed: what the making of a kind sent is divided among the accounts
-//! of the operations that take it, in proportion to what each takes, in whole bytes ([`net::Ledger::divide`]). That
+//! of the operations that take it, in proportion to what each takes, in whole bytes ([`waggle_net::Ledger::divide`]). That
 //! is units of a kind of correlation; words of the masks of a product with a cached operand; OTs of online steps.
 //! Both parties count it in the same plan, so both ledgers and the plan of a session divide alike, to the byte.
 //!
@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::OperandId;
-use net::Role;
+use waggle_engine::OperandId;
+use waggle_net::Role;
 
 use crate::correlation::CorrelationKind;
 

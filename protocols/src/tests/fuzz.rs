@@ -1,8 +1,8 @@
 //! Hostile bytes for packed words. README, "Fuzzing", says how to run this for long.
 
-use fuzzing::{Corpus, memory};
+use waggle_fuzz::{Corpus, memory};
 
-use bits::{pack, packed_bytes, unpack};
+use waggle_bits::{pack, packed_bytes, unpack};
 
 /// Widths of the rows of a target: two bytes of the input say which, and how many words there are.
 const WIDTHS: [&[u32]; 6] = [&[1], &[13], &[64], &[31, 1], &[63, 64, 2], &[7, 11, 18, 28]];
@@ -13,7 +13,7 @@ fn dir() -> String {
 
 #[test]
 fn fuzz_packed() {
-    fuzzing::target!(Corpus::open(dir()), |input: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir()), |input: &[u8]| {
         let Some((&[which, rows], message)) = input.split_first_chunk::<2>() else { return };
         let widths = WIDTHS[usize::from(which) % WIDTHS.len()];
         let count = usize::from(rows) * widths.len();

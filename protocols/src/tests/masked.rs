@@ -1,7 +1,7 @@
 //! Evaluation by FSS keys, by both parties' messages: correlations and results against their definitions.
 
-use net::Role;
-use ot::dpf::Lane;
+use waggle_net::Role;
+use waggle_ot::dpf::Lane;
 
 use super::{TWO_PHASES, open, share};
 use crate::Options;

@@ -7,17 +7,18 @@ mod view;
 use std::time::Duration;
 
 use ndarray::{ArrayD, IxDyn};
-use net::{Channel, Entry, Role};
-use ot::CotKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_net::{Channel, Entry, Role};
+use waggle_ot::CotKind;
 
 use crate::local::Pair;
 use crate::{Error, Options, Session, TwoParty};
 
 pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, ..Options::DEFAULT };
 
-const WAN: net::LinkShape = net::LinkShape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
+const WAN: waggle_net::LinkShape =
+    waggle_net::LinkShape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
 
 /// [`DEALER`] in two phases, over a link slow enough that everything is prepared that can be.
 pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link: WAN, ..DEALER };
@@ -37,7 +38,7 @@ pub(crate) fn run<T: Send>(
 
 /// One party's session over the ideal dealer.
 pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error> {
-    let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
+    let (sender, receiver) = waggle_ot::dealer::setup(channel.role(), 7);
     Ok(Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use engine::Origin;
+use waggle_engine::Origin;
 
 use super::{DEALER, open, own, run, share};
 use crate::abb::Abb;
@@ -129,7 +129,8 @@ fn scores_out_of_range_are_ranked_all_the_same() {
     let x: Vec<u64> = (0..rows * n).map(|i| value(i) as u64).collect();
     let shares = share(&x, 4);
     let ceiling = ceiling(Origin::Product).expect("supported");
-    let how = Ranking { k, method: engine::TopK::ShuffleReveal, magnitude: 9, ceiling, frac: 12, rounded: true };
+    let how =
+        Ranking { k, method: waggle_engine::TopK::ShuffleReveal, magnitude: 9, ceiling, frac: 12, rounded: true };
     let [(client, _), (server, _)] = run(DEALER, |abb| {
         let words = own(abb, &shares, &[rows, n]);
         match selection::choose(abb, &words, &how)? {

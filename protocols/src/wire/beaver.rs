@@ -8,8 +8,8 @@
 //!
 //! d and e are uniform, because every a and b is used once.
 
-use he::MatmulShape;
 use rand::Rng;
+use waggle_he::MatmulShape;
 
 use crate::kernel;
 use crate::session::Session;

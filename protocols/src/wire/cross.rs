@@ -10,8 +10,8 @@
 //!
 //! **Revealed.** Nothing: choices are masked by random choice bits, words by pads.
 
-use net::Role;
-use ot::{Bits, ChosenKeys, CotShape, SenderKeys};
+use waggle_net::Role;
+use waggle_ot::{Bits, ChosenKeys, CotShape, SenderKeys};
 
 use crate::Error;
 use crate::cost::Cost;

@@ -14,15 +14,16 @@ pub fn open(s: &mut Session, x: &[u64], widths: &[u32]) -> Result<Vec<u64>, Erro
     if x.is_empty() {
         return Ok(Vec::new());
     }
-    let message = s.channel().exchange(STEP, &bits::pack(x, widths), bits::packed_bytes(x.len(), widths))?;
-    let theirs = bits::unpack(STEP, &message, x.len(), widths)?;
+    let message =
+        s.channel().exchange(STEP, &waggle_bits::pack(x, widths), waggle_bits::packed_bytes(x.len(), widths))?;
+    let theirs = waggle_bits::unpack(STEP, &message, x.len(), widths)?;
     let words = x.iter().zip(theirs).zip(widths.iter().cycle());
     Ok(words.map(|((x, y), &width)| x.wrapping_add(y) & mask(width)).collect())
 }
 
 /// Cost of [`open`] of `n` words.
 pub fn open_cost(n: usize, widths: &[u32]) -> Cost {
-    let bytes = bits::packed_bytes(n, widths);
+    let bytes = waggle_bits::packed_bytes(n, widths);
     if n == 0 { Cost::free() } else { Cost::free().work_at_both(Kernel::OpenWord, n).exchange(bytes, bytes) }
 }
 

@@ -1,14 +1,14 @@
 //! Positions of the largest entries in a shuffled order, whose traffic is random, and what is refused.
 
-use engine::{Origin, Select};
 use ndarray::{ArrayD, IxDyn};
-use net::Role;
-use testing::{DEALER, open, own, pair, run, share, signed_values};
+use waggle_engine::{Origin, Select};
+use waggle_net::Role;
 use waggle_protocols::functions::selection::{gather, scatter};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
 use waggle_protocols::functions::{argmax, embed, gelu, silu};
 use waggle_protocols::ops::{Matmul, Mul, Shuffle, Truncation};
 use waggle_protocols::{Abb, Clear, Error, FRAC, Fixed, FixedWeight, Gelu, Options, Tensor, WeightSpec};
+use waggle_testing::{DEALER, open, own, pair, run, share, signed_values};
 
 const SCORES: Scores = Scores::below(5, 10);
 
@@ -105,7 +105,7 @@ fn the_box_in_the_clear_names_what_leaves_a_range() {
     let one = |x: u64| words(&[1, 1], vec![x]);
     let mut clear = Clear::new();
     let refused = |result: Result<ArrayD<u64>, Error>, operation: &str| match result {
-        Err(Error::Engine(engine::Error::Range { path, .. })) => {
+        Err(Error::Engine(waggle_engine::Error::Range { path, .. })) => {
             assert!(path.contains(operation), "{path} for {operation}");
         }
         other => panic!("{operation}: {other:?}"),
@@ -131,7 +131,7 @@ fn an_id_beyond_the_table_is_refused() {
     pair.run(|abb| {
         if abb.session().role() == Role::Client {
             let refused = embed(abb, &table, Some(&[17]), 1);
-            assert!(matches!(refused, Err(Error::Engine(engine::Error::Token { id: 17, vocabulary: 17 }))));
+            assert!(matches!(refused, Err(Error::Engine(waggle_engine::Error::Token { id: 17, vocabulary: 17 }))));
         }
         Ok(())
     })

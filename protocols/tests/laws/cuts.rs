@@ -1,13 +1,13 @@
 //! Tokens are cut off and others come in their places.
 
-use engine::CachedOperand;
 use ndarray::ArrayD;
+use waggle_engine::CachedOperand;
 use waggle_protocols::audit::{Audit, Broken, LIMIT};
 use waggle_protocols::ops::matmul;
 use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape, Tensor, TwoParty, Words};
 
-use testing::laws::planner;
-use testing::{TWO_PHASES, open, own};
+use waggle_testing::laws::planner;
+use waggle_testing::{TWO_PHASES, open, own};
 
 use crate::small::{cached, late, run, share};
 

@@ -1,16 +1,16 @@
 //! Functions of several operations, between two parties and in the clear.
 
-use engine::Visible;
 use ndarray::{Array2, ArrayD, IxDyn};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values, to_fixed};
+use waggle_engine::Visible;
 use waggle_protocols::functions::argmax::ARGMAX_WIDTH;
 use waggle_protocols::functions::compact::compact;
 use waggle_protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
 use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
 use waggle_protocols::{Clear, Error, FRAC, Gelu, Options, Tensor};
+use waggle_testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values, to_fixed};
 
 /// Random numbers of [-`range`, `range`], and how far two parties may be from the box in the clear.
 fn close<F: Function + Clone>(within: f64, range: f64, shape: &[usize], function: F) {

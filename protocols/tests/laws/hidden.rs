@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use engine::{Engine, Float, Visible};
 use ndarray::{Array2, ArrayD, Dimension};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use testing::{DEALER, Function, Laws, Output, TWO_PHASES, function, to_fixed};
+use waggle_engine::{Engine, Float, Visible};
 use waggle_protocols::functions::{hide, softmax_each};
 use waggle_protocols::{Clear, Error, FRAC, Options};
+use waggle_testing::{DEALER, Function, Laws, Output, TWO_PHASES, function, to_fixed};
 
 /// Hidden columns get nothing, whatever their scores, in the tournament and the counts of a maximum, in prompts and
 /// for single rows. Scores that are shown lie as low as they may, or as high.
@@ -35,7 +35,7 @@ fn hidden_columns_get_no_weight() {
             };
             let words: Vec<u64> = to_fixed(&x).into_iter().collect();
             let slow = Options {
-                link: net::LinkShape { round_trip: Duration::from_secs(1), ..TWO_PHASES.link },
+                link: waggle_net::LinkShape { round_trip: Duration::from_secs(1), ..TWO_PHASES.link },
                 ..TWO_PHASES
             };
             for options in [DEALER, TWO_PHASES, slow] {
@@ -59,5 +59,5 @@ fn hidden_columns_get_no_weight() {
     }
     let shown = to_fixed(&ArrayD::from_elem(vec![2, 1, columns], 480.0));
     let refused = hide(&mut Clear::new(), &shown, Some(&gone));
-    assert!(matches!(refused, Err(Error::Engine(engine::Error::Range { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Engine(waggle_engine::Error::Range { .. }))), "{refused:?}");
 }

@@ -1,6 +1,5 @@
 //! Evaluation by FSS keys.
 
-use testing::{Laws, TWO_PHASES, function, signed_values};
 use waggle_protocols::ops::fss::counts::VALUES;
 use waggle_protocols::ops::fss::ladder::{Ladder, LadderSpec};
 use waggle_protocols::ops::fss::table::{CurveSpec, FssTable};
@@ -8,6 +7,7 @@ use waggle_protocols::ops::fss::tails::{TailedTable, near};
 use waggle_protocols::ops::{B2a, CountAtLeast, Evaluate, EvaluateNear, Function as Tabulated, MuxColumns, NonZero};
 use waggle_protocols::words::mask;
 use waggle_protocols::{Lengths, Options, Tensor};
+use waggle_testing::{Laws, TWO_PHASES, function, signed_values};
 
 fn spec(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> CurveSpec {
     let step = (-f64::from(index_bits + low_bits)).exp2();
@@ -53,7 +53,7 @@ fn evaluate_on_masked_inputs() {
 fn every_kind_of_table() {
     let lines = |i, l, f, w| FssTable::lines(spec(i, l, f, w), |x| x * x - 0.5);
     let parabolas = |i, l, f, w| FssTable::parabolas(spec(i, l, f, w), |x| x * x * x - 0.5);
-    let real = Options { ot: ot::CotKind::default(), ..TWO_PHASES };
+    let real = Options { ot: waggle_ot::CotKind::default(), ..TWO_PHASES };
     for (table, count, options) in [
         (lines(2, 3, 10, 14), None, TWO_PHASES),
         (lines(7, 4, 50, 64), None, TWO_PHASES),

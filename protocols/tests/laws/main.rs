@@ -1,4 +1,4 @@
-//! Every operation, and functions, held to the laws: twin, cost, range and uniformity, see [`testing::laws`].
+//! Every operation, and functions, held to the laws: twin, cost, range and uniformity, see [`waggle_testing::laws`].
 
 mod choices;
 mod cuts;
@@ -14,11 +14,10 @@ mod stock;
 mod views;
 mod work;
 
-use engine::WeightData;
-use he::{MatmulShape, MatmulSpec, PlanOptions};
 use ndarray::Array2;
-use net::Role;
-use testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values};
+use waggle_engine::WeightData;
+use waggle_he::{MatmulShape, MatmulSpec, PlanOptions};
+use waggle_net::Role;
 use waggle_protocols::ops::lookup::{Table, TableShape};
 use waggle_protocols::ops::{
     AtLeast, B2a, Choose, Embed, Evaluate, ExtendColumns, Function as Tabulated, Linear, Matmul, Mul, MulRows, Mux,
@@ -30,11 +29,12 @@ use waggle_protocols::{
     Masks, NARROW_BITS, Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
     quantise,
 };
+use waggle_testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values};
 
 /// The twin of a truncation rounds to nearest, the protocol to either neighbour.
 const TRUNCATION: u64 = 1;
 
-/// The error of a product by OLE, as [`he::OlePlan::lsb_error`] says.
+/// The error of a product by OLE, as [`waggle_he::OlePlan::lsb_error`] says.
 const OLE: u64 = 1;
 
 /// Products that OLE makes more cheaply than OTs do.
@@ -109,7 +109,7 @@ fn at_least() {
 #[test]
 fn row_max() {
     let many: Vec<usize> = (1..40).collect();
-    let usages: Vec<Options> = net::LinkShape::PRESETS
+    let usages: Vec<Options> = waggle_net::LinkShape::PRESETS
         .into_iter()
         .flat_map(|(_, link)| [DEALER, TWO_PHASES].map(|options| Options { link, ..options }))
         .collect();

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use planner::Planner;
 use proptest::prelude::*;
+use waggle_planner::Planner;
 use waggle_protocols::functions::max::{MAX_WIDTH, UNIT, max_counted, max_ragged};
 use waggle_protocols::words::signed;
 use waggle_protocols::{Clear, FRAC, Gelu, Lengths, Options, Shape, functions};
 
 use ndarray::{ArrayD, arr1};
-use testing::{DEALER, Laws, TWO_PHASES, function, to_fixed};
+use waggle_testing::{DEALER, Laws, TWO_PHASES, function, to_fixed};
 
 /// Numbers as a vector of words.
 fn fixed(x: &[f64]) -> ArrayD<u64> {
@@ -100,21 +100,23 @@ fn maxima_by_counts_of_equal_entries_and_at_the_ends_of_digits() {
 /// One phase takes the form of an activation that is sent faster, on any link and for any number of entries.
 #[test]
 fn the_form_follows_link_and_volume() {
-    let sent = |n: usize, over: net::LinkShape| {
+    let sent = |n: usize, over: waggle_net::LinkShape| {
         let mut planner = Planner::new(Options { link: over, ..DEALER });
         functions::gelu(&mut planner, &Shape(vec![n]), Gelu::Tanh).expect("plan");
         let total = planner.ledger().total();
-        move |link: net::LinkShape| {
+        move |link: waggle_net::LinkShape| {
             link.predict([total.bytes_client_to_server, total.bytes_server_to_client], total.flows)
         }
     };
     for (megabits, milliseconds) in [(100, 80), (400, 4), (999, 4), (1001, 4), (999, 20), (1000, 1), (3016, 1)] {
         let round_trip = Duration::from_millis(milliseconds);
-        let link = net::LinkShape { bytes_per_second: megabits * 125_000, round_trip };
+        let link = waggle_net::LinkShape { bytes_per_second: megabits * 125_000, round_trip };
         for n in [1, 64, 3072, 10_000, 128 * 3072] {
             // Where flows alone count it is look-up, where bytes alone count it is keys.
             let [lookup, masked] = [(1 << 50, 1000), (1, 0)].map(|(rate, delay)| {
-                sent(n, net::LinkShape { bytes_per_second: rate, round_trip: Duration::from_millis(delay) })(link)
+                sent(n, waggle_net::LinkShape { bytes_per_second: rate, round_trip: Duration::from_millis(delay) })(
+                    link,
+                )
             });
             assert_eq!(sent(n, link)(link), lookup.min(masked), "{n} over {link:?}: {lookup:?} or {masked:?}");
         }

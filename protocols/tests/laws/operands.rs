@@ -3,8 +3,8 @@
 use waggle_protocols::operands::OperandForm as Form;
 use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
-use testing::laws::planner;
-use testing::{TWO_PHASES, own};
+use waggle_testing::laws::planner;
+use waggle_testing::{TWO_PHASES, own};
 
 use crate::small::{cached, late, run, share};
 

@@ -1,13 +1,13 @@
 //! Rounding of truncations and rounded openings: which neighbour they give, how often, and what decides it.
 
 use ndarray::{ArrayD, IxDyn};
-use net::Role;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use testing::{DEALER, TWO_PHASES, open, own, run, share};
+use waggle_net::Role;
 use waggle_protocols::ops::{Reveal, RevealRounded, Truncation, truncate};
 use waggle_protocols::words::{mask, signed};
 use waggle_protocols::{Abb, Options};
+use waggle_testing::{DEALER, TWO_PHASES, open, own, run, share};
 
 fn vector(x: Vec<u64>) -> ArrayD<u64> {
     ArrayD::from_shape_vec(IxDyn(&[x.len()]), x).unwrap()

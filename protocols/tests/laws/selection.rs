@@ -1,9 +1,9 @@
 //! Shuffles, unit vectors and opened selections against naive twins, by both parties' real messages.
 
 use ndarray::{ArrayD, IxDyn};
-use net::Phase;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_net::Phase;
 use waggle_protocols::audit::deviation;
 use waggle_protocols::functions::selection;
 use waggle_protocols::functions::top_k::Selection;
@@ -11,8 +11,8 @@ use waggle_protocols::ops::{OneHot, Permute, Quickselect, Shuffle, quickselect};
 use waggle_protocols::words::mask;
 use waggle_protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 
-use testing::laws::planner;
-use testing::{DEALER, Function, Laws, TWO_PHASES, function, own};
+use waggle_testing::laws::planner;
+use waggle_testing::{DEALER, Function, Laws, TWO_PHASES, function, own};
 
 use crate::small::{run, share};
 
@@ -103,7 +103,7 @@ fn a_shuffle_sends_two_messages_online() {
         abb.apply(Shuffle { widths: &[40], inverse: false }, (&permutations, words))
     });
     let online: Vec<_> = ledger.iter().filter(|entry| entry.phase == Phase::Decode).collect();
-    let bytes = 2 * (12 * 32 * 40 / 8 + net::HEADER_BYTES) as u64;
+    let bytes = 2 * (12 * 32 * 40 / 8 + waggle_net::HEADER_BYTES) as u64;
     assert_eq!((online.len(), online[0].traffic.messages, online[0].traffic.bytes()), (1, 2, bytes));
 }
 

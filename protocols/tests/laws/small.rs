@@ -1,18 +1,18 @@
-//! Sessions that make few masks of cached operands at once, as [`testing::laws`] has them.
+//! Sessions that make few masks of cached operands at once, as [`waggle_testing::laws`] has them.
 
 use ndarray::{ArrayD, IxDyn};
-use net::Phase;
-use planner::Planner;
-use testing::Outcome;
-use testing::laws::OPERAND_BATCH;
+use waggle_net::Phase;
+use waggle_planner::Planner;
 use waggle_protocols::{Abb, Axis, CachedMatmul, CachedProduct, Error, Operand, Options, TwoParty};
+use waggle_testing::Outcome;
+use waggle_testing::laws::OPERAND_BATCH;
 
 /// Runs both parties of `protocol`.
 pub(crate) fn run<T: Send>(
     options: Options,
     protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
 ) -> [Outcome<T>; 2] {
-    testing::run(options, |abb| {
+    waggle_testing::run(options, |abb| {
         abb.session().plans().operand_batch = OPERAND_BATCH;
         protocol(abb)
     })
@@ -20,7 +20,7 @@ pub(crate) fn run<T: Send>(
 
 /// `values` as fresh random shares.
 pub(crate) fn share(values: &[u64], shape: &[usize]) -> [ArrayD<u64>; 2] {
-    testing::share(&ArrayD::from_shape_vec(IxDyn(shape), values.to_vec()).expect("as many values"))
+    waggle_testing::share(&ArrayD::from_shape_vec(IxDyn(shape), values.to_vec()).expect("as many values"))
 }
 
 /// Offline bytes of a plan that were not made ahead.

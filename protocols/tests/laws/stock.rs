@@ -1,16 +1,16 @@
 //! The offline phase prepares what is used, by both parties' real messages.
 
 use ndarray::ArrayD;
-use net::{Phase, Role};
-use planner::Planner;
+use waggle_net::{Phase, Role};
+use waggle_planner::Planner;
 use waggle_protocols::ops::{Linear, Matmul, Mul, MulRows, SumSquares, Truncation};
 use waggle_protocols::{
     Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Needs, Operand, OperandId, OperandKind,
     Options, Shape, Tensor, WeightSpec,
 };
 
-use testing::laws::{OPERAND_BATCH, planner};
-use testing::{Function, TWO_PHASES, function, own};
+use waggle_testing::laws::{OPERAND_BATCH, planner};
+use waggle_testing::{Function, TWO_PHASES, function, own};
 
 use crate::small::{cached, late, run, share};
 

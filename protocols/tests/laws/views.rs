@@ -1,6 +1,5 @@
 //! Every operation held to the law at the channel: what a party sends tells nothing of what it holds.
 
-use testing::{Function, Laws, TWO_PHASES, function, signed_values};
 use waggle_protocols::ops::fss::ladder::{Ladder, LadderSpec};
 use waggle_protocols::ops::fss::table::{CurveSpec, FssTable};
 use waggle_protocols::ops::fss::tails::TailedTable;
@@ -11,6 +10,7 @@ use waggle_protocols::ops::{
 use waggle_protocols::{
     Axis, CachedMatmul, CachedProduct, Lengths, Operand, OperandId, OperandKind, Options, Tensor,
 };
+use waggle_testing::{Function, Laws, TWO_PHASES, function, signed_values};
 
 use crate::{Square, positions_of_shuffled, weight};
 
@@ -48,7 +48,7 @@ fn on_words<F: Function + Clone>(function: F, bits: u32, signed: bool, shape: &[
     });
 }
 
-const BOTH: [Options; 2] = [testing::DEALER, TWO_PHASES];
+const BOTH: [Options; 2] = [waggle_testing::DEALER, TWO_PHASES];
 
 #[test]
 fn of_comparisons_and_conversions() {

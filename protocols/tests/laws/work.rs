@@ -1,12 +1,12 @@
 //! The work of a plan, held against what a session counts itself.
 
-use net::Role;
-use planner::{Deployment, Tallies};
+use waggle_net::Role;
+use waggle_planner::{Deployment, Tallies};
 use waggle_protocols::ops::{AtLeast, B2a, Mul};
 use waggle_protocols::{Abb, Error, Kernel, Options, Shape};
 
-use testing::laws::planner;
-use testing::own;
+use waggle_testing::laws::planner;
+use waggle_testing::own;
 
 use crate::small::{run, share};
 
@@ -24,7 +24,9 @@ fn units(tallies: &Tallies, party: Role, kernel: Kernel) -> f64 {
 
 #[test]
 fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
-    for (ot, silent) in [(ot::CotKind::Silent, true), (ot::CotKind::SoftSpoken(ot::SoftSpoken::K2), false)] {
+    for (ot, silent) in
+        [(waggle_ot::CotKind::Silent, true), (waggle_ot::CotKind::SoftSpoken(waggle_ot::SoftSpoken::K2), false)]
+    {
         let options = Options { ot, ..Options::default() };
         // Enough for a round of silent OT one way, and for SoftSpoken OT alone the other way.
         let n = 9000;

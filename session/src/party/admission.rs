@@ -1,7 +1,7 @@
 //! The one check of a session, before it is planned, asked for or served.
 
-use model::ModelSpec;
-use protocols::HelperDeals;
+use waggle_model::ModelSpec;
+use waggle_protocols::HelperDeals;
 
 use super::opening::{MAX_KEPT, SessionKind};
 use super::{Limits, Request, Terms, chat};
@@ -52,9 +52,9 @@ impl SessionKind {
 mod tests {
     use std::time::Duration;
 
-    use model::{DType, Drafts, Lengths, ModelFiles, Next, Sampler};
-    use net::{Channel, NetError, Role, memory_pair};
-    use protocols::Part;
+    use waggle_model::{DType, Drafts, Lengths, ModelFiles, Next, Sampler};
+    use waggle_net::{Channel, NetError, Role, memory_pair};
+    use waggle_protocols::Part;
 
     use super::super::{Caller, ClientOptions, ClientSession, ModelServer, Prompt, SessionPlan, Silent, opening};
     use super::*;
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn plan_client_and_server_refuse_alike() {
         let dir = tempfile::tempdir().unwrap();
-        model::synthesize(CONFIG, dir.path(), None, DType::F32, None, 1).unwrap();
+        waggle_model::synthesize(CONFIG, dir.path(), None, DType::F32, None, 1).unwrap();
         let hosted = ModelServer::builder().load(ModelFiles::open(dir.path()).unwrap()).unwrap();
         let public = hosted.public();
         let of = |prompt, tokens| Request::from(Lengths { prompt, tokens });

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use model::{Drafts, GenerateOptions, Generation, Lengths, Model, Next, check_input, check_next, generate};
-use net::{Channel, Role};
-use protocols::{FixedLoader, FixedWeight, Part, Secure};
+use waggle_model::{Drafts, GenerateOptions, Generation, Lengths, Model, Next, check_input, check_next, generate};
+use waggle_net::{Channel, Role};
+use waggle_protocols::{FixedLoader, FixedWeight, Part, Secure};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -38,7 +38,7 @@ impl ClientSession {
     /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
     ///
     /// # Errors
-    /// [`net::NetError::Disagreement`] if the parties differ, or another [`net::NetError`] that names the step.
+    /// [`waggle_net::NetError::Disagreement`] if the parties differ, or another [`waggle_net::NetError`] that names the step.
     pub fn open(
         mut channel: Channel,
         server: &Caller,
@@ -77,7 +77,7 @@ impl ClientSession {
     }
 
     /// This session, where a text that [ends](Self::stopping_at_eos) at its end-of-text token goes on to the next
-    /// [`bucket`](model::bucket) of tokens, which nobody sees: the server learns the bucket alone.
+    /// [`bucket`](waggle_model::bucket) of tokens, which nobody sees: the server learns the bucket alone.
     pub fn padding_answers(self) -> Self {
         ClientSession { pad_answer: true, ..self }
     }
@@ -205,7 +205,7 @@ impl ClientSession {
     ///
     /// # Errors
     /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
-    /// ([`Error::TalkPolicy`]) or would choose among padding ([`model::Error::PaddedPolicy`]); [`Error::Refused`] if
+    /// ([`Error::TalkPolicy`]) or would choose among padding ([`waggle_model::Error::PaddedPolicy`]); [`Error::Refused`] if
     /// the server will not do as much.
     pub fn chat(self, bound: Lengths, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
         let bound = self.request(bound);

@@ -1,8 +1,8 @@
 //! Where a session's correlations come from, the same on both sides.
 
-use net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
-use protocols::halves::HalvesOwner;
-use protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
+use waggle_net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
+use waggle_protocols::halves::HalvesOwner;
+use waggle_protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
 
 use super::{Caller, Observer, PublicModel, Request, Terms, ToHelper, helper, opening};
 use crate::Error;
@@ -75,7 +75,7 @@ pub(super) fn ready(
 /// Tells how much room correlations take, and checks that it is there.
 fn make_room(bytes: u64, observer: &mut dyn Observer) -> Result<(), Error> {
     observer.stock(bytes);
-    Ok(check_space(bytes).map_err(protocols::Error::from)?)
+    Ok(check_space(bytes).map_err(waggle_protocols::Error::from)?)
 }
 
 /// Makes what a pool for `purpose` holds; returns this party's part, and the account of the link to a helper.

@@ -1,10 +1,10 @@
-//! Sessions with a helper: a third machine that deals what is prepared ([`protocols::deal`]). If it deals products with
+//! Sessions with a helper: a third machine that deals what is prepared ([`waggle_protocols::deal`]). If it deals products with
 //! weights, too, the server has told the client the seed of its halves before, in 32 bytes, and sends the helper the
-//! halves that this lacks ([`protocols::halves`]).
+//! halves that this lacks ([`waggle_protocols::halves`]).
 //!
 //! Both parties state the helper's key in their handshake. When they have their base OTs, each opens a link of its own
 //! to the helper and says what it needs, under the name of the session: the binding of the link between the two
-//! ([`net::Channel::binding`]), which nobody else knows. It also names the key that the other party has proved. The
+//! ([`waggle_net::Channel::binding`]), which nobody else knows. It also names the key that the other party has proved. The
 //! helper deals when both have asked for the same and each has proved the key that the other named
 //! ([`Pairing`](super::Pairing)). Helper and both parties see to it that the three have three keys.
 //!
@@ -21,7 +21,7 @@
 //! | seeds ([`Dealer::open`]) | helper | 64 |
 //! | words ([`Dealer::serve`]) | helper | as planned |
 //!
-//! In a session of three parties ([`HelperDeals::Passes`](protocols::HelperDeals::Passes)) these demands say what
+//! In a session of three parties ([`HelperDeals::Passes`](waggle_protocols::HelperDeals::Passes)) these demands say what
 //! halves are needed, and the words come pass by pass:
 //!
 //! | message on a link to the helper | from | bytes |
@@ -29,17 +29,17 @@
 //! | demands of the pass that begins, the same from both; none at the end | party | up to 4 MiB |
 //! | words | helper | as planned |
 //!
-//! At the end both ends of each link compare what they saw of it ([`net::Channel::confirm_transcript`]).
+//! At the end both ends of each link compare what they saw of it ([`waggle_net::Channel::confirm_transcript`]).
 
 use std::sync::Arc;
 
-use net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Phase, Role};
-use protocols::deal::{self, Demand, Helper};
-use protocols::halves::{self, HalvesOwner, HalvesSeed};
-use protocols::ops::private::MaskedRow;
-use protocols::{FixedWeight, HelperDeals, Needs, Plans, Secure, preparation};
 use serde::{Deserialize, Serialize};
-use tokenizer::printable;
+use waggle_net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Phase, Role};
+use waggle_protocols::deal::{self, Demand, Helper};
+use waggle_protocols::halves::{self, HalvesOwner, HalvesSeed};
+use waggle_protocols::ops::private::MaskedRow;
+use waggle_protocols::{FixedWeight, HelperDeals, Needs, Plans, Secure, preparation};
+use waggle_tokenizer::printable;
 use zeroize::Zeroizing;
 
 use super::correlations::Source;
@@ -125,7 +125,7 @@ pub(super) fn meet(
         return Ok(());
     }
     let Source { peer, to_helper, halves: owner, .. } = source;
-    let to_helper = to_helper.ok_or(protocols::Error::NoHelper)?;
+    let to_helper = to_helper.ok_or(waggle_protocols::Error::NoHelper)?;
     to_helper.check(peer, terms.helper.as_deref(), terms.protocol.helper.weights())?;
     let owner = owner.as_ref();
     let seed = terms.protocol.helper.weights().then(|| share_seed(engine.channel(), owner)).transpose()?;
@@ -143,7 +143,7 @@ pub(super) fn meet(
             Error::HelperRefused { reason: reason.into() }
         }
         NetError::Unexpected { step: VERDICT, .. } => Error::NoHelper,
-        error => protocols::Error::Helper(Box::new(error.into())).into(),
+        error => waggle_protocols::Error::Helper(Box::new(error.into())).into(),
     };
     let mut channel = (to_helper.open)().map_err(named)?;
     channel.ledger_mut().enter(SCOPE);
@@ -204,19 +204,19 @@ fn give_halves(
     for row in missing {
         let weight = weights.iter().find(|weight| weight.spec.name == row.weight);
         let values = weight.and_then(|weight| weight.values.as_ref());
-        let values = values.ok_or_else(|| protocols::Error::NoHalf { weight: row.weight.clone() })?;
+        let values = values.ok_or_else(|| waggle_protocols::Error::NoHalf { weight: row.weight.clone() })?;
         halves::send(channel, seed, row, &values.matrix)?;
     }
     Ok(())
 }
 
 /// Has the helper deal what the pass that begins `needs`.
-pub(super) fn deal_pass(engine: &mut Secure, needs: &Needs) -> Result<(), protocols::Error> {
+pub(super) fn deal_pass(engine: &mut Secure, needs: &Needs) -> Result<(), waggle_protocols::Error> {
     let demands = preparation::demands(needs, engine.abb().session().plans());
     let phase = engine.channel().ledger().phase();
-    let helper = engine.abb().helper().as_mut().ok_or(protocols::Error::NoHelper)?;
+    let helper = engine.abb().helper().as_mut().ok_or(waggle_protocols::Error::NoHelper)?;
     ask_for_pass(helper.channel(), phase, &demands)
-        .map_err(|error| protocols::Error::Helper(Box::new(error.into())))?;
+        .map_err(|error| waggle_protocols::Error::Helper(Box::new(error.into())))?;
     engine.prepare(needs, &[], &mut |_| ())
 }
 
@@ -237,7 +237,7 @@ pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
     let channel = helper.channel();
     let last = if deals == HelperDeals::Passes { ask_for_pass(channel, Phase::Decode, &[]) } else { Ok(()) };
     last.and_then(|()| channel.confirm_transcript())
-        .map_err(|error| protocols::Error::Helper(Box::new(error.into())))?;
+        .map_err(|error| waggle_protocols::Error::Helper(Box::new(error.into())))?;
     channel.ledger_mut().checkpoint();
     Ok(Some(channel.ledger().entries()))
 }
@@ -264,7 +264,7 @@ pub(super) fn plan(
     let end = (deals == HelperDeals::Passes).then(|| (Phase::Decode, Vec::new()));
     let lists: Vec<(Phase, Vec<Demand>)> = lists.chain(end).collect();
     let mut all = lists.iter().flat_map(|(_, demands)| demands).chain(&demands);
-    all.try_for_each(Demand::check).map_err(protocols::Error::from)?;
+    all.try_for_each(Demand::check).map_err(waggle_protocols::Error::from)?;
     let account = |role: Role| {
         let (session, peer, server) = ([0; 32], [0; 32], role == Role::Server);
         let halves = deals.weights().then_some([0; 32]);

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use net::Channel;
-use protocols::halves::{self, Halves, half_bytes};
-use protocols::ops::private::MaskedRow;
+use waggle_net::Channel;
+use waggle_protocols::halves::{self, Halves, half_bytes};
+use waggle_protocols::ops::private::MaskedRow;
 
 use super::helper::MISSING;
 use super::wire;
@@ -151,9 +151,9 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use net::{Role, memory_pair};
-    use protocols::FixedMatrix;
-    use protocols::halves::HalvesOwner;
+    use waggle_net::{Role, memory_pair};
+    use waggle_protocols::FixedMatrix;
+    use waggle_protocols::halves::HalvesOwner;
 
     use super::*;
 

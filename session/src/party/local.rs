@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use net::{Channel, NetError, Role, memory_pair};
+use waggle_net::{Channel, NetError, Role, memory_pair};
 
 use super::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
 use crate::Error;

@@ -4,17 +4,17 @@
 //! family of kernels, the network that it imitates, and, where a person gave them, the cores and the link to plan for,
 //! and what is revealed. Of cores and link one party's word is enough; two that differ end the session, at both
 //! parties alike. What nobody gave, the parties find out: cores are those that each stated, and the link is measured
-//! ([`net::measure`]). Of what is revealed the server says the most, and a client takes that unless it wants less. A
+//! ([`waggle_net::measure`]). Of what is revealed the server says the most, and a client takes that unless it wants less. A
 //! network that one party alone imitates would slow one direction, and be no network: it ends the session.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-use bits::cpu::Cpu;
-use model::Reveal;
-use net::{Channel, Difference, Field, Handshake, LinkShape, Measured, NetError, Role};
-use protocols::Cores;
-use tokenizer::printable;
+use waggle_bits::cpu::Cpu;
+use waggle_model::Reveal;
+use waggle_net::{Channel, Difference, Field, Handshake, LinkShape, Measured, NetError, Role};
+use waggle_protocols::Cores;
+use waggle_tokenizer::printable;
 
 use super::wire::malformed;
 use crate::Error;
@@ -90,7 +90,7 @@ pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs:
         None => {
             let rehearsed = terms.met.as_ref().and_then(|met| met.bursts);
             let known = rehearsed.map(|bursts| Measured { shape: terms.protocol.link, bursts });
-            let measured = net::measure(channel, known)?;
+            let measured = waggle_net::measure(channel, known)?;
             bursts = Some(measured.bursts);
             measured.shape
         }
@@ -125,7 +125,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use net::memory_pair;
+    use waggle_net::memory_pair;
 
     use super::*;
 

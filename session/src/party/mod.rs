@@ -9,23 +9,23 @@
 //!
 //! | message | from | bytes |
 //! |---|---|---|
-//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model; its public parts with their digests, and a client's digests of its own, where there are any; the cores, the family of kernels, and the cores and link that were given to each party | both | up to [`net::handshake::MAX_BYTES`] |
-//! | measurement of the link ([`net::measure`]), under `link`, if neither was given it | both | up to 2.4 MB each |
-//! | shape: a [`ModelSpec`](model::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
-//! | scales: fractional bits of each weight, in the order of [`Model::load`](model::Model::load) | server | 1 per weight |
+//! | handshake ([`waggle_net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](waggle_protocols::Options::preprocess), which the client chooses; shape and name of the model; its public parts with their digests, and a client's digests of its own, where there are any; the cores, the family of kernels, and the cores and link that were given to each party | both | up to [`waggle_net::handshake::MAX_BYTES`] |
+//! | measurement of the link ([`waggle_net::measure`]), under `link`, if neither was given it | both | up to 2.4 MB each |
+//! | shape: a [`ModelSpec`](waggle_model::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
+//! | scales: fractional bits of each weight, in the order of [`Model::load`](waggle_model::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
-//! | chat template: a [`ChatTemplate`](tokenizer::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](tokenizer::MAX_TEMPLATE_BYTES) |
+//! | chat template: a [`ChatTemplate`](waggle_tokenizer::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](waggle_tokenizer::MAX_TEMPLATE_BYTES) |
 //! | request: a [`Request`] and the purpose of the session, as `postcard` writes a structure (`Message` in `party/opening.rs`). The purpose is to generate, perhaps with the logits of the prompt, to fill a part of a pool, to generate from the pool whose parts have the ids that follow, or a chat, whose turns have at most these lengths | client | 13, and what draft, part and ids take: 16 for each id of a part, or of a pool that the client has |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
-//! Then come base OTs, and the generation follows. In a two-phase session ([`protocols::Options::preprocess`]) the
+//! Then come base OTs, and the generation follows. In a two-phase session ([`waggle_protocols::Options::preprocess`]) the
 //! correlations that the session takes from its stock are made in between. With `stop_at_eos` the client sends one
 //! more byte after each pass; where answers are padded ([`Request::pad_answer`]) it does so after the passes alone
-//! that fill a [`bucket`](model::bucket). With a draft ([`Request::draft`]) it sends how many tokens a pass keeps, a
+//! that fill a [`bucket`](waggle_model::bucket). With a draft ([`Request::draft`]) it sends how many tokens a pass keeps, a
 //! byte, after each pass that may keep several; the server refuses a number that no such pass keeps.
 //!
-//! At the end both parties compare their transcripts of the session ([`net::Channel::confirm_transcript`]). Results
+//! At the end both parties compare their transcripts of the session ([`waggle_net::Channel::confirm_transcript`]). Results
 //! are final only then.
 //!
 //! The two phases may be two sessions with any time between them.
@@ -71,8 +71,8 @@ mod recorder;
 mod server;
 mod wire;
 
-use net::Entry;
-use protocols::Part;
+use waggle_net::Entry;
+use waggle_protocols::Part;
 
 pub use chat::ChatSession;
 pub use client::ClientSession;
@@ -88,9 +88,9 @@ use crate::pool::PoolId;
 pub use crate::terms::{
     Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Met, Observer, Open, PublicModel, Request, Silent, Terms,
 };
-use model::{Drafts, Generation};
-use report::{Cost, Wire};
-pub use tokenizer::MAX_TOKENIZER_BYTES;
+use waggle_model::{Drafts, Generation};
+use waggle_report::{Cost, Wire};
+pub use waggle_tokenizer::MAX_TOKENIZER_BYTES;
 
 /// The files that a session filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub struct Outcome {
     pub generation: Generation,
     /// All accounts of the ledger.
     pub entries: Vec<Entry>,
-    /// The correlations made ahead, by kind: [`net::Ledger::divided`].
+    /// The correlations made ahead, by kind: [`waggle_net::Ledger::divided`].
     pub kinds: Vec<Entry>,
     /// Cost of each token after the first. The stop byte that follows a token counts for the next one. Of the tokens
     /// of one pass the first has all of its cost.

@@ -1,12 +1,12 @@
 //! The messages before the first secret: handshake, description of the model, request.
 
-use engine::LogitBits;
-use model::{Drafts, Lengths, ModelSpec};
-use mpcache::PolicySpec;
-use net::{Channel, Difference, Field, Handshake, NetError, Role};
-use protocols::{DEFAULT_WEIGHT_FRAC, HelperDeals, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use serde::{Deserialize, Serialize};
-use tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
+use waggle_engine::LogitBits;
+use waggle_model::{Drafts, Lengths, ModelSpec};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Difference, Field, Handshake, NetError, Role};
+use waggle_protocols::{DEFAULT_WEIGHT_FRAC, HelperDeals, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
+use waggle_tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
 use super::meeting::{REVEAL, meet, tell};
 use super::wire::{self, malformed};
@@ -194,7 +194,9 @@ pub(super) fn send_verdict(channel: &mut Channel, step: &'static str, error: Opt
 fn reason(error: &Error) -> String {
     match error {
         Error::PoolFile { source, .. } | Error::Pool(source) => source.for_peer(),
-        Error::Model(model::Error::File { source, .. }) => format!("a file of the server's fails: {}", source.kind()),
+        Error::Model(waggle_model::Error::File { source, .. }) => {
+            format!("a file of the server's fails: {}", source.kind())
+        }
         other => other.to_string(),
     }
 }
@@ -337,7 +339,7 @@ impl Terms {
 }
 
 fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
-    serde_json::to_string(spec).map_err(|e| model::ConfigError::Json(e.to_string()).into())
+    serde_json::to_string(spec).map_err(|e| waggle_model::ConfigError::Json(e.to_string()).into())
 }
 
 /// Passes `result` on; if the peer's data was bad, the peer hears at which step.
@@ -368,7 +370,7 @@ mod tests {
     #[test]
     fn a_client_reads_no_path_of_the_server() {
         let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
-        let told = reason(&model::Error::File { path: "/home/owner/accounts.json".into(), source }.into());
+        let told = reason(&waggle_model::Error::File { path: "/home/owner/accounts.json".into(), source }.into());
         assert_eq!(told, "a file of the server's fails: permission denied");
     }
 

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use net::{Channel, Entry, Phase, Role};
-use protocols::HelperDeals;
-use protocols::deal::{self, Dealer, Demand};
-use protocols::halves::{self, Halves};
 use rand::rngs::StdRng;
-use tokenizer::printable;
+use waggle_net::{Channel, Entry, Phase, Role};
+use waggle_protocols::HelperDeals;
+use waggle_protocols::deal::{self, Dealer, Demand};
+use waggle_protocols::halves::{self, Halves};
+use waggle_tokenizer::printable;
 
 use super::helper::{ASK, Ask, KEY, MAX_ASK_BYTES, PASS, SCOPE, VERDICT, digest};
 use super::kept::{Kept, Lease};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
-use net::{Channel, Ledger, Role, memory_pair};
-use planner::{Deployment, Footprint, Plan, Planner, Tallies};
-use protocols::{FixedLoader, HelperDeals, Made, Needs, Part};
+use waggle_model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
+use waggle_net::{Channel, Ledger, Role, memory_pair};
+use waggle_planner::{Deployment, Footprint, Plan, Planner, Tallies};
+use waggle_protocols::{FixedLoader, HelperDeals, Made, Needs, Part};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -25,7 +25,7 @@ const REHEARSAL: Duration = Duration::from_secs(60);
 /// messages and flows of a real ledger; times are estimates, and there are none without [`SessionPlan::timed`]. With
 /// `stop_at_eos` the plan is that of the longest possible session.
 ///
-/// The plan depends on `frac_bits` of the model. Without weights they are [`protocols::DEFAULT_WEIGHT_FRAC`].
+/// The plan depends on `frac_bits` of the model. Without weights they are [`waggle_protocols::DEFAULT_WEIGHT_FRAC`].
 #[derive(Clone)]
 pub struct SessionPlan<'a> {
     model: &'a PublicModel,
@@ -292,16 +292,21 @@ impl<'a> SessionPlan<'a> {
 struct StepAlone<'a, 'b>(&'a mut Recorder<'b>);
 
 impl Hooks<Plan> for StepAlone<'_, '_> {
-    fn begin(&mut self, engine: &mut Plan, step: Step) -> Result<(), engine::Error> {
+    fn begin(&mut self, engine: &mut Plan, step: Step) -> Result<(), waggle_engine::Error> {
         engine.abb().set_booking(step != Step::Prefill);
         self.0.begin(engine, step)
     }
 
-    fn go_on(&mut self) -> Result<(), model::Error> {
+    fn go_on(&mut self) -> Result<(), waggle_model::Error> {
         Hooks::<Plan>::go_on(self.0)
     }
 
-    fn agree_to_keep(&mut self, engine: &mut Plan, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
+    fn agree_to_keep(
+        &mut self,
+        engine: &mut Plan,
+        most: usize,
+        kept: Option<usize>,
+    ) -> Result<usize, waggle_engine::Error> {
         self.0.agree_to_keep(engine, most, kept)
     }
 

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use engine::Engine;
-use model::{Generation, Hooks, Passes, Step};
-use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
-use planner::Plan;
-use protocols::{Needs, Secure};
-use report::{Phases, TokenMeter, Wire};
+use waggle_engine::Engine;
+use waggle_model::{Generation, Hooks, Passes, Step};
+use waggle_net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
+use waggle_planner::Plan;
+use waggle_protocols::{Needs, Secure};
+use waggle_report::{Phases, TokenMeter, Wire};
 
 use super::{Observer, Outcome, Request, Terms, helper};
 
@@ -15,10 +15,10 @@ const STOP: &str = "stop";
 const KEPT: &str = "draft/kept";
 /// Scope of the number of tokens that a pass keeps.
 const DRAFT: &str = "draft";
-/// Scope of the comparison of transcripts, as [`net::Channel::confirm_transcript`] books it.
+/// Scope of the comparison of transcripts, as [`waggle_net::Channel::confirm_transcript`] books it.
 const TRANSCRIPT: &str = "transcript";
 
-/// The account of [`net::Channel::confirm_transcript`].
+/// The account of [`waggle_net::Channel::confirm_transcript`].
 pub(super) fn plan_transcript(ledger: &mut Ledger) {
     let phase = ledger.set_phase(Phase::Setup);
     ledger.enter(TRANSCRIPT);
@@ -33,13 +33,13 @@ pub(super) trait Booked: Engine {
     fn ledger(&mut self) -> &mut Ledger;
 
     /// The client tells the server whether it stops here.
-    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error>;
+    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, waggle_protocols::Error>;
 
     /// The client tells the server how many tokens a pass keeps, from 1 to `most`.
-    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, protocols::Error>;
+    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error>;
 
     /// A helper deals what the pass that begins needs.
-    fn deal_pass(&mut self, needs: &Needs) -> Result<(), protocols::Error>;
+    fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error>;
 
     /// The parties compare their transcripts of the session. Only then are its results final.
     fn confirm_transcript(&mut self) -> Result<(), NetError>;
@@ -53,7 +53,7 @@ impl Booked for Secure {
         self.channel().ledger_mut()
     }
 
-    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error> {
+    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, waggle_protocols::Error> {
         let channel = self.channel();
         if channel.role() == Role::Client {
             let stop = stop.unwrap_or(false);
@@ -69,7 +69,7 @@ impl Booked for Secure {
         }
     }
 
-    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, protocols::Error> {
+    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
         let channel = self.channel();
         if channel.role() == Role::Client {
             let kept = kept.unwrap_or(1);
@@ -86,7 +86,7 @@ impl Booked for Secure {
         }
     }
 
-    fn deal_pass(&mut self, needs: &Needs) -> Result<(), protocols::Error> {
+    fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error> {
         helper::deal_pass(self, needs)
     }
 
@@ -106,17 +106,17 @@ impl Booked for Plan {
         self.abb().ledger()
     }
 
-    fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, protocols::Error> {
+    fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, waggle_protocols::Error> {
         self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
         Ok(false)
     }
 
-    fn tell_kept(&mut self, _: usize, kept: Option<usize>) -> Result<usize, protocols::Error> {
+    fn tell_kept(&mut self, _: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
         self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
         Ok(kept.unwrap_or(1))
     }
 
-    fn deal_pass(&mut self, needs: &Needs) -> Result<(), protocols::Error> {
+    fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error> {
         self.abb().prepare(needs)
     }
 
@@ -183,7 +183,7 @@ impl<'a> Recorder<'a> {
 }
 
 impl<E: Booked> Hooks<E> for Recorder<'_> {
-    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), engine::Error> {
+    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), waggle_engine::Error> {
         if step != Step::Prefill {
             let (ledger, meter) = (engine.ledger(), &self.meter);
             self.observer.passed(&mut || {
@@ -206,7 +206,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         }
     }
 
-    fn go_on(&mut self) -> Result<(), model::Error> {
+    fn go_on(&mut self) -> Result<(), waggle_model::Error> {
         self.observer.go_on()
     }
 
@@ -223,7 +223,12 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         self.observer.token(token);
     }
 
-    fn agree_to_keep(&mut self, engine: &mut E, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
+    fn agree_to_keep(
+        &mut self,
+        engine: &mut E,
+        most: usize,
+        kept: Option<usize>,
+    ) -> Result<usize, waggle_engine::Error> {
         let kept = kept.or_else(|| self.schedule.as_mut().map(|schedule| schedule.next(most)));
         if most == 1 {
             return Ok(1);
@@ -231,7 +236,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         engine.scope(DRAFT, |engine| Ok(engine.tell_kept(most, kept)?))
     }
 
-    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
         let stop = stop.map(|stop| stop || self.observer.stops());
         engine.scope(STOP, |engine| Ok(engine.tell_stop(stop)?))
     }

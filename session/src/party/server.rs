@@ -3,13 +3,15 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use model::{Disclosed, Generation, Known, Lengths, Model, ModelFiles, Next, PartDigests, Parts, Sampler, generate};
-use mpcache::PolicySpec;
-use net::{Channel, Role};
-use protocols::halves::HalvesOwner;
-use protocols::{FixedLoader, FixedWeight, Secure, Spread, Stock, WeightCache};
 use rand::rngs::StdRng;
-use tokenizer::ChatTemplate;
+use waggle_model::{
+    Disclosed, Generation, Known, Lengths, Model, ModelFiles, Next, PartDigests, Parts, Sampler, generate,
+};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Role};
+use waggle_protocols::halves::HalvesOwner;
+use waggle_protocols::{FixedLoader, FixedWeight, Secure, Spread, Stock, WeightCache};
+use waggle_tokenizer::ChatTemplate;
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -71,10 +73,10 @@ impl ServerBuilder {
     /// Reads the weights of `files` and prepares them.
     ///
     /// # Errors
-    /// [`model::PartsError`] for public parts that the model does not have. By the tensor's name: what is missing,
+    /// [`waggle_model::PartsError`] for public parts that the model does not have. By the tensor's name: what is missing,
     /// has another shape, is not finite or does not fit the fixed point;
-    /// [`CheckpointError`](model::CheckpointError) for a file of learned columns that is missing or does not fit;
-    /// [`protocols::Error::Spread`].
+    /// [`CheckpointError`](waggle_model::CheckpointError) for a file of learned columns that is missing or does not fit;
+    /// [`waggle_protocols::Error::Spread`].
     pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {
         let ServerBuilder { policy, public: parts, weight_cache, spread } = self;
         let ModelFiles { name, spec, checkpoint, tokenizer, .. } = files;
@@ -162,7 +164,7 @@ impl ModelServer {
     ///
     /// # Errors
     /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
-    /// [`net::NetError::Disagreement`] if the parties differ; those of [`Request::validate`], [`Error::NoChats`],
+    /// [`waggle_net::NetError::Disagreement`] if the parties differ; those of [`Request::validate`], [`Error::NoChats`],
     /// [`Error::TalkPolicy`], [`Error::Quota`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused;
     /// an error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use protocols::Stock;
+use waggle_protocols::Stock;
 use zeroize::Zeroizing;
 
 use super::file::{PIECE_WORDS, Pool, beside, lock, or_gone, read_header, same_file, sync_directory};

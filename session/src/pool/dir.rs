@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use model::Lengths;
-use net::Role;
-use protocols::Part;
+use waggle_model::Lengths;
+use waggle_net::Role;
+use waggle_protocols::Part;
 
 use super::file::Pool;
 use super::list::{Found, PENDING, State, find};
@@ -36,13 +36,13 @@ impl Pools {
     /// [`PENDING_AGE`](super::PENDING_AGE).
     ///
     /// # Errors
-    /// [`model::Error::File`] if the directory cannot be made or read.
+    /// [`waggle_model::Error::File`] if the directory cannot be made or read.
     pub fn open(dir: &Path, max: usize) -> Result<Self, Error> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true);
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        let failed = |source| Error::Model(model::Error::File { path: dir.into(), source });
+        let failed = |source| Error::Model(waggle_model::Error::File { path: dir.into(), source });
         builder.create(dir).map_err(failed)?;
         let pools = Pools { dir: dir.into(), max, max_per_peer: max, filling: Arc::default() };
         for stale in pools.files().map_err(failed)?.into_iter().filter(Found::is_stale) {
@@ -261,7 +261,7 @@ pub fn writable_by_others(path: &Path) -> bool {
     {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let dir = if path.is_dir() { path } else { parent };
-        use files::{Forbidden, others_may};
+        use waggle_files::{Forbidden, others_may};
         let sticky = |m: &fs::Metadata| std::os::unix::fs::PermissionsExt::mode(&m.permissions()) & 0o1000 != 0;
         fs::metadata(dir).is_ok_and(|dir| others_may(&dir, Forbidden::Writing) && !sticky(&dir))
     }

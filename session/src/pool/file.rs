@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use blake3::Hasher;
-use files::{Forbidden, others_may};
-use model::Lengths;
-use net::{LinkShape, Role};
-use protocols::Part;
 use serde::{Deserialize, Serialize};
+use waggle_files::{Forbidden, others_may};
+use waggle_model::Lengths;
+use waggle_net::{LinkShape, Role};
+use waggle_protocols::Part;
 use zeroize::Zeroize;
 
 use super::{Difference, PART, PEER, PoolError, PoolId, Purpose, check_bound, hex};

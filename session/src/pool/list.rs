@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use model::Lengths;
-use net::Role;
-use protocols::Part;
 use serde::Serialize;
+use waggle_model::Lengths;
+use waggle_net::Role;
+use waggle_protocols::Part;
 
 use super::claim::CLAIMED;
 use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};

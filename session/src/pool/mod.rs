@@ -9,7 +9,7 @@
 //! | format, length of the header (u32, little endian) | 8 |
 //! | header: JSON | up to [`MAX_HEADER_BYTES`] |
 //! | BLAKE3 of all before | 32 |
-//! | words of the stock (u64, little endian) in the order of [`protocols::Stock::drain`] | 8 each |
+//! | words of the stock (u64, little endian) in the order of [`waggle_protocols::Stock::drain`] | 8 each |
 //! | BLAKE3 of all before | 32 |
 //!
 //! The header says whose file it is and what it was made for ([`Purpose`]). The number of words follows from that,
@@ -40,7 +40,7 @@
 //!
 //! # Parts
 //!
-//! A pool may be made in up to [`MAX_PARTS`](protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of files
+//! A pool may be made in up to [`MAX_PARTS`](waggle_protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of files
 //! with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a part that
 //! failed is made again, and any part made for the same takes its place. The header of a part says which one it is of
 //! how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division, made for the
@@ -95,8 +95,8 @@ mod unfinished;
 
 use std::collections::BTreeMap;
 
-use net::LinkShape;
-use protocols::{FixedWeight, Needs, Part};
+use waggle_net::LinkShape;
+use waggle_protocols::{FixedWeight, Needs, Part};
 
 pub(crate) use dir::{Place, Waiting};
 pub use dir::{Pools, count, writable_by_others};
@@ -109,7 +109,7 @@ use crate::Error;
 use crate::needs::needs;
 pub use crate::pool_error::{Difference, PoolError};
 pub use crate::pool_id::PoolId;
-use model::{Excess, Lengths};
+use waggle_model::{Excess, Lengths};
 
 use crate::pool_id::hex;
 use crate::terms::{Limits, Observer, PublicModel, Request, Terms};
@@ -163,7 +163,7 @@ impl Purpose {
         let longest = Request { texts, ..Request::from(bound) };
         longest.validate(&model.spec, terms, &Limits::NONE)?;
         let needs = needs(model, terms, &longest, observer)?;
-        let json = |e: serde_json::Error| model::ConfigError::Json(e.to_string());
+        let json = |e: serde_json::Error| waggle_model::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();
         let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;

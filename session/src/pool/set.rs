@@ -5,9 +5,9 @@ use std::fs;
 use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 
-use model::Lengths;
-use net::{LinkShape, Role};
-use protocols::{Part, Stock};
+use waggle_model::Lengths;
+use waggle_net::{LinkShape, Role};
+use waggle_protocols::{Part, Stock};
 
 use super::claim::claim_all;
 use super::file::{Pool, beside, differences};

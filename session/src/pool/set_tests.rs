@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::Lengths;
-use net::Role;
-use protocols::{Part, Stock};
+use waggle_model::Lengths;
+use waggle_net::Role;
+use waggle_protocols::{Part, Stock};
 
 use super::tests::{BOUND, names, purpose, request, words};
 use super::{Pool, PoolError, PoolId, PoolSet, Pools, Purpose, UnfinishedPool, count, find, part_path};
@@ -88,7 +88,7 @@ fn all_parts_make_the_stock_of_the_whole() {
             kinds.entry(format!("{kind:?}")).or_default().extend(words);
         }
         for (id, events) in &purpose.needs().operands {
-            let count = protocols::Needs { operands: [(*id, events.clone())].into(), ..Default::default() };
+            let count = waggle_protocols::Needs { operands: [(*id, events.clone())].into(), ..Default::default() };
             operands.insert(*id, next.by_ref().take(count.words(Role::Client) as usize).collect::<Vec<_>>());
         }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::Lengths;
-use net::{LinkShape, Role};
-use protocols::operands::{Event, Events, OperandForm};
-use protocols::ops::private::MaskedRow;
-use protocols::ops::sum_squares::Squares;
-use protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Part, Stock};
+use waggle_model::Lengths;
+use waggle_net::{LinkShape, Role};
+use waggle_protocols::operands::{Event, Events, OperandForm};
+use waggle_protocols::ops::private::MaskedRow;
+use waggle_protocols::ops::sum_squares::Squares;
+use waggle_protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Part, Stock};
 
 use super::{PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, UnfinishedPool, Written, find};
 use crate::terms::Request;
@@ -155,7 +155,7 @@ fn damaged_files_are_refused() {
         let mut bytes = whole.clone();
         bytes[at] ^= 1 << (at % 8);
         let _ = fs::remove_file(&path);
-        files::write_new(&path, &bytes).unwrap();
+        waggle_files::write_new(&path, &bytes).unwrap();
         match spend(&path, Role::Client).expect_err("a bit is wrong") {
             PoolError::NotAPool { .. } => assert!(at < 8, "{at}"),
             PoolError::Format { found, .. } => assert!((8..12).contains(&at) && found != 1, "{at}"),

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use net::Role;
-use protocols::Stock;
 use rand::Rng;
+use waggle_net::Role;
+use waggle_protocols::Stock;
 use zeroize::Zeroizing;
 
 use super::file::{FORMAT, Hashed, Header, MAGIC, PIECE_WORDS, beside, check_closed, or_gone, sync_directory};
@@ -37,7 +37,7 @@ impl UnfinishedPool {
         let mut random = [0; 8];
         rand::make_rng::<rand::rngs::StdRng>().fill_bytes(&mut random);
         let draft = beside(path, &format!(".{}{DRAFT}", hex(&random)));
-        let file = files::private().create_new(true).open(&draft)?;
+        let file = waggle_files::private().create_new(true).open(&draft)?;
         let draft = UnfinishedPool { draft: Some(draft), path: path.into(), file };
         // Where the file system keeps no permissions, no pool would be opened again.
         check_closed(&draft.file)?;

@@ -1,14 +1,14 @@
 //! Answers that run on behind their end: the text is the same, and the server learns a bucket in the place of a
 //! length.
 
-use engine::{Float, FloatLoader};
-use model::{
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use waggle_engine::{Float, FloatLoader};
+use waggle_model::{
     GenerateOptions, Generation, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bucket, generate,
     generate_with,
 };
-use protocols::{Fixed, FixedLoader};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
+use waggle_protocols::{Fixed, FixedLoader};
 use waggle_session::party::chat::Turn;
 use waggle_session::party::{Limits, ModelServer, Request, SessionPlan, Silent};
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Drafts, Guess, Lengths, ModelFiles, Next, Sampler};
-use net::Role;
-use protocols::audit::{Audit, Broken, LIMIT, watch};
-use protocols::{HelperDeals, Part};
+use waggle_model::{Drafts, Guess, Lengths, ModelFiles, Next, Sampler};
+use waggle_net::Role;
+use waggle_protocols::audit::{Audit, Broken, LIMIT, watch};
+use waggle_protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
     ClientOptions, ClientSession, Limits, ModelServer, Outcome, Pairing, Prompt, Silent, Terms, in_one_process,
@@ -166,7 +166,7 @@ fn a_public_part() {
 struct Same;
 
 impl Guess for Same {
-    fn guess(&mut self, _: &[u32], count: usize) -> Result<Vec<u32>, model::Error> {
+    fn guess(&mut self, _: &[u32], count: usize) -> Result<Vec<u32>, waggle_model::Error> {
         Ok(vec![7; count])
     }
 }

@@ -5,17 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use engine::{Float, Select};
-use model::{GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bundled, generate_with};
-use mpcache::{KvCache, PolicySpec};
-use net::{Channel, Role, memory_pair};
-use protocols::Fixed;
-use tokenizer::ChatTemplate;
+use waggle_engine::{Float, Select};
+use waggle_model::{
+    GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bundled, generate_with,
+};
+use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_net::{Channel, Role, memory_pair};
+use waggle_protocols::Fixed;
 use waggle_session::Error;
 use waggle_session::party::chat::{Positions, Slices, Turn, slices};
 use waggle_session::party::{
     Caller, ChatSession, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
 };
+use waggle_tokenizer::ChatTemplate;
 
 use crate::outcome::{late, terms, untimed};
 use crate::parties::load_fixed;
@@ -195,7 +197,7 @@ fn what_is_prepared_ahead_serves_the_turn() {
             costs
         });
         server.unwrap();
-        let bytes = |cost: &report::Cost| cost.bytes_client_to_server + cost.bytes_server_to_client;
+        let bytes = |cost: &waggle_report::Cost| cost.bytes_client_to_server + cost.bytes_server_to_client;
         // Keys and values alone are left.
         for cost in &costs {
             assert!(bytes(&cost.before.offline) > 0, "{policy}: {cost:?}");
@@ -238,8 +240,8 @@ fn a_refused_turn_leaves_the_session_as_it_was() {
         let first = turn(&mut chat, &words(0, 9), 4).unwrap();
         assert!(matches!(turn(&mut chat, &words(1, 12), 4), Err(Error::Limit { got: 13, limit: 12, .. })));
         assert!(matches!(turn(&mut chat, &words(1, 3), 7), Err(Error::Limit { got: 7, limit: 6, .. })));
-        assert!(matches!(turn(&mut chat, &words(1, 3), 0), Err(Error::Model(model::Error::Nothing))));
-        assert!(matches!(turn(&mut chat, &[99], 1), Err(Error::Model(model::Error::Engine(_)))));
+        assert!(matches!(turn(&mut chat, &words(1, 3), 0), Err(Error::Model(waggle_model::Error::Nothing))));
+        assert!(matches!(turn(&mut chat, &[99], 1), Err(Error::Model(waggle_model::Error::Engine(_)))));
         assert!(chat.is_open());
         assert_eq!(chat.positions(), Positions { used: 12, limit: 96 });
         for i in 1..=7 {

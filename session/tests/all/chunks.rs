@@ -4,14 +4,14 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
 
-use engine::{Float, FloatLoader, Select};
-use model::{
+use waggle_engine::{Float, FloatLoader, Select};
+use waggle_model::{
     GenerateOptions, Generation, Input, Lengths, Model, ModelFiles, Next, NoHooks, Padding, Sampler, generate,
     generate_with,
 };
-use mpcache::PolicySpec;
-use net::{Channel, Role, memory_pair};
-use protocols::Fixed;
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Role, memory_pair};
+use waggle_protocols::Fixed;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, SessionPlan, Silent, Terms,
 };
@@ -162,7 +162,7 @@ fn a_cache_takes_more_prompt_later() {
     let input = Input::known(&ids);
     let next = Next::Pick(&mut Sampler::greedy());
     let refused = generate_with(&mut engine, &model, &mut cache, input, &options, next, &mut NoHooks);
-    assert!(matches!(refused, Err(model::Error::TooLong { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(waggle_model::Error::TooLong { .. })), "{refused:?}");
 }
 
 #[test]

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use engine::{Float, FloatLoader, Select};
-use model::{
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use waggle_engine::{Float, FloatLoader, Select};
+use waggle_model::{
     Drafts, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Model, ModelFiles, Next, NoHooks, Padding,
     PromptLookup, Reveal, Sampler, SmallModel, generate, generate_with,
 };
-use net::{Channel, Link, NetError, Role, memory_pair};
-use proptest::prelude::*;
-use protocols::{Evaluation, Fixed, FixedLoader};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
+use waggle_net::{Channel, Link, NetError, Role, memory_pair};
+use waggle_protocols::{Evaluation, Fixed, FixedLoader};
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, Request, SessionPlan,
@@ -50,7 +50,7 @@ struct Knowing<'a> {
 }
 
 impl Guess for Knowing<'_> {
-    fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, model::Error> {
+    fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, waggle_model::Error> {
         let made = text.len() - self.prompt;
         assert_eq!(text[self.prompt..], self.tokens[..made], "what was kept is the text");
         let at = |i: usize| {
@@ -204,7 +204,7 @@ proptest! {
     ) {
         struct Any<'a>(std::iter::Cycle<std::slice::Iter<'a, u32>>);
         impl Guess for Any<'_> {
-            fn guess(&mut self, _: &[u32], count: usize) -> Result<Vec<u32>, model::Error> {
+            fn guess(&mut self, _: &[u32], count: usize) -> Result<Vec<u32>, waggle_model::Error> {
                 Ok(self.0.by_ref().take(count).copied().collect())
             }
         }
@@ -222,7 +222,7 @@ proptest! {
 fn a_word_that_the_model_does_not_have_is_refused() {
     struct Foreign;
     impl Guess for Foreign {
-        fn guess(&mut self, _: &[u32], _: usize) -> Result<Vec<u32>, model::Error> {
+        fn guess(&mut self, _: &[u32], _: usize) -> Result<Vec<u32>, waggle_model::Error> {
             Ok(vec![11])
         }
     }
@@ -234,7 +234,10 @@ fn a_word_that_the_model_does_not_have_is_refused() {
     let next = Next::Drafted { sampler: &mut sampler, guess: &mut Foreign };
     let input = Input::known(&PROMPT);
     let refused = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks).unwrap_err();
-    assert!(matches!(refused, model::Error::Engine(engine::Error::Token { id: 11, vocabulary: 11 })), "{refused}");
+    assert!(
+        matches!(refused, waggle_model::Error::Engine(waggle_engine::Error::Token { id: 11, vocabulary: 11 })),
+        "{refused}"
+    );
 }
 
 /// Hooks may be anybody's, and so may caches.
@@ -242,7 +245,12 @@ fn a_word_that_the_model_does_not_have_is_refused() {
 fn counts_and_caches_that_do_not_fit_are_refused() {
     struct Keeping(usize);
     impl Hooks<Float> for Keeping {
-        fn agree_to_keep(&mut self, _: &mut Float, _: usize, _: Option<usize>) -> Result<usize, engine::Error> {
+        fn agree_to_keep(
+            &mut self,
+            _: &mut Float,
+            _: usize,
+            _: Option<usize>,
+        ) -> Result<usize, waggle_engine::Error> {
             Ok(self.0)
         }
     }
@@ -259,10 +267,10 @@ fn counts_and_caches_that_do_not_fit_are_refused() {
     };
     for got in [0, 4, usize::MAX] {
         let refused = run("full", Keeping(got)).unwrap_err();
-        assert!(matches!(refused, model::Error::DraftKept { got: same, most: 3 } if same == got), "{refused}");
+        assert!(matches!(refused, waggle_model::Error::DraftKept { got: same, most: 3 } if same == got), "{refused}");
     }
     // The options say `full`, but the cache is another policy's.
-    assert!(matches!(run("h2o", Keeping(1)), Err(model::Error::DraftPolicy { .. })));
+    assert!(matches!(run("h2o", Keeping(1)), Err(waggle_model::Error::DraftPolicy { .. })));
 }
 
 /// A session in memory.
@@ -375,7 +383,7 @@ struct Lying<L> {
 
 impl<L: Link> Link for Lying<L> {
     fn send(&mut self, mut bytes: Vec<u8>) -> std::io::Result<()> {
-        let told = fuzzing::link::frame("draft/kept", &[0]);
+        let told = waggle_fuzz::link::frame("draft/kept", &[0]);
         let head = &told[..told.len() - 1];
         if let Some(at) = bytes.windows(head.len()).position(|part| part == head) {
             bytes[at + head.len()] = self.lie;
@@ -402,8 +410,8 @@ fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
         let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 1 };
         let [client, server] = session.run_lying(Some(lie), &mut knowing, &mut Silent);
         match server.unwrap_err() {
-            Error::Model(model::Error::Engine(error)) => {
-                let net = error.backend::<protocols::Error>().unwrap().net().unwrap();
+            Error::Model(waggle_model::Error::Engine(error)) => {
+                let net = error.backend::<waggle_protocols::Error>().unwrap().net().unwrap();
                 assert!(matches!(net, NetError::Malformed { step: "draft/kept", .. }), "{net}");
             }
             other => panic!("{other}"),
@@ -550,11 +558,11 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
         let [client, _] = session.run(&mut PromptLookup, &mut Silent);
         let refused = client.unwrap_err();
         assert!(
-            matches!(&refused, Error::Model(model::Error::DraftPolicy { policy: named }) if named == policy),
+            matches!(&refused, Error::Model(waggle_model::Error::DraftPolicy { policy: named }) if named == policy),
             "{refused}"
         );
         let planned = SessionPlan::new(hosted.public(), &session.terms).request(session.request()).run(&mut Silent);
-        assert!(matches!(planned, Err(Error::Model(model::Error::DraftPolicy { .. }))));
+        assert!(matches!(planned, Err(Error::Model(waggle_model::Error::DraftPolicy { .. }))));
     }
 }
 
@@ -577,7 +585,7 @@ fn a_small_model_drafts_for_a_large_one() {
     }
     let eleven = files(&LLAMA.replace("11,", "12,"), None);
     let refused = SmallModel::new(&eleven, &spec).map(drop).unwrap_err();
-    assert!(matches!(refused, model::Error::DraftVocabulary { got: 12, expected: 11 }), "{refused}");
+    assert!(matches!(refused, waggle_model::Error::DraftVocabulary { got: 12, expected: 11 }), "{refused}");
 }
 
 /// The files of a pool say nothing of drafts.

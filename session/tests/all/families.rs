@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{
+use ndarray::{Array2, Array3};
+use waggle_model::{
     CHANNELS, DType, GenerateOptions, Input, Lengths, ModelFiles, Next, Padding, Reveal, Sampler, synthesize,
 };
-use ndarray::{Array2, Array3};
 use waggle_session::party::{ClientSession, Limits, ModelServer, Prompt, Request, Silent, Terms};
 use waggle_session::{Error, check_ranges};
 
@@ -100,11 +100,11 @@ fn several_texts_go_on_in_the_flows_of_one() {
             let one =
                 agree_on(&format!("one text of {name}"), &files, Input::known(&ids[..6]), &options, MAX_SECURE_ULPS);
             assert_eq!(four.fixed.lengths, [3; 4]);
-            let sum = |agreed: &Agreed, of: fn(&net::Traffic) -> u64| {
+            let sum = |agreed: &Agreed, of: fn(&waggle_net::Traffic) -> u64| {
                 agreed.ledger.iter().map(|entry| of(&entry.traffic)).sum::<u64>() as f64
             };
             let flows = [&four, &one].map(|agreed| sum(agreed, |traffic| traffic.flows));
-            let bytes = [&four, &one].map(|agreed| sum(agreed, net::Traffic::bytes));
+            let bytes = [&four, &one].map(|agreed| sum(agreed, waggle_net::Traffic::bytes));
             println!("{name}, {reveal:?}: flows {flows:?}, bytes {bytes:?}");
             assert!(flows[0] <= 1.2 * flows[1], "{name}: {flows:?}");
             assert!(bytes[0] <= 4.0 * bytes[1], "{name}: {bytes:?}");
@@ -164,8 +164,8 @@ fn a_server_of_images_refuses_a_text_and_a_client_an_image_for_texts() {
     let (vit, bert) = (open("vit"), open("bert"));
     let text = Prompt::from(&[5, 6, 7]);
     let image = Prompt::image(Array2::zeros((16, 192)));
-    assert!(matches!(ask(&vit, text), Error::Model(model::Error::NoTexts)));
-    assert!(matches!(ask(&bert, image), Error::Model(model::Error::NoImages)));
+    assert!(matches!(ask(&vit, text), Error::Model(waggle_model::Error::NoTexts)));
+    assert!(matches!(ask(&bert, image), Error::Model(waggle_model::Error::NoImages)));
     let lengths = Lengths { prompt: 3, tokens: 1 };
     let refused = Request::from(lengths).validate(&vit.public().spec, &Terms::default(), &Limits::NONE).unwrap_err();
     assert_eq!(refused.to_string(), "an image is 17 tokens of the model, not 3");

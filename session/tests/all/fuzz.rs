@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 
-use fuzzing::link::{Recorded, frame, frames};
-use fuzzing::{Corpus, memory};
-use model::{ModelSpec, Next, Sampler};
-use mpcache::PolicySpec;
-use net::{Channel, NetError, Role};
+use waggle_fuzz::link::{Recorded, frame, frames};
+use waggle_fuzz::{Corpus, memory};
+use waggle_model::{ModelSpec, Next, Sampler};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, NetError, Role};
 use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, Request, Silent, Terms};
 use waggle_session::pool::{Pool, PoolError, Purpose};
 use waggle_session::{Disclosure, Error};
@@ -51,10 +51,10 @@ fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
         Error::Net(NetError::Io { .. } | NetError::TimedOut { .. } | NetError::Unreachable { .. }) => {
             panic!("{text}")
         }
-        Error::Model(model::Error::Checkpoint(_))
-        | Error::Model(model::Error::File { .. })
-        | Error::Model(model::Error::NotBundled { .. })
-        | Error::Model(model::Error::Sampling { .. }) => {
+        Error::Model(waggle_model::Error::Checkpoint(_))
+        | Error::Model(waggle_model::Error::File { .. })
+        | Error::Model(waggle_model::Error::NotBundled { .. })
+        | Error::Model(waggle_model::Error::Sampling { .. }) => {
             panic!("not of a peer: {text}")
         }
         _ => None,
@@ -78,13 +78,13 @@ fn meet(bytes: Vec<u8>) {
 
 #[test]
 fn fuzz_client_opening() {
-    fuzzing::target!(Corpus::open(dir("server-opening")), |bytes: &[u8]| meet(bytes.to_vec()));
+    waggle_fuzz::target!(Corpus::open(dir("server-opening")), |bytes: &[u8]| meet(bytes.to_vec()));
 }
 
 #[test]
 fn fuzz_shape() {
     let [_, honest] = opening(Mode::Plain);
-    fuzzing::target!(Corpus::open(dir("shape")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("shape")), |bytes: &[u8]| {
         let weights = serde_json::from_slice::<ModelSpec>(bytes).map_or(0, |spec| spec.weight_specs().len());
         let rest = [frame("handshake/shape", bytes), frame("handshake/scales", &vec![12; weights])];
         let end = [frame("handshake/tokenizer", b""), frame("handshake/verdict", b"")];
@@ -96,7 +96,7 @@ fn fuzz_shape() {
 #[test]
 fn fuzz_disclosure() {
     let spec = &public().spec;
-    fuzzing::target!(Corpus::open(dir("disclosure")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("disclosure")), |bytes: &[u8]| {
         let Ok(stated) = serde_json::from_slice::<Disclosure>(bytes) else { return };
         let again = serde_json::to_vec(&stated).unwrap();
         assert_eq!(serde_json::from_slice::<Disclosure>(&again).unwrap(), stated);
@@ -109,7 +109,7 @@ fn fuzz_disclosure() {
 #[test]
 fn fuzz_verdict() {
     let [_, honest] = opening(Mode::Plain);
-    fuzzing::target!(Corpus::open(dir("verdict")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("verdict")), |bytes: &[u8]| {
         meet([&honest[..4].concat()[..], &frame("handshake/verdict", bytes)].concat());
     });
 }
@@ -128,14 +128,14 @@ fn host(bytes: &[u8], mode: Mode) {
 fn fuzz_server_opening() {
     // Planned once, as every server does.
     for mode in [Mode::Plain, Mode::Prepared] {
-        fuzzing::target!(Corpus::open(dir("client-opening")), |bytes: &[u8]| host(bytes, mode));
+        waggle_fuzz::target!(Corpus::open(dir("client-opening")), |bytes: &[u8]| host(bytes, mode));
     }
 }
 
 #[test]
 fn fuzz_request() {
     let [honest, _] = opening(Mode::Plain);
-    fuzzing::target!(Corpus::open(dir("request")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("request")), |bytes: &[u8]| {
         host(&[&honest[0][..], &frame("handshake/request", bytes)].concat(), Mode::Plain);
     });
 }
@@ -151,7 +151,7 @@ fn write_pool(path: &Path, header: &[u8], words: usize) {
 
 /// Writes what only its owner may read, as a pool must be.
 fn write_private(path: &Path, bytes: &[u8]) {
-    let mut file = files::private().create(true).truncate(true).open(path).unwrap();
+    let mut file = waggle_files::private().create(true).truncate(true).open(path).unwrap();
     file.write_all(bytes).unwrap();
 }
 
@@ -165,7 +165,7 @@ fn fuzz_pool_header() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.pool");
     let (purpose, request) = (purpose(), Request::from(BOUND));
-    fuzzing::target!(Corpus::open(dir("pool-header")), |bytes: &[u8]| {
+    waggle_fuzz::target!(Corpus::open(dir("pool-header")), |bytes: &[u8]| {
         // As many words as it says, if it says few.
         let words = serde_json::from_slice::<serde_json::Value>(bytes).ok().and_then(|json| json["words"].as_u64());
         write_pool(&path, bytes, words.filter(|n| *n < 1000).unwrap_or(7) as usize);
@@ -191,7 +191,7 @@ fn fuzz_pool_file() {
     // A chunk of 256 KiB for every kind of correlation, of which there are some twenty.
     let most = 4 * honest.len() + 8 * SLACK;
     let corpus = Corpus::open(dir("pool-file")).and([("honest".to_owned(), honest.clone())]);
-    fuzzing::target!(corpus, |bytes: &[u8]| {
+    waggle_fuzz::target!(corpus, |bytes: &[u8]| {
         write_private(&path, bytes);
         let (outcome, memory) = memory::peak(|| {
             let pool = Pool::open(&path, Role::Client)?;

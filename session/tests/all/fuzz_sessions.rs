@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::hostile::{Mode, PARTS, Session, policies, run};
-use fuzzing::link::{Mutation, Spoil, frame, frames};
-use mpcache::PolicySpec;
-use net::Role;
+use waggle_fuzz::link::{Mutation, Spoil, frame, frames};
+use waggle_mpcache::PolicySpec;
+use waggle_net::Role;
 use waggle_session::Error;
 use waggle_session::party::Outcome;
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use model::{Disclosed, Drafts, GenerateOptions, Lengths, ModelSpec, Next, Reveal, Sampler, bundled, shape};
-use mpcache::PolicySpec;
-use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
-use protocols::{HelperDeals, Part};
+use waggle_model::{Disclosed, Drafts, GenerateOptions, Lengths, ModelSpec, Next, Reveal, Sampler, bundled, shape};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
+use waggle_protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, PublicModel, Request,

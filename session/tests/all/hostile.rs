@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
-use fuzzing::link::{Spoil, Watch, pair};
-use model::{Lengths, ModelFiles, Next, Sampler};
-use mpcache::PolicySpec;
-use net::{Channel, Role};
-use protocols::Part;
+use waggle_fuzz::link::{Spoil, Watch, pair};
+use waggle_model::{Lengths, ModelFiles, Next, Sampler};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Role};
+use waggle_protocols::Part;
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Silent, Terms,

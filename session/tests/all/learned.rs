@@ -3,14 +3,14 @@
 
 use std::path::Path;
 
-use engine::{Float, FloatLoader};
-use model::{
+use waggle_engine::{Float, FloatLoader};
+use waggle_model::{
     CheckpointError, DType, GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, Next, NoHooks, TensorSpec,
     generate, write_safetensors,
 };
-use mpcache::PolicySpec;
-use net::{Channel, Role, memory_pair};
-use protocols::Fixed;
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Role, memory_pair};
+use waggle_protocols::Fixed;
 use waggle_session::Error;
 use waggle_session::party::{Caller, ModelServer, Silent, Terms};
 
@@ -63,7 +63,7 @@ fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
         let (wide, wide_bits) = load(&kvzap("budget=0.5"));
         assert!(!plain.learned() && wide.learned());
         assert_eq!(bits, wide_bits, "the fit keeps the fractional bits");
-        let widths = |model: &Model<protocols::FixedWeight>| -> Vec<usize> {
+        let widths = |model: &Model<waggle_protocols::FixedWeight>| -> Vec<usize> {
             model.weights().iter().map(|weight| weight.spec.outputs).collect()
         };
         let (kv_heads, mut more) = (files.spec.heads()[0].kv_heads, 0);
@@ -78,7 +78,7 @@ fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
         // The text under another policy does not change.
         let ids = ids(20);
         let options = GenerateOptions { tokens: 5, ..crate::support::fine() };
-        let text = |model: &Model<protocols::FixedWeight>| {
+        let text = |model: &Model<waggle_protocols::FixedWeight>| {
             let input = Input::known(&ids);
             generate(&mut Fixed::new(), model, input, &options, Next::Forced(&[]), &mut NoHooks).unwrap()
         };
@@ -132,7 +132,7 @@ fn files_that_do_not_fit_are_refused_by_name() {
         // Other policies need no file.
         Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
         match loaded.err().unwrap() {
-            model::Error::Checkpoint(error) => error,
+            waggle_model::Error::Checkpoint(error) => error,
             other => panic!("{other}"),
         }
     };
@@ -185,7 +185,7 @@ fn models_and_servers_of_other_policies_are_refused() {
     let ids = ids(9);
     let input = Input::of(Some(&ids), 9);
     let refused = generate(&mut Float::default(), &plain, input, &options, Next::Forced(&[]), &mut NoHooks);
-    assert!(matches!(refused, Err(model::Error::NotLearned)), "{refused:?}");
+    assert!(matches!(refused, Err(waggle_model::Error::NotLearned)), "{refused:?}");
 
     let serve = |loaded: &PolicySpec, asked: &PolicySpec| {
         let server = ModelServer::builder().policy(loaded).load(ModelFiles::open(dir.path()).unwrap()).unwrap();

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use engine::{Engine, FloatLoader, Right};
-use model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, check, generate};
-use planner::Planner;
-use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use protocols::{Fixed, Options, Shape};
+use waggle_engine::{Engine, FloatLoader, Right};
+use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, check, generate};
+use waggle_planner::Planner;
+use waggle_protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+use waggle_protocols::{Fixed, Options, Shape};
 
 use crate::parties::{agree, load_fixed};
 use crate::support::tiny::write_model;

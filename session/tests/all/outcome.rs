@@ -1,7 +1,7 @@
 //! The parts of sessions that tests compare.
 
-use engine::LogitBits;
-use net::{Entry, Phase};
+use waggle_engine::LogitBits;
+use waggle_net::{Entry, Phase};
 use waggle_session::party::{Outcome, Terms};
 
 /// Terms for texts that are compared, see [`crate::support::fine`].

@@ -1,11 +1,11 @@
 //! A padded prompt gives the text of the prompt alone, and looks like any other prompt of the padded length.
 
-use engine::{Float, FloatLoader, Select};
-use model::{
+use serde_json::json;
+use waggle_engine::{Float, FloatLoader, Select};
+use waggle_model::{
     Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler, bundled, generate,
 };
-use protocols::Fixed;
-use serde_json::json;
+use waggle_protocols::Fixed;
 
 use crate::parties::{agree, load_fixed};
 use crate::ranges::altered;
@@ -144,7 +144,7 @@ fn what_cannot_be_padded_is_refused() {
     let files = bundled("shakespeare-gpt2").expect("bundled");
     let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
     let (ids, options) = padded(&[1, 2, 3], 1);
-    let policy: mpcache::PolicySpec = "h2o".parse().expect("a policy");
+    let policy: waggle_mpcache::PolicySpec = "h2o".parse().expect("a policy");
     let pruned = GenerateOptions { policy, ..options.clone() };
     let error = run(&mut Float::default(), &model, &ids, &pruned).expect_err("a policy would see the padding");
     assert!(matches!(error, Error::PaddedPolicy { .. }), "{error}");

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use engine::Engine;
-use model::{
+use waggle_engine::Engine;
+use waggle_model::{
     Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Padding,
     Reveal, Sampler, Step, generate,
 };
-use mpcache::PolicySpec;
-use net::{Channel, Entry, Phase, Role, memory_pair};
-use planner::{Plan, Planner};
-use protocols::{Fixed, FixedLoader, FixedWeight, Options, Secure};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Entry, Phase, Role, memory_pair};
+use waggle_planner::{Plan, Planner};
+use waggle_protocols::{Fixed, FixedLoader, FixedWeight, Options, Secure};
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
@@ -36,7 +36,7 @@ impl Booked for Plan {
 }
 
 impl<E: Booked> Hooks<E> for Phases {
-    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), engine::Error> {
+    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), waggle_engine::Error> {
         engine.phase(if step == Step::Prefill { Phase::Prefill } else { Phase::Decode });
         Ok(())
     }
@@ -126,7 +126,7 @@ pub(crate) fn agree_on(
     match (&client.logits, &fixed.logits) {
         (Some(secure), Some(fixed)) => {
             let worst = secure.iter().zip(fixed).map(|(s, f)| (s - f).abs()).fold(0.0, f32::max);
-            let worst = worst * (1u32 << protocols::FRAC) as f32;
+            let worst = worst * (1u32 << waggle_protocols::FRAC) as f32;
             println!("{context}: two parties against fixed {worst} ulps");
             assert!(worst <= ulps, "{context}: {worst} ulps");
         }

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model::{Lengths, Next, Sampler, bundled};
-use net::{Entry, Phase, Role};
-use protocols::Part;
+use waggle_model::{Lengths, Next, Sampler, bundled};
+use waggle_net::{Entry, Phase, Role};
+use waggle_protocols::Part;
 use waggle_session::Error;
 use waggle_session::party::{Caller, ModelServer, Outcome, SessionPlan, Silent};
 use waggle_session::pool::{Found, PoolError, PoolSet, Pools, State, find, part_path};

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use engine::Float;
-use model::{GenerateOptions, Input, Lengths, Next, NoHooks, Reveal, Sampler, bundled, generate};
 use ndarray::s;
-use net::{Channel, Handshake, NetError, Role, memory_pair};
+use waggle_engine::Float;
+use waggle_model::{GenerateOptions, Input, Lengths, Next, NoHooks, Reveal, Sampler, bundled, generate};
+use waggle_net::{Channel, Handshake, NetError, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, PROTOCOL, Prompt, Request, SessionPlan,
@@ -125,9 +125,9 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
     assert!(matches!(request(3, 10).validate(spec, &terms, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));
     assert!(matches!(
         request(usize::MAX, 2).validate(spec, &terms, &Limits::NONE),
-        Err(Error::Model(model::Error::TooLong { limit: 256, .. }))
+        Err(Error::Model(waggle_model::Error::TooLong { limit: 256, .. }))
     ));
-    assert!(matches!(request(0, 1).validate(spec, &terms, &limits), Err(Error::Model(model::Error::Nothing))));
+    assert!(matches!(request(0, 1).validate(spec, &terms, &limits), Err(Error::Model(waggle_model::Error::Nothing))));
 }
 
 /// The error of a client that meets a server that shakes hands and then behaves as `lie` does.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use model::{Lengths, ModelFiles, Next, Sampler, bundled};
-use net::Role;
+use waggle_model::{Lengths, ModelFiles, Next, Sampler, bundled};
+use waggle_net::Role;
 use waggle_session::Error;
 use waggle_session::party::{ModelServer, Open, Outcome, Silent, Terms};
 use waggle_session::pool::{PoolError, PoolSet, Pools, State};

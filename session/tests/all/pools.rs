@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
-use net::{Channel, Link, Role, memory_pair};
+use waggle_net::{Channel, Link, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
 use waggle_session::pool::{Found, State, find};

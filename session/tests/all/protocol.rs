@@ -6,8 +6,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use model::bundled;
-use net::{Channel, Handshake, Role, memory_pair};
+use waggle_model::bundled;
+use waggle_net::{Channel, Handshake, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Silent, Terms};
 
@@ -56,7 +56,7 @@ fn wire() -> BTreeMap<String, String> {
     for (name, mode) in [("plain", Mode::Plain), ("prepared", Mode::Prepared)] {
         let [client, server] = opening(mode);
         // The first message has the kernels of this machine.
-        let kernels = format!("{:24}", bits::cpu::Cpu::get().to_string());
+        let kernels = format!("{:24}", waggle_bits::cpu::Cpu::get().to_string());
         let hello = client[0].escape_ascii().to_string().replace(&kernels, "");
         let sent = [hello.into_bytes(), client[1..].concat()].concat();
         wire.insert(format!("opening/{name}/client"), digest(&sent));

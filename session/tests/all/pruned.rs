@@ -2,8 +2,8 @@
 //!
 //! The long texts take a minute or more each: `cargo test --release -p waggle-session --test all pruned:: -- --ignored`.
 
-use model::{GenerateOptions, ModelFiles, bundled};
-use tokenizer::Tokenizer;
+use waggle_model::{GenerateOptions, ModelFiles, bundled};
+use waggle_tokenizer::Tokenizer;
 
 use crate::parties;
 
@@ -123,7 +123,7 @@ fn long_prompts_of_bundled_models() {
 fn long_prompts_of_stories260k() {
     let files = bundled("stories260k").expect("bundled");
     let stories: Vec<String> =
-        serde_json::from_slice(model::bundled_text("tinystories.json").expect("bundled")).expect("stories");
+        serde_json::from_slice(waggle_model::bundled_text("tinystories.json").expect("bundled")).expect("stories");
     let story = stories.iter().find(|story| story.len() > 900).expect("a long story");
     let ids = prompt(&files, story, 261);
     agree(files, &ids, 8, ALL);

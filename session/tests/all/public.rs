@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fuzzing::link::pair;
-use model::{GenerateOptions, Input, Known, Lengths, Model, ModelFiles, ModelPart, Next, NoHooks, Sampler, generate};
-use mpcache::PolicySpec;
-use net::{Channel, Link, Phase, Role, memory_pair};
-use protocols::{FRAC, Fixed, FixedLoader, Part};
+use waggle_fuzz::link::pair;
+use waggle_model::{
+    GenerateOptions, Input, Known, Lengths, Model, ModelFiles, ModelPart, Next, NoHooks, Sampler, generate,
+};
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Channel, Link, Phase, Role, memory_pair};
+use waggle_protocols::{FRAC, Fixed, FixedLoader, Part};
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, SessionPlan, Silent, Terms,
 };
@@ -174,7 +176,7 @@ fn a_client_with_another_base_is_refused_before_anything_is_sent() {
         assert!(matches!(refused, Err(Error::Base(BaseError::Unused))), "{refused:?}");
     }
     let [client, _] = generated(&hosted, &Terms::default(), Some(&base("llama3")));
-    assert!(matches!(client, Err(Error::Net(net::NetError::Disagreement { .. }))), "{client:?}");
+    assert!(matches!(client, Err(Error::Net(waggle_net::NetError::Disagreement { .. }))), "{client:?}");
 }
 
 /// Parts that a model does not have are refused by name when it is loaded.

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use model::{Model, ModelFiles, ModelSpec, synthesize};
-use protocols::FixedLoader;
 use serde_json::{Value, json};
+use waggle_model::{Model, ModelFiles, ModelSpec, synthesize};
+use waggle_protocols::FixedLoader;
 use waggle_session::{Error, RangeCheck, check_ranges};
 
 use crate::support::naive::{Published, Weights};
@@ -43,9 +43,9 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
 
 /// Writes a random model of `config` into `dir`, of which `change` changes weights.
 pub(crate) fn altered(dir: &Path, config: &Value, change: impl FnOnce(&mut Weights)) {
-    synthesize(config.to_string().as_bytes(), dir, None, model::DType::F32, None, 3).unwrap();
+    synthesize(config.to_string().as_bytes(), dir, None, waggle_model::DType::F32, None, 3).unwrap();
     let spec = ModelSpec::open(dir).unwrap();
-    let checkpoint = model::Checkpoint::open(dir).unwrap();
+    let checkpoint = waggle_model::Checkpoint::open(dir).unwrap();
     let mut weights = Weights::new();
     for t in spec.tensors() {
         let data: Vec<f32> = match t.shape.len() {
@@ -75,7 +75,7 @@ fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, 
         }
     });
     match after {
-        Err(Error::Ranges { source: engine::Error::Range { path, value, high, .. }, .. }) => {
+        Err(Error::Ranges { source: waggle_engine::Error::Range { path, value, high, .. }, .. }) => {
             (before, path, [value, high])
         }
         other => panic!("{other:?}"),
@@ -84,8 +84,8 @@ fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, 
 
 #[test]
 fn bundled_models_pass_the_range_check() {
-    for name in model::bundled_names() {
-        let files = model::bundled(name).unwrap();
+    for name in waggle_model::bundled_names() {
+        let files = waggle_model::bundled(name).unwrap();
         let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
         let start = std::time::Instant::now();
         check_ranges(&model, files.tokenizer.as_deref()).unwrap();

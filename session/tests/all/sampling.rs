@@ -1,10 +1,12 @@
 //! Tokens that are sampled by noise on the client's share, where it learns tokens alone.
 
-use model::{GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Reveal, Sampler, bundled, generate};
 use ndarray::{ArrayView1, Axis};
-use protocols::{Fixed, FixedLoader, FixedWeight};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_model::{
+    GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Reveal, Sampler, bundled, generate,
+};
+use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
 use waggle_session::Error;
 use waggle_session::party::{Limits, ModelServer, Prompt, Request, SessionPlan, Silent, Terms};
 
@@ -34,7 +36,7 @@ fn alone(
     (ids, texts): (&[u32], usize),
     (tokens, reveal): (usize, Reveal),
     next: Next,
-) -> model::Generation {
+) -> waggle_model::Generation {
     let options = GenerateOptions { tokens, reveal, ..crate::support::fine() };
     let input = Input { texts, count: ids.len() / texts, ..Input::known(ids) };
     generate(&mut Fixed::new(), model, input, &options, next, &mut NoHooks).unwrap()
@@ -141,6 +143,6 @@ fn a_sampler_that_looks_at_logits_is_refused_before_anything_is_asked() {
         let mut sampler = Sampler::random(1.0, 0.5, StdRng::seed_from_u64(1)).unwrap();
         session.generate(&[30, 27], 2, Next::Pick(&mut sampler), &mut Silent)
     });
-    assert!(matches!(client, Err(Error::Model(model::Error::NeedsLogits { what: "top-p" }))), "{client:?}");
+    assert!(matches!(client, Err(Error::Model(waggle_model::Error::NeedsLogits { what: "top-p" }))), "{client:?}");
     assert!(server.is_err());
 }

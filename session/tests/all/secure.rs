@@ -1,7 +1,7 @@
 //! The laws that hold the engines together, on the bundled models, and f32 beside them.
 
-use engine::FloatLoader;
-use model::{GenerateOptions, Input, Model, ModelFiles, Reveal, bundled, check, quantize};
+use waggle_engine::FloatLoader;
+use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Reveal, bundled, check, quantize};
 
 use crate::parties::agree;
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::thread;
 
-use he::{GaloisKeys, MatmulShape, MatmulSpec, SEED_BYTES, SecretKey, SeededPlan, Weights};
-use protocols::spread::Prepared;
-use protocols::{Error, FixedMatrix, PeerKeys, Spread, WEIGHT_BITS};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use testing::Columns;
+use waggle_he::{GaloisKeys, MatmulShape, MatmulSpec, SEED_BYTES, SecretKey, SeededPlan, Weights};
+use waggle_protocols::spread::Prepared;
+use waggle_protocols::{Error, FixedMatrix, PeerKeys, Spread, WEIGHT_BITS};
 use waggle_spread::Ranks;
+use waggle_testing::Columns;
 
 /// Inputs, outputs and rows: fewer columns than ranks, columns that no number of ranks divides, single rows.
 const SHAPES: [(usize, usize, usize); 7] =

@@ -1,6 +1,6 @@
 //! Costs of a chat so far, in lines.
 
-use report::{Cost, bytes};
+use waggle_report::{Cost, bytes};
 
 use crate::{Chat, TurnReport};
 

@@ -17,7 +17,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
-use tokenizer::ChatTemplate;
+use waggle_tokenizer::ChatTemplate;
 
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;

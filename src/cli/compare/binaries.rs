@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use report::provenance::Provenance;
-use report::table::{Cell, Document, Table};
-use report::{Cost, Phases};
 use serde::{Deserialize, Serialize};
+use waggle_report::provenance::Provenance;
+use waggle_report::table::{Cell, Document, Table};
+use waggle_report::{Cost, Phases};
 
 use super::{CompareArgs, differences};
 use crate::cli::Error;
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_ratio_is_that_of_runs_that_followed_each_other() {
         let run = |seconds| {
-            let decode = report::DecodeCost { total: Cost { seconds, ..Cost::default() }, per_token: vec![] };
+            let decode = waggle_report::DecodeCost { total: Cost { seconds, ..Cost::default() }, per_token: vec![] };
             Phases { decode, ..Phases::default() }
         };
         let side = |seconds: [f64; 3]| Side { program: String::new(), samples: seconds.map(run).to_vec() };

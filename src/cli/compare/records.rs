@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use report::provenance::Provenance;
-use report::table::{Cell, Document, Table};
-use report::{Cost, ModelInfo, Report, Seconds, by_operation, phase_name};
 use serde_json::Value;
-use study::eval::{METRICS, StudyReport};
+use waggle_report::provenance::Provenance;
+use waggle_report::table::{Cell, Document, Table};
+use waggle_report::{Cost, ModelInfo, Report, Seconds, by_operation, phase_name};
+use waggle_study::eval::{METRICS, StudyReport};
 
 use super::{differences, ratio};
 use crate::cli::Error;
@@ -231,7 +231,7 @@ fn of_studies(names: [String; 2], studies: [&StudyReport; 2]) -> Document {
     let mut table = Table::new(3, columns);
     let [a, b] = studies;
     for row in &a.rows {
-        let same = |other: &&study::eval::Row| other.label == row.label && other.budget == row.budget;
+        let same = |other: &&waggle_study::eval::Row| other.label == row.label && other.budget == row.budget;
         let Some(other) = b.rows.iter().find(same) else { continue };
         for metric in &METRICS {
             let (Some(x), Some(y)) = ((metric.of)(&row.metrics), (metric.of)(&other.metrics)) else { continue };

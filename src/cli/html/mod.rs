@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use ::study::eval::{METRICS, StudyReport};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
-use report::table::Table;
-use report::{Price, Report, bytes};
+use waggle_report::table::Table;
+use waggle_report::{Price, Report, bytes};
+use waggle_study::eval::{METRICS, StudyReport};
 
 use super::Error;
 #[cfg(feature = "plots")]

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use model::Disclosed;
-use report::{Cost, Phases, Report, bytes};
 use serde::Deserialize;
 use serde_json::Value;
-use session::party::{PublicModel, Silent};
+use waggle_model::Disclosed;
+use waggle_report::{Cost, Phases, Report, bytes};
+use waggle_session::party::{PublicModel, Silent};
 
 use crate::cli::machine::Calibrated;
 use crate::cli::record::RecordError;

@@ -3,10 +3,10 @@
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
-use net::{LinkShape, Phase};
-use protocols::Cores;
-use report::{Report, Seconds};
 use serde_json::Value;
+use waggle_net::{LinkShape, Phase};
+use waggle_protocols::Cores;
+use waggle_report::{Report, Seconds};
 
 use super::axis::{Scale, Unit};
 use super::bars::Bars;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ::study::eval::{Row, StudyReport};
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::HPos;
+use waggle_study::eval::{Row, StudyReport};
 
 use super::axis::short;
 use super::canvas::{

@@ -18,8 +18,8 @@ mod style;
 
 use std::path::{Path, PathBuf};
 
-use ::study::eval::StudyReport;
-use mpcache::PolicySpec;
+use waggle_mpcache::PolicySpec;
+use waggle_study::eval::StudyReport;
 
 pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use net::Phase;
-use report::{Cost, Operation, Report, Seconds, any_layer, phase_name};
+use waggle_net::Phase;
+use waggle_report::{Cost, Operation, Report, Seconds, any_layer, phase_name};
 
 use super::axis::{Scale, Unit};
 use super::bars::Bars;

@@ -1,7 +1,7 @@
 //! The plots of a study of cache policies.
 
-use mpcache::PolicySpec;
-use study::eval::{METRICS, Metric, Row, StudyReport};
+use waggle_mpcache::PolicySpec;
+use waggle_study::eval::{METRICS, Metric, Row, StudyReport};
 
 use super::axis::{Scale, Unit};
 use super::canvas::X;

@@ -3,9 +3,9 @@
 //!
 //! Colours are told apart with colour-blind eyes, and in grey the marker and the dash are different, too.
 
-use net::Phase;
 use plotters::prelude::*;
-use report::phase_name;
+use waggle_net::Phase;
+use waggle_report::phase_name;
 
 use super::canvas::{Area, DrawError, PAPER, Point, TEXT};
 
@@ -226,7 +226,7 @@ impl Style {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mpcache::PolicySpec;
+    use waggle_mpcache::PolicySpec;
 
     /// The rest of a style in grey.
     fn in_grey(style: &Style) -> (Marker, bool, Dash) {

@@ -7,16 +7,16 @@ mod table;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use model::{ModelSpec, Parts, shape};
-use mpcache::PolicySpec;
-use net::LinkShape;
-use planner::Deployment;
-use protocols::Cores;
 use rayon::prelude::*;
-use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use session::party::{PublicModel, Terms};
+use waggle_model::{ModelSpec, Parts, shape};
+use waggle_mpcache::PolicySpec;
+use waggle_net::LinkShape;
+use waggle_planner::Deployment;
+use waggle_protocols::Cores;
+use waggle_report::provenance::Provenance;
+use waggle_session::party::{PublicModel, Terms};
 
 use super::Error;
 use super::error::make_dir;
@@ -266,14 +266,15 @@ impl SweepArgs {
 }
 
 fn with_positions(config: &[u8], positions: usize) -> Result<ModelSpec, Error> {
-    let spec = ModelSpec::from_config_json(config).map_err(model::Error::from)?;
+    let spec = ModelSpec::from_config_json(config).map_err(waggle_model::Error::from)?;
     let Ok(Value::Object(mut object)) = serde_json::from_slice(config) else { return Ok(spec) };
     for key in ["n_positions", "max_position_embeddings"] {
         if let Some(value) = object.get_mut(key) {
             *value = positions.into();
         }
     }
-    Ok(ModelSpec::from_config_json(Value::Object(object).to_string().as_bytes()).map_err(model::Error::from)?)
+    Ok(ModelSpec::from_config_json(Value::Object(object).to_string().as_bytes())
+        .map_err(waggle_model::Error::from)?)
 }
 
 /// A digest of values, by how they are written for debugging.

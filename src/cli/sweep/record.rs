@@ -1,10 +1,10 @@
 //! The record of a sweep: planned cells, each with its choice of model, work, context, policy, link, phases and cores.
 
-use mpcache::PolicySpec;
-use net::LinkShape;
-use report::Seconds;
-use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
+use waggle_mpcache::PolicySpec;
+use waggle_net::LinkShape;
+use waggle_report::Seconds;
+use waggle_report::provenance::Provenance;
 
 use crate::cli::work::{Operation, Phases, Work, WorkCost};
 

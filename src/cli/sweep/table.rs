@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use report::table::{Cell, Document, Shown, Table};
-use report::{CONDITIONS, Price, Seconds, conditions};
+use waggle_report::table::{Cell, Document, Shown, Table};
+use waggle_report::{CONDITIONS, Price, Seconds, conditions};
 
 use super::record::{Planned, Sweep};
 use crate::cli::work::{Cost, Operation, Work, WorkCost};

@@ -14,9 +14,9 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use rayon::prelude::*;
-use report::provenance::Provenance;
-use report::table::{Cell, Format, Table};
 use thiserror::Error;
+use waggle_report::provenance::Provenance;
+use waggle_report::table::{Cell, Format, Table};
 
 use super::{Error, machine, out};
 use crate::worker;

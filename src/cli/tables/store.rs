@@ -4,8 +4,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use report::provenance::Provenance;
 use serde::{Deserialize, Serialize};
+use waggle_report::provenance::Provenance;
 
 use crate::Error;
 use crate::cli::machine::digest;

@@ -1,7 +1,7 @@
 //! Refusals of a study.
 
-use mpcache::PolicyError;
 use thiserror::Error;
+use waggle_mpcache::PolicyError;
 
 /// A study that cannot be made.
 #[derive(Debug, Error)]
@@ -9,10 +9,10 @@ use thiserror::Error;
 pub enum EvalError {
     /// The model or an engine.
     #[error(transparent)]
-    Model(#[from] model::Error),
+    Model(#[from] waggle_model::Error),
     /// A session between two parties.
     #[error(transparent)]
-    Session(#[from] session::Error),
+    Session(#[from] waggle_session::Error),
     /// A policy or one of its options.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -110,8 +110,8 @@ pub enum EvalError {
     Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
-impl From<engine::Error> for EvalError {
-    fn from(error: engine::Error) -> Self {
+impl From<waggle_engine::Error> for EvalError {
+    fn from(error: waggle_engine::Error) -> Self {
         EvalError::Model(error.into())
     }
 }

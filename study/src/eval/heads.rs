@@ -18,14 +18,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::{Error, Float, FloatWeight};
-use model::{Input, Model, Rows};
-use mpcache::attention;
-use mpcache::{HeadPattern, HeadShape, KvCache, Piece, Policy, Store, UnknownValue};
 use ndarray::{ArrayD, ArrayView1, ArrayView2, Axis, Ix3, s};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
+use waggle_engine::{Error, Float, FloatWeight};
+use waggle_model::{Input, Model, Rows};
+use waggle_mpcache::attention;
+use waggle_mpcache::{HeadPattern, HeadShape, KvCache, Piece, Policy, Store, UnknownValue};
 
 use super::EvalError;
 use super::attention::Mean;

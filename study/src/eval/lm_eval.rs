@@ -1,7 +1,7 @@
 //! A study in the form of lm-evaluation-harness, for scripts that read its results.
 
-use report::ModelInfo;
 use serde_json::{Map, Value, json};
+use waggle_report::ModelInfo;
 
 use super::{Metric, Row, StudyReport, Task};
 

@@ -1,8 +1,8 @@
 //! The numbers of a study.
 
-use model::argmax;
 use ndarray::{Array2, ArrayView1};
 use serde::{Deserialize, Serialize};
+use waggle_model::argmax;
 
 use super::EvalError;
 use super::attention::{AttentionMeans, Mean};

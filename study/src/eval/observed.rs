@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::{Ceiling, Engine, Error, Tensor};
-use mpcache::{HeadShape, Piece, Policy, ScoreSource, Store};
+use waggle_engine::{Ceiling, Engine, Error, Tensor};
+use waggle_mpcache::{HeadShape, Piece, Policy, ScoreSource, Store};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 

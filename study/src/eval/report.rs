@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use mpcache::PolicySpec;
-use report::provenance::Provenance;
-use report::table::{Cell, Document, Format, Shown, Table};
-use report::{CONDITIONS, ModelInfo, conditions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use waggle_mpcache::PolicySpec;
+use waggle_report::provenance::Provenance;
+use waggle_report::table::{Cell, Document, Format, Shown, Table};
+use waggle_report::{CONDITIONS, ModelInfo, conditions};
 
 use super::{Candidate, Interval, METRICS, Metric, Metrics, Scores, Sequence};
 
@@ -274,7 +274,7 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use model::ModelSpec;
+    use waggle_model::ModelSpec;
 
     use super::*;
 

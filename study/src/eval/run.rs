@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use engine::{Engine, Select};
-use model::{
+use ndarray::{Array2, ArrayView2, Axis};
+use waggle_engine::{Engine, Select};
+use waggle_model::{
     GenerateOptions, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, NoHooks, Sampler, Step, generate,
     generate_with,
 };
-use mpcache::{Budget, KvCache, Policy, PolicySpec};
-use ndarray::{Array2, ArrayView2, Axis};
-use session::party::{ClientOptions, Limits, ModelServer, Observer, Prompt, Request, Silent, Terms, in_one_process};
+use waggle_mpcache::{Budget, KvCache, Policy, PolicySpec};
+use waggle_session::party::{
+    ClientOptions, Limits, ModelServer, Observer, Prompt, Request, Silent, Terms, in_one_process,
+};
 
 use super::interval::{Interval, intervals};
 use super::metrics::{Metrics, Totals, Trace};
@@ -167,7 +169,7 @@ pub struct TwoParties<'a> {
     /// The server's side for policies that need learned scores, where there are some.
     pub learned: Option<&'a ModelServer>,
     /// Choices of the protocols.
-    pub protocol: protocols::Options,
+    pub protocol: waggle_protocols::Options,
 }
 
 /// The time that a party waits for the other, which computes for seconds at most.
@@ -375,7 +377,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
         for tokens in std::iter::once(sequence.passes()).chain(wanted) {
             let request = Request::from(Lengths { prompt: sequence.prompt(), tokens });
             match request.validate(&spec, &Terms::default(), &Limits::NONE) {
-                Err(session::Error::Model(model::Error::TooLong { limit, .. })) => {
+                Err(waggle_session::Error::Model(waggle_model::Error::TooLong { limit, .. })) => {
                     let context = sequence.ids().len().max(sequence.prompt() + tokens);
                     return Err(EvalError::Context { context, limit });
                 }

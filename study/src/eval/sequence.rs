@@ -115,7 +115,7 @@ impl Sequence {
     /// in `queries` is the next of `ids`. Queries at `prompt` or later are scored; without a `prompt`, those in the
     /// last fifth. Takes the first `count` lines, or all.
     pub fn of_queries(lines: &str, prompt: Option<usize>, count: Option<usize>) -> Result<Vec<Self>, EvalError> {
-        let sequences = files::json_lines(lines).take(count.unwrap_or(usize::MAX)).map(|(line, read)| {
+        let sequences = waggle_files::json_lines(lines).take(count.unwrap_or(usize::MAX)).map(|(line, read)| {
             let wrong = |what: String| EvalError::Query { line, what };
             let Queries { ids, queries } = read.map_err(wrong)?;
             let context = ids.len();

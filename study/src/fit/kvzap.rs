@@ -16,10 +16,10 @@
 
 use std::path::Path;
 
-use engine::{FloatWeight, WeightData, WeightLoader, WeightSpec, largest};
-use model::{Checkpoint, Error, Model, ModelSpec, largest_score as most};
-use mpcache::HEAD_MAGNITUDE;
 use ndarray::{Array2, s};
+use waggle_engine::{FloatWeight, WeightData, WeightLoader, WeightSpec, largest};
+use waggle_model::{Checkpoint, Error, Model, ModelSpec, largest_score as most};
+use waggle_mpcache::HEAD_MAGNITUDE;
 
 use super::ridge::Samples;
 use super::{FitError, Shown, show};
@@ -156,9 +156,9 @@ fn largest_entries(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<Vec<f32>
     }
     impl WeightLoader for Looking {
         type Weight = ();
-        fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<(), engine::Error> {
+        fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<(), waggle_engine::Error> {
             if self.without.next().is_some_and(|without| without.outputs < spec.outputs) {
-                let data = data.ok_or_else(|| engine::Error::NoValues { tensor: spec.name.clone() })?;
+                let data = data.ok_or_else(|| waggle_engine::Error::NoValues { tensor: spec.name.clone() })?;
                 self.largest.push(largest(&*data.matrix));
             }
             Ok(())
@@ -181,8 +181,8 @@ impl FittedColumns {
 
 #[cfg(test)]
 mod tests {
-    use engine::FloatLoader;
-    use model::bundled;
+    use waggle_engine::FloatLoader;
+    use waggle_model::bundled;
 
     use super::*;
 
@@ -190,8 +190,8 @@ mod tests {
     fn columns_foretell_what_tokens_receive_on_text_that_they_have_not_seen() {
         let files = bundled("shakespeare-llama").unwrap();
         let model = Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint).unwrap();
-        let text = String::from_utf8_lossy(model::bundled_text("tinystories.json").unwrap());
-        let tokenizer = tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+        let text = String::from_utf8_lossy(waggle_model::bundled_text("tinystories.json").unwrap());
+        let tokenizer = waggle_tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
         let ids: Vec<u32> = tokenizer.encode(&text.replace(|c: char| !c.is_ascii_alphabetic(), " ")).unwrap();
         let sequences: Vec<&[u32]> = ids.chunks_exact(64).take(25).collect();
         let fitted = fit_columns(&model, &files.checkpoint, &sequences, 4, &mut || ()).unwrap();

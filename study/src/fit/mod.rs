@@ -10,15 +10,15 @@ mod squeeze;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::{Error as EngineError, Float, FloatWeight, States};
-use mpcache::{HeadShape, KvCache, Piece, Policy, Store, attention};
 use ndarray::{Array2, ArrayD, Ix2, Ix3};
 use thiserror::Error;
+use waggle_engine::{Error as EngineError, Float, FloatWeight, States};
+use waggle_mpcache::{HeadShape, KvCache, Piece, Policy, Store, attention};
 
 pub use kvzap::{FittedColumns, fit_columns};
 pub use squeeze::{LayerChange, fit_layers};
 
-use model::{Error, Input, Model, Rows};
+use waggle_model::{Error, Input, Model, Rows};
 
 /// Why nothing is fitted.
 #[derive(Debug, Error)]

@@ -4,10 +4,10 @@
 //! after it, and divides the layers into three groups by it. The group of the largest similarity gets less. Here the
 //! similarity is the mean over a text, and not over each prompt: what it is for a prompt would tell about the prompt.
 
-use engine::FloatWeight;
-use model::Model;
-use mpcache::LayerSet;
 use ndarray::{Array2, Zip};
+use waggle_engine::FloatWeight;
+use waggle_model::Model;
+use waggle_mpcache::LayerSet;
 
 use super::{FitError, show};
 
@@ -87,8 +87,8 @@ fn most_alike(similarity: &[f64]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use engine::FloatLoader;
-    use model::bundled;
+    use waggle_engine::FloatLoader;
+    use waggle_model::bundled;
 
     use super::*;
 

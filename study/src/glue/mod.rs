@@ -16,13 +16,13 @@ mod read;
 
 use std::collections::BTreeMap;
 
-use report::ModelInfo;
-use report::provenance::Provenance;
-use report::table::{Cell, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
-use tokenizer::Tokenizer;
+use waggle_report::ModelInfo;
+use waggle_report::provenance::Provenance;
+use waggle_report::table::{Cell, Table};
+use waggle_tokenizer::Tokenizer;
 
 use crate::eval::{EvalError, Interval, Runner, config_of};
 pub use read::{Example, read};

@@ -43,7 +43,7 @@ pub fn read(file: &str, labels: &[String]) -> Result<Vec<Example>, GlueError> {
     let file = file.trim_start_matches('\u{feff}');
     let examples: Vec<Example> = if file.trim_start().starts_with(['{', '[']) {
         let of = |object: Map<String, Value>| example(&|name| object.get(name).cloned(), labels);
-        let lines = files::json_lines(file);
+        let lines = waggle_files::json_lines(file);
         lines.map(|(at, object)| object.and_then(of).map_err(in_line(at))).collect::<Result<_, _>>()?
     } else {
         let mut lines = (1..).zip(file.lines()).filter(|(_, line)| !line.trim().is_empty()).peekable();

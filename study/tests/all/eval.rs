@@ -1,13 +1,13 @@
 //! Accuracy studies: against a naive recomputation, at full budget, between two parties.
 
-use engine::{Float, FloatLoader};
-use model::{Model, ModelFiles, bundled};
-use mpcache::PolicySpec;
-use protocols::{Fixed, FixedLoader, FixedWeight};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
-use session::party::ModelServer;
+use waggle_engine::{Float, FloatLoader};
+use waggle_model::{Model, ModelFiles, bundled};
+use waggle_mpcache::PolicySpec;
+use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
+use waggle_session::party::ModelServer;
 use waggle_study::eval::{Candidate, EvalError, InClear, Metrics, Runner, Scores, Sequence, TwoParties, evaluate};
 
 use crate::support::naive::{self, Published, Query, Weights};
@@ -89,7 +89,7 @@ fn streaming_equals_a_naive_recomputation() {
     let (layers, heads, group, d) = (3, 4, 2, 6);
     let spec = crate::support::spec(&config);
     let mut rng = StdRng::seed_from_u64(3);
-    let tensor = |t: model::TensorSpec| {
+    let tensor = |t: waggle_model::TensorSpec| {
         let spread = if t.shape.len() == 1 { 0.5 } else { 1.7 / (t.shape[1] as f32).sqrt() };
         let centre = if t.shape.len() == 1 { 1.0 } else { 0.0 };
         let data = (0..t.shape.iter().product()).map(|_| centre + rng.random_range(-1.0f32..1.0) * spread).collect();
@@ -196,7 +196,7 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = metrics(evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap());
     let server = ModelServer::builder().load(bundled(name).unwrap()).unwrap();
-    let secure = TwoParties { server: &server, learned: None, protocol: protocols::Options::default() };
+    let secure = TwoParties { server: &server, learned: None, protocol: waggle_protocols::Options::default() };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {
         passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -225,7 +225,8 @@ fn what_does_not_fit_the_model_is_refused_before_work() {
     let long = run(&[1; 300]);
     assert!(matches!(long, Err(EvalError::Context { context: 300, limit: 256 })), "{long:?}");
     let foreign = run(&[1, 2, 3, 65]);
-    let Err(EvalError::Model(model::Error::Engine(engine::Error::Token { id: 65, .. }))) = foreign else {
+    let Err(EvalError::Model(waggle_model::Error::Engine(waggle_engine::Error::Token { id: 65, .. }))) = foreign
+    else {
         panic!("{foreign:?}");
     };
 }

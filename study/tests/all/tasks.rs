@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use engine::Float;
-use model::{Model, ModelFiles, bundled};
-use protocols::{Fixed, FixedLoader, FixedWeight};
-use session::party::ModelServer;
-use tokenizer::Tokenizer;
+use waggle_engine::Float;
+use waggle_model::{Model, ModelFiles, bundled};
+use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
+use waggle_session::party::ModelServer;
 use waggle_study::eval::{
     Candidate, EvalError, InClear, Scores, Sequence, TASKS, Task, TaskInput, TwoParties, evaluate,
 };
+use waggle_tokenizer::Tokenizer;
 
 fn input(files: &ModelFiles) -> TaskInput<'_> {
     let tokenizer = files.tokenizer.as_deref().map(|bytes| Arc::new(Tokenizer::from_bytes(bytes).unwrap()));
@@ -200,7 +200,7 @@ fn two_parties_answer_as_fixed_point_in_the_clear() {
         Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
     let fixed = evaluate(&InClear { model: &model, engine: Fixed::new }, &made, &candidates, &|| ()).unwrap();
     let server = ModelServer::builder().load(bundled(name).unwrap()).unwrap();
-    let secure = TwoParties { server: &server, learned: None, protocol: protocols::Options::default() };
+    let secure = TwoParties { server: &server, learned: None, protocol: waggle_protocols::Options::default() };
     let secure = evaluate(&secure, &made, &candidates, &|| ()).unwrap();
     for (fixed, secure) in [(&fixed.0, &secure.0), (&fixed.1[0], &secure.1[0])] {
         let (a, b) = (&fixed.metrics, &secure.metrics);

@@ -6,15 +6,15 @@ pub(crate) mod tiny;
 
 use std::path::Path;
 
-use engine::{Float, FloatLoader, FloatWeight, LogitBits};
-use model::{
-    Error, GenerateOptions, Generation, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Sampler, TensorSpec,
-    generate,
-};
 use naive::{Published, Weights};
 use ndarray::Array2;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
+use waggle_engine::{Float, FloatLoader, FloatWeight, LogitBits};
+use waggle_model::{
+    Error, GenerateOptions, Generation, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Sampler, TensorSpec,
+    generate,
+};
 
 /// A model on the plaintext engine.
 pub(crate) type FloatModel = Model<FloatWeight>;

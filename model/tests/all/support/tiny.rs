@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use model::{DType, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec, write_safetensors};
-use mpcache::HeadShape;
 use ndarray::Array2;
+use waggle_model::{DType, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec, write_safetensors};
+use waggle_mpcache::HeadShape;
 
 const CONFIG: &str =
     r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 32}"#;

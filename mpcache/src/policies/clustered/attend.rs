@@ -1,6 +1,6 @@
 //! Attention over the clusters that a query chooses.
 
-use engine::{Error, Origin, Ranking, Right, Select, Tensor};
+use waggle_engine::{Error, Origin, Ranking, Right, Select, Tensor};
 
 use super::choice::Choice;
 use super::layout::Layout;

@@ -1,6 +1,6 @@
 //! A choice of clusters on one level or two.
 
-use engine::{Error, Right, Select, Tensor};
+use waggle_engine::{Error, Right, Select, Tensor};
 
 /// A choice of fine clusters, (rows, wanted, fine clusters).
 ///

@@ -30,7 +30,7 @@ mod summary;
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Select, TopK};
+use waggle_engine::{Select, TopK};
 
 pub use layout::Sizes;
 pub use summary::Similarity;

@@ -1,6 +1,6 @@
 //! The named policies among the settings of [`Clusters`], and how their options are read.
 
-use engine::TopK;
+use waggle_engine::TopK;
 
 use super::{Clusters, Gather, Similarity, Sizes};
 use crate::policies::{DEFAULT_BUDGET, DEFAULT_SINKS};

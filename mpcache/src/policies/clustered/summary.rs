@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{CachedOperand, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Select, Tensor, TopK};
+use waggle_engine::{
+    CachedOperand, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Select, Tensor, TopK,
+};
 
 use super::{Clusters, Sizes};
 use crate::{HeadShape, KV_MAGNITUDE, UnknownValue, fold_heads};

@@ -39,9 +39,9 @@
 
 mod noise;
 
-use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 use ndarray::Array2;
 pub use noise::Noise;
+use waggle_engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use super::DEFAULT_SINKS;
 use crate::Granularity::PerKv;
@@ -359,8 +359,8 @@ impl<E: Select> Policy<E> for ByScore<E> {
 
 #[cfg(test)]
 mod tests {
-    use engine::Float;
     use ndarray::ArrayD;
+    use waggle_engine::Float;
 
     use super::*;
     use crate::KvCache;

@@ -12,10 +12,10 @@
 //! `full`'s is most of a step's traffic. No query is spared before the last eviction. With a share that is the end of
 //! the prompt.
 
-use engine::{Error, Select, Tensor};
 use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use waggle_engine::{Error, Select, Tensor};
 
 use crate::{HeadShape, Piece, PolicyError, PolicyOptions, Store, attention};
 
@@ -98,7 +98,7 @@ impl Noise {
 
 #[cfg(test)]
 mod tests {
-    use engine::Float;
+    use waggle_engine::Float;
 
     use super::*;
     use crate::policies::Scored;

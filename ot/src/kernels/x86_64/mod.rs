@@ -7,7 +7,7 @@
     reason = "indexed loops of constant length stay in registers, iterators do not"
 )]
 
-use bits::cpu::{Cpu, Feature};
+use waggle_bits::cpu::{Cpu, Feature};
 use zeroize::Zeroize;
 
 use super::code::{CODE_WEIGHT, TABLE};

@@ -17,8 +17,8 @@
 //! **What each party sees.** While preparing: as in the parent module. Online: y, which is used once and uniform
 //! modulo 2^[`VALUE_BITS`] since R is. **Revealed.** Nothing: the counts stay shared.
 
-use ot::dpf::Expander;
 use rayon::prelude::*;
+use waggle_ot::dpf::Expander;
 
 use super::open_inputs;
 use super::table::{FssShape, Payload};

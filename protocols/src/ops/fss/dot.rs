@@ -1,6 +1,6 @@
 //! Inner products modulo 2^64.
 
-use bits::cpu::Family;
+use waggle_bits::cpu::Family;
 
 use crate::kernel::{at_level, family};
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key that expands to shares
-//!           of the vector v with the payload p_k(rho) at position R and zeros elsewhere (ot::dpf)
+//!           of the vector v with the payload p_k(rho) at position R and zeros elsewhere (waggle_ot::dpf)
 //! run:      open y = x - r
 //!           turn v by high(y); its inner product with the coefficients c_k for low(y) is the share of f(x)
 //! ```
@@ -23,14 +23,14 @@
 //!
 //! As a leaf of the tree has room for several windows, the payload is placed within it by the last bits of R; a unit
 //! vector of the first bits makes the trees' first levels, and one of the cell's bits their [`tails`]. All of these
-//! come from the OTs of R's bits themselves ([`ot::index`]). A further level is one exchange, and a step of the
+//! come from the OTs of R's bits themselves ([`waggle_ot::index`]). A further level is one exchange, and a step of the
 //! vectors goes with it: a batch of keys takes ten to fifteen exchanges. The sign of the final correction is a
 //! multiplexer.
 //!
 //! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas:
 //! that of the table. Powers: a payload is off by less than a unit in its last place.
 //!
-//! **What each party sees.** While preparing: masked choices, pads and corrections, as `ot::dpf` says. Online: y,
+//! **What each party sees.** While preparing: masked choices, pads and corrections, as `waggle_ot::dpf` says. Online: y,
 //! which is used once and uniform modulo 2^(index_bits + low_bits), since R and the other party's rho are uniform.
 //! The peer's share of y follows from y and its own. **Revealed.** Nothing.
 
@@ -45,11 +45,11 @@ pub mod threshold;
 use std::ops::Range;
 use std::time::Duration;
 
-use ot::Bits;
-use ot::dpf::{BLOCK_BITS, DEALT_GROUP, DealtKeys, DpfShape, Expander, Generation, Lane, level_bytes};
-use ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 use rand::Rng;
 use rayon::prelude::*;
+use waggle_ot::Bits;
+use waggle_ot::dpf::{BLOCK_BITS, DEALT_GROUP, DealtKeys, DpfShape, Expander, Generation, Lane, level_bytes};
+use waggle_ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 
 use crate::deal::{Dealing, Dealt};
 use crate::operation::prelude::*;
@@ -132,9 +132,9 @@ impl FssShape {
     }
 
     /// The products of the leading bits of the client's rho with the server's.
-    fn square_products(&self, n: usize) -> ot::CotShape {
+    fn square_products(&self, n: usize) -> waggle_ot::CotShape {
         let choices = Square::new(self.low_bits).choices() as usize;
-        ot::CotShape::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
+        waggle_ot::CotShape::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
     }
 
     /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
@@ -143,9 +143,9 @@ impl FssShape {
     }
 
     /// The products of the bits of the client's factor with the server's.
-    fn power_products(&self, n: usize) -> ot::CotShape {
+    fn power_products(&self, n: usize) -> waggle_ot::CotShape {
         let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| POWER_WIDTH - bit).collect();
-        ot::CotShape::new(n * widths.len(), 1, &widths).expect("widths up to 44")
+        waggle_ot::CotShape::new(n * widths.len(), 1, &widths).expect("widths up to 44")
     }
 }
 
@@ -365,9 +365,9 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
 pub(super) fn open_bits(s: &mut Session, bits: &[u64], pads: &[u64], lanes: u32) -> Result<Vec<u64>, Error> {
     opening::spend(s, "", pads.iter().copied(), &[64])?;
     let masked: Vec<u64> = bits.iter().zip(pads).map(|(bits, pads)| bits ^ pads).collect();
-    let message = bits::pack(&masked, &[lanes]);
+    let message = waggle_bits::pack(&masked, &[lanes]);
     let theirs = s.channel().exchange(BITS, &message, message.len())?;
-    let theirs = bits::unpack(BITS, &theirs, masked.len(), &[lanes])?;
+    let theirs = waggle_bits::unpack(BITS, &theirs, masked.len(), &[lanes])?;
     let opened: Vec<u64> = masked.iter().zip(theirs).map(|(mine, theirs)| (mine ^ theirs) & mask(lanes)).collect();
     opening::note(s, "", 0, &opened, &[lanes]);
     Ok(opened)

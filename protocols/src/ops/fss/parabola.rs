@@ -8,8 +8,8 @@
 //! So the parties share 1, rho and rho^2 at the window, and zeros at the others. Words of 32 bits have no room for
 //! rho^2 in full. They hold it in units of 2^shift ([`Square`]), and c_2 counts accordingly.
 
-use bits::cpu::Family;
-use net::Role;
+use waggle_bits::cpu::Family;
+use waggle_net::Role;
 
 use crate::kernel::{at_level, family};
 use crate::words::mask;

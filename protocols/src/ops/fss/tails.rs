@@ -6,7 +6,7 @@
 //! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a
 //! *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the tails. A key
 //! hides the window of the mask as that of a table does, in the words of its leaves, and in their bits the unit
-//! vector of the mask's cell ([`ot::dpf`]):
+//! vector of the mask's cell ([`waggle_ot::dpf`]):
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key whose leaf i holds the payload and the
@@ -27,8 +27,8 @@
 //! Online: y, which is used once and uniform. **Revealed.** Nothing.
 
 use ndarray::{Array2, Axis};
-use ot::dpf::{BLOCK_BITS, Expander};
 use rayon::prelude::*;
+use waggle_ot::dpf::{BLOCK_BITS, Expander};
 
 use super::parabola::Parabolas;
 use super::table::{CurveSpec, FssShape, Payload, fitted};

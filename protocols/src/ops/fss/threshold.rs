@@ -17,9 +17,9 @@
 //! **What each party sees.** While preparing: as in the parent module. Online: y, which is used once and uniform
 //! modulo 2^w since R is. **Revealed.** Nothing.
 
-use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use waggle_ot::dpf::{DpfShape, Expander};
 
 use super::{
     Strand, StrandShape, TASK, batch, grow, grow_cost, hidden_indices, open_bits, open_bits_cost, open_inputs,

@@ -34,9 +34,9 @@
 mod waksman;
 
 use ndarray::s;
-use ot::{Bits, ChosenKeys, SenderKeys};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use waggle_ot::{Bits, ChosenKeys, SenderKeys};
 
 use crate::operation::prelude::*;
 use crate::ops::quickselect::random_orders;
@@ -251,7 +251,7 @@ impl<'a> Shape<'a> {
 
     /// Bytes of the answers for `rows` rows.
     fn answer_bytes(&self, rows: usize) -> usize {
-        bits::packed_bytes(rows * self.switches() * self.columns(), self.widths)
+        waggle_bits::packed_bytes(rows * self.switches() * self.columns(), self.widths)
     }
 }
 
@@ -307,7 +307,7 @@ fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
     if n < 2 || rows == 0 || widths.is_empty() {
         return Cost::free();
     }
-    let bytes = |rows: usize| bits::packed_bytes(rows * waksman::switches(n) * widths.len(), widths);
+    let bytes = |rows: usize| waggle_bits::packed_bytes(rows * waksman::switches(n) * widths.len(), widths);
     let offline = batched_cost(rows, batch_rows(n, widths.len()), |rows| {
         let ots = rows * waksman::switches(n);
         let choices = ots.div_ceil(8);
@@ -324,7 +324,7 @@ fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
             .work(Role::Server, Kernel::Pad, ots * widths.len().div_ceil(2))
             .work(Role::Server, Kernel::Word, ots * widths.len())
     });
-    let difference = bits::packed_bytes(rows * n * widths.len(), widths);
+    let difference = waggle_bits::packed_bytes(rows * n * widths.len(), widths);
     let (first, second) = if inverse { (Role::Client, Role::Server) } else { (Role::Server, Role::Client) };
     let words = rows * n * widths.len();
     offline
@@ -399,14 +399,14 @@ fn supply(s: &mut Session, shape: &Shape<'_>, rows: usize, keys: SenderKeys) -> 
         }
         collect(shape, &wires, &mut b);
     }
-    Ok((bits::pack(&answers, shape.widths), Half::Supplier(a, b)))
+    Ok((waggle_bits::pack(&answers, shape.widths), Half::Supplier(a, b)))
 }
 
 /// The permuter's half of the correlation from the supplier's answers.
 fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> Result<Half, Error> {
     let columns = shape.columns();
     let per_row = shape.switches() * columns;
-    let answers = bits::unpack(ANSWER, message, rows * per_row, shape.widths)?;
+    let answers = waggle_bits::unpack(ANSWER, message, rows * per_row, shape.widths)?;
     let bits = keys.choices().clone();
     let pads = keys.into_rows(shape.widths)?;
     let mut c = Vec::with_capacity(rows * shape.words());
@@ -451,8 +451,8 @@ fn collect(shape: &Shape<'_>, wires: &[u64], out: &mut Vec<u64>) {
 /// One pass over all rows: shares of the items permuted by `permuter`'s permutations.
 fn pass(s: &mut Session, shape: &Shape<'_>, permuter: Role, halves: Vec<Half>, x: &[u64]) -> Result<Vec<u64>, Error> {
     if s.role() == permuter {
-        let message = s.channel().recv(DIFFERENCE, bits::packed_bytes(x.len(), shape.widths))?;
-        let theirs = bits::unpack(DIFFERENCE, &message, x.len(), shape.widths)?;
+        let message = s.channel().recv(DIFFERENCE, waggle_bits::packed_bytes(x.len(), shape.widths))?;
+        let theirs = waggle_bits::unpack(DIFFERENCE, &message, x.len(), shape.widths)?;
         opening::note(s, "", 0, &theirs, shape.widths);
         let sum: Vec<u64> = x.iter().zip(theirs).map(|(x, d)| x.wrapping_add(d)).collect();
         let mut out = Vec::with_capacity(x.len());
@@ -489,6 +489,6 @@ fn pass(s: &mut Session, shape: &Shape<'_>, permuter: Role, halves: Vec<Half>, x
         difference.extend(x.iter().zip(a).map(|(x, a)| x.wrapping_sub(a)));
         out.extend(b);
     }
-    s.deliver(DIFFERENCE, bits::pack(&difference, shape.widths))?;
+    s.deliver(DIFFERENCE, waggle_bits::pack(&difference, shape.widths))?;
     Ok(out)
 }

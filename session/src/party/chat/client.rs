@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use model::{Lengths, Model, Next, check_next};
-use net::Channel;
-use protocols::FixedWeight;
-use report::Phases;
+use waggle_model::{Lengths, Model, Next, check_next};
+use waggle_net::Channel;
+use waggle_protocols::FixedWeight;
+use waggle_report::Phases;
 
 use super::super::opening::{complaining, receive_verdict};
 use super::super::recorder::Booked;
@@ -108,7 +108,7 @@ impl ChatSession {
     ///
     /// # Errors
     /// [`Error::Full`] if the conversation has too few positions left, [`Error::Limit`] beyond the longest turn,
-    /// [`model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then
+    /// [`waggle_model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then
     /// nothing has happened, and the session goes on. After all others it is over.
     pub fn turn(
         &mut self,
@@ -209,8 +209,8 @@ impl ChatSession {
 
 #[cfg(test)]
 mod tests {
-    use model::Sampler;
-    use net::{Role, memory_pair};
+    use waggle_model::Sampler;
+    use waggle_net::{Role, memory_pair};
 
     use super::*;
     use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Silent};
@@ -218,7 +218,7 @@ mod tests {
     /// The server holds a client to its bound that forgets it.
     #[test]
     fn a_turn_beyond_the_servers_bound_is_refused_by_the_server() {
-        let hosted = ModelServer::builder().load(model::bundled("shakespeare-gpt2").unwrap()).unwrap();
+        let hosted = ModelServer::builder().load(waggle_model::bundled("shakespeare-gpt2").unwrap()).unwrap();
         let (client, server) = memory_pair(Duration::from_secs(60));
         let terms = Terms::default();
         std::thread::scope(|scope| {

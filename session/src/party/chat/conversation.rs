@@ -1,12 +1,12 @@
 //! State and steps that both parties of a chat have in common.
 
-use model::{Generation, Input, Lengths, ModelSpec, Next, check_padding, generate_with};
-use mpcache::{KvCache, PolicySpec};
-use net::{Channel, Phase, Traffic};
-use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use protocols::{Needs, Secure, check_space};
-use report::{Cost, DecodeCost, Phases, TokenMeter};
 use serde::{Deserialize, Serialize};
+use waggle_model::{Generation, Input, Lengths, ModelSpec, Next, check_padding, generate_with};
+use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_net::{Channel, Phase, Traffic};
+use waggle_protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+use waggle_protocols::{Needs, Secure, check_space};
+use waggle_report::{Cost, DecodeCost, Phases, TokenMeter};
 
 use super::super::recorder::{Booked, Recorder, finish};
 use super::super::{Observer, Outcome, Request, Silent, opening};
@@ -167,7 +167,7 @@ impl Conversation {
     /// Makes what of `needs` is not there.
     fn make(&mut self, setting: &Setting, needs: &Needs, observer: &mut dyn Observer) -> Result<(), Error> {
         let bytes = needs.bytes(self.engine.channel().role());
-        check_space(bytes).map_err(protocols::Error::from)?;
+        check_space(bytes).map_err(waggle_protocols::Error::from)?;
         let weights = setting.model.weights();
         let progress = &mut |made| observer.prepare(made);
         Ok(self.engine.prepare_more(needs, self.cache.operands(), &weights, progress)?)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use model::Lengths;
 use serde::{Deserialize, Serialize};
+use waggle_model::Lengths;
 
 use crate::party::Limits;
 

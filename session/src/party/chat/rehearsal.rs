@@ -1,9 +1,9 @@
 //! The needs of a turn, from shapes alone: a plan that goes on from the turns before it.
 
-use model::{Input, Known, Lengths, Model, Next, Passes, Sampler, generate_with};
-use mpcache::KvCache;
-use planner::{Plan, Planner};
-use protocols::{FixedLoader, FixedWeight, Needs};
+use waggle_model::{Input, Known, Lengths, Model, Next, Passes, Sampler, generate_with};
+use waggle_mpcache::KvCache;
+use waggle_planner::{Plan, Planner};
+use waggle_protocols::{FixedLoader, FixedWeight, Needs};
 
 use super::super::{MAX_PLANNING_STEPS, Observer, Request};
 use super::Setting;
@@ -57,7 +57,7 @@ impl Rehearsal {
     }
 
     /// Steps of planning `turn`, with turns before it that ended earlier than planned, or all turns under a policy
-    /// that has no [fork](mpcache::Policy::fork).
+    /// that has no [fork](waggle_mpcache::Policy::fork).
     fn steps(&self, setting: &Setting, turn: Lengths) -> usize {
         let Setting { public, terms, .. } = setting;
         let (mut steps, mut before) = (0usize, 0usize);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::party::{PublicModel, Silent, Terms};
     use crate::terms::tests::{llama, two_phases};
-    use model::Disclosed;
+    use waggle_model::Disclosed;
 
     const TURNS: [(Lengths, usize); 4] = [
         (Lengths { prompt: 9, tokens: 4 }, 4),

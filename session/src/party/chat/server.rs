@@ -1,7 +1,7 @@
 //! The party with the model.
 
-use model::{Next, Sampler};
-use net::Channel;
+use waggle_model::{Next, Sampler};
+use waggle_net::Channel;
 
 use super::super::opening::{complaining, send_verdict};
 use super::super::recorder::Booked;

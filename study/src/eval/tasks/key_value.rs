@@ -5,7 +5,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokenizer::Tokenizer;
+use waggle_tokenizer::Tokenizer;
 
 use super::words::{BEGIN, KNOWN, pairs, words};
 use super::{Task, TaskInput, common, encode};

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tokenizer::Tokenizer;
+use waggle_tokenizer::Tokenizer;
 
 use super::longbench_scores::{Measure, Score};
 use super::{Task, TaskInput, after, encode};
@@ -72,7 +72,7 @@ fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
         .map(|text| serde_json::from_str(text).map_err(|e| EvalError::Prompts(e.to_string())))
         .transpose()?
         .unwrap_or_default();
-    let sequences: Vec<Sequence> = files::json_lines(data)
+    let sequences: Vec<Sequence> = waggle_files::json_lines(data)
         .take(input.sequences.unwrap_or(usize::MAX))
         .map(|(line, read)| {
             let wrong = |what: String| EvalError::Query { line, what };

@@ -13,8 +13,8 @@ mod words;
 
 use std::sync::Arc;
 
-use model::ModelSpec;
-use tokenizer::Tokenizer;
+use waggle_model::ModelSpec;
+use waggle_tokenizer::Tokenizer;
 
 use super::{EvalError, Sequence};
 

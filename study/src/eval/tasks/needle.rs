@@ -10,7 +10,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokenizer::Tokenizer;
+use waggle_tokenizer::Tokenizer;
 
 use super::words::{BEGIN, pairs, words};
 use super::{Task, TaskInput, common, encode};
