@@ -26,7 +26,7 @@
 //!
 //! The command line `waggle` is the feature `cli`, which is on unless default features are off. A program of another
 //! crate has all commands, with its own policies and activations among the names, by `waggle::run()` after it has
-//! registered them; `examples/policy.rs` and `examples/activation.rs` are such programs.
+//! registered them; `examples/outside` is a crate with such programs, to copy.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

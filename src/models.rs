@@ -40,6 +40,16 @@ fn say(name: &str, notes: &[String]) {
     }
 }
 
+/// Says what the model cannot read of `text`.
+pub(crate) fn say_unread(tokenizer: &Tokenizer, text: &str) -> Result<(), Error> {
+    let unread = tokenizer.unread(text)?;
+    if !unread.is_empty() {
+        let unread = unread.iter().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(", ");
+        eprintln!("the model has no token for {unread} and does not see what stands there");
+    }
+    Ok(())
+}
+
 /// The `tokenizer.json` at `path`, or one that says what all files of this directory say.
 pub(crate) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, Error> {
     if !path.is_dir() {
@@ -310,6 +320,7 @@ pub(crate) fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: us
             break;
         }
         ids.extend(tokenizer.encode(text)?);
+        say_unread(tokenizer, text)?;
     }
     if ids.is_empty() { Err(PromptError::Empty.into()) } else { Ok(ids) }
 }

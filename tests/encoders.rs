@@ -43,6 +43,10 @@ fn a_server_gives_the_class_of_a_text() {
     assert_eq!(report["prompt_tokens"], 18);
     let decoder = Server::start("--model stories260k");
     fails(&mut pair(&decoder.address), 1, ["two texts need an encoder"]);
+    // One text has a form for programs as a file of them has.
+    let line = format!("classify --connect {} --text-ids 2,5,3 --format json", server.address);
+    let one: serde_json::Value = serde_json::from_str(&succeed(&mut waggle(&line))).unwrap();
+    assert!(one[0]["line"] == 1 && one[0]["class"].is_string(), "{one}");
     // The next word of a text is no class.
     let mut client = on_text(waggle(&format!("classify --connect {}", decoder.address)), "--text");
     fails(&mut client, 1, ["gives no class"]);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{fail, fails, json, play, read_json, succeed, waggle};
+use crate::support::{fail, fails, json, play, read_json, succeed, text, waggle};
 use serde_json::Value;
 
 fn eval(line: &str) -> Command {
@@ -187,6 +187,22 @@ fn sequences_keep_their_scores_side_by_side() {
             assert!((fixed / secure - 1.0).abs() < 0.01, "{fixed} and {secure}");
         }
     }
+}
+
+/// Two clusters in all leave no choice between small budgets.
+#[test]
+fn budgets_between_which_nothing_changes_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = play(dir.path(), 4);
+    let line = "--context 64 --sequences 1 --policies mpcache:clusters=16,static=0.25 --budgets";
+    let said = |budgets: &str| {
+        let output = eval(&format!("--text {file} {line} {budgets}")).output().unwrap();
+        (output.status.success(), text(&output.stderr))
+    };
+    let (done, told) = said("0.05,0.1,1");
+    assert!(done && told.contains("the same at the budgets 0.05, 0.1:"), "{told}");
+    let (done, told) = said("0.1,1");
+    assert!(done && !told.contains("the same"), "{told}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::support::{home, text};
+use super::support::{home, succeed, text};
 
 /// An example's program. `cargo test --release` builds all of them, and `--test all` alone does not:
 /// `cargo build --release --examples`.
@@ -15,6 +15,26 @@ pub(crate) fn example(name: &str) -> Command {
     let mut command = Command::new(path);
     command.env("WAGGLE_HOME", home());
     command
+}
+
+/// `.ci/run outside` builds the copy and runs its tests, which takes minutes.
+#[test]
+fn the_crate_outside_finds_all_it_names_wherever_it_is_copied() {
+    let (root, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().unwrap());
+    let manifest = folder.path().join("Cargo.toml");
+    let outside = std::fs::read_to_string(root.join("examples/outside/Cargo.toml")).unwrap();
+    std::fs::write(&manifest, outside.replace("\"../..", &format!("\"{}", root.display()))).unwrap();
+    std::fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+    std::fs::create_dir_all(folder.path().join("src/bin")).unwrap();
+    for entry in std::fs::read_dir(root.join("examples/outside/src/bin")).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), folder.path().join("src/bin").join(entry.file_name())).unwrap();
+    }
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let found = succeed(cargo.args(["tree", "--offline", "--prefix", "none", "--manifest-path"]).arg(&manifest));
+    for (name, folder) in [("waggle", ""), ("waggle-mpcache", "/mpcache"), ("waggle-model", "/model")] {
+        let line = format!("{name} v{} ({}{folder})", env!("CARGO_PKG_VERSION"), root.display());
+        assert!(found.lines().any(|found| found.starts_with(&line)), "{line}: {found}");
+    }
 }
 
 #[test]

@@ -67,6 +67,12 @@ fn a_server_ends_when_its_client_dies() {
     }
 }
 
+#[test]
+fn a_client_says_that_nobody_answers_yet() {
+    let mut client = waggle("generate --connect 127.0.0.1:1 --prompt-ids 3 --tokens 1 --connect-timeout 4");
+    fails(&mut client, 1, ["nobody answers at 127.0.0.1:1 yet: is `waggle serve` running", "cannot connect"]);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_silent_peer_is_given_up() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{fails, ids, join, json, read_json, succeed, waggle};
+use crate::support::{fails, ids, join, json, read_json, succeed, text, waggle};
 use serde_json::{Value, json as value};
 use waggle_testing::asset;
 
@@ -75,6 +75,20 @@ fn sampled_texts_repeat_with_their_seed() {
     };
     assert_eq!(sample(1), sample(1));
     assert_ne!(sample(1), sample(2));
+}
+
+/// The bundled model knows the characters of Shakespeare alone.
+#[test]
+fn characters_without_a_token_are_named() {
+    let told = |prompt: &str| {
+        let mut command = waggle("float --model shakespeare-gpt2 --tokens 1");
+        let output = command.args(["--prompt", prompt]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    assert!(told("ROMEO, caf\u{e9} \u{e9} \u{2192}:\n").contains("has no token for `\u{e9}`, `\u{2192}` and"));
+    assert!(!told("ROMEO:\tSo?\n").contains("no token"), "white space is no loss");
+    assert!(!told("ROMEO:\nSpeak, speak!\n").contains("no token"));
 }
 
 #[test]

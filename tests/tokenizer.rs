@@ -53,6 +53,20 @@ fn good() -> Value {
     })
 }
 
+/// Without bytes to fall back on, characters are dropped, or read as one that is unknown.
+#[test]
+fn characters_without_a_token_are_found() {
+    let unread = |file: &Value| {
+        Tokenizer::from_bytes(file.to_string().as_bytes()).unwrap().unread("ab \u{e9}b-\n\u{e9}").unwrap()
+    };
+    assert_eq!(unread(&good()), []);
+    let unknown = with("/model/byte_fallback", json!(false));
+    assert_eq!(unread(&unknown), ['\u{e9}', '-']);
+    let mut dropped = unknown;
+    dropped["model"]["unk_token"] = Value::Null;
+    assert_eq!(unread(&dropped), ['\u{e9}', '-']);
+}
+
 /// `good` with `value` at the JSON pointer `at`.
 fn with(at: &str, value: Value) -> Value {
     let mut file = good();

@@ -28,7 +28,6 @@ pub struct ModelFiles {
     pub notes: Vec<String>,
 }
 
-#[cfg(feature = "bundled")]
 struct Bundled {
     name: &'static str,
     config: &'static [u8],
@@ -46,6 +45,9 @@ macro_rules! asset {
 
 /// The bundled models, the default first.
 const NAMES: [&str; 5] = ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall", "whose-line"];
+
+#[cfg(not(feature = "bundled"))]
+static BUNDLED: &[Bundled] = &[];
 
 /// The models in this program, as in [`NAMES`].
 #[cfg(feature = "bundled")]
@@ -168,7 +170,6 @@ pub fn bundled(name: &str) -> Result<ModelFiles, Error> {
     opened(name)
 }
 
-#[cfg(feature = "bundled")]
 fn opened(name: &str) -> Result<ModelFiles, Error> {
     let Some(model) = BUNDLED.iter().find(|m| m.name == name) else {
         return Err(Error::Unbundled(name.into()));
@@ -185,11 +186,6 @@ fn opened(name: &str) -> Result<ModelFiles, Error> {
         tokenizer: model.tokenizer.map(<[u8]>::to_vec),
         notes: Vec::new(),
     })
-}
-
-#[cfg(not(feature = "bundled"))]
-fn opened(name: &str) -> Result<ModelFiles, Error> {
-    Err(Error::Unbundled(name.into()))
 }
 
 /// Names of the bundled models that this program holds, the default first: none without the feature `bundled`.
@@ -212,6 +208,18 @@ pub fn shape(name: &str) -> Option<&'static [u8]> {
 /// The usual names of the published shapes.
 pub fn shape_names() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|(names, _)| names[0])
+}
+
+/// The file called `file` of the bundled model `name`, as in a directory: `config.json`, `model.safetensors`,
+/// `tokenizer.json`. None without the feature `bundled`.
+pub fn bundled_file(name: &str, file: &str) -> Option<&'static [u8]> {
+    let model = BUNDLED.iter().find(|model| model.name == name)?;
+    match file {
+        "config.json" => Some(model.config),
+        "model.safetensors" => Some(model.weights),
+        "tokenizer.json" => model.tokenizer,
+        _ => None,
+    }
 }
 
 /// Names of the bundled texts and files of queries.

@@ -48,8 +48,8 @@ pub use draft::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, Passes, PromptLookup, 
 pub use error::Error;
 pub use families::gemma2::Gemma;
 pub use files::{
-    MAX_TOKENIZER_BYTES, ModelFiles, bundled, bundled_names, bundled_text, bundled_texts, is_bundled, shape,
-    shape_names, tokenizer_beside,
+    MAX_TOKENIZER_BYTES, ModelFiles, bundled, bundled_file, bundled_names, bundled_text, bundled_texts, is_bundled,
+    shape, shape_names, tokenizer_beside,
 };
 pub use generate::{
     GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_image,

@@ -36,7 +36,7 @@ pub use self::transcript::{Role, Said, Transcript};
 use crate::error::{ChatError, PromptError, Refusal};
 use crate::generate::Sampling;
 use crate::generation::{Heard, Listener, check_comparable};
-use crate::models::{harmless, read_tokenizer};
+use crate::models::{harmless, read_tokenizer, say_unread};
 use crate::options::options;
 use crate::{Client, Error, worker};
 
@@ -370,6 +370,7 @@ impl Chat {
     fn ids(&self, step: &Step, last: Option<u32>) -> Result<Vec<u32>, Error> {
         let mut ids =
             if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
+        say_unread(&self.tokenizer, &step.text)?;
         // A mark that ended the answer is read as the first token of the turn; the template writes it again.
         let ended = last.filter(|last| self.session.model().spec.eos().contains(last));
         if step.marked && ended.is_some() && ended == ids.first().copied() {

@@ -45,7 +45,7 @@ pub(super) struct ClassifyArgs {
     /// next power of two from 16 on. The server sees the padded length alone.
     #[arg(long, value_name = "auto|N,N", num_args = 0..=1, default_missing_value = "auto")]
     pad: Option<Pads>,
-    /// An image, a PNG or a JPEG, for a model that reads images.
+    /// An image in the place of a text, a PNG or a JPEG, for a model that reads images.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "text_ids", "pad"])]
     image: Option<PathBuf>,
     /// Many texts or images, a JSON object a line: {"text": ..}, {"text": .., "pair": ..}, {"ids": [..]} or

@@ -36,10 +36,11 @@ pub(super) struct DemoArgs {
     /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
     model: String,
-    /// Parts of the model that both parties have, as with `serve --public`.
+    /// Parts of the models that both parties have, as with `serve --public`.
     #[arg(long, value_name = "PARTS", default_value = "")]
     public: Parts,
-    /// A LoRA that the server adds to the model, as with `serve --adapter`.
+    /// A LoRA in PEFT's form that is added to the matrices of the model: a directory with `adapter_config.json` and
+    /// `adapter_model.safetensors`. Clients learn which matrices it adapts and the largest rank of each kind.
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     #[command(flatten)]
@@ -55,13 +56,14 @@ pub(super) struct DemoArgs {
     #[arg(long)]
     check: bool,
     /// Do not run the model on a text in the clear first. That run finds models that leave the ranges of operations,
-    /// whose texts are spoilt. The server does it, and its memory is in the report.
+    /// whose texts are spoilt. The server does it.
     #[arg(long)]
     skip_range_check: bool,
     /// Give up when the other party is silent for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
-    /// Let the server keep up to so many bytes of transformed weights in memory.
+    /// Let the server keep up to so many bytes of transformed weights in memory. Products under encryption make them,
+    /// and later ones need not make them again. A weight takes 16 to 96 bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     weight_cache: usize,
     /// Write the report here.

@@ -17,6 +17,7 @@ use waggle_study::glue;
 use super::error::make_dir;
 use super::machine::{self, Calibrated, CalibrationArgs};
 use super::options::{FormatArgs, LINKS, named};
+use super::out::note;
 #[cfg(feature = "plots")]
 use super::plot;
 use super::policies::{self, Policies};
@@ -91,7 +92,8 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = LINKS)]
     costs: Option<Network>,
     /// Plan products under encryption for parties with so many cores each, or for a client and a server with these
-    /// [default: those of the calibration, or 40].
+    /// [default: those of the calibration, or 40]. With fewer the plan computes less and sends more. One party's word
+    /// is enough; two must be equal.
     #[arg(long, value_name = "N|CLIENT+SERVER", requires = "costs")]
     cores: Option<Cores>,
     #[command(flatten)]
@@ -149,8 +151,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let candidates = args.candidates()?;
     let bar = passes(study::passes(&sequences, &candidates));
     let (chosen, tick) = (args.chosen(&sequences), || bar.inc(1));
-    let mut study =
-        study::evaluation(&args.model, files, args.engine, chosen, &sequences, &candidates, &tick)?;
+    let mut study = study::evaluation(&args.model, files, args.engine, chosen, &sequences, &candidates, &tick)?;
     bar.finish_and_clear();
     if let Some(link) = args.costs {
         let calibrated = args.calibration.open()?.ok();
@@ -159,6 +160,12 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     }
     // The files first: who reads the table may leave early.
     args.write(&study, task)?;
+    for (policy, budgets) in study.alike() {
+        note(format_args!(
+            "{policy} keeps and chooses the same at the budgets {}: the text may be too short for its clusters or blocks",
+            budgets.iter().map(f64::to_string).collect::<Vec<_>>().join(", ")
+        ));
+    }
     args.format.show(study.table())
 }
 

@@ -23,7 +23,8 @@ pub(super) struct FloatArgs {
     /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
     model: String,
-    /// A LoRA in PEFT's form that is added to the model's matrices.
+    /// A LoRA in PEFT's form that is added to the matrices of the model: a directory with `adapter_config.json` and
+    /// `adapter_model.safetensors`. Clients learn which matrices it adapts and the largest rank of each kind.
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     #[command(flatten)]

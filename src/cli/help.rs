@@ -155,6 +155,30 @@ mod tests {
         }
     }
 
+    /// Options that mean something else in another command.
+    const OTHERWISE: &str = "base by check context insecure-plaintext json link links listen logits machine model no-template \
+        out pad-answer pad-prompt phases policies policy pool prompt prompt-len prompts public queue \
+        seed sessions stop-at-eos template text texts timeout tokens turn-tokens x";
+
+    /// An option of several commands is explained alike wherever it means the same; the help says the default apart.
+    #[test]
+    fn options_that_mean_the_same_have_one_text() {
+        let default = |text: &str| match (text.find(" [default: "), text.find(']')) {
+            (Some(from), Some(to)) if from < to => format!("{}{}", &text[..from], &text[to + 1..]),
+            _ => text.to_owned(),
+        };
+        let mut texts = std::collections::BTreeMap::<String, std::collections::BTreeSet<String>>::new();
+        for command in Cli::command().get_subcommands() {
+            for arg in command.get_arguments() {
+                if let (Some(long), Some(help)) = (arg.get_long(), arg.get_long_help().or(arg.get_help())) {
+                    texts.entry(long.to_owned()).or_default().insert(default(&help.to_string()));
+                }
+            }
+        }
+        let several = texts.iter().filter(|(_, texts)| texts.len() > 1).map(|(name, _)| name.as_str());
+        assert_eq!(several.collect::<Vec<_>>().join(" "), OTHERWISE);
+    }
+
     #[test]
     fn help_is_short_unless_all_is_asked_for() {
         let help = |words: &str, all: bool| {

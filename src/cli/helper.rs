@@ -38,7 +38,7 @@ pub(super) struct HelperArgs {
     /// Most sessions at once, those that wait for their second party included; a party beyond is refused.
     #[arg(long, value_name = "N", default_value_t = HelperConfig::default().sessions)]
     sessions: usize,
-    /// Most sessions of one key at once.
+    /// Most sessions of one key at once, those that wait included.
     #[arg(long, value_name = "N", default_value_t = HelperConfig::default().max_sessions_per_key)]
     max_sessions_per_key: usize,
     #[command(flatten)]

@@ -31,7 +31,8 @@ pub(super) struct PlanArgs {
     /// Tokens of the prompt.
     #[arg(long, value_name = "N", default_value_t = 32)]
     prompt_len: usize,
-    /// Texts of that length that the model reads side by side, as with `classify --file` and `generate --prompts`.
+    /// Texts of that length that the model reads side by side, as with `classify --file` and `generate --prompts`: so
+    /// many, no fewer.
     #[arg(long, value_name = "N", default_value_t = 1)]
     texts: usize,
     /// Tokens to generate [default: 32, of an encoder 1].
@@ -49,15 +50,15 @@ pub(super) struct PlanArgs {
     /// The prompt is padded, as by `generate --pad-prompt`; --prompt-len is the padded length.
     #[arg(long)]
     pad_prompt: bool,
-    /// Parts of the model that the client has itself: `embedding`, `head`, `layers=FIRST-LAST`, with commas between
-    /// them, or `all`.
+    /// Parts of the models that both parties have, as with `serve --public`.
     #[arg(long, value_name = "PARTS", default_value = "")]
     public: Parts,
     /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below
     /// 16.
     #[arg(long, value_name = "R", default_value_t = 0)]
     rank: usize,
-    /// The server adds this adapter to the matrices, as with `serve --adapter`.
+    /// A LoRA in PEFT's form that is added to the matrices of the model: a directory with `adapter_config.json` and
+    /// `adapter_model.safetensors`. Clients learn which matrices it adapts and the largest rank of each kind.
     #[arg(long, value_name = "DIR", conflicts_with = "rank")]
     adapter: Option<PathBuf>,
     /// Network of the session. Its rate decides which matrix products are packed, and rate and delay decide how many

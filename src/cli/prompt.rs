@@ -23,7 +23,7 @@ pub(super) struct PromptArgs {
     /// Prompt as token ids, for models without a tokenizer.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',', num_args = 1)]
     prompt_ids: Option<Vec<u32>>,
-    /// An image in the place of a prompt, a PNG or a JPEG, for a model that reads images.
+    /// An image in the place of a text, a PNG or a JPEG, for a model that reads images.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
 }

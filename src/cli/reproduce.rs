@@ -53,7 +53,8 @@ pub(super) struct ReproduceArgs {
     #[arg(long, value_name = "LINK", default_value = "lan")]
     link: LinkShape,
     /// Plan products under encryption for parties with so many cores each, or for a client and a server with these
-    /// [default: those of the calibration, or 40].
+    /// [default: those of the calibration, or 40]. With fewer the plan computes less and sends more. One party's word
+    /// is enough; two must be equal.
     #[arg(long, value_name = "N|CLIENT+SERVER", conflicts_with = "run")]
     cores: Option<Cores>,
     #[command(flatten)]

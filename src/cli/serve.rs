@@ -72,8 +72,8 @@ pub(super) struct ServeArgs {
     /// Allow no conversations.
     #[arg(long, conflicts_with = "max_positions")]
     no_chat: bool,
-    /// Keep up to so many bytes of transformed weights in memory. Products under encryption make them, and later ones
-    /// need not make them again. A weight takes 16 to 96 bytes.
+    /// Let the server keep up to so many bytes of transformed weights in memory. Products under encryption make them,
+    /// and later ones need not make them again. A weight takes 16 to 96 bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     weight_cache: usize,
     /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate
@@ -113,7 +113,8 @@ pub(super) struct ServeArgs {
     /// Most sessions of one key at once, those that wait included [default: no limit].
     #[arg(long, value_name = "N")]
     max_sessions_per_key: Option<usize>,
-    /// Do not run the model on a text in the clear first. That run finds models that leave the ranges of operations.
+    /// Do not run the model on a text in the clear first. That run finds models that leave the ranges of operations,
+    /// whose texts are spoilt. The server does it.
     #[arg(long)]
     skip_range_check: bool,
     /// Give up on a client that is silent for this many seconds. The client of a conversation is told, and shows in

@@ -25,6 +25,9 @@ pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 /// longest token of GPT-2 has as many.
 const BYTES_PER_POSITION: usize = 128;
 
+/// An Egyptian hieroglyph, of which a tokenizer that knows it has bytes.
+const UNKNOWN: char = '\u{13000}';
+
 /// A tokenizer, public like the configuration: a server may send its bytes to a client.
 pub struct Tokenizer {
     place: Place,
@@ -137,6 +140,33 @@ impl Tokenizer {
             }
             Place::Worker(worker) => worker.render(template, messages, generate, now),
         }
+    }
+
+    /// Characters of `text` that have no token: they are left out of its ids, or read as any other unknown one. White
+    /// space and controls, which many tokenizers drop on purpose, do not count, and the first 64 kinds that are not
+    /// ASCII letters are looked at.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn unread(&self, text: &str) -> Result<Vec<char>, TokenizerError> {
+        let mut seen: Vec<char> = Vec::new();
+        for c in text.chars().filter(|c| !(c.is_whitespace() || c.is_control() || c.is_ascii_alphabetic())) {
+            if !seen.contains(&c) && seen.len() < 64 {
+                seen.push(c);
+            }
+        }
+        if seen.is_empty() {
+            return Ok(seen);
+        }
+        // Behind another character, because some tokenizers begin every text with a token of their own.
+        let alike = [self.encode_more("a")?, self.encode_more(&format!("a{UNKNOWN}"))?];
+        let mut unread = Vec::new();
+        for c in seen {
+            if alike.contains(&self.encode_more(&format!("a{c}"))?) {
+                unread.push(c);
+            }
+        }
+        Ok(unread)
     }
 
     /// Text of `ids`, special tokens left out.

@@ -82,7 +82,8 @@ pub(super) struct SweepArgs {
     #[arg(long, value_name = "N")]
     positions: Option<usize>,
     /// Plan products under encryption for parties with so many cores each, or for a client and a server with these
-    /// [default: those of the calibration, or 40].
+    /// [default: those of the calibration, or 40]. With fewer the plan computes less and sends more. One party's word
+    /// is enough; two must be equal.
     #[arg(long, value_name = "N|CLIENT+SERVER,...", value_delimiter = ',')]
     cores: Vec<Cores>,
     /// Add a digest of the exact bytes and flows: it shows changes that rounding hides.

@@ -230,6 +230,20 @@ impl StudyReport {
         table
     }
 
+    /// Policies that measure the same at several budgets, as where a text is too short for their clusters or blocks to
+    /// leave a choice, with these budgets.
+    pub fn alike(&self) -> Vec<(&str, Vec<f64>)> {
+        let mut alike: Vec<(&Row, Vec<f64>)> = Vec::new();
+        for row in &self.rows {
+            let Some(budget) = row.budget else { continue };
+            match alike.iter_mut().find(|(first, _)| first.label == row.label && first.metrics == row.metrics) {
+                Some((_, budgets)) => budgets.push(budget),
+                None => alike.push((row, vec![budget])),
+            }
+        }
+        alike.into_iter().filter(|(_, all)| all.len() > 1).map(|(row, all)| (row.label.as_str(), all)).collect()
+    }
+
     /// [`StudyReport::table`] in Markdown.
     pub fn markdown(&self) -> String {
         Document::from(self.table()).render(Format::Markdown, None)

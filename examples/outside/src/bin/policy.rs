@@ -1,13 +1,14 @@
-//! A cache policy of another crate, which then has a name like all others.
+//! A cache policy of another crate, which then has a name like all others. [`Cargo.toml`](../../Cargo.toml) is for
+//! copying as well.
 //!
 //! `value-aware` evicts at the end of the prompt, as SnapKV does, but weighs what a token received from the latest
 //! queries by the size of its value: VATP (Guo et al., arXiv 2406.12335). Attention to a token with a small value
 //! changes little.
 //!
 //! ```text
-//! cargo run --release --example policy                                            # on every engine, see `show`
-//! cargo run --release --example policy -- demo --policy value-aware:budget=0.3 --tokens 20 --check
-//! cargo run --release --example policy -- policies
+//! cargo run --release -p outside --bin policy                                         # on every engine, see `show`
+//! cargo run --release -p outside --bin policy -- demo --policy value-aware:budget=0.3 --tokens 20 --check
+//! cargo run --release -p outside --bin policy -- policies
 //! ```
 //!
 //! With arguments the program is `waggle` with one policy more. Both parties of a session need the policy: `serve`

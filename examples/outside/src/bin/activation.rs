@@ -4,8 +4,8 @@
 //! that every engine has, so it needs no protocol of its own.
 //!
 //! ```text
-//! cargo run --release --example activation                                       # on every engine, see `show`
-//! cargo run --release --example activation -- demo --model DIR --tokens 20 --check
+//! cargo run --release -p outside --bin activation                                    # on every engine, see `show`
+//! cargo run --release -p outside --bin activation -- demo --model DIR --tokens 20 --check
 //! ```
 //!
 //! With arguments the program is `waggle` for models with one activation more. Both parties of a session need it.
@@ -18,7 +18,9 @@ use std::process::ExitCode;
 use ndarray::{ArrayD, IxDyn};
 use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Terms, register_activation};
 use waggle_engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
-use waggle_model::{ActivationFunction, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
+use waggle_model::{
+    ActivationFunction, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, bundled_file, generate,
+};
 use waggle_protocols::{FRAC, Fixed, FixedLoader};
 use waggle_tokenizer::Tokenizer;
 
@@ -51,13 +53,12 @@ const TOKENS: usize = 12;
 
 /// The bundled model with `quick_gelu` in place of `gelu_new`, which it was trained with. It still writes text.
 fn write_model(dir: &Path) -> Result<(), Box<dyn StdError>> {
-    let bundled = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/model/assets/shakespeare-gpt2"));
-    let config = fs::read_to_string(bundled.join("config.json"))?;
-    fs::write(dir.join("config.json"), config.replace("gelu_new", QuickGelu::NAME))?;
-    for file in ["model.safetensors", "tokenizer.json"] {
-        fs::copy(bundled.join(file), dir.join(file))?;
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let bytes = bundled_file("shakespeare-gpt2", file).ok_or("this program bundles no models")?;
+        fs::write(dir.join(file), bytes)?;
     }
-    Ok(())
+    let config = dir.join("config.json");
+    Ok(fs::write(&config, fs::read_to_string(&config)?.replace("gelu_new", QuickGelu::NAME))?)
 }
 
 /// The largest error of the function in fixed point, over the range of its spline and beyond.
