@@ -79,16 +79,17 @@ impl Machines {
         Cores { client: self.client.cores, server: self.server.cores }
     }
 
-    /// The planner's setting for a plan over `link`.
-    pub(crate) fn setting(&self, link: Option<LinkShape>) -> Deployment {
+    /// The planner's setting for a plan for parties with `cores` over `link`. None for other cores than those that were
+    /// measured: such a plan packs products for one machine, and its seconds would be those of another.
+    pub(crate) fn setting(&self, cores: Cores, link: Option<LinkShape>) -> Option<Deployment> {
         let Machines { client, server, together } = self;
-        Deployment {
+        (cores == self.cores()).then(|| Deployment {
             machines: [client.machine(), server.machine()],
             together: *together,
             link,
             imitated: *together && link.is_some(),
             wake: (client.wake_nanoseconds + server.wake_nanoseconds) / 2e9,
-        }
+        })
     }
 }
 
@@ -129,7 +130,8 @@ impl Plan {
         let (padded, texts) = (self.pad_prompt, self.texts);
         let request = Request { stop_at_eos, pad_answer, padded, texts, draft: drafts, ..lengths.into() };
         let link = self.network.shape();
-        let setting = self.machines.as_ref().map(|machines| machines.setting(link));
+        let machines = self.machines.as_ref().filter(|machines| machines.cores() == terms.protocol.cores);
+        let setting = machines.and_then(|machines| machines.setting(terms.protocol.cores, link));
         let plan = SessionPlan::new(model, terms).request(request).timed(setting);
         let plan = if self.cached.is_some() { plan.step() } else { plan };
         let Planned { outcome, footprint, .. } = plan.run(observer)?;
@@ -146,7 +148,7 @@ impl Plan {
             // Quickselect sends what its coins say: the plan states the mean.
             report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
         }
-        match &self.machines {
+        match machines {
             Some(machines) => set_estimates(&mut report, footprint, machines, mapped()),
             None => predict_seconds(&mut report, link),
         }

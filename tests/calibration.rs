@@ -103,6 +103,13 @@ fn a_sweep_predicts_as_a_plan_does() {
         assert!(shown.contains(head), "{head}: {shown}");
     }
     assert!(!succeed(&mut sweep("")).contains("redicted"));
+    // A plan for other cores packs products for another machine than was measured.
+    let line = format!("sweep --models shakespeare-gpt2 --contexts 8 --tokens 3 --cores 16 {calibrated}");
+    let other = of(waggle(&line), home.path()).output().unwrap();
+    assert!(text(&other.stderr).contains("of 2 cores: no seconds are predicted for 16"), "{}", text(&other.stderr));
+    assert!(!text(&other.stdout).contains("redicted"));
+    let said = succeed(&mut plan(home.path(), &format!("--cores 16 {calibrated}")));
+    assert!(said.contains("not used for other cores") && !said.contains("cpu seconds"), "{said}");
 
     // Prices are of what is known: cores and bytes with a calibration, bytes alone without.
     let priced = |rest: &str| -> Value {

@@ -23,8 +23,8 @@ use crate::timeline::{Deployment, Tallies, Timeline};
 /// The model on shapes alone: what [`Secure`](waggle_protocols::Secure) would send.
 pub type Plan = FixedPoint<Planner>;
 
-/// Books the cost of every operation, pools and keys included, as a [`Session`](waggle_protocols::Session) with the same
-/// options would. After the same operations both ledgers are equal except for times.
+/// Books the cost of every operation, pools and keys included, as a [`Session`](waggle_protocols::Session) with the
+/// same options would. After the same operations both ledgers are equal except for times.
 pub struct Planner {
     ledger: Ledger,
     plans: Plans,

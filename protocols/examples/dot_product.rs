@@ -3,7 +3,8 @@
 //!
 //! The parties are two threads. On two machines each calls `Session::new` on a channel over TCP,
 //! `Channel::new(Role::Server, waggle_net::tcp::listen(addr, timeout)?.accept(None)?)` or
-//! `Channel::new(Role::Client, waggle_net::tcp::connect(addr, ConnectOptions::default())?)`, and runs the same `protocol`.
+//! `Channel::new(Role::Client, waggle_net::tcp::connect(addr, ConnectOptions::default())?)`, and runs the same
+//! `protocol`.
 
 use ndarray::{ArrayD, arr1};
 use waggle_net::{Phase, Role};

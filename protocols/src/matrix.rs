@@ -1,7 +1,8 @@
 //! The server's matrices: integers that are made from a checkpoint's numbers when they are read.
 //!
 //! A model of 7 billion weights is 27 GB as integers of 32 bits and 13.5 GB as published. So a matrix stays where it
-//! is published, in the page cache, and products round a few thousand entries at a time (`kernel`, [`waggle_he::Entries`]).
+//! is published, in the page cache, and products round a few thousand entries at a time (`kernel`,
+//! [`waggle_he::Entries`]).
 
 use std::ops::Range;
 use std::sync::Arc;

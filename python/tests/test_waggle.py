@@ -1,5 +1,6 @@
 """The package, from plans to sessions between two processes."""
 
+import asyncio
 import importlib.metadata
 import json
 import math
@@ -332,7 +333,7 @@ def test_an_encoder_is_studied_on_a_task():
         waggle.evaluate(TEXT, data="whose-line.tsv")
     with pytest.raises(waggle.WaggleError, match="text is missing"):
         waggle.evaluate()
-    with pytest.raises(ValueError, match="one of text, glue"):
+    with pytest.raises(waggle.WaggleError, match="--data"):
         waggle.evaluate(TEXT, task="recall")
 
 
@@ -598,6 +599,47 @@ def test_a_client_ends_its_conversations(served):
         with waggle.Client(served.address) as client:
             client.chat(tokens=2)
             1 / 0
+
+
+def test_a_text_comes_piece_by_piece(served):
+    client = waggle.Client(served.address)
+    whole = client.generate("ROMEO:", tokens=6)
+    pieces = client.stream("ROMEO:", tokens=6)
+    assert "".join(pieces) == whole["text"] and pieces.report["tokens"] == whole["tokens"]
+    assert list(pieces) == []
+
+    async def both():
+        heard = client.stream("ROMEO:", tokens=6)
+        text = "".join([piece async for piece in heard])
+        return text, heard.report, await client.stream("ROMEO:", tokens=6)
+
+    text, first, second = asyncio.run(both())
+    assert text == whole["text"] and first["tokens"] == second["tokens"] == whole["tokens"]
+    with pytest.raises(waggle.WaggleError, match="1000000005 positions"):
+        list(client.stream("ROMEO:", tokens=10**9))
+    with pytest.raises(TypeError):
+        list(client.stream("ROMEO:", tokens="six"))
+
+
+def test_a_text_that_nobody_wants_ends(served):
+    pieces = waggle.Client(served.address).stream("ROMEO:", tokens=200)
+    next(pieces)
+    pieces.close()
+    with pytest.raises(Exception, match="^$"):
+        list(pieces)
+    assert pieces.report is None
+
+
+def test_tasks_of_the_command_line_are_studies():
+    needles = {"lengths": [96], "depths": [0.5], "sequences": 1}
+    found = waggle.evaluate(task="needle", model=MODEL, policies=["snapkv"], budgets=[0.5], **needles)
+    assert [row["label"] for row in found["rows"]] == ["full", "snapkv"] and found["of_sequences"][0]["tags"]
+    costs = waggle.evaluate(TEXT, ["h2o"], model=MODEL, budgets=[0.5], context=48, sequences=1, costs="lan", cores=16)
+    assert {row["cost"]["cores"] for row in costs["rows"]} == {"16"}
+    with pytest.raises(waggle.WaggleError, match="no functions"):
+        waggle.evaluate(task="needle", policies=[lambda scores, keep: []])
+    with pytest.raises(waggle.WaggleError, match="nothing"):
+        waggle.evaluate(task="nothing")
 
 
 def test_other_threads_run_meanwhile():

@@ -68,8 +68,8 @@ pub struct Report {
     /// The session's bytes on the socket; all other bytes in a report are those of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
-    /// The family of kernels of this party's process, and its instructions for AES: see `waggle_bits::cpu`. Not there where
-    /// nothing was computed.
+    /// The family of kernels of this party's process, and its instructions for AES: see `waggle_bits::cpu`. Not there
+    /// where nothing was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<String>,
     /// Largest resident memory of each party's process.

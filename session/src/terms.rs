@@ -18,8 +18,8 @@ use waggle_report::Phases;
 use crate::{Base, Disclosure, Error};
 
 /// The facts that both parties state before a session and must state alike. The client alone chooses the number of
-/// phases ([`waggle_protocols::Options::preprocess`]); the server adopts it or refuses. Cores and link may be left open: the
-/// parties then find them out, and the [outcome](crate::party::Outcome::terms) has them.
+/// phases ([`waggle_protocols::Options::preprocess`]); the server adopts it or refuses. Cores and link may be left
+/// open: the parties then find them out, and the [outcome](crate::party::Outcome::terms) has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Choices of the protocols.
@@ -87,8 +87,8 @@ pub struct Request {
     pub lengths: Lengths,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// End at the first [`bucket`](waggle_model::bucket) of tokens behind that, so that the server learns no more than it.
-    /// In a chat only with the policy `full`; takes no draft.
+    /// End at the first [`bucket`](waggle_model::bucket) of tokens behind that, so that the server learns no more than
+    /// it. In a chat only with the policy `full`; takes no draft.
     pub pad_answer: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
@@ -134,8 +134,8 @@ pub struct PublicModel {
     pub name: String,
     /// Architecture and shape.
     pub spec: ModelSpec,
-    /// Fractional bits of each weight in the order of [`Model::load`](waggle_model::Model::load): about the logarithm of its
-    /// largest entry.
+    /// Fractional bits of each weight in the order of [`Model::load`](waggle_model::Model::load): about the logarithm
+    /// of its largest entry.
     pub frac_bits: Vec<u32>,
     /// Which parts are public, and what the server adds to the matrices of its layers.
     pub disclosure: Disclosure,
@@ -224,7 +224,8 @@ pub trait Observer {
         false
     }
 
-    /// Whether nobody wants the rest; asked before each step. The session then ends with [`waggle_model::Error::Abandoned`].
+    /// Whether nobody wants the rest; asked before each step. The session then ends with
+    /// [`waggle_model::Error::Abandoned`].
     fn abandoned(&self) -> bool {
         false
     }
@@ -237,8 +238,8 @@ impl dyn Observer + '_ {
     }
 }
 
-/// Refuses a generation of nothing ([`waggle_model::Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than
-/// `limit` positions ([`waggle_model::Error::TooLong`]).
+/// Refuses a generation of nothing ([`waggle_model::Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more
+/// than `limit` positions ([`waggle_model::Error::TooLong`]).
 pub(crate) fn check_bounded(lengths: Lengths, bound: Lengths, limit: usize) -> Result<(), Error> {
     if let Some(Excess { what, got, limit }) = lengths.beyond(bound) {
         return Err(Error::Limit { what, got, limit });
@@ -311,12 +312,12 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::Phases`] for a number of phases that the server does not offer; those of
-    /// [`ModelSpec::check_policy`]; [`waggle_model::Error::PaddedPolicy`] for padding under a policy that would choose among
-    /// it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
-    /// [`waggle_model::Error::DraftPolicy`] for a draft under a policy that cannot take
-    /// tokens back; [`waggle_model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`waggle_model::Error::TooLong`] beyond
-    /// the model's positions, [`Error::TooWide`] beyond those of the softmax in fixed point, and [`Error::TooMany`]
-    /// for more texts than fit any memory; [`Error::Planning`] for what would take too long to plan.
+    /// [`ModelSpec::check_policy`]; [`waggle_model::Error::PaddedPolicy`] for padding under a policy that would choose
+    /// among it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
+    /// [`waggle_model::Error::DraftPolicy`] for a draft under a policy that cannot take tokens back;
+    /// [`waggle_model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`waggle_model::Error::TooLong`] beyond
+    /// the model's positions, [`Error::TooWide`] beyond those of the softmax in fixed point, and [`Error::TooMany`] for
+    /// more texts than fit any memory; [`Error::Planning`] for what would take too long to plan.
     pub fn validate(&self, spec: &ModelSpec, terms: &Terms, limits: &Limits) -> Result<(), Error> {
         limits.check_phases(terms)?;
         spec.check_policy(&terms.policy)?;

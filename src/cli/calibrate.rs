@@ -289,14 +289,14 @@ impl<'a> Measured<'a> {
         Ok(Measured { trial, model: public, terms, link, request: Request::from(lengths), report, mapped })
     }
 
-    fn plan(&self, setting: Deployment) -> SessionPlan<'_> {
+    fn plan(&self, setting: Option<Deployment>) -> SessionPlan<'_> {
         SessionPlan::new(&self.model, &self.terms).request(self.request).timed(setting)
     }
 
     /// Seconds of the phases that `profile` predicts, and the memory.
     fn predict(&self, profile: &Profile) -> Result<([(Phase, f64); TIMED.len()], Footprint), Error> {
         let machines = Machines { client: profile.clone(), server: profile.clone(), together: true };
-        let setting = machines.setting(self.link.shape());
+        let setting = machines.setting(machines.cores(), self.link.shape());
         let Planned { outcome, footprint, .. } = self.plan(setting).run(&mut Silent)?;
         let seconds = |phase: Phase| {
             let entries = outcome.entries.iter().filter(|entry| entry.phase == phase);
@@ -309,7 +309,7 @@ impl<'a> Measured<'a> {
     /// planned, but rehearsed.
     fn accounts(&self) -> Result<Vec<(Account, Observation)>, Error> {
         let setting = Deployment { imitated: self.link.shape().is_some(), ..Deployment::idle() };
-        let work = self.plan(setting).tallied().run(&mut Silent)?.work;
+        let work = self.plan(Some(setting)).tallied().run(&mut Silent)?.work;
         let mut sums: BTreeMap<(Phase, String), ([f64; 2], [Units; 2])> = BTreeMap::new();
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));
         let place =

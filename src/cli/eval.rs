@@ -182,7 +182,8 @@ fn plan_costs(
     // The pass over the prompt is the first. Where it is the only one, the token after it is planned.
     let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
     let shape = link.shape();
-    let setting = calibrated.map(|calibrated| calibrated.machines.setting(shape));
+    let setting = calibrated.and_then(|calibrated| calibrated.machines.setting(cores, shape));
+    machine::note_others(calibrated, &[cores]);
     let plain = public_model(model, &PolicySpec::default(), &Stated::default())?;
     let mut rows: Vec<_> = study.rows.iter_mut().filter(|row| !row.policy.clear_only()).collect();
     let bar = passes(rows.len());

@@ -9,6 +9,7 @@ use waggle_protocols::Cores;
 pub(super) use waggle_report::provenance::processor;
 
 use super::Error;
+use super::out::note;
 use crate::disk::{MAX_FILE_BYTES, read};
 pub(super) use crate::summary::{built, provenance};
 use crate::terms::ASSUMED_CORES;
@@ -94,6 +95,14 @@ impl CalibrationArgs {
 /// The cores that a plan assumes unless it is told: those that were measured, if some were.
 pub(super) fn cores(calibrated: Option<&Calibrated>) -> Cores {
     calibrated.map_or(ASSUMED_CORES, |calibrated| calibrated.machines.cores())
+}
+
+/// Says that no seconds are predicted for other cores than those that were measured.
+pub(super) fn note_others(calibrated: Option<&Calibrated>, planned: &[Cores]) {
+    let Some(measured) = calibrated.map(|calibrated| calibrated.machines.cores()) else { return };
+    for cores in planned.iter().filter(|cores| **cores != measured) {
+        note(format_args!("the calibration is of {measured} cores: no seconds are predicted for {cores}"));
+    }
 }
 
 /// Advice about a missing file.

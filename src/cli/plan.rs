@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use waggle_model::Parts;
+use waggle_report::Seconds;
 
 use super::helper::PartiesArgs;
 use super::machine::CalibrationArgs;
@@ -146,15 +147,15 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     if report.estimated.iter().any(|name| name == "bytes") {
         notes.push("the traffic of this policy is random: bytes and flows are means (estimated)".to_owned());
     }
-    let seconds = match &calibrated {
-        Ok(_) => "predicted: seconds and memory are estimated",
-        Err(_) => "predicted: seconds are those of the network alone",
-    };
+    let predicted = report.seconds_are == Some(Seconds::Predicted);
+    let seconds =
+        if predicted { "seconds and memory are estimated" } else { "seconds are those of the network alone" };
     notes.push(match calibrated {
-        Ok(calibrated) => calibrated.line,
+        Ok(calibrated) if predicted => calibrated.line,
+        Ok(calibrated) => format!("{}: not used for other cores", calibrated.line),
         Err(line) => line,
     });
-    notes.push(seconds.into());
+    notes.push(format!("predicted: {seconds}"));
     args.format.show(document(&report, &args.operations, &args.price.price(), &notes))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;

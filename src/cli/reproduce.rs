@@ -298,6 +298,7 @@ impl ReproduceArgs {
         let weights = self.run.then(|| self.weights(&figure.model)).transpose()?;
         let model = weights.as_ref().map_or(figure.model.clone(), |(_, dir)| dir.clone());
         let cores = self.cores.unwrap_or_else(|| machine::cores(calibrated));
+        machine::note_others(calibrated, &[cores]);
         let of = |phases| {
             let tokens = figure.tokens.unwrap_or(self.tokens.into());
             let link = figure.link().unwrap_or(self.link);
@@ -326,7 +327,7 @@ impl Session<'_> {
         let Session { work, tokens, link, policy, phases, .. } = *self;
         let model = public_model(&self.model, policy, &Stated::default())?;
         let terms = phases.terms(policy, cores, Network::Imitated(link))?;
-        let setting = calibrated.map(|calibrated| calibrated.machines.setting(Some(link)));
+        let setting = calibrated.and_then(|calibrated| calibrated.machines.setting(cores, Some(link)));
         let cost = Sessions::plan(&model, &terms, Some(link), setting.as_ref(), work, tokens, TOKENS)?.whole();
         let (prepared, online, set_up) = (cost.prepared.into(), cost.online.into(), cost.setup.bytes());
         Ok(Ours { phases, tokens, link, cores: Some(cores.to_string()), prepared, online, set_up })

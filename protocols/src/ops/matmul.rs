@@ -5,7 +5,8 @@
 //! **Source.** A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c. Each party encrypts its share of one operand and
 //! multiplies what it receives by its share of the other; both directions run at once. The operand to encrypt is the
 //! one whose plan takes less time. Coefficient packing is that of Cheetah (eprint 2022/207, section 3). Responses are
-//! masked over Z_q ([`waggle_he::MatmulPlan`]) and packed by automorphisms (BumbleBee, NDSS 2025) where the plan says so.
+//! masked over Z_q ([`waggle_he::MatmulPlan`]) and packed by automorphisms (BumbleBee, NDSS 2025) where the plan says
+//! so.
 //!
 //! *Prepared.* Offline, the same protocol makes random A, B and A B. Online, the parties open X - A and Y - B
 //! (Beaver, CRYPTO 1991).

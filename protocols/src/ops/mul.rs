@@ -6,8 +6,8 @@
 //! whichever sends fewer bytes for the shape; both parties compute the same choice:
 //! - *OT*: correlated OTs on the bits of one factor (Gilboa, CRYPTO 1999). Bit j carries the other factor modulo
 //!   2^(w-j). A word that multiplies a row of n shares its OTs with the whole row. Exact.
-//! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`waggle_he::OlePlan`]). The client encrypts, the server
-//!   multiplies. Error: 1 in the last place per product.
+//! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`waggle_he::OlePlan`]). The client encrypts, the
+//!   server multiplies. Error: 1 in the last place per product.
 //!
 //! Rows times words have a third way: products of columns with 1 x 1 matrices by
 //! `matmul::shared`, whose ciphertexts hold a product in every coefficient.
@@ -16,8 +16,8 @@
 //! y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
 //! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place of each
-//! product; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A prepared product has the error of the a b
-//! that it takes.
+//! product; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A prepared product has the error of
+//! the a b that it takes.
 //!
 //! **Revealed.** Nothing: x - a and y - b are uniform, because every a and b is used once. By OLE this holds up to a
 //! statistical distance of 2^-60 per message, see [`waggle_he::OlePlan`].

@@ -3,8 +3,8 @@
 //! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
 //!
 //! **Source.** *Direct.* The client encrypts its share; the server adds its own and multiplies. Coefficient packing
-//! is that of Cheetah (eprint 2022/207, section 3). Responses are masked over Z_q ([`waggle_he::MatmulPlan`]) and packed by
-//! automorphisms (BumbleBee, NDSS 2025) where the plan says so.
+//! is that of Cheetah (eprint 2022/207, section 3). Responses are masked over Z_q ([`waggle_he::MatmulPlan`]) and
+//! packed by automorphisms (BumbleBee, NDSS 2025) where the plan says so.
 //!
 //! *Prepared.* Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1).
 //!
@@ -14,8 +14,8 @@
 //!           the server multiplies X_s + X_c - R = X - R by W in the clear
 //! ```
 //!
-//! R W is shared by he's product of a random operand ([`waggle_he::SeededPlan`]; its module argues that R is uniform for the
-//! server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
+//! R W is shared by he's product of a random operand ([`waggle_he::SeededPlan`]; its module argues that R is uniform
+//! for the server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^[`bits`](FixedWeight::bits) in magnitude. **Error.**
 //! [`waggle_he::ProductPlan::lsb_error`] in the last place. The naive twin is the product itself.

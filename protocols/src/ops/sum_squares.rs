@@ -4,15 +4,15 @@
 //!
 //! **Source.** The sum of x^2 is the sums of x_s^2 and x_c^2, which are local, and 2 <x_s, x_c>. Many rows take the
 //! inner product under RLWE ([`super::private`]): a ciphertext holds many entries on the way up, and many rows on the
-//! way down. Few rows take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE ([`waggle_he::OlePlan`]), where those
-//! send fewer bytes than the product and its keys. All are modulo 2^(w-1), because <x_s, x_c> is doubled.
+//! way down. Few rows take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE ([`waggle_he::OlePlan`]), where
+//! those send fewer bytes than the product and its keys. All are modulo 2^(w-1), because <x_s, x_c> is doubled.
 //!
 //! *Prepared.* Offline, the parties share random rows a and the sums of their squares, in large batches. The client's
 //! share is what a request makes of its seeds ([`waggle_he::SeededPlan`]), and a random bit on top. Online, they open
 //! d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
 //!
-//! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`waggle_he::ProductPlan::lsb_error`]; by OLE at
-//! most 2 in the last place for every square.
+//! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`waggle_he::ProductPlan::lsb_error`]; by
+//! OLE at most 2 in the last place for every square.
 //!
 //! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical distance
 //! of [`waggle_he::OlePlan`]; for inner products see the module documentation of he's products.

@@ -32,9 +32,7 @@ raises ends the call.
 from __future__ import annotations
 
 import contextlib as _contextlib
-import html as _html
 import json as _json
-import math as _math
 import re as _re
 import signal as _signal
 import subprocess as _subprocess
@@ -50,10 +48,25 @@ from pathlib import Path as _Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeGuard, Union
 
 from . import _waggle
+from ._results import Answer, Answers, Evaluation, GlueEvaluation, Report, Scores, Table, Turn, _without_cpu
+from ._tables import compare, plot, reproduce, study, sweep
+from ._text import Pieces
 from ._waggle import WaggleError, __version__
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from typing_extensions import Unpack
+
+    from ._options import (
+        AskOptions,
+        ClassifyOptions,
+        DemoOptions,
+        GenerateOptions,
+        LinkOptions,
+        PlanOptions,
+        ServerOptions,
+        TalkOptions,
+        TaskOptions,
+    )
 
 __all__ = [
     "Answer",
@@ -62,6 +75,7 @@ __all__ = [
     "Client",
     "Evaluation",
     "GlueEvaluation",
+    "Pieces",
     "Progress",
     "Report",
     "Scores",
@@ -82,7 +96,6 @@ __all__ = [
     "sweep",
 ]
 
-Option = Union[str, int, float, bool, "PathLike[str]", None]
 #: Words, token ids (tokens,) or a file of words (a `pathlib.Path`).
 Prompt = Union[str, Sequence[int], "PathLike[str]"]
 #: Several of these, which the model reads side by side.
@@ -108,140 +121,6 @@ class Progress(NamedTuple):
 Watcher = Union[bool, Callable[[Progress], object]]
 
 
-class Report(dict[str, Any]):
-    """The report of a session or a plan, as ``waggle --json`` writes it: bytes, flows and seconds by phase and operation.
-
-    Bytes are counted on the wire, each way, and flows are messages in one direction. Seconds are those of the client's
-    clock; in a plan they are those of the network alone, and CPU seconds are NaN. ``report["text"]`` and
-    ``report["tokens"]``, ids (tokens,), are what was generated. A notebook shows the page of ``waggle report --html``.
-    """
-
-    def __repr__(self) -> str:
-        costs = self.get("phases", {}).values()
-        both = ("bytes_client_to_server", "bytes_server_to_client")
-        bytes_ = sum(cost.get(way, 0) for cost in costs for way in both)
-        flows = sum(cost.get("flows", 0) for cost in costs)
-        what = "plan" if self.get("predicted") else "session"
-        name = self.get("model", {}).get("name", "a model")
-        return f"<waggle.Report: {what} of {name}, {bytes_ / 1e6:.1f} MB, {flows} flows, keys {', '.join(self)}>"
-
-    def _repr_html_(self) -> str:
-        return _frame("session", self)
-
-    def to_pandas(self, what: str = "operations") -> DataFrame:
-        """A data frame of the ``"operations"`` or the ``"phases"``, one row for each.
-
-        Columns: ``bytes_client_to_server``, ``bytes_server_to_client``, ``flows``, ``seconds`` and others of the report.
-        Needs pandas.
-        """
-        import pandas
-
-        if what == "operations":
-            return pandas.DataFrame(self["operations"])
-        if what == "phases":
-            # The tokens after the first have a list beside their sum.
-            sums = {
-                phase: {name: value for name, value in cost.items() if name != "per_token"}
-                for phase, cost in self["phases"].items()
-            }
-            return pandas.DataFrame.from_dict(sums, orient="index").rename_axis("phase").reset_index()
-        raise ValueError(f"what={what!r}: one of operations, phases")
-
-
-class Evaluation(dict[str, Any]):
-    """A study of cache policies, as ``waggle eval --json`` writes it. ``study["rows"]`` has a policy at a budget each;
-    the first one is the full cache. A notebook shows the page of ``waggle report --html``."""
-
-    def __repr__(self) -> str:
-        return f"<waggle.Evaluation: {len(self.get('rows', []))} rows, keys {', '.join(self)}>"
-
-    def _repr_html_(self) -> str:
-        return _frame("study", self)
-
-    def to_pandas(self) -> DataFrame:
-        """A data frame with a row for every policy at every budget. Needs pandas.
-
-        Columns: ``label`` (the policy without its budget), ``budget`` (a share, or tokens from 2 on), ``policy``, and the
-        metrics: ``perplexity``, ``kl`` (nats), shares from 0 to 1 for the others.
-        """
-        import pandas
-
-        return pandas.DataFrame(self["rows"])
-
-
-class GlueEvaluation(dict[str, Any]):
-    """A study of an encoder, as ``waggle eval --task glue --json`` writes it: ``study["metrics"]``, each with its
-    ``value`` and an ``interval``; ``agreement``, the share of answers that f32 gives as well; ``largest_error``, that
-    of a logit; and the ``answers``, with ``gold`` and ``logits`` of each example."""
-
-    def __repr__(self) -> str:
-        metrics = ", ".join(f"{name} {scored['value']:.4f}" for name, scored in self.get("metrics", {}).items())
-        return f"<waggle.GlueEvaluation: {len(self.get('answers', []))} examples, {metrics}>"
-
-    def to_pandas(self) -> DataFrame:
-        """A data frame with a row for every metric: ``metric``, ``value``, ``low`` and ``high``, the ends of a 95 %
-        interval. Needs pandas."""
-        import pandas
-
-        columns = ["metric", "value", "low", "high"]
-        rows = []
-        for name, scored in self["metrics"].items():
-            interval = scored.get("interval", {})
-            rows.append([name, scored["value"], interval.get("low"), interval.get("high")])
-        return pandas.DataFrame(rows, columns=columns)
-
-
-class Answer(dict[str, Any]):
-    """What an encoder says of an input. ``str(answer)`` is the class.
-
-    ``class`` is the name of the class, or the word in the place of the mask; ``probability`` is that of this class,
-    from 0 to 1, by itself where ``problem_type`` is ``multi_label_classification``; ``logits`` (classes,) are those of
-    all classes, before the softmax or the sigmoid. Of a model of scores ``score`` is the number, and ``class`` and
-    ``probability`` are None. With ``reveal="token"`` the client learns the class alone.
-    """
-
-    def __str__(self) -> str:
-        return str(self["score"] if self["class"] is None else self["class"])
-
-
-class Answers(list[Answer]):
-    """An :class:`Answer` for each input, in order."""
-
-    #: The reports of the sessions, each of which took a batch of the inputs.
-    reports: list[Report]
-
-    def __init__(self, sessions: Iterable[dict[str, Any]] = ()) -> None:
-        self.reports = []
-        for session in sessions:
-            self.reports.append(Report(session["report"]))
-            self.extend(map(Answer, session["answers"]))
-
-    def to_pandas(self) -> DataFrame:
-        """A data frame with a row for every input: ``class``, ``probability``, ``score`` and ``logits``. Needs
-        pandas."""
-        import pandas
-
-        return pandas.DataFrame(list(self), columns=["class", "probability", "score", "logits"])
-
-
-class Scores(list[Any]):
-    """What an eviction policy sees of a layer: for every key/value head the attention that each of its tokens received
-    so far, summed over queries and over the query heads that share the head. A numpy array (tokens,) of float64 for each
-    head, or a list where there is no numpy. Heads may hold different tokens.
-    """
-
-    #: Index of the layer.
-    layer: int
-    #: Tokens of the text so far.
-    seen: int
-    #: The same as the scores, from the latest query alone: (tokens,) for each head, which sum up to the number of
-    #: query heads that share it.
-    latest: list[Any]
-    #: Positions in the text, counted from 0, of the tokens that each head holds: (tokens,) of ascending integers for
-    #: each head.
-    positions: list[Any]
-
-
 def policies() -> list[dict[str, Any]]:
     """Every cache policy: ``name``, ``about``, ``options`` (``key``, ``default``, ``required``), ``shows`` (what both
     parties learn besides lengths), ``clear_only`` and ``can_cut``."""
@@ -260,7 +139,7 @@ def plan(
     texts: int = 1,
     tokens: int | None = None,
     cached: int | None = None,
-    **options: Option,
+    **options: Unpack[PlanOptions],
 ) -> Report:
     """Predicts a session from shapes alone: the same bytes, messages and flows as a real one.
 
@@ -273,99 +152,8 @@ def plan(
     :param options: ``policy``, ``link`` (``"lan"``, ``"wan"``, ``"RATEmbit,DELAYms"``), ``preprocess``, ``reveal`` and
         others of ``waggle plan``
     """
-    lengths = {"prompt_len": prompt_len, "texts": texts, "tokens": tokens, "cached": cached}
+    lengths: dict[str, Any] = {"prompt_len": prompt_len, "texts": texts, "tokens": tokens, "cached": cached}
     return Report(_without_cpu(_waggle.plan(fspath(model), **{**lengths, **options})))
-
-
-class Table(list[dict[str, Any]]):
-    """The rows of a table of the command line, by the names of its columns in CSV: bytes, seconds and numbers as they
-    are, None where nothing is known. What a row assumes, its link, phases and cores among it, stands in the row."""
-
-    def to_pandas(self) -> DataFrame:
-        """A data frame with a row for each. Needs pandas."""
-        import pandas
-
-        return pandas.DataFrame(list(self))
-
-
-def sweep(
-    models: str | Sequence[str] = "gpt2",
-    *,
-    contexts: int | Sequence[int] = (128, 512),
-    policies: str | Sequence[str] = "full",
-    links: str | Sequence[str] = "lan",
-    phases: str | Sequence[str] = "two",
-    json: str | PathLike[str] | None = None,
-    **options: Any,
-) -> Table:
-    """Plans what a decoded token costs, the mean of some after a prompt, for every combination. Of an encoder, or with
-    ``pass_=True``, it is a pass over the context.
-
-    :param models: directories, ``config.json`` files, bundled names or those of published shapes
-    :param contexts: tokens of the prompt, or of the pass
-    :param policies: cache policies; each is compared with the first
-    :param links: ``"lan"``, ``"wan"``, those of papers, ``"RATEmbit,DELAYms"``
-    :param phases: ``"one"``, ``"two"``, ``"dealt"``, ``"dealt-weights"``, ``"three-parties"``
-    :param json: write the record here, for :func:`plot` and :func:`compare`
-    :param options: ``cores``, ``tokens`` (of the mean), ``by="operation"``, ``price`` and others of ``waggle sweep``
-    """
-    lists = {"models": models, "contexts": contexts, "policies": policies, "links": links, "phases": phases}
-    return _tables("sweep", [], {**lists, "json": json, **options}).popitem()[1]
-
-
-def reproduce(paper: str | None = None, row: int | None = None, **options: Any) -> dict[str, Table]:
-    """What a paper publishes, and the same by this program: the tables ``figures`` or ``ablations``, and ``sources``.
-
-    :param paper: the paper by its system, ``"bumblebee"`` for instance; without one, all of them
-    :param row: one row of it alone, by its number
-    :param options: ``cores``, ``link``, ``run`` (measure it on this machine) and others of ``waggle reproduce``
-    """
-    named = [str(word) for word in (paper, row) if word is not None]
-    return _tables("reproduce", named, options)
-
-
-def compare(first: str | PathLike[str], second: str | PathLike[str], **options: Any) -> dict[str, Table]:
-    """Two reports, two studies or two sweeps that were written as JSON, side by side; ratios are of the second to the
-    first."""
-    return _tables("compare", [fspath(first), fspath(second)], options)
-
-
-def plot(*files: str | PathLike[str], out: str | PathLike[str], **options: Any) -> list[_Path]:
-    """Draws figures of a study, a sweep or any number of reports that were written as JSON, each as SVG and as PDF.
-
-    :param files: the documents
-    :param out: the folder of the figures, which are returned
-    :param options: ``x`` (``"length"``, ``"cores"``, ``"links"`` or an option of the policies), ``width="column"`` and
-        others of ``waggle plot``
-    """
-    return [_Path(line) for line in _command("plot", [*map(fspath, files)], {"out": out, **options}).splitlines()]
-
-
-#: What stands between the values of an option that takes several.
-_BETWEEN = {"policies": ";", "links": ","}
-
-
-def _command(name: str, words: list[str], options: dict[str, Any]) -> str:
-    """What the command `name` writes to its standard output."""
-    for option, value in options.items():
-        flag = "--" + option.rstrip("_").replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif value is not None and value is not False:
-            several = isinstance(value, (list, tuple))
-            between = ";" if name == "plot" else _BETWEEN.get(option, ",")
-            words.append(f"{flag}={between.join(map(str, value)) if several else value}")
-    # Modules of the folder that the user is in are not for it.
-    safe = ["-P"] if _sys.version_info >= (3, 11) else []
-    ran = _subprocess.run([_sys.executable, *safe, "-m", "waggle", name, *words], capture_output=True, text=True)
-    if ran.returncode:
-        raise WaggleError(ran.stderr.strip().removeprefix("error: "))
-    return ran.stdout
-
-
-def _tables(name: str, words: list[str], options: dict[str, Any]) -> dict[str, Table]:
-    document = _json.loads(_command(name, words, {**options, "format": "json"}))
-    return {title: Table(rows) for title, rows in document.items()}
 
 
 def demo(
@@ -376,7 +164,7 @@ def demo(
     check: bool = False,
     stream: Callable[[str], object] | None = None,
     progress: Watcher = False,
-    **options: Option,
+    **options: Unpack[DemoOptions],
 ) -> Report:
     """Generates text with both parties in this process: the whole protocol, over memory.
 
@@ -399,7 +187,7 @@ def classify(
     model: str | PathLike[str] = "whose-line",
     batch: int = 8,
     progress: Watcher = False,
-    **options: Option,
+    **options: Unpack[ClassifyOptions],
 ) -> Answers:
     """Finds the classes of texts or images, the scores of a regression, or masked words, with both parties in this
     process: the whole protocol, over memory. :meth:`Client.classify` asks a server.
@@ -431,6 +219,7 @@ def evaluate(
     sequences: int | None = None,
     engine: str = "float",
     progress: Watcher = False,
+    **options: Unpack[TaskOptions],
 ) -> Evaluation | GlueEvaluation:
     """What cache policies cost in accuracy, beside the full cache; with ``task="glue"`` what an encoder gets right.
 
@@ -452,10 +241,15 @@ def evaluate(
 
         waggle.evaluate(task="glue", data="whose-line.tsv", model="whose-line", engine="fixed")["metrics"]
 
+    Other tasks, and costs beside a study, are those of the command line, without functions and bars::
+
+        waggle.evaluate(task="needle", policies=["snapkv", "mpcache"], lengths=[128, 256], budgets=[0.25])
+        waggle.evaluate("tinystories.json", ["snapkv"], costs="lan", cores=16)
+
     :param text: words, token ids, or a file: a ``pathlib.Path``, or a text that is the path of a file or the name of
         a bundled one (``"tinystories.json"``)
     :param policies: the policies; ``policy`` names a single one
-    :param task: ``"text"`` or ``"glue"``
+    :param task: ``"text"``, ``"glue"``, or ``"needle"``, ``"key-value"``, ``"recall"``, ``"longbench"``
     :param data: for ``"glue"`` a file of one of its tasks, columns with tabs between them or JSON lines: texts,
         perhaps pairs, with labels or scores; a bundled one is ``"whose-line.tsv"``
     :param budgets: shares of the cache in (0, 1], or numbers of tokens from 2 on; 0.05, 0.1, 0.25, 0.5 and 1 unless
@@ -465,12 +259,16 @@ def evaluate(
     :param sequences: number of sequences; 4 of a text unless given, all lines of ``data``
     :param engine: ``"float"`` (f32), ``"fixed"`` (the parties' numbers, in the clear) or ``"secure"`` (both parties)
     :param progress: a bar, or a function of :class:`Progress`
+    :param options: ``lengths``, ``depths``, ``seed``, ``prompts`` of a task; ``costs`` (a link) and ``cores``
     """
     if isinstance(policies, str) or callable(policies):
         policies = [policies]
     given = [*policies, *([] if policy is None else [policy])]
-    if task not in ("text", "glue"):
-        raise ValueError(f"task {task!r}: one of text, glue")
+    if options or task not in ("text", "glue"):
+        if any(callable(one) for one in given) or progress:
+            raise WaggleError("the command line, which has this task and costs, knows no functions and shows no bars")
+        asked = {"policies": given or None, "budgets": budgets, "context": context, "prompt": prompt, "sequences": sequences}
+        return study(text, {**asked, "task": task, "data": data, "model": model, "engine": engine, **options})
     of_text = {"text": text, "policies": given or None, "budgets": budgets, "context": context, "prompt": prompt}
     for name, value in (of_text if task == "glue" else {"data": data}).items():
         if value is not None:
@@ -514,7 +312,7 @@ class Client:
         others of ``waggle generate``
     """
 
-    def __init__(self, address: str = "127.0.0.1:7411", **options: Option) -> None:
+    def __init__(self, address: str = "127.0.0.1:7411", **options: Unpack[LinkOptions]) -> None:
         self.address = address
         self._options = options
         self._chats: _weakref.WeakSet[Chat] = _weakref.WeakSet()
@@ -539,15 +337,28 @@ class Client:
         tokens: int = 32,
         stream: Callable[[str], object] | None = None,
         progress: Watcher = False,
-        **options: Option,
+        **options: Unpack[GenerateOptions],
     ) -> Report:
         """Generates ``tokens`` tokens after ``prompt`` (words, token ids, or a file), in a session of its own. ``stream``
         is called with each piece of the text as it comes, in another thread; what it raises is raised at the end.
         Several prompts in a list, and ``samples`` texts after each, are read side by side; the report has ``texts``.
         ``progress`` shows bars, or is called with :class:`Progress`."""
-        options = {**self._options, **options}
+        given: dict[str, Any] = {**self._options, **options}
         with _told(progress) as told:
-            return Report(_waggle.generate(self.address, _prompt(prompt), tokens, stream, told, **options))
+            return Report(_waggle.generate(self.address, _prompt(prompt), tokens, stream, told, **given))
+
+    def stream(
+        self, prompt: Prompt | Prompts = "Once upon a time", *, tokens: int = 32, **options: Unpack[GenerateOptions]
+    ) -> Pieces:
+        """:meth:`generate` as an iterator over the pieces of the text, which ``async for`` takes as well; ``await`` gives
+        the report::
+
+            for piece in client.stream("ROMEO:"):
+                print(piece, end="")
+        """
+        asked: dict[str, Any] = {**self._options, **options}
+        address, words = self.address, _prompt(prompt)
+        return Pieces(lambda hear, watch: Report(_waggle.generate(address, words, tokens, hear, watch, **asked)))
 
     def classify(
         self,
@@ -555,14 +366,14 @@ class Client:
         *,
         batch: int = 8,
         progress: Watcher = False,
-        **options: Option,
+        **options: Unpack[AskOptions],
     ) -> Answers:
         """Asks the server's encoder for the classes of texts or images, the scores of a regression, or masked words.
         The server learns how long the inputs are and how many a session has, and nothing else of them. ``inputs``,
         ``batch``, ``progress`` and ``options`` are those of :func:`classify`."""
-        options = {**self._options, **options}
+        given: dict[str, Any] = {**self._options, **options}
         with _told(progress) as told:
-            return Answers(_waggle.classify(self.address, _inputs(inputs), batch, told, **options))
+            return Answers(_waggle.classify(self.address, _inputs(inputs), batch, told, **given))
 
     def chat(
         self,
@@ -571,7 +382,7 @@ class Client:
         turn_tokens: int = 64,
         system: str | None = None,
         check: str | PathLike[str] | None = None,
-        **options: Option,
+        **options: Unpack[TalkOptions],
     ) -> Chat:
         """Opens a session of several turns, which ends with :meth:`Chat.close` or at the end of a ``with`` block,
         that of the chat or that of the client.
@@ -585,23 +396,10 @@ class Client:
         :param options: ``preprocess``, ``no_template``, ``no_stop_at_eos``, ``transcript`` (a file), ``policy``,
             ``temperature`` and others of ``waggle chat``
         """
-        given = {"turn_tokens": turn_tokens, "system": system, "check": check}
+        given: dict[str, Any] = {"turn_tokens": turn_tokens, "system": system, "check": check}
         chat = Chat(self.address, tokens=tokens, **{**self._options, **options, **given})
         self._chats.add(chat)
         return chat
-
-
-class Turn(dict[str, Any]):
-    """A turn of a conversation, as ``waggle chat --json`` lists it. ``str(turn)`` is the answer.
-
-    ``text`` and ``tokens`` are the answer, ``prompt_tokens`` the number of tokens that the model read for it, and
-    ``conversation`` counts resets from 0. ``before`` is what was prepared ahead, ``phases`` what the turn itself took:
-    ``setup``, ``offline``, ``prefill`` and ``decode``, each with bytes each way, flows and seconds of the client's clock.
-    With ``check`` also ``token_agreement``, a share from 0 to 1.
-    """
-
-    def __str__(self) -> str:
-        return str(self["text"])
 
 
 class Chat:
@@ -620,7 +418,7 @@ class Chat:
     #: After :meth:`close`: that of the whole session, with a list of its ``turns``. None if the session has failed.
     report: Report | None
 
-    def __init__(self, address: str, *, tokens: int = 64, **options: Option) -> None:
+    def __init__(self, address: str, *, tokens: int = 64, **options: Unpack[TalkOptions]) -> None:
         self._chat = _waggle.Chat(address, tokens, **options)
         self.report = None
         # A session that nobody closes ends with the object or with the program.
@@ -712,7 +510,7 @@ class Server:
     """
 
     def __init__(
-        self, model: str | PathLike[str], *, listen: str = "127.0.0.1:0", log: str = "warn", **options: Option
+        self, model: str | PathLike[str], *, listen: str = "127.0.0.1:0", log: str = "warn", **options: Unpack[ServerOptions]
     ) -> None:
         asked = _json.dumps({**options, "model": model, "listen": listen, "log": log}, default=fspath)
         self._process = _subprocess.Popen(
@@ -853,28 +651,6 @@ def _input(given: Any) -> str | tuple[str, str] | PathLike[str] | list[int]:
 
 def _is_pair(given: Any) -> TypeGuard[tuple[str, str]]:
     return isinstance(given, tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
-
-
-def _without_cpu(value: Any) -> Any:
-    """The same without CPU seconds, which no plan without a calibration has."""
-    if isinstance(value, dict):
-        return {name: _math.nan if name.endswith("cpu_seconds") else _without_cpu(of) for name, of in value.items()}
-    return [_without_cpu(entry) for entry in value] if isinstance(value, list) else value
-
-
-def _finite(value: Any) -> Any:
-    """The same as the program writes it, with zeros for what is not known."""
-    if isinstance(value, dict):
-        return {name: _finite(of) for name, of in value.items()}
-    if isinstance(value, list):
-        return [_finite(entry) for entry in value]
-    return 0.0 if isinstance(value, float) and _math.isnan(value) else value
-
-
-def _frame(name: str, document: dict[str, Any]) -> str:
-    """The page of a document, for a notebook: in a frame of its own, so that its styles stay there."""
-    page = _html.escape(_waggle.page(name, _json.dumps(_finite(document))))
-    return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0" sandbox></iframe>'
 
 
 def _named(function: Function, functions: dict[str, Function]) -> str:

@@ -38,7 +38,8 @@ impl ClientSession {
     /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
     ///
     /// # Errors
-    /// [`waggle_net::NetError::Disagreement`] if the parties differ, or another [`waggle_net::NetError`] that names the step.
+    /// [`waggle_net::NetError::Disagreement`] if the parties differ, or another [`waggle_net::NetError`] that names the
+    /// step.
     pub fn open(
         mut channel: Channel,
         server: &Caller,
@@ -205,8 +206,8 @@ impl ClientSession {
     ///
     /// # Errors
     /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
-    /// ([`Error::TalkPolicy`]) or would choose among padding ([`waggle_model::Error::PaddedPolicy`]); [`Error::Refused`] if
-    /// the server will not do as much.
+    /// ([`Error::TalkPolicy`]) or would choose among padding ([`waggle_model::Error::PaddedPolicy`]);
+    /// [`Error::Refused`] if the server will not do as much.
     pub fn chat(self, bound: Lengths, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
         let bound = self.request(bound);
         let ClientSession { mut channel, terms, model: public, base, since, .. } = self;

@@ -4,8 +4,8 @@
 //! family of kernels, the network that it imitates, and, where a person gave them, the cores and the link to plan for,
 //! and what is revealed. Of cores and link one party's word is enough; two that differ end the session, at both
 //! parties alike. What nobody gave, the parties find out: cores are those that each stated, and the link is measured
-//! ([`waggle_net::measure`]). Of what is revealed the server says the most, and a client takes that unless it wants less. A
-//! network that one party alone imitates would slow one direction, and be no network: it ends the session.
+//! ([`waggle_net::measure`]). Of what is revealed the server says the most, and a client takes that unless it wants
+//! less. A network that one party alone imitates would slow one direction, and be no network: it ends the session.
 
 use std::fmt::Display;
 use std::str::FromStr;

@@ -47,7 +47,8 @@ impl Prompt {
         Ok(self)
     }
 
-    /// The patches of an image, for a model that reads images ([`ImageShape::patches`](waggle_model::ImageShape::patches)).
+    /// The patches of an image, for a model that reads images
+    /// ([`ImageShape::patches`](waggle_model::ImageShape::patches)).
     pub fn image(patches: Array2<f32>) -> Self {
         Prompt { ids: Vec::new(), patches: Some(patches), padding: None, seconds: vec![None], masks: Vec::new() }
     }
@@ -98,14 +99,14 @@ impl Prompt {
         Input { texts, seconds: &self.seconds, masks: &self.masks, ..input }
     }
 
-    /// Says where a second text begins, if there is one, see [`Input::seconds`](waggle_model::Input::seconds). The server
-    /// does not learn it.
+    /// Says where a second text begins, if there is one, see [`Input::seconds`](waggle_model::Input::seconds). The
+    /// server does not learn it.
     pub fn with_second(self, second: Option<usize>) -> Self {
         Prompt { seconds: vec![second], ..self }
     }
 
-    /// Says where the mask is whose word is wanted, if there is one, see [`Input::masks`](waggle_model::Input::masks). The
-    /// server does not learn it.
+    /// Says where the mask is whose word is wanted, if there is one, see [`Input::masks`](waggle_model::Input::masks).
+    /// The server does not learn it.
     pub fn with_mask(self, mask: Option<usize>) -> Self {
         Prompt { masks: mask.into_iter().collect(), ..self }
     }

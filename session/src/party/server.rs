@@ -73,10 +73,10 @@ impl ServerBuilder {
     /// Reads the weights of `files` and prepares them.
     ///
     /// # Errors
-    /// [`waggle_model::PartsError`] for public parts that the model does not have. By the tensor's name: what is missing,
-    /// has another shape, is not finite or does not fit the fixed point;
-    /// [`CheckpointError`](waggle_model::CheckpointError) for a file of learned columns that is missing or does not fit;
-    /// [`waggle_protocols::Error::Spread`].
+    /// [`waggle_model::PartsError`] for public parts that the model does not have. By the tensor's name: what is
+    /// missing, has another shape, is not finite or does not fit the fixed point;
+    /// [`CheckpointError`](waggle_model::CheckpointError) for a file of learned columns that is missing or does not
+    /// fit; [`waggle_protocols::Error::Spread`].
     pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {
         let ServerBuilder { policy, public: parts, weight_cache, spread } = self;
         let ModelFiles { name, spec, checkpoint, tokenizer, .. } = files;
@@ -164,9 +164,10 @@ impl ModelServer {
     ///
     /// # Errors
     /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
-    /// [`waggle_net::NetError::Disagreement`] if the parties differ; those of [`Request::validate`], [`Error::NoChats`],
-    /// [`Error::TalkPolicy`], [`Error::Quota`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused;
-    /// an error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
+    /// [`waggle_net::NetError::Disagreement`] if the parties differ; those of [`Request::validate`],
+    /// [`Error::NoChats`], [`Error::TalkPolicy`], [`Error::Quota`], [`Error::Pool`] or [`Error::PoolFile`] for a
+    /// request that is refused; an error that names the step if the client vanishes or sends nonsense. None of them
+    /// affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,

@@ -40,10 +40,10 @@
 //!
 //! # Parts
 //!
-//! A pool may be made in up to [`MAX_PARTS`](waggle_protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of files
-//! with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a part that
-//! failed is made again, and any part made for the same takes its place. The header of a part says which one it is of
-//! how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division, made for the
+//! A pool may be made in up to [`MAX_PARTS`](waggle_protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of
+//! files with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a part
+//! that failed is made again, and any part made for the same takes its place. The header of a part says which one it is
+//! of how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division, made for the
 //! same, each once.
 //!
 //! In the table of spending every step is done for all parts before the message goes out. A claim first locks all

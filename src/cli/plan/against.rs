@@ -93,6 +93,10 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crat
         None => Disclosed::default(),
     };
     let model = PublicModel::of_shape(measured.model.name.clone(), measured.model.config.clone(), disclosed)?;
+    let terms = Terms::of_report(measured)?.over(link)?;
+    if terms.protocol.cores != calibrated.machines.cores() {
+        return Err(unknown("cores, which are not those of the calibration").into());
+    }
     Plan::default()
         .prompt(count("padded_prompt").unwrap_or(measured.prompt_tokens))
         .texts(count("texts").unwrap_or(1))
@@ -102,10 +106,5 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crat
         .pad_prompt(option("padded_prompt").is_some_and(|length| !length.is_null()))
         .network(link)
         .machines(calibrated.machines.clone())
-        .run_with(
-            &model,
-            &Terms::of_report(measured)?.over(link)?,
-            || 2 * measured.model.parameters as u64,
-            &mut Silent,
-        )
+        .run_with(&model, &terms, || 2 * measured.model.parameters as u64, &mut Silent)
 }

@@ -230,6 +230,10 @@ impl Chart {
     fn y_axis(&self) -> Option<Axis> {
         let lines = self.series.iter().map(|series| series.marks.iter().map(|mark| self.raised(mark.y)).collect());
         let mut always: Vec<f64> = self.full.iter().map(|(_, mark)| self.raised(mark.y)).collect();
+        // Without a reference of its own a chart compares with its first line.
+        if let (None, Some(first)) = (&self.full, self.series.first()) {
+            always.extend(first.marks.iter().map(|mark| self.raised(mark.y)));
+        }
         // Sums of costs are seen from zero.
         always.extend((self.y.scale == Scale::Linear && self.y.unit != Unit::Share).then_some(0.0));
         let ends = range(&lines.collect::<Vec<_>>(), &always, self.y.scale)?;
@@ -339,6 +343,14 @@ mod tests {
         let mark =
             |(x, y): (&f64, &f64)| Mark { x: *x, y: *y, interval: Some((y * 0.97, y * 1.02)), label: Some(*x) };
         Series { label: label.into(), marks: xs.iter().zip(ys).map(mark).collect() }
+    }
+
+    #[test]
+    fn the_first_line_is_shown_whole_where_nothing_else_is_the_reference() {
+        let all = [("full", [3.6, 4.6, 6.5, 8.0, 9.0]), ("flat", [3.9; 5]), ("flatter", [3.7; 5])];
+        let all = all.map(|(label, ys)| series(label, &ys));
+        let axis = Chart { full: None, ..chart(all.into()) }.y_axis().unwrap();
+        assert!(axis.high > 9.0, "{axis:?}");
     }
 
     #[test]

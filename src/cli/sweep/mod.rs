@@ -189,13 +189,15 @@ impl SweepArgs {
             [] => &[machine::cores(calibrated.as_ref())][..],
             given => given,
         };
+        machine::note_others(calibrated.as_ref(), cores);
         let mut tasks = Vec::new();
         for name in &self.models {
             let models = policies.iter().map(|policy| self.model(name, policy)).collect::<Result<Vec<_>, _>>()?;
             for ((&context, &link), (&phases, &cores)) in product(&self.contexts, &self.links.0)
                 .flat_map(|outer| product(&self.phases, cores).map(move |inner| (outer, inner)))
             {
-                let setting = calibrated.as_ref().map(|calibrated| calibrated.machines.setting(Some(link)));
+                let setting =
+                    calibrated.as_ref().and_then(|calibrated| calibrated.machines.setting(cores, Some(link)));
                 for (policy, model) in policies.iter().zip(&models) {
                     let work = if self.pass || model.spec.is_encoder() { Work::Pass } else { Work::Token };
                     let choice = Choice {

@@ -30,8 +30,8 @@
 //! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas:
 //! that of the table. Powers: a payload is off by less than a unit in its last place.
 //!
-//! **What each party sees.** While preparing: masked choices, pads and corrections, as `waggle_ot::dpf` says. Online: y,
-//! which is used once and uniform modulo 2^(index_bits + low_bits), since R and the other party's rho are uniform.
+//! **What each party sees.** While preparing: masked choices, pads and corrections, as `waggle_ot::dpf` says. Online:
+//! y, which is used once and uniform modulo 2^(index_bits + low_bits), since R and the other party's rho are uniform.
 //! The peer's share of y follows from y and its own. **Revealed.** Nothing.
 
 pub mod counts;
