@@ -43,6 +43,11 @@ fn the_first_command_of_the_readme_tells_a_story() {
     let report = checked("--tokens 64");
     assert_eq!(ids(&report["tokens"]).len(), 64);
     assert!(report["text"].as_str().unwrap().starts_with(out.trim_end()), "{}", report["text"]);
+    for options in ["", "--preprocess"] {
+        let told = text(&waggle(&format!("demo --tokens 2 {options}")).output().unwrap().stderr);
+        assert!(told.contains("server saw: 5 tokens in, 2 out") && told.contains("next: waggle demo"), "{told}");
+        assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+    }
 }
 
 #[test]

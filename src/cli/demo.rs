@@ -164,21 +164,21 @@ fn told(generated: &Generated, lengths: Lengths) -> String {
     let Cost { seconds: ahead, .. } = report.phases.offline;
     let prepared = match report.phases.offline.bytes() {
         all if chose("preprocess", "true") => {
-            format!(", of it {} in {ahead:.1} s before the prompt was known", bytes(all))
+            format!("\n      of it {} in {ahead:.1} s before the prompt was known", bytes(all))
         }
         _ => String::new(),
     };
     let token = report.phases.decode.total.seconds / ends as f64;
     let next = match chose("preprocess", "true") {
         true => "waggle demo --check       is it right? compares with the model in the clear",
-        false => "waggle demo --preprocess  what does not depend on the prompt comes first: a faster text",
+        false => "waggle demo --preprocess  a faster text: what knows no word is made first",
     };
     format!(
         "client saw: the prompt, the text{numbers} and the model's shape\n\
-         server saw: {} tokens in, {tokens} out, and when; no word of either, and all else was random\n\
-         cost: {up} to the server, {down} back, {flows} flows, {seconds:.1} s{prepared}; {token:.2} s a further token\n\
+         server saw: {} tokens in, {tokens} out, and when; all else was random\n\
+         cost: {up} to the server, {down} back, {flows} flows, {seconds:.1} s; {token:.2} s a token{prepared}\n\
          next: {next}\n      \
-         waggle demo --table       where bytes and time went; `waggle serve` and `waggle generate` are two machines",
+         waggle demo --table       where bytes and time went",
         lengths.prompt
     )
 }
