@@ -40,16 +40,16 @@ fn a_study_leaves_a_table_a_report_and_plots() {
         assert!(part["attention_mass"].as_f64().unwrap() < 1.0 && part["kl"].as_f64().unwrap() > 0.0, "{part}");
     }
     assert_eq!(row(&report, "mpcache:topk=sort", Some(0.25))["policy"], "mpcache:budget=0.25,topk=sort");
-    let (mut plots, mut pdfs) = (0, 0);
+    let (mut plots, mut texts) = (0, 0);
     for entry in std::fs::read_dir(&out).unwrap() {
         let path = entry.unwrap().path();
         let bytes = std::fs::read(&path).unwrap();
         match path.extension().and_then(|end| end.to_str()) {
-            Some("pdf") => {
-                pdfs += 1;
-                assert!(bytes.starts_with(b"%PDF-") && bytes.trim_ascii_end().ends_with(b"%%EOF"));
-                // Words are text in a font that the file has.
-                assert!(bytes.windows(10).any(|part| part == b"/FontFile2"), "{}", path.display());
+            Some("tex") => {
+                texts += 1;
+                let tex = String::from_utf8(bytes).unwrap();
+                assert!(tex.starts_with("\\begin{tikzpicture}") && tex.ends_with("\\end{tikzpicture}\n"), "{tex}");
+                assert!(tex.contains("{streaming},{quest},{mpcache:topk=sort}}"), "{tex}");
             }
             Some("svg") => {
                 plots += 1;
@@ -73,7 +73,7 @@ fn a_study_leaves_a_table_a_report_and_plots() {
             _ => {}
         }
     }
-    assert_eq!((plots, pdfs), (13, 13));
+    assert_eq!((plots, texts), (13, 13));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 13);
     assert!(page.contains("mpcache:topk=sort") && page.contains("text.txt"));
@@ -119,7 +119,7 @@ fn costs_and_foreign_forms_come_with_a_study() {
     assert!((cost("full", None)["online_bytes"].as_f64().unwrap() - mean).abs() < 1e-6);
     assert_ne!(cost("streaming", Some(0.5))["online_bytes"], cost("full", None)["online_bytes"]);
     assert!(cost("oracle", Some(0.5)).is_null(), "two parties cannot run it");
-    assert!(out.join("accuracy-online-bytes.svg").exists() && out.join("perplexity_ratio-bytes.pdf").exists());
+    assert!(out.join("accuracy-online-bytes.svg").exists() && out.join("perplexity_ratio-bytes.tex").exists());
 
     let foreign = read_json(&foreign);
     let results = &foreign["results"]["text@streaming:budget=0.5"];

@@ -203,7 +203,6 @@ fn what_is_no_regular_file_is_not_read() {
         let (special, out) = (special.display(), dir.path().join("out"));
         for line in [
             format!("keygen --identity {special}"),
-            format!("--config {special} policies"),
             format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --allow {special}"),
             format!("float --prompt-ids 1 --tokens 1 --model {}", model.path().display()),
             format!("float --tokens 1 --prompt-file {special}"),

@@ -694,7 +694,7 @@ def test_tables_of_the_command_line_are_data(tmp_path: pathlib.Path) -> None:
     tables = waggle.reproduce("bumblebee", 2)
     assert tables["figures"][0]["system"] == "BumbleBee" and tables["sources"][0]["cite"]
     figures = waggle.plot(record, out=tmp_path / "figures", metric="bytes-context")
-    assert {figure.suffix for figure in figures} == {".svg", ".pdf"} and all(figure.exists() for figure in figures)
+    assert {figure.suffix for figure in figures} == {".svg", ".tex"} and all(figure.exists() for figure in figures)
     same = waggle.compare(record, record)
     assert {row["ratio_of_bytes"] for row in same["work"]} == {1.0}
     with pytest.raises(waggle.WaggleError, match="nowhere"):

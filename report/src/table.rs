@@ -448,7 +448,7 @@ fn csv_cell(text: &str) -> String {
 }
 
 /// Text that LaTeX shows as it is; what stands between backticks is code.
-pub(crate) fn latex(text: &str) -> String {
+pub fn latex(text: &str) -> String {
     let mut out = String::new();
     let (mut code, mut left) = (false, text.matches('`').count());
     for c in text.chars() {

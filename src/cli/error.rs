@@ -7,15 +7,12 @@ use waggle_session::pool::PoolId;
 
 use super::eval::EvalError;
 use super::record::RecordError;
-use super::settings::SettingsError;
 
 /// The reason for a non-zero exit code.
 #[derive(Debug, Error)]
 pub(super) enum Error {
     #[error(transparent)]
     Library(crate::Error),
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
     #[error(transparent)]
     Tables(#[from] super::tables::TablesError),
     #[error(transparent)]

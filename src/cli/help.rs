@@ -64,7 +64,7 @@ const USED: [(&str, &[&str]); 14] = [
     ),
     ("eval", &["model", "task", "text", "policies", "budgets", "context", "costs", "format", "plots", "out"]),
     ("reproduce", &["run", "link", "cores", "format", "columns", "bib"]),
-    ("plot", &["out", "metric", "policies", "width", "labels"]),
+    ("plot", &["out", "metric", "policies", "x", "labels"]),
 ];
 
 /// Whether `words` ask for the help with everything in it; the word `all` is then no argument.
@@ -78,8 +78,7 @@ pub(super) fn shown(mut root: Command, all: bool) -> Command {
     let text = commands(&root, all);
     let about = root.get_about().map(ToString::to_string).unwrap_or_default();
     let about = sentence(&about);
-    root = root
-        .override_help(format!("{about}\n\nUsage: waggle [--config FILE.toml] COMMAND\n{text}\n{}\n", footer(all)));
+    root = root.override_help(format!("{about}\n\nUsage: waggle COMMAND\n{text}\n{}\n", footer(all)));
     if all {
         return root;
     }

@@ -47,7 +47,6 @@ mod together;
 mod work;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -61,18 +60,13 @@ use crate::ServerConfig;
 #[derive(Parser, Debug)]
 #[command(name = "waggle", version = machine::PROGRAM, max_term_width = 100, after_help = SETTINGS)]
 struct Cli {
-    /// Take options from this file, unless the command line or the environment gives them: `tokens = 20` for every
-    /// command that has `--tokens`, and under `[generate]` for `generate` alone. Stands before the command.
-    #[arg(long, value_name = "FILE.toml")]
-    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
 
 /// Under the commands in the help.
-const SETTINGS: &str = "Every option of a command can also be given as a variable, --prompt-len as WAGGLE_PROMPT_LEN, and \
-     in a file (--config, or WAGGLE_CONFIG). The command line comes first, then variables, then the file. There a \
-     switch is true or false, 1 or 0.";
+const SETTINGS: &str = "Every option of a command can also be given as a variable, --prompt-len as WAGGLE_PROMPT_LEN. What \
+     the command line says comes first. The variable of a switch is true or false.";
 
 /// The commands: the name of each, its arguments, and the function that runs them.
 macro_rules! commands {
@@ -125,27 +119,19 @@ commands! {
     Man(shell::ManArgs) = shell::man,
 }
 
-/// The command line, with what the environment and a file add to it.
-fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
-    let completed = settings::complete(&Cli::command(), words, |name| std::env::var_os(name))
-        .map_err(|error| out::fail(&error))?;
+/// The command line, with what the environment adds to it.
+fn parse(mut words: Vec<OsString>) -> Cli {
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     for name in settings::unknown_variables(&Cli::command(), names) {
         out::note(format_args!("{} is no option of any command", crate::models::harmless(&name)));
     }
-    let mut words = completed.arguments;
     let all = help::asks_for_all(&words);
     if all {
         words.retain(|word| word != "all");
     }
-    let matches = help::shown(Cli::command(), all).try_get_matches_from(words);
-    matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
-        // Help and version are no errors.
-        if error.use_stderr() && !completed.added.is_empty() {
-            out::note(format_args!("with {}", completed.added.join(", ")));
-        }
-        error.exit()
-    })
+    let command = settings::with_variables(help::shown(Cli::command(), all));
+    let matches = command.try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches));
+    matches.unwrap_or_else(|error| error.exit())
 }
 
 /// Runs the command that this process was started with; an error is one line on standard error and exit code 1.
@@ -158,10 +144,7 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
     crate::worker::called(words.get(1));
     crate::worker::end_with_parent();
-    let Cli { command, config: _ } = match parse(words) {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
+    let Cli { command } = parse(words);
     if let Err(error) = waggle_bits::cpu::Cpu::choose() {
         return out::fail(&error.into());
     }

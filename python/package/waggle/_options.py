@@ -181,8 +181,6 @@ class CompareOptions(TypedDict, total=False):
 class PlotOptions(TypedDict, total=False):
     """Of figures."""
 
-    width: str
-    no_title: bool
     metric: Union[str, Sequence[str]]
     x: str
     x_limits: str

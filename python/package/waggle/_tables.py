@@ -69,12 +69,12 @@ def compare(
 
 
 def plot(*files: str | PathLike[str], out: str | PathLike[str], **options: Unpack[PlotOptions]) -> list[_Path]:
-    """Draws figures of a study, a sweep or any number of reports that were written as JSON, each as SVG and as PDF.
+    """Draws figures of a study, a sweep or any number of reports that were written as JSON, each as SVG and as text for LaTeX (pgfplots).
 
     :param files: the documents
     :param out: the folder of the figures, which are returned
-    :param options: ``x`` (``"length"``, ``"cores"``, ``"links"`` or an option of the policies), ``width="column"`` and
-        others of ``waggle plot``
+    :param options: ``x`` (``"length"``, ``"cores"``, ``"links"`` or an option of the policies),
+        ``metric`` and others of ``waggle plot``
     """
     return [_Path(line) for line in _command("plot", [fspath(file) for file in files], {"out": out, **options}).splitlines()]
 

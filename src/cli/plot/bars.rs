@@ -6,9 +6,10 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::{Axis, Scale, Unit, length};
 use super::canvas::{
-    Area, DrawError, Drawing, EDGE, GRID, LIGHT, LINE, MUTED, Picture, Point, SIZE, Sheet, TEXT, block, line, lines,
-    picture, widest, width, words,
+    Area, DrawError, Drawing, EDGE, GRID, LIGHT, LINE, MUTED, Picture, Point, SIZE, Sheet, TEXT, TOP, block, line,
+    lines, picture, widest, width, words,
 };
+use super::pgf;
 use super::style::Part;
 
 const BAR: i32 = 24;
@@ -34,42 +35,31 @@ impl Picture for Bars {
         if longest <= 0.0 {
             return Ok(None);
         }
-        let names: Vec<Vec<String>> = self
-            .rows
-            .iter()
-            .map(|(name, _)| lines(&sheet.label(name), if sheet.width.is_some() { 12 } else { 28 }))
-            .collect();
-        let top = sheet.top();
+        let names: Vec<Vec<String>> = self.rows.iter().map(|(name, _)| lines(&sheet.label(name), 28)).collect();
         let legend: Vec<Vec<String>> = self.parts.iter().map(|part| lines(&sheet.label(&part.name), 34)).collect();
         let ends: Vec<String> = totals.iter().map(|total| self.unit.write(*total)).collect();
         let left = EDGE + 10 + widest(names.iter().flatten());
         let room = left + widest(&ends) + 8;
-        let length_of_bars = sheet.wide().map_or(LENGTH, |wide| (wide - room - EDGE).max(80));
         let heights: Vec<i32> = names.iter().map(|lines| BAR.max(lines.len() as i32 * LINE) + GAP).collect();
-        let bottom = top + 6 + heights.iter().sum::<i32>();
+        let bottom = TOP + 6 + heights.iter().sum::<i32>();
         let legend_height = legend.iter().map(|lines| lines.len() as i32 * LINE + 3).sum::<i32>();
         let below = if self.axis.is_some() { 46 } else { 6 };
-        // The legend of a figure of given width stands below.
-        let (size, beside, legend_top) = if let Some(wide) = sheet.wide() {
-            ((wide, bottom + below + legend_height + EDGE), EDGE, bottom + below)
-        } else {
-            let beside = room + LENGTH + 24;
-            let wide = beside + 26 + widest(legend.iter().flatten()) + EDGE;
-            ((wide, (bottom + below).max(top + legend_height + 14)), beside, top + 6)
-        };
+        let beside = room + LENGTH + 24;
+        let wide = beside + 26 + widest(legend.iter().flatten()) + EDGE;
+        let size = (wide, (bottom + below).max(TOP + legend_height + 14));
 
-        picture(sheet, size, (&self.title, &self.note), |area| {
-            let mut axis = Axis::new(Scale::Linear, (0.0, longest), if length_of_bars < 300 { 2 } else { 5 });
-            axis.thin(length_of_bars, self.unit);
+        let svg = picture(size, (&self.title, &self.note), |area| {
+            let mut axis = Axis::new(Scale::Linear, (0.0, longest), 5);
+            axis.thin(LENGTH, self.unit);
             if let Some(label) = &self.axis {
                 for tick in &axis.ticks {
-                    let at = axis.map(tick, (left, left + length_of_bars));
-                    line(area, &[(at, top), (at, bottom)], GRID)?;
+                    let at = axis.map(tick, (left, left + LENGTH));
+                    line(area, &[(at, TOP), (at, bottom)], GRID)?;
                     words(area, &self.unit.write(*tick), (at, bottom + 12), SIZE, MUTED, HPos::Center)?;
                 }
-                words(area, label, (left + length_of_bars / 2, bottom + 32), SIZE, TEXT, HPos::Center)?;
+                words(area, label, (left + LENGTH / 2, bottom + 32), SIZE, TEXT, HPos::Center)?;
             }
-            let mut y = top + 6;
+            let mut y = TOP + 6;
             for ((((_, values), total), end), (name, height)) in
                 self.rows.iter().zip(&totals).zip(&ends).zip(names.iter().zip(&heights))
             {
@@ -80,7 +70,7 @@ impl Picture for Bars {
                 }
                 let whole = if self.axis.is_some() { longest } else { length(*total) };
                 // Sums of several of the largest numbers end where the bar does; a bar of nothing has no length.
-                let at = |sum: f64| left + (length(sum) / whole * f64::from(length_of_bars)).round() as i32;
+                let at = |sum: f64| left + (length(sum) / whole * f64::from(LENGTH)).round() as i32;
                 let mut sum = 0.0;
                 for (part, value) in self.parts.iter().zip(values) {
                     part.draw(area, (at(sum), y), (at(sum + value) - at(sum), BAR))?;
@@ -89,7 +79,7 @@ impl Picture for Bars {
                 words(area, end, (at(sum) + 8, middle), SIZE, TEXT, HPos::Left)?;
                 y += height;
             }
-            let mut y = legend_top;
+            let mut y = TOP + 6;
             for (part, lines) in self.parts.iter().zip(&legend) {
                 part.draw(area, (beside, y), (19, LINE))?;
                 for text in lines {
@@ -99,7 +89,8 @@ impl Picture for Bars {
                 y += 3;
             }
             Ok(())
-        })
+        })?;
+        Ok(Some(Drawing { svg, tex: pgf::bars(self, sheet), axes: false }))
     }
 }
 
@@ -141,10 +132,11 @@ mod tests {
         for axis in [None, Some("bytes".to_owned())] {
             bars.axis = axis;
             let drawing = bars.draw(&Sheet::default()).unwrap().unwrap();
-            let texts = drawing.assert_legible();
             for wanted in ["setup", "decode", "6 B", "9.51 B", "1", "2", "3"] {
-                assert!(texts.contains(&wanted), "{wanted} in {texts:?}");
+                assert!(drawing.svg.contains(&format!("\n{wanted}\n")), "{wanted} in {}", drawing.svg);
             }
+            let first = if bars.axis.is_some() { "(5,0) (0.01,1)" } else { "(0.8333333333333334,0) (" };
+            assert!(drawing.tex.contains(first) && drawing.tex.contains("{softmax},{a very"), "{}", drawing.tex);
         }
         for extreme in [1e-320, 1e300, f64::MAX] {
             bars.rows[0].1 = vec![extreme; 3];

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::canvas::{Limits, Sheet, Width, X};
+use super::canvas::{Limits, Sheet, X};
 use super::decoded::{Decoded, of_decoded};
 use super::style::name_of;
 use super::{of_session, of_study, save};
@@ -14,14 +14,14 @@ use crate::cli::record::{self, Record, RecordError};
 use crate::cli::{Error, out};
 use crate::disk::check_writable;
 
-/// Draws plots of documents that other commands wrote with --json, each as SVG and as PDF.
+/// Draws plots of documents that other commands wrote with --json, each as SVG and as text for LaTeX.
 ///
 /// A study of `eval` gives each metric against the share of the tokens attended to, with the budget beside each
 /// point, and accuracy against their number and against bytes. One report of `demo`, `generate`, `serve` or `plan`
 /// gives its timeline, its cost by operation as stacked bars, and the cost of each token. Several reports give the
 /// cost of a decoded token against the length of the cache, a line for each policy, and bars by operation of each. A
 /// sweep gives these as well, of each of its cells; without --by operation its bars are what a token takes prepared
-/// and online.
+/// and online. A paper takes the file NAME.tex by \\input: pgfplots sets it in the font and the width of the paper.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct PlotArgs {
     /// Documents: one study, one sweep, or any number of reports of sessions and plans.
@@ -30,20 +30,13 @@ pub(in crate::cli) struct PlotArgs {
     /// Write the plots into this directory.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Make figures as wide as a column (240 pt) or a page (504 pt) of a paper, without titles and with the legend
-    /// below. Included at this size, their letters have 7.5 to 9 pt.
-    #[arg(long, value_enum)]
-    width: Option<Width>,
-    /// Leave titles out.
-    #[arg(long)]
-    no_title: bool,
     /// Write these plots alone, by the names of their files without their ending.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metric: Vec<String>,
     /// Show the horizontal axes of lines from LOW to HIGH; points outside are left out.
     #[arg(long, value_name = "LOW,HIGH", value_parser = limits, allow_hyphen_values = true)]
     x_limits: Option<Limits>,
-    /// Show the vertical axes of lines from LOW to HIGH. Points outside have arrows at the edge, with their numbers.
+    /// Show the vertical axes of lines from LOW to HIGH. Points outside lie at the edge.
     #[arg(long, value_name = "LOW,HIGH", value_parser = limits, allow_hyphen_values = true)]
     y_limits: Option<Limits>,
     /// Write this text for a name of a legend or of a bar. May be repeated.
@@ -113,8 +106,7 @@ fn leave<T>(
 pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     let labels = args.labels.iter().cloned().collect();
     let limits = [args.x_limits, args.y_limits];
-    let (width, no_title, x) = (args.width, args.no_title, args.x.clone());
-    let sheet = Sheet { labels, limits, width, no_title, x, ..Sheet::default() };
+    let sheet = Sheet { labels, limits, x: args.x.clone(), ..Sheet::default() };
     let mut sessions = Vec::new();
     let mut decoded = Vec::new();
     let mut plots = Vec::new();

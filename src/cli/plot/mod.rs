@@ -1,7 +1,7 @@
-//! Plots: charts of studies and of sessions, each as SVG and as PDF.
+//! Plots: charts of studies and of sessions, each as SVG and as text for LaTeX.
 //!
-//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out, and `canvas` and
-//! `pdf` are what they draw on. `study`, `session` and `decoded` choose what is drawn.
+//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out and draw on `canvas`, and `pgf`
+//! writes for LaTeX. `study`, `session` and `decoded` choose what is drawn.
 
 mod axis;
 mod bars;
@@ -11,7 +11,7 @@ mod command;
 mod decoded;
 mod grid;
 mod operations;
-mod pdf;
+mod pgf;
 mod session;
 mod study;
 mod style;
@@ -75,13 +75,13 @@ fn add(plots: &mut Plots, sheet: &Sheet, name: impl Into<String>, picture: &impl
     Ok(())
 }
 
-/// Writes `NAME.svg` and `NAME.pdf` into `dir` for each of `plots`, and returns the files.
+/// Writes `NAME.svg` and `NAME.tex` into `dir` for each of `plots`, and returns the files.
 pub(super) fn save(plots: &Plots, dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     for (name, drawing) in plots {
-        for (end, bytes) in [("svg", drawing.svg.as_bytes()), ("pdf", &drawing.pdf)] {
+        for (end, bytes) in [("svg", &drawing.svg), ("tex", &drawing.tex)] {
             let path = dir.join(format!("{name}.{end}"));
-            write(&path, bytes)?;
+            write(&path, bytes.as_bytes())?;
             files.push(path);
         }
     }

@@ -37,7 +37,7 @@ use Marker::{Circle, Cross, Diamond, Down, Left, Plus, Right, Square, Star, Up};
 /// Lengths of dashes and gaps; no gap in a whole line.
 type Dash = (i32, i32);
 
-const SOLID: Dash = (1, 0);
+pub(super) const SOLID: Dash = (1, 0);
 const DASHED: Dash = (7, 3);
 const DOTTED: Dash = (2, 3);
 const LONG: Dash = (14, 4);
