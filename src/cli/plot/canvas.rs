@@ -103,15 +103,13 @@ impl Sheet {
     }
 }
 
-/// A picture that can be drawn; nothing, if there is nothing to see.
+/// A picture that can be drawn.
 pub(super) trait Picture {
-    fn draw(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError>;
-}
+    /// Whether it has two axes of numbers, which can have limits.
+    const AXES: bool = false;
 
-impl<P: Picture> Picture for Option<P> {
-    fn draw(&self, sheet: &Sheet) -> Result<Option<Drawing>, DrawError> {
-        self.as_ref().map_or(Ok(None), |picture| picture.draw(sheet))
-    }
+    /// Nothing, if there is nothing to see.
+    fn svg(&self, sheet: &Sheet) -> Result<Option<String>, DrawError>;
 }
 
 /// A drawing in both of its forms.
@@ -119,7 +117,7 @@ pub(crate) struct Drawing {
     pub(crate) svg: String,
     /// For LaTeX with pgfplots, which sets it in the font and the width of the paper.
     pub(super) tex: String,
-    /// Whether it has two axes of numbers, which can have limits.
+    /// [`Picture::AXES`].
     pub(super) axes: bool,
 }
 

@@ -125,7 +125,9 @@ pub(super) fn of_decoded(all: &[Decoded], sheet: &Sheet) -> Result<Plots, Error>
                 };
                 let part = if online { "" } else { "-prepared" };
                 let name = end(format!("{}-{name}{part}", KINDS[kind].key));
-                add(&mut plots, sheet, name, &against(&panel.all, &facts, kind, online, &x))?;
+                if let Some(chart) = against(&panel.all, &facts, kind, online, &x) {
+                    add(&mut plots, sheet, name, &chart)?;
+                }
             }
             if sheet.x.is_none() {
                 let (name, picture) = bars(&panel.all, &facts, kind);

@@ -8,10 +8,8 @@ use waggle_study::eval::{Row, StudyReport};
 
 use super::axis::short;
 use super::canvas::{
-    DrawError, Drawing, EDGE, LIGHT, LINE, MUTED, Picture, SIZE, Sheet, TEXT, TOP, block, lines, picture, widest,
-    words,
+    DrawError, EDGE, LIGHT, LINE, MUTED, Picture, SIZE, Sheet, TEXT, TOP, block, lines, picture, widest, words,
 };
-use super::pgf;
 
 const CELL: (i32, i32) = (46, 24);
 const COLUMNS: usize = 3;
@@ -29,7 +27,7 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    fn of(study: &StudyReport) -> Option<Self> {
+    pub(super) fn of(study: &StudyReport) -> Option<Self> {
         let places = study.of_sequences.iter().map(|sequence| {
             let number = |name: &str| sequence.tags.get(name)?.as_f64();
             Some((number("length")?, number("depth")?))
@@ -53,7 +51,7 @@ impl Panels {
 }
 
 impl Picture for Grid<'_> {
-    fn draw(&self, _: &Sheet) -> Result<Option<Drawing>, DrawError> {
+    fn svg(&self, _: &Sheet) -> Result<Option<String>, DrawError> {
         let Some(panels) = Panels::of(self.0) else { return Ok(None) };
         let Panels { lengths, depths, of } = &panels;
         let margin = widest(&depths.iter().map(|depth| short(*depth)).collect::<Vec<_>>()) + 10;
@@ -92,7 +90,7 @@ impl Picture for Grid<'_> {
             }
             Ok(())
         })?;
-        Ok(Some(Drawing { svg, tex: pgf::grid(&panels), axes: false }))
+        Ok(Some(svg))
     }
 }
 

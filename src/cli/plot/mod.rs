@@ -30,6 +30,7 @@ use super::sweep::Sweep;
 use crate::disk::write;
 use canvas::Picture;
 pub(super) use canvas::{Sheet, X};
+use pgf::Tex;
 
 pub(super) type Plots = Vec<(String, Drawing)>;
 
@@ -70,8 +71,15 @@ fn without(label: &str, key: &str) -> String {
 }
 
 /// Draws `picture` and adds it, if there is something to see.
-fn add(plots: &mut Plots, sheet: &Sheet, name: impl Into<String>, picture: &impl Picture) -> Result<(), Error> {
-    plots.extend(picture.draw(sheet)?.map(|drawing| (name.into(), drawing)));
+fn add<P: Picture + Tex>(
+    plots: &mut Plots,
+    sheet: &Sheet,
+    name: impl Into<String>,
+    picture: &P,
+) -> Result<(), Error> {
+    if let Some(svg) = picture.svg(sheet)? {
+        plots.push((name.into(), Drawing { svg, tex: picture.tex(sheet), axes: P::AXES }));
+    }
     Ok(())
 }
 

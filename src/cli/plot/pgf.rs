@@ -12,8 +12,32 @@ use super::axis::{Scale, short};
 use super::bars::Bars;
 use super::canvas::{PAPER, Sheet};
 use super::chart::{Chart, Mark, Quantity};
-use super::grid::Panels;
+use super::grid::{Grid, Panels};
 use super::style::{FULL, Marker, SOLID, Style};
+
+/// A picture for LaTeX.
+pub(super) trait Tex {
+    fn tex(&self, sheet: &Sheet) -> String;
+}
+
+impl Tex for Chart {
+    fn tex(&self, sheet: &Sheet) -> String {
+        let (cut, looks) = self.cut(sheet);
+        chart(&cut, sheet, &looks)
+    }
+}
+
+impl Tex for Bars {
+    fn tex(&self, sheet: &Sheet) -> String {
+        bars(self, sheet)
+    }
+}
+
+impl Tex for Grid<'_> {
+    fn tex(&self, _: &Sheet) -> String {
+        Panels::of(self.0).as_ref().map(grid).unwrap_or_default()
+    }
+}
 
 fn colour(RGBColor(red, green, blue): RGBColor) -> String {
     format!("{{rgb,255:red,{red};green,{green};blue,{blue}}}")
@@ -64,7 +88,7 @@ fn axis(name: &str, quantity: &Quantity, unit: &str) -> Vec<String> {
 }
 
 /// Lines of points.
-pub(super) fn chart(chart: &Chart, sheet: &Sheet, looks: &[Style]) -> String {
+fn chart(chart: &Chart, sheet: &Sheet, looks: &[Style]) -> String {
     let mut out = String::new();
     let (Some(x), Some(y)) = (chart.x_axis(), chart.y_axis()) else { return out };
     let [(by_x, x_unit), (by_y, y_unit)] = [chart.x.unit.scaled(x.high), chart.y.unit.scaled(y.high)];
@@ -125,7 +149,7 @@ pub(super) fn chart(chart: &Chart, sheet: &Sheet, looks: &[Style]) -> String {
 }
 
 /// Stacked bars, the first one at the top.
-pub(super) fn bars(bars: &Bars, sheet: &Sheet) -> String {
+fn bars(bars: &Bars, sheet: &Sheet) -> String {
     let totals: Vec<f64> = bars.rows.iter().map(|(_, values)| values.iter().sum()).collect();
     let (by, unit) = bars.unit.scaled(totals.iter().copied().fold(0.0, f64::max));
     let name = |(i, (name, _)): (usize, &(String, Vec<f64>))| match bars.axis {
@@ -168,7 +192,7 @@ pub(super) fn bars(bars: &Bars, sheet: &Sheet) -> String {
 }
 
 /// Numbers by length (across) and depth (down), a table for each policy.
-pub(super) fn grid(panels: &Panels) -> String {
+fn grid(panels: &Panels) -> String {
     let mut out = String::new();
     for (name, cells) in &panels.of {
         let head: Vec<String> = panels.lengths.iter().map(|length| short(*length)).collect();
@@ -182,4 +206,59 @@ pub(super) fn grid(panels: &Panels) -> String {
         let _ = writeln!(out, " & {} \\\\\n\\end{{tabular}}\n", head.join(" & "));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::plot::axis::Unit;
+    use crate::cli::plot::canvas::Limits;
+    use crate::cli::plot::chart::Series;
+    use crate::cli::plot::style::Part;
+
+    #[test]
+    fn lines_have_their_points_intervals_and_limits() {
+        let mark = |x, y| Mark { x, y, interval: Some((y - 0.5, y + 0.25)), label: Some(x) };
+        let quantity = |label: &str| Quantity { label: label.into(), scale: Scale::Log, unit: Unit::Number };
+        let lines = Chart {
+            x: quantity("budget"),
+            y: quantity("per_plexity"),
+            series: vec![Series { label: "sirllm_b".into(), marks: vec![mark(0.05, 900.0), mark(0.5, 4.0)] }],
+            full: Some((None, Mark { y: 4.0, ..Mark::default() })),
+            ..Chart::default()
+        };
+        let limits = [Some(Limits { low: 0.1, high: 1.0 }), Some(Limits { low: 3.0, high: 5.8 })];
+        let (whole, cut) = (lines.tex(&Sheet::default()), lines.tex(&Sheet { limits, ..Sheet::default() }));
+        for wanted in [
+            "xmode=log",
+            "ylabel={per\\_plexity}",
+            "(0.05,900)",
+            "{full},{sirllm\\_b}",
+            "(0.5,4) += (0,0.25) -= (0,0.5) [0.5]",
+        ] {
+            assert!(whole.contains(wanted), "{wanted} in {whole}");
+        }
+        assert!(
+            cut.contains("xmin=0.1,xmax=1") && cut.contains("ymin=3,ymax=5.8") && !cut.contains("(0.05,"),
+            "{cut}"
+        );
+    }
+
+    #[test]
+    fn bars_are_lengths_or_shares() {
+        let parts = ["softmax", "other"].into_iter().enumerate().map(|(i, name)| Part::operation(i, name)).collect();
+        let rows = [("setup", [5e6, 1e6]), ("decode", [1e4, 1e6])];
+        let rows = rows.map(|(name, values)| (name.to_owned(), values.to_vec())).to_vec();
+        let (title, note) = (String::new(), String::new());
+        let mut bars = Bars { title, note, axis: Some("bytes".into()), unit: Unit::Bytes, parts, rows };
+        let lengths = bars.tex(&Sheet::default());
+        for wanted in
+            ["xlabel={bytes (MB)}", "{(5,0) (0.01,1)}", "yticklabels={{setup},{decode}}", "{softmax},{other}"]
+        {
+            assert!(lengths.contains(wanted), "{wanted} in {lengths}");
+        }
+        bars.axis = None;
+        let shares = bars.tex(&Sheet::default());
+        assert!(shares.contains("{setup, 6 MB}") && shares.contains("(0.16666666666666666,0)"), "{shares}");
+    }
 }

@@ -46,7 +46,9 @@ pub(in crate::cli) fn of_session(report: &Report, sheet: &Sheet) -> Result<Plots
         add(&mut plots, sheet, format!("operations-{}", kind.key), &operations(report, kind, &named))?;
     }
     for kind in &KINDS {
-        add(&mut plots, sheet, format!("tokens-{}", kind.key), &tokens(report, kind))?;
+        if let Some(tokens) = tokens(report, kind) {
+            add(&mut plots, sheet, format!("tokens-{}", kind.key), &tokens)?;
+        }
     }
     Ok(plots)
 }
