@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use waggle_engine::{Error, Select};
-use waggle_mpcache::attention::{Attended, causal};
-use waggle_mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
 use ndarray::{ArrayD, Axis};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use waggle_engine::{Error, Select};
+use waggle_mpcache::attention::{Attended, causal};
+use waggle_mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
 
 use crate::interrupt::Flag;
 

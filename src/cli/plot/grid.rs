@@ -19,11 +19,14 @@ const TITLE: &str = "Probability of the right answer, by length (across, in toke
 /// lengths and depths.
 pub(super) struct Grid<'a>(pub(super) &'a StudyReport);
 
+/// Numbers by the places of a length and of a depth.
+type Cells = BTreeMap<(usize, usize), f64>;
+
 /// What a grid shows of each policy, by the places of a length and of a depth.
 pub(super) struct Panels {
     pub(super) lengths: Vec<f64>,
     pub(super) depths: Vec<f64>,
-    pub(super) of: Vec<(String, BTreeMap<(usize, usize), f64>)>,
+    pub(super) of: Vec<(String, Cells)>,
 }
 
 impl Panels {
