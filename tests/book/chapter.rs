@@ -134,7 +134,7 @@ fn excerpt(include: &str, here: &Path, root: &Path) -> Result<(), String> {
     let joined = here.join(file);
     let path = joined.canonicalize().map_err(|error| format!("{file}: {error}"));
     // The file need not exist to lie elsewhere.
-    let outside = file.matches("../").count() > 2;
+    let outside = file.matches("../").count() > 3;
     if outside || path.as_ref().is_ok_and(|path| !path.starts_with(root.canonicalize().expect("the repository"))) {
         return Err(format!("{file} is no file of the workspace"));
     }

@@ -29,7 +29,7 @@ fn root() -> &'static Path {
 
 /// A file of the book's sources.
 fn source(file: &str) -> PathBuf {
-    root().join("book/src").join(file)
+    root().join("docs/book/src").join(file)
 }
 
 /// The most that the commands of a chapter may take. On two free cores none takes a quarter of a minute.
@@ -224,10 +224,10 @@ mod planted {
     #[test]
     fn an_excerpt_that_is_not_there_is_told() {
         for (include, why) in [
-            ("../../no/such.rs:x", "no/such.rs"),
-            ("../../model/src/families/mod.rs:no-such-anchor", "no-such-anchor"),
-            ("../../model/src/families/mod.rs", "anchor"),
-            ("../../../elsewhere.rs:x", "workspace"),
+            ("../../../no/such.rs:x", "no/such.rs"),
+            ("../../../model/src/families/mod.rs:no-such-anchor", "no-such-anchor"),
+            ("../../../model/src/families/mod.rs", "anchor"),
+            ("../../../../elsewhere.rs:x", "workspace"),
         ] {
             let chapter = Chapter::read(&format!("```rust\n{{{{#include {include}}}}}\n```\n")).unwrap();
             let told = chapter.excerpts_exist(&source(""), root()).unwrap_err().to_string();
@@ -239,9 +239,9 @@ mod planted {
     fn broken_links_are_found() {
         let here = source("");
         for (text, broken) in [
-            ("[a](../../README.md) [b](../../SECURITY.md#what-holds) [c](https://eprint.iacr.org/2023/1678)", 0),
+            ("[a](../../../README.md) [b](../../../SECURITY.md#what-holds) [c](https://eprint.iacr.org/2023/1678)", 0),
             ("[a](no-such-file.md)", 1),
-            ("[a](../../SECURITY.md#no-such-heading)", 1),
+            ("[a](../../../SECURITY.md#no-such-heading)", 1),
             ("[a](#here)\n\n# Here\n", 0),
             ("[a](#there)\n\n# Here\n", 1),
             ("`[a](no-such-file.md)`", 0),

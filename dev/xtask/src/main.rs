@@ -90,12 +90,12 @@ fn dist() -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes the licences of what the package of `manifest` is built of; `about.toml` says which are allowed.
+/// Writes the licences of what the package of `manifest` is built of; `dev/about.toml` says which are allowed.
 fn licences(manifest: &Path, file: &Path) -> Result<(), Error> {
     about()?;
     let file = std::path::absolute(file).map_err(at(file))?;
     let mut command = cargo();
-    command.args(["about", "generate", "--locked", "--fail", "--config", "about.toml", "--manifest-path"]);
+    command.args(["about", "generate", "--locked", "--fail", "--config", "dev/about.toml", "--manifest-path"]);
     run(command.arg(manifest).arg("--output-file").arg(file).arg("dev/xtask/third-party.hbs"))
 }
 
