@@ -207,7 +207,6 @@ pub(crate) enum Beside {
     /// Perhaps here.
     File(PathBuf),
     /// In this program.
-    #[cfg_attr(not(feature = "bundled"), expect(dead_code, reason = "bundled models have them"))]
     Static(&'static [u8]),
 }
 

@@ -85,7 +85,6 @@ impl Checkpoint {
     }
 
     /// The checkpoint with a file of learned columns that is in this program.
-    #[cfg(feature = "bundled")]
     pub(crate) fn beside_bytes(mut self, bytes: &'static [u8]) -> Self {
         self.beside = Beside::Static(bytes);
         self
