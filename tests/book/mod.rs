@@ -239,7 +239,10 @@ mod planted {
     fn broken_links_are_found() {
         let here = source("");
         for (text, broken) in [
-            ("[a](../../../README.md) [b](../../../SECURITY.md#what-holds) [c](https://eprint.iacr.org/2023/1678)", 0),
+            (
+                "[a](../../../README.md) [b](../../../SECURITY.md#what-holds) [c](https://eprint.iacr.org/2023/1678)",
+                0,
+            ),
             ("[a](no-such-file.md)", 1),
             ("[a](../../../SECURITY.md#no-such-heading)", 1),
             ("[a](#here)\n\n# Here\n", 0),
