@@ -112,7 +112,7 @@ pub(crate) fn of_type(kind: &str) -> &'static str {
     ]) {
         "; this is an encoder, and only decoders are computed here"
     } else if is(&["qwen3_5", "qwen3_next", "qwen3next"]) {
-        "; layers of gated DeltaNet are not computed: DESIGN.md has the reason"
+        "; layers of gated DeltaNet are not computed: model/README.md has the reason"
     } else if is(&["t5", "mt5", "bart", "whisper"]) {
         "; this is an encoder with a decoder, and only models of a decoder alone are computed here"
     } else {

@@ -17,7 +17,7 @@ const CONFIG: &str = r#"{"model_type": "llama", "num_hidden_layers": 1, "hidden_
 
 /// Largest difference of a logit between fixed point and f32. Probabilities are a few units of the product with the
 /// values, and their roundings add up: as the root of the number of positions where they differ, and as that number
-/// in flat parts of a row, which are rounded alike (DESIGN.md, "The length of a row of attention").
+/// in flat parts of a row, which are rounded alike (`protocols/README.md`, "The length of a row of attention").
 fn max_fixed_error(positions: usize) -> f32 {
     0.05f32.max(positions as f32 / (1 << 18) as f32)
 }
