@@ -21,8 +21,6 @@ pub(super) enum RecordError {
     Glue(PathBuf),
     #[error("{}: a study or a sweep is plotted alone", .0.display())]
     BesideOthers(PathBuf),
-    #[error("limits are of charts with two axes, and none of these is drawn")]
-    NoAxes,
     #[error("no {what} {name}; there are {known}")]
     NotDrawn { what: &'static str, name: String, known: String },
     #[error("there is nothing to plot: a study needs a policy beside `full`, and reports and sweeps costs")]

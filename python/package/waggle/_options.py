@@ -183,8 +183,6 @@ class PlotOptions(TypedDict, total=False):
 
     metric: Union[str, Sequence[str]]
     x: str
-    x_limits: str
-    y_limits: str
     labels: Union[str, Sequence[str]]
     links: Union[str, Sequence[str]]
     phases: Union[str, Sequence[str]]

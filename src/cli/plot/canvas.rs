@@ -33,13 +33,6 @@ pub(super) const TOP: i32 = 56;
 /// The least air at the sides.
 pub(super) const EDGE: i32 = 14;
 
-/// The ends that an axis is given.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::cli) struct Limits {
-    pub(super) low: f64,
-    pub(super) high: f64,
-}
-
 /// A quantity that a horizontal axis can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum X {
@@ -84,8 +77,6 @@ pub(in crate::cli) struct Sheet {
     pub(super) labels: BTreeMap<String, String>,
     /// All names that were drawn.
     pub(super) seen: RefCell<BTreeSet<String>>,
-    /// Of the horizontal and of the vertical axis of charts.
-    pub(super) limits: [Option<Limits>; 2],
     /// What lies along the horizontal axis of charts, in place of what usually does.
     pub(super) x: Option<X>,
 }
@@ -105,9 +96,6 @@ impl Sheet {
 
 /// A picture that can be drawn.
 pub(super) trait Picture {
-    /// Whether it has two axes of numbers, which can have limits.
-    const AXES: bool = false;
-
     /// Nothing, if there is nothing to see.
     fn svg(&self, sheet: &Sheet) -> Result<Option<String>, DrawError>;
 }
@@ -117,8 +105,6 @@ pub(crate) struct Drawing {
     pub(crate) svg: String,
     /// For LaTeX with pgfplots, which sets it in the font and the width of the paper.
     pub(super) tex: String,
-    /// [`Picture::AXES`].
-    pub(super) axes: bool,
 }
 
 /// The SVG of a picture of at least `size` with a title, a note below it, and what `draw` adds.

@@ -7,8 +7,8 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::{Axis, Scale, Unit, range, short, widened};
 use super::canvas::{
-    DrawError, EDGE, GRID, LINE, Limits, MUTED, Picture, Point, SIZE, Sheet, TEXT, TOP, font, line, lines, picture,
-    widest, width, words,
+    DrawError, EDGE, GRID, LINE, MUTED, Picture, Point, SIZE, Sheet, TEXT, TOP, font, line, lines, picture, widest,
+    width, words,
 };
 use super::style::{FULL, PLAIN, Style, styles};
 
@@ -82,43 +82,25 @@ pub(super) struct Chart {
     pub(super) floor: Option<f64>,
     /// One line that is no policy: it needs no legend.
     pub(super) plain: bool,
-    /// Given ends of both axes.
-    pub(super) limits: [Option<Limits>; 2],
 }
 
 impl Chart {
-    /// What `sheet` shows of it, and the looks of its lines.
-    pub(super) fn cut(&self, sheet: &Sheet) -> (Self, Vec<Style>) {
-        let mut chart = self.clone();
-        chart.limits = sheet.limits;
-        if let [Some(x), _] = sheet.limits {
-            let inside = |mark: &Mark| (x.low..=x.high).contains(&mark.x);
-            chart.series.iter_mut().for_each(|series| series.marks.retain(inside));
-            chart.series.retain(|series| !series.marks.is_empty());
-        }
-        let labels: Vec<&str> = chart.series.iter().map(|series| series.label.as_str()).collect();
-        let looks = if chart.plain { vec![PLAIN; labels.len()] } else { styles(&labels) };
-        (chart, looks)
+    /// The looks of its lines.
+    pub(super) fn looks(&self) -> Vec<Style> {
+        let labels: Vec<&str> = self.series.iter().map(|series| series.label.as_str()).collect();
+        if self.plain { vec![PLAIN; labels.len()] } else { styles(&labels) }
     }
 }
 
 impl Picture for Chart {
-    const AXES: bool = true;
-
     fn svg(&self, sheet: &Sheet) -> Result<Option<String>, DrawError> {
-        let (chart, looks) = self.cut(sheet);
-        chart.drawn(sheet, &looks)
-    }
-}
-
-impl Chart {
-    fn drawn(&self, sheet: &Sheet, looks: &[Style]) -> Result<Option<String>, DrawError> {
         let (Some(x), Some(y)) = (self.x_axis(), self.y_axis()) else { return Ok(None) };
+        let looks = self.looks();
         let mut legend: Vec<(Vec<String>, &Style)> = Vec::new();
         if !self.plain {
             legend.extend(self.full.iter().map(|_| (vec![sheet.label("full")], &FULL)));
             let names = self.series.iter().map(|series| lines(&sheet.label(&series.label), 34));
-            legend.extend(names.zip(looks));
+            legend.extend(names.zip(&looks));
         }
         let rows = legend.iter().map(|(lines, _)| lines.len()).sum::<usize>() as i32;
         let numbers: Vec<String> = y.ticks.iter().map(|tick| self.y_tick(*tick)).collect();
@@ -160,7 +142,7 @@ impl Chart {
                     FULL.mark(area, place(at, mark.y))?;
                 }
             }
-            for (series, style) in self.series.iter().zip(looks) {
+            for (series, style) in self.series.iter().zip(&looks) {
                 let points: Vec<Point> = series.marks.iter().map(|mark| place(mark.x, mark.y)).collect();
                 style.line(area, points.clone())?;
                 for (mark, at) in series.marks.iter().zip(points) {
@@ -194,12 +176,13 @@ impl Chart {
         })?;
         Ok(Some(svg))
     }
+}
 
+impl Chart {
     pub(super) fn x_axis(&self) -> Option<Axis> {
         let full = self.full.as_ref().and_then(|(x, _)| *x);
         let all = self.series.iter().flat_map(|s| &s.marks).map(|mark| mark.x).chain(full);
         let ends = widened(range(all, self.x.scale)?, self.x.scale);
-        let ends = limited(ends, self.limits[0], self.x.scale);
         let mut axis = Axis::new(self.x.scale, ends, 7);
         if !self.x_ticks.is_empty() {
             axis.ticks = self.x_ticks.iter().copied().filter(|tick| (axis.low..=axis.high).contains(tick)).collect();
@@ -228,7 +211,7 @@ impl Chart {
             }
             _ => (if ends.0 == 0.0 { 0.0 } else { low }, high),
         };
-        let mut axis = Axis::new(self.y.scale, limited(ends, self.limits[1], self.y.scale), 6);
+        let mut axis = Axis::new(self.y.scale, ends, 6);
         if let Some(floor) = self.floor.filter(|floor| self.reaches(*floor)) {
             axis.ticks.retain(|tick| *tick > floor * 1.5);
             axis.ticks.insert(0, floor);
@@ -245,15 +228,6 @@ impl Chart {
     fn y_tick(&self, tick: f64) -> String {
         let at_floor = self.floor.is_some_and(|floor| floor == tick && self.reaches(floor));
         format!("{}{}", if at_floor { "≤ " } else { "" }, self.y.unit.write(tick))
-    }
-}
-
-/// `ends`, unless `limits` say others. A lower end of zero or less, which a logarithmic scale does not have, stays.
-fn limited((low, high): (f64, f64), limits: Option<Limits>, scale: Scale) -> (f64, f64) {
-    match limits {
-        Some(limits) if scale == Scale::Linear || limits.low > 0.0 => (limits.low, limits.high),
-        Some(limits) if limits.high > low => (low, limits.high),
-        _ => (low, high),
     }
 }
 
@@ -306,22 +280,6 @@ mod tests {
         let mut taken = Vec::new();
         assert!(takes(&mut taken, "0.1", (50, 50), 0..100) && !takes(&mut taken, "0.25", (55, 52), 0..100));
         assert!(!takes(&mut taken, "0.5", (90, 2), 0..100) && takes(&mut taken, "0.5", (90, 50), 0..100));
-    }
-
-    #[test]
-    fn limits_cut_points_and_end_the_axes() {
-        let limits = |low, high| Some(Limits { low, high });
-        let drawn = |limits| {
-            let sheet = Sheet { limits, ..Sheet::default() };
-            chart(vec![series("h2o", &[6.0, 5.5, 4.6, 4.2, 2.0])]).svg(&sheet).unwrap()
-        };
-        assert!(drawn([None, limits(3.0, 5.8)]).unwrap().contains("\n5\n"));
-        let cut = drawn([limits(0.2, 2.0), None]).unwrap();
-        assert!(!cut.contains("\n0.1\n") && cut.contains("\n0.25\n"));
-        // A logarithmic scale has no zero.
-        assert!(drawn([limits(0.0, 2.0), limits(-1.0, 7.0)]).is_some());
-        let sheet = Sheet { limits: [limits(3.0, 4.0), None], ..Sheet::default() };
-        assert!(chart(vec![series("h2o", &[6.0])]).svg(&sheet).unwrap().is_none(), "no point is inside");
     }
 
     #[test]

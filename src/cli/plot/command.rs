@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::canvas::{Limits, Sheet, X};
+use super::canvas::{Sheet, X};
 use super::decoded::{Decoded, of_decoded};
 use super::style::name_of;
 use super::{of_session, of_study, save};
@@ -33,12 +33,6 @@ pub(in crate::cli) struct PlotArgs {
     /// Write these plots alone, by the names of their files without their ending.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metric: Vec<String>,
-    /// Show the horizontal axes of lines from LOW to HIGH; points outside are left out.
-    #[arg(long, value_name = "LOW,HIGH", value_parser = limits, allow_hyphen_values = true)]
-    x_limits: Option<Limits>,
-    /// Show the vertical axes of lines from LOW to HIGH. Points outside lie at the edge.
-    #[arg(long, value_name = "LOW,HIGH", value_parser = limits, allow_hyphen_values = true)]
-    y_limits: Option<Limits>,
     /// Write this text for a name of a legend or of a bar. May be repeated.
     #[arg(long, value_name = "NAME=TEXT", value_parser = label)]
     labels: Vec<(String, String)>,
@@ -61,13 +55,6 @@ pub(in crate::cli) struct PlotArgs {
 fn label(text: &str) -> Result<(String, String), String> {
     let (name, text) = text.rsplit_once('=').ok_or("a label is NAME=TEXT")?;
     Ok((name.to_owned(), text.to_owned()))
-}
-
-/// The ends of an axis, for clap.
-fn limits(text: &str) -> Result<Limits, String> {
-    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
-    let ends = text.split_once(',').and_then(|(low, high)| Some((number(low)?, number(high)?)));
-    ends.filter(|(low, high)| low < high).map(|(low, high)| Limits { low, high }).ok_or("limits are LOW,HIGH".into())
 }
 
 /// Leaves what has one of `policies`, in their order.
@@ -105,8 +92,7 @@ fn leave<T>(
 
 pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     let labels = args.labels.iter().cloned().collect();
-    let limits = [args.x_limits, args.y_limits];
-    let sheet = Sheet { labels, limits, x: args.x.clone(), ..Sheet::default() };
+    let sheet = Sheet { labels, x: args.x.clone(), ..Sheet::default() };
     let mut sessions = Vec::new();
     let mut decoded = Vec::new();
     let mut plots = Vec::new();
@@ -141,9 +127,6 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
         return Err(RecordError::NotDrawn { what: "plot", name: name.clone(), known: known.join(", ") }.into());
     }
     let drawn = |name: &String| args.metric.is_empty() || args.metric.contains(name);
-    if args.x_limits.or(args.y_limits).is_some() && !plots.iter().any(|(name, plot)| plot.axes && drawn(name)) {
-        return Err(RecordError::NoAxes.into());
-    }
     let seen = sheet.seen.take();
     if let Some((name, _)) = args.labels.iter().find(|(name, _)| !seen.contains(name)) {
         let known = seen.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join("; ");

@@ -78,7 +78,7 @@ fn add<P: Picture + Tex>(
     picture: &P,
 ) -> Result<(), Error> {
     if let Some(svg) = picture.svg(sheet)? {
-        plots.push((name.into(), Drawing { svg, tex: picture.tex(sheet), axes: P::AXES }));
+        plots.push((name.into(), Drawing { svg, tex: picture.tex(sheet) }));
     }
     Ok(())
 }
