@@ -74,11 +74,13 @@ impl Honest {
             Role::Client => [&client, &server],
             Role::Server => [&server, &client],
         };
-        let last = watch.messages(spoil.from) <= spoil.message + 1;
-        if receiver.is_ok() && !(last && unread) {
+        let last = |message| watch.messages(spoil.from) <= message + 1;
+        if receiver.is_ok() && !(last(spoil.message) && unread) {
             return Err(format!("{context}: the receiver is content; {ended}"));
         }
-        if sender.is_ok() && !last {
+        // One that comes twice is read in the place of the next one.
+        let read = spoil.message + u64::from(matches!(spoil.mutation, Mutation::Duplicate));
+        if sender.is_ok() && !last(read) {
             return Err(format!("{context}: the sender is content; {ended}"));
         }
         match &client {
