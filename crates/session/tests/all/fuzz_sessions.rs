@@ -79,7 +79,7 @@ impl Honest {
             return Err(format!("{context}: the receiver is content; {ended}"));
         }
         // One that comes twice is read in the place of the next one.
-        let read = spoil.message + u64::from(matches!(spoil.mutation, Mutation::Duplicate));
+        let read = spoil.message + usize::from(matches!(spoil.mutation, Mutation::Duplicate));
         if sender.is_ok() && !last(read) {
             return Err(format!("{context}: the sender is content; {ended}"));
         }
