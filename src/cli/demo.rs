@@ -170,7 +170,7 @@ fn told(generated: &Generated, lengths: Lengths) -> String {
     };
     let token = report.phases.decode.total.seconds / ends as f64;
     let next = match chose("preprocess", "true") {
-        true => "waggle demo --check       is it right? compares with the model in the clear",
+        true => "waggle demo --check       is it right? holds it against the clear model",
         false => "waggle demo --preprocess  a faster text: what knows no word is made first",
     };
     format!(
