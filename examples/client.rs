@@ -1,4 +1,5 @@
-//! Generates text with the model of a server: `cargo run --release --example client -- ADDRESS KEY "Once upon a time"`.
+//! Generates text with the model of a server: `cargo run --release --example client -- ADDRESS KEY "Once upon a
+//! time"`.
 //!
 //! The server learns how long the prompt is and how many tokens are written, and no word of either. KEY is the
 //! server's public key, which `examples/server.rs` prints; it is remembered for the next time.

@@ -79,8 +79,8 @@ impl Machines {
         Cores { client: self.client.cores, server: self.server.cores }
     }
 
-    /// The planner's setting for a plan for parties with `cores` over `link`. None for other cores than those that were
-    /// measured: such a plan packs products for one machine, and its seconds would be those of another.
+    /// The planner's setting for a plan for parties with `cores` over `link`. None for other cores than those that
+    /// were measured: such a plan packs products for one machine, and its seconds would be those of another.
     pub(crate) fn setting(&self, cores: Cores, link: Option<LinkShape>) -> Option<Deployment> {
         let Machines { client, server, together } = self;
         (cores == self.cores()).then(|| Deployment {

@@ -183,7 +183,8 @@ pub(crate) fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Terms as a report has them: by name, every setting of the policy, given or default, and what the parties found out.
+/// Terms as a report has them: by name, every setting of the policy, given or default, and what the parties found
+/// out.
 pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value)> {
     let settings = terms.policy.settings().iter();
     let settings: Map<String, Value> =

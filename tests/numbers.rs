@@ -1,5 +1,5 @@
-//! The numbers of a session are the same whoever tells them: `plan`, `sweep`, `reproduce`, `eval --costs` and the report
-//! of a run.
+//! The numbers of a session are the same whoever tells them: `plan`, `sweep`, `reproduce`, `eval --costs` and the
+//! report of a run.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Sessions of three processes: a client, a server and a helper, over gates that can harm each of their three links.
 //!
-//! `cargo test --release --test all parties::` harms 9 sessions; with `WAGGLE_KILLS=100` and `-- --nocapture` it harms
-//! 100 over TLS and as many in plaintext, in which the helper deals no weights, and says how they ended.
+//! `cargo test --release --test all parties::` harms 9 sessions; with `WAGGLE_KILLS=100` and `-- --nocapture` it
+//! harms 100 over TLS and as many in plaintext, in which the helper deals no weights, and says how they ended.
 //! `WAGGLE_SEED` repeats the choices of a run.
 #![cfg(unix)]
 

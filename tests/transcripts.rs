@@ -8,8 +8,8 @@ use crate::support::{Server, succeed};
 /// The prompt of these tests, distinct from anything that the parties say in the open.
 const PROMPT: &str = "summer's day\n";
 
-/// The text of a session of two tokens after [`PROMPT`], and all that went to the server and to the client. The link is
-/// given, since a measurement sends bytes that are the same every time, and may not find the same rate.
+/// The text of a session of two tokens after [`PROMPT`], and all that went to the server and to the client. The link
+/// is given, since a measurement sends bytes that are the same every time, and may not find the same rate.
 fn session() -> (String, [Vec<u8>; 2]) {
     let mut server = Server::start("--model shakespeare-gpt2");
     let proxy = Proxy::start(server.socket(), None);

@@ -1,8 +1,8 @@
 //! Products of shares with published weights, as a token takes them. `cargo bench -p waggle-bench --bench online`
 //!
-//! The matrices are those of one layer of LLaMA-7B, of 16 bits an entry, in a mapped file. Beside each stands the time
-//! of a pass that only sums as many bytes with the same cores: `read`. Every product's first, middle and last columns
-//! are compared with the definition.
+//! The matrices are those of one layer of LLaMA-7B, of 16 bits an entry, in a mapped file. Beside each stands the
+//! time of a pass that only sums as many bytes with the same cores: `read`. Every product's first, middle and last
+//! columns are compared with the definition.
 
 use std::hint::black_box;
 

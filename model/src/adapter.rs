@@ -166,8 +166,8 @@ impl Scale {
     }
 }
 
-/// The scale that the configuration `text` with these keys says, of an adapter to a model whose matrices are published
-/// as (inputs, outputs) or not.
+/// The scale that the configuration `text` with these keys says, of an adapter to a model whose matrices are
+/// published as (inputs, outputs) or not.
 fn scale(text: &[u8], keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
     let refused = |key: &str, value: &Value, why| {
         let value: String = value.to_string().chars().take(64).collect();

@@ -1,9 +1,9 @@
 //! Matrices of 8 bits: what `waggle quantize` writes.
 //!
 //! Every matrix of the architecture, which is every tensor of two axes (linear layers, tables of embeddings and of
-//! positions, the head), becomes a tensor of integers from -127 to 127 (`I8`), and beside it, with `_scale` behind its
-//! name, one of scales (`F32`): one for every stored *line*. An entry is its integer times the scale of its line, in
-//! f32. A line holds the weights of one output where matrices are published as (outputs, inputs), and those of one
+//! positions, the head), becomes a tensor of integers from -127 to 127 (`I8`), and beside it, with `_scale` behind
+//! its name, one of scales (`F32`): one for every stored *line*. An entry is its integer times the scale of its line,
+//! in f32. A line holds the weights of one output where matrices are published as (outputs, inputs), and those of one
 //! input in the files of GPT-2. Norms and biases stay as published. `quantization_config` in `config.json` names the
 //! scheme, which is public; integers and scales are as secret as the weights.
 

@@ -215,8 +215,8 @@ impl ModelSpec {
         }
     }
 
-    /// The model's layers of attention, those first that have keys and values of their own. A window that all positions
-    /// fit into is none.
+    /// The model's layers of attention, those first that have keys and values of their own. A window that all
+    /// positions fit into is none.
     pub fn attention(&self) -> Layers {
         let style = self.style();
         let (own, shared) = (style.own_layers(), style.shared().collect());

@@ -166,8 +166,8 @@ pub(crate) enum Values {
     Normalised,
     /// The keys, normalised, before their gain and their turn. There is no matrix of values.
     Keys,
-    /// Those of this earlier layer, which has keys and values of its own, with its keys. So it is in all layers behind
-    /// the first such one.
+    /// Those of this earlier layer, which has keys and values of its own, with its keys. So it is in all layers
+    /// behind the first such one.
     Shared(usize),
 }
 

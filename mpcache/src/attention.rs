@@ -180,9 +180,10 @@ impl Received {
 /// Fractional bits of the grid for sums of `terms` probabilities: a cell is 2^8 units of 2^-18 wide, times the root
 /// of the terms.
 ///
-/// The part of a cell by which a sum may be off ([`waggle_engine::GRID_NOISE`]) is then 16 units, times that root. Two
-/// parties round a probability at random, by half a unit on average, and errors of a sum add up to the root. The rest
-/// is for what rounding in earlier layers did to scores: an error of 2^-12 moves a probability of 1/4 by 12 units.
+/// The part of a cell by which a sum may be off ([`waggle_engine::GRID_NOISE`]) is then 16 units, times that root.
+/// Two parties round a probability at random, by half a unit on average, and errors of a sum add up to the root. The
+/// rest is for what rounding in earlier layers did to scores: an error of 2^-12 moves a probability of 1/4 by 12
+/// units.
 fn grid(terms: usize) -> u32 {
     10u32.saturating_sub(terms.ilog2().div_ceil(2))
 }

@@ -289,8 +289,8 @@ impl<E: Engine> KvCache<E> {
     }
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer` and attends with the queries
-    /// `q` (heads, rows, head_dim) of the last `rows` of these tokens, scaled and rotated: (rows, heads * head_dim). Of
-    /// several texts, tokens, heads and rows come text by text, as many of each.
+    /// `q` (heads, rows, head_dim) of the last `rows` of these tokens, scaled and rotated: (rows, heads * head_dim).
+    /// Of several texts, tokens, heads and rows come text by text, as many of each.
     pub fn attend(
         &mut self,
         engine: &mut E,

@@ -58,7 +58,8 @@ pub struct Facts {
     /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
     /// by [`TopK::ShuffleReveal`](waggle_engine::TopK::ShuffleReveal).
     pub random_traffic: bool,
-    /// Whether only engines that see their values ([`Engine::CLEAR`](waggle_engine::Engine::CLEAR)) can run the policy.
+    /// Whether only engines that see their values ([`Engine::CLEAR`](waggle_engine::Engine::CLEAR)) can run the
+    /// policy.
     pub clear_only: bool,
     /// Whether generated tokens can be taken back ([`KvCache::roll_back`](crate::KvCache::roll_back)): the policy
     /// keeps no state of them, and evicts nothing because of them.

@@ -38,8 +38,8 @@ pub enum RegisterError {
 
 /// A family of policies of another crate and the engines on which it runs, on their way into the registry.
 ///
-/// `waggle_session::register_policy` does all of this for the engines that exist; whoever writes an engine of their own
-/// registers for that one, too.
+/// `waggle_session::register_policy` does all of this for the engines that exist; whoever writes an engine of their
+/// own registers for that one, too.
 pub struct Registration<F> {
     builds: Vec<Box<dyn Any + Send + Sync>>,
     family: PhantomData<F>,

@@ -156,8 +156,8 @@ impl PolicySpec {
     /// [`check`](PolicySpec::check) does not refuse.
     ///
     /// # Panics
-    /// If another crate registered the policy, but not for the engine `E`. `waggle_session::register_policy` registers
-    /// for every engine of this workspace.
+    /// If another crate registered the policy, but not for the engine `E`. `waggle_session::register_policy`
+    /// registers for every engine of this workspace.
     pub fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         match &self.settings {
             Known::BuiltIn(settings) => settings.build(layers, shape),

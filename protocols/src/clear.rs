@@ -1,8 +1,8 @@
 //! The arithmetic black box in the clear: one process, exact integers, every range checked.
 //!
 //! [`Clear`] is the naive twin against which the protocols are tested. It also shows where a model leaves the ranges
-//! of its functions: between two parties an overflow is invisible, while here it is an [`waggle_engine::Error::Range`]
-//! that gives the operation's path.
+//! of its functions: between two parties an overflow is invisible, while here it is an
+//! [`waggle_engine::Error::Range`] that gives the operation's path.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Correlations from a helper: a third machine that deals them and never sees a value.
 //!
 //! **Functionality.** As [`Correlation::make`]; for products with weights by their [`halves`](crate::halves). Each
-//! party gets a seed, and from it most of its words. The helper, who has both seeds, computes what is left and sends it
-//! to the party that lacks it: of a product, for instance, one word to the server.
+//! party gets a seed, and from it most of its words. The helper, who has both seeds, computes what is left and sends
+//! it to the party that lacks it: of a product, for instance, one word to the server.
 //!
 //! **One text for three.** The `deal` of a kind is run by the helper and by both parties alike. It draws, gives, and
 //! puts words together; a party's words are empty wherever somebody else runs it, and so are those that are given.
@@ -591,7 +591,8 @@ impl Dealer {
     }
 
     /// Deals `demands`, which were checked, over the same channels: to each a message of every batch in which it is
-    /// given words. Booked as `phase`, under what is dealt. `halves` has those of the weights in `demands` ([`rows`]).
+    /// given words. Booked as `phase`, under what is dealt. `halves` has those of the weights in `demands`
+    /// ([`rows`]).
     ///
     /// # Errors
     /// Those of the channels, [`Error::NoHalf`], and [`DemandError`] for an operand whose form changes.

@@ -8,8 +8,8 @@ use crate::operands::OperandForm;
 
 /// A failure of a protocol, or of an engine over one.
 ///
-/// It becomes an [`waggle_engine::Error`] and back without loss. A cause that any engine may have is [`Error::Engine`]
-/// here; one that only protocols have is [`waggle_engine::Error::Backend`] there.
+/// It becomes an [`waggle_engine::Error`] and back without loss. A cause that any engine may have is
+/// [`Error::Engine`] here; one that only protocols have is [`waggle_engine::Error::Backend`] there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {

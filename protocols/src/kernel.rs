@@ -270,8 +270,8 @@ fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
     })
 }
 
-/// The inner product of the words (low, high) and of the first entries of a line, and how many those are: all but less
-/// than [`REST`]. None at levels without a kernel.
+/// The inner product of the words (low, high) and of the first entries of a line, and how many those are: all but
+/// less than [`REST`]. None at levels without a kernel.
 fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
     #[cfg(target_arch = "x86_64")]
     match family.level() {

@@ -84,8 +84,8 @@ impl Cores {
         Cores::each(u32::try_from(rayon::current_num_threads()).unwrap_or(MAX_CORES).clamp(1, MAX_CORES))
     }
 
-    /// Those of the encrypting and of the evaluating party. Products without the server's weights go both ways at once,
-    /// at the pace of the party that has fewer.
+    /// Those of the encrypting and of the evaluating party. Products without the server's weights go both ways at
+    /// once, at the pace of the party that has fewer.
     pub(crate) fn for_product(self, with_weights: bool) -> [u32; 2] {
         if with_weights { [self.client, self.server] } else { [self.client.min(self.server); 2] }
     }

@@ -7,8 +7,8 @@
 //!
 //! The words are as secret as the session's memory. Each chunk is encrypted by AES-128 in counter mode under its own
 //! key, which is used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the
-//! ciphertext stay in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks.
-//! Nothing but what was written is ever taken back.
+//! ciphertext stay in memory. So the file alone tells nothing, and who sees the memory later cannot read spent
+//! chunks. Nothing but what was written is ever taken back.
 //!
 //! A chunk owns its place and gives it back after its key is wiped: when it was read, or when its queue is dropped.
 //! So the file is as long as the most chunks that waited at a time, and no key is left that would decrypt an

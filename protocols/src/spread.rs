@@ -22,7 +22,8 @@ const HEAD: usize = 8 * NUMBERS + ResponseSeeds::BYTES;
 /// X' W' modulo 2^64 for row-major X' and the columns W' of a matrix that this process has.
 pub type OwnProduct = Arc<dyn Fn(&[u64]) -> Vec<u64> + Send + Sync>;
 
-/// A client's request for products of a random operand with a matrix of the server, to which nothing was answered yet.
+/// A client's request for products of a random operand with a matrix of the server, to which nothing was answered
+/// yet.
 pub struct Prepared {
     /// The plan of the products.
     pub plan: Arc<SeededPlan>,

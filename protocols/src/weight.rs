@@ -20,14 +20,14 @@ pub const MIN_WEIGHT_FRAC: u32 = 4;
 /// magnitude.
 ///
 /// The largest entry is 127 steps of its scale, and 2^11 units or more unless the weight has all
-/// [`DEFAULT_WEIGHT_FRAC`] fractional bits. So a step of the largest scale is 16 units at least. Lines of smaller scales,
-/// and gains that are folded in, take some of these four bits. In `waggle eval --engine fixed` they change the
-/// logarithm of a sequence's perplexity by 0.1 to 0.4 of what 8 bits changed it (root mean square over sequences of three
-/// bundled models); 11 bits by 0.3 to 0.7, and 10 bits by 0.4 to 1.7.
+/// [`DEFAULT_WEIGHT_FRAC`] fractional bits. So a step of the largest scale is 16 units at least. Lines of smaller
+/// scales, and gains that are folded in, take some of these four bits. In `waggle eval --engine fixed` they change
+/// the logarithm of a sequence's perplexity by 0.1 to 0.4 of what 8 bits changed it (root mean square over sequences
+/// of three bundled models); 11 bits by 0.3 to 0.7, and 10 bits by 0.4 to 1.7.
 pub const NARROW_BITS: u32 = 12;
 
-/// Fractional bits that are left of an activation before it is multiplied by a narrow matrix. Dropping the others sends
-/// nothing (`ops::truncate`), and 2^-14 is far below what 8 bits lose.
+/// Fractional bits that are left of an activation before it is multiplied by a narrow matrix. Dropping the others
+/// sends nothing (`ops::truncate`), and 2^-14 is far below what 8 bits lose.
 const NARROW_INPUT_FRAC: u32 = 14;
 
 const _: () =

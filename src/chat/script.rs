@@ -9,8 +9,8 @@
 //! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
 //! out before, as most templates would, but for those of an answer, which the model has written and read. A template
 //! that drops the last message, doubles one or looks into it is refused. Which messages may follow which is for the
-//! template to say. A template that would write some words otherwise than others (thoughts of earlier answers are often
-//! left out) leaves all as they are here, and [`Script::looks`] says so.
+//! template to say. A template that would write some words otherwise than others (thoughts of earlier answers are
+//! often left out) leaves all as they are here, and [`Script::looks`] says so.
 //!
 //! **Time.** A template may ask for the date. It gets the one at which the conversation began, on this party's clock:
 //! public, because the length of the text may depend on it.
@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(text(&script, "so"), ("<system>be brief<end><user>so<end><assistant>".into(), false));
     }
 
-    /// Kept or read again, a conversation is the same text: messages of any order, with space at their ends, and none.
+    /// Kept or read again, a conversation is the same text: messages of any order, with space at their ends, and
+    /// none.
     #[test]
     fn a_conversation_has_one_text() {
         let turns: [(&[Words], &str); 3] = [

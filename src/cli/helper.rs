@@ -13,10 +13,10 @@ use super::{Error, log, out};
 use crate::{Allow, Helper, HelperConfig, HelperDeals, Network, OptionsError, Proof};
 
 /// Deals the correlations of sessions between clients and servers, which name this helper (`--helper`). It has no
-/// model, sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of the model
-/// and the lengths, and of weights random halves at most. It must not collude with either party: with one of them it
-/// could compute what the other hides. The three have three keys (--identity), and the helper lets in those in
-/// --allow. One line on standard output says when parties may come.
+/// model, sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of
+/// the model and the lengths, and of weights random halves at most. It must not collude with either party: with one
+/// of them it could compute what the other hides. The three have three keys (--identity), and the helper lets in
+/// those in --allow. One line on standard output says when parties may come.
 #[derive(Args, Debug)]
 pub(super) struct HelperArgs {
     /// Address to listen on; port 0 takes a free one.
@@ -85,8 +85,8 @@ pub(super) struct HelpedArgs {
     /// The helper's public key, which it prints. Needed unless nothing is encrypted.
     #[arg(long, value_name = "KEY", requires = "helper")]
     helper_key: Option<PublicKey>,
-    /// Let the helper deal products with weights, too, so that nothing is prepared by encryption. The server sends it a
-    /// random half of every weight once, 4 to 8 bytes each. Together with the client it could compute the weights.
+    /// Let the helper deal products with weights, too, so that nothing is prepared by encryption. The server sends it
+    /// a random half of every weight once, 4 to 8 bytes each. Together with the client it could compute the weights.
     #[arg(long, requires = "helper")]
     helper_weights: bool,
     #[command(flatten)]

@@ -25,8 +25,8 @@ use crate::{DEFAULT_MODEL, Helper, Network, Plan};
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
     /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape, such
-    /// as gpt2, bert-base or llama-2-7b; a wrong name lists all. The number of fractional bits of a matrix follows from
-    /// its weights; from a configuration alone all weights are assumed to be below 16.
+    /// as gpt2, bert-base or llama-2-7b; a wrong name lists all. The number of fractional bits of a matrix follows
+    /// from its weights; from a configuration alone all weights are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.

@@ -40,7 +40,8 @@ pub(super) struct ProxyArgs {
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
     /// Tokens of a prompt, or of what a turn adds to a conversation, for which a session is opened: 128, or what the
-    /// model has room for. A longer one opens another session. With --preprocess so much is prepared between requests.
+    /// model has room for. A longer one opens another session. With --preprocess so much is prepared between
+    /// requests.
     #[arg(long, value_name = "N")]
     turn_tokens: Option<usize>,
     /// Take this chat template instead of the server's: a file, or the directory of a model.

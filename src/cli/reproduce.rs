@@ -24,8 +24,8 @@ use crate::disk::{check_writable, read, write};
 use crate::models::{Stated, public_model};
 use crate::{Network, worker};
 
-/// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run. Beside
-/// a system with a dealer, a plan of two phases with a helper (`waggle helper`) stands too.
+/// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run.
+/// Beside a system with a dealer, a plan of two phases with a helper (`waggle helper`) stands too.
 ///
 /// Preparation stands in the table with everything else. Planned bytes and flows are exact. Planned seconds are those
 /// of the network alone, and with a calibration (`waggle calibrate`) also predicted ones; neither is compared with

@@ -65,8 +65,8 @@ pub(super) struct ServeArgs {
     /// memory until the client begins another one [default: --max-prompt and --max-tokens together].
     #[arg(long, value_name = "N")]
     max_positions: Option<usize>,
-    /// Policies among which clients choose, with `;` between those that have options: 'full,h2o;snapkv:budget=64'. The
-    /// only one is otherwise that of --policy.
+    /// Policies among which clients choose, with `;` between those that have options: 'full,h2o;snapkv:budget=64'.
+    /// The only one is otherwise that of --policy.
     #[arg(long, value_name = "POLICIES", value_parser = policies::list, conflicts_with_all = ["policy", "select"])]
     policies: Option<Policies>,
     /// Allow no conversations.

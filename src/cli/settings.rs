@@ -1,4 +1,5 @@
-//! Options from the environment: the variable `WAGGLE_NAME` for an option `--name` that the command line does not have.
+//! Options from the environment: the variable `WAGGLE_NAME` for an option `--name` that the command line does not
+//! have.
 
 use std::collections::BTreeSet;
 use std::process;

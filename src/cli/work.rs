@@ -1,5 +1,6 @@
-//! What work costs, by plan: a decoded token, the mean of some after a prompt, or a pass over a whole input; all of it
-//! or its operations. `sweep`, `reproduce` and `eval` take their numbers from here, and `plan` from the same sessions.
+//! What work costs, by plan: a decoded token, the mean of some after a prompt, or a pass over a whole input; all of
+//! it or its operations. `sweep`, `reproduce` and `eval` take their numbers from here, and `plan` from the same
+//! sessions.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! What the tokens of a text were worth.
 //!
-//! A token may be a part of a character, or no text at all. The interface names tokens by text, so such ones are named
-//! by their bytes, as OpenAI names them, and by their words in the tokenizer's file: no two of a place share a name.
+//! A token may be a part of a character, or no text at all. The interface names tokens by text, so such ones are
+//! named by their bytes, as OpenAI names them, and by their words in the tokenizer's file: no two of a place share a
+//! name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::str::from_utf8;

@@ -77,7 +77,8 @@ options! {
         listen: String as impl Into<String> = "127.0.0.1:7411".into(),
         /// Terms that both parties must state alike. A server that is given a number of phases refuses the other one.
         terms: Terms = Terms::default(),
-        /// Policies that clients may choose besides that of the terms. All of them need the same columns of the model.
+        /// Policies that clients may choose besides that of the terms. All of them need the same columns of the
+        /// model.
         policies: Vec<PolicySpec> = Vec::new(),
         /// Slow this party's messages down to those of a network; the client must do the same.
         network: Network = Network::Loopback,
@@ -361,7 +362,8 @@ pub struct Server {
 pub struct Stop(Sender<Event>);
 
 impl Stop {
-    /// Lets running sessions finish, ends conversations in which nothing runs, lets nobody else in, and ends [`Server::run`].
+    /// Lets running sessions finish, ends conversations in which nothing runs, lets nobody else in, and ends
+    /// [`Server::run`].
     pub fn stop(&self) {
         self.because("stop");
     }

@@ -266,8 +266,8 @@ pub fn wide<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Has `bytes` brought near the processor, which then need not wait for them when they are read soon after. A processor
-/// looks ahead by itself within a page, but pieces of a mapped file end there.
+/// Has `bytes` brought near the processor, which then need not wait for them when they are read soon after. A
+/// processor looks ahead by itself within a page, but pieces of a mapped file end there.
 #[inline]
 pub fn fetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]

@@ -84,8 +84,8 @@ impl Replacement {
         Replacement::create(path).map(drop)
     }
 
-    /// Removes the temporary files of this process, which is about to end: no file comes of one that is being written.
-    /// Until it has ended nobody begins or ends another.
+    /// Removes the temporary files of this process, which is about to end: no file comes of one that is being
+    /// written. Until it has ended nobody begins or ends another.
     pub fn abandon_all() {
         let unfinished = unfinished();
         for temporary in &*unfinished {

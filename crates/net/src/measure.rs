@@ -12,8 +12,8 @@
 //! | burst: 16, 64, 256 KiB and twice 1 MiB, until one is slow | server, and back | as many |
 //! | places of rate and delay | server | 2 |
 //!
-//! All of it is booked under `link`. Its bytes are a function of [`Measured::bursts`], and no peer can make them more:
-//! a longer message is refused before it is received, and each has the time-outs of the link.
+//! All of it is booked under `link`. Its bytes are a function of [`Measured::bursts`], and no peer can make them
+//! more: a longer message is refused before it is received, and each has the time-outs of the link.
 
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 //! link, and memory.
 //!
 //! A [`Planner`] is a box ([`Abb`](waggle_protocols::Abb)) without values. A program that runs on it takes the same
-//! steps as one that runs between two parties, and the planner books what each step sends. Its ledger then equals that
-//! of the session in every account, except for times.
+//! steps as one that runs between two parties, and the planner books what each step sends. Its ledger then equals
+//! that of the session in every account, except for times.
 //!
 //! # Terms
 //!

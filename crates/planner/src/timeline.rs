@@ -1,9 +1,9 @@
 //! When the two parties of a planned session would be where: the clocks of both, moved by work and messages.
 //!
-//! The steps of a [`Cost`](waggle_protocols::cost::Cost) stand in the order in which both parties take them. Work moves
-//! the clock of its party. A message leaves once its sender's clock and the wire are free; its receiver goes on when it
-//! has arrived, so computation at one party overlaps with the wire and with the other party exactly where the protocol
-//! lets it. A thread of its own encrypts and sends, so sending costs processor time, but its party goes on.
+//! The steps of a [`Cost`](waggle_protocols::cost::Cost) stand in the order in which both parties take them. Work
+//! moves the clock of its party. A message leaves once its sender's clock and the wire are free; its receiver goes on
+//! when it has arrived, so computation at one party overlaps with the wire and with the other party exactly where the
+//! protocol lets it. A thread of its own encrypts and sends, so sending costs processor time, but its party goes on.
 //!
 //! # What is assumed
 //! - Work in tasks of the thread pool is spread over the cores of its party, as far as there are tasks. Each core

@@ -72,10 +72,10 @@ pub enum PinError {
 /// BLAKE3 of a public model's shape, and of its tokenizer and its chat template where these are known.
 ///
 /// The shape is a [`ModelSpec`] as JSON: architecture, sizes, constants and the tokens that end a text. The tokenizer
-/// is the text of `tokenizer.json`, the template a [`ChatTemplate`](waggle_tokenizer::ChatTemplate) as JSON, or nothing
-/// where it is known that there is none. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if the
-/// tokenizer is part of it, then `+` and 64 more if the template is, then `~` and 64 more of what a server states of
-/// its public parts, if there are any.
+/// is the text of `tokenizer.json`, the template a [`ChatTemplate`](waggle_tokenizer::ChatTemplate) as JSON, or
+/// nothing where it is known that there is none. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if
+/// the tokenizer is part of it, then `+` and 64 more if the template is, then `~` and 64 more of what a server states
+/// of its public parts, if there are any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     shape: Digest,

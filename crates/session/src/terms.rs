@@ -35,8 +35,8 @@ pub struct Terms {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
     /// parties.
     pub prefill_chunk: Option<NonZeroUsize>,
-    /// The text of the helper's key, if the session has a helper ([`waggle_protocols::Options::helper`]); empty without
-    /// encryption.
+    /// The text of the helper's key, if the session has a helper ([`waggle_protocols::Options::helper`]); empty
+    /// without encryption.
     pub helper: Option<String>,
     /// The network that this party imitates by slowing what it sends. Both imitate the same, or none does.
     pub imitated: Option<LinkShape>,
@@ -87,8 +87,8 @@ pub struct Request {
     pub lengths: Lengths,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// End at the first [`bucket`](waggle_model::bucket) of tokens behind that, so that the server learns no more than
-    /// it. In a chat only with the policy `full`; takes no draft.
+    /// End at the first [`bucket`](waggle_model::bucket) of tokens behind that, so that the server learns no more
+    /// than it. In a chat only with the policy `full`; takes no draft.
     pub pad_answer: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
@@ -252,8 +252,8 @@ pub(crate) fn check_bounded(lengths: Lengths, bound: Lengths, limit: usize) -> R
 /// made up to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
-/// Most texts that a model reads side by side, and most positions of all of them. Keys, values and prompts are kept for
-/// each, and no machine is done with so many.
+/// Most texts that a model reads side by side, and most positions of all of them. Keys, values and prompts are kept
+/// for each, and no machine is done with so many.
 const MAX_TEXTS: usize = 1 << 12;
 const MAX_POSITIONS: usize = 1 << 20;
 
@@ -312,12 +312,12 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::Phases`] for a number of phases that the server does not offer; those of
-    /// [`ModelSpec::check_policy`]; [`waggle_model::Error::PaddedPolicy`] for padding under a policy that would choose
-    /// among it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
+    /// [`ModelSpec::check_policy`]; [`waggle_model::Error::PaddedPolicy`] for padding under a policy that would
+    /// choose among it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
     /// [`waggle_model::Error::DraftPolicy`] for a draft under a policy that cannot take tokens back;
     /// [`waggle_model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`waggle_model::Error::TooLong`] beyond
-    /// the model's positions, [`Error::TooWide`] beyond those of the softmax in fixed point, and [`Error::TooMany`] for
-    /// more texts than fit any memory; [`Error::Planning`] for what would take too long to plan.
+    /// the model's positions, [`Error::TooWide`] beyond those of the softmax in fixed point, and [`Error::TooMany`]
+    /// for more texts than fit any memory; [`Error::Planning`] for what would take too long to plan.
     pub fn validate(&self, spec: &ModelSpec, terms: &Terms, limits: &Limits) -> Result<(), Error> {
         limits.check_phases(terms)?;
         spec.check_policy(&terms.policy)?;

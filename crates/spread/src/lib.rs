@@ -27,8 +27,8 @@
 //!
 //! # What the ranks see
 //! The ranks are one party: whoever runs the server runs all of them. Rank 0 tells the others its sums of a client's
-//! masked input with the server's share, X - R, and they answer with their columns of (X - R) W. In the preparation it
-//! tells them a client's request and the seeds of the responses, which protect W from the client. MPI encrypts
+//! masked input with the server's share, X - R, and they answer with their columns of (X - R) W. In the preparation
+//! it tells them a client's request and the seeds of the responses, which protect W from the client. MPI encrypts
 //! nothing. Whoever reads this traffic reads masked inputs, which are uniform, and products from which the weights
 //! follow: as many rows as W has inputs give W. Run it on a network that belongs to the server.
 //!

@@ -141,8 +141,8 @@ impl Class {
         }
     }
 
-    /// The file of this class with the vocabulary of `model`, without added tokens. `unknown` stands for words that it
-    /// does not have, `post_processor` is that of the file. [`Class::template`] comes after the tokens.
+    /// The file of this class with the vocabulary of `model`, without added tokens. `unknown` stands for words that
+    /// it does not have, `post_processor` is that of the file. [`Class::template`] comes after the tokens.
     pub(super) fn stages(
         self,
         model: &Value,

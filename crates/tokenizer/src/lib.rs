@@ -236,8 +236,8 @@ impl Local {
     }
 }
 
-/// Most bytes of a character that is not whole. A decoder shows each of them, or all, as one replacement character, and
-/// some do so with all bytes that stand before them.
+/// Most bytes of a character that is not whole. A decoder shows each of them, or all, as one replacement character,
+/// and some do so with all bytes that stand before them.
 const OPEN_BYTES: usize = 3;
 /// Most ids whose text is not whole, before some are left behind.
 const MOST_PENDING: usize = 16;

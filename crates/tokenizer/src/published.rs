@@ -11,9 +11,9 @@
 //! | tokens before and after a text | the class; `tokenizer.json`; `add_bos_token` and `add_eos_token` |
 //! | named tokens (`bos_token`, ...) | `special_tokens_map.json`; `tokenizer_config.json`; the class |
 //!
-//! Where `tokenizer_config.json` has `added_tokens_decoder`, neither `special_tokens_map.json` nor `added_tokens.json`
-//! is read. Added tokens are those of `tokenizer.json`, unless the class has its own stages. The others follow: those of
-//! the decoder or of `added_tokens.json`, then named tokens, then extra special tokens.
+//! Where `tokenizer_config.json` has `added_tokens_decoder`, neither `special_tokens_map.json` nor
+//! `added_tokens.json` is read. Added tokens are those of `tokenizer.json`, unless the class has its own stages. The
+//! others follow: those of the decoder or of `added_tokens.json`, then named tokens, then extra special tokens.
 //!
 //! Truncation and padding that a file was saved with are left off: a prompt goes through a model as it is. Ids of
 //! added tokens are what the library gives them: the next free ones, unless the vocabulary has the token.

@@ -56,8 +56,8 @@ impl ChatTemplate {
     /// conversation.
     ///
     /// # Errors
-    /// [`TokenizerError::Template`] and [`TokenizerError::Beside`] for files that cannot be read or have another form;
-    /// [`TokenizerError::TooMuch`].
+    /// [`TokenizerError::Template`] and [`TokenizerError::Beside`] for files that cannot be read or have another
+    /// form; [`TokenizerError::TooMuch`].
     pub fn open(dir: &Path) -> Result<Option<Self>, TokenizerError> {
         let mut all = named(dir)?;
         let template = match all.remove(DEFAULT) {

@@ -3,8 +3,8 @@
 //! A weight polynomial then has one value per run of coefficients, at each of N / run points. The product at a point
 //! is one of matrices: coefficients of all rows and both halves of a ciphertext by inner tiles, times inner tiles by
 //! column tiles. So uploads are laid out point after point, once, and column tiles are taken together, [`TILES`] by
-//! [`TILES`]. A *panel* is a number of column tiles that share every read of the uploads. Its weights are made and used
-//! a *stretch* of inner tiles at a time, so that they stay in the caches between the two.
+//! [`TILES`]. A *panel* is a number of column tiles that share every read of the uploads. Its weights are made and
+//! used a *stretch* of inner tiles at a time, so that they stay in the caches between the two.
 
 use super::cache::{self, Form};
 use super::response::Evaluation;
@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 /// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_RESIDUES`].
 const PANEL_TILES: (usize, usize) = (32, TILES);
-/// Residues of the weights of a stretch of a panel: 8 MiB, which the last cache has for each of a few cores. Kernels in
-/// double precision take three times the memory, but need it more rarely.
+/// Residues of the weights of a stretch of a panel: 8 MiB, which the last cache has for each of a few cores. Kernels
+/// in double precision take three times the memory, but need it more rarely.
 const PANEL_RESIDUES: usize = 1 << 20;
 /// Inner tiles of a stretch, at most. Fewer would have sums reduced and stored more often.
 const STRETCH: usize = 128;
@@ -82,8 +82,8 @@ impl Sizes {
     }
 }
 
-/// The uploads stretch by stretch, limb by limb, point by point, row tile by row tile; there vector after vector, half
-/// after half, of each all inner tiles: the operand of `NttBackend::matmul`.
+/// The uploads stretch by stretch, limb by limb, point by point, row tile by row tile; there vector after vector,
+/// half after half, of each all inner tiles: the operand of `NttBackend::matmul`.
 fn point_by_point(tiling: &Tiling, params: &Params, stretches: &[Stretch], uploads: &[Ciphertext]) -> Vec<Vec<u64>> {
     let (sizes, run) = (Sizes::new(tiling), tiling.tile.run);
     let operand = |stretch: &Stretch| {

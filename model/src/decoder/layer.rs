@@ -34,8 +34,8 @@ pub(super) struct Layer<W> {
     /// The MLP's first matrix, where it has one of its own.
     pub(super) up: Option<Matrix<W>>,
     pub(super) down: Matrix<W>,
-    /// Of the norm after the MLP; where a number multiplies the layer's sum, times it, and it for each coordinate. With
-    /// embeddings by layer that is so of their gains.
+    /// Of the norm after the MLP; where a number multiplies the layer's sum, times it, and it for each coordinate.
+    /// With embeddings by layer that is so of their gains.
     pub(super) mlp_gains: Option<W>,
     pub(super) by_layer: Option<ByLayer<W>>,
 }

@@ -380,7 +380,8 @@ impl<W> Model<W> {
             let weights = layer.weights();
             let like = waggle_engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
             let out = engine.scope(&format!("layer {index}"), |e| match block.shares() {
-                // Products of several layers with one operand are prepared in their order, which classes would change.
+                // Products of several layers with one operand are prepared in their order, which classes would
+                // change.
                 true => block.forward(e, cache, &x, own.as_ref(), wanted),
                 false => e.layer(&like, |e| block.forward(e, cache, &x, own.as_ref(), wanted)),
             })?;
@@ -593,8 +594,8 @@ impl<W> Inputs<W> {
         })
     }
 
-    /// The vectors of all layers side by side, (texts * count, layers * width), of the embedding `x` and what the table
-    /// has of the ids.
+    /// The vectors of all layers side by side, (texts * count, layers * width), of the embedding `x` and what the
+    /// table has of the ids.
     fn of<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,

@@ -3,9 +3,9 @@
 //! A pass over one token costs nearly as many flows as a pass over several. So with a draft a pass reads the last
 //! token and `k` guesses after it, and gives what the model says after each of them. The client keeps the token after
 //! the last one, and goes on for as long as a guess is the token that the sampler picked. What was read beyond that
-//! is cut from the cache ([`waggle_mpcache::KvCache::roll_back`]). Every kept token is the sampler's pick on the logits
-//! of its own position, so the text is that of a generation without drafts, and a seeded sampler draws the same
-//! numbers.
+//! is cut from the cache ([`waggle_mpcache::KvCache::roll_back`]). Every kept token is the sampler's pick on the
+//! logits of its own position, so the text is that of a generation without drafts, and a seeded sampler draws the
+//! same numbers.
 //!
 //! Every pass has the same number of guesses, of which the server learns nothing: where there are fewer the rest is
 //! filled up. Only the end of the text makes passes shorter, so that no position beyond it is read. The server learns

@@ -4,7 +4,8 @@
 //! Sanh et al., arXiv 1910.01108; weights by the names of `DistilBertForSequenceClassification` and
 //! `DistilBertForMaskedLM` in [`modeling_distilbert.py`].
 //!
-//! [`modeling_distilbert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/distilbert
+//! [`modeling_distilbert.py`]:
+//! https://github.com/huggingface/transformers/tree/main/src/transformers/models/distilbert
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! Gemma 4 without experts: layers that see all tokens have longer heads than those with a window, and values may be
-//! their keys; values are normalised, and a layer multiplies its sum by a number. E2B and E4B have embeddings by layer,
-//! and their last layers read the keys and values of earlier ones.
+//! their keys; values are normalised, and a layer multiplies its sum by a number. E2B and E4B have embeddings by
+//! layer, and their last layers read the keys and values of earlier ones.
 //!
 //! Weights by the names of `Gemma4ForCausalLM` in [`modeling_gemma4.py`]: the text model alone.
 //!

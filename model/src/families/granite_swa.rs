@@ -2,7 +2,8 @@
 //!
 //! IBM, 2026; weights by the names of `GraniteSWAForCausalLM` in [`modeling_granite_swa.py`].
 //!
-//! [`modeling_granite_swa.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/granite_swa
+//! [`modeling_granite_swa.py`]:
+//! https://github.com/huggingface/transformers/tree/main/src/transformers/models/granite_swa
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

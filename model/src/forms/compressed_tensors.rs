@@ -3,8 +3,8 @@
 //! `int-quantized`, `float-quantized` and `naive-quantized` have a byte an entry in `weight` (I8 or F8_E4M3), and
 //! `weight_scale` for all, for every output, group or block, perhaps with `weight_zero_point`. `pack-quantized` has
 //! integers of 4 or 8 bits in `weight_packed` (I32), neighbours of a row in a word, with scales of (outputs, groups);
-//! the zeros are packed with neighbours of a column in a word. Packed integers are larger by half their range. A group
-//! of matrices may have a format of its own; which matrices are packed, their tensors say.
+//! the zeros are packed with neighbours of a column in a word. Packed integers are larger by half their range. A
+//! group of matrices may have a format of its own; which matrices are packed, their tensors say.
 
 use std::sync::Arc;
 

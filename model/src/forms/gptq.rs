@@ -35,8 +35,8 @@ pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
         None | Some("int32") => {}
         Some(other) => return Err(refused("pack_dtype", other, "only int32")),
     }
-    // Rules for single matrices. One that leaves matrices out (`-:`) shows in their tensors, and others may repeat what
-    // holds for all.
+    // Rules for single matrices. One that leaves matrices out (`-:`) shows in their tensors, and others may repeat
+    // what holds for all.
     let rules = keys.read("dynamic", "an object", serde_json::Value::as_object)?;
     for (name, rule) in rules.into_iter().flatten().filter(|(name, _)| !name.starts_with("-:")) {
         let repeats = |(key, value): (&String, _)| UNREAD.contains(&key.as_str()) || keys.get(key) == Some(value);

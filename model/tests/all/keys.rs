@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use waggle_model::{ConfigError, ModelSpec};
 
-/// Keys that change nothing about what is computed here: of the training, of other heads than the one that is read, of
-/// the form of results, of rounding, and of the files.
+/// Keys that change nothing about what is computed here: of the training, of other heads than the one that is read,
+/// of the form of results, of rounding, and of the files.
 const INERT: &[&str] = &[
     "_commit_hash",
     "attention_dropout",

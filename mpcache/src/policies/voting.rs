@@ -14,8 +14,8 @@
 //! **Beside the papers.** Query heads that share a key vote together. Votes are rounded before they are compared
 //! ([`Received`]), and the earlier of two equal tokens stays. Of a small budget the window takes half at most, so
 //! that votes count. As with PyramidKV's authors, layers divide what the window leaves, and none gets more than the
-//! prompt has, so that a budget beyond it is the same for all. kvpress divides the window as well, so that its pyramid
-//! is steeper with the same `beta` (`bench/peers/README.md`).
+//! prompt has, so that a budget beyond it is the same for all. kvpress divides the window as well, so that its
+//! pyramid is steeper with the same `beta` (`bench/peers/README.md`).
 //!
 //! **Evictions.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens
 //! the store is cut again whenever it is full: the latest queries vote, those since the last eviction and at most a

@@ -78,7 +78,8 @@ impl DealtKeys {
         if xor {
             out.extend((0..2).map(|i| client.0[i] ^ server.0[i] ^ beta[i]));
         } else {
-            // The server's words count, less the client's; the correction counts on the side whose control bit is set.
+            // The server's words count, less the client's; the correction counts on the side whose control bit is
+            // set.
             let sign = 1u64.wrapping_sub(nodes[0].lsb() << 1);
             out.extend(beta.iter().enumerate().map(|(i, beta)| {
                 let rest = beta.wrapping_sub(lane(server, words, i)).wrapping_add(lane(client, words, i));

@@ -18,8 +18,8 @@
 //! instead of 64 (silent OT). The proof asks of a node only that the parties' blocks agree off the path and differ by
 //! Delta on it.
 //!
-//! **Groups.** [`GROUP`] trees grow side by side, so that every step is a loop over rows of blocks, and share a public
-//! key of the cipher.
+//! **Groups.** [`GROUP`] trees grow side by side, so that every step is a loop over rows of blocks, and share a
+//! public key of the cipher.
 //!
 //! **The final correction** is sign (beta - sum of the server's leaves + sum of the client's), where sign = 1 - 2 t
 //! and t is the client's control bit at R. The parties' control bits differ only at R, so each party's number of set

@@ -53,8 +53,8 @@ impl DpfShape {
         Ok(DpfShape { depth, words, width, bit_blocks: 0, xor: false })
     }
 
-    /// Trees of `depth` levels (1..=16) over leaves of 128 bits, two words, that are shared by exclusive-or. Errors: a
-    /// number out of range.
+    /// Trees of `depth` levels (1..=16) over leaves of 128 bits, two words, that are shared by exclusive-or. Errors:
+    /// a number out of range.
     pub fn of_bits(depth: u32) -> Result<Self, OtError> {
         Ok(DpfShape { xor: true, ..DpfShape::new(depth, 2, 64)? })
     }

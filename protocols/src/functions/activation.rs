@@ -6,8 +6,8 @@
 //! result = (inside ? y : 0) + (right ? x : 0)          one multiplexer
 //! ```
 //!
-//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a third
-//! extends what was selected to words of 64 bits. That is 20 bytes an entry online in place of 80.
+//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a
+//! third extends what was selected to words of 64 bits. That is 20 bytes an entry online in place of 80.
 //!
 //! In one phase few entries over a slow link are looked up, since keys take more flows; many take keys, which take
 //! fewer bytes (`choose`).

@@ -11,7 +11,8 @@ use crate::matrix::{HALF, MOST};
 const EIGHT: usize = 8;
 const SIXTEEN: usize = 16;
 
-/// Bytes between what is multiplied of a stored line and what memory is asked for meanwhile. Lines follow one another.
+/// Bytes between what is multiplied of a stored line and what memory is asked for meanwhile. Lines follow one
+/// another.
 const AHEAD: usize = 8192;
 
 /// The inner products of the words (low, high) and of each line, without up to seven entries at the end.

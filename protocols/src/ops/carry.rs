@@ -2,9 +2,9 @@
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** The sign by a carry `[a < b]` of l = w - 1 bits, as in [`compare`](super::compare). The server has a and
-//! the client b. Both cut theirs into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a digit are
-//! inner products of seven bits of either party:
+//! **Source.** The sign by a carry `[a < b]` of l = w - 1 bits, as in [`compare`](super::compare). The server has a
+//! and the client b. Both cut theirs into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a digit
+//! are inner products of seven bits of either party:
 //!
 //! ```text
 //! u_v = [b_i = v],  [a_i < b_i] = sum_v [a_i < v] u_v,  [a_i = b_i] = [a_i = 0] + sum_v ([a_i = v] + [a_i = 0]) u_v,

@@ -1,7 +1,8 @@
 //! Linear layers: x W + b with the server's W and b, or with those that both parties have.
 //!
 //! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^w for the weight's
-//! [`width`](FixedWeight::width) w, with the fractional bits of x plus those of the weight. **Source.** [`private`]; the server adds b.
+//! [`width`](FixedWeight::width) w, with the fractional bits of x plus those of the weight. **Source.** [`private`];
+//! the server adds b.
 //!
 //! With a [public](waggle_engine::WeightSpec::public) W each party multiplies its own share by it, because
 //! (x_c + x_s) W = x_c W + x_s W. Nothing is sent or prepared, and the product is exact.

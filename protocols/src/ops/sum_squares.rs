@@ -11,11 +11,11 @@
 //! share is what a request makes of its seeds ([`waggle_he::SeededPlan`]), and a random bit on top. Online, they open
 //! d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
 //!
-//! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`waggle_he::ProductPlan::lsb_error`]; by
-//! OLE at most 2 in the last place for every square.
+//! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`waggle_he::ProductPlan::lsb_error`];
+//! by OLE at most 2 in the last place for every square.
 //!
-//! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical distance
-//! of [`waggle_he::OlePlan`]; for inner products see the module documentation of he's products.
+//! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical
+//! distance of [`waggle_he::OlePlan`]; for inner products see the module documentation of he's products.
 
 use std::sync::Arc;
 

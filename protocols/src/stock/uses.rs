@@ -3,8 +3,9 @@
 //! Correlations of one kind are made in large batches, over all layers at once, so that one message serves many
 //! operations. The ledger books it where it is needed: what the making of a kind sent is divided among the accounts
 //! of the operations that take it, in proportion to what each takes, in whole bytes ([`waggle_net::Ledger::divide`]).
-//! That is units of a kind of correlation; words of the masks of a product with a cached operand; OTs of online steps.
-//! Both parties count it in the same plan, so both ledgers and the plan of a session divide alike, to the byte.
+//! That is units of a kind of correlation; words of the masks of a product with a cached operand; OTs of online
+//! steps. Both parties count it in the same plan, so both ledgers and the plan of a session divide alike, to the
+//! byte.
 //!
 //! - Refills of the pools of OTs while a kind is made count as a part of it.
 //! - Keys of homomorphic encryption are booked as `setup`. They stay with the kind that first needs them: they are

@@ -1,7 +1,7 @@
 //! Plots: charts of studies and of sessions, each as SVG and as text for LaTeX.
 //!
-//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out and draw on `canvas`, and `pgf`
-//! writes for LaTeX. `study`, `session` and `decoded` choose what is drawn.
+//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out and draw on
+//! `canvas`, and `pgf` writes for LaTeX. `study`, `session` and `decoded` choose what is drawn.
 
 mod axis;
 mod bars;

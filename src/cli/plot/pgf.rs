@@ -1,7 +1,7 @@
 //! Pictures as text for LaTeX: `\usepackage{pgfplots}\pgfplotsset{compat=1.18}`, and `\input` of a file.
 //!
-//! They are as wide as the line, in the font of the paper, and without a title, which a caption has. Everything in them
-//! can be changed there.
+//! They are as wide as the line, in the font of the paper, and without a title, which a caption has. Everything in
+//! them can be changed there.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! The record of a sweep: planned cells, each with its choice of model, work, context, policy, link, phases and cores.
+//! The record of a sweep: planned cells, each with its choice of model, work, context, policy, link, phases and
+//! cores.
 
 use serde::{Deserialize, Serialize};
 use waggle_mpcache::PolicySpec;

@@ -38,8 +38,8 @@ impl ClientSession {
     /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
     ///
     /// # Errors
-    /// [`waggle_net::NetError::Disagreement`] if the parties differ, or another [`waggle_net::NetError`] that names the
-    /// step.
+    /// [`waggle_net::NetError::Disagreement`] if the parties differ, or another [`waggle_net::NetError`] that names
+    /// the step.
     pub fn open(
         mut channel: Channel,
         server: &Caller,

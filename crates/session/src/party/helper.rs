@@ -1,11 +1,11 @@
 //! Sessions with a helper: a third machine that deals what is prepared ([`waggle_protocols::deal`]). If it deals
-//! products with weights, too, the server has told the client the seed of its halves before, in 32 bytes, and sends the
-//! helper the halves that this lacks ([`waggle_protocols::halves`]).
+//! products with weights, too, the server has told the client the seed of its halves before, in 32 bytes, and sends
+//! the helper the halves that this lacks ([`waggle_protocols::halves`]).
 //!
-//! Both parties state the helper's key in their handshake. When they have their base OTs, each opens a link of its own
-//! to the helper and says what it needs, under the name of the session: the binding of the link between the two
-//! ([`waggle_net::Channel::binding`]), which nobody else knows. It also names the key that the other party has proved.
-//! The helper deals when both have asked for the same and each has proved the key that the other named
+//! Both parties state the helper's key in their handshake. When they have their base OTs, each opens a link of its
+//! own to the helper and says what it needs, under the name of the session: the binding of the link between the two
+//! ([`waggle_net::Channel::binding`]), which nobody else knows. It also names the key that the other party has
+//! proved. The helper deals when both have asked for the same and each has proved the key that the other named
 //! ([`Pairing`](super::Pairing)). Helper and both parties see to it that the three have three keys.
 //!
 //! Halves of weights are asked for by their name at the client, and by the proof that the name is the hash of at the

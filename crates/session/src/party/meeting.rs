@@ -1,8 +1,8 @@
 //! The parties tell each other what they have, for the plans of a session.
 //!
 //! Six facts of the handshake are padded, so that no plan depends on them: the cores that the party will use, its
-//! family of kernels, the network that it imitates, and, where a person gave them, the cores and the link to plan for,
-//! and what is revealed. Of cores and link one party's word is enough; two that differ end the session, at both
+//! family of kernels, the network that it imitates, and, where a person gave them, the cores and the link to plan
+//! for, and what is revealed. Of cores and link one party's word is enough; two that differ end the session, at both
 //! parties alike. What nobody gave, the parties find out: cores are those that each stated, and the link is measured
 //! ([`waggle_net::measure`]). Of what is revealed the server says the most, and a client takes that unless it wants
 //! less. A network that one party alone imitates would slow one direction, and be no network: it ends the session.

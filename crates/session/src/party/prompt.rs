@@ -105,8 +105,8 @@ impl Prompt {
         Prompt { seconds: vec![second], ..self }
     }
 
-    /// Says where the mask is whose word is wanted, if there is one, see [`Input::masks`](waggle_model::Input::masks).
-    /// The server does not learn it.
+    /// Says where the mask is whose word is wanted, if there is one, see
+    /// [`Input::masks`](waggle_model::Input::masks). The server does not learn it.
     pub fn with_mask(self, mask: Option<usize>) -> Self {
         Prompt { masks: mask.into_iter().collect(), ..self }
     }

@@ -64,8 +64,8 @@ impl ServerBuilder {
         ServerBuilder { weight_cache: bytes, ..self }
     }
 
-    /// Takes products in the clear, and answers requests, with all processes of `spread`. The others load the files at
-    /// the same time with [`all_matrices`](crate::all_matrices).
+    /// Takes products in the clear, and answers requests, with all processes of `spread`. The others load the files
+    /// at the same time with [`all_matrices`](crate::all_matrices).
     pub fn spread(self, spread: impl Into<Option<Arc<dyn Spread>>>) -> Self {
         ServerBuilder { spread: spread.into(), ..self }
     }

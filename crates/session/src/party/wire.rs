@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 use serde::{Serialize, de::DeserializeOwned};
 use waggle_net::{Channel, NetError};
 
-/// Sends `message`. A shorter one than `least` bytes is followed by zeros, so that its length does not tell its value.
+/// Sends `message`. A shorter one than `least` bytes is followed by zeros, so that its length does not tell its
+/// value.
 pub(super) fn send(
     channel: &mut Channel,
     step: &'static str,

@@ -41,10 +41,10 @@
 //! # Parts
 //!
 //! A pool may be made in up to [`MAX_PARTS`](waggle_protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of
-//! files with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a part
-//! that failed is made again, and any part made for the same takes its place. The header of a part says which one it is
-//! of how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division, made for the
-//! same, each once.
+//! files with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a
+//! part that failed is made again, and any part made for the same takes its place. The header of a part says which
+//! one it is of how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division,
+//! made for the same, each once.
 //!
 //! In the table of spending every step is done for all parts before the message goes out. A claim first locks all
 //! parts and looks for each at its place; only then it renames one. So of two that want the same parts none is left
@@ -138,13 +138,13 @@ pub struct Purpose {
 }
 
 impl Purpose {
-    /// Generations up to `bound` of `texts` texts side by side, with `model` under `terms`. The server passes a digest
-    /// of its `weights`, because its words are products with them; the client must not learn the digest. The forms of
-    /// operations follow from the link, so a session that spends a pool takes its link ([`PoolSet::link`]), and no
-    /// measurement refuses a pool. The ciphertexts by which the words came do not matter. The helper that dealt them
-    /// does, because it knows them: whoever spends them states it again. `peer` is the key of the other party, where
-    /// the link has keys: only the pair that filled a pool spends it. The longest generation is planned, which
-    /// `observer` may end.
+    /// Generations up to `bound` of `texts` texts side by side, with `model` under `terms`. The server passes a
+    /// digest of its `weights`, because its words are products with them; the client must not learn the digest. The
+    /// forms of operations follow from the link, so a session that spends a pool takes its link ([`PoolSet::link`]),
+    /// and no measurement refuses a pool. The ciphertexts by which the words came do not matter. The helper that
+    /// dealt them does, because it knows them: whoever spends them states it again. `peer` is the key of the other
+    /// party, where the link has keys: only the pair that filled a pool spends it. The longest generation is planned,
+    /// which `observer` may end.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.

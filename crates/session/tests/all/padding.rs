@@ -88,7 +88,8 @@ fn padding_has_no_weight_whatever_its_scores() {
         let (mut words, mut places) = (of("transformer.wte.weight"), of("transformer.wpe.weight"));
         let (mut matrix, mut bias) =
             (of("transformer.h.0.attn.c_attn.weight"), of("transformer.h.0.attn.c_attn.bias"));
-        // The id of the padding has the first coordinate alone, which becomes 5.6 by the norm, and no other id has it.
+        // The id of the padding has the first coordinate alone, which becomes 5.6 by the norm, and no other id has
+        // it.
         [&mut words, &mut places].into_iter().for_each(|all| all.iter_mut().step_by(WIDTH).for_each(|x| *x = 0.0));
         words[..WIDTH].fill(0.0);
         words[0] = 100.0;
@@ -121,7 +122,8 @@ fn padding_has_no_weight_whatever_its_scores() {
     let alone = run(&mut Fixed::new(), &fixed, &ids, &plain).expect("plain");
     let hidden = run(&mut Fixed::new(), &fixed, &with_padding, &options).expect("padded");
     assert!(largest_difference(&hidden, &alone) < MAX_FIXED_ERROR);
-    // A unit of a key's rounding is 3600 of a logit here, also of the text alone. Weight on padding would be millions.
+    // A unit of a key's rounding is 3600 of a logit here, also of the text alone. Weight on padding would be
+    // millions.
     let ulps = 32.0 * MAX_SECURE_ULPS;
     agree("the text alone", &files, &ids, &plain, ulps);
     agree("padding with high scores", &files, &with_padding, &options, ulps);

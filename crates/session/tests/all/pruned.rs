@@ -1,6 +1,7 @@
 //! Generations whose cache is pruned: two parties write what fixed point writes, and a plan knows what they send.
 //!
-//! The long texts take a minute or more each: `cargo test --release -p waggle-session --test all pruned:: -- --ignored`.
+//! The long texts take a minute or more each: `cargo test --release -p waggle-session --test all pruned:: --
+//! --ignored`.
 
 use waggle_model::{GenerateOptions, ModelFiles, bundled};
 use waggle_tokenizer::Tokenizer;

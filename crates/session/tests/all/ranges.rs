@@ -59,8 +59,8 @@ pub(crate) fn altered(dir: &Path, config: &Value, change: impl FnOnce(&mut Weigh
     write_checkpoint(&dir.join("model.safetensors"), &weights);
 }
 
-/// The range check of a random model, and what it names if the entries of `bias` are `value` and -`value` in turn: the
-/// path of an operation, and a number with the largest one that it takes.
+/// The range check of a random model, and what it names if the entries of `bias` are `value` and -`value` in turn:
+/// the path of an operation, and a number with the largest one that it takes.
 fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, String, [f64; 2]) {
     let check = |change: &dyn Fn(&mut Weights)| {
         let dir = tempfile::tempdir().unwrap();

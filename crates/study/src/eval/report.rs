@@ -230,8 +230,8 @@ impl StudyReport {
         table
     }
 
-    /// Policies that measure the same at several budgets, as where a text is too short for their clusters or blocks to
-    /// leave a choice, with these budgets.
+    /// Policies that measure the same at several budgets, as where a text is too short for their clusters or blocks
+    /// to leave a choice, with these budgets.
     pub fn alike(&self) -> Vec<(&str, Vec<f64>)> {
         let mut alike: Vec<(&Row, Vec<f64>)> = Vec::new();
         for row in &self.rows {

@@ -23,8 +23,8 @@
 //!
 //! As a leaf of the tree has room for several windows, the payload is placed within it by the last bits of R; a unit
 //! vector of the first bits makes the trees' first levels, and one of the cell's bits their [`tails`]. All of these
-//! come from the OTs of R's bits themselves ([`waggle_ot::index`]). A further level is one exchange, and a step of the
-//! vectors goes with it: a batch of keys takes ten to fifteen exchanges. The sign of the final correction is a
+//! come from the OTs of R's bits themselves ([`waggle_ot::index`]). A further level is one exchange, and a step of
+//! the vectors goes with it: a batch of keys takes ten to fifteen exchanges. The sign of the final correction is a
 //! multiplexer.
 //!
 //! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas:
@@ -63,8 +63,8 @@ const GROW: &str = "masked/keys";
 /// Step of the message that opens the corrections of leaves' bits.
 const BITS: &str = "masked/bits";
 
-/// Leaves of the trees that grow at once: their nodes, 16 MiB, stay in the caches. Where the exchanges of a batch take
-/// longer than its work, batches are larger.
+/// Leaves of the trees that grow at once: their nodes, 16 MiB, stay in the caches. Where the exchanges of a batch
+/// take longer than its work, batches are larger.
 const BATCH_LEAVES: usize = 1 << 20;
 const FAR_BATCH_LEAVES: usize = 1 << 22;
 

@@ -11,10 +11,10 @@
 //! | answer: empty, or why the command is refused | server | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //!
 //! - **A turn** has the number of its new tokens and of the tokens that may be generated. It is a generation whose
-//!   cache holds the turns before it ([`generate_with`](waggle_model::generate_with)). The last token of an answer was not
-//!   read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer ends, or
-//!   after those alone that fill a [`bucket`](waggle_model::bucket), where answers are padded. The
-//!   parties compare their transcripts after every turn.
+//!   cache holds the turns before it ([`generate_with`](waggle_model::generate_with)). The last token of an answer
+//!   was not read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer
+//!   ends, or after those alone that fill a [`bucket`](waggle_model::bucket), where answers are padded. The parties
+//!   compare their transcripts after every turn.
 //! - **To prepare** makes one of several equal [slices] of what the longest turn needs, in a session of two
 //!   phases. A client does so while its user types. When the turn comes, its lengths are known. What it needs beyond
 //!   that is made then, in large batches, with the masks of keys and values, which fit one length alone. What a turn
