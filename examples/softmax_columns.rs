@@ -84,7 +84,7 @@ impl<E: Select> Policy<E> for Columns {
 fn main() -> ExitCode {
     waggle::init();
     waggle::register_policy::<Columns>().expect("the name is free");
-    let code = waggle::run();
+    let code = waggle_cli::run();
     let (rows, seen) = *SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     for ([first, last], (beyond, largest)) in SETS.into_iter().zip(seen).filter(|_| rows > 0) {
         let percent = beyond.map(|beyond| format!("{:.2} %", 100.0 * beyond as f64 / rows as f64));

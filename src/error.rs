@@ -1,511 +1,85 @@
-//! Errors that end a call of this library.
+//! Errors that end a command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use waggle_net::PublicKey;
+use waggle_session::pool::PoolId;
 
-use crate::pixels::ImageError;
+use super::eval::EvalError;
+use super::record::RecordError;
 
-/// Why a session, a plan or a study came to nothing.
+/// The reason for a non-zero exit code.
 #[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// A model, an engine or the peer.
+pub(super) enum Error {
     #[error(transparent)]
-    Session(#[from] waggle_session::Error),
-    /// A study of cache policies.
+    Library(waggle::Error),
     #[error(transparent)]
-    Study(#[from] waggle_study::eval::EvalError),
-    /// A study of an encoder.
+    Proxy(waggle_proxy::ProxyError),
     #[error(transparent)]
-    Glue(#[from] waggle_study::glue::GlueError),
-    /// Nothing is learned from a text.
+    Tables(#[from] super::tables::TablesError),
     #[error(transparent)]
-    Fit(#[from] waggle_study::fit::FitError),
-    /// A tokenizer.
+    Study(#[from] EvalError),
     #[error(transparent)]
-    Tokenizer(#[from] waggle_tokenizer::TokenizerError),
-    /// The public model of a server is not the one that it must be, or was.
-    #[error(transparent)]
-    Pin(#[from] waggle_session::PinError),
-    /// The network.
-    #[error(transparent)]
-    Net(#[from] waggle_net::NetError),
-    /// A key or a file of keys.
-    #[error(transparent)]
-    Key(#[from] waggle_net::KeyError),
-    /// A family of kernels that the processor lacks.
-    #[error(transparent)]
-    Cpu(#[from] waggle_bits::cpu::CpuError),
-    /// Processes that multiply together.
-    #[cfg(feature = "server")]
-    #[error(transparent)]
-    Spread(#[from] waggle_spread::SpreadError),
-    /// A server whose key is not trusted.
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-    /// A model that cannot be found.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// Options that contradict each other.
-    #[error(transparent)]
-    Options(#[from] OptionsError),
-    /// Words that make no prompt.
-    #[error(transparent)]
-    Prompt(#[from] PromptError),
-    /// An image, or how a model wants it.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// A conversation. After [`ChatError::Refused`] it goes on.
-    #[error(transparent)]
-    Chat(#[from] ChatError),
-    /// A client that a server did not serve to the end.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// A file cannot be read or written.
+    Record(#[from] RecordError),
+    #[error("the page cannot be made: {0}")]
+    Page(minijinja::Error),
+    #[error("a plot: {0}")]
+    Drawing(super::plot::DrawError),
+    /// Standard output takes no more.
+    #[error("standard output: {0}")]
+    Output(#[source] std::io::Error),
+    #[error("no pool {id} in {}", paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
+    NoSuchPool { id: PoolId, paths: Vec<PathBuf> },
+    #[error("--stop-at-eos and --no-stop-at-eos exclude each other")]
+    StopAndNot,
+    /// A conversation without a turn.
+    #[error("no turn was taken; refused: {refused}")]
+    AllRefused { refused: usize },
+    #[error("{}: a prompt has at most {limit} bytes", path.display())]
+    LongPrompt { path: PathBuf, limit: u64 },
+    /// Measurements of a machine that cannot be used.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The system refuses what a session needs.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// The action that is refused.
-        what: &'static str,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// A bug.
-    #[error("the session panicked")]
-    Panicked,
+    Calibration { path: PathBuf, source: waggle_planner::ProfileError },
+    /// Other programs compute on the machine that is measured.
+    #[error(
+        "this machine is busy: threads that compute get {percent:.0} % of its cores, and measured so it looks slower \
+         than it is; end what else runs, or give --anyway"
+    )]
+    Busy { percent: f64 },
+    #[error("predictions need a calibration: {0}")]
+    NotCalibrated(String),
+    /// A cell of a sweep.
+    #[error("{cell}")]
+    Cell { cell: String, source: Box<Error> },
+    #[error("--positions raises those of shapes and of `config.json` files; {0} is neither")]
+    PositionsOfWeights(String),
+    #[error(transparent)]
+    Column(waggle_report::table::NoColumn),
+    #[error("{paper} has no row {row}, only 1 to {rows}")]
+    NoRow { paper: String, row: usize, rows: usize },
+    /// A run of a comparison failed.
+    #[error("{program}: {what}")]
+    Compared { program: String, what: String },
+    #[error("cannot start the server's process")]
+    Spawn(#[source] std::io::Error),
+    /// The server of a demo ended or said something unexpected.
+    #[error("the server's process failed: {0}")]
+    Child(String),
 }
 
 impl Error {
-    /// Whether a conversation goes on after it.
-    pub fn leaves_the_conversation(&self) -> bool {
-        matches!(self, Error::Chat(ChatError::Refused(_)))
+    pub(super) fn child(what: impl ToString) -> Self {
+        Error::Child(what.to_string())
     }
 }
 
-impl From<waggle_model::Error> for Error {
-    fn from(error: waggle_model::Error) -> Self {
-        Error::Session(error.into())
+impl<E: Into<waggle::Error>> From<E> for Error {
+    fn from(error: E) -> Self {
+        Error::Library(error.into())
     }
 }
 
-impl From<waggle_mpcache::PolicyError> for Error {
-    fn from(error: waggle_mpcache::PolicyError) -> Self {
-        waggle_model::Error::from(error).into()
-    }
-}
-
-/// Why a client does not talk to a server.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TrustError {
-    /// Nowhere to look for keys.
-    #[error("no place for keys: set WAGGLE_HOME or HOME, or give --identity")]
-    NoHome,
-    /// A server that ended the connection before it proved a key.
-    #[error("{0}; perhaps the server runs in plaintext, or has too many connections from this address")]
-    NoAnswer(#[source] waggle_net::NetError),
-    /// A server that nobody has vouched for.
-    #[error(
-        "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"
-    )]
-    Unknown {
-        /// The server's address.
-        address: String,
-        /// The key it showed.
-        key: PublicKey,
-    },
-    /// A known server with another key.
-    #[error(
-        "THE KEY OF THE SERVER AT {address} HAS CHANGED: it was {known} (in {}) and is {key}; somebody may pretend to be it. \
-         Only if its owner says that the key is new, trust it with --server-key {key}",
-        file.display()
-    )]
-    Changed {
-        /// The server's address.
-        address: String,
-        /// The key remembered.
-        known: PublicKey,
-        /// Where it is remembered.
-        file: PathBuf,
-        /// The key it showed.
-        key: PublicKey,
-    },
-    /// Another server than the one asked for.
-    #[error("the server at {address} has the key {key}, not {given} as --server-key says")]
-    Other {
-        /// The server's address.
-        address: String,
-        /// The key asked for.
-        given: PublicKey,
-        /// The key it showed.
-        key: PublicKey,
-    },
-}
-
-/// Why a name stands for no model.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum NameError {
-    /// No such model.
-    #[error(
-        "`{}` is neither a directory nor a bundled model ({}) nor a published shape ({}){}",
-        .0,
-        waggle_model::bundled_names().collect::<Vec<_>>().join(", "),
-        waggle_model::shape_names().collect::<Vec<_>>().join(", "),
-        waggle_model::hints::of_name(.0)
-    )]
-    NoModel(String),
-    /// A shape where weights are needed.
-    #[error(
-        "`{0}` is a shape without weights, for `plan` and `sweep`: `waggle synth --config {0} --out DIR` makes random ones"
-    )]
-    NoWeights(String),
-    /// A directory for `--tokenizer` that has none.
-    #[error("`{0}` has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor vocab.txt")]
-    NoTokenizer(String),
-    /// A plaintext model that is not the server's.
-    #[error("`{0}` has another shape than the server's model, so --check would compare different models")]
-    CheckShape(String),
-}
-
-/// Options that contradict each other.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OptionsError {
-    /// Logits of a session that reveals none.
-    #[error("the client learned tokens alone, and no logits: --reveal logits, if the server permits it")]
-    NoLogits,
-    /// A helper whose key nobody names, or one with a key where nothing is encrypted.
-    #[error("{}", match given {
-        true => "--insecure-plaintext encrypts nothing, so the helper proves no --helper-key",
-        false => "--helper needs --helper-key, the key that the helper prints when it starts",
-    })]
-    HelperKey {
-        /// Whether a key is named.
-        given: bool,
-    },
-    /// What is no address of a server.
-    #[error("`{0}` is no address of a Waggle server: give HOST or HOST:PORT, without a scheme or a path")]
-    NoAddress(String),
-    /// A helper of a session that prepares nothing.
-    #[error("a helper deals what is prepared: --helper needs --preprocess")]
-    HelperNeedsPreprocess,
-    /// Three parties, and no third one.
-    #[error("--parties 3 needs the third one: --helper, the address of a `waggle helper`")]
-    ThirdParty,
-    /// A helper of parties in one process.
-    #[error("parties in one process have no links to a helper: give --link loopback or a network")]
-    HelperNeedsLinks,
-    /// A policy that needs to see values, between two parties.
-    #[error("cache policy `{0}` works only in the clear, not between two parties")]
-    ClearOnly(String),
-    /// A proxy that others reach, without a key.
-    #[error(
-        "{address} is reached from other machines, so the proxy needs --api-key-file: prompts cross it in the clear"
-    )]
-    OpenProxy {
-        /// Where it would listen.
-        address: std::net::SocketAddr,
-    },
-    /// A file without the keys that it should hold.
-    #[error("{} holds no key: lines that programs give", .0.display())]
-    NoApiKey(PathBuf),
-    /// A file of keys that is none.
-    #[error("{} has more than {most} bytes: keys that programs give, one a line", path.display())]
-    LongApiKeys {
-        /// The file.
-        path: PathBuf,
-        /// Most bytes of it.
-        most: u64,
-    },
-    /// A key that no program can give.
-    #[error("the key in line {line} of {} is none of up to {most} printable characters of ASCII", path.display())]
-    ForeignApiKey {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1 on.
-        line: usize,
-        /// Most characters of a key.
-        most: usize,
-    },
-    /// Conversations for which a model has no room.
-    #[error(
-        "turns of {turn} tokens (--turn-tokens) and answers of {tokens} (--tokens) are more than the {limit} positions \
-         of the server's model"
-    )]
-    LongTurns {
-        /// Tokens of a turn.
-        turn: usize,
-        /// Tokens of an answer.
-        tokens: usize,
-        /// Positions of the model.
-        limit: usize,
-    },
-    /// A key of programs that is soon guessed.
-    #[error("a key in {} has {got} bytes, and {least} is the least", path.display())]
-    ShortApiKey {
-        /// The file.
-        path: PathBuf,
-        /// Bytes of the key.
-        got: usize,
-        /// Of the shortest that is taken.
-        least: usize,
-    },
-    /// Sampling options without sampling.
-    #[error("--top-p and --seed need a --temperature above 0")]
-    NothingToSample,
-    /// Pools in one-phase sessions.
-    #[error("pools belong to sessions with --preprocess, not --preprocess false")]
-    PoolNeedsPreprocess,
-    /// A pool where both parties are in one process.
-    #[error("a pool is filled and spent with a server, not within one process")]
-    PoolNeedsServer,
-    /// A link within one process for two of them.
-    #[error("two processes have no memory in common; only `demo` offers it")]
-    NoMemory,
-    /// No level of a log.
-    #[error("there is no log level `{0}`: give off, error, warn, info, debug or trace")]
-    Level(String),
-    /// A report whose session cannot be planned again, because of this option.
-    #[error("its options cannot be planned: {0}")]
-    Unplannable(&'static str),
-}
-
-/// Words that make no prompt.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PromptError {
-    /// A prompt in words for a model that knows none.
-    #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
-    NoTokenizer,
-    /// Two texts where one is read.
-    #[error("two texts need an encoder, which reads them together")]
-    Pair,
-    /// No mask, or several, for a model that gives the word of one.
-    #[error("the model gives the word in the place of one {mask}; the text has {count}")]
-    Masks {
-        /// How the tokenizer writes one.
-        mask: &'static str,
-        /// Their number.
-        count: usize,
-    },
-    /// A tokenizer without a mask for a model that fills one.
-    #[error("the model gives the word in the place of a mask, and its tokenizer has none")]
-    NoMask,
-    /// The prompt has no tokens.
-    #[error("the prompt has no tokens")]
-    Empty,
-    /// A model that writes texts, where a class is asked for.
-    #[error("the model writes texts, and gives no class: `waggle generate` asks it for one")]
-    NoClass,
-    /// One of several inputs.
-    #[error("input {input}: {source}")]
-    Input {
-        /// Its number, from one.
-        input: usize,
-        /// Why it is none.
-        source: Box<Error>,
-    },
-    /// A prompt longer than all lengths it may be padded to.
-    #[error("the prompt has {tokens} tokens, and the longest length that it may be padded to is {longest}")]
-    NoLength {
-        /// Tokens of the prompt.
-        tokens: usize,
-        /// The longest padded prompt.
-        longest: usize,
-    },
-    /// A file that is no text.
-    #[error("{}: not UTF-8", .0.display())]
-    NotUtf8(PathBuf),
-    /// A JSON file that is no list of texts.
-    #[error("{}: not a list of texts: {what}", path.display())]
-    NotTexts {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        what: String,
-    },
-    /// A line of a file of inputs that is none.
-    #[error("{}: line {line}: {what}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Its number, from one.
-        line: usize,
-        /// The fault.
-        what: String,
-    },
-    /// An option of a single session, for more inputs than one session takes.
-    #[error("{option} is for one session, and these {inputs} inputs take {sessions}: raise --batch")]
-    Batches {
-        /// The option.
-        option: &'static str,
-        /// Sessions.
-        sessions: usize,
-        /// Inputs.
-        inputs: usize,
-    },
-}
-
-/// An error that stops a conversation, or a turn of it.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ChatError {
-    /// A conversation with a model that knows no words.
-    #[error("a conversation needs a tokenizer, and the server's model has none: give one with --tokenizer")]
-    NoTokenizer,
-    /// A model that writes no texts.
-    #[error("the server's model gives classes of texts or images, and writes none")]
-    Encoder,
-    /// A turn that did not begin. Nothing has happened, and the conversation goes on.
-    #[error(transparent)]
-    Refused(Box<Refusal>),
-    /// A session failed; the conversation is kept.
-    #[error("{}; the conversation so far is in {}", describe(.source), file.display())]
-    Broken {
-        /// The session's error.
-        source: Box<Error>,
-        /// Where it is.
-        file: PathBuf,
-    },
-    /// A session failed, and the conversation cannot be kept.
-    #[error("{}; the conversation so far cannot be kept: {what}", describe(.source))]
-    Lost {
-        /// The session's error.
-        source: Box<Error>,
-        /// Why it cannot.
-        what: String,
-    },
-    /// Somebody wanted the end.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-/// Why a turn did not begin.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The model has too few positions left.
-    #[error(transparent)]
-    Full(waggle_session::Error),
-    /// More new tokens than a turn may have.
-    #[error("a turn of {got} tokens is longer than --turn-tokens {limit} allows: {}", match system {
-        Some(tokens) => format!("the text of --system, which stands before it, has {tokens} tokens"),
-        None => "say it in parts, or begin with more".into(),
-    })]
-    Long {
-        /// Tokens of the turn.
-        got: usize,
-        /// The most.
-        limit: usize,
-        /// Those of the system text, if the turn has it.
-        system: Option<usize>,
-    },
-    /// A conversation that would be read again where the lengths of answers are hidden.
-    #[error(
-        "the chat template changes what was said before, and reading it again would show how long the answers were: \
-         give another --template, or pad no answers (chat --no-pad-answer, proxy --pad-answer false)"
-    )]
-    Rereads,
-    /// Everything else.
-    #[error(transparent)]
-    Other(Error),
-}
-
-/// Why a client was not served to the end.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// A client whose key is not on the list.
-    #[error("{advice}")]
-    Stranger {
-        /// Its key.
-        key: PublicKey,
-        /// Advice on letting it in.
-        advice: String,
-    },
-    /// A client for which there is no place.
-    #[error(transparent)]
-    Full(#[from] Full),
-    /// A client that waited and left.
-    #[error("the client left the queue")]
-    Left,
-    /// A session that took longer than so many seconds.
-    #[error("the session took longer than {0} s (--session-limit)")]
-    TooLong(f64),
-    /// A session failed.
-    #[error("session with {peer}")]
-    Session {
-        /// The client's address.
-        peer: String,
-        /// The session's error.
-        source: Box<Error>,
-    },
-    /// A server cannot listen.
-    #[error(
-        "cannot listen on {address}: {source}{}",
-        if source.kind() == std::io::ErrorKind::AddrInUse { "; --listen takes another one, port 0 any that is free" } else { "" }
-    )]
-    Listen {
-        /// Where.
-        address: String,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// A process that multiplies for another one.
-    #[error("rank {rank} on {host}")]
-    Rank {
-        /// Which.
-        rank: usize,
-        /// Its machine.
-        host: String,
-        /// The process's error.
-        source: Box<Error>,
-    },
-}
-
-/// Why a client gets no place.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Full {
-    /// The queue is full, with so many clients.
-    #[error("this server is busy: {0} clients wait already")]
-    Queue(usize),
-    /// The key has as many sessions as it may, those that wait included.
-    #[error("this key has {0} sessions here already")]
-    Key(usize),
-    /// The server finishes what runs and then ends.
-    #[error("this server is ending")]
-    Ending,
-}
-
-impl From<Full> for Error {
-    fn from(full: Full) -> Self {
-        ServeError::Full(full).into()
-    }
-}
-
-/// The error and its causes, in one line without control characters.
-pub fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = error.to_string();
-        // Transparent errors and those that quote their cause say everything already.
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
-        }
-        cause = error.source();
-    }
-    // Lists that an error puts on lines of their own.
-    text.replace(":\n", ": ").replace('\n', "; ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// Makes `dir`, with all folders above it.
+pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
+    Ok(std::fs::create_dir_all(dir).map_err(waggle_files::at(dir))?)
 }

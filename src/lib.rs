@@ -1,101 +1,175 @@
-//! Private text generation between two parties: a server with a language model, and a client with a prompt. The
-//! server learns neither the prompt nor the text, and the client does not learn the weights.
+//! The command line of Waggle: commands, their options, and what a terminal is told.
 //!
-//! | name | what it is |
-//! |---|---|
-//! | [`Client`] | generates and talks with the model of a server |
-//! | [`Chat`] | a conversation |
-//! | [`Server`] | serves a model to many clients (feature `server`) |
-//! | [`Local`] | both parties in one process |
-//! | [`Plan`] | what a session would send, from shapes alone |
-//! | [`Study`] | what cache policies cost in accuracy |
-//! | [`GlueStudy`] | how often an encoder is right |
-//! | [`register_policy`], [`register_activation`] | make names known that other crates bring |
-//!
-//! ```no_run
-//! use waggle::{Client, Generate, Text};
-//!
-//! fn main() -> Result<(), waggle::Error> {
-//!     waggle::init();
-//!     let asked = Generate::after("Once upon a time").tokens(20);
-//!     let text = Client::new("example.org").generate(&asked, &mut Text(|piece: &str| print!("{piece}")))?;
-//!     println!("\n{} seconds", text.report.phases.decode.total.seconds);
-//!     Ok(())
-//! }
-//! ```
-//!
-//! The command line `waggle` is the feature `cli`, which is on unless default features are off. A program of another
-//! crate has all commands, with its own policies and activations among the names, by `waggle::run()` after it has
-//! registered them; `examples/outside` is a crate with such programs, to copy.
+//! A program of another crate has all commands, with its own policies and activations among the names, by [`run()`]
+//! after it has registered them; `examples/outside` is a crate with such programs, to copy.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod calibrate;
 mod chat;
-#[cfg(feature = "cli")]
-mod cli;
-mod client;
-mod disk;
+mod child;
+mod classify;
+mod compare;
+mod connect;
+mod demo;
 mod error;
+mod eval;
+mod fit;
+mod float;
 mod generate;
-mod generation;
+mod heads;
+mod help;
 mod helper;
-mod keys;
-mod local;
-mod models;
+mod html;
+mod keygen;
+mod links;
+mod log;
+mod machine;
 mod options;
-mod pixels;
+mod out;
 mod plan;
-#[cfg(feature = "proxy")]
+mod plot;
+mod policies;
+mod pools;
+mod preprocess;
+mod progress;
+mod prompt;
 mod proxy;
-#[cfg(feature = "server")]
-mod server;
-mod study;
-mod summary;
-mod terms;
-mod worker;
+mod published;
+mod quantize;
+mod record;
+mod report;
+mod report_tables;
+mod reproduce;
+mod serve;
+mod settings;
+mod shell;
+mod sweep;
+mod synth;
+mod tables;
+mod together;
+mod work;
 
-pub use waggle_engine::LogitBits;
-pub use waggle_model::{Lengths, Reveal};
-pub use waggle_mpcache::PolicySpec;
-pub use waggle_net::{Identity, LinkShape, PublicKey};
-pub use waggle_ot::CotKind;
-pub use waggle_protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
-pub use waggle_report::Report;
-pub use waggle_session::names;
-pub use waggle_session::party::{Observer, Silent};
-pub use waggle_session::{RegisterError, register_activation, register_policy};
-pub use waggle_study::eval::StudyReport;
-pub use waggle_study::glue::GlueReport;
-pub use waggle_tokenizer::ChatTemplate;
+use std::ffi::OsString;
+use std::process::ExitCode;
 
-pub use chat::{
-    BackgroundChat, Chat, ChatOptions, ChatReport, LOOKS, Readiness, Role, Said, Template, Transcript, TurnReport,
-    template_note,
-};
-#[cfg(feature = "cli")]
-pub use cli::{page, run, run_from, serve};
-pub use client::{Client, Fill, Prepared};
-pub use error::{
-    ChatError, Error, Full, NameError, OptionsError, PromptError, Refusal, ServeError, TrustError, describe,
-};
-pub use generate::{Draft, Generate, Guesser, Pads, Sampling, TokenizerOf};
-pub use generation::{Answer, Generated, Listener, Text};
-pub use helper::Helper;
-pub use keys::{KeyFile, Proof, identity};
-pub use local::{Local, LocalOptions};
-pub use models::Prompt;
-pub use pixels::ImageError;
-pub use plan::{Machines, Plan};
-#[cfg(feature = "proxy")]
-pub use proxy::{Proxy, ProxyConfig};
-#[cfg(feature = "server")]
-pub use server::{Allow, HelperConfig, HelperServer, Job, Reveals, Server, ServerConfig, Stop};
-pub use study::{GlueStudy, Study, StudyEngine};
-pub use terms::{Network, Terms};
-pub use worker::{init, init_as};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// The bundled model that is used where none is named.
-pub const DEFAULT_MODEL: &str = "stories260k";
+use error::Error;
 
-pub use waggle_model::{bundled_names as models, bundled_texts as texts};
-pub use waggle_mpcache::catalogue as policies;
+use waggle::ServerConfig;
+
+/// Private text generation between two parties: a server with a language model, and a client with a prompt. The
+/// server learns neither the prompt nor the text, and the client does not learn the weights.
+#[derive(Parser, Debug)]
+#[command(name = "waggle", version = machine::PROGRAM, max_term_width = 100, after_help = SETTINGS)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Under the commands in the help.
+const SETTINGS: &str = "Every option of a command can also be given as a variable, --prompt-len as WAGGLE_PROMPT_LEN. What \
+     the command line says comes first. The variable of a switch is true or false.";
+
+/// The commands: the name of each, its arguments, and the function that runs them.
+macro_rules! commands {
+    ($($name:ident($args:ty) = $run:path,)*) => {
+        #[derive(Subcommand, Debug)]
+        enum Command {
+            $($name($args),)*
+        }
+
+        impl Command {
+            fn run(self) -> Result<(), Error> {
+                match self {
+                    $(Command::$name(args) => $run(args),)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    Demo(demo::DemoArgs) = demo::run,
+    Serve(serve::ServeArgs) = serve::run,
+    Helper(helper::HelperArgs) = helper::run,
+    Generate(generate::GenerateArgs) = generate::run,
+    Chat(chat::ChatArgs) = chat::run,
+    Proxy(proxy::ProxyArgs) = proxy::run,
+    Classify(classify::ClassifyArgs) = classify::run,
+    Preprocess(preprocess::PreprocessArgs) = preprocess::run,
+    Pools(pools::PoolsArgs) = pools::run,
+    Float(float::FloatArgs) = float::run,
+    Plan(plan::PlanArgs) = plan::run,
+    Policies(policies::PoliciesArgs) = policies::run,
+    Links(links::LinksArgs) = links::run,
+    Calibrate(calibrate::CalibrateArgs) = calibrate::run,
+    Sweep(sweep::SweepArgs) = sweep::run,
+    Reproduce(reproduce::ReproduceArgs) = reproduce::run,
+    Compare(compare::CompareArgs) = compare::run,
+    Eval(eval::EvalArgs) = eval::run,
+    Tables(tables::TablesArgs) = tables::run,
+    Plot(plot::PlotArgs) = plot::run,
+    Report(report::ReportArgs) = report::run,
+    Fit(fit::FitArgs) = fit::run,
+    Heads(heads::HeadsArgs) = heads::run,
+    Synth(synth::SynthArgs) = synth::run,
+    Quantize(quantize::QuantizeArgs) = quantize::run,
+    Keygen(keygen::KeygenArgs) = keygen::run,
+    Completions(shell::CompletionsArgs) = shell::completions,
+    Man(shell::ManArgs) = shell::man,
+}
+
+/// The command line, with what the environment adds to it.
+fn parse(mut words: Vec<OsString>) -> Cli {
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    for name in settings::unknown_variables(&Cli::command(), names) {
+        out::note(format_args!("{} is no option of any command", waggle::program::harmless(&name)));
+    }
+    let all = help::asks_for_all(&words);
+    if all {
+        words.retain(|word| word != "all");
+    }
+    let command = settings::with_variables(help::shown(Cli::command(), all));
+    let matches = command.try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches));
+    matches.unwrap_or_else(|error| error.exit())
+}
+
+/// Runs the command that this process was started with; an error is one line on standard error and exit code 1.
+pub fn run() -> ExitCode {
+    run_from(std::env::args_os())
+}
+
+/// [`run`] with these words, the first of which is the program's name. Words that make no command end the process.
+pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let words: Vec<OsString> = words.into_iter().collect();
+    waggle::program::called(words.get(1));
+    child::end_with_parent();
+    let Cli { command } = parse(words);
+    if let Err(error) = waggle_bits::cpu::Cpu::choose() {
+        return out::fail(&error.into());
+    }
+    match command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => out::fail(&error),
+    }
+}
+
+/// The page of HTML of a report, a study or a sweep, as `waggle report --html` writes it; `json` is its document.
+///
+/// # Errors
+/// If `json` is no such document.
+pub fn page(name: &str, json: &[u8]) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    let (record, json) = record::read_as(name.as_ref(), json)?;
+    Ok(html::page(name, &record, &json)?)
+}
+
+/// Serves as `waggle serve` does: logs what is of `level` or worse on standard error, writes a line on standard
+/// output when clients may come, and ends by a signal. An error is one line on standard error.
+pub fn serve(config: ServerConfig, level: &str) -> ExitCode {
+    match serve::run_as(config, level) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => out::fail(&error),
+    }
+}

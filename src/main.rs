@@ -13,5 +13,5 @@ static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 
 fn main() -> ExitCode {
     waggle::init();
-    waggle::run()
+    waggle_cli::run()
 }

@@ -1,204 +1,164 @@
-//! The traffic of a session, computed without one.
+//! `waggle plan`: what a session would send, without one.
+
+mod against;
 
 use std::path::PathBuf;
 
-use waggle_model::{Lengths, Parts};
-use waggle_net::LinkShape;
-use waggle_planner::Deployment;
-use waggle_planner::{Footprint, Profile};
-use waggle_protocols::Cores;
-use waggle_report::{PeakMemory, Seconds};
-use waggle_session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
+use clap::{Args, ValueEnum};
+use waggle_model::Parts;
+use waggle_report::Seconds;
 
-use crate::generate::Draft;
-use crate::models::{Stated, mapped_bytes, public_model};
-use crate::options::options;
-use crate::summary::{Chosen, report};
-use crate::terms::ASSUMED_CORES;
-use crate::{Error, Network, Report, Terms};
+use super::helper::PartiesArgs;
+use super::machine::CalibrationArgs;
+use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, TermsArgs, set};
+use super::progress::Progress;
+use super::record::RecordError;
+use super::report_tables::document;
+use super::work::Phases;
+use super::{Error, out};
+use waggle::program::LAN;
+use waggle::{DEFAULT_MODEL, Helper, Network, Plan};
+use waggle_files::{check_writable, load, write_json};
 
-options! {
-    /// A plan to be made: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly
-    /// the bytes, messages and flows of the session's.
-    Plan {
-        /// A directory, a `config.json`, a bundled model or a published shape.
-        model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
-        /// Tokens of the prompt.
-        prompt: usize = 32,
-        /// Texts of that length that the model reads side by side.
-        texts: usize = 1,
-        /// Tokens to generate; unless told otherwise 32, or an encoder's only one.
-        tokens: Option<usize> as impl Into<Option<usize>> = None,
-        /// Plan one decoding step after so many tokens instead, and its preparation, without the pass over the
-        /// prompt.
-        cached: Option<usize> as impl Into<Option<usize>> = None,
-        /// Count the byte after each token by which a client says whether it goes on.
-        stop_at_eos: bool = false,
-        /// Count that byte after 16, 32, 64... tokens alone.
-        pad_answer: bool = false,
-        /// The prompt is padded, and its length is the padded one.
-        pad_prompt: bool = false,
-        /// Parts of the model that both parties have: `"embedding,layers=0-3".parse()?`.
-        public: Parts = Parts::default(),
-        /// The server adds a product of two thin matrices of this rank to every matrix of the layers.
-        rank: usize = 0,
-        /// The server adds this adapter to them, a directory.
-        adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Guesses of the client.
-        draft: Option<Draft> as impl Into<Option<Draft>> = None,
-        /// Terms that both parties would state.
-        terms: Terms = Terms::default(),
-        /// The network of the session.
-        network: Network = LAN,
-        /// Measurements of the parties' machines, which predict seconds and memory. Without them seconds are those of
-        /// the network alone.
-        machines: Option<Machines> as impl Into<Option<Machines>> = None,
+/// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
+/// direction.) The session is that of `demo`, where the client has the tokenizer.
+#[derive(Args, Debug)]
+pub(super) struct PlanArgs {
+    /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape, such
+    /// as gpt2, bert-base or llama-2-7b; a wrong name lists all. The number of fractional bits of a matrix follows
+    /// from its weights; from a configuration alone all weights are assumed to be below 16.
+    #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
+    model: String,
+    /// Tokens of the prompt.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    prompt_len: usize,
+    /// Texts of that length that the model reads side by side, as with `classify --file` and `generate --prompts`: so
+    /// many, no fewer.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    texts: usize,
+    /// Tokens to generate [default: 32, of an encoder 1].
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+    /// Plan one decoding step after so many tokens, and its preparation, without the pass over the prompt.
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompt_len", "tokens", "stop_at_eos", "pad_prompt", "pad_answer"])]
+    cached: Option<usize>,
+    /// Count the byte after each token by which a client says whether it goes on.
+    #[arg(long)]
+    stop_at_eos: bool,
+    /// Count that byte after 16, 32, 64... tokens alone, as with `generate --pad-answer`.
+    #[arg(long, requires = "stop_at_eos")]
+    pad_answer: bool,
+    /// The prompt is padded, as by `generate --pad-prompt`; --prompt-len is the padded length.
+    #[arg(long)]
+    pad_prompt: bool,
+    /// Parts of the models that both parties have, as with `serve --public`.
+    #[arg(long, value_name = "PARTS", default_value = "")]
+    public: Parts,
+    /// The server adds a LoRA of this rank to every matrix of the layers. All weights are then assumed to be below
+    /// 16.
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    rank: usize,
+    /// A LoRA in PEFT's form that is added to the matrices of the model: a directory with `adapter_config.json` and
+    /// `adapter_model.safetensors`. Clients learn which matrices it adapts and the largest rank of each kind.
+    #[arg(long, value_name = "DIR", conflicts_with = "rank")]
+    adapter: Option<PathBuf>,
+    /// Network of the session. Its rate decides which matrix products are packed, and rate and delay decide how many
+    /// rounds a maximum takes. Without a calibration the seconds are its transfer and delay, without computation
+    /// [default: lan, or what the parties of --as-in measured].
+    #[arg(long, value_name = LINKS)]
+    link: Option<Network>,
+    /// Plan with the cores, the kernels and the link that the parties of a session found out, from its report.
+    #[arg(long, value_name = "REPORT")]
+    as_in: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
+    operations: OperationsArgs,
+    #[command(flatten)]
+    price: PriceArgs,
+    /// Who prepares: the two parties; a helper (`waggle helper`) what contains no weight (`dealer`), or everything
+    /// (`dealer-weights`). A helper implies --preprocess, and the bytes of its links stand apart.
+    #[arg(long, value_enum, value_name = "BY", default_value = "parties", conflicts_with = "parties")]
+    preparation: Preparation,
+    #[command(flatten)]
+    parties: PartiesArgs,
+    /// Write the report here.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Plan the sessions of these reports of `demo --json` instead, and write a table of what they took and what is
+    /// predicted.
+    #[arg(long, value_name = "REPORT", num_args = 1..)]
+    against: Vec<PathBuf>,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
+    #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
+}
+
+/// Who prepares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Preparation {
+    /// The two parties.
+    Parties,
+    /// A helper, but for products with weights.
+    Dealer,
+    /// A helper.
+    DealerWeights,
+}
+
+impl Preparation {
+    fn helper(self) -> Option<Helper> {
+        match self {
+            Preparation::Parties => None,
+            Preparation::Dealer => Phases::Dealt.helper(),
+            Preparation::DealerWeights => Phases::DealtWeights.helper(),
+        }
     }
 }
 
-/// Tokens of a plan that is told no number.
-const DEFAULT_TOKENS: usize = 32;
-
-/// The network of a plan that is told none.
-pub(crate) const LAN: Network = Network::Imitated(LinkShape::PRESETS[0].1);
-
-/// Measurements of the parties' machines.
-#[derive(Clone, Debug)]
-pub struct Machines {
-    /// Of the client's.
-    pub client: Profile,
-    /// Of the server's.
-    pub server: Profile,
-    /// Whether both parties run on one machine and share its cores.
-    pub together: bool,
-}
-
-impl Machines {
-    /// The cores that were measured.
-    pub fn cores(&self) -> Cores {
-        Cores { client: self.client.cores, server: self.server.cores }
+pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
+    if !args.against.is_empty() {
+        let calibrated = args.calibration.open()?.map_err(Error::NotCalibrated)?;
+        out::line(&calibrated.line)?;
+        return against::run(&args.against, &calibrated);
     }
-
-    /// The planner's setting for a plan for parties with `cores` over `link`. None for other cores than those that
-    /// were measured: such a plan packs products for one machine, and its seconds would be those of another.
-    pub(crate) fn setting(&self, cores: Cores, link: Option<LinkShape>) -> Option<Deployment> {
-        let Machines { client, server, together } = self;
-        (cores == self.cores()).then(|| Deployment {
-            machines: [client.machine(), server.machine()],
-            together: *together,
-            link,
-            imitated: *together && link.is_some(),
-            wake: (client.wake_nanoseconds + server.wake_nanoseconds) / 2e9,
-        })
+    check_writable(args.json.as_deref())?;
+    let mut progress = Progress::bars(0);
+    progress.spin("reading the model");
+    let calibrated = args.calibration.open()?;
+    let third = args.parties.are_three().then_some(Phases::Three).and_then(Phases::helper);
+    let mut terms = args.terms.terms()?.helper(third.or(args.preparation.helper()));
+    if let Some(path) = &args.as_in {
+        let unread = |what: String| RecordError::NotReport { path: path.clone(), what };
+        let report = serde_json::from_slice(&load(path)?).map_err(|e| unread(e.to_string()))?;
+        terms = terms.as_in(&report).map_err(|e| unread(e.to_string()))?;
     }
-}
-
-impl Plan {
-    /// Plans sessions of `model`.
-    pub fn of(model: impl Into<String>) -> Self {
-        Plan::default().model(model)
+    let found = args.as_in.is_some().then_some(terms.plan_for).flatten().map(Network::Imitated);
+    let link = args.link.or(found).unwrap_or(LAN);
+    let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(terms).network(link);
+    let plan = set!(plan, args => texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt, public, rank, adapter)
+        .draft(args.draft.draft());
+    let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
+    let report = plan.run(&mut progress)?;
+    drop(progress);
+    let mut notes = Vec::new();
+    if report.estimated.iter().any(|name| name == "bytes") {
+        notes.push("the traffic of this policy is random: bytes and flows are means (estimated)".to_owned());
     }
-
-    /// Predicts the session.
-    ///
-    /// # Errors
-    /// If there is no such model, or the session could not be.
-    pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
-        let assumed = self.machines.as_ref().map_or(ASSUMED_CORES, Machines::cores);
-        let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(assumed)).over(self.network)?;
-        let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
-        let model = public_model(&self.model, &terms.policy, &stated)?;
-        // Without weights, two bytes for each.
-        let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
-        self.run_with(&model, &terms, mapped, observer)
+    let predicted = report.seconds_are == Some(Seconds::Predicted);
+    let seconds =
+        if predicted { "seconds and memory are estimated" } else { "seconds are those of the network alone" };
+    notes.push(match calibrated {
+        Ok(calibrated) if predicted => calibrated.line,
+        Ok(calibrated) => format!("{}: not used for other cores", calibrated.line),
+        Err(line) => line,
+    });
+    notes.push(format!("predicted: {seconds}"));
+    args.format.show(document(&report, &args.operations, &args.price.price(), &notes))?;
+    if let Some(path) = &args.json {
+        write_json(path, &report)?;
     }
-
-    /// [`Plan::run`] for a model that is known and maps so many bytes.
-    pub(crate) fn run_with(
-        &self,
-        model: &PublicModel,
-        terms: &party::Terms,
-        mapped: impl FnOnce() -> u64,
-        observer: &mut dyn Observer,
-    ) -> Result<Report, Error> {
-        let Plan { stop_at_eos, pad_answer, .. } = *self;
-        let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
-        // The step after a prompt makes the second token.
-        let tokens = self.tokens.unwrap_or(if model.spec.is_encoder() { 1 } else { DEFAULT_TOKENS });
-        let (prompt, tokens) = self.cached.map_or((self.prompt, tokens), |cached| (cached, 2));
-        let lengths = Lengths { prompt, tokens };
-        let (padded, texts) = (self.pad_prompt, self.texts);
-        let request = Request { stop_at_eos, pad_answer, padded, texts, draft: drafts, ..lengths.into() };
-        let link = self.network.shape();
-        let machines = self.machines.as_ref().filter(|machines| machines.cores() == terms.protocol.cores);
-        let setting = machines.and_then(|machines| machines.setting(terms.protocol.cores, link));
-        let plan = SessionPlan::new(model, terms).request(request).timed(setting);
-        let plan = if self.cached.is_some() { plan.step() } else { plan };
-        let Planned { outcome, footprint, .. } = plan.run(observer)?;
-        let mut report = report(model, None, prompt, &outcome, self.chosen(tokens))?;
-        report.predicted = true;
-        report.kernels = None;
-        report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
-        if let Some(draft) = &mut report.draft {
-            // No plan knows how many guesses are right.
-            draft.tokens_per_pass = draft.rate;
-            report.estimated.push("tokens_per_pass".into());
-        }
-        if terms.policy.random_traffic() {
-            // Quickselect sends what its coins say: the plan states the mean.
-            report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
-        }
-        match machines {
-            Some(machines) => set_estimates(&mut report, footprint, machines, mapped()),
-            None => predict_seconds(&mut report, link),
-        }
-        for helper in report.helper.iter_mut().flat_map(|links| [&mut links.client, &mut links.server]).flatten() {
-            let bytes = [helper.bytes_to_helper, helper.bytes_from_helper];
-            helper.seconds = link.map_or(0.0, |link| link.predict(bytes, 0).as_secs_f64());
-        }
-        Ok(report)
-    }
-
-    fn chosen(&self, tokens: usize) -> impl Iterator<Item = Chosen> {
-        let chosen = [
-            ("link", self.network.to_string().into()),
-            ("tokens", tokens.into()),
-            ("stop_at_eos", self.stop_at_eos.into()),
-            ("pad_prompt", self.pad_prompt.into()),
-        ];
-        let chosen = chosen.into_iter().chain((self.texts != 1).then_some(("texts", self.texts.into())));
-        let chosen = chosen.chain(self.cached.map(|cached| ("cached", cached.into())));
-        let chosen = chosen.chain(self.draft.iter().flat_map(Draft::chosen));
-        chosen.chain(self.pad_answer.then_some(("pad_answer", true.into())))
-    }
-}
-
-/// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
-/// every flow.
-fn predict_seconds(report: &mut Report, shape: Option<LinkShape>) {
-    report.seconds_are = Some(Seconds::Network);
-    for cost in report.costs_mut() {
-        let bytes = [cost.bytes_client_to_server, cost.bytes_server_to_client];
-        cost.seconds = shape.map_or(0.0, |shape| shape.predict(bytes, cost.flows).as_secs_f64());
-    }
-}
-
-/// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
-/// an estimate. `mapped` are the bytes of the weights.
-fn set_estimates(report: &mut Report, footprint: Footprint, machines: &Machines, mapped: u64) {
-    for name in ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from) {
-        if !report.estimated.contains(&name) {
-            report.estimated.push(name);
-        }
-    }
-    report.seconds_are = Some(Seconds::Predicted);
-    for cost in report.costs_mut() {
-        cost.peer_cpu_seconds.get_or_insert(0.0);
-    }
-    // Before they have a model, processes take what was measured of each party's.
-    report.peak_memory_bytes = PeakMemory {
-        client: Some(machines.client.base_bytes[0] + footprint.client),
-        server: Some(machines.server.base_bytes[1] + footprint.server + mapped),
-        mapped: Some(mapped),
-    };
+    Ok(())
 }

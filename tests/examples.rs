@@ -1,10 +1,9 @@
-//! The examples that a program copies run against each other.
+//! Examples: programs of this package that other tests run, and crates that a reader copies.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use super::support::{home, succeed, text};
+use super::support::{home, succeed};
 
 /// An example's program. `cargo test --release` builds all of them, and `--test all` alone does not:
 /// `cargo build --release --examples`.
@@ -17,45 +16,31 @@ pub(crate) fn example(name: &str) -> Command {
     command
 }
 
-/// `.ci/run outside` builds the copy and runs its tests, which takes minutes.
+/// `.ci/run outside` builds the copies and runs their tests, which takes minutes.
 #[test]
-fn the_crate_outside_finds_all_it_names_wherever_it_is_copied() {
-    let (root, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().unwrap());
-    let manifest = folder.path().join("Cargo.toml");
-    let outside = std::fs::read_to_string(root.join("examples/outside/Cargo.toml")).unwrap();
-    std::fs::write(&manifest, outside.replace("\"../..", &format!("\"{}", root.display()))).unwrap();
-    std::fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
-    std::fs::create_dir_all(folder.path().join("src/bin")).unwrap();
-    for entry in std::fs::read_dir(root.join("examples/outside/src/bin")).unwrap().map(Result::unwrap) {
-        std::fs::copy(entry.path(), folder.path().join("src/bin").join(entry.file_name())).unwrap();
+fn the_crates_outside_find_all_they_name_wherever_they_are_copied() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (example, names) in [
+        ("outside", &[("waggle", "/crates/waggle"), ("waggle-cli", "")][..]),
+        ("operation", &[("waggle-protocols", "/protocols"), ("waggle-testing", "/dev/testing")]),
+    ] {
+        let (folder, from) = (tempfile::tempdir().unwrap(), root.join("examples").join(example));
+        let manifest = folder.path().join("Cargo.toml");
+        let outside = std::fs::read_to_string(from.join("Cargo.toml")).unwrap();
+        std::fs::write(&manifest, outside.replace("\"../..", &format!("\"{}", root.display()))).unwrap();
+        std::fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+        for sources in ["src", "src/bin", "tests"].map(Path::new).into_iter().filter(|dir| from.join(dir).is_dir()) {
+            std::fs::create_dir_all(folder.path().join(sources)).unwrap();
+            let entries = std::fs::read_dir(from.join(sources)).unwrap().map(Result::unwrap);
+            for entry in entries.filter(|entry| entry.path().is_file()) {
+                std::fs::copy(entry.path(), folder.path().join(sources).join(entry.file_name())).unwrap();
+            }
+        }
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let found = succeed(cargo.args(["tree", "--offline", "--prefix", "none", "--manifest-path"]).arg(&manifest));
+        for (name, folder) in names {
+            let line = format!("{name} v{} ({}{folder})", env!("CARGO_PKG_VERSION"), root.display());
+            assert!(found.lines().any(|found| found.starts_with(&line)), "{line}: {found}");
+        }
     }
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let found = succeed(cargo.args(["tree", "--offline", "--prefix", "none", "--manifest-path"]).arg(&manifest));
-    for (name, folder) in [("waggle", ""), ("waggle-mpcache", "/mpcache"), ("waggle-model", "/model")] {
-        let line = format!("{name} v{} ({}{folder})", env!("CARGO_PKG_VERSION"), root.display());
-        assert!(found.lines().any(|found| found.starts_with(&line)), "{line}: {found}");
-    }
-}
-
-#[test]
-fn a_client_of_thirty_lines_talks_to_a_server_of_thirty_lines() {
-    let (mut server, mut client) = (example("server"), example("client"));
-    let mut server = server
-        .args(["shakespeare-gpt2", "127.0.0.1:0"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let ["serving", _, "on", address, "with", "the", "key", key] = words[..] else { panic!("{line}") };
-    let output = client.args([address, key, "ROMEO:\n"]).output().unwrap();
-    // A second signal would end it at once.
-    server.kill().unwrap();
-    server.wait().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
-    let (written, cost) = said.rsplit_once('\n').and_then(|(said, _)| said.rsplit_once('\n')).unwrap();
-    assert!(written.starts_with("I will") && cost.contains(" bytes to the server, "), "{said}");
 }

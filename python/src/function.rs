@@ -7,9 +7,9 @@ use std::time::Duration;
 use ndarray::{ArrayD, Axis};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use waggle_engine::{Error, Select};
-use waggle_mpcache::attention::{Attended, causal};
-use waggle_mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
+use waggle::engine::{Error, Select};
+use waggle::mpcache::attention::{Attended, causal};
+use waggle::mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
 
 use crate::interrupt::Flag;
 

@@ -268,13 +268,13 @@ fn serve(
     let options = Keywords::new(py, options)?;
     let config = options.server(model, listen)?;
     options.finish()?;
-    Ok(number(py.detach(|| waggle::serve(config, &log))))
+    Ok(number(py.detach(|| waggle_cli::serve(config, &log))))
 }
 
 /// The page of a report or a study, whose document is `json`.
 #[pyfunction]
 fn page(name: &str, json: &str) -> PyResult<String> {
-    waggle::page(name, json.as_bytes()).map_err(|error| failed(describe(&*error)))
+    waggle_cli::page(name, json.as_bytes()).map_err(|error| failed(describe(&*error)))
 }
 
 /// Names of the bundled texts.
@@ -351,7 +351,7 @@ fn glue(
 /// Runs the command line on `words`, the first of which is the program's name; returns the exit code.
 #[pyfunction]
 fn run(py: Python<'_>, words: Vec<String>) -> u8 {
-    number(py.detach(|| waggle::run_from(words.into_iter().map(Into::into))))
+    number(py.detach(|| waggle_cli::run_from(words.into_iter().map(Into::into))))
 }
 
 /// A code tells its number to the system alone.

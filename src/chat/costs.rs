@@ -1,82 +1,41 @@
-//! The costs of a chat, turn by turn.
+//! Costs of a chat so far, in lines.
 
-use serde::Serialize;
-use waggle_model::Check;
-use waggle_report::{Phases, Report};
-use waggle_session::party::chat::{Turn, TurnCost};
-use waggle_session::party::{Outcome, PublicModel};
-use waggle_tokenizer::Tokenizer;
+use waggle_report::{Cost, bytes};
 
-use super::clear::Clear;
-use crate::Error;
-use crate::summary::{Chosen, report};
+use waggle::{Chat, TurnReport};
 
-/// A turn in a report.
-#[derive(Clone, Debug, Serialize)]
-pub struct TurnReport {
-    /// Which conversation of the session it belongs to, from 0.
-    pub conversation: usize,
-    /// Tokens that were read: the new ones, and the last one of the answer before.
-    pub prompt_tokens: usize,
-    /// Generated ids.
-    pub tokens: Vec<u32>,
-    /// Their text.
-    pub text: String,
-    /// The cost of the turn.
-    #[serde(flatten)]
-    pub cost: TurnCost,
-    /// Comparison with the plaintext engine, if it was asked for.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub check: Option<Check>,
-}
-
-/// The report of a session, and its turns.
-#[derive(Debug, Serialize)]
-pub struct ChatReport {
-    /// All of the session.
-    #[serde(flatten)]
-    pub report: Report,
-    /// The turns of all its conversations.
-    pub turns: Vec<TurnReport>,
-}
-
-/// The costs of a session so far.
-pub(crate) struct Costs {
-    pub(super) opening: Phases,
-    pub(super) turns: Vec<TurnReport>,
-    conversation: usize,
-}
-
-impl Costs {
-    pub(crate) fn new(opening: &Phases) -> Self {
-        Costs { opening: opening.clone(), turns: Vec::new(), conversation: 0 }
+/// The last turn and all of the session, in three lines at most. Seconds are those in which a user waited, and
+/// apart from these those in which correlations were made ahead.
+pub(super) fn table(chat: &Chat) -> String {
+    let turns = chat.turns();
+    let ahead = |turn: &TurnReport| turn.cost.before.offline;
+    let line = |name: &str, of: Cost, tokens: usize, ahead: Cost| {
+        let mut line = format!(
+            "{name}: {} to the server, {} back, {} flows, {:.1} s for {tokens} tokens",
+            bytes(of.bytes_client_to_server),
+            bytes(of.bytes_server_to_client),
+            of.flows,
+            of.seconds
+        );
+        if ahead.flows > 0 {
+            line += &format!("; ahead of it {} in {:.1} s", bytes(ahead.bytes()), ahead.seconds);
+        }
+        line
+    };
+    let mut lines = Vec::new();
+    if let Some(turn) = turns.last() {
+        lines.push(line("last turn", turn.cost.phases.total(), turn.tokens.len(), ahead(turn)));
     }
-
-    pub(crate) fn reset(&mut self) {
-        self.conversation += 1;
+    let (mut all, mut before) = (chat.opening().total(), Cost::default());
+    for turn in turns {
+        all += turn.cost.phases.total();
+        before += ahead(turn);
     }
-
-    /// A turn with the answer `text` is over.
-    pub(crate) fn turn(&mut self, turn: Turn, text: String, check: Option<Check>) -> TurnReport {
-        let Turn { prompt_tokens, generation, cost } = turn;
-        let conversation = self.conversation;
-        let turn = TurnReport { conversation, prompt_tokens, tokens: generation.tokens, text, cost, check };
-        self.turns.push(turn.clone());
-        turn
-    }
-
-    /// The report of the session that `outcome` is of.
-    pub(crate) fn report(
-        self,
-        model: &PublicModel,
-        tokenizer: &Tokenizer,
-        outcome: &Outcome,
-        options: impl IntoIterator<Item = Chosen>,
-        clear: Option<&Clear>,
-    ) -> Result<ChatReport, Error> {
-        let mut report = report(model, Some(tokenizer), outcome.prompt_tokens, outcome, options)?;
-        report.peak_memory_bytes.client = waggle_net::peak_memory_bytes();
-        report.check = clear.and_then(Clear::all);
-        Ok(ChatReport { report, turns: self.turns })
-    }
+    let tokens = turns.iter().map(|turn| turn.tokens.len()).sum();
+    let number = match turns.len() {
+        1 => "a turn".to_owned(),
+        turns => format!("{turns} turns"),
+    };
+    lines.push(line(&format!("opening and {number}"), all, tokens, before));
+    lines.join("\n")
 }

@@ -1,456 +1,351 @@
-//! A conversation with a server's model.
+//! `waggle chat`: a conversation with a server's model.
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`script`] | the text of each turn, by the model's chat template or raw |
-//! | [`transcript`] | what was said, and where it is kept |
+//! | [`interrupts`] | Ctrl-C |
+//! | [`input`] | lines of a person, a pipe or a file, read by a thread of its own |
 //! | [`costs`] | what it took |
-//! | [`clear`] | the same conversation with a plaintext model |
-//! | [`background`] | a thread that keeps the session between turns |
+//!
+//! The thread of the session takes a line when there is one. Until then it prepares correlations for the next turn,
+//! slice by slice, and then shows the server from time to time that it is there.
 
-mod background;
-mod clear;
 mod costs;
-mod script;
-mod transcript;
+mod input;
+mod interrupts;
 
+use std::fmt::Display;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use waggle_model::{Lengths, Next, Sampler};
-use waggle_mpcache::PolicySpec;
-use waggle_report::Phases;
-use waggle_session::party::chat::{Slices, slices};
-use waggle_session::party::{ChatSession, ClientOptions, PublicModel, Silent};
-#[cfg(feature = "proxy")]
-use waggle_session::party::{Observer, chat::Turn};
-use waggle_tokenizer::{ChatTemplate, Tokenizer};
+use clap::Args;
+use waggle_tokenizer::ChatTemplate;
 
-pub use self::background::BackgroundChat;
-use self::clear::Clear;
-use self::costs::Costs;
-pub use self::costs::{ChatReport, TurnReport};
-pub(crate) use self::script::Words;
-use self::script::{Script, Step};
-pub use self::transcript::{Role, Said, Transcript};
-use crate::error::{ChatError, PromptError, Refusal};
-use crate::generate::Sampling;
-use crate::generation::{Heard, Listener, check_comparable};
-use crate::models::{harmless, read_tokenizer, say_unread};
-use crate::options::options;
-use crate::{Client, Error, worker};
+use self::input::{Input, Lines};
+use self::interrupts::Interrupts;
+use super::connect::{ConnectArgs, note_busy, note_no_sandbox, note_template};
+use super::options::{SamplingArgs, TermsArgs, set};
+use super::report_tables::compared;
+use super::{Error, out};
+use waggle::program::harmless;
+use waggle::{Chat, ChatError, ChatOptions, LOOKS, Listener, Observer, Readiness, Refusal, Template, describe};
+use waggle_files::{check_writable, write_json};
 
-/// The time that a client may say nothing to a server that gives up after `silence`: a third of that, within bounds.
-fn rest(silence: Duration) -> Duration {
-    (silence / 3).clamp(Duration::from_millis(10), Duration::from_secs(10))
+const HELP: &str = "\
+/reset       begin another conversation in the same session
+/save FILE   write the conversation into a new file: as text if the name ends in .txt or .md, as JSON lines otherwise
+/cost        bytes each way, flows and seconds of the last turn and of all
+/help        this list
+/quit        end the session, as the end of input does
+Ctrl-C       stop the answer; once more, end the session and keep the conversation in a file
+A line that begins with // is a turn that begins with /.";
+
+/// Talks with the model of a server, which learns neither the words nor the answers.
+///
+/// Each line of standard input is a turn; its words alone go through the model, on a private cache that both parties
+/// keep. For every turn the server learns how many tokens are new, how many are generated (rounded up, see
+/// --pad-answer), and when. Answers go to
+/// standard output as they come, all else to standard error. Lines that begin with / are commands; /help lists them.
+#[derive(Args, Debug)]
+pub(super) struct ChatArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// Most tokens of an answer.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
+    /// Most tokens that a turn adds to the conversation before its answer, the marks of the chat template included.
+    /// With --preprocess so much is prepared while you read and type.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    turn_tokens: usize,
+    /// A message that stands before the first turn.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Do not use the model's chat template: what you type goes to the model as it is, with the end of its line.
+    #[arg(long)]
+    no_template: bool,
+    /// Use this chat template: the directory of a model, or a file with the template's text, whose tokens are those
+    /// of a `tokenizer_config.json` beside it, if there is one. That of the server is then neither used nor compared.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_template")]
+    template: Option<PathBuf>,
+    /// Let every answer have all of its tokens, though the model or Ctrl-C ends it earlier. Then its length tells the
+    /// server nothing.
+    #[arg(long)]
+    no_stop_at_eos: bool,
+    /// Let an answer that the model ends go on, unseen, to the next power of two of tokens from 16 on or to --tokens:
+    /// the server learns that number in the place of the answer's length. This is the default under the policy
+    /// `full`; under other policies it is refused.
+    #[arg(long, conflicts_with_all = ["no_pad_answer", "no_stop_at_eos"])]
+    pad_answer: bool,
+    /// Let the server learn how many tokens an answer has: answers end where the model ends them.
+    #[arg(long)]
+    no_pad_answer: bool,
+    /// Keep the conversation in this file, from the first turn on: one JSON object with `role` and `text` on a line.
+    /// Without it a conversation that breaks is kept in `waggle-chat-` and the time, in the current directory.
+    #[arg(long, value_name = "FILE")]
+    transcript: Option<PathBuf>,
+    /// Compare every answer with that of this model in the clear, on the same conversation: a Hugging Face directory,
+    /// or the name of a bundled model. For tests: it tells nothing to the server.
+    #[arg(long, value_name = "DIR")]
+    check: Option<String>,
+    /// Use the tokenizer of this directory, or this `tokenizer.json` alone, instead of the server's.
+    #[arg(long, value_name = "DIR")]
+    tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
+    /// Take the turns from this file, one a line, instead of standard input.
+    #[arg(long, value_name = "FILE")]
+    turns: Option<PathBuf>,
+    /// Write the report here: that of the whole session, with a list of the turns and what each took.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
-/// Who writes a conversation as a model wants it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Template {
-    /// The chat template of the server.
-    #[default]
-    Server,
-    /// Nobody: words go to the model as they are, with the end of their line.
-    Raw,
-    /// The chat template of this directory of a model, or in this file.
-    File(PathBuf),
-}
-
-options! {
-    /// Options of a conversation.
-    ChatOptions {
-        /// Most tokens of an answer.
-        tokens: usize = 64,
-        /// Most tokens that a turn adds to the conversation before its answer, the marks of the chat template
-        /// included. In two phases so much is prepared between turns.
-        turn_tokens: usize = 64,
-        /// A message that stands before the first turn.
-        system: Option<String> as impl Into<Option<String>> = None,
-        /// Who writes the conversation.
-        template: Template = Template::Server,
-        /// Whether an answer ends where the model ends it. Otherwise its length tells the server nothing.
-        stop_at_eos: bool = true,
-        /// Whether an answer that the model ends goes on, unseen, to the next power of two of tokens from 16 on. It
-        /// does under the policy `full` unless told otherwise.
-        pad_answer: Option<bool> as impl Into<Option<bool>> = None,
-        /// Keep the conversation in this file, from the first turn on: one JSON object with `role` and `text` on a
-        /// line.
-        transcript: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Compare every answer with that of this model in the clear, a directory or a bundled name.
-        check: Option<String> as impl Into<Option<String>> = None,
-        /// Use the tokenizer of this directory, or this `tokenizer.json`, instead of the server's.
-        tokenizer: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// The rule by which tokens are picked.
-        sampling: Sampling = Sampling::default(),
-    }
-}
-
-/// A conversation, in a session of its own.
-pub struct Chat {
-    options: ChatOptions,
-    network: String,
-    pads: bool,
-    longest: Lengths,
-    session: ChatSession,
-    model: PublicModel,
-    tokenizer: Tokenizer,
-    script: Script,
-    sampler: Sampler,
-    transcript: Transcript,
-    costs: Costs,
-    clear: Option<Clear>,
-    /// Those of the next turn.
-    slices: Slices,
-    /// When the server last heard from this client.
-    heard: Instant,
-}
-
-/// For how many tokens of the next turn correlations are there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Readiness {
-    /// For so many.
-    pub tokens: usize,
-    /// And for so many there will be; none in a session of one phase.
-    pub of: usize,
-}
-
-impl Chat {
-    /// Opens a session with the server of `client`.
-    pub(crate) fn open(client: &Client, options: ChatOptions, listener: &mut dyn Listener) -> Result<Self, Error> {
-        let terms = client.terms.over(client.network)?;
-        options.sampling.sampler(&terms)?;
-        let transcript = Transcript::open(options.transcript.clone())?;
-        let own = options.tokenizer.as_deref().map(read_tokenizer).transpose()?;
-        let own_template = match &options.template {
-            Template::File(path) => Some(ChatTemplate::read(path)?),
-            Template::Server | Template::Raw => None,
+impl ChatArgs {
+    fn options(&self) -> Result<ChatOptions, Error> {
+        if self.sampling.stop_at_eos && self.no_stop_at_eos {
+            return Err(Error::StopAndNot);
+        }
+        let template = match &self.template {
+            _ if self.no_template => Template::Raw,
+            Some(file) => Template::File(file.clone()),
+            None => Template::Server,
         };
-        let template = options.template == Template::Server;
-        let wanted = ClientOptions { tokenizer: own.is_none(), template, ..ClientOptions::default() };
-        let opened = client.open(&terms, wanted, listener)?;
-        let (model, terms) = (opened.model().clone(), opened.terms().clone());
-        let sampler = options.sampling.sampler(&terms)?;
-        if options.check.is_some() {
-            check_comparable(&terms, options.sampling.temperature > 0.0)?;
-        }
-        if model.spec.image().is_some() {
-            return Err(waggle_model::Error::NoTexts.into());
-        }
-        let template = own_template.map_or_else(|| model.chat_template(), |own| Ok(Some(own)))?;
-        let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(ChatError::NoTokenizer)?;
-        // The template may be the server's, so it runs where a foreign tokenizer does.
-        let tokenizer = worker::foreign(&bytes)?;
-        if let Some(why) = tokenizer.no_sandbox() {
-            listener.no_sandbox(why);
-        }
-        let by_default = terms.policy == PolicySpec::default() && !model.spec.eos().is_empty();
-        let pads = options.stop_at_eos && options.pad_answer.unwrap_or(by_default);
-        let clear = options.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
-        let longest = Lengths { prompt: options.turn_tokens, tokens: options.tokens };
-        // A turn begins with the last token of the answer before it.
-        let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
-        let of = if terms.protocol.preprocess { slices(bound) } else { 0 };
-        let opened = if pads { opened.padding_answers() } else { opened };
-        let opened = if options.stop_at_eos { opened.stopping_at_eos() } else { opened };
-        let script = Script::new(template, options.system.clone());
-        if script.looks(&tokenizer) {
-            listener.looks();
-        }
-        let session = opened.chat(bound, listener)?;
-        let tokenizer = tokenizer.within(session.positions().limit);
-        Ok(Chat {
-            network: client.network.to_string(),
-            script,
-            costs: Costs::new(session.opening()),
-            heard: Instant::now(),
-            options,
-            pads,
-            longest,
-            session,
-            model,
-            tokenizer,
-            sampler,
-            transcript,
-            clear,
-            slices: Slices { ready: 0, of },
-        })
-    }
-
-    /// The conversation so far.
-    pub fn transcript(&self) -> &Transcript {
-        &self.transcript
-    }
-
-    /// What is public about the model.
-    #[cfg(feature = "proxy")]
-    pub(crate) fn model(&self) -> &PublicModel {
-        &self.model
-    }
-
-    /// The terms on which the parties agreed.
-    #[cfg(feature = "proxy")]
-    pub(crate) fn terms(&self) -> &waggle_session::party::Terms {
-        self.session.terms()
-    }
-
-    /// The cost of opening the session.
-    pub fn opening(&self) -> &Phases {
-        &self.costs.opening
-    }
-
-    /// The turns of all conversations of the session.
-    pub fn turns(&self) -> &[TurnReport] {
-        &self.costs.turns
-    }
-
-    /// For how many tokens of the next turn correlations are there.
-    pub fn prepared(&self) -> Readiness {
-        let of = self.longest.prompt + self.longest.tokens;
-        match self.slices {
-            Slices { of: 0, .. } => Readiness::default(),
-            slices => Readiness { tokens: (of * slices.ready).div_ceil(slices.of), of },
-        }
-    }
-
-    /// Makes correlations for the next turn, slice by slice, until `look` finds something (`None`: until all are
-    /// there). `shown` is called after each slice with [`Chat::prepared`].
-    ///
-    /// # Errors
-    /// The error that ends the session.
-    pub fn prepare_until<T>(
-        &mut self,
-        look: impl Fn() -> Option<T>,
-        mut shown: impl FnMut(Readiness),
-    ) -> Result<Option<T>, Error> {
-        // A long run of refused turns says nothing to the server.
-        if self.heard.elapsed() > rest(self.session.silence()) {
-            self.stay()?;
-        }
-        loop {
-            if let Some(item) = look() {
-                return Ok(Some(item));
-            }
-            match self.session.prepare(&mut Silent)? {
-                Some(slices) => {
-                    (self.slices, self.heard) = (slices, Instant::now());
-                    shown(self.prepared());
-                }
-                None => return Ok(None),
-            }
-        }
-    }
-
-    /// Keeps the session until something comes: `wait` waits for it, no longer than the time that it is given.
-    ///
-    /// # Errors
-    /// The error that ends the session.
-    pub fn stay_until<T>(&mut self, wait: impl Fn(Duration) -> Option<T>) -> Result<T, Error> {
-        loop {
-            match wait(rest(self.session.silence()).saturating_sub(self.heard.elapsed())) {
-                Some(item) => return Ok(item),
-                None => self.stay()?,
-            }
-        }
-    }
-
-    /// Shows the server that this client is there.
-    fn stay(&mut self) -> Result<(), Error> {
-        self.session.stay()?;
-        self.heard = Instant::now();
-        Ok(())
-    }
-
-    /// Begins another conversation in the same session.
-    ///
-    /// # Errors
-    /// The error that ends the session.
-    pub fn reset(&mut self) -> Result<(), Error> {
-        self.reread()?;
-        self.script.reset();
-        self.costs.reset();
-        self.transcript.reset()
-    }
-
-    /// Begins another conversation in the same session, unless nothing was said in this one.
-    #[cfg(feature = "proxy")]
-    pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        if self.session.positions().used > 0 { self.reset() } else { Ok(()) }
-    }
-
-    /// Goes on after the prompt `ids` with up to `tokens` tokens, in a conversation of its own that ends with them.
-    #[cfg(feature = "proxy")]
-    pub(crate) fn complete(
-        &mut self,
-        ids: &[u32],
-        tokens: usize,
-        sampler: &mut Sampler,
-        observer: &mut dyn Observer,
-    ) -> Result<Turn, Error> {
-        self.begin()?;
-        let turn = self.session.turn(ids, tokens, Next::Pick(sampler), observer)?;
-        (self.slices.ready, self.heard) = (0, Instant::now());
-        Ok(turn)
-    }
-
-    /// Whether the session goes on.
-    #[cfg(feature = "proxy")]
-    pub(crate) fn is_open(&self) -> bool {
-        self.session.is_open()
-    }
-
-    /// The parties drop their caches.
-    fn reread(&mut self) -> Result<(), Error> {
-        self.session.reset()?;
-        self.slices.ready = 0;
-        self.clear.iter_mut().for_each(Clear::reset);
-        Ok(())
-    }
-
-    /// A turn of the user.
-    ///
-    /// # Errors
-    /// [`ChatError::Refused`] for a turn that did not begin; after every other error the session is over.
-    pub fn turn(&mut self, words: &str, listener: &mut dyn Listener) -> Result<TurnReport, Error> {
-        let mut sampler = std::mem::take(&mut self.sampler);
-        let new = [("user", words.to_owned())];
-        let turn = self.turn_of(&new, self.longest.tokens, &mut sampler, listener);
-        self.sampler = sampler;
-        turn
-    }
-
-    /// A turn in which the messages `new` are said, with an answer of up to `tokens` tokens, which `sampler` picks.
-    pub(crate) fn turn_of(
-        &mut self,
-        new: &[Words],
-        tokens: usize,
-        sampler: &mut Sampler,
-        listener: &mut dyn Listener,
-    ) -> Result<TurnReport, Error> {
-        if !self.script.reads(new) {
-            return Err(refused(Refusal::Other(PromptError::Empty.into())));
-        }
-        let step = self.script.next(&self.tokenizer, new).map_err(|error| refused(Refusal::Other(error)))?;
-        // The number of tokens read again would tell how long the answers were.
-        if step.rewrites && self.pads {
-            return Err(refused(Refusal::Rereads));
-        }
-        let before = self.session.last().filter(|_| !step.rewrites);
-        let ids = self.ids(&step, before).map_err(|error| refused(Refusal::Other(error)))?;
-        if step.rewrites {
-            listener.rereads();
-            self.reread()?;
-        }
-        let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
-        self.transcript.begin(new.last().map_or("", |(_, words)| words));
-        let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
-        let taken = self.session.turn(&ids, tokens, Next::Pick(sampler), &mut answer);
-        let turn = match answer.finish(taken) {
-            Ok(turn) => turn,
-            Err(Error::Session(error)) if self.session.is_open() => {
-                self.transcript.take_back();
-                if step.rewrites {
-                    self.script.reset();
-                }
-                return Err(refused(self.refusal(error)?));
-            }
-            Err(error) => {
-                self.transcript.break_off()?;
-                return Err(error);
-            }
+        let pad_answer = match (self.pad_answer, self.no_pad_answer) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
         };
-        (self.slices.ready, self.heard) = (0, Instant::now());
-        let text = self.transcript.end()?;
-        self.script.answered(step, &text);
-        let check = self.clear.as_mut().map(|clear| clear.turn(&read, &turn.generation)).transpose()?;
-        Ok(self.costs.turn(turn, text, check))
-    }
-
-    /// The ids of a step behind the token `last`, which the model has not read.
-    fn ids(&self, step: &Step, last: Option<u32>) -> Result<Vec<u32>, Error> {
-        let mut ids =
-            if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
-        say_unread(&self.tokenizer, &step.text)?;
-        // A mark that ended the answer is read as the first token of the turn; the template writes it again.
-        let ended = last.filter(|last| self.session.model().spec.eos().contains(last));
-        if step.marked && ended.is_some() && ended == ids.first().copied() {
-            ids.remove(0);
-        }
-        Ok(ids)
-    }
-
-    fn refusal(&self, error: waggle_session::Error) -> Result<Refusal, Error> {
-        Ok(match error {
-            waggle_session::Error::Full { .. } => Refusal::Full(error),
-            waggle_session::Error::Limit { what: "tokens of a prompt", got, .. } => {
-                let system = self.script.system().map(|text| self.tokenizer.encode_more(text)).transpose()?;
-                Refusal::Long { got, limit: self.longest.prompt, system: system.map(|ids| ids.len()) }
-            }
-            error => Refusal::Other(error.into()),
-        })
-    }
-
-    /// Ends the session, and reports on it.
-    ///
-    /// # Errors
-    /// If the parties do not agree on what was said.
-    pub fn finish(self) -> Result<ChatReport, Error> {
-        let Chat { options, network, pads, session, model, tokenizer, script, costs, clear, .. } = self;
-        let outcome = session.finish()?;
-        let chosen = [
-            ("link", network.into()),
-            ("tokens", options.tokens.into()),
-            ("turn_tokens", options.turn_tokens.into()),
-            ("stop_at_eos", options.stop_at_eos.into()),
-            ("pad_answer", pads.into()),
-        ];
-        let clock = script.clock().map(|now| ("clock", now.into()));
-        let chosen = options.sampling.chosen().into_iter().chain(chosen).chain(clock);
-        costs.report(&model, &tokenizer, &outcome, chosen, clear.as_ref())
+        let options = ChatOptions::default().template(template).stop_at_eos(!self.no_stop_at_eos);
+        let options = options.pad_answer(pad_answer).sampling(self.sampling.sampling());
+        Ok(set!(options, self => tokens, turn_tokens, system, transcript, check, tokenizer))
     }
 }
 
-fn refused(refusal: Refusal) -> Error {
-    ChatError::Refused(Box::new(refusal)).into()
-}
-
-/// What a user should know of a chat template that looks into words.
-pub const LOOKS: &str = "the chat template looks into words, to leave out the thoughts of earlier answers perhaps; it \
-                         sees placeholders here, so all words stay as they are";
-
-/// Most characters of a template, and of a named token, that are shown, and most of these.
-const SHOWN_TEMPLATE: usize = 8192;
-const SHOWN_TOKEN: usize = 80;
-const SHOWN_TOKENS: usize = 16;
-
-/// What a user should know of the chat template of the server at `address`: bounded, and without control characters
-/// but line ends and tabs.
-pub fn template_note(address: &str, template: &ChatTemplate) -> String {
-    let ChatTemplate { template, tokens } = template;
-    let cut = |text: &str, most: usize| match text.chars().count().checked_sub(most) {
-        None | Some(0) => harmless(text),
-        Some(more) => {
-            let start: String = text.chars().take(most).collect();
-            format!("{} ... and {more} characters more", harmless(&start))
-        }
+pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
+    check_writable(args.json.as_deref())?;
+    let lines = Lines::read(args.turns.as_deref())?;
+    let interrupts = Interrupts::default();
+    let mut printed = Printed { within: false, failed: None, interrupts: interrupts.clone() };
+    let chat = args.connect.client(args.terms.terms()?).chat(args.options()?, &mut printed)?;
+    if lines.is_terminal() {
+        out::note("/help lists commands, /quit ends");
+    }
+    let transcript = chat.transcript().clone();
+    let said = transcript.clone();
+    let end = move || {
+        let _ = out::fail(&said.keep_after(ChatError::Interrupted.into()).into());
     };
-    let token =
-        |(name, token): (&String, &String)| format!("{}: {}\n", cut(name, SHOWN_TOKEN), cut(token, SHOWN_TOKEN));
-    let tokens: String = tokens.iter().take(SHOWN_TOKENS).map(token).collect();
-    let template = cut(template, SHOWN_TEMPLATE);
-    format!(
-        "the server at {address} has its chat template put these words around yours; --template FILE takes your \
-         own\n{tokens}{template}"
-    )
+    interrupts
+        .take(lines.is_terminal(), lines.interrupter(), end)
+        .map_err(|source| waggle::Error::System { what: "wait for signals", source })?;
+    let mut talk = Talk { chat, lines, interrupts, taken: 0, refused: 0 };
+    let report = match talk.take_turns() {
+        Ok(()) => talk.chat.finish(),
+        Err(Error::Library(error)) => Err(error),
+        // A reader that has gone did not break the session.
+        Err(error) => return Err(error),
+    };
+    let report = report.map_err(|error| transcript.keep_after(error))?;
+    if args.check.is_some() {
+        let name = "plaintext engine on the whole conversation, same policy";
+        let check = report.report.check.as_ref();
+        out::note(check.map_or_else(|| "nothing to compare".into(), |check| compared(name, check)));
+    }
+    if let Some(path) = &args.json {
+        write_json(path, &report)?;
+    }
+    let Talk { taken, refused, .. } = talk;
+    if refused > 0 && taken == 0 { Err(Error::AllRefused { refused }) } else { Ok(()) }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+struct Talk {
+    chat: Chat,
+    lines: Lines,
+    interrupts: Interrupts,
+    /// Turns that were taken, and those that were refused.
+    taken: usize,
+    refused: usize,
+}
 
-    #[test]
-    fn signs_of_life_come_before_the_server_gives_up() {
-        let seconds = Duration::from_secs;
-        assert_eq!([3, 9, 120].map(|silence| rest(seconds(silence))), [1, 3, 10].map(seconds));
+enum After {
+    Goes,
+    Ends,
+}
+
+impl Talk {
+    fn take_turns(&mut self) -> Result<(), Error> {
+        loop {
+            let after = match self.wait()? {
+                Input::End => After::Ends,
+                Input::Failed(error) => return Err(error),
+                Input::Interrupted => {
+                    out::note("\n(Ctrl-C again, Ctrl-D or /quit ends the session)");
+                    continue;
+                }
+                Input::Bad => {
+                    self.refuse("refused: the line is not UTF-8");
+                    After::Goes
+                }
+                Input::Line(line) => self.line(&line)?,
+            };
+            self.interrupts.line();
+            if let After::Ends = after {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next line. Until it comes, correlations are made.
+    fn wait(&mut self) -> Result<Input, Error> {
+        let Talk { chat, lines, .. } = self;
+        lines.ask();
+        // Input typed while an answer came was not shown.
+        if lines.is_terminal()
+            && let Some(input) = lines.look()
+        {
+            lines.echo(&input);
+            return Ok(input);
+        }
+        let mut shown = None;
+        let found = chat.prepare_until(
+            || lines.look(),
+            |Readiness { tokens, of }| {
+                let line = format!("prepared: {tokens} of {of} tokens");
+                lines.show(&line);
+                shown = Some(line);
+            },
+        )?;
+        if let Some(line) = shown.filter(|_| !lines.is_terminal()) {
+            out::note(line);
+        }
+        match found {
+            Some(input) => Ok(input),
+            None => Ok(chat.stay_until(|limit| lines.wait(limit))?),
+        }
+    }
+
+    /// Does what a line says.
+    fn line(&mut self, line: &str) -> Result<After, Error> {
+        let line = line.trim_end_matches(['\n', '\r']);
+        let command = line.strip_prefix('/').filter(|rest| !rest.starts_with('/'));
+        let Some(command) = command else {
+            let words = line.strip_prefix('/').unwrap_or(line);
+            if !words.trim().is_empty() {
+                self.turn(words)?;
+            }
+            return Ok(After::Goes);
+        };
+        let (name, argument) = command.split_once(' ').map_or((command, ""), |(name, rest)| (name, rest.trim()));
+        match (name, argument) {
+            ("quit", "") => return Ok(After::Ends),
+            ("help", "") => out::note(HELP),
+            ("cost", "") => out::note(costs::table(&self.chat)),
+            ("reset", "") => {
+                self.chat.reset()?;
+                out::note("another conversation");
+            }
+            ("save", file) if !file.is_empty() => match self.chat.transcript().save(file.as_ref()) {
+                Ok(()) => out::note(format_args!("saved in {file}")),
+                Err(error) => out::note(format_args!("not saved: {}", describe(&error))),
+            },
+            ("save", _) => out::note("/save needs the name of a file"),
+            _ => {
+                let command: String = harmless(command).chars().take(40).collect();
+                out::note(format_args!("there is no command /{command}; /help lists those that there are"))
+            }
+        }
+        Ok(After::Goes)
+    }
+
+    /// A turn of the user. What is refused before it begins is told, and the conversation goes on.
+    fn turn(&mut self, words: &str) -> Result<(), Error> {
+        let mut printed = Printed { within: false, failed: None, interrupts: self.interrupts.clone() };
+        let answering = self.interrupts.answering(self.lines.is_terminal());
+        let taken = self.chat.turn(words, &mut printed);
+        drop(answering);
+        // An error of standard output comes first, because it ended the session.
+        if let Some(error) = printed.failed {
+            return Err(error);
+        }
+        let refusal = match taken {
+            Ok(_) => {
+                self.taken += 1;
+                return Ok(());
+            }
+            Err(waggle::Error::Chat(ChatError::Refused(refusal))) => *refusal,
+            Err(error) => return Err(error.into()),
+        };
+        match refusal {
+            Refusal::Full(_) => self.refuse(format_args!("{refusal}: /reset begins another conversation")),
+            Refusal::Long { .. } => self.refuse(refusal),
+            refusal => self.refuse(format_args!("refused: {}", describe(&refusal))),
+        }
+        Ok(())
+    }
+
+    /// Says why there is no turn.
+    fn refuse(&mut self, why: impl Display) {
+        self.refused += 1;
+        out::note(why);
+    }
+}
+
+struct Printed {
+    /// Whether it stands in the middle of a line.
+    within: bool,
+    failed: Option<Error>,
+    interrupts: Interrupts,
+}
+
+impl Printed {
+    fn print(&mut self, text: &str) {
+        if self.failed.is_none() {
+            self.failed = out::print(text).err();
+        }
+    }
+}
+
+impl Observer for Printed {
+    fn stops(&self) -> bool {
+        self.interrupts.stops()
+    }
+
+    fn abandoned(&self) -> bool {
+        self.failed.is_some()
+    }
+}
+
+impl Listener for Printed {
+    fn waits(&mut self) {
+        note_busy();
+    }
+
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        note_template(address, template);
+    }
+
+    fn no_sandbox(&mut self, why: &str) {
+        note_no_sandbox(why);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.print(text);
+        self.within = !text.ends_with('\n');
+    }
+
+    fn rereads(&mut self) {
+        out::note(
+            "the chat template changes what was said before: the model reads the conversation from its beginning",
+        );
+    }
+
+    fn looks(&mut self) {
+        out::note(LOOKS);
+    }
+
+    fn end(&mut self) {
+        if self.within {
+            self.print("\n");
+        }
     }
 }

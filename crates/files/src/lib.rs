@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod replace;
+mod whole;
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,6 +11,7 @@ use std::path::Path;
 
 pub use replace::Replacement;
 use serde::de::DeserializeOwned;
+pub use whole::{FileError, MAX_FILE_BYTES, at, check_writable, load, write, write_json, write_private};
 
 /// Opens the regular file `path` for reading.
 ///

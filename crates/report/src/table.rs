@@ -281,13 +281,7 @@ impl Table {
     /// The table in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         match format {
-            #[cfg(feature = "frames")]
             Format::Terminal => self.for_readers().terminal(width),
-            #[cfg(not(feature = "frames"))]
-            Format::Terminal => {
-                let _ = width;
-                self.for_readers().markdown()
-            }
             Format::Markdown => self.for_readers().markdown(),
             Format::Csv => self.csv(),
             Format::Latex => self.for_readers().latex(false),
@@ -326,7 +320,6 @@ impl Table {
     }
 
     /// A frame around `columns`, for a terminal.
-    #[cfg(feature = "frames")]
     fn framed(&self, columns: &[usize]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
@@ -343,7 +336,6 @@ impl Table {
     }
 
     /// The table, or where it is too wide several below each other, each with the names of the rows.
-    #[cfg(feature = "frames")]
     fn terminal(&self, width: Option<usize>) -> String {
         let all: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = width else { return self.framed(&all).to_string() };
@@ -377,7 +369,6 @@ impl Table {
     }
 
     /// Characters of the widest cell of column `i`.
-    #[cfg(feature = "frames")]
     fn width(&self, i: usize) -> usize {
         let head = self.columns[i].head().chars().count();
         self.rows.iter().map(|row| row[i].text.chars().count()).fold(head, usize::max)
@@ -724,7 +715,6 @@ mod tests {
         assert_eq!(table.json()[0]["cite"], "a_b2026");
     }
 
-    #[cfg(feature = "frames")]
     #[test]
     fn a_narrow_terminal_gets_several_tables_with_the_names_of_the_rows() {
         let wide = table().render(Format::Terminal, Some(200));
@@ -810,7 +800,6 @@ mod tests {
         let mut table = Table::new(1, [("a", "")]);
         table.add([Cell::text("x|y")]);
         assert!(table.render(Format::Markdown, None).contains(r"x\|y"));
-        // Without frames a terminal has Markdown, too.
-        assert!(table.to_string().contains(if cfg!(feature = "frames") { "x|y" } else { r"x\|y" }));
+        assert!(table.to_string().contains("x|y"));
     }
 }

@@ -4,7 +4,6 @@
 
 mod classes;
 mod error;
-#[cfg(feature = "templates")]
 mod jinja;
 mod published;
 mod regex;

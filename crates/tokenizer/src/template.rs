@@ -124,7 +124,6 @@ impl ChatTemplate {
     }
 }
 
-#[cfg(feature = "templates")]
 fn rendered(
     template: &ChatTemplate,
     messages: &[Message],
@@ -148,18 +147,10 @@ fn rendered(
     super::jinja::render(&template.template, context, now).map_err(|e| TokenizerError::template(words(e)))
 }
 
-#[cfg(not(feature = "templates"))]
-fn rendered(_: &ChatTemplate, _: &[Message], _: bool, _: &str) -> Result<String, TokenizerError> {
-    Err(TokenizerError::template("this program was built without the feature `templates`"))
-}
-
 /// The time on this machine's clock, for [`Tokenizer::render`](super::Tokenizer::render): a date and a time in ISO
-/// 8601, without a zone. Empty without the feature `templates`, where nothing is rendered.
+/// 8601, without a zone.
 pub fn local_time() -> String {
-    #[cfg(feature = "templates")]
-    return jiff::Zoned::now().datetime().to_string();
-    #[cfg(not(feature = "templates"))]
-    String::new()
+    jiff::Zoned::now().datetime().to_string()
 }
 
 /// The text of the file `path`.
@@ -203,7 +194,7 @@ fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
     Ok(all)
 }
 
-#[cfg(all(test, feature = "templates"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -60,7 +60,7 @@ fn dist() -> Result<(), Error> {
     about()?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let target = std::path::absolute(&target).map_err(at(&target))?;
-    run(cargo().args(["build", "--release", "--locked", "--package", "waggle", "--bin", "waggle"]))?;
+    run(cargo().args(["build", "--release", "--locked", "--package", "waggle-cli", "--bin", "waggle"]))?;
     let program = target.join("release").join(format!("waggle{}", env::consts::EXE_SUFFIX));
 
     let name = format!("waggle-{}-{}-{}", env!("CARGO_PKG_VERSION"), env::consts::ARCH, env::consts::OS);

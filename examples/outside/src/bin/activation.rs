@@ -16,13 +16,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ndarray::{ArrayD, IxDyn};
-use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Terms, register_activation};
-use waggle_engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
-use waggle_model::{
+use waggle::engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
+use waggle::model::{
     ActivationFunction, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, bundled_file, generate,
 };
-use waggle_protocols::{FRAC, Fixed, FixedLoader};
-use waggle_tokenizer::Tokenizer;
+use waggle::protocols::{FRAC, Fixed, FixedLoader};
+use waggle::tokenizer::Tokenizer;
+use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Terms, register_activation};
 
 /// x sigmoid(1.702 x).
 struct QuickGelu;
@@ -109,7 +109,7 @@ fn written<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     prompt: &[u32],
-) -> Result<Vec<u32>, waggle_model::Error> {
+) -> Result<Vec<u32>, waggle::model::Error> {
     let input = Input::known(prompt);
     let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
     let mut greedy = Sampler::greedy();
@@ -119,7 +119,7 @@ fn written<E: Select>(
 fn main() -> ExitCode {
     waggle::init();
     let shown = match register_activation::<QuickGelu>() {
-        Ok(()) if std::env::args().len() > 1 => return waggle::run(),
+        Ok(()) if std::env::args().len() > 1 => return waggle_cli::run(),
         Ok(()) => show(),
         Err(error) => Err(error.into()),
     };
@@ -136,12 +136,12 @@ fn main() -> ExitCode {
 #[test]
 fn a_registered_activation_runs_on_every_engine() {
     let config = r#"{"model_type": "llama", "hidden_act": "quick_gelu"}"#;
-    let refused = waggle_model::ModelSpec::from_config_json(config.as_bytes()).unwrap_err().to_string();
+    let refused = waggle::model::ModelSpec::from_config_json(config.as_bytes()).unwrap_err().to_string();
     assert!(refused.contains("`hidden_act` = quick_gelu is not supported (gelu_new, "), "{refused}");
     register_activation::<QuickGelu>().unwrap();
-    let spec = waggle_model::ModelSpec::from_config_json(config.as_bytes()).unwrap();
+    let spec = waggle::model::ModelSpec::from_config_json(config.as_bytes()).unwrap();
     let sent = serde_json::to_string(&spec).unwrap();
     assert!(sent.contains(r#""hidden_act":"quick_gelu""#), "{sent}");
-    assert_eq!(serde_json::from_str::<waggle_model::ModelSpec>(&sent).unwrap(), spec);
+    assert_eq!(serde_json::from_str::<waggle::model::ModelSpec>(&sent).unwrap(), spec);
     show().unwrap();
 }

@@ -16,12 +16,12 @@
 
 use std::process::ExitCode;
 
-use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
-use waggle_engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
-use waggle_mpcache::Granularity::PerKv;
-use waggle_mpcache::{
+use waggle::engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
+use waggle::mpcache::Granularity::PerKv;
+use waggle::mpcache::{
     Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget, eviction,
 };
+use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +163,7 @@ fn show() -> Result<(), waggle::Error> {
 fn main() -> ExitCode {
     waggle::init();
     let shown = match register_policy::<ValueAware>() {
-        Ok(()) if std::env::args().len() > 1 => return waggle::run(),
+        Ok(()) if std::env::args().len() > 1 => return waggle_cli::run(),
         Ok(()) => show().map_err(|error| waggle::describe(&error)),
         Err(error) => Err(error.to_string()),
     };
@@ -209,7 +209,7 @@ mod tests {
             "cache policy `value-aware` has no option `k`; it takes: budget, window"
         );
         assert_eq!(refused("value-aware:window=0"), "cache policy `value-aware`: window=0: expected a number from 1");
-        assert!(waggle_mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
+        assert!(waggle::mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
     }
 
     /// A family with a name that is taken.

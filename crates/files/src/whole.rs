@@ -1,0 +1,84 @@
+//! Files that a user names: read within a bound, written whole, and errors that name the file.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::Replacement;
+
+/// Longest report, text or file of settings that [`load`] reads.
+pub const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// A file or a folder that cannot be read or written.
+#[derive(Debug, Error)]
+#[error("{}: {source}", path.display())]
+pub struct FileError {
+    /// The file or the folder.
+    pub path: PathBuf,
+    /// The cause.
+    pub source: io::Error,
+}
+
+/// The error of the file or folder at `path`.
+pub fn at(path: &Path) -> impl Fn(io::Error) -> FileError {
+    move |source| FileError { path: path.into(), source }
+}
+
+/// The bytes of the regular file `path`, which may have up to [`MAX_FILE_BYTES`].
+///
+/// # Errors
+/// Those of [`read`](crate::read).
+pub fn load(path: &Path) -> Result<Vec<u8>, FileError> {
+    crate::read(path, MAX_FILE_BYTES).map_err(at(path))
+}
+
+/// Makes sure that `path`, if given, can be written, before long work is done for it. An older file stays as it is
+/// until [`write()`] or [`write_json`] replaces it, so a command that fails leaves it and no empty one.
+///
+/// # Errors
+/// Those of [`Replacement::check`].
+pub fn check_writable(path: Option<&Path>) -> Result<(), FileError> {
+    let Some(path) = path else { return Ok(()) };
+    Replacement::check(path).map_err(at(path))
+}
+
+/// Replaces `path` by `bytes` that hold nobody's words.
+///
+/// # Errors
+/// Those of the system.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    replace(path, Replacement::create(path), |out| out.write_all(bytes))
+}
+
+/// Replaces `path` by `bytes` for its owner alone to read.
+///
+/// # Errors
+/// Those of the system.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    replace(path, Replacement::private(path), |out| out.write_all(bytes))
+}
+
+/// Replaces `path` by `value` as JSON. A report may hold a text, so its owner alone may read it.
+///
+/// # Errors
+/// Those of the system.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
+    replace(path, Replacement::private(path), |out| {
+        serde_json::to_writer(&mut *out, value)?;
+        out.write_all(b"\n")
+    })
+}
+
+fn replace(
+    path: &Path,
+    new: io::Result<Replacement>,
+    fill: impl FnOnce(&mut Replacement) -> io::Result<()>,
+) -> Result<(), FileError> {
+    let replaced = new.and_then(|mut out| {
+        fill(&mut out)?;
+        out.commit()
+    });
+    replaced.map_err(at(path))
+}

@@ -1,0 +1,352 @@
+//! A client that other programs talk to: whatever speaks the interface of OpenAI speaks privately to a server.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`http`] | connections: who may come, bounds, streams, the page of the chat |
+//! | [`api`] | the interface's JSON: requests, answers, refusals |
+//! | [`work`] | the thread that has sessions with the server: the queue, passes, conversations |
+//! | [`pass`] | the texts of a session: who hears which token, and who has ended |
+//! | [`text`] | one text while it grows, and where it stops |
+//! | [`logprobs`] | what the tokens of a text are worth |
+//! | [`spent`] | what an answer took, and what the server saw |
+//! | [`metrics`] | counters |
+//!
+//! Prompts and answers are in the clear in this process and between it and the programs that use it. It is the
+//! client's, so it listens to the machine that it runs on unless it has a key.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod api;
+mod error;
+mod http;
+mod logprobs;
+mod metrics;
+mod pass;
+mod spent;
+mod text;
+mod work;
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use waggle_files::{Forbidden, others_may};
+use waggle_model::{Lengths, Reveal};
+use waggle_mpcache::PolicySpec;
+use waggle_net::KeyError;
+use waggle_session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
+use waggle_tokenizer::ChatTemplate;
+
+pub use error::ProxyError;
+use metrics::Metrics;
+use waggle::LOOKS;
+use waggle::program::foreign;
+use waggle::program::on_signal;
+use waggle::program::template_note;
+use waggle::{Chat, ChatOptions, Client, Error, Listener, Pads, Template};
+use waggle::{ChatError, ServeError};
+use waggle_files::at;
+use work::{Job, Worker};
+
+/// Bytes of the shortest and the longest key of a program, and most of a file of them.
+const MIN_KEY: usize = 16;
+const MAX_KEY: usize = 4096;
+const MAX_KEYS: u64 = 1 << 20;
+/// Tokens of a turn and of an answer, where a model has room for them and nobody says otherwise.
+const LENGTH: usize = 128;
+
+/// Settings of a proxy: `ProxyConfig { client, ..ProxyConfig::default() }.bind()?.run()`.
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    /// The server, and the terms of its sessions.
+    pub client: Client,
+    /// Address to listen on; port 0 takes a free one. Another than this machine's needs a key.
+    pub listen: String,
+    /// The file with the keys that programs must give, one a line. The first is the owner's.
+    pub api_key: Option<PathBuf>,
+    /// Pages of other origins that may ask, such as `https://example.org`.
+    pub origins: Vec<String>,
+    /// Requests that may wait; more are told to come again.
+    pub queue: usize,
+    /// Texts of waiting requests that go through the model side by side, at most.
+    pub texts: usize,
+    /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared. If it is
+    /// not said, 128, or what the model has room for.
+    pub tokens: Option<usize>,
+    /// Tokens that a turn may add to a conversation before a longer session is opened for it. In two phases so much
+    /// is prepared. If it is not said, 128, or what the model has room for.
+    pub turn_tokens: Option<usize>,
+    /// Who writes a conversation as the model wants it.
+    pub template: Template,
+    /// Hide how long prompts of completions are, up to these lengths. They then have a session each.
+    pub pad_prompt: Option<Pads>,
+    /// Whether an answer that ends goes on, unseen, to the next power of two of tokens; in conversations by default
+    /// under the policy `full`.
+    pub pad_answer: Option<bool>,
+    /// End a session in which nobody has asked for so long.
+    pub idle: Duration,
+}
+
+impl Default for ProxyConfig {
+    fn default() -> Self {
+        ProxyConfig {
+            client: Client::default(),
+            listen: "127.0.0.1:8080".into(),
+            api_key: None,
+            origins: Vec::new(),
+            queue: 64,
+            texts: 8,
+            tokens: None,
+            turn_tokens: None,
+            template: Template::Server,
+            pad_prompt: None,
+            pad_answer: None,
+            idle: Duration::from_secs(600),
+        }
+    }
+}
+
+/// What the threads of a proxy share.
+struct Shared {
+    metrics: Metrics,
+    waiting: AtomicUsize,
+    /// Why the last session failed.
+    health: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn left_queue(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.waiting.dec();
+    }
+
+    /// Whether one more of `most` may wait.
+    fn enters_queue(&self, most: usize) -> bool {
+        let enters = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
+        if enters.is_ok() {
+            self.metrics.waiting.inc();
+        }
+        enters.is_ok()
+    }
+
+    fn health(&self) -> Option<String> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_health(&self, error: Option<String>) {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+}
+
+/// A proxy that listens.
+pub struct Proxy {
+    listener: TcpListener,
+    address: SocketAddr,
+    worker: Worker,
+    door: http::Door,
+    stop: Arc<Notify>,
+}
+
+impl ProxyConfig {
+    /// Meets the server and listens. Programs may come from here on, and are answered by [`Proxy::run`].
+    ///
+    /// # Errors
+    /// A server that cannot be reached, is not trusted or has a model that writes no texts; an address that cannot be
+    /// taken, or that others reach without a key.
+    pub fn bind(self) -> Result<Proxy, ProxyError> {
+        let keys = self.api_key.as_deref().map_or_else(|| Ok(Vec::new()), api_keys)?;
+        let bad = |source| ServeError::Listen { address: self.listen.clone(), source };
+        let listener = TcpListener::bind(&*self.listen).map_err(bad)?;
+        let address = listener.local_addr().map_err(bad)?;
+        if keys.is_empty() && !address.ip().is_loopback() {
+            return Err(ProxyError::Open { address });
+        }
+        listener.set_nonblocking(true).map_err(bad)?;
+        let terms = self.client.terms.over(self.client.network)?;
+        if self.pad_prompt.is_some() && terms.policy != PolicySpec::default() {
+            return Err(waggle_model::Error::PaddedPolicy(terms.policy.to_string()).into());
+        }
+        let (model, terms, open) = self.meet(&terms)?;
+        if model.spec.is_encoder() {
+            return Err(ChatError::Encoder.into());
+        }
+        let (usual, limit) = (self.usual(model.spec.max_positions()), model.spec.max_positions());
+        if usual.prompt.saturating_add(usual.tokens) > limit {
+            let Lengths { prompt: turn, tokens } = usual;
+            return Err(ProxyError::LongTurns { turn, tokens, limit });
+        }
+        let tokenizer = model.tokenizer.as_deref().ok_or(ChatError::NoTokenizer)?;
+        let tokenizer = foreign(tokenizer)?.within(model.spec.max_positions());
+        if let Some(why) = tokenizer.no_sandbox() {
+            tracing::warn!(why, "the server's tokenizer runs under limits alone: there is no sandbox");
+        }
+        let (jobs, received): (Sender<Job>, Receiver<Job>) = channel();
+        let shared = Shared { metrics: Metrics::new(), waiting: AtomicUsize::new(0), health: Mutex::new(None) };
+        let shared = Arc::new(shared);
+        let door =
+            http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, keys, jobs, Arc::clone(&shared));
+        let worker = Worker::new(self, terms, model, tokenizer, open, received, shared)?;
+        Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
+    }
+
+    /// What is public about the server's model, `terms` with what it reveals, and the session that stays open, if the
+    /// server has such ones.
+    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Chat>), Error> {
+        let under = |agreed: &Terms| {
+            let open = Open { reveal: false, ..terms.open };
+            Terms { reveal: agreed.reveal, open, ..terms.clone() }
+        };
+        let talk = |lengths: Lengths| match self.pad_prompt {
+            Some(_) => Ok(None),
+            None => granted(self.talk(lengths)),
+        };
+        let usual = self.usual(usize::MAX);
+        if let Some(chat) = talk(usual)? {
+            return Ok((chat.model().clone(), under(chat.terms()), Some(chat)));
+        }
+        let template = self.template == Template::Server;
+        let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
+        let session = self.client.open(terms, wanted, &mut Logged)?;
+        let (model, terms) = (session.model().clone(), under(session.terms()));
+        drop(session);
+        // The model may have room for shorter ones.
+        let shorter = self.usual(model.spec.max_positions());
+        let chat = if shorter == usual { None } else { talk(shorter)? };
+        Ok((model, terms, chat))
+    }
+
+    /// The longest turn and answer of a session in a model of so many positions, unless a request wants longer ones.
+    fn usual(&self, positions: usize) -> Lengths {
+        let room = |taken: Option<usize>| positions.saturating_sub(taken.unwrap_or(positions / 2)).clamp(1, LENGTH);
+        let prompt = self.turn_tokens.unwrap_or_else(|| room(self.tokens));
+        Lengths { prompt, tokens: self.tokens.unwrap_or_else(|| room(Some(prompt))) }
+    }
+
+    /// Opens a session for such turns and answers.
+    fn talk(&self, Lengths { prompt, tokens }: Lengths) -> Result<Chat, Error> {
+        let options = ChatOptions::default().turn_tokens(prompt).tokens(tokens);
+        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut Logged)
+    }
+}
+
+/// The digests of the keys in the file `path`.
+fn api_keys(path: &Path) -> Result<Vec<blake3::Hash>, ProxyError> {
+    let file = waggle_files::open(path).map_err(at(path))?;
+    if others_may(&file.metadata().map_err(at(path))?, Forbidden::ReadingAndWriting) {
+        return Err(KeyError::Readable { path: path.into() }.into());
+    }
+    let mut text = String::new();
+    file.take(MAX_KEYS + 1).read_to_string(&mut text).map_err(at(path))?;
+    if text.len() as u64 > MAX_KEYS {
+        return Err(ProxyError::LongKeys { path: path.into(), most: MAX_KEYS });
+    }
+    let lines = text.lines().zip(1..).map(|(line, number)| (line.trim(), number));
+    let keys: Vec<(&str, usize)> = lines.filter(|(line, _)| !line.is_empty()).collect();
+    if keys.is_empty() {
+        return Err(ProxyError::NoKey(path.into()));
+    }
+    let digest = |(key, line): (&str, usize)| {
+        let given = key.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        match key.len() {
+            got if got < MIN_KEY => Err(ProxyError::ShortKey { path: path.into(), got, least: MIN_KEY }),
+            got if got > MAX_KEY || !given => Err(ProxyError::ForeignKey { path: path.into(), line, most: MAX_KEY }),
+            _ => Ok(blake3::hash(key.as_bytes())),
+        }
+    };
+    keys.into_iter().map(digest).collect()
+}
+
+/// Logs what a user should look at, in one line.
+struct Logged;
+
+impl Observer for Logged {}
+
+impl Listener for Logged {
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
+    }
+
+    fn looks(&mut self) {
+        tracing::warn!("{LOOKS}");
+    }
+}
+
+/// A session, unless this party or the server would not begin it: another kind of session may do.
+fn granted(session: Result<Chat, Error>) -> Result<Option<Chat>, Error> {
+    match session {
+        Err(Error::Session(error)) if error.net().is_none() => Ok(None),
+        session => session.map(Some),
+    }
+}
+
+impl Proxy {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The name of the server's model.
+    pub fn model(&self) -> &str {
+        self.door.model()
+    }
+
+    /// Ends at SIGTERM and SIGINT: what runs is broken off. A second signal ends the process.
+    ///
+    /// # Errors
+    /// If the system does not tell signals.
+    pub fn until_signalled(self) -> Result<Self, Error> {
+        let stop = Arc::clone(&self.stop);
+        let waits = on_signal(move |_| stop.notify_one());
+        waits.map_err(|source| Error::System { what: "wait for signals", source })?;
+        Ok(self)
+    }
+
+    /// Answers programs until somebody stops it.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn run(self) -> Result<(), Error> {
+        let Proxy { listener, worker, door, stop, .. } = self;
+        let system = |what| move |source| Error::System { what, source };
+        let thread = thread::Builder::new().name("waggle-proxy".into());
+        let thread = thread.spawn(move || worker.run()).map_err(system("start a thread"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(system("wait for connections"))?;
+        let served = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            tokio::spawn(http::accept(listener, Arc::new(door)));
+            stop.notified().await;
+            Ok(())
+        });
+        // Whoever waits for an answer is gone with it, and the worker ends what it does.
+        drop(runtime);
+        served.map_err(system("wait for connections"))?;
+        thread.join().map_err(|_| Error::Panicked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_and_answers_fit_the_model_unless_they_are_given() {
+        let usual = |config: ProxyConfig, positions| {
+            let Lengths { prompt, tokens } = config.usual(positions);
+            (prompt, tokens)
+        };
+        let config = ProxyConfig::default;
+        assert_eq!((usual(config(), usize::MAX), usual(config(), 256)), ((LENGTH, LENGTH), (LENGTH, LENGTH)));
+        assert_eq!((usual(config(), 64), usual(config(), 7)), ((32, 32), (4, 3)));
+        assert_eq!(usual(ProxyConfig { tokens: Some(500), ..config() }, 512), (12, 500));
+        assert_eq!(usual(ProxyConfig { turn_tokens: Some(500), ..config() }, 512), (500, 12));
+        assert_eq!(usual(ProxyConfig { turn_tokens: Some(100), ..config() }, 64), (100, 1));
+    }
+}

@@ -1,0 +1,349 @@
+//! The text of each turn.
+//!
+//! A chat template writes a whole conversation. The model has read most of it, so only the end by which the text grew
+//! goes through it. Templates that change what stood before (some leave out older thoughts) are noticed, and the
+//! model then reads the whole text again.
+//!
+//! **A template never sees the words.** It comes from the server, and the number of tokens of a turn is public: a
+//! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as
+//! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
+//! out before, as most templates would, but for those of an answer, which the model has written and read. A template
+//! that drops the last message, doubles one or looks into it is refused. Which messages may follow which is for the
+//! template to say. A template that would write some words otherwise than others (thoughts of earlier answers are
+//! often left out) leaves all as they are here, and [`Script::looks`] says so.
+//!
+//! **Time.** A template may ask for the date. It gets the one at which the conversation began, on this party's clock:
+//! public, because the length of the text may depend on it.
+
+use waggle_tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
+
+use crate::Error;
+
+/// A turn's input to the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) text: String,
+    /// Whether the tokens that begin a text belong before it: raw text at its beginning. A template writes them.
+    pub(crate) begins: bool,
+    /// Whether a template wrote it.
+    pub(crate) marked: bool,
+    /// Whether it is all of the conversation, and takes the place of what the model has read.
+    pub(crate) rewrites: bool,
+    new: Vec<Words>,
+    rendered: String,
+}
+
+/// The role that says something, and what it says.
+pub type Words = (&'static str, String);
+
+/// A conversation, written for a model.
+pub(crate) struct Script {
+    template: Option<ChatTemplate>,
+    system: Option<String>,
+    /// The messages so far, in their order.
+    said: Vec<Words>,
+    /// The text that the model has read, by the template, with placeholders.
+    rendered: String,
+    /// Raw: whether something was read, and whether the text ends at the end of a line.
+    begun: bool,
+    ended: bool,
+    mark: String,
+    /// When the conversation began.
+    now: String,
+}
+
+/// Words that templates look for, none of them anybody's.
+const PROBES: [&str; 4] =
+    ["<think>\na\n</think>\n\nb", "/no_think", "<|channel|>final<|message|>a", "[TOOL_CALLS] a"];
+
+impl Script {
+    pub(crate) fn new(template: Option<ChatTemplate>, system: Option<String>) -> Self {
+        let mark = format!("{:032x}", rand::random::<u128>());
+        let (said, rendered, now) = (Vec::new(), String::new(), String::new());
+        let mut script = Script { template, system, said, rendered, begun: false, ended: true, mark, now };
+        script.reset();
+        script
+    }
+
+    /// Whether the template writes words by what they are, which it cannot do here. It is tried with words that are
+    /// nobody's, because how long it takes may depend on them.
+    pub(crate) fn looks(&self, tokenizer: &Tokenizer) -> bool {
+        let Some(template) = &self.template else { return false };
+        let looks = |probe: &str| {
+            let said: Vec<Words> =
+                [("user", probe), ("assistant", probe), ("user", "c")].map(|(r, w)| (r, w.to_owned())).into();
+            let messages: Vec<_> = said.iter().map(|(role, words)| Message::new(role, words)).collect();
+            let seen = tokenizer.render(template, &messages, true, &self.now).ok();
+            let hidden = tokenizer.render(template, &self.hidden(&said), true, &self.now).ok();
+            seen != hidden.and_then(|text| self.filled(&text, &said))
+        };
+        PROBES.iter().any(|words| looks(words))
+    }
+
+    /// The time that a template was told, if it asks for one.
+    pub(crate) fn clock(&self) -> Option<&str> {
+        self.template.as_ref().filter(|template| template.tells_time()).map(|_| &self.now[..])
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.said = self.system.iter().map(|system| form("system", system)).collect();
+        self.rendered.clear();
+        (self.begun, self.ended) = (false, true);
+        self.now = waggle_tokenizer::local_time();
+    }
+
+    /// The system text, if it belongs to the turn that comes next.
+    pub(crate) fn system(&self) -> Option<&str> {
+        self.system.as_deref().filter(|_| !self.begun)
+    }
+
+    /// The model's input when the messages `new` were said. Nothing is remembered before the answer.
+    pub(crate) fn next(&self, tokenizer: &Tokenizer, new: &[Words]) -> Result<Step, Error> {
+        let Some(template) = &self.template else { return Ok(self.raw(new)) };
+        let new: Vec<Words> = new.iter().map(|(role, text)| form(role, text)).collect();
+        let all: Vec<Words> = self.said.iter().chain(&new).cloned().collect();
+        let rendered = tokenizer.render(template, &self.hidden(&all), true, &self.now)?;
+        self.step(new, rendered)
+    }
+
+    /// Messages with placeholders for words.
+    fn hidden(&self, all: &[Words]) -> Vec<Message> {
+        (0..).zip(all).map(|(i, (role, _))| Message::new(role, &self.placeholder(i))).collect()
+    }
+
+    /// Whether `new` gives the model something to read, were it all.
+    pub(crate) fn reads(&self, new: &[Words]) -> bool {
+        self.template.is_some() || new.iter().any(|(_, text)| !text.trim().is_empty())
+    }
+
+    /// The answer to `step` was `text`.
+    pub(crate) fn answered(&mut self, step: Step, text: &str) {
+        self.said.extend(step.new);
+        self.said.push(("assistant", text.to_owned()));
+        self.rendered = step.rendered;
+        self.begun = true;
+        self.ended = text.ends_with('\n');
+    }
+
+    /// Words as they are, on lines of their own.
+    fn raw(&self, new: &[Words]) -> Step {
+        let before: &[_] = if self.begun { &[] } else { &self.said };
+        let start = if self.ended { "" } else { "\n" };
+        // An answer may have ended its line.
+        let line = |(role, text): &Words| {
+            let end = if *role == "assistant" && text.ends_with('\n') { "" } else { "\n" };
+            format!("{text}{end}")
+        };
+        let text = start.to_owned() + &before.iter().chain(new).map(line).collect::<String>();
+        let (begins, new) = (!self.begun, new.to_vec());
+        Step { text, begins, marked: false, rewrites: false, new, rendered: String::new() }
+    }
+
+    fn placeholder(&self, index: usize) -> String {
+        format!("{}x{index}x", self.mark)
+    }
+
+    /// The step by which the text grew to `rendered` when the messages `new` were said.
+    fn step(&self, new: Vec<Words>, rendered: String) -> Result<Step, Error> {
+        let last = (self.said.len() + new.len()).saturating_sub(1);
+        for index in 0..=last {
+            let times = rendered.matches(&self.placeholder(index)).count();
+            // Older messages may be left out.
+            if times > 1 || (index == last && times == 0) {
+                let what = format!("message {index} stands {times} times in its text");
+                return Err(TokenizerError::Template { what }.into());
+            }
+        }
+        let read = match self.said.len().checked_sub(1) {
+            Some(answer) if !self.rendered.is_empty() => format!("{}{}", self.rendered, self.placeholder(answer)),
+            _ => String::new(),
+        };
+        let grown = rendered.strip_prefix(&read);
+        let text = self
+            .filled(grown.unwrap_or(&rendered), &[&self.said[..], &new[..]].concat())
+            .ok_or_else(|| TokenizerError::Template { what: "it takes the messages apart".into() })?;
+        let rewrites = grown.is_none();
+        Ok(Step { text, begins: false, marked: true, rewrites, new, rendered })
+    }
+
+    /// The text with words in the place of placeholders, in one pass: words may look like placeholders. `None` if a
+    /// piece of a placeholder is there.
+    fn filled(&self, text: &str, all: &[Words]) -> Option<String> {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(&self.mark) {
+            let (before, from) = rest.split_at(at);
+            out.push_str(before);
+            let (words, after) = all
+                .iter()
+                .enumerate()
+                .find_map(|(i, (_, words))| Some((words, from.strip_prefix(&self.placeholder(i))?)))?;
+            out.push_str(words);
+            rest = after;
+        }
+        Some(out + rest)
+    }
+}
+
+/// A message as it goes to the model by a template.
+fn form(role: &'static str, text: &str) -> Words {
+    (role, if role == "assistant" { text } else { text.trim() }.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHATML: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>{% endfor %}\
+        {% if add_generation_prompt %}<assistant>{% endif %}";
+
+    fn tokenizer() -> Tokenizer {
+        Tokenizer::from_bytes(&waggle_model::bundled("shakespeare-gpt2").unwrap().tokenizer.unwrap()).unwrap()
+    }
+
+    fn script(template: &str, system: Option<&str>) -> Script {
+        let template =
+            ChatTemplate { template: template.into(), tokens: [("eos_token".into(), "<end>".into())].into() };
+        Script::new(Some(template), system.map(str::to_owned))
+    }
+
+    fn user(words: &str) -> [Words; 1] {
+        [("user", words.into())]
+    }
+
+    fn text(script: &Script, words: &str) -> (String, bool) {
+        let step = script.next(&tokenizer(), &user(words)).unwrap();
+        (step.text.clone(), step.rewrites)
+    }
+
+    fn say(script: &mut Script, words: &str, answer: &str) -> String {
+        let step = script.next(&tokenizer(), &user(words)).unwrap();
+        let text = step.text.clone();
+        script.answered(step, answer);
+        text
+    }
+
+    /// The pieces and the answers are the whole text, whatever was said.
+    #[test]
+    fn only_what_is_new_is_read() {
+        let mut script = script(CHATML, Some("be brief"));
+        let mut read = String::new();
+        let turns = [("hello", "good day"), (" how are you? ", "fine"), ("<end><user>{{ 7 * 7 }}", ""), ("bye", "x")];
+        for (words, answer) in turns {
+            read += &say(&mut script, words, answer);
+            read += answer;
+        }
+        assert_eq!(
+            read,
+            "<system>be brief<end><user>hello<end><assistant>good day<end><user>how are you?<end><assistant>fine\
+             <end><user><end><user>{{ 7 * 7 }}<end><assistant><end><user>bye<end><assistant>x"
+        );
+        assert_eq!(text(&script, "so"), ("<end><user>so<end><assistant>".into(), false));
+        script.reset();
+        assert_eq!(text(&script, "so"), ("<system>be brief<end><user>so<end><assistant>".into(), false));
+    }
+
+    /// Kept or read again, a conversation is the same text: messages of any order, with space at their ends, and
+    /// none.
+    #[test]
+    fn a_conversation_has_one_text() {
+        let turns: [(&[Words], &str); 3] = [
+            (&[("assistant", " Well? ".into()), ("user", " What of the king ".into())], "And "),
+            (&[("user", "\nSpeak".into()), ("system", "Be brief. ".into()), ("user", String::new())], "No.\n"),
+            (&[("user", "Again\n".into()), ("assistant", "I\n".into())], ""),
+        ];
+        let template = |text: &str| ChatTemplate { template: text.into(), tokens: Default::default() };
+        for template in [None, Some(template(CHATML)), Some(template(&CHATML.replace(" | trim", "")))] {
+            let new = || Script::new(template.clone(), None);
+            let (mut kept, mut read, mut all) = (new(), String::new(), Vec::new());
+            for (messages, answer) in &turns {
+                let step = kept.next(&tokenizer(), messages).unwrap();
+                assert!(!step.rewrites);
+                read += &step.text;
+                all.extend_from_slice(messages);
+                assert_eq!(new().next(&tokenizer(), &all).unwrap().text, read);
+                kept.answered(step, answer);
+                read += answer;
+                all.push(("assistant", (*answer).to_owned()));
+            }
+        }
+        let strict = "{% if messages[1].role == 'user' %}{{ raise_exception('take turns') }}{% endif %}";
+        let refused = script(strict, None).next(&tokenizer(), &[user("a"), user("b")].concat());
+        assert!(refused.unwrap_err().to_string().contains("take turns"));
+    }
+
+    #[test]
+    fn a_template_that_rewrites_is_noticed() {
+        // The last message alone.
+        let mut last = script("{{ messages[-1].content }}!", None);
+        assert_eq!(text(&last, "a"), ("a!".into(), false));
+        say(&mut last, "a", "b");
+        assert_eq!(text(&last, "c"), ("c!".into(), true));
+        // Words that look like a placeholder stay words.
+        let mut script = script(CHATML, None);
+        let odd = script.placeholder(0);
+        assert_eq!(text(&script, &odd).0, format!("<user>{odd}<end><assistant>").replace(&odd, &odd));
+        say(&mut script, "a", "b");
+    }
+
+    #[test]
+    fn a_template_that_looks_at_words_sees_none() {
+        let curious = script(
+            "{{ messages[0].content | length }}{% if 'secret' in messages[0].content %}{{ 'y' * 99 }}\
+            {% endif %}{{ messages[0].content }}",
+            None,
+        );
+        let [a, b] = ["secret", "public"].map(|words| text(&curious, words).0);
+        assert_eq!(a.replace("secret", ""), b.replace("public", ""));
+        for bad in [
+            "nothing",
+            "{{ messages[0].content }}{{ messages[0].content }}",
+            "{{ messages[0].content | upper }}",
+            "{{ messages[0].content }}{{ messages[0].content[:40] }}",
+            "{{ messages[0].content }}{{ messages[0].content[:34] }}",
+        ] {
+            let refused = script(bad, None).next(&tokenizer(), &user("word"));
+            assert!(matches!(refused, Err(Error::Tokenizer(TokenizerError::Template { .. }))), "{bad}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_would_look_into_words_is_known() {
+        for (template, looks) in [
+            (CHATML, false),
+            ("{{ messages[-1].content }}", false),
+            (
+                "{% if '</think>' in messages[1].content %}{{ messages[1].content.split('</think>')[-1] }}{% endif %}{{ messages[2].content }}",
+                true,
+            ),
+            ("{% for m in messages %}{{ m.content.replace('/no_think', '') }}{% endfor %}", true),
+            ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}", false),
+        ] {
+            assert_eq!(script(template, Some("be brief")).looks(&tokenizer()), looks, "{template}");
+        }
+    }
+
+    /// The time stands still within a conversation, so that its text grows at its end alone.
+    #[test]
+    fn a_template_gets_the_time_at_which_a_conversation_began() {
+        let mut dated = script(&format!("{{{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}}}{CHATML}"), None);
+        let clock = dated.clock().unwrap()[..19].to_owned();
+        assert_eq!(say(&mut dated, "a", "b"), format!("{clock}<user>a<end><assistant>"));
+        assert_eq!(text(&dated, "c"), ("<end><user>c<end><assistant>".into(), false));
+        assert_eq!(script(CHATML, None).clock(), None);
+    }
+
+    #[test]
+    fn raw_words_stand_on_lines_of_their_own() {
+        let mut script = Script::new(None, Some("A play.".into()));
+        let first = script.next(&tokenizer(), &user("ROMEO:")).unwrap();
+        assert_eq!((&first.text[..], first.begins, first.marked), ("A play.\nROMEO:\n", true, false));
+        script.answered(first, "I will");
+        let second = script.next(&tokenizer(), &user("JULIET:")).unwrap();
+        assert_eq!((&second.text[..], second.begins), ("\nJULIET:\n", false));
+        script.answered(second, "No.\n");
+        assert_eq!(script.next(&tokenizer(), &user("ROMEO:")).unwrap().text, "ROMEO:\n");
+        script.reset();
+        assert_eq!(script.next(&tokenizer(), &user("ROMEO:")).unwrap().text, "A play.\nROMEO:\n");
+    }
+}

@@ -1,0 +1,217 @@
+//! The words of a conversation, and the file where they are kept.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::Error;
+use crate::error::{ChatError, describe};
+use crate::models::harmless;
+use waggle_files::{at, check_writable, write_private};
+
+/// Whose words they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// Words of one side.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Said {
+    /// Whose they are.
+    pub role: Role,
+    /// The words.
+    pub text: String,
+}
+
+impl Said {
+    fn new(role: Role, text: &str) -> Self {
+        Said { role, text: text.to_owned() }
+    }
+}
+
+/// The words of a conversation: they stay when the session is over, and other threads may look at them.
+#[derive(Clone)]
+pub struct Transcript(Arc<Mutex<Inner>>);
+
+struct Inner {
+    said: Vec<Said>,
+    /// A turn that is not over: the user's words, and what was heard of the answer.
+    turn: Option<(String, String)>,
+    /// The words of conversations before this one, as lines.
+    before: String,
+    /// All of it is kept there after every turn.
+    file: Option<PathBuf>,
+}
+
+impl Transcript {
+    /// An empty conversation, which is kept in `file` if there is one.
+    pub(crate) fn open(file: Option<PathBuf>) -> Result<Self, Error> {
+        check_writable(file.as_deref())?;
+        let inner = Inner { said: Vec::new(), turn: None, before: String::new(), file };
+        Ok(Transcript(Arc::new(Mutex::new(inner))))
+    }
+
+    /// For one thread at a time. One that panicked leaves it whole.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, words: &str) {
+        self.inner().turn = Some((words.to_owned(), String::new()));
+    }
+
+    /// The answer goes on with `text`.
+    pub(crate) fn hear(&self, text: &str) {
+        if let Some((_, answer)) = &mut self.inner().turn {
+            answer.push_str(text);
+        }
+    }
+
+    /// The words were refused: nobody said them.
+    pub(crate) fn take_back(&self) {
+        self.inner().turn = None;
+    }
+
+    /// The answer is over; returns it.
+    pub(crate) fn end(&self) -> Result<String, Error> {
+        let mut inner = self.inner();
+        let (words, answer) = inner.turn.take().unwrap_or_default();
+        inner.said.extend([Said::new(Role::User, &words), Said::new(Role::Assistant, &answer)]);
+        inner.keep()?;
+        Ok(answer)
+    }
+
+    /// The answer ends before its end.
+    pub(crate) fn break_off(&self) -> Result<(), Error> {
+        let mut inner = self.inner();
+        inner.said = inner.all();
+        inner.turn = None;
+        inner.keep()
+    }
+
+    /// Another conversation begins, after an empty line.
+    pub(crate) fn reset(&self) -> Result<(), Error> {
+        let mut inner = self.inner();
+        if !inner.said.is_empty() {
+            inner.before = inner.before.clone() + &lines(&inner.said) + "\n";
+            inner.said.clear();
+        }
+        inner.keep()
+    }
+
+    /// All of this conversation, with what there is of a turn that is not over.
+    pub fn said(&self) -> Vec<Said> {
+        self.inner().all()
+    }
+
+    /// Writes this conversation into a new file: as text for a person if the name ends in .txt or .md, as JSON lines
+    /// otherwise.
+    ///
+    /// # Errors
+    /// If the file is there, or cannot be written.
+    pub fn save(&self, file: &Path) -> Result<(), Error> {
+        if file.symlink_metadata().is_ok() {
+            return Err(at(file)(std::io::ErrorKind::AlreadyExists.into()).into());
+        }
+        let readable = file.extension().is_some_and(|end| end == "txt" || end == "md");
+        let said = &self.inner().said;
+        Ok(write_private(file, if readable { text(said) } else { lines(said) }.as_bytes())?)
+    }
+
+    /// Keeps everything because `error` ended the session: in the file of the conversation, else in
+    /// `waggle-chat-` and the time. The error that says where.
+    pub fn keep_after(&self, error: Error) -> Error {
+        let inner = self.inner();
+        let said = inner.all();
+        if said.is_empty() && inner.before.is_empty() {
+            return error;
+        }
+        let file = inner.file.clone().unwrap_or_else(|| {
+            let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+            format!("waggle-chat-{}.jsonl", now.replace(['-', ':', 'Z'], "").replace('T', "-")).into()
+        });
+        let source = Box::new(error);
+        match write_private(&file, (inner.before.clone() + &lines(&said)).as_bytes()) {
+            Ok(()) => ChatError::Broken { source, file }.into(),
+            Err(lost) => ChatError::Lost { source, what: describe(&lost) }.into(),
+        }
+    }
+}
+
+impl Inner {
+    fn all(&self) -> Vec<Said> {
+        let mut said = self.said.clone();
+        if let Some((words, answer)) = &self.turn {
+            said.push(Said::new(Role::User, words));
+            if !answer.is_empty() {
+                said.push(Said::new(Role::Assistant, answer));
+            }
+        }
+        said
+    }
+
+    fn keep(&self) -> Result<(), Error> {
+        match &self.file {
+            Some(file) => Ok(write_private(file, (self.before.clone() + &lines(&self.said)).as_bytes())?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The conversation for a person: the user's words behind a mark, the answers as they are.
+fn text(said: &[Said]) -> String {
+    let part = |said: &Said| match said.role {
+        Role::User => format!("> {}\n\n", harmless(&said.text).replace('\n', "\n> ")),
+        Role::Assistant => format!("{}\n\n", harmless(said.text.trim_end_matches('\n'))),
+    };
+    said.iter().map(part).collect()
+}
+
+/// One JSON object a line.
+fn lines(said: &[Said]) -> String {
+    let line = |said: &Said| {
+        let role = if said.role == Role::User { "user" } else { "assistant" };
+        format!("{}\n", serde_json::json!({"role": role, "text": said.text}))
+    };
+    said.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_kept_and_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kept.jsonl");
+        let transcript = Transcript::open(Some(file.clone())).unwrap();
+        transcript.begin("a \"b\"");
+        transcript.hear("c\n");
+        transcript.hear("d\n");
+        assert_eq!(transcript.end().unwrap(), "c\nd\n");
+        let lines = "{\"role\":\"user\",\"text\":\"a \\\"b\\\"\"}\n{\"role\":\"assistant\",\"text\":\"c\\nd\\n\"}\n";
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), lines);
+        let [text, json] = ["saved.txt", "saved"].map(|name| dir.path().join(name));
+        transcript.save(&text).unwrap();
+        transcript.save(&json).unwrap();
+        assert_eq!(std::fs::read_to_string(text).unwrap(), "> a \"b\"\n\nc\nd\n\n");
+        assert_eq!(std::fs::read_to_string(json).unwrap(), lines);
+        transcript.reset().unwrap();
+        transcript.begin("never said");
+        transcript.take_back();
+        transcript.begin("e");
+        assert_eq!(transcript.said(), [Said::new(Role::User, "e")]);
+        transcript.break_off().unwrap();
+        let both = format!("{lines}\n{{\"role\":\"user\",\"text\":\"e\"}}\n");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), both);
+        let error = transcript.keep_after(Error::Panicked).to_string();
+        assert!(error.contains("kept.jsonl"), "{error}");
+    }
+}

@@ -1,0 +1,338 @@
+//! The party with the prompt.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use waggle_model::Lengths;
+use waggle_net::tcp::{self, ConnectOptions};
+use waggle_net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
+use waggle_protocols::Part;
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
+use waggle_session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
+use waggle_session::{Base, Expectation};
+use waggle_tokenizer::Tokenizer;
+
+use crate::error::{OptionsError, TrustError};
+use crate::generate::Generate;
+use crate::generation::{Generated, Heard, Listener};
+use crate::keys::{Proof, ServerTrust};
+use crate::models::{Reader, open_model};
+use crate::options::options;
+use crate::summary::report;
+use crate::{Chat, ChatOptions, Error, Network, Report, Terms};
+use waggle_files::at;
+
+options! {
+    /// The server that a client talks to, and what it must be: `Client::new("example.org").terms(terms)`. A server
+    /// and a client of one user trust each other; every other server is trusted by its key.
+    Client {
+        /// Address of the server; without a port, 7411.
+        address: String as impl Into<String> = "127.0.0.1".into(),
+        /// Terms that both parties must state alike.
+        terms: Terms = Terms::default(),
+        /// Slow this party's messages down to those of a network; the server must do the same.
+        network: Network = Network::Loopback,
+        /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. A changed model of
+        /// a known server is accepted if this names it.
+        expect: Option<String> as impl Into<Option<String>> = None,
+        /// The directory of the model, or a bundled model, that this party has itself, where the server says that
+        /// parts of it are public.
+        base: Option<String> as impl Into<Option<String>> = None,
+        /// Trust the server with this key, which is remembered under the address.
+        server_key: Option<PublicKey> as impl Into<Option<PublicKey>> = None,
+        /// Give up on a server that is silent for so long.
+        timeout: Duration = Duration::from_secs(120),
+        /// Give up on a server that cannot be reached for so long.
+        connect_timeout: Duration = Duration::from_secs(30),
+        /// Who this party is.
+        proof: Proof = Proof::User,
+    }
+}
+
+/// The port of a server where none is named.
+const PORT: u16 = 7411;
+
+/// `address` with the port of a server. One in figures has brackets only with a port.
+pub fn with_port(address: &str) -> Result<String, OptionsError> {
+    self::address(address, PORT)
+}
+
+/// `address`, with `port` if it has none. That of a page is refused, before anybody looks for its name.
+pub fn address(address: &str, port: u16) -> Result<String, OptionsError> {
+    if address.contains('/') {
+        return Err(OptionsError::NoAddress(address.into()));
+    }
+    let has_port = address.parse::<SocketAddr>().is_ok()
+        || address.parse::<IpAddr>().is_err()
+            && address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    Ok(match address.parse::<IpAddr>() {
+        _ if has_port => address.to_owned(),
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) => format!("{address}:{port}"),
+    })
+}
+
+options! {
+    /// Correlations that are made before a prompt is known. They fit generations up to these lengths, once.
+    Fill {
+        /// The file to write, which must not exist.
+        pool: PathBuf as impl Into<PathBuf> = PathBuf::new(),
+        /// Tokens of the prompt, at most.
+        prompt: usize = 0,
+        /// Texts that the model reads side by side.
+        texts: usize = 1,
+        /// Tokens to generate, at most.
+        tokens: usize = 32,
+        /// Make this part alone.
+        part: Part = Part::WHOLE,
+        /// Before that, give up all pools that this identity had with the server, but those in these directories and
+        /// files; none given, none is given up.
+        forget_all_but: Vec<PathBuf> = Vec::new(),
+    }
+}
+
+impl Client {
+    /// A client of the server at `address`.
+    pub fn new(address: impl Into<String>) -> Self {
+        Client::default().address(address)
+    }
+
+    /// Generates text in a session of its own. The server learns the length of the prompt and nothing else of it.
+    ///
+    /// # Errors
+    /// Options that contradict each other, before the server is asked; a server that is not trusted, refuses the
+    /// request, vanishes or sends nonsense.
+    pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
+        let terms = if asked.pool.is_some() { self.terms.two_phases()? } else { self.terms.clone() };
+        // A bad file is reported before a server is bothered.
+        let pool = asked.pool.as_deref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
+        let terms = terms.planned_like(pool.as_ref().and_then(PoolSet::link)).over(self.network)?;
+        let words = asked.ask(&terms)?;
+        let own = asked.reader()?;
+        let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
+        let session = self.open(&terms, wanted, listener)?;
+        let (model, terms) = (session.model().clone(), session.terms().clone());
+        let reader = match own {
+            Some(own) => own,
+            None => Reader::foreign(&model)?,
+        };
+        if let Some(why) = reader.tokenizer().and_then(Tokenizer::no_sandbox) {
+            listener.no_sandbox(why);
+        }
+        let mut ready = words.prompt(&terms, &model.spec, &reader)?;
+        let mut heard =
+            Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener).of_texts(ready.texts());
+        let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
+            [id] => id.to_string().into(),
+            ids => ids.iter().map(ToString::to_string).collect::<Value>(),
+        });
+        let outcome = ready.run(session, pool, &mut heard);
+        let outcome = heard.finish(outcome)?;
+        let chosen = [("link", self.network.to_string().into()), ("pool", ids.into())];
+        ready.report(&model, reader.tokenizer(), outcome, chosen)
+    }
+
+    /// Opens a conversation, in one session.
+    ///
+    /// # Errors
+    /// As [`Client::generate`].
+    pub fn chat(&self, options: ChatOptions, listener: &mut dyn Listener) -> Result<Chat, Error> {
+        Chat::open(self, options, listener)
+    }
+
+    /// Makes the correlations of generations before their prompts are known. This party's go into a file, the
+    /// server's into one of its own; [`Generate::pool`] uses both up, once. The file is as secret as the prompt.
+    ///
+    /// # Errors
+    /// As [`Client::generate`], and if the file is there.
+    pub fn preprocess(&self, fill: &Fill, listener: &mut dyn Listener) -> Result<Prepared, Error> {
+        let path = part_path(&fill.pool, fill.part);
+        // This file is gone at once. The one that stays is made when the server has agreed.
+        UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
+        let mut terms = self.terms.two_phases()?.over(self.network)?;
+        // All parts are planned for one link, and two measurements need not be equal.
+        terms.open.link &= fill.part.is_whole();
+        let session = self.open(&terms, ClientOptions::default(), listener)?;
+        let model = session.model().clone();
+        let session = match &fill.forget_all_but[..] {
+            [] => session,
+            // Looked for only now that the session has begun: the server keeps what is made from here on.
+            paths => session.having_only(own_pools(paths)?),
+        };
+        let bound = Lengths { prompt: fill.prompt, tokens: fill.tokens };
+        let outcome = session.for_texts(fill.texts).fill_part(bound, fill.part, &path, listener)?;
+        let part = Some(fill.part.to_string()).filter(|_| !fill.part.is_whole());
+        let chosen =
+            [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
+        let chosen = chosen.into_iter().chain((fill.texts != 1).then_some(("texts", fill.texts.into())));
+        let mut report = report(&model, None, fill.prompt, &outcome, chosen)?;
+        report.peak_memory_bytes.client = waggle_net::peak_memory_bytes();
+        Ok(Prepared { report, filled: outcome.filled })
+    }
+
+    /// Opens a session under `terms`, with what is `wanted` of the server.
+    pub fn open(
+        &self,
+        terms: &Agreed,
+        wanted: ClientOptions,
+        listener: &mut dyn Listener,
+    ) -> Result<ClientSession, Error> {
+        self.network.between_processes()?;
+        let address = with_port(&self.address)?;
+        let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
+        // All of it is read before the server waits.
+        let base = self.base.as_deref().map(|name| Ok::<_, Error>(Base::new(open_model(name)?)?)).transpose()?;
+        let helper = self.terms.helper.as_ref();
+        let helper = helper.map(|helper| helper.way(&self.proof, self.network, self.timeout)).transpose()?;
+        let (link, server) = self.link(&address, listener)?;
+        let channel = Channel::new(Role::Client, self.network.wrap(link)?);
+        let spec = expected.as_ref().and_then(|expected| expected.spec.as_ref());
+        let caller = Caller { key: server.as_ref().map(|server| server.key.to_string()) };
+        let session = ClientSession::open(
+            channel,
+            &caller,
+            terms,
+            &ClientOptions { expected: spec.or(wanted.expected), base: base.as_ref(), ..wanted },
+        )?;
+        let session = match helper {
+            Some(helper) => session.with_helper(helper),
+            None => session,
+        };
+        let met = session.model().fingerprint()?;
+        if let Some(expected) = &expected {
+            expected.fingerprint.expect(&met)?;
+        }
+        if let Some(Proved { key, trust: Some(mut trust) }) = server {
+            let named = expected.is_some_and(|expected| expected.fingerprint.names(&met));
+            let news = trust.met(key, &met, named)?;
+            if let Some(template) = session.model().chat_template()?.filter(|_| news) {
+                listener.template(&address, &template);
+            }
+        }
+        Ok(session)
+    }
+
+    /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
+    fn link(&self, address: &str, listener: &mut dyn Listener) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
+        let Some(identity) = self.proof.identity()? else {
+            let mut link = self.patiently(address, listener, |options| tcp::connect(address, options))?;
+            wait_for_turn(&mut link, listener)?;
+            return Ok((Box::new(link), None));
+        };
+        let mut trust = match &self.proof {
+            Proof::Own(_) => None,
+            _ => Some(ServerTrust::of(address, self.server_key, identity.public())?),
+        };
+        let keys = trust.as_ref().map_or_else(|| self.server_key.into_iter().collect(), ServerTrust::keys);
+        let connected = self.patiently(address, listener, |options| {
+            let keys = keys.clone();
+            tls::connect(address, &identity, move |key| keys.contains(key), options)
+        });
+        let mut link = connected.map_err(|error| match (error, &trust) {
+            (NetError::Untrusted { key }, Some(trust)) => trust.refusal(key).into(),
+            (source @ NetError::Closed { .. }, Some(_)) => TrustError::NoAnswer(source).into(),
+            (error, _) => Error::from(error),
+        })?;
+        trust.as_mut().map_or(Ok(()), ServerTrust::proved)?;
+        wait_for_turn(&mut link, listener)?;
+        let key = link.peer_key();
+        Ok((Box::new(link), Some(Proved { key, trust })))
+    }
+
+    /// Connects, and says after [`SOON`] that it still tries.
+    fn patiently<L>(
+        &self,
+        address: &str,
+        listener: &mut dyn Listener,
+        connect: impl Fn(ConnectOptions) -> Result<L, NetError>,
+    ) -> Result<L, NetError> {
+        let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
+        let rest = self.connect_timeout.saturating_sub(SOON);
+        if rest.is_zero() {
+            return connect(options);
+        }
+        match connect(ConnectOptions { connect_timeout: SOON, ..options }) {
+            Err(NetError::Unreachable { .. }) => listener.calls(address),
+            connected => return connected,
+        }
+        connect(ConnectOptions { connect_timeout: rest, ..options }).map_err(|error| match error {
+            NetError::Unreachable { addr, seconds, source } => {
+                NetError::Unreachable { addr, seconds: seconds + SOON.as_secs_f64(), source }
+            }
+            error => error,
+        })
+    }
+}
+
+/// After this time without an answer a client says that it waits for one.
+const SOON: Duration = Duration::from_secs(2);
+
+/// A server that has proved a key, and what is known of it.
+struct Proved {
+    key: PublicKey,
+    trust: Option<ServerTrust>,
+}
+
+/// Waits until the server has a place for this client.
+fn wait_for_turn(link: &mut dyn Link, listener: &mut dyn Listener) -> Result<(), Error> {
+    let mut waits = false;
+    let mut on_busy = || {
+        // The server repeats itself as a sign of life.
+        if !std::mem::replace(&mut waits, true) {
+            listener.waits();
+        }
+    };
+    Ok(await_admission(link, &mut on_busy)?)
+}
+
+/// A pool that was filled.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The cost of filling it.
+    pub report: Report,
+    /// Its id, and which part it is.
+    pub filled: Option<Filled>,
+}
+
+/// Ids of the client's pools at `paths`: those that can be spent, and those that a process works on.
+fn own_pools(paths: &[PathBuf]) -> Result<Vec<PoolId>, Error> {
+    let usable = |file: &Found| file.state() == State::Pool || file.in_use();
+    let mut ids = Vec::new();
+    for path in paths {
+        let found = pools_at(path)?;
+        ids.extend(
+            found.iter().filter(|file| file.role() == Some(Role::Client) && usable(file)).filter_map(Found::id),
+        );
+    }
+    Ok(ids)
+}
+
+/// The pools at `path`, a directory or a file.
+pub fn pools_at(path: &Path) -> Result<Vec<Found>, Error> {
+    Ok(find(path).map_err(at(path))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_port_has_the_usual_one() {
+        for (given, meant) in [
+            ("localhost", "localhost:7411"),
+            ("localhost:80", "localhost:80"),
+            ("10.0.0.1", "10.0.0.1:7411"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("::1", "[::1]:7411"),
+            ("[::1]", "[::1]:7411"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(with_port(given).unwrap(), meant, "{given}");
+        }
+        for given in ["http://localhost", "https://10.0.0.1:80/", "localhost/v1", "tcp://[::1]"] {
+            assert!(matches!(with_port(given), Err(OptionsError::NoAddress(_))), "{given}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What a client asks for.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use waggle_model::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, ModelSpec, PromptLookup, Sampler, SmallModel, bucket};
+use waggle_session::party;
+use waggle_tokenizer::Tokenizer;
+
+use crate::Error;
+use crate::error::{OptionsError, PromptError};
+use crate::models::{Prompt, Reader, open_model, read_tokenizer};
+use crate::options::options;
+use crate::summary::Chosen;
+use waggle_files::load;
+
+options! {
+    /// A client's request: `Generate::after("Once upon a time").tokens(64)`.
+    Generate {
+        /// The prompt.
+        prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
+        /// Tokens to generate.
+        tokens: usize = 32,
+        /// Texts after each prompt, which a model reads side by side; they differ where tokens are sampled.
+        samples: usize = 1,
+        /// The rule by which tokens are picked.
+        sampling: Sampling = Sampling::default(),
+        /// End after an end-of-text token; the server then learns how many tokens there are.
+        stop_at_eos: bool = false,
+        /// Hide how long the prompt is, up to these lengths. Needs the policy `full`.
+        pad_prompt: Option<Pads> as impl Into<Option<Pads>> = None,
+        /// Where the text ends early, go on unseen to the next power of two of tokens from 16 on: the server learns
+        /// that number alone.
+        pad_answer: bool = false,
+        /// Guess tokens and check several in a pass.
+        draft: Option<Draft> as impl Into<Option<Draft>> = None,
+        /// Take the correlations from this file of [`Client::preprocess`](crate::Client::preprocess), or from all
+        /// parts of it, and use them up.
+        pool: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// Whose tokenizer makes ids of words, or whose `preprocessor_config.json` numbers of pixels.
+        tokenizer: TokenizerOf = TokenizerOf::Server,
+        /// A class, a score or the word of a mask is asked for: a model that writes texts is refused.
+        class: bool = false,
+        /// Inputs of later sessions. They are checked with those of this one, before it begins, and count on from
+        /// them in errors.
+        later: Vec<Prompt> = Vec::new(),
+    }
+}
+
+impl Generate {
+    /// A generation after `prompt`.
+    pub fn after(prompt: impl Into<Prompt>) -> Self {
+        Generate::default().prompt(prompt)
+    }
+
+    /// The same of each of `inputs`, of which an encoder reads `batch` side by side: a request for every session. The
+    /// first session checks the inputs of all of them.
+    ///
+    /// # Errors
+    /// If there are several sessions and a pool, which serves one.
+    pub fn batches(&self, inputs: &[Prompt], batch: NonZeroUsize) -> Result<Vec<Generate>, Error> {
+        let batches = inputs.chunks(batch.get()).map(|batch| self.clone().prompt(Prompt::Several(batch.to_vec())));
+        let mut batches: Vec<Generate> = batches.map(|asked| asked.class(true)).collect();
+        if let (Some(_), sessions @ 2..) = (&self.pool, batches.len()) {
+            return Err(PromptError::Batches { option: "--pool", sessions, inputs: inputs.len() }.into());
+        }
+        if let Some(first) = batches.first_mut() {
+            first.later = inputs.iter().skip(batch.get()).cloned().collect();
+        }
+        Ok(batches)
+    }
+
+    /// The number of texts.
+    pub fn texts(&self) -> usize {
+        let prompts = if let Prompt::Several(all) = &self.prompt { all.len() } else { 1 };
+        prompts.saturating_mul(self.samples)
+    }
+
+    /// What makes the input, if it is the client's own; otherwise the server's is asked for.
+    pub(crate) fn reader(&self) -> Result<Option<Reader>, Error> {
+        Ok(match &self.tokenizer {
+            TokenizerOf::Server => None,
+            TokenizerOf::File(path) if self.prompt.is_image() => Some(Reader::images(Some(&load(path)?))?),
+            TokenizerOf::File(path) => Some(Reader::Texts(Some(Tokenizer::from_bytes(&read_tokenizer(path)?)?))),
+            TokenizerOf::Model(name) => Some(Reader::of(&open_model(name)?)?),
+        })
+    }
+}
+
+/// Whose tokenizer a client takes, or for an image whose `preprocessor_config.json`.
+#[derive(Clone, Debug, Default)]
+pub enum TokenizerOf {
+    /// That of the server, which runs in a process of its own: see [`init`](crate::init).
+    #[default]
+    Server,
+    /// This file, or what all files of this directory say.
+    File(PathBuf),
+    /// That of a model of one's own, a directory or a bundled name; none if the model has none.
+    Model(String),
+}
+
+options! {
+    /// The client's choice of tokens.
+    #[derive(Copy)]
+    Sampling {
+        /// Sample from softmax(logits / T); 0 takes the most probable token.
+        temperature: f32 = 0.0,
+        /// Sample among the most probable tokens that together reach this probability, where the client learns
+        /// logits.
+        top_p: f32 = 1.0,
+        /// Repeat a sampled text. It decides the choice of tokens alone; cryptographic randomness always comes from
+        /// the operating system.
+        seed: Option<u64> as impl Into<Option<u64>> = None,
+    }
+}
+
+impl Sampling {
+    /// The sampler of the text `at` of several under `terms`; its seed is so much larger.
+    pub fn sampler_of(&self, at: usize, terms: &party::Terms) -> Result<Sampler, Error> {
+        Sampling { seed: self.seed.map(|seed| seed.wrapping_add(at as u64)), ..*self }.sampler(terms)
+    }
+
+    /// The sampler under `terms`, as far as they are agreed.
+    pub fn sampler(&self, terms: &party::Terms) -> Result<Sampler, Error> {
+        if self.temperature == 0.0 && (self.top_p != 1.0 || self.seed.is_some()) {
+            return Err(OptionsError::NothingToSample.into());
+        }
+        let rng = self.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
+        let sampler = Sampler::random(self.temperature, self.top_p, rng)?;
+        sampler.check(terms.reveal, false)?;
+        Ok(sampler)
+    }
+
+    /// The settings that a report names.
+    pub(crate) fn chosen(&self) -> [Chosen; 3] {
+        [("temperature", self.temperature.into()), ("top_p", self.top_p.into()), ("seed", self.seed.into())]
+    }
+}
+
+/// The lengths to which prompts are padded, which anybody may know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pads {
+    /// Powers of two from 16 on.
+    Auto,
+    /// These, ascending.
+    List(Vec<usize>),
+}
+
+impl FromStr for Pads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Pads::Auto);
+        }
+        let lengths: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
+        let mut lengths = lengths.map_err(|_| "give `auto` or lengths, for example 32,128,512".to_owned())?;
+        lengths.sort_unstable();
+        Ok(Pads::List(lengths))
+    }
+}
+
+impl Pads {
+    /// The length that a prompt of `tokens` tokens gets where the model has room for `room`.
+    pub fn of(&self, tokens: usize, room: usize) -> Result<usize, PromptError> {
+        let (next, longest) = match self {
+            // The model's room is public too.
+            Pads::Auto => (Some(bucket(tokens).min(room.max(tokens))), room),
+            Pads::List(lengths) => {
+                let next = lengths.iter().copied().find(|length| *length >= tokens);
+                (next, lengths.last().copied().unwrap_or_default())
+            }
+        };
+        next.ok_or(PromptError::NoLength { tokens, longest })
+    }
+}
+
+/// Guesses of a pass unless told otherwise.
+const DEFAULT_GUESSES: usize = 4;
+
+const _: () = assert!(DEFAULT_GUESSES <= MAX_DRAFTED);
+
+options! {
+    /// Who guesses the next tokens, and how many: `"lookup:4".parse()?`.
+    #[derive(PartialEq)]
+    Draft {
+        /// Who guesses.
+        guesser: Guesser = Guesser::Lookup,
+        /// Guesses of a pass.
+        guesses: usize = DEFAULT_GUESSES,
+        /// Tokens that a pass is expected to keep on average, between 1 and one more than there are guesses.
+        rate: f64 = DEFAULT_RATE,
+        /// Let every pass keep 1 token or as many as the rate says, so that the server learns less.
+        steady: bool = false,
+    }
+}
+
+/// Who guesses tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guesser {
+    /// The text itself: how it went on after the same words before.
+    Lookup,
+    /// The model in this directory, or of this bundled name.
+    Model(String),
+}
+
+impl FromStr for Draft {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let tokens = text.parse().ok().filter(|tokens| (1..=MAX_DRAFTED).contains(tokens));
+            tokens.ok_or_else(|| format!("a draft has 1 to {MAX_DRAFTED} tokens, not `{text}`"))
+        };
+        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+        let (guesser, guesses) = match (kind, rest) {
+            ("lookup", None) => (Guesser::Lookup, DEFAULT_GUESSES),
+            ("lookup", Some(tokens)) => (Guesser::Lookup, number(tokens)?),
+            ("model", Some(rest)) if !rest.is_empty() => match rest.rsplit_once(':') {
+                // A directory may have a colon in its name; a number after the last one is not part of it.
+                Some((dir, tokens)) if !dir.is_empty() && tokens.bytes().all(|b| b.is_ascii_digit()) => {
+                    (Guesser::Model(dir.to_owned()), number(tokens)?)
+                }
+                _ => (Guesser::Model(rest.to_owned()), DEFAULT_GUESSES),
+            },
+            _ => return Err("give `lookup`, `lookup:K`, `model:DIR` or `model:DIR:K`".into()),
+        };
+        Ok(Draft { guesser, guesses, ..Draft::default() })
+    }
+}
+
+impl fmt::Display for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.guesser {
+            Guesser::Lookup => write!(f, "lookup:{}", self.guesses),
+            Guesser::Model(dir) => write!(f, "model:{dir}:{}", self.guesses),
+        }
+    }
+}
+
+impl Draft {
+    /// The drafts that the parties agree on.
+    pub fn drafts(&self) -> Result<Drafts, Error> {
+        let drafts = Drafts::new(self.guesses, self.rate)?;
+        Ok(if self.steady { drafts.steady() } else { drafts })
+    }
+
+    /// Guesses for a model of the shape `target`.
+    pub fn guess(&self, target: &ModelSpec) -> Result<Box<dyn Guess>, Error> {
+        Ok(match &self.guesser {
+            Guesser::Lookup => Box::new(PromptLookup),
+            Guesser::Model(name) => Box::new(SmallModel::new(&open_model(name)?, target)?),
+        })
+    }
+
+    /// The settings that a report names.
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = Chosen> {
+        let steady = self.steady.then(|| ("draft_steady", true.into()));
+        [("draft", self.to_string().into()), ("draft_rate", self.rate.into())].into_iter().chain(steady)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_has_one_text() {
+        let lookup = |guesses| Draft::default().guesses(guesses);
+        let model = |dir: &str, guesses| lookup(guesses).guesser(Guesser::Model(dir.into()));
+        for (text, draft) in [
+            ("lookup", lookup(4)),
+            ("lookup:8", lookup(8)),
+            ("model:a/b", model("a/b", 4)),
+            ("model:a/b:2", model("a/b", 2)),
+            ("model:c:/dir", model("c:/dir", 4)),
+            ("model:x:y:64", model("x:y", 64)),
+        ] {
+            assert_eq!(text.parse(), Ok(draft.clone()), "{text}");
+            assert_eq!(draft.to_string().parse(), Ok(draft));
+        }
+        for text in ["", "look", "lookup:", "lookup:0", "lookup:65", "lookup:x", "model", "model:", "model:a:0"] {
+            assert!(text.parse::<Draft>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_padded_length_tells_no_more_than_its_list() {
+        let of = |text: &str, tokens, room| text.parse::<Pads>().unwrap().of(tokens, room).ok();
+        assert_eq!([1, 16, 17, 100].map(|tokens| of("auto", tokens, 1000)), [16, 16, 32, 128].map(Some));
+        assert_eq!([of("auto", 90, 100), of("auto", 5, 100)], [Some(100), Some(16)]);
+        assert_eq!([1, 8, 9, 40].map(|tokens| of("40,8", tokens, 1000)), [8, 8, 40, 40].map(Some));
+        assert_eq!(of("40,8", 41, 1000), None);
+        assert!("8,x".parse::<Pads>().is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! The helper of a session: where it is, and how a party reaches it.
+
+use std::time::Duration;
+
+use waggle_net::tcp::{self, ConnectOptions};
+use waggle_net::{Channel, Link, NetError, PublicKey, Role, Shaped, tls};
+use waggle_protocols::HelperDeals;
+use waggle_session::party::ToHelper;
+
+use crate::error::OptionsError;
+use crate::{Error, Network, Proof};
+
+/// The text in the place of a key where nothing is encrypted.
+const NO_KEY: &str = "plaintext";
+
+/// A third machine that deals what is prepared. It sees shapes and lengths, and no value; it must not collude with
+/// either party.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Helper {
+    /// Its address.
+    pub address: String,
+    /// Its key; `None` without encryption.
+    pub key: Option<PublicKey>,
+    /// What it deals.
+    pub deals: HelperDeals,
+}
+
+impl Helper {
+    /// A helper that is nowhere, for plans.
+    pub fn assumed(deals: HelperDeals) -> Self {
+        Helper { address: String::new(), key: Some(PublicKey::from_bytes([0; 32])), deals }
+    }
+
+    /// The name by which both parties state it.
+    pub(crate) fn name(&self) -> String {
+        self.key.map_or_else(|| NO_KEY.into(), |key| key.to_string())
+    }
+
+    /// The way of a party with `proof` to this helper.
+    pub(crate) fn way(&self, proof: &Proof, network: Network, timeout: Duration) -> Result<ToHelper, Error> {
+        let identity = proof.identity()?;
+        if identity.is_some() != self.key.is_some() {
+            return Err(OptionsError::HelperKey { given: self.key.is_some() }.into());
+        }
+        let Helper { address, key, .. } = self.clone();
+        let options = ConnectOptions { connect_timeout: timeout, read_timeout: timeout };
+        let own = identity.as_ref().map(|identity| identity.public().to_string());
+        Ok(ToHelper::new(own, move || {
+            let link: Box<dyn Link> = match (&identity, key) {
+                (Some(identity), Some(key)) => {
+                    Box::new(tls::connect(&*address, identity, move |proved| *proved == key, options)?)
+                }
+                _ => Box::new(tcp::connect(&*address, options)?),
+            };
+            let Some(shape) = network.shape() else { return Ok(Channel::new(Role::Client, link)) };
+            let shaped = Shaped::new(link, shape);
+            let shaped = shaped.map_err(|source| NetError::Io { step: "shape the link to the helper", source })?;
+            Ok(Channel::new(Role::Client, shaped))
+        }))
+    }
+}

@@ -1,0 +1,116 @@
+//! Private text generation between two parties: a server with a language model, and a client with a prompt. The
+//! server learns neither the prompt nor the text, and the client does not learn the weights.
+//!
+//! | name | what it is |
+//! |---|---|
+//! | [`Client`] | generates and talks with the model of a server |
+//! | [`Chat`] | a conversation |
+//! | [`Server`] | serves a model to many clients |
+//! | [`Local`] | both parties in one process |
+//! | [`Plan`] | what a session would send, from shapes alone |
+//! | [`Study`] | what cache policies cost in accuracy |
+//! | [`GlueStudy`] | how often an encoder is right |
+//! | [`register_policy`], [`register_activation`] | make names known that other crates bring |
+//! | [`engine`], [`mpcache`], [`model`], [`protocols`], … | the crates that policies, activations, families and operations are written over |
+//!
+//! ```no_run
+//! use waggle::{Client, Generate, Text};
+//!
+//! fn main() -> Result<(), waggle::Error> {
+//!     waggle::init();
+//!     let asked = Generate::after("Once upon a time").tokens(20);
+//!     let text = Client::new("example.org").generate(&asked, &mut Text(|piece: &str| print!("{piece}")))?;
+//!     println!("\n{} seconds", text.report.phases.decode.total.seconds);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The command line is the crate `waggle-cli`, the interface of OpenAI the crate `waggle-proxy`. A program of another
+//! crate has all commands, with its own policies and activations among the names, by `waggle_cli::run()` after it has
+//! registered them; `examples/outside` is a crate with such programs, to copy.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod chat;
+mod client;
+mod error;
+mod generate;
+mod generation;
+mod helper;
+mod keys;
+mod local;
+mod models;
+mod options;
+mod pixels;
+mod plan;
+mod server;
+mod study;
+mod summary;
+mod terms;
+mod worker;
+
+pub use {
+    waggle_engine as engine, waggle_model as model, waggle_mpcache as mpcache, waggle_net as net,
+    waggle_protocols as protocols, waggle_report as report, waggle_session as session, waggle_tokenizer as tokenizer,
+};
+
+pub use waggle_engine::LogitBits;
+pub use waggle_model::{Lengths, Reveal};
+pub use waggle_mpcache::PolicySpec;
+pub use waggle_net::{Identity, LinkShape, PublicKey};
+pub use waggle_ot::CotKind;
+pub use waggle_protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
+pub use waggle_report::Report;
+pub use waggle_session::names;
+pub use waggle_session::party::{Observer, Silent};
+pub use waggle_session::{RegisterError, register_activation, register_policy};
+pub use waggle_study::eval::StudyReport;
+pub use waggle_study::glue::GlueReport;
+pub use waggle_tokenizer::ChatTemplate;
+
+pub use chat::{
+    BackgroundChat, Chat, ChatOptions, ChatReport, LOOKS, Readiness, Role, Said, Template, Transcript, TurnReport,
+    template_note,
+};
+pub use client::{Client, Fill, Prepared};
+pub use error::{
+    ChatError, Error, Full, NameError, OptionsError, PromptError, Refusal, ServeError, TrustError, describe,
+};
+pub use generate::{Draft, Generate, Guesser, Pads, Sampling, TokenizerOf};
+pub use generation::{Answer, Generated, Listener, Text};
+pub use helper::Helper;
+pub use keys::{KeyFile, Proof, identity};
+pub use local::{Local, LocalOptions};
+pub use models::Prompt;
+pub use pixels::ImageError;
+pub use plan::{Machines, Plan};
+pub use server::{Allow, HelperConfig, HelperServer, Job, Reveals, Server, ServerConfig, Stop};
+pub use study::{GlueStudy, Study, StudyEngine};
+pub use terms::{Network, Terms};
+pub use worker::{init, init_as};
+
+/// The bundled model that is used where none is named.
+pub const DEFAULT_MODEL: &str = "stories260k";
+
+/// What the programs around this library take from it, a command line and a proxy, and others hardly need. It may change
+/// with any version.
+pub mod program {
+    pub use crate::chat::{Words, template_note};
+    pub use crate::client::{address, pools_at, with_port};
+    pub use crate::generation::check_comparable;
+    pub use crate::keys::{file, make_home};
+    pub use crate::models::{
+        Reader, Stated, harmless, ids_of, mapped_bytes, open_adapted, open_model, public_model, read_text, text_of,
+        texts, tokenizer, utf8,
+    };
+    pub use crate::pixels::Preprocessor;
+    pub use crate::plan::LAN;
+    pub use crate::server::{network_of, on_signal};
+    pub use crate::study::{candidates, evaluation, passes};
+    pub use crate::summary::{PROGRAM, built, provenance};
+    pub use crate::terms::{ASSUMED_CORES, by_name};
+    pub use crate::worker::{called, foreign, words};
+}
+
+pub use waggle_model::{bundled_names as models, bundled_texts as texts};
+pub use waggle_mpcache::catalogue as policies;

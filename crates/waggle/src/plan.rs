@@ -1,0 +1,204 @@
+//! The traffic of a session, computed without one.
+
+use std::path::PathBuf;
+
+use waggle_model::{Lengths, Parts};
+use waggle_net::LinkShape;
+use waggle_planner::Deployment;
+use waggle_planner::{Footprint, Profile};
+use waggle_protocols::Cores;
+use waggle_report::{PeakMemory, Seconds};
+use waggle_session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
+
+use crate::generate::Draft;
+use crate::models::{Stated, mapped_bytes, public_model};
+use crate::options::options;
+use crate::summary::{Chosen, report};
+use crate::terms::ASSUMED_CORES;
+use crate::{Error, Network, Report, Terms};
+
+options! {
+    /// A plan to be made: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly
+    /// the bytes, messages and flows of the session's.
+    Plan {
+        /// A directory, a `config.json`, a bundled model or a published shape.
+        model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
+        /// Tokens of the prompt.
+        prompt: usize = 32,
+        /// Texts of that length that the model reads side by side.
+        texts: usize = 1,
+        /// Tokens to generate; unless told otherwise 32, or an encoder's only one.
+        tokens: Option<usize> as impl Into<Option<usize>> = None,
+        /// Plan one decoding step after so many tokens instead, and its preparation, without the pass over the
+        /// prompt.
+        cached: Option<usize> as impl Into<Option<usize>> = None,
+        /// Count the byte after each token by which a client says whether it goes on.
+        stop_at_eos: bool = false,
+        /// Count that byte after 16, 32, 64... tokens alone.
+        pad_answer: bool = false,
+        /// The prompt is padded, and its length is the padded one.
+        pad_prompt: bool = false,
+        /// Parts of the model that both parties have: `"embedding,layers=0-3".parse()?`.
+        public: Parts = Parts::default(),
+        /// The server adds a product of two thin matrices of this rank to every matrix of the layers.
+        rank: usize = 0,
+        /// The server adds this adapter to them, a directory.
+        adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// Guesses of the client.
+        draft: Option<Draft> as impl Into<Option<Draft>> = None,
+        /// Terms that both parties would state.
+        terms: Terms = Terms::default(),
+        /// The network of the session.
+        network: Network = LAN,
+        /// Measurements of the parties' machines, which predict seconds and memory. Without them seconds are those of
+        /// the network alone.
+        machines: Option<Machines> as impl Into<Option<Machines>> = None,
+    }
+}
+
+/// Tokens of a plan that is told no number.
+const DEFAULT_TOKENS: usize = 32;
+
+/// The network of a plan that is told none.
+pub const LAN: Network = Network::Imitated(LinkShape::PRESETS[0].1);
+
+/// Measurements of the parties' machines.
+#[derive(Clone, Debug)]
+pub struct Machines {
+    /// Of the client's.
+    pub client: Profile,
+    /// Of the server's.
+    pub server: Profile,
+    /// Whether both parties run on one machine and share its cores.
+    pub together: bool,
+}
+
+impl Machines {
+    /// The cores that were measured.
+    pub fn cores(&self) -> Cores {
+        Cores { client: self.client.cores, server: self.server.cores }
+    }
+
+    /// The planner's setting for a plan for parties with `cores` over `link`. None for other cores than those that
+    /// were measured: such a plan packs products for one machine, and its seconds would be those of another.
+    pub fn setting(&self, cores: Cores, link: Option<LinkShape>) -> Option<Deployment> {
+        let Machines { client, server, together } = self;
+        (cores == self.cores()).then(|| Deployment {
+            machines: [client.machine(), server.machine()],
+            together: *together,
+            link,
+            imitated: *together && link.is_some(),
+            wake: (client.wake_nanoseconds + server.wake_nanoseconds) / 2e9,
+        })
+    }
+}
+
+impl Plan {
+    /// Plans sessions of `model`.
+    pub fn of(model: impl Into<String>) -> Self {
+        Plan::default().model(model)
+    }
+
+    /// Predicts the session.
+    ///
+    /// # Errors
+    /// If there is no such model, or the session could not be.
+    pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
+        let assumed = self.machines.as_ref().map_or(ASSUMED_CORES, Machines::cores);
+        let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(assumed)).over(self.network)?;
+        let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
+        let model = public_model(&self.model, &terms.policy, &stated)?;
+        // Without weights, two bytes for each.
+        let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
+        self.run_with(&model, &terms, mapped, observer)
+    }
+
+    /// [`Plan::run`] for a model that is known and maps so many bytes.
+    pub fn run_with(
+        &self,
+        model: &PublicModel,
+        terms: &party::Terms,
+        mapped: impl FnOnce() -> u64,
+        observer: &mut dyn Observer,
+    ) -> Result<Report, Error> {
+        let Plan { stop_at_eos, pad_answer, .. } = *self;
+        let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
+        // The step after a prompt makes the second token.
+        let tokens = self.tokens.unwrap_or(if model.spec.is_encoder() { 1 } else { DEFAULT_TOKENS });
+        let (prompt, tokens) = self.cached.map_or((self.prompt, tokens), |cached| (cached, 2));
+        let lengths = Lengths { prompt, tokens };
+        let (padded, texts) = (self.pad_prompt, self.texts);
+        let request = Request { stop_at_eos, pad_answer, padded, texts, draft: drafts, ..lengths.into() };
+        let link = self.network.shape();
+        let machines = self.machines.as_ref().filter(|machines| machines.cores() == terms.protocol.cores);
+        let setting = machines.and_then(|machines| machines.setting(terms.protocol.cores, link));
+        let plan = SessionPlan::new(model, terms).request(request).timed(setting);
+        let plan = if self.cached.is_some() { plan.step() } else { plan };
+        let Planned { outcome, footprint, .. } = plan.run(observer)?;
+        let mut report = report(model, None, prompt, &outcome, self.chosen(tokens))?;
+        report.predicted = true;
+        report.kernels = None;
+        report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
+        if let Some(draft) = &mut report.draft {
+            // No plan knows how many guesses are right.
+            draft.tokens_per_pass = draft.rate;
+            report.estimated.push("tokens_per_pass".into());
+        }
+        if terms.policy.random_traffic() {
+            // Quickselect sends what its coins say: the plan states the mean.
+            report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
+        }
+        match machines {
+            Some(machines) => set_estimates(&mut report, footprint, machines, mapped()),
+            None => predict_seconds(&mut report, link),
+        }
+        for helper in report.helper.iter_mut().flat_map(|links| [&mut links.client, &mut links.server]).flatten() {
+            let bytes = [helper.bytes_to_helper, helper.bytes_from_helper];
+            helper.seconds = link.map_or(0.0, |link| link.predict(bytes, 0).as_secs_f64());
+        }
+        Ok(report)
+    }
+
+    fn chosen(&self, tokens: usize) -> impl Iterator<Item = Chosen> {
+        let chosen = [
+            ("link", self.network.to_string().into()),
+            ("tokens", tokens.into()),
+            ("stop_at_eos", self.stop_at_eos.into()),
+            ("pad_prompt", self.pad_prompt.into()),
+        ];
+        let chosen = chosen.into_iter().chain((self.texts != 1).then_some(("texts", self.texts.into())));
+        let chosen = chosen.chain(self.cached.map(|cached| ("cached", cached.into())));
+        let chosen = chosen.chain(self.draft.iter().flat_map(Draft::chosen));
+        chosen.chain(self.pad_answer.then_some(("pad_answer", true.into())))
+    }
+}
+
+/// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
+/// every flow.
+fn predict_seconds(report: &mut Report, shape: Option<LinkShape>) {
+    report.seconds_are = Some(Seconds::Network);
+    for cost in report.costs_mut() {
+        let bytes = [cost.bytes_client_to_server, cost.bytes_server_to_client];
+        cost.seconds = shape.map_or(0.0, |shape| shape.predict(bytes, cost.flows).as_secs_f64());
+    }
+}
+
+/// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
+/// an estimate. `mapped` are the bytes of the weights.
+fn set_estimates(report: &mut Report, footprint: Footprint, machines: &Machines, mapped: u64) {
+    for name in ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from) {
+        if !report.estimated.contains(&name) {
+            report.estimated.push(name);
+        }
+    }
+    report.seconds_are = Some(Seconds::Predicted);
+    for cost in report.costs_mut() {
+        cost.peer_cpu_seconds.get_or_insert(0.0);
+    }
+    // Before they have a model, processes take what was measured of each party's.
+    report.peak_memory_bytes = PeakMemory {
+        client: Some(machines.client.base_bytes[0] + footprint.client),
+        server: Some(machines.server.base_bytes[1] + footprint.server + mapped),
+        mapped: Some(mapped),
+    };
+}

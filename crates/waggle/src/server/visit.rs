@@ -1,0 +1,330 @@
+//! One connection, from the first byte to its end, in a thread of its own.
+
+use std::net::{SocketAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tracing::{debug, info, warn};
+use waggle_model::Step;
+use waggle_net::{Admission, Channel, Link, NetError, PublicKey, Role, await_client, send_admission};
+use waggle_protocols::Made;
+use waggle_session::Error as SessionError;
+use waggle_session::party::{Caller, Observer, Outcome};
+
+use super::desk::Seat;
+use super::door::Place;
+use super::host::{Accepted, Host};
+use super::metrics::{End, Metrics};
+use super::watch::Idle;
+use super::{Event, Service};
+use crate::Error;
+use crate::error::{Full, ServeError, describe};
+use crate::summary::report;
+use waggle_files::write_json;
+
+/// The interval at which a client that waits hears its place.
+const BUSY: Duration = Duration::from_secs(1);
+/// The interval at which its leaving is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs the session on `stream` and books how it ended. Even a bug that a client triggers does not end the server.
+pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, place: Place) {
+    let span = tracing::info_span!("session", %peer, key = tracing::field::Empty);
+    let _entered = span.enter();
+    let mut stage = Stage::Unproved;
+    // The seat is held until everything is booked, because a server that ends waits for seats alone.
+    let mut seat = None;
+    let visited = catch_unwind(AssertUnwindSafe(|| attend(server, &stream, place, &mut stage, &mut seat)));
+    let outcome = visited.unwrap_or(Err(Error::Panicked));
+    let end = match &outcome {
+        Ok(outcome) if outcome.filled.is_some() => End::Filled,
+        Ok(_) => End::Generated,
+        Err(error) => end_of(error, stage),
+    };
+    server.metrics.ended(end);
+    match &outcome {
+        Ok(outcome) => {
+            server.metrics.finished(outcome);
+            match outcome.filled {
+                Some(filled) => info!("{filled}"),
+                None => info!(tokens = outcome.generation.count, "{} tokens generated", outcome.generation.count),
+            }
+        }
+        Err(error) => match end {
+            End::Failed | End::Expired => warn!(outcome = end.name(), "{}", describe(error)),
+            _ => info!(outcome = end.name(), "{}", describe(error)),
+        },
+    }
+    if stage == Stage::Served {
+        let outcome =
+            outcome.map_err(|source| ServeError::Session { peer: peer.to_string(), source: Box::new(source) }.into());
+        server.tell(Event::Ended(Box::new(outcome)));
+    }
+}
+
+/// The stage that a connection reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The client proved no key yet.
+    Unproved,
+    /// It is not served yet.
+    Waiting,
+    Served,
+}
+
+fn end_of(error: &Error, stage: Stage) -> End {
+    match error {
+        Error::Serve(ServeError::Stranger { .. } | ServeError::Full(_)) => End::Refused,
+        Error::Serve(ServeError::Left) | Error::Session(SessionError::Model(waggle_model::Error::Abandoned)) => {
+            End::Left
+        }
+        Error::Serve(ServeError::TooLong(_)) => End::Expired,
+        Error::Session(
+            SessionError::Limit { .. }
+            | SessionError::Phases { .. }
+            | SessionError::Quota { .. }
+            | SessionError::TokensAlone
+            | SessionError::Planning { .. }
+            | SessionError::NoChats
+            | SessionError::TooWide { .. }
+            | SessionError::TalkPolicy { .. }
+            | SessionError::Pool(_)
+            | SessionError::PoolFile { .. }
+            | SessionError::Model(
+                waggle_model::Error::TooLong { .. }
+                | waggle_model::Error::Nothing
+                | waggle_model::Error::DraftPolicy { .. },
+            ),
+        ) => End::Refused,
+        _ if stage == Stage::Unproved => End::Unproved,
+        _ => End::Failed,
+    }
+}
+
+fn attend(
+    server: &Arc<Service>,
+    stream: &TcpStream,
+    place: Place,
+    stage: &mut Stage,
+    seat: &mut Option<Seat>,
+) -> Result<Outcome, Error> {
+    let io = |source| NetError::Io { step: "accept", source };
+    let own = stream.try_clone().map_err(io)?;
+    let Accepted { mut link, key } =
+        server.host.accept(own, server.config.handshake_timeout, server.config.timeout)?;
+    // The first words on a link without encryption, which has the time-out of a session.
+    let hurry = server.watch.limit(stream, server.config.handshake_timeout).map_err(io)?;
+    await_client(&mut link).map_err(|error| match hurry.expired() {
+        true => NetError::TimedOut { step: "admission", seconds: server.config.handshake_timeout.as_secs_f64() },
+        false => error,
+    })?;
+    drop(hurry);
+    if let Some(key) = key {
+        tracing::Span::current().record("key", tracing::field::display(key));
+    }
+    let caller = Caller { key: key.map(|key| key.to_string()) };
+    let mut link = Tallied { link, metrics: server.metrics.clone() };
+    *stage = Stage::Waiting;
+    // The connection is no longer idle; other limits apply from here on.
+    drop(place);
+
+    let seat = match let_in(server, key) {
+        Ok(taken) => seat.insert(taken),
+        Err(error) => return Err(turn_away(link, error)),
+    };
+    let mut told = Duration::ZERO;
+    let mut waits = false;
+    let waited = seat.wait(LOOK, |position| {
+        if left(stream) {
+            return Err(ServeError::Left.into());
+        }
+        // Nor do the times tell of others in the queue.
+        if !waits || told >= BUSY {
+            if !waits {
+                info!(position, "the client waits");
+            }
+            (waits, told) = (true, Duration::ZERO);
+            send_admission(&mut link, &Admission::Busy).map_err(|_| ServeError::Left)?;
+        }
+        told += LOOK;
+        Ok(())
+    });
+    if let Err(error) = waited {
+        return Err(turn_away(link, error));
+    }
+    *stage = Stage::Served;
+    server.tell(Event::Begun);
+    info!("session begins");
+    let limit = server
+        .watch
+        .limit(stream, server.config.session_limit)
+        .map_err(|source| NetError::Io { step: "accept", source })?;
+    let served = serve(server, stream, link, &caller);
+    match served {
+        Err(_) if limit.expired() => Err(ServeError::TooLong(server.config.session_limit.as_secs_f64()).into()),
+        served => served,
+    }
+}
+
+/// A place for the client with `key`, if it may come in.
+fn let_in(server: &Service, key: Option<PublicKey>) -> Result<Seat, Error> {
+    if let (false, Some(key)) = (server.host.admits(key)?, key) {
+        return Err(ServeError::Stranger { key, advice: server.host.advice(key) }.into());
+    }
+    Ok(server.desk.enter(key.map(|key| key.to_string()).as_deref())?)
+}
+
+/// Tells the client why it is not served.
+fn turn_away(mut link: Tallied, error: Error) -> Error {
+    let reason = match &error {
+        Error::Serve(ServeError::Stranger { key, .. }) => Host::refusal(*key),
+        Error::Serve(ServeError::Full(full)) => full.to_string(),
+        Error::Serve(ServeError::Left) => return error,
+        _ => "it cannot tell who may come in".into(),
+    };
+    // It may be gone.
+    let _ = send_admission(&mut link, &Admission::Refused { reason });
+    error
+}
+
+fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
+    send_admission(&mut link, &Admission::Granted)?;
+    let channel = Channel::new(Role::Server, server.config.network.wrap(link)?);
+    let mut watcher = Watcher { server, stream, caller, idle: None, charged: 0, shown: 0, tokens: 0 };
+    let served = server.hosted.serve(channel, caller, &server.terms_for(caller), &server.limits, &mut watcher);
+    watcher.settle();
+    let outcome = match served {
+        Err(_) if watcher.idle.is_some() && server.watch.ending() => return Err(Full::Ending.into()),
+        served => served?,
+    };
+    if let Some(path) = &server.config.report {
+        let chosen = [("link", server.config.network.to_string().into())];
+        let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
+        report.peak_memory_bytes.server = waggle_net::peak_memory_bytes();
+        // One session after another.
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        write_json(path, &report)?;
+    }
+    Ok(outcome)
+}
+
+/// Whether the client has closed the connection, even if unread bytes are left. Where the system does not tell, the
+/// next message shows it.
+fn left(stream: &TcpStream) -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        #[cfg(target_os = "linux")]
+        let closed = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        #[cfg(not(target_os = "linux"))]
+        let closed = PollFlags::HUP | PollFlags::ERR;
+        let mut looked = [PollFd::new(stream, closed)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut looked, Some(&at_once)).is_ok() && looked[0].revents().intersects(closed)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = stream;
+        false
+    }
+}
+
+/// The server's eyes on a session.
+struct Watcher<'a> {
+    server: &'a Service,
+    stream: &'a TcpStream,
+    caller: &'a Caller,
+    /// While nothing runs.
+    idle: Option<Idle>,
+    /// Positions that are charged, and those that have gone through the model.
+    charged: u64,
+    shown: u64,
+    /// Tokens that are done.
+    tokens: u64,
+}
+
+impl Watcher<'_> {
+    /// Credits what was charged and not used.
+    fn settle(&mut self) {
+        let Some(accounts) = self.server.accounts_of(self.caller) else { return };
+        let unused = self.charged.saturating_sub(self.shown);
+        self.charged = 0;
+        if let Err(error) = accounts.credit(self.caller.key.as_deref(), unused) {
+            warn!("{}", describe(&error));
+        }
+    }
+}
+
+impl Observer for Watcher<'_> {
+    fn ask(&mut self, positions: u64) -> Result<(), SessionError> {
+        if let Some(accounts) = self.server.accounts_of(self.caller)
+            && positions > 0
+        {
+            accounts.charge(self.caller.key.as_deref(), positions)?;
+            self.charged += positions;
+        }
+        Ok(())
+    }
+
+    fn idle(&mut self, idle: bool) {
+        // Without a second descriptor the connection merely stays open until its client leaves.
+        self.idle = idle.then(|| self.server.watch.idle(self.stream).ok()).flatten();
+    }
+
+    fn stays(&mut self) {
+        debug!("the client is there");
+    }
+
+    fn abandoned(&self) -> bool {
+        left(self.stream)
+    }
+
+    fn shows(&mut self, positions: u64) {
+        self.shown += positions;
+    }
+
+    fn begin(&mut self, step: Step) {
+        if step == Step::Prefill {
+            debug!("prefill");
+        }
+    }
+
+    fn stock(&mut self, bytes: u64) {
+        info!(bytes, "preparing correlations");
+    }
+
+    fn halves(&mut self, bytes: u64) {
+        info!(bytes, "sending the helper its halves of the weights");
+    }
+
+    fn prepare(&mut self, made: Made) {
+        if made.bytes == 0 && made.work == 0.0 {
+            debug!(bytes = made.all_bytes, "preprocessing");
+        }
+    }
+
+    fn token(&mut self, _: Option<u32>) {
+        self.tokens += 1;
+        debug!(tokens = self.tokens, "a token is done");
+    }
+}
+
+/// A link whose bytes count when it is dropped, however the session ends.
+struct Tallied {
+    link: Box<dyn Link>,
+    metrics: Arc<Metrics>,
+}
+
+impl Drop for Tallied {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.link.wire_bytes() {
+            self.metrics.wire(bytes);
+        }
+    }
+}
+
+impl Link for Tallied {
+    waggle_net::forward_link!(self => self.link; send recv timeout take_sender close read_ahead exporter wire_bytes);
+}

@@ -1,0 +1,205 @@
+//! Two programs in one run: in turn, after a warm-up, several times.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+use waggle_report::provenance::Provenance;
+use waggle_report::table::{Cell, Document, Table};
+use waggle_report::{Cost, Phases};
+
+use super::{CompareArgs, differences};
+use crate::Error;
+use crate::machine::provenance;
+use crate::progress::passes;
+use crate::together::{self, Folder, clean_up_on_signals};
+use waggle_files::{at, load, write_json};
+
+/// Version of the record's schema; raised when a field changes its meaning or goes.
+const COMPARISON_VERSION: u32 = 1;
+
+/// Times below this many seconds are chance, and have no ratio.
+const LEAST_SECONDS: f64 = 0.001;
+
+#[derive(Serialize)]
+struct Comparison {
+    version: u32,
+    provenance: Option<Provenance>,
+    /// Runs of each program that are not among the samples.
+    warm_up: u16,
+    sides: [Side; 2],
+}
+
+/// One program and its runs, in their order.
+#[derive(Serialize)]
+struct Side {
+    /// The output of `--version`.
+    program: String,
+    samples: Vec<Phases>,
+}
+
+/// The part of a report that is compared; an older program's has it as well.
+#[derive(Deserialize)]
+struct Sample {
+    phases: Phases,
+}
+
+/// Runs `programs` in turn and shows what they took.
+pub(super) fn run(programs: [&Path; 2], args: &CompareArgs) -> Result<(), Error> {
+    clean_up_on_signals()?;
+    let mut sides = [side(programs[0])?, side(programs[1])?];
+    let turns = usize::from(args.warm_up) + usize::from(args.repeat);
+    let bar = passes(2 * turns);
+    for turn in 0..turns {
+        // Who begins changes with every turn, so that neither always runs on the warmer processor.
+        let order = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
+        for i in order {
+            let phases = sample(programs[i], &args.command)?;
+            if turn >= usize::from(args.warm_up) {
+                sides[i].samples.push(phases);
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let comparison =
+        Comparison { version: COMPARISON_VERSION, provenance: provenance(), warm_up: args.warm_up, sides };
+    if let Some(path) = &args.json {
+        write_json(path, &comparison)?;
+    }
+    args.format.show(document(&comparison, args))
+}
+
+fn side(program: &Path) -> Result<Side, Error> {
+    let said = output(Command::new(program).arg("--version"), program)?;
+    Ok(Side { program: said.trim().to_owned(), samples: Vec::new() })
+}
+
+/// The costs that a run of `program` reports, by phase.
+fn sample(program: &Path, command: &[String]) -> Result<Phases, Error> {
+    let dir = Folder::new().map_err(at(&std::env::temp_dir()))?;
+    let path = dir.path().join("report.json");
+    output(Command::new(program).args(command).arg("--json").arg(&path), program)?;
+    let sample = serde_json::from_slice(&load(&path)?);
+    let unread = |e: serde_json::Error| failure(program, format!("it wrote no report of a run: {e}"));
+    sample.map(|Sample { phases }| phases).map_err(unread)
+}
+
+/// Standard output of a command, which must be a success.
+fn output(command: &mut Command, program: &Path) -> Result<String, Error> {
+    let output = together::output(command).map_err(|e| failure(program, e.to_string()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failure(program, format!("{}: {}", output.status, said.lines().last().unwrap_or_default())))
+}
+
+fn failure(program: &Path, what: String) -> Error {
+    Error::Compared { program: program.display().to_string(), what }
+}
+
+/// The median of `values`, which are not none, the least and the largest.
+fn median(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    let middle = (values[(n - 1) / 2] + values[n / 2]) / 2.0;
+    [middle, values[0], values[n - 1]]
+}
+
+type Quantity = (&'static str, fn(&Phases) -> f64);
+
+/// Times that are compared.
+const QUANTITIES: [Quantity; 7] = [
+    ("setup", |p| p.setup.seconds),
+    ("offline", |p| p.offline.seconds),
+    ("prefill", |p| p.prefill.seconds),
+    ("decode", |p| p.decode.total.seconds),
+    ("all phases", |p| p.total().seconds),
+    ("client CPU", |p| p.total().cpu_seconds),
+    ("server CPU", |p| p.total().peer_cpu_seconds.unwrap_or(0.0)),
+];
+
+fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
+    let [old, new] = &comparison.sides;
+    let mut document = Document::default();
+    let repeats = args.repeat;
+    document.note(format!("{repeats} runs of each in turn after {} of warm-up, old and new:", comparison.warm_up));
+    let program = ("program".to_owned(), [Some(old.program.clone()), Some(new.program.clone())]);
+    let traffic = [("bytes", Cost::bytes as fn(&Cost) -> u64), ("flows", |cost| cost.flows)].map(|(what, of)| {
+        let told = |side: &Side| {
+            let mut counts: Vec<u64> = side.samples.iter().map(|phases| of(&phases.total())).collect();
+            counts.dedup();
+            let words: Vec<String> = counts.iter().map(u64::to_string).collect();
+            Some(words.join(", "))
+        };
+        (what.to_owned(), [told(old), told(new)])
+    });
+    let differing = differences(["old".into(), "new".into()], std::iter::once(program).chain(traffic));
+    if differing.is_empty() {
+        document.note("the same program, bytes and flows");
+    } else {
+        document.table("differences", differing);
+    }
+    document.table("times", times(old, new));
+    document
+}
+
+/// Medians in seconds with the least and the largest, and the ratios of runs that followed each other.
+fn times(old: &Side, new: &Side) -> Table {
+    let columns = [
+        ("measured seconds of", ""),
+        ("old, median", ""),
+        ("old, least", ""),
+        ("old, largest", ""),
+        ("new, median", ""),
+        ("new, least", ""),
+        ("new, largest", ""),
+        ("new / old, median", ""),
+        ("least", ""),
+        ("largest", ""),
+    ];
+    let mut table = Table::new(1, columns);
+    for (name, of) in QUANTITIES {
+        let [a, b] = [old, new].map(|side| side.samples.iter().map(of).collect::<Vec<f64>>());
+        if a.iter().chain(&b).all(|seconds| *seconds < LEAST_SECONDS) {
+            continue;
+        }
+        let ratios: Option<Vec<f64>> = a.iter().zip(&b).map(|(a, b)| (*a >= LEAST_SECONDS).then(|| b / a)).collect();
+        let seconds = |values: Vec<f64>| median(values).map(Cell::seconds);
+        let ratio = match ratios.map(median) {
+            Some(ratios) => ratios.map(Cell::times),
+            None => [(); 3].map(|()| Cell::absent()),
+        };
+        table.add([Cell::text(name)].into_iter().chain(seconds(a)).chain(seconds(b)).chain(ratio));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_stand_between_the_least_and_the_largest() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), [2.0, 1.0, 3.0]);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), [2.5, 1.0, 4.0]);
+        assert_eq!(median(vec![7.0]), [7.0; 3]);
+    }
+
+    #[test]
+    fn a_ratio_is_that_of_runs_that_followed_each_other() {
+        let run = |seconds| {
+            let decode = waggle_report::DecodeCost { total: Cost { seconds, ..Cost::default() }, per_token: vec![] };
+            Phases { decode, ..Phases::default() }
+        };
+        let side = |seconds: [f64; 3]| Side { program: String::new(), samples: seconds.map(run).to_vec() };
+        let json = times(&side([1.0, 2.0, 4.0]), &side([2.0, 2.0, 12.0])).json();
+        assert_eq!((&json[0]["measured_seconds_of"], &json[0]["old_median"]), (&"decode".into(), &2.0.into()));
+        assert_eq!(
+            (&json[0]["new_old_median"], &json[0]["least"], &json[0]["largest"]),
+            (&2.0.into(), &1.0.into(), &3.0.into())
+        );
+        assert_eq!(json.as_array().unwrap().len(), 2, "nothing else took any time: {json}");
+    }
+}

@@ -1,0 +1,134 @@
+//! This machine and this program by name, and the measurements of the machine.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use waggle_bits::cpu::Cpu;
+use waggle_planner::{Profile, ProfileError};
+use waggle_protocols::Cores;
+pub(super) use waggle_report::provenance::processor;
+
+use super::Error;
+use super::out::note;
+use waggle::Machines;
+use waggle::program;
+use waggle::program::ASSUMED_CORES;
+pub(super) use waggle::program::{built, provenance};
+use waggle_files::{MAX_FILE_BYTES, load};
+
+/// File of the measurements, among the user's keys.
+const FILE: &str = "calibration.json";
+
+/// Version and, where git knew it, revision of this program.
+pub(super) use waggle::program::PROGRAM;
+
+/// A digest of `bytes` that is long enough for names.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..16].to_owned()
+}
+
+/// The family of kernels in use.
+pub(super) fn kernels() -> String {
+    Cpu::get().to_string()
+}
+
+/// Where the measurements are kept if no file is named.
+pub(super) fn default_file() -> Result<PathBuf, Error> {
+    Ok(program::file(FILE)?)
+}
+
+/// Measurements of the parties' machines.
+#[derive(Args, Clone, Debug)]
+pub(super) struct CalibrationArgs {
+    /// Measurements of `waggle calibrate`, for seconds and memory; a file of another revision is refused [default:
+    /// `calibration.json` in $WAGGLE_HOME, $XDG_CONFIG_HOME/waggle or $HOME/.config/waggle, if it is there and
+    /// of this program and processor].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    /// Measurements of the server's machine [default: the same].
+    #[arg(long, value_name = "FILE")]
+    peer_calibration: Option<PathBuf>,
+    /// Both parties run on this machine and share its cores, as in `demo`.
+    #[arg(long, conflicts_with = "peer_calibration")]
+    one_machine: bool,
+}
+
+/// The measurements that a prediction rests on.
+pub(super) struct Calibrated {
+    pub(super) machines: Machines,
+    /// One line about them.
+    pub(super) line: String,
+}
+
+impl CalibrationArgs {
+    /// The measurements to use. None, with a line that says why, if no file was named and the default one is not
+    /// there or does not fit.
+    pub(super) fn open(&self) -> Result<Result<Calibrated, String>, Error> {
+        let (path, own) = match &self.calibration {
+            Some(path) => (path.clone(), Some(named(path)?)),
+            None => {
+                let Ok(path) = default_file() else { return Ok(Err(MAKE.into())) };
+                match usable(&path) {
+                    Ok(own) => (path, own),
+                    Err(reason) => {
+                        let line = format!("{} is not used: {reason}; {MAKE}", path.display());
+                        return Ok(Err(line));
+                    }
+                }
+            }
+        };
+        let Some(own) = own else { return Ok(Err(MAKE.into())) };
+        let mut line = format!("calibrated by {}: {} cores of {}", path.display(), own.cores, own.processor);
+        let peer = match &self.peer_calibration {
+            None => own.clone(),
+            Some(path) => {
+                let peer = named(path)?;
+                line += &format!("; the server by {}: {} cores of {}", path.display(), peer.cores, peer.processor);
+                peer
+            }
+        };
+        line += if self.one_machine { ", shared by both parties" } else { ", for each party" };
+        let machines = Machines { client: own, server: peer, together: self.one_machine };
+        Ok(Ok(Calibrated { machines, line }))
+    }
+}
+
+/// The cores that a plan assumes unless it is told: those that were measured, if some were.
+pub(super) fn cores(calibrated: Option<&Calibrated>) -> Cores {
+    calibrated.map_or(ASSUMED_CORES, |calibrated| calibrated.machines.cores())
+}
+
+/// Says that no seconds are predicted for other cores than those that were measured.
+pub(super) fn note_others(calibrated: Option<&Calibrated>, planned: &[Cores]) {
+    let Some(measured) = calibrated.map(|calibrated| calibrated.machines.cores()) else { return };
+    for cores in planned.iter().filter(|cores| **cores != measured) {
+        note(format_args!("the calibration is of {measured} cores: no seconds are predicted for {cores}"));
+    }
+}
+
+/// Advice about a missing file.
+const MAKE: &str = "`waggle calibrate` measures this machine for seconds of computation and memory";
+
+/// The file that a user named. Its processor is the user's business.
+fn named(path: &Path) -> Result<Profile, Error> {
+    let refused = |source| Error::Calibration { path: path.into(), source };
+    let profile = Profile::from_json(&load(path)?).map_err(refused)?;
+    profile.check_program(PROGRAM).map_err(refused)?;
+    Ok(profile)
+}
+
+/// The default file, if there is one, or what is wrong with it.
+fn usable(path: &Path) -> Result<Option<Profile>, String> {
+    let text = match waggle_files::read(path, MAX_FILE_BYTES) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e.to_string()),
+    };
+    let read = || -> Result<Profile, ProfileError> {
+        let profile = Profile::from_json(&text)?;
+        profile.check_program(PROGRAM)?;
+        profile.check_processor(&processor(), &kernels())?;
+        Ok(profile)
+    };
+    read().map(Some).map_err(|e| e.to_string())
+}

@@ -1,0 +1,92 @@
+//! The prompt of a command line.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::Error;
+use waggle::Prompt;
+use waggle::program::utf8;
+use waggle_files::at;
+
+/// A prompt as text or as token ids.
+#[derive(Args, Clone, Debug)]
+#[group(required = false, multiple = false)]
+pub(super) struct PromptArgs {
+    /// Prompt as text; needs a tokenizer.
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Prompt as text in a file, taken as it is, line ends included; `-` reads standard input.
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// Prompt as token ids, for models without a tokenizer.
+    #[arg(long, value_name = "1,2,3", value_delimiter = ',', num_args = 1)]
+    prompt_ids: Option<Vec<u32>>,
+    /// An image in the place of a text, a PNG or a JPEG, for a model that reads images.
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+}
+
+const DEFAULT_PROMPT: &str = "Once upon a time";
+
+/// Longest prompt that is read from a file, in bytes; far above what any model takes.
+const MAX_PROMPT_BYTES: u64 = 4 << 20;
+
+impl PromptArgs {
+    /// Reads a prompt that is in a file. Called before a server is bothered.
+    pub(super) fn read(&self) -> Result<Prompt, Error> {
+        if let Some(image) = &self.image {
+            return Ok(Prompt::Image(image.clone()));
+        }
+        if let Some(ids) = &self.prompt_ids {
+            return Ok(Prompt::Ids(ids.clone()));
+        }
+        Ok(Prompt::Text(match (&self.prompt, &self.prompt_file) {
+            (Some(text), _) => text.clone(),
+            (None, Some(file)) => read_text(file)?,
+            (None, None) => DEFAULT_PROMPT.to_owned(),
+        }))
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, Error> {
+    let mut bytes = Vec::new();
+    // A longer one is noticed by its one byte too many.
+    let limit = MAX_PROMPT_BYTES + 1;
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(at(path))?;
+    } else {
+        let file = waggle_files::open(path).map_err(at(path))?;
+        file.take(limit).read_to_end(&mut bytes).map_err(at(path))?;
+    }
+    if bytes.len() as u64 > MAX_PROMPT_BYTES {
+        return Err(Error::LongPrompt { path: path.into(), limit: MAX_PROMPT_BYTES });
+    }
+    Ok(utf8(path, bytes)?)
+}
+
+/// Ids as they are given on a command line.
+pub(super) fn join(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use waggle::PromptError;
+
+    #[test]
+    fn a_prompt_may_stand_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("prompt");
+        let args = PromptArgs { prompt: None, prompt_file: Some(file.clone()), prompt_ids: None, image: None };
+        assert!(matches!(args.read(), Err(Error::Library(waggle::Error::File(_)))));
+        std::fs::write(&file, "two\nlines\n").unwrap();
+        assert!(matches!(args.read(), Ok(Prompt::Text(text)) if text == "two\nlines\n"));
+        std::fs::write(&file, [0xff]).unwrap();
+        assert!(matches!(args.read(), Err(Error::Library(waggle::Error::Prompt(PromptError::NotUtf8(_))))));
+        std::fs::File::options().write(true).open(&file).unwrap().set_len(MAX_PROMPT_BYTES + 1).unwrap();
+        assert!(matches!(args.read(), Err(Error::LongPrompt { .. })));
+    }
+}

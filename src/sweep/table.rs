@@ -1,0 +1,219 @@
+//! A sweep as a table.
+
+use std::collections::BTreeMap;
+
+use waggle_report::table::{Cell, Document, Shown, Table};
+use waggle_report::{CONDITIONS, Price, Seconds, conditions};
+
+use super::record::{Planned, Sweep};
+use crate::work::{Cost, Operation, Work, WorkCost};
+
+impl Sweep {
+    /// The table, with what its numbers are.
+    pub(crate) fn document(&self, price: &Price) -> Document {
+        let mut document = Document::default();
+        document.caption(self.caption());
+        document.table(if self.by_operation() { "operations" } else { "planned" }, self.table(price));
+        document
+    }
+
+    /// What its numbers are.
+    fn caption(&self) -> String {
+        let any = |of: fn(&Planned) -> bool| self.cells.iter().any(of);
+        let (tokens, passes) =
+            (any(|cell| cell.choice.work == Work::Token), any(|cell| cell.choice.work == Work::Pass));
+        let first = self.cells.iter().all(|cell| cell.choice.tokens == 1);
+        let token = if first {
+            "the first token after a prompt, alone"
+        } else {
+            "a decoded token, the mean of some after a prompt"
+        };
+        let mut caption = match (tokens, passes) {
+            (true, true) => format!("Planned: {token}, or a pass over the prompt"),
+            (false, true) => "Planned: a pass over the prompt".to_owned(),
+            _ => format!("Planned: {token}"),
+        };
+        caption += ". Network s: of the link alone, without computation.";
+        let links: BTreeMap<&str, _> =
+            self.cells.iter().filter_map(|cell| Some((&*cell.choice.link, cell.choice.shape()?))).collect();
+        let links = links.into_iter().filter(|(name, _)| !name.contains(','));
+        let links: Vec<_> = links.map(|(name, shape)| format!("{name} has {}", shape.numbers())).collect();
+        if !links.is_empty() {
+            caption += &format!(" Of the links, {}.", links.join(", "));
+        }
+        if self.seconds() == Seconds::Predicted {
+            caption += " Predicted s: with computation, estimated by a calibration.";
+        }
+        caption += " Total: the work and its preparation";
+        caption += if any(|cell| cell.cost.prompt.is_some()) { "; the prompt is paid once." } else { "." };
+        if any(|cell| cell.random) {
+            caption += " Random: bytes and flows are means.";
+        }
+        if self.by_operation() {
+            caption += " Share: of the bytes of the total.";
+        }
+        caption
+    }
+
+    fn by_operation(&self) -> bool {
+        self.cells.iter().any(|cell| !cell.operations.is_empty())
+    }
+
+    /// A row for each cell, or for each operation of each cell.
+    pub(crate) fn table(&self, price: &Price) -> Table {
+        let of = |cell: &Planned| match cell.operations.is_empty() {
+            true => vec![whole(&self.cells, cell, price)],
+            false => operations(&self.cells, cell, price),
+        };
+        let rows: Vec<Row> = self.cells.iter().flat_map(of).collect();
+        let titles = rows.first().map_or(&[][..], |Row(row)| row);
+        let names = titles.iter().take_while(|(title, ..)| title != "work").count();
+        let mut table = Table::new(names, titles.iter().map(|(title, unit, _)| (title.clone(), *unit)));
+        rows.into_iter().for_each(|Row(row)| table.add(row.into_iter().map(|(_, _, cell)| cell)));
+        // Flows of the whole are told where nothing is prepared, and those online say less.
+        let some = self.cells.iter().any(|cell| cell.choice.phases.prepares());
+        let table = table.showing(Shown::Asked, if some { &["total_flows"] } else { &[] });
+        table.showing(Shown::Setting, &SETTINGS).showing(Shown::Asked, &ASKED)
+    }
+}
+
+const SETTINGS: [&str; 9] =
+    ["model", "prompt_tokens", "policy", "link", "phases", "work", "mean_of_tokens", "cores", "random"];
+
+/// The caption says what a link is.
+const ASKED: [&str; 11] = [
+    "rate_mbit_s",
+    "round_trip_ms",
+    "prepared_flows",
+    "prepared_network_seconds",
+    "prepared_predicted_seconds",
+    "prompt_online_bytes",
+    "prompt_prepared_bytes",
+    "prompt_total_flows",
+    "prompt_total_network_seconds",
+    "prompt_total_predicted_seconds",
+    "set_up_bytes",
+];
+
+/// The first cell with the setting of `cell`, which it is compared with.
+fn first<'a>(cells: &'a [Planned], cell: &'a Planned) -> &'a Planned {
+    cells.iter().find(|other| other.choice.setting() == cell.choice.setting()).unwrap_or(cell)
+}
+
+/// A row: titles, units and cells.
+#[derive(Default)]
+struct Row(Vec<(String, &'static str, Cell)>);
+
+impl Row {
+    fn add(&mut self, title: impl Into<String>, unit: &'static str, cell: Cell) {
+        self.0.push((title.into(), unit, cell));
+    }
+
+    /// The first columns, which say what a row is of: its subject, and what is assumed.
+    fn of(Planned { choice, random, .. }: &Planned, operation: Option<&str>) -> Self {
+        let mut row = Row::default();
+        row.add("model", "", Cell::text(choice.model.clone()));
+        row.add("prompt", "tokens", Cell::count(choice.context as u64));
+        row.add("policy", "", Cell::text(choice.policy.to_string()));
+        row.add("link", "", Cell::text(choice.link.clone()));
+        row.add("phases", "", Cell::text(choice.phases.name()));
+        if let Some(operation) = operation {
+            row.add("operation", "", Cell::text(operation));
+        }
+        row.add("work", "", Cell::text(choice.work.name()));
+        let mean = Some(choice.tokens).filter(|_| choice.work == Work::Token);
+        row.add("mean of", "tokens", Cell::maybe(mean, |tokens| Cell::count(tokens.into())));
+        for ((title, unit), cell) in CONDITIONS.into_iter().zip(conditions(Some(&choice.link), Some(&choice.cores))) {
+            row.add(title, unit, cell);
+        }
+        row.add("random", "", Cell::flag(*random));
+        row
+    }
+
+    /// Bytes, which may be a mean.
+    fn bytes(&mut self, title: &str, cost: Option<Cost>) {
+        self.add(title, "bytes", Cell::maybe(cost, |cost| Cell::bytes(cost.bytes().round() as u64)));
+    }
+
+    fn flows(&mut self, title: &str, cost: Option<Cost>) {
+        let cell = |cost: Cost| Cell::number(cost.flows, format!("{:.0}", cost.flows));
+        self.add(format!("{title} flows"), "", Cell::maybe(cost, cell));
+    }
+
+    /// Both kinds of seconds, with the unit by which tables know them.
+    fn seconds(&mut self, title: &str, cost: Option<Cost>) {
+        let network = Cell::maybe(cost, |cost| Cell::seconds(cost.network_seconds));
+        self.add(format!("{title}, network"), "seconds", network);
+        let predicted = Cell::maybe(cost.and_then(|cost| cost.predicted_seconds), Cell::seconds);
+        self.add(format!("{title}, predicted"), "seconds", predicted);
+    }
+
+    /// A part of the work, in all its units.
+    fn part(&mut self, title: &str, cost: Option<Cost>, price: &Price) {
+        self.bytes(title, cost);
+        self.flows(title, cost);
+        self.seconds(title, cost);
+        let cents = cost.and_then(|cost| price.cents(cost.bytes(), cost.core_seconds)).filter(|_| price.is_given());
+        self.add(title, "cents", Cell::maybe(cents, Cell::cents));
+        let joules = cost.and_then(|cost| price.joules(cost.core_seconds)).filter(|_| price.watts.is_some());
+        self.add(title, "joules", Cell::maybe(joules, Cell::joules));
+    }
+
+    /// The work: its parts where something is prepared, since one phase makes on the spot what the other has ready.
+    fn work(&mut self, cell: &Planned, cost: &WorkCost, price: &Price) {
+        let split = |part| Some(part).filter(|_| cell.choice.phases.prepares());
+        self.part("online", split(cost.online), price);
+        self.part("prepared", split(cost.prepared), price);
+        self.part("total", Some(cost.total()), price);
+    }
+
+    /// What the prompt of a token takes.
+    fn prompt(&mut self, cell: &Planned, cost: &WorkCost) {
+        let split = |part: Option<Cost>| part.filter(|_| cell.choice.phases.prepares());
+        self.bytes("prompt, online", split(cost.prompt));
+        self.bytes("prompt, prepared", split(cost.prepared_prompt));
+        self.bytes("prompt, total", cost.whole_prompt());
+        self.flows("prompt, total", cost.whole_prompt());
+        self.seconds("prompt, total", cost.whole_prompt());
+    }
+
+    /// Adds the factor from `mine` to `other`; a dash where one of them is nothing.
+    fn fewer(&mut self, mine: Cost, other: Option<Cost>) {
+        let times = other.map(|other| other.bytes() / mine.bytes()).filter(|times| *times > 0.0 && times.is_finite());
+        self.add("fewer bytes", "", Cell::maybe(times, Cell::times));
+    }
+}
+
+/// The operations of `cell`, each compared with the same of the first policy of its setting.
+fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
+    let compared = &first(cells, cell).operations;
+    let all = cell.cost.total().bytes();
+    let of = |Operation { operation, cost }: &Operation| {
+        let other = compared.iter().find(|other| other.operation == *operation);
+        let share = cost.total().bytes() / all;
+        let mut row = Row::of(cell, Some(operation));
+        row.work(cell, cost, price);
+        row.add("share", "", Cell::number(share, format!("{share:.3}")));
+        row.fewer(cost.total(), other.map(|other| other.cost.total()));
+        row.prompt(cell, cost);
+        row
+    };
+    cell.operations.iter().map(of).collect()
+}
+
+/// All of `cell`, compared with the first policy of its setting.
+fn whole(cells: &[Planned], cell: &Planned, price: &Price) -> Row {
+    let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
+    let mine = cell.cost.total();
+    // A policy alone is compared with none.
+    let several = cells.iter().any(|other| other.choice.policy != cell.choice.policy);
+    let other = several.then(|| first(cells, cell).cost.total());
+    let mut row = Row::of(cell, None);
+    row.work(cell, &cell.cost, price);
+    row.fewer(mine, other);
+    let faster = if mine.predicted_seconds.is_some() { "faster, predicted" } else { "faster, network" };
+    row.add(faster, "", Cell::maybe(other, |other| Cell::times(clock(other) / clock(mine))));
+    row.prompt(cell, &cell.cost);
+    row.bytes("set-up", Some(cell.cost.setup));
+    row
+}

@@ -1,0 +1,309 @@
+//! `waggle tables`: lists the pages of results, makes them again, and holds their planned numbers to the program.
+//!
+//! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages, [`store`]
+//! keeps what was made, so that a run that was interrupted goes on where it was.
+
+mod page;
+mod store;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+use clap::{Args, Subcommand};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use rayon::prelude::*;
+use thiserror::Error;
+use waggle_report::provenance::Provenance;
+use waggle_report::table::{Cell, Format, Table};
+
+use super::{Error, machine, out};
+use crate::child;
+use page::{Block, Kind, Page};
+use store::Store;
+
+/// Makes the pages of results again, or says which of their planned numbers are out of date.
+#[derive(Args, Debug)]
+pub(super) struct TablesArgs {
+    #[command(subcommand)]
+    command: Pages,
+}
+
+#[derive(Subcommand, Debug)]
+enum Pages {
+    List(ListArgs),
+    Run(RunArgs),
+    Check(CheckArgs),
+}
+
+/// An error that ends a command on pages.
+#[derive(Debug, Error)]
+pub(super) enum TablesError {
+    /// A block that cannot be made, or whose command failed.
+    #[error("{}:{line}: {what}", path.display())]
+    Block { path: PathBuf, line: usize, what: String },
+    #[error("{}: {source}; run this in a checkout of the repository, or name the folder with --pages", dir.display())]
+    NoPages { dir: PathBuf, source: std::io::Error },
+    #[error("there is no page {name} in {}; `waggle tables list` names them", dir.display())]
+    NoPage { name: String, dir: PathBuf },
+    #[error("name the pages to make, or give --all; `waggle tables list` names them")]
+    NothingNamed,
+    /// Numbers that the program does not plan any more. Where, with the old line and the new one, is told on standard
+    /// error.
+    #[error(
+        "{stale} of {blocks} planned blocks are out of date; `waggle tables run --planned PAGE` makes them again"
+    )]
+    Stale { stale: usize, blocks: usize },
+}
+
+pub(super) fn run(args: TablesArgs) -> Result<(), Error> {
+    let text = match &args.command {
+        Pages::List(args) => list(args)?,
+        Pages::Run(args) => make(args)?,
+        Pages::Check(args) => check(args)?,
+    };
+    out::line(text)
+}
+
+/// The folder of pages.
+#[derive(Args, Debug)]
+struct PagesArgs {
+    /// The folder of the pages.
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    pages: PathBuf,
+}
+
+/// Lists the pages, with the number of their generated blocks and how long these took.
+#[derive(Args, Debug)]
+struct ListArgs {
+    #[command(flatten)]
+    pages: PagesArgs,
+}
+
+/// Makes pages again: runs the commands of their generated blocks and leaves the prose as it is.
+///
+/// Results are kept, so a run that was interrupted goes on where it was, as long as the program is the same revision
+/// without changes. Nothing is fetched: the commands use models and texts that are part of the program.
+#[derive(Args, Debug)]
+struct RunArgs {
+    /// Pages by name, for example `online` or `online.md`.
+    #[arg(value_name = "PAGE", conflicts_with = "all")]
+    names: Vec<String>,
+    /// Every page.
+    #[arg(long)]
+    all: bool,
+    /// Make planned numbers alone: measured ones stay as they are.
+    #[arg(long)]
+    planned: bool,
+    /// Keep what is made in this folder.
+    #[arg(long, value_name = "DIR", default_value = "target/waggle-tables")]
+    keep: PathBuf,
+    #[command(flatten)]
+    pages: PagesArgs,
+}
+
+/// Plans the planned numbers of every page again, and fails if one differs: it names page, line, old and new.
+#[derive(Args, Debug)]
+struct CheckArgs {
+    /// Pages by name; without, all.
+    #[arg(value_name = "PAGE")]
+    names: Vec<String>,
+    #[command(flatten)]
+    pages: PagesArgs,
+}
+
+impl PagesArgs {
+    /// The pages called `names`, in that order, or all of the folder by name.
+    fn open(&self, names: &[String]) -> Result<Vec<Page>, Error> {
+        let dir = &self.pages;
+        let unread = |source| TablesError::NoPages { dir: dir.clone(), source };
+        let mut paths = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(unread)? {
+            let path = entry.map_err(unread)?.path();
+            if path.extension().is_some_and(|end| end == "md") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        let named = |name: &String| {
+            let is = |path: &&PathBuf| [path.file_stem(), path.file_name()].contains(&Some(name.as_ref()));
+            let found = paths.iter().find(|path| is(path) || path.as_path() == Path::new(name));
+            found.cloned().ok_or_else(|| TablesError::NoPage { name: name.clone(), dir: dir.clone() })
+        };
+        let chosen =
+            if names.is_empty() { paths.clone() } else { names.iter().map(named).collect::<Result<_, _>>()? };
+        chosen.iter().map(|path| Page::open(path)).collect()
+    }
+}
+
+fn list(args: &ListArgs) -> Result<String, Error> {
+    let mut table =
+        Table::new(1, [("page", ""), ("planned blocks", ""), ("measured blocks", ""), ("time", "seconds")]);
+    for page in args.pages.open(&[])? {
+        let of = |kind| page.blocks().filter(|block| block.kind == kind).count() as u64;
+        let seconds: f64 = page.blocks().filter_map(|block| block.seconds).sum();
+        let [planned, measured] = [Kind::Planned, Kind::Measured].map(of);
+        let time = (planned + measured > 0).then_some(seconds);
+        let time = Cell::maybe(time, |seconds| Cell::number(seconds, format!("{seconds:.0}")));
+        table.add([Cell::text(page.name()), Cell::count(planned), Cell::count(measured), time]);
+    }
+    Ok(table.render(Format::Terminal, None))
+}
+
+/// Makes pages again; returns what was made.
+fn make(args: &RunArgs) -> Result<String, Error> {
+    if args.names.is_empty() && !args.all {
+        return Err(TablesError::NothingNamed.into());
+    }
+    let mut pages = args.pages.open(&args.names)?;
+    let provenance = Provenance::current(machine::built());
+    let store = Store::new(&args.keep, &provenance);
+    let wanted = |block: &Block| block.kind == Kind::Planned || !args.planned;
+    let bar = bar(pages.iter().flat_map(Page::blocks).filter(|block| wanted(block)));
+    let mut made = Vec::new();
+    for page in &mut pages {
+        if page.blocks().next().is_none() {
+            let skipped =
+                format!("{}: skipped, no block of it is generated; its commands are on the page", page.name());
+            bar.suspend(|| out::note(&skipped));
+            continue;
+        }
+        let path = page.path.clone();
+        let mut count = 0;
+        for block in page.blocks_mut().filter(|block| wanted(block)) {
+            bar.set_message(format!("{}: waggle {}", path.display(), block.command));
+            let expected = weight(block);
+            let filled = block.folder().map(|name| (name, store.filled(&block.command, name)));
+            let folder = filled.as_ref().map(|(_, folder)| folder.as_path());
+            let kept = store.find(&block.command)?.filter(|_| folder.is_none_or(Path::is_dir));
+            let (output, seconds) = match kept {
+                Some(kept) => kept,
+                None => {
+                    let begun = Instant::now();
+                    let output = output(block, &path, folder)?;
+                    let seconds = begun.elapsed().as_secs_f64();
+                    store.keep(&block.command, &output, seconds)?;
+                    (output, seconds)
+                }
+            };
+            if let Some((name, folder)) = &filled {
+                store::install(folder, &path.with_file_name(name))?;
+            }
+            block.set(&output, &made_by(block.kind, &provenance), seconds);
+            bar.inc(expected);
+            count += 1;
+        }
+        page.write()?;
+        made.push(format!("{}: {count} blocks", page.path.display()));
+    }
+    bar.finish_and_clear();
+    Ok(made.join("\n"))
+}
+
+/// The maker of a block, for its last line. Plans are the same on every machine.
+fn made_by(kind: Kind, provenance: &Provenance) -> String {
+    match kind {
+        Kind::Planned => provenance.program(),
+        Kind::Measured => {
+            let day = provenance.date.split('T').next().unwrap_or_default();
+            format!("{}, {}, {day}", provenance.program(), provenance.machine())
+        }
+    }
+}
+
+/// Holds the planned numbers of pages to what the program plans now.
+fn check(args: &CheckArgs) -> Result<String, Error> {
+    let pages = args.pages.open(&args.names)?;
+    let planned =
+        |page: &Page| page.blocks().filter(|block| block.kind == Kind::Planned).cloned().collect::<Vec<_>>();
+    let blocks: Vec<(&Page, Block)> =
+        pages.iter().flat_map(|page| planned(page).into_iter().map(move |block| (page, block))).collect();
+    let bar = bar(blocks.iter().map(|(_, block)| block));
+    let differing: Result<Vec<Option<String>>, Error> = blocks
+        .par_iter()
+        .map(|(page, block)| {
+            let mut new = block.clone();
+            new.set(&output(block, &page.path, None)?, "", 0.0);
+            bar.inc(weight(block));
+            Ok(difference(page, block, &new))
+        })
+        .collect();
+    bar.finish_and_clear();
+    let stale: Vec<String> = differing?.into_iter().flatten().collect();
+    let blocks = blocks.len();
+    if stale.is_empty() {
+        return Ok(format!("{blocks} planned blocks of {} pages are what this program plans", pages.len()));
+    }
+    for place in &stale {
+        out::note(place);
+    }
+    Err(TablesError::Stale { stale: stale.len(), blocks }.into())
+}
+
+/// The first line in which the numbers of a block differ.
+fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
+    let (old_lines, new_lines) = (old.numbers(), new.numbers());
+    let longest = old_lines.len().max(new_lines.len());
+    let at = (0..longest).find(|&at| old_lines.get(at) != new_lines.get(at))?;
+    let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_else(|| "(nothing)".into());
+    // The mark of the block is the line before its first.
+    let number = old.line + 1 + at;
+    Some(format!("{}:{number}:\n  old {}\n  new {}", page.path.display(), line(old_lines), line(new_lines)))
+}
+
+/// The output of the command of `block`. A command that fills a folder fills `folder`.
+fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, Error> {
+    let failed = |what: String| {
+        let what = format!("waggle {}: {what}", block.command);
+        TablesError::Block { path: path.to_owned(), line: block.line, what }
+    };
+    let mut command = child::command()?;
+    match folder {
+        Some(folder) => command.args(block.arguments_with(folder)),
+        None => command.args(&block.arguments),
+    };
+    command.stdin(Stdio::null());
+    // A block's command says everything: the options that a user has set in the environment are not for pages.
+    let options = std::env::vars_os().map(|(name, _)| name).filter(|name| is_option(&name.to_string_lossy()));
+    options.for_each(|name| {
+        command.env_remove(name);
+    });
+    if block.kind == Kind::Planned {
+        // A calibration of this machine would add its own seconds: no folder lies below a file.
+        command.env("WAGGLE_HOME", path.join("no-calibration"));
+    }
+    let output = command.output().map_err(|e| failed(e.to_string()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8(output.stdout).map_err(|e| failed(e.to_string()))?);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed(format!("{}: {}", output.status, said.lines().last().unwrap_or_default())).into())
+}
+
+/// Whether a variable stands for an option of a command: all that are ours but for the folder of keys and the
+/// kernels.
+fn is_option(name: &str) -> bool {
+    name.starts_with("WAGGLE_") && !["WAGGLE_HOME", "WAGGLE_CPU"].contains(&name)
+}
+
+/// The part of `block` in the bar: the seconds it took before.
+fn weight(block: &Block) -> u64 {
+    block.seconds.unwrap_or(1.0).max(1.0) as u64
+}
+
+/// A bar over blocks, hidden if standard error is no terminal.
+fn bar<'a>(blocks: impl Iterator<Item = &'a Block>) -> ProgressBar {
+    let total = blocks.map(weight).sum();
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{wide_msg}\n{bar:32} {percent} % {elapsed}{left}");
+    // Before the first block is done nothing is known.
+    let left = |state: &ProgressState, text: &mut dyn std::fmt::Write| {
+        let _ = match state.pos() {
+            0 => Ok(()),
+            _ => write!(text, ", {:#} left", HumanDuration(state.eta())),
+        };
+    };
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left));
+    bar
+}

@@ -1,0 +1,124 @@
+//! Outputs of earlier runs of the same revision.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use waggle_report::provenance::Provenance;
+
+use crate::machine::digest;
+use waggle::Error;
+use waggle_files::at;
+
+/// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say
+/// what it does.
+pub(super) struct Store {
+    folder: Option<PathBuf>,
+    dir: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    command: String,
+    output: String,
+    seconds: f64,
+}
+
+impl Store {
+    /// The outputs that the program of `provenance` keeps under `dir`.
+    pub(super) fn new(dir: &Path, provenance: &Provenance) -> Self {
+        let revision = provenance.revision.as_ref().filter(|_| provenance.is_clean());
+        Store { folder: revision.map(|revision| dir.join(revision)), dir: dir.to_owned() }
+    }
+
+    fn file(&self, command: &str) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command.as_bytes()))))
+    }
+
+    pub(super) fn filled(&self, command: &str, name: &str) -> PathBuf {
+        let folder = self.folder.clone().unwrap_or_else(|| self.dir.join("changed"));
+        folder.join(digest(command.as_bytes())).join(name)
+    }
+
+    /// Output and seconds of `command`. A file that was cut off counts as none.
+    pub(super) fn find(&self, command: &str) -> Result<Option<(String, f64)>, Error> {
+        let Some(path) = self.file(command) else { return Ok(None) };
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(at(&path)(source).into()),
+        };
+        let kept = serde_json::from_slice(&bytes).ok().filter(|kept: &Kept| kept.command == command);
+        Ok(kept.map(|Kept { output, seconds, .. }| (output, seconds)))
+    }
+
+    pub(super) fn keep(&self, command: &str, output: &str, seconds: f64) -> Result<(), Error> {
+        let Some(path) = self.file(command) else { return Ok(()) };
+        let kept = Kept { command: command.into(), output: output.into(), seconds };
+        let write = || {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(&path, serde_json::to_vec(&kept)?)
+        };
+        Ok(write().map_err(at(&path))?)
+    }
+}
+
+/// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can
+/// show. Other forms are made of the records by `waggle plot` and `waggle report --html`.
+pub(super) fn install(from: &Path, to: &Path) -> Result<(), Error> {
+    let belongs = |path: &Path| path.extension().is_some_and(|end| ["md", "json", "svg"].iter().any(|e| end == *e));
+    let files = |dir: &Path| -> std::io::Result<Vec<PathBuf>> {
+        let paths: Vec<PathBuf> =
+            fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        Ok(paths.into_iter().filter(|path| belongs(path)).collect())
+    };
+    let replace = || {
+        let new = files(from)?;
+        fs::create_dir_all(to)?;
+        files(to)?.iter().try_for_each(fs::remove_file)?;
+        new.iter().try_for_each(|path| {
+            let name = path.file_name().unwrap_or_default();
+            fs::copy(path, to.join(name)).map(|_| ())
+        })
+    };
+    Ok(replace().map_err(at(to))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_found_by_command_and_revision() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |revision: &str| {
+            Store::new(dir.path(), &Provenance { revision: Some(revision.into()), ..Provenance::default() })
+        };
+        of("abc").keep("sweep --models x", "| 1 |\n", 2.5).unwrap();
+        assert_eq!(of("abc").find("sweep --models x").unwrap(), Some(("| 1 |\n".into(), 2.5)));
+        assert_eq!(of("abc").find("sweep --models y").unwrap(), None);
+        assert_eq!(of("abd").find("sweep --models x").unwrap(), None);
+        // Cut off by a full disk or a signal.
+        let file = of("abc").file("sweep --models x").unwrap();
+        fs::write(&file, "{\"command").unwrap();
+        assert_eq!(of("abc").find("sweep --models x").unwrap(), None);
+        of("abc-dirty").keep("sweep", "", 1.0).unwrap();
+        assert_eq!(of("abc-dirty").find("sweep").unwrap(), None);
+    }
+    #[test]
+    fn a_page_has_the_files_of_the_last_run_and_no_older_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        for (folder, file) in [(&from, "report.json"), (&from, "kl.svg"), (&from, "kl.pdf"), (&to, "old.svg")] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join(file), file).unwrap();
+        }
+        install(&from, &to).unwrap();
+        let mut files: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        files.sort();
+        assert_eq!(files, ["kl.svg", "report.json"]);
+        assert!(install(&dir.path().join("none"), &to).is_err());
+        assert!(to.join("kl.svg").exists());
+    }
+}

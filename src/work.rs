@@ -1,0 +1,318 @@
+//! What work costs, by plan: a decoded token, the mean of some after a prompt, or a pass over a whole input; all of
+//! it or its operations. `sweep`, `reproduce` and `eval` take their numbers from here, and `plan` from the same
+//! sessions.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use waggle_model::Lengths;
+use waggle_mpcache::PolicySpec;
+use waggle_net::{Entry, LinkShape, Phase, Traffic};
+use waggle_planner::Deployment;
+use waggle_protocols::{Cores, HelperDeals};
+use waggle_report::any_layer;
+use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, Silent};
+
+use super::Error;
+use waggle::{Helper, Network, Terms};
+
+/// Scope of what a helper deals.
+const DEALT: &str = "dealt";
+
+/// The work that numbers are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Work {
+    /// A decoded token.
+    Token,
+    /// A pass over a whole input, which of a decoder gives one token.
+    Pass,
+}
+
+impl Work {
+    /// The work in words.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Work::Token => "a token",
+            Work::Pass => "a pass",
+        }
+    }
+}
+
+/// When a session makes its correlations, and who does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Phases {
+    /// On the spot.
+    One,
+    /// First, the two parties.
+    Two,
+    /// First, a helper, but for products with weights.
+    Dealt,
+    /// First, a helper.
+    #[value(name = "dealt-weights")]
+    #[serde(rename = "dealt weights")]
+    DealtWeights,
+    /// Of three parties the third, right before each pass.
+    #[value(name = "three-parties")]
+    #[serde(rename = "three parties")]
+    Three,
+}
+
+impl Phases {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Phases::One => "one",
+            Phases::Two => "two",
+            Phases::Dealt => "two, dealt",
+            Phases::DealtWeights => "two, dealt with weights",
+            Phases::Three => "three parties",
+        }
+    }
+
+    /// Whether something is prepared before the input is known.
+    pub(super) fn prepares(self) -> bool {
+        self != Phases::One
+    }
+
+    /// What helps a session with these phases.
+    pub(super) fn helper(self) -> Option<Helper> {
+        let deals = match self {
+            Phases::One | Phases::Two => return None,
+            Phases::Dealt => HelperDeals::Words,
+            Phases::DealtWeights => HelperDeals::Weights,
+            Phases::Three => HelperDeals::Passes,
+        };
+        Some(Helper::assumed(deals))
+    }
+
+    /// `terms` with these phases.
+    pub(super) fn on(self, terms: Terms) -> Terms {
+        terms.preprocess(self.prepares()).helper(self.helper())
+    }
+
+    /// The terms of a session that is planned for parties with `cores` over `network`.
+    pub(super) fn terms(self, policy: &PolicySpec, cores: Cores, network: Network) -> Result<party::Terms, Error> {
+        Ok(self.on(Terms::default().policy(policy.clone())).cores(cores).over(network)?)
+    }
+}
+
+/// Bytes and flows, and the seconds that they take; fractions come from means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Cost {
+    pub(super) bytes_client_to_server: f64,
+    pub(super) bytes_server_to_client: f64,
+    pub(super) flows: f64,
+    /// Of the link alone.
+    pub(super) network_seconds: f64,
+    /// With computation, by a calibration of the machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) predicted_seconds: Option<f64>,
+    /// Of the cores of both parties, by that calibration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) core_seconds: Option<f64>,
+}
+
+impl Cost {
+    pub(super) fn bytes(&self) -> f64 {
+        self.bytes_client_to_server + self.bytes_server_to_client
+    }
+
+    pub(super) fn plus(self, factor: f64, other: Cost) -> Self {
+        let times = |ours: f64, theirs: f64| ours + factor * theirs;
+        Cost {
+            bytes_client_to_server: times(self.bytes_client_to_server, other.bytes_client_to_server),
+            bytes_server_to_client: times(self.bytes_server_to_client, other.bytes_server_to_client),
+            flows: times(self.flows, other.flows),
+            network_seconds: times(self.network_seconds, other.network_seconds),
+            predicted_seconds: self.predicted_seconds.zip(other.predicted_seconds).map(|(a, b)| times(a, b)),
+            core_seconds: self.core_seconds.zip(other.core_seconds).map(|(a, b)| times(a, b)),
+        }
+    }
+
+    fn over(self, n: f64) -> Self {
+        let [predicted_seconds, core_seconds] =
+            [self.predicted_seconds, self.core_seconds].map(|known| known.map(|_| 0.0));
+        Cost { predicted_seconds, core_seconds, ..Cost::default() }.plus(1.0 / n, self)
+    }
+}
+
+/// What work costs, whole or one operation of it. Of a token it is the mean of those after a prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct WorkCost {
+    /// While it is done.
+    pub(super) online: Cost,
+    /// Its preparation: of a token what a further one takes. In one phase what is made on the spot.
+    pub(super) prepared: Cost,
+    /// The pass over the prompt of a token; not known of a single token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) prompt: Option<Cost>,
+    /// Preparation that does not depend on how many tokens follow; not known of a single token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) prepared_prompt: Option<Cost>,
+    /// Keys and base OTs, once a session, and halves of weights for a helper, once in a server's life.
+    pub(super) setup: Cost,
+}
+
+impl WorkCost {
+    /// The work and its preparation.
+    pub(super) fn total(&self) -> Cost {
+        self.online.plus(1.0, self.prepared)
+    }
+
+    /// The pass over the prompt and its preparation, where they are known.
+    pub(super) fn whole_prompt(&self) -> Option<Cost> {
+        Some(self.prompt?.plus(1.0, self.prepared_prompt?))
+    }
+}
+
+/// One operation, in all layers together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Operation {
+    /// Its scopes, for example `attention/softmax`.
+    pub(super) operation: String,
+    #[serde(flatten)]
+    pub(super) cost: WorkCost,
+}
+
+/// The planned sessions that the cost of work is made of.
+pub(super) struct Sessions {
+    work: Work,
+    link: Option<LinkShape>,
+    predicted: bool,
+    tokens: f64,
+    /// All tokens; one alone is without the pass over the prompt.
+    long: Outcome,
+    /// One decoded token, if there are several.
+    short: Option<Outcome>,
+}
+
+impl Sessions {
+    /// Plans the `tokens` tokens that are decoded after a prompt of `length`, or a pass over so many tokens, over
+    /// `link` if that takes time. One token is planned alone, with its own preparation and without the pass over the
+    /// prompt.
+    pub(super) fn plan(
+        model: &PublicModel,
+        terms: &party::Terms,
+        link: Option<LinkShape>,
+        setting: Option<&Deployment>,
+        work: Work,
+        length: usize,
+        tokens: usize,
+    ) -> Result<Self, Error> {
+        // The pass over the prompt makes the first token, and the others are decoded.
+        let session = |decoded: usize| {
+            let request = Lengths { prompt: length, tokens: decoded + 1 };
+            SessionPlan::new(model, terms).request(request).timed(setting.cloned())
+        };
+        let outcome = |plan: SessionPlan| {
+            let mut outcome = plan.run(&mut Silent)?.outcome;
+            let dealt: Vec<Entry> = outcome.helper.iter_mut().filter_map(Option::take).flatten().map(dealt).collect();
+            outcome.entries.extend(dealt);
+            Ok::<_, Error>(outcome)
+        };
+        let (long, short) = match (work, tokens) {
+            (Work::Pass, _) => (outcome(session(0))?, None),
+            (Work::Token, 0 | 1) => (outcome(session(1).step())?, None),
+            (Work::Token, n) => (outcome(session(n))?, Some(outcome(session(1))?)),
+        };
+        Ok(Sessions { work, link, predicted: setting.is_some(), tokens: tokens as f64, long, short })
+    }
+
+    /// The cost of the whole work.
+    pub(super) fn whole(&self) -> WorkCost {
+        self.cost(|_| true)
+    }
+
+    /// The cost of each operation, the one with the most bytes first. Set-up belongs to none.
+    pub(super) fn operations(&self) -> Vec<Operation> {
+        let entries = self.long.entries.iter().filter(|entry| entry.phase != Phase::Setup);
+        let names: BTreeSet<String> = entries.map(|entry| operation(&entry.path)).collect();
+        let of = |name: String| Operation { cost: self.cost(|path| operation(path) == name), operation: name };
+        let mut operations: Vec<Operation> = names.into_iter().map(of).collect();
+        let bytes = |operation: &Operation| {
+            [Some(operation.cost.total()), operation.cost.prompt].map(|cost| cost.map_or(0.0, |cost| cost.bytes()))
+        };
+        operations.sort_by(|a, b| bytes(b).partial_cmp(&bytes(a)).unwrap_or(Ordering::Equal));
+        operations
+    }
+
+    /// The cost of what is booked to paths that are `counted`.
+    fn cost(&self, counted: impl Fn(&str) -> bool) -> WorkCost {
+        let of = |outcome: &Outcome, phases: &[Phase]| {
+            let (mut sum, mut dealt) = (Traffic::default(), [0; 2]);
+            for entry in outcome.entries.iter().filter(|e| phases.contains(&e.phase) && counted(&e.path)) {
+                sum.add(&entry.traffic);
+                if is_dealt(&entry.path) {
+                    dealt[0] += entry.traffic.bytes_client_to_server;
+                    dealt[1] += entry.traffic.bytes_server_to_client;
+                }
+            }
+            let Traffic { bytes_client_to_server: up, bytes_server_to_client: down, flows, time, .. } = sum;
+            let network = |bytes, flows| self.link.map_or(0.0, |link| link.predict(bytes, flows).as_secs_f64());
+            Cost {
+                bytes_client_to_server: up as f64,
+                bytes_server_to_client: down as f64,
+                flows: flows as f64,
+                network_seconds: network([up, down], flows),
+                // The times of a plan are those between the parties.
+                predicted_seconds: self.predicted.then(|| time.as_secs_f64() + network(dealt, 0)),
+                core_seconds: self.predicted.then_some((sum.cpu + sum.peer_cpu).as_secs_f64()),
+            }
+        };
+        let setup = of(&self.long, &[Phase::Setup]);
+        let Some(short) = &self.short else {
+            // Of a pass alone nothing is decoded, but three parties part then.
+            let online =
+                if self.work == Work::Pass { &[Phase::Prefill, Phase::Decode][..] } else { &[Phase::Decode] };
+            let [online, prepared] = [online, &[Phase::Offline]].map(|phases| of(&self.long, phases));
+            return WorkCost { online, prepared, prompt: None, prepared_prompt: None, setup };
+        };
+        // A session with one token prepares all that the prompt needs, masks of its cache and its eviction included.
+        let all = of(&self.long, &[Phase::Offline]);
+        let prepared = all.plus(-1.0, of(short, &[Phase::Offline])).over(self.tokens - 1.0);
+        WorkCost {
+            online: of(&self.long, &[Phase::Decode]).over(self.tokens),
+            prepared,
+            prompt: Some(of(&self.long, &[Phase::Prefill])),
+            prepared_prompt: Some(all.plus(-self.tokens, prepared)),
+            setup,
+        }
+    }
+}
+
+/// What crosses a link to the helper, whose flows wait for no other link's.
+fn dealt(Entry { phase, path, traffic }: Entry) -> Entry {
+    Entry { phase, path: format!("{DEALT}/{path}"), traffic: Traffic { flows: 0, ..traffic } }
+}
+
+fn is_dealt(path: &str) -> bool {
+    path.strip_prefix(DEALT).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The operation that a path of scopes belongs to: its first two scopes, within whatever layer.
+fn operation(path: &str) -> String {
+    let any = any_layer(path);
+    let inner = any.strip_prefix("layer */").unwrap_or(&any);
+    let end = inner.match_indices('/').nth(1).map_or(inner.len(), |(at, _)| at);
+    inner[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_two_scopes_of_any_layer() {
+        for (path, name) in [
+            ("layer 3/attention/softmax/softmax/exp", "attention/softmax"),
+            ("layer 11/mlp/up", "mlp/up"),
+            ("head/norm/rms norm", "head/norm"),
+            ("embedding", "embedding"),
+        ] {
+            assert_eq!(operation(path), name);
+        }
+    }
+}
