@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 use waggle_report::table::{Cell, Table};
 
+use super::advice::told_of;
 use super::connect::ConnectArgs;
 use super::helper::HelpedArgs;
 use super::options::{FormatArgs, TermsArgs};
@@ -14,9 +15,9 @@ use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::report_tables::{cost_line, write_logits};
 use super::{Error, out};
+use waggle::PromptError;
 use waggle::program::{harmless, read_text};
 use waggle::{Answer, Generate, Pads, Prompt, TokenizerOf};
-use waggle::{PromptError, describe};
 use waggle_files::{check_writable, write_json};
 
 /// Asks the encoder of a server for the class of a text or an image. The server learns neither it nor the class.
@@ -133,7 +134,7 @@ impl Inputs {
             waggle::Error::Prompt(PromptError::Input { input, source })
                 if (1..=self.lines.len()).contains(&input) =>
             {
-                let what = describe(&*source);
+                let what = told_of(&source);
                 PromptError::Line { path: self.path.clone(), line: self.lines[input - 1], what }.into()
             }
             other => other,

@@ -152,5 +152,5 @@ pub(super) fn note_no_sandbox(why: &str) {
 
 /// Shows a user the chat template of a server.
 pub(super) fn note_template(address: &str, template: &ChatTemplate) {
-    out::note(template_note(address, template));
+    out::note(format_args!("{}\n--template FILE takes your own", template_note(address, template).trim_end()));
 }

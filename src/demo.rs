@@ -13,6 +13,7 @@ use waggle_model::{Lengths, Parts};
 use waggle_net::{Identity, PublicKey};
 use waggle_report::{Cost, HelperLink, PeakMemory, bytes};
 
+use super::advice::told_of;
 use super::classify::by_line;
 use super::connect::warn_of_plaintext;
 use super::generate::{TextArgs, progress, tell};
@@ -27,7 +28,7 @@ use waggle::program::by_name;
 use waggle::program::check_comparable;
 use waggle::{
     Client, DEFAULT_MODEL, Generate, Generated, Helper, HelperDeals, Listener, Local, LocalOptions, Network,
-    OptionsError, Proof, Terms, TokenizerOf, describe,
+    OptionsError, Proof, Terms, TokenizerOf,
 };
 use waggle_files::{check_writable, write_json};
 
@@ -309,7 +310,7 @@ impl Child {
         // A process that dies takes a moment to be seen dead.
         thread::sleep(Duration::from_millis(50));
         match self.child.try_wait() {
-            Ok(Some(status)) => Error::child(format_args!("{status}; the client says: {}", describe(&error))),
+            Ok(Some(status)) => Error::child(format_args!("{status}; the client says: {}", told_of(&error))),
             _ => error.into(),
         }
     }

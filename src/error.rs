@@ -30,6 +30,9 @@ pub(super) enum Error {
     Output(#[source] std::io::Error),
     #[error("no pool {id} in {}", paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
     NoSuchPool { id: PoolId, paths: Vec<PathBuf> },
+    /// Three parties, and no third one.
+    #[error("--parties 3 needs the third one: --helper, the address of a `waggle helper`")]
+    ThirdParty,
     #[error("--stop-at-eos and --no-stop-at-eos exclude each other")]
     StopAndNot,
     /// A conversation without a turn.

@@ -10,7 +10,7 @@ use super::connect::{BusyArgs, DoorArgs};
 use super::options::{LINKS, link_between_processes, named, seconds, set};
 use super::serve::Line;
 use super::{Error, log, out};
-use waggle::{Allow, Helper, HelperConfig, HelperDeals, Network, OptionsError, Proof};
+use waggle::{Allow, Helper, HelperConfig, HelperDeals, Network, Proof};
 
 /// Deals the correlations of sessions between clients and servers, which name this helper (`--helper`). It has no
 /// model, sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of
@@ -116,7 +116,7 @@ impl HelpedArgs {
     }
 
     /// The helper, if there is one. Three parties need one.
-    pub(super) fn helper(&self) -> Result<Option<Helper>, waggle::Error> {
+    pub(super) fn helper(&self) -> Result<Option<Helper>, Error> {
         let deals = match self.parties.are_three() {
             true => HelperDeals::Passes,
             false if self.helper_weights => HelperDeals::Weights,
@@ -127,7 +127,7 @@ impl HelpedArgs {
                 let address = waggle::program::address(address, PORT)?;
                 Ok(Some(Helper { address, key: self.helper_key, deals }))
             }
-            None if self.parties.are_three() => Err(OptionsError::ThirdParty.into()),
+            None if self.parties.are_three() => Err(Error::ThirdParty),
             None => Ok(None),
         }
     }

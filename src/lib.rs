@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod advice;
 mod calibrate;
 mod chat;
 mod child;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use super::Error;
+use super::{Error, advice};
 
 /// Writes `text` to standard output and flushes it.
 pub(super) fn print(text: impl Display) -> Result<(), Error> {
@@ -49,7 +49,7 @@ pub(super) fn fail(error: &Error) -> ExitCode {
     match error {
         Error::Output(source) if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),
         _ => {
-            note(format_args!("error: {}", waggle::describe(error)));
+            note(format_args!("error: {}", advice::told(error)));
             ExitCode::FAILURE
         }
     }

@@ -117,10 +117,10 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// No file with learned columns.
-    #[error("there is no {0}, which cache policies with learned scores need; `waggle fit kvzap` writes one")]
+    #[error("there is no {0}, which cache policies with learned scores need")]
     NoLearned(String),
     /// Learned columns of another model.
-    #[error("{LEARNED_FILE} was fitted to another checkpoint; `waggle fit kvzap` writes one for this")]
+    #[error("{LEARNED_FILE} was fitted to another checkpoint")]
     OtherLearned,
     /// Learned columns whose scores may leave the range of the policies.
     #[error("{LEARNED_FILE}: tensor `{tensor}` gives scores up to {most}, beyond {limit}")]

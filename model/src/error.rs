@@ -213,7 +213,7 @@ pub enum Error {
     #[error("a generation needs at least one prompt token and one token to generate")]
     Nothing,
     /// A choice of tokens that looks at logits where the client learns none.
-    #[error("{what} needs a session that reveals logits (--reveal logits): this one reveals tokens alone")]
+    #[error("{what} needs a session that reveals logits: this one reveals tokens alone")]
     NeedsLogits {
         /// What needs them.
         what: &'static str,

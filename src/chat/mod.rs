@@ -25,8 +25,9 @@ use super::connect::{ConnectArgs, note_busy, note_no_sandbox, note_template};
 use super::options::{SamplingArgs, TermsArgs, set};
 use super::report_tables::compared;
 use super::{Error, out};
+use crate::advice::{told_of, told_of_refusal};
 use waggle::program::harmless;
-use waggle::{Chat, ChatError, ChatOptions, LOOKS, Listener, Observer, Readiness, Refusal, Template, describe};
+use waggle::{Chat, ChatError, ChatOptions, LOOKS, Listener, Observer, Readiness, Refusal, Template};
 use waggle_files::{check_writable, write_json};
 
 const HELP: &str = "\
@@ -246,7 +247,7 @@ impl Talk {
             }
             ("save", file) if !file.is_empty() => match self.chat.transcript().save(file.as_ref()) {
                 Ok(()) => out::note(format_args!("saved in {file}")),
-                Err(error) => out::note(format_args!("not saved: {}", describe(&error))),
+                Err(error) => out::note(format_args!("not saved: {}", told_of(&error))),
             },
             ("save", _) => out::note("/save needs the name of a file"),
             _ => {
@@ -277,8 +278,8 @@ impl Talk {
         };
         match refusal {
             Refusal::Full(_) => self.refuse(format_args!("{refusal}: /reset begins another conversation")),
-            Refusal::Long { .. } => self.refuse(refusal),
-            refusal => self.refuse(format_args!("refused: {}", describe(&refusal))),
+            Refusal::Long { .. } => self.refuse(told_of_refusal(&refusal)),
+            refusal => self.refuse(format_args!("refused: {}", told_of_refusal(&refusal))),
         }
         Ok(())
     }

@@ -75,13 +75,13 @@ pub enum KeyError {
         what: String,
     },
     /// An identity without a key.
-    #[error("{}: no secret key in it; `waggle keygen` makes one", path.display())]
+    #[error("{}: no secret key in it", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// A text that is no public key.
-    #[error("`{text}` is no public key: give `ed25519:` and 64 hexadecimal digits, as `waggle keygen` prints it")]
+    #[error("`{text}` is no public key: give `ed25519:` and 64 hexadecimal digits")]
     Parse {
         /// The text, shortened.
         text: String,

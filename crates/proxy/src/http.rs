@@ -228,14 +228,18 @@ impl Door {
             return Err(Refusal::new(
                 403,
                 "foreign_host",
-                "this name is not one of this machine; see --allow-origin",
+                "this name is not one of this machine; the owner of the proxy may allow it",
             ));
         }
         if let Some(origin) = single(request, header::ORIGIN)?
             && plain(origin) != plain(&format!("http://{host}"))
             && !self.knows(origin)
         {
-            return Err(Refusal::new(403, "foreign_origin", "pages of this origin may not ask; see --allow-origin"));
+            return Err(Refusal::new(
+                403,
+                "foreign_origin",
+                "pages of this origin may not ask; the owner of the proxy may allow it",
+            ));
         }
         let open = matches!(places(request.uri().path())[..], [] | ["health"]) || request.method() == Method::OPTIONS;
         let who = self.who(single(request, header::AUTHORIZATION)?, peer)?;

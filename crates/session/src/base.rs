@@ -28,13 +28,13 @@ const STEP: &str = "handshake";
 #[non_exhaustive]
 pub enum BaseError {
     /// A client without the public parts.
-    #[error("`{parts}` of the server's model is public, and the client has none of it: --base names its directory")]
+    #[error("`{parts}` of the server's model is public, and the client has none of it")]
     Missing {
         /// The parts.
         parts: String,
     },
     /// A client that has parts of which the server says that they are its own.
-    #[error("the server's model has no public part, so that --base names nothing")]
+    #[error("the server's model has no public part, and the client has a base")]
     Unused,
     /// A part that is not the same at both parties.
     #[error("the {part} is public and differs: the client has {client}, the server has {server}")]
@@ -47,7 +47,7 @@ pub enum BaseError {
         server: String,
     },
     /// A client's directory that holds another model.
-    #[error("the shape of the model in --base is not that of the server's")]
+    #[error("the shape of the client's base is not that of the server's model")]
     Shape,
 }
 

@@ -26,9 +26,7 @@ pub enum Error {
         theirs: Option<u32>,
     },
     /// One party wants a session of three parties, and the other one of two.
-    #[error(
-        "the server runs sessions of {server} parties, and the client asks for another number: --parties {server}"
-    )]
+    #[error("the server runs sessions of {server} parties, and the client asks for another number")]
     Parties {
         /// The number of parties of the server's sessions.
         server: u32,
@@ -111,10 +109,7 @@ pub enum Error {
     #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
     DraftPool,
     /// A client that wants logits of a server that permits tokens alone.
-    #[error(
-        "the server reveals tokens alone to this key: leave out --reveal logits, or have its owner give it \
-         (`serve --reveal logits`)"
-    )]
+    #[error("the server reveals tokens alone to this key, and the client asks for logits")]
     TokensAlone,
     /// The logits of a prompt where nobody may learn them.
     #[error("the logits of a prompt need a session that reveals logits, takes no pool and is no chat")]
@@ -192,10 +187,10 @@ pub enum Error {
         limit: usize,
     },
     /// A conversation with a server that allows none.
-    #[error("this server allows no conversations (--no-chat)")]
+    #[error("this server allows no conversations")]
     NoChats,
     /// A session that broke when it had taken as long as the server allows.
-    #[error("{source}; the server ends a session after {limit} s (--session-limit), and this one took {took:.1} s")]
+    #[error("{source}; the server ends a session after {limit} s, and this one took {took:.1} s")]
     TimeUp {
         /// The failure that broke it.
         source: Box<Error>,
@@ -210,12 +205,15 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// A helper that does not know this party's key.
+    #[error("the helper does not know this party's key")]
+    HelperStranger,
     /// A server, or another program of Waggle's, at a helper's address.
-    #[error("what answers at the helper's address is no `waggle helper`")]
+    #[error("what answers at the helper's address is no helper")]
     NoHelper,
     /// Two of three parties that must not collude are one.
     #[error(
-        "{} and {} have one key: two parties and their helper have three, and --identity FILE gives each its own",
+        "{} and {} have one key: two parties and their helper have three",
         parties[0], parties[1]
     )]
     KeysAlike {
@@ -223,10 +221,7 @@ pub enum Error {
         parties: [&'static str; 2],
     },
     /// Halves of weights where nothing is encrypted.
-    #[error(
-        "halves of weights travel over encrypted links alone, so --helper-weights and --parties 3 take no \
-             --insecure-plaintext"
-    )]
+    #[error("halves of weights travel over encrypted links alone, and nothing is encrypted here")]
     PlainHalves,
     /// A conversation with a helper.
     #[error("a conversation takes no helper: each of its turns is prepared anew, and a helper deals once a session")]

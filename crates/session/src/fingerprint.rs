@@ -52,8 +52,7 @@ pub enum PinError {
     },
     /// The server has another model than when it was met last.
     #[error(
-        "the {part} of the model at {server} has changed: {known} is in {}, it now is {met}; if that is right, \
-         accept it once with --expect {met}", path.display()
+        "the {part} of the model at {server} has changed: {known} is in {}, it now is {met}", path.display()
     )]
     Changed {
         /// The part that changed: the shape, the tokenizer or the chat template.

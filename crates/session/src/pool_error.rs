@@ -164,7 +164,7 @@ pub enum PoolError {
     },
     /// The server keeps as many pools for this client as it may.
     #[error(
-        "this server keeps {} for this client already; spend some, or give up those that are lost (--forget-all-but)",
+        "this server keeps {} for this client already; spend some, or give up those that are lost",
         counted(.limit)
     )]
     FullForPeer {
@@ -174,7 +174,7 @@ pub enum PoolError {
     /// Too many sessions of this client's were cut off in their last moment.
     #[error(
         "{} of this client's may wait for its word that it has its part, and no more: spend what waits, or give up \
-         what is lost (--forget-all-but)",
+         what is lost",
         counted(.limit)
     )]
     Waiting {

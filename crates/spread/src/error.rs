@@ -7,7 +7,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum SpreadError {
     /// A job of several ranks, in a program that cannot talk to them.
-    #[error("mpirun started {0} ranks, but this program was built without MPI: cargo build --features mpi")]
+    #[error("mpirun started {0} ranks, but this program was built without MPI")]
     NotBuilt(usize),
     /// The MPI library cannot be used along with threads that leave it alone.
     #[error("the MPI library gives threads at the level `{0}`, `Funneled` is needed")]

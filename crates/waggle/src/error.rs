@@ -102,15 +102,13 @@ impl From<waggle_mpcache::PolicyError> for Error {
 #[non_exhaustive]
 pub enum TrustError {
     /// Nowhere to look for keys.
-    #[error("no place for keys: set WAGGLE_HOME or HOME, or give --identity")]
+    #[error("no place for keys: set WAGGLE_HOME or HOME")]
     NoHome,
     /// A server that ended the connection before it proved a key.
     #[error("{0}; perhaps the server runs in plaintext, or has too many connections from this address")]
     NoAnswer(#[source] waggle_net::NetError),
     /// A server that nobody has vouched for.
-    #[error(
-        "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"
-    )]
+    #[error("the server at {address} is not known here; it proves the key {key}, which its owner can confirm")]
     Unknown {
         /// The server's address.
         address: String,
@@ -120,7 +118,7 @@ pub enum TrustError {
     /// A known server with another key.
     #[error(
         "THE KEY OF THE SERVER AT {address} HAS CHANGED: it was {known} (in {}) and is {key}; somebody may pretend to be it. \
-         Only if its owner says that the key is new, trust it with --server-key {key}",
+         Trust the new key only if its owner says that it is new",
         file.display()
     )]
     Changed {
@@ -134,7 +132,7 @@ pub enum TrustError {
         key: PublicKey,
     },
     /// Another server than the one asked for.
-    #[error("the server at {address} has the key {key}, not {given} as --server-key says")]
+    #[error("the server at {address} has the key {key}, not {given}")]
     Other {
         /// The server's address.
         address: String,
@@ -159,15 +157,13 @@ pub enum NameError {
     )]
     NoModel(String),
     /// A shape where weights are needed.
-    #[error(
-        "`{0}` is a shape without weights, for `plan` and `sweep`: `waggle synth --config {0} --out DIR` makes random ones"
-    )]
+    #[error("`{0}` is a shape without weights, which can be planned and no more")]
     NoWeights(String),
-    /// A directory for `--tokenizer` that has none.
+    /// A directory without a tokenizer.
     #[error("`{0}` has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor vocab.txt")]
     NoTokenizer(String),
     /// A plaintext model that is not the server's.
-    #[error("`{0}` has another shape than the server's model, so --check would compare different models")]
+    #[error("`{0}` has another shape than the server's model, so a check would compare different models")]
     CheckShape(String),
 }
 
@@ -176,12 +172,12 @@ pub enum NameError {
 #[non_exhaustive]
 pub enum OptionsError {
     /// Logits of a session that reveals none.
-    #[error("the client learned tokens alone, and no logits: --reveal logits, if the server permits it")]
+    #[error("the client learned tokens alone, and no logits")]
     NoLogits,
     /// A helper whose key nobody names, or one with a key where nothing is encrypted.
     #[error("{}", match given {
-        true => "--insecure-plaintext encrypts nothing, so the helper proves no --helper-key",
-        false => "--helper needs --helper-key, the key that the helper prints when it starts",
+        true => "nothing is encrypted, so the helper proves no key",
+        false => "a helper is trusted by its key, and none is given",
     })]
     HelperKey {
         /// Whether a key is named.
@@ -191,28 +187,25 @@ pub enum OptionsError {
     #[error("`{0}` is no address of a Waggle server: give HOST or HOST:PORT, without a scheme or a path")]
     NoAddress(String),
     /// A helper of a session that prepares nothing.
-    #[error("a helper deals what is prepared: --helper needs --preprocess")]
+    #[error("a helper deals what is prepared, and this session prepares nothing")]
     HelperNeedsPreprocess,
-    /// Three parties, and no third one.
-    #[error("--parties 3 needs the third one: --helper, the address of a `waggle helper`")]
-    ThirdParty,
     /// A helper of parties in one process.
-    #[error("parties in one process have no links to a helper: give --link loopback or a network")]
+    #[error("parties in one process have no links to a helper")]
     HelperNeedsLinks,
     /// A policy that needs to see values, between two parties.
     #[error("cache policy `{0}` works only in the clear, not between two parties")]
     ClearOnly(String),
     /// Sampling options without sampling.
-    #[error("--top-p and --seed need a --temperature above 0")]
+    #[error("a share of probability and a seed are for sampling, which needs a temperature above 0")]
     NothingToSample,
     /// Pools in one-phase sessions.
-    #[error("pools belong to sessions with --preprocess, not --preprocess false")]
+    #[error("pools belong to sessions in two phases")]
     PoolNeedsPreprocess,
     /// A pool where both parties are in one process.
     #[error("a pool is filled and spent with a server, not within one process")]
     PoolNeedsServer,
     /// A link within one process for two of them.
-    #[error("two processes have no memory in common; only `demo` offers it")]
+    #[error("two processes have no memory in common")]
     NoMemory,
     /// No level of a log.
     #[error("there is no log level `{0}`: give off, error, warn, info, debug or trace")]
@@ -227,7 +220,7 @@ pub enum OptionsError {
 #[non_exhaustive]
 pub enum PromptError {
     /// A prompt in words for a model that knows none.
-    #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
+    #[error("this model has no tokenizer: give the prompt as token ids")]
     NoTokenizer,
     /// Two texts where one is read.
     #[error("two texts need an encoder, which reads them together")]
@@ -247,7 +240,7 @@ pub enum PromptError {
     #[error("the prompt has no tokens")]
     Empty,
     /// A model that writes texts, where a class is asked for.
-    #[error("the model writes texts, and gives no class: `waggle generate` asks it for one")]
+    #[error("the model writes texts, and gives no class")]
     NoClass,
     /// One of several inputs.
     #[error("input {input}: {source}")]
@@ -287,9 +280,9 @@ pub enum PromptError {
         what: String,
     },
     /// An option of a single session, for more inputs than one session takes.
-    #[error("{option} is for one session, and these {inputs} inputs take {sessions}: raise --batch")]
+    #[error("{option} is for one session, and these {inputs} inputs take {sessions}")]
     Batches {
-        /// The option.
+        /// What one session has.
         option: &'static str,
         /// Sessions.
         sessions: usize,
@@ -303,7 +296,7 @@ pub enum PromptError {
 #[non_exhaustive]
 pub enum ChatError {
     /// A conversation with a model that knows no words.
-    #[error("a conversation needs a tokenizer, and the server's model has none: give one with --tokenizer")]
+    #[error("a conversation needs a tokenizer, and the server's model has none")]
     NoTokenizer,
     /// A model that writes no texts.
     #[error("the server's model gives classes of texts or images, and writes none")]
@@ -340,8 +333,8 @@ pub enum Refusal {
     #[error(transparent)]
     Full(waggle_session::Error),
     /// More new tokens than a turn may have.
-    #[error("a turn of {got} tokens is longer than --turn-tokens {limit} allows: {}", match system {
-        Some(tokens) => format!("the text of --system, which stands before it, has {tokens} tokens"),
+    #[error("a turn of {got} tokens is longer than the {limit} that this conversation allows: {}", match system {
+        Some(tokens) => format!("the system text, which stands before it, has {tokens} tokens"),
         None => "say it in parts, or begin with more".into(),
     })]
     Long {
@@ -355,7 +348,7 @@ pub enum Refusal {
     /// A conversation that would be read again where the lengths of answers are hidden.
     #[error(
         "the chat template changes what was said before, and reading it again would show how long the answers were: \
-         give another --template, or pad no answers (chat --no-pad-answer, proxy --pad-answer false)"
+         give another template, or pad no answers"
     )]
     Rereads,
     /// Everything else.
@@ -382,7 +375,7 @@ pub enum ServeError {
     #[error("the client left the queue")]
     Left,
     /// A session that took longer than so many seconds.
-    #[error("the session took longer than {0} s (--session-limit)")]
+    #[error("the session took longer than {0} s")]
     TooLong(f64),
     /// A session failed.
     #[error("session with {peer}")]
@@ -393,10 +386,7 @@ pub enum ServeError {
         source: Box<Error>,
     },
     /// A server cannot listen.
-    #[error(
-        "cannot listen on {address}: {source}{}",
-        if source.kind() == std::io::ErrorKind::AddrInUse { "; --listen takes another one, port 0 any that is free" } else { "" }
-    )]
+    #[error("cannot listen on {address}: {source}")]
     Listen {
         /// Where.
         address: String,

@@ -66,7 +66,7 @@ impl Generate {
         let batches = inputs.chunks(batch.get()).map(|batch| self.clone().prompt(Prompt::Several(batch.to_vec())));
         let mut batches: Vec<Generate> = batches.map(|asked| asked.class(true)).collect();
         if let (Some(_), sessions @ 2..) = (&self.pool, batches.len()) {
-            return Err(PromptError::Batches { option: "--pool", sessions, inputs: inputs.len() }.into());
+            return Err(PromptError::Batches { option: "a pool", sessions, inputs: inputs.len() }.into());
         }
         if let Some(first) = batches.first_mut() {
             first.later = inputs.iter().skip(batch.get()).cloned().collect();

@@ -180,10 +180,10 @@ mod tests {
         assert_eq!(trust(&[("host:7411", a)], Some(b), own).keys(), [b]);
 
         let unknown = trust(&[], None, own).refusal(a).to_string();
-        assert!(unknown.contains(&format!("--server-key {a}")), "{unknown}");
+        assert!(unknown.contains(&a.to_string()), "{unknown}");
         let changed = trust(&[("host:7411", a)], None, own).refusal(b).to_string();
         assert!(changed.contains("HAS CHANGED") && changed.contains(&a.to_string()), "{changed}");
-        assert!(changed.contains(&format!("--server-key {b}")), "{changed}");
+        assert!(changed.contains(&b.to_string()), "{changed}");
         let other = trust(&[], Some(a), own).refusal(b).to_string();
         assert!(other.contains(&a.to_string()) && other.contains(&b.to_string()), "{other}");
         for line in [unknown, changed, other] {

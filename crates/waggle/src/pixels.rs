@@ -56,7 +56,7 @@ pub enum ImageError {
         what: String,
     },
     /// A model without a `preprocessor_config.json`.
-    #[error("the model does not say how it reads images: give its preprocessor_config.json with --preprocessor")]
+    #[error("the model does not say how it reads images: its preprocessor_config.json is missing")]
     NoPreprocessor,
     /// A `preprocessor_config.json` that is none.
     #[error("preprocessor_config.json is not a JSON object: {0}")]

@@ -79,7 +79,7 @@ pub(crate) fn of(keys: &Keys) -> Result<Option<Box<dyn Form>>, ConfigError> {
             let known = FORMS.map(|(name, _)| name).join(", ");
             let why = format!(
                 "weights in few bits are read in the forms waggle-int8, {known}: take a checkpoint in one of these, \
-                 or in bf16, fp16 or fp32, of which `waggle quantize` makes one of 8 bits"
+                 or in bf16, fp16 or fp32, which can be quantized here to 8 bits"
             );
             Err(unsupported(key, shown, why))
         }

@@ -101,7 +101,7 @@ const DUO: &str = "duo";
 const RAZOR: &str = "razor";
 
 /// The value asked for where no pattern is given.
-const MISSING: &str = "the heads of each layer that keep every token, as `waggle heads` finds them";
+const MISSING: &str = "the heads of each layer that keep every token";
 
 fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, PolicyError> {
     let heads = match options.lists("heads") {

@@ -137,11 +137,7 @@ pub(super) fn meet(
     let passes = deals == HelperDeals::Passes;
     let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes, demands };
     let named = |error: NetError| match error {
-        NetError::PeerRejected { theirs, .. } if theirs == KEY => {
-            let reason =
-                "it does not know this party's key; its owner adds the line that `waggle keygen` prints here";
-            Error::HelperRefused { reason: reason.into() }
-        }
+        NetError::PeerRejected { theirs, .. } if theirs == KEY => Error::HelperStranger,
         NetError::Unexpected { step: VERDICT, .. } => Error::NoHelper,
         error => waggle_protocols::Error::Helper(Box::new(error.into())).into(),
     };

@@ -110,9 +110,7 @@ impl Lease {
             return Ok(lease);
         }
         let less = if all > most { "" } else { ", of which other sessions use a part" };
-        Err(format!(
-            "its halves of the weights take {all} bytes, and --max-weights of the helper leaves them {most}{less}"
-        ))
+        Err(format!("its halves of the weights take {all} bytes, and the helper has room for {most}{less}"))
     }
 
     /// The halves of `rows`, those that are missing from the server at the other end of `channel`.
@@ -196,7 +194,7 @@ mod tests {
         assert!(lease(0, 1).err().unwrap().contains("another key"));
         // What is on its way takes room, and what is in use keeps it.
         let second = lease(1, 1).unwrap();
-        assert!(lease(2, 2).err().unwrap().contains("--max-weights"));
+        assert!(lease(2, 2).err().unwrap().contains("has room for"));
         drop(second);
         let third = lease(2, 2).unwrap();
         assert!(lease(1, 1).is_err());

@@ -432,10 +432,7 @@ pub fn template_note(address: &str, template: &ChatTemplate) -> String {
         |(name, token): (&String, &String)| format!("{}: {}\n", cut(name, SHOWN_TOKEN), cut(token, SHOWN_TOKEN));
     let tokens: String = tokens.iter().take(SHOWN_TOKENS).map(token).collect();
     let template = cut(template, SHOWN_TEMPLATE);
-    format!(
-        "the server at {address} has its chat template put these words around yours; --template FILE takes your \
-         own\n{tokens}{template}"
-    )
+    format!("the server at {address} has its chat template put these words around yours:\n{tokens}{template}")
 }
 
 #[cfg(test)]

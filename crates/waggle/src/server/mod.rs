@@ -175,7 +175,7 @@ impl Reveals {
         if let (Some(telling), Some(limit)) = (telling, limit) {
             info!(
                 "each key but this server's own may have {limit} positions, read or generated: 1 in {QUOTA_SHARE} of \
-                 the {telling} whose logits give the secret weights away (--max-reveals)"
+                 the {telling} whose logits give the secret weights away"
             );
         }
         Ok(limit)
@@ -219,8 +219,8 @@ impl ServerConfig {
         }
         let host = Host::open(&self.proof, self.allow.clone())?;
         match (&self.proof, &self.allow) {
-            (Proof::Plaintext, _) => warn!("--insecure-plaintext: nothing is encrypted, and everybody is let in"),
-            (_, Allow::Any) => warn!("--allow-any: every client that proves any key is let in"),
+            (Proof::Plaintext, _) => warn!("nothing is encrypted, and everybody is let in"),
+            (_, Allow::Any) => warn!("every client that proves any key is let in"),
             _ => {}
         }
         let listener = listen(&self.listen)?;

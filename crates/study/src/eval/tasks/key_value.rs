@@ -13,7 +13,7 @@ use crate::eval::{EvalError, Sequence};
 
 pub(super) const TASK: Task = Task {
     name: "key-value",
-    about: "the value of one key in a list of pairs, at most --context tokens",
+    about: "the value of one key in a list of pairs, in a bounded context",
     version: 1,
     metrics: &["exact_match", "perplexity"],
     takes: &["context", "sequences", "seed"],

@@ -21,7 +21,7 @@ use crate::eval::{EvalError, Grader, Sequence, Wanted};
 
 pub(super) const TASK: Task = Task {
     name: "longbench",
-    about: "answers to the lines of --data, in the form of LongBench",
+    about: "answers to the lines of a file, in the form of LongBench",
     version: 1,
     metrics: &["score", "perplexity"],
     takes: &["data", "prompts", "context", "sequences"],
@@ -66,7 +66,7 @@ struct Line {
 
 fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
     let tokenizer = input.tokenizer(TASK.name)?;
-    let data = input.data.ok_or(EvalError::TaskNeeds { task: TASK.name, what: "--data" })?;
+    let data = input.data.ok_or(EvalError::TaskNeeds { task: TASK.name, what: "data" })?;
     let prompts: BTreeMap<String, String> = input
         .prompts
         .map(|text| serde_json::from_str(text).map_err(|e| EvalError::Prompts(e.to_string())))

@@ -18,7 +18,7 @@ use crate::eval::{EvalError, Sequence};
 
 pub(super) const TASK: Task = Task {
     name: "needle",
-    about: "a fact in a long text, for every one of --lengths and --depths",
+    about: "a fact in a long text, for every length and depth",
     version: 1,
     metrics: &["exact_match", "perplexity"],
     takes: &["text", "context", "sequences", "lengths", "depths", "seed"],

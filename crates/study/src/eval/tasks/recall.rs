@@ -5,7 +5,7 @@ use crate::eval::{EvalError, Sequence};
 
 pub(super) const TASK: Task = Task {
     name: "recall",
-    about: "the answers to the queries of --data, many in a sequence",
+    about: "the answers to the queries of a file, many in a sequence",
     version: 1,
     metrics: &["exact_match", "perplexity"],
     takes: &["data", "prompt", "sequences"],
@@ -13,6 +13,6 @@ pub(super) const TASK: Task = Task {
 };
 
 fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
-    let data = input.data.ok_or(EvalError::TaskNeeds { task: TASK.name, what: "--data" })?;
+    let data = input.data.ok_or(EvalError::TaskNeeds { task: TASK.name, what: "data" })?;
     Sequence::of_queries(data, input.prompt, input.sequences)
 }

@@ -5,7 +5,7 @@ use crate::eval::{EvalError, Sequence};
 
 pub(super) const TASK: Task = Task {
     name: "text",
-    about: "the next token of --text",
+    about: "the next token of a text",
     version: 1,
     metrics: &["perplexity", "accuracy"],
     takes: &["text", "context", "prompt", "sequences"],
@@ -20,7 +20,7 @@ const SEQUENCES: usize = 4;
 
 fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
     let tokenizer = input.tokenizer(TASK.name)?;
-    let texts = input.texts.ok_or(EvalError::TaskNeeds { task: TASK.name, what: "--text" })?;
+    let texts = input.texts.ok_or(EvalError::TaskNeeds { task: TASK.name, what: "text" })?;
     let context = input.context.unwrap_or(CONTEXT);
     let prompt = input.prompt.unwrap_or(context / 2);
     let count = input.sequences.unwrap_or(SEQUENCES);
