@@ -21,12 +21,12 @@ use super::out::note;
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::work::{Phases, Sessions, Work, WorkCost};
 use super::{Error, html};
 use waggle::program::{Stated, ids_of, open_model, public_model, read_text, texts, tokenizer};
 use waggle::program::{candidates, evaluation, passes as passes_of};
-use waggle::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine};
+use waggle::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, Terms};
 use waggle_files::{at, check_writable, write, write_json};
+use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
 /// every budget.
@@ -194,7 +194,7 @@ fn plan_costs(
             .transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let phases = Phases::Two;
-        let terms = phases.terms(&row.policy, cores, link)?;
+        let terms = Terms::in_phases(phases).policy(row.policy.clone()).cores(cores).over(link)?;
         let cost = Sessions::plan(public, &terms, shape, setting.as_ref(), Work::Token, prompt, tokens)?.whole();
         let WorkCost { online, prepared, prepared_prompt, .. } = cost;
         let total = cost.total();

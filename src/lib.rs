@@ -36,7 +36,6 @@ mod preprocess;
 mod progress;
 mod prompt;
 mod proxy;
-mod published;
 mod quantize;
 mod record;
 mod report;
@@ -49,7 +48,6 @@ mod sweep;
 mod synth;
 mod tables;
 mod together;
-mod work;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

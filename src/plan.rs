@@ -14,11 +14,11 @@ use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, Te
 use super::progress::Progress;
 use super::record::RecordError;
 use super::report_tables::document;
-use super::work::Phases;
 use super::{Error, out};
 use waggle::program::LAN;
 use waggle::{DEFAULT_MODEL, Helper, Network, Plan};
 use waggle_files::{check_writable, load, write_json};
+use waggle_study::cost::Phases;
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
@@ -112,8 +112,8 @@ impl Preparation {
     fn helper(self) -> Option<Helper> {
         match self {
             Preparation::Parties => None,
-            Preparation::Dealer => Phases::Dealt.helper(),
-            Preparation::DealerWeights => Phases::DealtWeights.helper(),
+            Preparation::Dealer => Helper::for_phases(Phases::Dealt),
+            Preparation::DealerWeights => Helper::for_phases(Phases::DealtWeights),
         }
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(0);
     progress.spin("reading the model");
     let calibrated = args.calibration.open()?;
-    let third = args.parties.are_three().then_some(Phases::Three).and_then(Phases::helper);
+    let third = args.parties.are_three().then_some(Phases::Three).and_then(Helper::for_phases);
     let mut terms = args.terms.terms()?.helper(third.or(args.preparation.helper()));
     if let Some(path) = &args.as_in {
         let unread = |what: String| RecordError::NotReport { path: path.clone(), what };

@@ -8,9 +8,9 @@ use waggle_report::Report;
 use waggle_study::eval::StudyReport;
 
 use super::Error;
-use super::sweep::Sweep;
 use waggle::program::harmless;
 use waggle_files::load;
+use waggle_study::sweep::Sweep;
 
 /// A document that is of no use.
 #[derive(Debug, thiserror::Error)]

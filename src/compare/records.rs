@@ -13,8 +13,8 @@ use super::{differences, ratio};
 use crate::Error;
 use crate::options::FormatArgs;
 use crate::record::{self, Record, RecordError};
-use crate::sweep::{Planned, Sweep};
-use crate::work::{self, Operation, WorkCost};
+use waggle_study::cost::{self, Operation, WorkCost};
+use waggle_study::sweep::{Planned, Sweep};
 
 pub(super) fn run(paths: [&Path; 2], operations: usize, format: &FormatArgs) -> Result<(), Error> {
     let names = names(paths);
@@ -111,7 +111,7 @@ fn largest(both: [Costs; 2], most: usize) -> Vec<(String, [Compared; 2])> {
 fn of_sweeps(names: [String; 2], sweeps: [&Sweep; 2], operations: usize) -> Document {
     let mut document = begin(names.clone(), sweeps.map(|sweep| made(sweep.provenance.as_ref())));
     let titles = [0, 1].map(|i| (names[i].as_str(), sweeps[i].seconds()));
-    let compared = |sweep: &Sweep, cost: &work::Cost| {
+    let compared = |sweep: &Sweep, cost: &cost::Cost| {
         let predicted = cost.predicted_seconds.filter(|_| sweep.seconds() == Seconds::Predicted);
         let seconds = predicted.unwrap_or(cost.network_seconds);
         Compared { bytes: cost.bytes(), flows: cost.flows, seconds }

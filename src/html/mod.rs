@@ -10,7 +10,7 @@ use waggle_study::eval::{METRICS, StudyReport};
 use super::Error;
 use super::plot;
 use super::record::Record;
-use super::sweep::Sweep;
+use waggle_study::sweep::Sweep;
 
 /// Operations in the open table; all of them are in the folded one.
 const OPERATIONS: usize = 15;

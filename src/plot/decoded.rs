@@ -17,8 +17,8 @@ use super::session::{KINDS, sums};
 use super::style::Part;
 use super::{Plots, Sheet, X, add, along, without};
 use crate::Error;
-use crate::sweep::{Planned, Sweep};
-use crate::work::{Cost, Work};
+use waggle_study::cost::{Cost, Work};
+use waggle_study::sweep::{Planned, Sweep};
 
 /// A number of each of [`KINDS`].
 type Numbers = [f64; KINDS.len()];

@@ -26,11 +26,11 @@ pub(super) use command::{PlotArgs, run};
 pub(super) use session::of_session;
 
 use super::Error;
-use super::sweep::Sweep;
 use canvas::Picture;
 pub(super) use canvas::{Sheet, X};
 use pgf::Tex;
 use waggle_files::write;
+use waggle_study::sweep::Sweep;
 
 pub(super) type Plots = Vec<(String, Drawing)>;
 

@@ -2,6 +2,10 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod cost;
 pub mod eval;
 pub mod fit;
 pub mod glue;
+pub mod published;
+pub mod reproduce;
+pub mod sweep;

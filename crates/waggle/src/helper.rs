@@ -6,6 +6,7 @@ use waggle_net::tcp::{self, ConnectOptions};
 use waggle_net::{Channel, Link, NetError, PublicKey, Role, Shaped, tls};
 use waggle_protocols::HelperDeals;
 use waggle_session::party::ToHelper;
+use waggle_study::cost::Phases;
 
 use crate::error::OptionsError;
 use crate::{Error, Network, Proof};
@@ -29,6 +30,11 @@ impl Helper {
     /// A helper that is nowhere, for plans.
     pub fn assumed(deals: HelperDeals) -> Self {
         Helper { address: String::new(), key: Some(PublicKey::from_bytes([0; 32])), deals }
+    }
+
+    /// A helper that is nowhere, for plans of sessions with these `phases`; none where they have none.
+    pub fn for_phases(phases: Phases) -> Option<Self> {
+        Some(phases.deals()).filter(|deals| *deals != HelperDeals::Nothing).map(Helper::assumed)
     }
 
     /// The name by which both parties state it.

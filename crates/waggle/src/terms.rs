@@ -15,6 +15,7 @@ use waggle_ot::CotKind;
 use waggle_protocols::{Cores, HelperDeals, Masks, Packing};
 use waggle_session::names::{HELPERS, MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use waggle_session::party;
+use waggle_study::cost::Phases;
 
 use crate::error::OptionsError;
 use crate::options::options;
@@ -62,6 +63,11 @@ const MET: &str = "met";
 pub const ASSUMED_CORES: Cores = Cores::each(waggle_protocols::DEFAULT_CORES);
 
 impl Terms {
+    /// The terms of a planned session with these `phases`.
+    pub fn in_phases(phases: Phases) -> Self {
+        Terms::default().preprocess(phases.prepares()).helper(Helper::for_phases(phases))
+    }
+
     /// The terms that a party states for a session over `network`. It is planned for the network if that has a shape,
     /// unless told otherwise.
     pub fn over(&self, network: Network) -> Result<party::Terms, Error> {

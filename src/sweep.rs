@@ -1,9 +1,6 @@
 //! `waggle sweep`: what a decoded token or a pass costs, planned over models, contexts, policies, links, phases and
 //! cores.
 
-mod record;
-mod table;
-
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -16,19 +13,18 @@ use waggle_net::LinkShape;
 use waggle_planner::Deployment;
 use waggle_protocols::Cores;
 use waggle_report::provenance::Provenance;
-use waggle_session::party::{PublicModel, Terms};
+use waggle_session::party::{self, PublicModel};
+use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
+use waggle_study::sweep::{Choice, Planned, SWEEP_VERSION, Sweep};
 
 use super::Error;
 use super::error::make_dir;
 use super::machine::{self, CalibrationArgs, provenance};
-use super::options::{FormatArgs, PriceArgs};
+use super::options::{FormatArgs, PriceArgs, named};
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::work::{Phases, Sessions, Work, WorkCost};
-use record::{Choice, SWEEP_VERSION};
-pub(super) use record::{Planned, Sweep};
 use waggle::program::{Stated, public_model};
-use waggle::{Network, OptionsError};
+use waggle::{Network, OptionsError, Terms};
 use waggle_files::{check_writable, load, write_json};
 
 /// Plans what a decoded token costs, for every model, context, policy, link, number of phases and of cores: the mean
@@ -61,7 +57,7 @@ pub(super) struct SweepArgs {
     /// One phase makes correlations on the spot, two make them before the prompt is known. A helper deals those that
     /// contain no weight (`dealt`) or all (`dealt-weights`); its bytes count as prepared. Of three parties the third
     /// deals them right before each pass, which counts as online.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "two")]
+    #[arg(long, value_parser = named(&Phases::NAMES), value_delimiter = ',', default_value = "two")]
     phases: Vec<Phases>,
     /// Rows of the table: the whole work, or each of its operations, in all layers together. What only a prompt
     /// takes, such as an eviction, has its rows too. Each operation is compared with that of the first policy.
@@ -139,7 +135,7 @@ struct Task {
     choice: Choice,
     model: PublicModel,
     link: LinkShape,
-    terms: Terms,
+    terms: party::Terms,
     setting: Option<Deployment>,
 }
 
@@ -216,7 +212,8 @@ impl SweepArgs {
                         tokens: if self.first_step || work == Work::Pass { 1 } else { self.tokens },
                         calibration: setting.as_ref().map(digest),
                     };
-                    let terms = phases.terms(policy, cores, Network::Imitated(link))?;
+                    let terms = Terms::in_phases(phases).policy((*policy).clone()).cores(cores);
+                    let terms = terms.over(Network::Imitated(link))?;
                     tasks.push(Task { choice, model: model.clone(), link, terms, setting: setting.clone() });
                 }
             }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use waggle_report::table::{Cell, Document, Shown, Table};
 use waggle_report::{CONDITIONS, Price, Seconds, conditions};
 
-use super::record::{Planned, Sweep};
-use crate::work::{Cost, Operation, Work, WorkCost};
+use super::{Planned, Sweep};
+use crate::cost::{Cost, Operation, Work, WorkCost};
 
 impl Sweep {
     /// The table, with what its numbers are.
-    pub(crate) fn document(&self, price: &Price) -> Document {
+    pub fn document(&self, price: &Price) -> Document {
         let mut document = Document::default();
         document.caption(self.caption());
         document.table(if self.by_operation() { "operations" } else { "planned" }, self.table(price));
@@ -60,7 +60,7 @@ impl Sweep {
     }
 
     /// A row for each cell, or for each operation of each cell.
-    pub(crate) fn table(&self, price: &Price) -> Table {
+    pub fn table(&self, price: &Price) -> Table {
         let of = |cell: &Planned| match cell.operations.is_empty() {
             true => vec![whole(&self.cells, cell, price)],
             false => operations(&self.cells, cell, price),

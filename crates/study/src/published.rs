@@ -10,78 +10,120 @@ use waggle_net::LinkShape;
 use waggle_net::papers::Known;
 use waggle_report::Reference;
 
-use super::work::Work;
+use crate::cost::Work;
 
 static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
     serde_json::from_str(include_str!("published.json")).expect("a part of the program, and tested")
 });
 
+/// Figures, and what they were read in.
 #[derive(Debug, Deserialize)]
-pub(super) struct Published {
+pub struct Published {
     /// A remark on what the figures are, and on what they are not.
-    pub(super) about: String,
+    pub about: String,
     /// What figures were read in, by the keys that they have in a bibliography.
     works: BTreeMap<String, Reference>,
-    pub(super) figures: Vec<Figure>,
+    /// All of them.
+    pub figures: Vec<Figure>,
 }
 
+/// A figure of a paper.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Figure {
+pub struct Figure {
     /// The paper whose table it stands in, by the name that `waggle reproduce` knows.
-    pub(super) paper: String,
-    pub(super) system: String,
+    pub paper: String,
+    /// The system.
+    pub system: String,
     /// The shape that it is of, by the name that `plan --model` knows.
-    pub(super) model: String,
-    pub(super) work: Work,
+    pub model: String,
+    /// What is done.
+    pub work: Work,
     /// Whether a token is made without a cache, by a pass over all tokens before it.
     #[serde(default)]
-    pub(super) uncached: bool,
+    pub uncached: bool,
     /// Tokens of the input: those before a token, or all of a pass. Not every source names them.
-    pub(super) tokens: Option<usize>,
+    pub tokens: Option<usize>,
     /// Waggle's policy for the same, in an ablation.
-    pub(super) policy: Option<PolicySpec>,
+    pub policy: Option<PolicySpec>,
     link: Option<String>,
-    pub(super) phase: Part,
-    /// Those who compute, and what they must be trusted with.
-    pub(super) trust: String,
-    pub(super) measured_seconds: Option<f64>,
-    pub(super) bytes: Option<u64>,
+    /// The part of it that has the figure.
+    pub phase: Part,
+    /// Those who compute.
+    pub trust: Trust,
+    /// Seconds that the source measured.
+    pub measured_seconds: Option<f64>,
+    /// Bytes in both directions.
+    pub bytes: Option<u64>,
     /// What is sent before the input is known, where that stands apart.
-    pub(super) prepared_bytes: Option<u64>,
-    pub(super) flows: Option<u64>,
+    pub prepared_bytes: Option<u64>,
+    /// One-way messages that wait for each other.
+    pub flows: Option<u64>,
     /// The factor by which it is faster than what the source compares it with.
-    pub(super) faster: Option<f64>,
+    pub faster: Option<f64>,
     /// The factor by which it sends fewer bytes than that.
-    pub(super) fewer: Option<f64>,
-    pub(super) hardware: String,
-    pub(super) known: Known,
+    pub fewer: Option<f64>,
+    /// The machines of the source.
+    pub hardware: String,
+    /// How it is known.
+    pub known: Known,
     /// The key of the work it was read in: of what repeats it, where it is second-hand.
-    pub(super) cite: String,
-    pub(super) source: String,
+    pub cite: String,
+    /// Where it stands.
+    pub source: String,
     /// The attack that shows that the system does not keep what it promises.
-    pub(super) broken: Option<String>,
+    pub broken: Option<String>,
     remark: Option<String>,
     /// Where our numbers say something else, the page that says why.
-    pub(super) reason: Option<String>,
+    pub reason: Option<String>,
+}
+
+/// Those who compute, and must not collude.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Trust {
+    /// A client and a server.
+    #[serde(rename = "two parties")]
+    Two,
+    /// A client, a server and a third machine that deals.
+    #[serde(rename = "two parties and a dealer")]
+    Dealer,
+    /// Three that share the work.
+    #[serde(rename = "three parties")]
+    Three,
+    /// A server that computes on ciphertexts of the client's.
+    #[serde(rename = "one server, encrypted")]
+    Server,
+}
+
+impl Trust {
+    /// Those who compute, in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Trust::Two => "two parties",
+            Trust::Dealer => "two parties and a dealer",
+            Trust::Three => "three parties",
+            Trust::Server => "one server, encrypted",
+        }
+    }
 }
 
 /// The part of the work that a figure is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Part {
+pub enum Part {
+    /// All of it.
     All,
     /// All but what does not depend on the input.
     Online,
 }
 
 /// All figures.
-pub(super) fn published() -> &'static Published {
+pub fn published() -> &'static Published {
     &PUBLISHED
 }
 
 /// The names of all papers, each with those of the systems that stand there alone.
-pub(super) fn papers() -> BTreeMap<&'static str, Vec<String>> {
+pub fn papers() -> BTreeMap<&'static str, Vec<String>> {
     let mut papers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for figure in &PUBLISHED.figures {
         papers.entry(&figure.paper).or_default();
@@ -98,7 +140,7 @@ pub(super) fn papers() -> BTreeMap<&'static str, Vec<String>> {
 
 impl Published {
     /// The works that `figures` were read in, each once and by their keys, as a file of BibTeX.
-    pub(super) fn bibliography<'a>(&self, figures: impl IntoIterator<Item = &'a Figure>) -> String {
+    pub fn bibliography<'a>(&self, figures: impl IntoIterator<Item = &'a Figure>) -> String {
         let keys: BTreeSet<&str> = figures.into_iter().map(|figure| figure.cite.as_str()).collect();
         let entries = keys.iter().filter_map(|key| Some(self.works.get(*key)?.bibtex(key)));
         entries.collect::<Vec<_>>().join("\n")
@@ -107,7 +149,7 @@ impl Published {
 
 impl Figure {
     /// The work in words.
-    pub(super) fn what(&self) -> String {
+    pub fn what(&self) -> String {
         let between = match self.work {
             Work::Token => "after",
             Work::Pass => "over",
@@ -118,32 +160,32 @@ impl Figure {
     }
 
     /// Our work for the same.
-    pub(super) fn ours(&self) -> Work {
+    pub fn ours(&self) -> Work {
         if self.uncached { Work::Pass } else { self.work }
     }
 
     /// The network, where the source names one.
-    pub(super) fn link(&self) -> Option<LinkShape> {
+    pub fn link(&self) -> Option<LinkShape> {
         self.link.as_deref().and_then(|name| name.parse().ok())
     }
 
     /// Whether a third machine deals what is prepared.
-    pub(super) fn has_dealer(&self) -> bool {
-        self.trust.contains("dealer")
+    pub fn has_dealer(&self) -> bool {
+        self.trust == Trust::Dealer
     }
 
     /// Whether three parties share the work.
-    pub(super) fn has_three_parties(&self) -> bool {
-        self.trust.contains("three parties")
+    pub fn has_three_parties(&self) -> bool {
+        self.trust == Trust::Three
     }
 
     /// The network by its name.
-    pub(super) fn link_name(&self) -> &str {
+    pub fn link_name(&self) -> &str {
         self.link.as_deref().unwrap_or("not stated")
     }
 
     /// What a reader must know of it: first, whether it is broken.
-    pub(super) fn remarks(&self) -> String {
+    pub fn remarks(&self) -> String {
         let broken = self.broken.as_ref().map(|attack| format!("BROKEN: {attack}"));
         // In an ablation the factor has a column.
         let faster = self.faster.filter(|_| self.policy.is_none()).map(|times| format!("{times} times faster"));
@@ -163,7 +205,7 @@ mod tests {
             let Figure { measured_seconds, bytes, faster, fewer, broken, .. } = figure;
             let said = measured_seconds.is_some() || bytes.is_some() || faster.is_some() || fewer.is_some();
             assert!(said || broken.is_some(), "{figure:?}");
-            assert!(figure.source.len() > 10 && figure.hardware.len() > 2 && figure.trust.len() > 8, "{figure:?}");
+            assert!(figure.source.len() > 10 && figure.hardware.len() > 2, "{figure:?}");
             assert_eq!(figure.link.is_some(), figure.link().is_some(), "the link of {figure:?}");
         }
     }

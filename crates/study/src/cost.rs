@@ -1,22 +1,17 @@
 //! What work costs, by plan: a decoded token, the mean of some after a prompt, or a pass over a whole input; all of
-//! it or its operations. `sweep`, `reproduce` and `eval` take their numbers from here, and `plan` from the same
-//! sessions.
+//! it or its operations. Sweeps, the rows of papers and studies take their numbers from here.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use waggle_model::Lengths;
-use waggle_mpcache::PolicySpec;
 use waggle_net::{Entry, LinkShape, Phase, Traffic};
 use waggle_planner::Deployment;
-use waggle_protocols::{Cores, HelperDeals};
+use waggle_protocols::HelperDeals;
 use waggle_report::any_layer;
+use waggle_session::Error;
 use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, Silent};
-
-use super::Error;
-use waggle::{Helper, Network, Terms};
 
 /// Scope of what a helper deals.
 const DEALT: &str = "dealt";
@@ -24,7 +19,7 @@ const DEALT: &str = "dealt";
 /// The work that numbers are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Work {
+pub enum Work {
     /// A decoded token.
     Token,
     /// A pass over a whole input, which of a decoder gives one token.
@@ -33,7 +28,7 @@ pub(super) enum Work {
 
 impl Work {
     /// The work in words.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Work::Token => "a token",
             Work::Pass => "a pass",
@@ -42,9 +37,9 @@ impl Work {
 }
 
 /// When a session makes its correlations, and who does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Phases {
+pub enum Phases {
     /// On the spot.
     One,
     /// First, the two parties.
@@ -52,17 +47,25 @@ pub(super) enum Phases {
     /// First, a helper, but for products with weights.
     Dealt,
     /// First, a helper.
-    #[value(name = "dealt-weights")]
     #[serde(rename = "dealt weights")]
     DealtWeights,
     /// Of three parties the third, right before each pass.
-    #[value(name = "three-parties")]
     #[serde(rename = "three parties")]
     Three,
 }
 
 impl Phases {
-    pub(super) fn name(self) -> &'static str {
+    /// All of them, as options call them.
+    pub const NAMES: [(&'static str, Phases); 5] = [
+        ("one", Phases::One),
+        ("two", Phases::Two),
+        ("dealt", Phases::Dealt),
+        ("dealt-weights", Phases::DealtWeights),
+        ("three-parties", Phases::Three),
+    ];
+
+    /// The phases in words.
+    pub fn name(self) -> &'static str {
         match self {
             Phases::One => "one",
             Phases::Two => "two",
@@ -73,54 +76,48 @@ impl Phases {
     }
 
     /// Whether something is prepared before the input is known.
-    pub(super) fn prepares(self) -> bool {
+    pub fn prepares(self) -> bool {
         self != Phases::One
     }
 
-    /// What helps a session with these phases.
-    pub(super) fn helper(self) -> Option<Helper> {
-        let deals = match self {
-            Phases::One | Phases::Two => return None,
+    /// What the helper of a session with these phases deals; nothing where there is none.
+    pub fn deals(self) -> HelperDeals {
+        match self {
+            Phases::One | Phases::Two => HelperDeals::Nothing,
             Phases::Dealt => HelperDeals::Words,
             Phases::DealtWeights => HelperDeals::Weights,
             Phases::Three => HelperDeals::Passes,
-        };
-        Some(Helper::assumed(deals))
-    }
-
-    /// `terms` with these phases.
-    pub(super) fn on(self, terms: Terms) -> Terms {
-        terms.preprocess(self.prepares()).helper(self.helper())
-    }
-
-    /// The terms of a session that is planned for parties with `cores` over `network`.
-    pub(super) fn terms(self, policy: &PolicySpec, cores: Cores, network: Network) -> Result<party::Terms, Error> {
-        Ok(self.on(Terms::default().policy(policy.clone())).cores(cores).over(network)?)
+        }
     }
 }
 
 /// Bytes and flows, and the seconds that they take; fractions come from means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Cost {
-    pub(super) bytes_client_to_server: f64,
-    pub(super) bytes_server_to_client: f64,
-    pub(super) flows: f64,
+pub struct Cost {
+    /// From the client to the server.
+    pub bytes_client_to_server: f64,
+    /// From the server to the client.
+    pub bytes_server_to_client: f64,
+    /// One-way messages that wait for each other.
+    pub flows: f64,
     /// Of the link alone.
-    pub(super) network_seconds: f64,
+    pub network_seconds: f64,
     /// With computation, by a calibration of the machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) predicted_seconds: Option<f64>,
+    pub predicted_seconds: Option<f64>,
     /// Of the cores of both parties, by that calibration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) core_seconds: Option<f64>,
+    pub core_seconds: Option<f64>,
 }
 
 impl Cost {
-    pub(super) fn bytes(&self) -> f64 {
+    /// In both directions.
+    pub fn bytes(&self) -> f64 {
         self.bytes_client_to_server + self.bytes_server_to_client
     }
 
-    pub(super) fn plus(self, factor: f64, other: Cost) -> Self {
+    /// This and `factor` times `other`.
+    pub fn plus(self, factor: f64, other: Cost) -> Self {
         let times = |ours: f64, theirs: f64| ours + factor * theirs;
         Cost {
             bytes_client_to_server: times(self.bytes_client_to_server, other.bytes_client_to_server),
@@ -141,44 +138,45 @@ impl Cost {
 
 /// What work costs, whole or one operation of it. Of a token it is the mean of those after a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct WorkCost {
+pub struct WorkCost {
     /// While it is done.
-    pub(super) online: Cost,
+    pub online: Cost,
     /// Its preparation: of a token what a further one takes. In one phase what is made on the spot.
-    pub(super) prepared: Cost,
+    pub prepared: Cost,
     /// The pass over the prompt of a token; not known of a single token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) prompt: Option<Cost>,
+    pub prompt: Option<Cost>,
     /// Preparation that does not depend on how many tokens follow; not known of a single token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) prepared_prompt: Option<Cost>,
+    pub prepared_prompt: Option<Cost>,
     /// Keys and base OTs, once a session, and halves of weights for a helper, once in a server's life.
-    pub(super) setup: Cost,
+    pub setup: Cost,
 }
 
 impl WorkCost {
     /// The work and its preparation.
-    pub(super) fn total(&self) -> Cost {
+    pub fn total(&self) -> Cost {
         self.online.plus(1.0, self.prepared)
     }
 
     /// The pass over the prompt and its preparation, where they are known.
-    pub(super) fn whole_prompt(&self) -> Option<Cost> {
+    pub fn whole_prompt(&self) -> Option<Cost> {
         Some(self.prompt?.plus(1.0, self.prepared_prompt?))
     }
 }
 
 /// One operation, in all layers together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Operation {
+pub struct Operation {
     /// Its scopes, for example `attention/softmax`.
-    pub(super) operation: String,
+    pub operation: String,
+    /// What it costs.
     #[serde(flatten)]
-    pub(super) cost: WorkCost,
+    pub cost: WorkCost,
 }
 
 /// The planned sessions that the cost of work is made of.
-pub(super) struct Sessions {
+pub struct Sessions {
     work: Work,
     link: Option<LinkShape>,
     predicted: bool,
@@ -193,7 +191,10 @@ impl Sessions {
     /// Plans the `tokens` tokens that are decoded after a prompt of `length`, or a pass over so many tokens, over
     /// `link` if that takes time. One token is planned alone, with its own preparation and without the pass over the
     /// prompt.
-    pub(super) fn plan(
+    ///
+    /// # Errors
+    /// A session that cannot be planned.
+    pub fn plan(
         model: &PublicModel,
         terms: &party::Terms,
         link: Option<LinkShape>,
@@ -222,12 +223,12 @@ impl Sessions {
     }
 
     /// The cost of the whole work.
-    pub(super) fn whole(&self) -> WorkCost {
+    pub fn whole(&self) -> WorkCost {
         self.cost(|_| true)
     }
 
     /// The cost of each operation, the one with the most bytes first. Set-up belongs to none.
-    pub(super) fn operations(&self) -> Vec<Operation> {
+    pub fn operations(&self) -> Vec<Operation> {
         let entries = self.long.entries.iter().filter(|entry| entry.phase != Phase::Setup);
         let names: BTreeSet<String> = entries.map(|entry| operation(&entry.path)).collect();
         let of = |name: String| Operation { cost: self.cost(|path| operation(path) == name), operation: name };

@@ -1,0 +1,291 @@
+//! What a paper publishes beside the same by this program, as tables.
+
+use waggle_model::shape;
+use waggle_mpcache::PolicySpec;
+use waggle_net::LinkShape;
+use waggle_report::table::{Cell, Document, Shown, Table};
+use waggle_report::{CONDITIONS, Cost as Counted, Report, Seconds, conditions};
+
+use crate::cost::{self, Phases, Work};
+use crate::published::{Figure, Part};
+
+/// Tokens that a mean is taken over.
+pub const TOKENS: usize = 16;
+
+/// Bytes, flows and seconds of work or of a part of it.
+#[derive(Clone, Copy, Default)]
+pub struct Cost {
+    /// In both directions.
+    pub bytes: f64,
+    /// One-way messages that wait for each other.
+    pub flows: f64,
+    /// Of each of [`KINDS`].
+    pub seconds: [Option<f64>; KINDS.len()],
+}
+
+/// The kinds of seconds, none of which stands beside another without its name.
+pub const KINDS: [Seconds; 3] = [Seconds::Measured, Seconds::Network, Seconds::Predicted];
+
+impl Cost {
+    /// `long` without `short`, over `n`, of runs.
+    pub fn mean(long: &Counted, short: &Counted, n: usize) -> Self {
+        let mean = |long: f64, short: f64| (long - short) / n as f64;
+        Cost {
+            bytes: mean(long.bytes() as f64, short.bytes() as f64),
+            flows: mean(long.flows as f64, short.flows as f64),
+            seconds: [Some(mean(long.seconds, short.seconds)), None, None],
+        }
+    }
+
+    /// Both together.
+    pub fn plus(self, other: Cost) -> Self {
+        let [a, b] = [self, other];
+        let sum = |i: usize| a.seconds[i].zip(b.seconds[i]).map(|(a, b)| a + b);
+        Cost { bytes: a.bytes + b.bytes, flows: a.flows + b.flows, seconds: [0, 1, 2].map(sum) }
+    }
+
+    fn of(&self, kind: Seconds) -> Option<f64> {
+        KINDS.iter().position(|known| *known == kind).and_then(|i| self.seconds[i])
+    }
+
+    /// The best seconds that are known, and their kind.
+    fn clock(&self) -> Option<(Seconds, f64)> {
+        let [measured, network, predicted] = [0, 1, 2].map(|i| self.seconds[i].map(|seconds| (KINDS[i], seconds)));
+        measured.or(predicted).or(network)
+    }
+}
+
+impl From<cost::Cost> for Cost {
+    fn from(cost: cost::Cost) -> Self {
+        let seconds = [None, Some(cost.network_seconds), cost.predicted_seconds];
+        Cost { bytes: cost.bytes(), flows: cost.flows, seconds }
+    }
+}
+
+/// What one session of ours costs, without its set-up.
+pub struct Ours {
+    /// When correlations are made.
+    pub phases: Phases,
+    /// Tokens of the input.
+    pub tokens: usize,
+    /// Between the parties.
+    pub link: LinkShape,
+    /// Of the parties.
+    pub cores: Option<String>,
+    /// What does not depend on the input.
+    pub prepared: Cost,
+    /// The rest.
+    pub online: Cost,
+    /// Bytes of keys and base OTs, once a session.
+    pub set_up: f64,
+}
+
+/// The tables of a comparison.
+pub struct Comparison {
+    figures: Table,
+    ablations: Table,
+    sources: Table,
+}
+
+impl Default for Comparison {
+    fn default() -> Self {
+        Comparison {
+            figures: Table::new(4, COLUMNS).showing(Shown::Setting, &SETTINGS).showing(Shown::Asked, &ASKED),
+            ablations: Table::new(4, ABLATIONS),
+            sources: Table::new(2, SOURCES),
+        }
+    }
+}
+
+impl Comparison {
+    /// Adds `figure`, which stands in `row` of its paper, and below it ours; `full` is the same with the full cache,
+    /// for a figure of a policy.
+    pub fn add(&mut self, row: usize, figure: &Figure, ours: &[Ours], full: &[Ours]) {
+        match &figure.policy {
+            None => compare(&mut self.figures, row, figure, ours),
+            Some(policy) => self.ablation(row, figure, policy, ours, full),
+        }
+        self.sources.add(source(row, figure));
+    }
+
+    fn ablation(&mut self, row: usize, figure: &Figure, policy: &PolicySpec, ours: &[Ours], full: &[Ours]) {
+        self.ablations.add(factors(row, &figure.system, &figure.what(), None, figure.faster, figure.fewer));
+        for (full, pruned) in full.iter().zip(ours) {
+            let [full, kept] = [full, pruned].map(|ours| ours.prepared.plus(ours.online));
+            let faster = full.clock().zip(kept.clock()).map(|((_, full), (kind, kept))| (kind, full / kept));
+            let what = format!("{policy}, {} after {}", figure.work.name(), pruned.tokens);
+            let fewer = Some(full.bytes / kept.bytes);
+            let (kind, faster) = faster.unzip();
+            let mut cells = factors(row, "Waggle", &what, kind, faster, fewer);
+            cells[3] = Cell::text(pruned.phases.name());
+            self.ablations.add(cells);
+        }
+    }
+
+    /// Adds the tables that have rows to `document`.
+    pub fn show(self, document: &mut Document) {
+        let Comparison { figures, ablations, sources } = self;
+        for (title, table) in [("figures", figures), ("ablations", ablations), ("sources", sources)] {
+            if !table.is_empty() {
+                document.table(title, table);
+            }
+        }
+    }
+}
+
+/// Those of figures. What readers learn only if they ask stands at the end, but for what all rows share.
+const COLUMNS: [(&str, &str); 23] = [
+    ("row", ""),
+    ("system", ""),
+    ("what", ""),
+    ("phases", ""),
+    ("prepared", "bytes"),
+    ("online", "bytes"),
+    ("online flows", ""),
+    ("online, measured", "seconds"),
+    ("online, network", "seconds"),
+    ("online, predicted", "seconds"),
+    ("total", "bytes"),
+    ("total, measured", "seconds"),
+    ("total, network", "seconds"),
+    ("total, predicted", "seconds"),
+    ("fewer bytes", ""),
+    ("faster, measured", ""),
+    ("length", "tokens"),
+    ("mean of", "tokens"),
+    ("link", ""),
+    CONDITIONS[0],
+    CONDITIONS[1],
+    CONDITIONS[2],
+    ("prepared, network", "seconds"),
+];
+
+/// Columns that say what ours assumes.
+const SETTINGS: [&str; 6] = ["length_tokens", "mean_of_tokens", "link", "rate_mbit_s", "round_trip_ms", "cores"];
+
+/// Columns that readers find in the sources.
+const ASKED: [&str; 1] = ["prepared_network_seconds"];
+
+const ABLATIONS: [(&str, &str); 7] = [
+    ("row", ""),
+    ("system", ""),
+    ("what", ""),
+    ("phases", ""),
+    ("seconds are", ""),
+    ("faster", ""),
+    ("fewer bytes", ""),
+];
+
+const SOURCES: [(&str, &str); 9] = [
+    ("row", ""),
+    ("system", ""),
+    ("trust", ""),
+    ("link", ""),
+    ("hardware", ""),
+    ("known", ""),
+    ("cite", ""),
+    ("source", ""),
+    ("remark", ""),
+];
+
+/// Adds the row of a figure, and below it ours.
+fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
+    let part = |part: Part| (figure.phase == part).then_some(figure);
+    let seconds = |of| Cell::maybe(part(of).and_then(|figure| figure.measured_seconds), published_seconds);
+    let bytes = |of| Cell::maybe(part(of).and_then(|figure| figure.bytes), Cell::bytes);
+    let mut theirs = vec![Cell::absent(); COLUMNS.len()];
+    theirs[0] = Cell::count(row as u64);
+    theirs[1] = Cell::text(figure.system.clone());
+    theirs[2] = Cell::text(figure.what());
+    theirs[4] = Cell::maybe(figure.prepared_bytes, Cell::bytes);
+    theirs[5] = bytes(Part::Online);
+    theirs[6] = Cell::maybe(figure.flows, Cell::count);
+    theirs[7] = seconds(Part::Online);
+    theirs[10] = bytes(Part::All);
+    theirs[11] = seconds(Part::All);
+    table.add(theirs);
+    for own in ours {
+        // What one phase makes on the spot has no bytes and seconds of its own.
+        let split = own.phases.prepares();
+        let all = own.prepared.plus(own.online);
+        // Each part is compared with the same part.
+        let timed = if figure.phase == Part::All { Some(all) } else { split.then_some(own.online) };
+        let sent = if figure.prepared_bytes.is_some() { Some(all) } else { timed };
+        let theirs = figure.bytes.map(|bytes| (bytes + figure.prepared_bytes.unwrap_or(0)) as f64);
+        let fewer = theirs.zip(sent).map(|(theirs, ours)| theirs / ours.bytes);
+        let measured = figure.measured_seconds.zip(timed.and_then(|ours| ours.seconds[0]));
+        let [prepared, online] = [own.prepared, own.online].map(|cost| split.then_some(cost));
+        let seconds =
+            |cost: Option<Cost>| KINDS.map(|kind| Cell::maybe(cost.and_then(|cost| cost.of(kind)), Cell::seconds));
+        let bytes = |cost: Option<Cost>| Cell::maybe(cost, |cost| Cell::bytes(cost.bytes.round() as u64));
+        let [_, network, _] = seconds(prepared);
+        let mean = (figure.ours() == Work::Token).then_some(TOKENS as u64);
+        let named = [
+            Cell::count(row as u64),
+            Cell::text("Waggle"),
+            Cell::text(figure.what()),
+            Cell::text(own.phases.name()),
+            bytes(prepared),
+            bytes(online),
+            Cell::maybe(online, |cost| Cell::number(cost.flows, format!("{:.0}", cost.flows))),
+        ];
+        let compared = [
+            Cell::maybe(fewer, Cell::times),
+            Cell::maybe(measured.map(|(theirs, ours)| theirs / ours), Cell::times),
+            Cell::count(own.tokens as u64),
+            Cell::maybe(mean, Cell::count),
+            Cell::text(own.link.to_string()),
+        ];
+        let conditions = conditions(Some(&own.link.to_string()), own.cores.as_deref());
+        let cells = named.into_iter().chain(seconds(online)).chain([bytes(Some(all))]).chain(seconds(Some(all)));
+        table.add(cells.chain(compared).chain(conditions).chain([network]));
+    }
+}
+
+fn published_seconds(seconds: f64) -> Cell {
+    Cell::number(seconds, seconds.to_string())
+}
+
+/// A row of the table of ablations.
+fn factors(
+    row: usize,
+    system: &str,
+    what: &str,
+    kind: Option<Seconds>,
+    faster: Option<f64>,
+    fewer: Option<f64>,
+) -> [Cell; 7] {
+    [
+        Cell::count(row as u64),
+        Cell::text(system),
+        Cell::text(what),
+        Cell::absent(),
+        Cell::text(kind.unwrap_or(Seconds::Measured).name()),
+        Cell::maybe(faster, Cell::times),
+        Cell::maybe(fewer, Cell::times),
+    ]
+}
+
+fn source(row: usize, figure: &Figure) -> [Cell; 9] {
+    let unknown = shape(&figure.model).is_none().then(|| format!("Waggle has no shape {}", figure.model));
+    let reason = figure.reason.as_ref().map(|page| format!("why ours differs: {page}"));
+    let remarks = [figure.remarks()].into_iter().chain(unknown).chain(reason).filter(|remark| !remark.is_empty());
+    [
+        Cell::count(row as u64),
+        Cell::text(figure.system.clone()),
+        Cell::text(figure.trust.name()),
+        Cell::text(figure.link_name()),
+        Cell::text(figure.hardware.clone()),
+        Cell::text(figure.known.name()),
+        Cell::cite(figure.cite.clone()),
+        Cell::text(figure.source.clone()),
+        Cell::text(remarks.collect::<Vec<_>>().join("; ")),
+    ]
+}
+
+/// Bytes of both parties' links to the helper, without those that set them up.
+pub fn helper_bytes(report: &Report) -> u64 {
+    let links = report.helper.unwrap_or_default();
+    let links = [links.client, links.server].into_iter().flatten();
+    links.map(|link| link.bytes_to_helper + link.bytes_from_helper - link.bytes_setup).sum()
+}
