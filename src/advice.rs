@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use waggle::{
     ChatError, Error as Library, NameError, OptionsError, PromptError, Refusal, ServeError, TrustError, describe,
 };
-use waggle_model::CheckpointError;
-use waggle_mpcache::PolicyError;
+use waggle_model::{CheckpointError, ConfigError};
+use waggle_mpcache::{PolicyError, PolicySpec};
 use waggle_net::KeyError;
 use waggle_proxy::ProxyError;
 use waggle_session::{BaseError, Error as Session, PinError};
@@ -27,6 +27,16 @@ pub(super) fn told_of(error: &Library) -> String {
 /// [`told`] of a turn that did not begin.
 pub(super) fn told_of_refusal(refusal: &Refusal) -> String {
     advised(describe(refusal), of_refusal(refusal))
+}
+
+/// [`told`] of a policy that is no value of an option.
+pub(super) fn told_of_policy(error: &PolicyError) -> String {
+    advised(error.to_string(), of_policy(error))
+}
+
+/// A policy, for clap.
+pub(super) fn policy(text: &str) -> Result<PolicySpec, String> {
+    text.parse().map_err(|error| told_of_policy(&error))
 }
 
 fn advised(error: String, advice: Option<String>) -> String {
@@ -89,6 +99,9 @@ fn of_model(error: &waggle_model::Error) -> Option<String> {
         waggle_model::Error::NeedsLogits { .. } => some("--reveal logits"),
         waggle_model::Error::Checkpoint(CheckpointError::NoLearned(_) | CheckpointError::OtherLearned) => {
             some("`waggle fit kvzap` writes one")
+        }
+        waggle_model::Error::Config(ConfigError::Unsupported { key, .. }) if key == "quantization_config" => {
+            some("`waggle quantize` makes one of 8 bits")
         }
         waggle_model::Error::Policy(error) => of_policy(error),
         _ => None,

@@ -16,6 +16,7 @@ use waggle_report::Price;
 use waggle_report::table::{Document, Format, Layout, Table};
 use waggle_session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
+use super::advice::policy;
 use super::{Error, out};
 use waggle::{Draft, Network, Sampling, Terms};
 
@@ -83,7 +84,7 @@ pub(super) struct TermsArgs {
 pub(super) struct PolicyArgs {
     /// Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value. `waggle policies` lists
     /// them.
-    #[arg(long, value_name = "POLICY", default_value = "full")]
+    #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy)]
     policy: PolicySpec,
     /// Who shares a choice of clusters: every query head has its own (per-head), the heads of one key/value head
     /// share one (per-kv), or the whole layer shares one (per-layer). The same as the policy's option `select`.

@@ -6,6 +6,7 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use waggle_mpcache::{Listed, ListedOption, PolicySpec, catalogue};
 
+use super::advice::told_of_policy;
 use super::{Error, out};
 use waggle_files::{check_writable, write_json};
 
@@ -32,7 +33,7 @@ pub(super) fn list(text: &str) -> Result<Policies, String> {
         }
         let one = entry.contains(':');
         for policy in entry.split(',').take(if one { 1 } else { usize::MAX }) {
-            let policy: PolicySpec = if one { entry } else { policy }.parse().map_err(|e| format!("{e}"))?;
+            let policy: PolicySpec = if one { entry } else { policy }.parse().map_err(|e| told_of_policy(&e))?;
             if all.contains(&policy) {
                 return Err(format!("`{policy}` stands there twice"));
             }

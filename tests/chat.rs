@@ -121,14 +121,14 @@ fn a_full_conversation_offers_another() {
         assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), taken);
         // One that is too long for a turn.
         let (output, report) = chat(&server, "--tokens 2 --turn-tokens 9", &lines(&["a long turn indeed", "short"]));
-        assert!(text(&output.stderr).contains("--turn-tokens 9"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("--turn-tokens"), "{}", text(&output.stderr));
         assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 1);
     }
     let server = Server::start("--model shakespeare-gpt2 --no-chat");
     let (output, _) = chat(&server, "--tokens 4", "a\n");
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("this server allows no conversations (--no-chat)"), "{errors}");
+    assert!(errors.contains("this server allows no conversations"), "{errors}");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_client_hears_that_its_time_is_up() {
     drop(input);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("the server ends a session after 60 s (--session-limit)"), "{errors}");
+    assert!(errors.contains("the server ends a session after 60 s"), "{errors}");
 }
 
 /// One bad line is refused, and a conversation of nothing else is a failure.
@@ -346,7 +346,7 @@ fn refused_turns_leave_the_conversation_and_a_code() {
     }
     // The text before the first turn is too long, and is named.
     let (code, notes) = talk(b"ROMEO:\n", &["--turn-tokens", "20", "--system", "Speak in verse, or be silent"]);
-    assert!(code == Some(1) && notes.contains("the text of --system"), "{code:?} {notes}");
+    assert!(code == Some(1) && notes.contains("the system text, which stands before it"), "{code:?} {notes}");
     assert!(notes.contains("has 28 tokens"), "{notes}");
     // A file that is there stays as it is.
     std::fs::write(dir.path().join("mine.txt"), "mine").unwrap();

@@ -307,7 +307,7 @@ fn arguments_that_make_no_sense_are_refused() {
         ("float --model nowhere", "neither a directory nor a bundled model (shakespeare-gpt2, "),
         (&*format!("float --model {empty}"), "config.json"),
         ("float --model meta-llama/Llama-3.1-8B", "a name of a model hub is not looked up"),
-        (&*format!("plan --model {}", quantized.display()), "of which `waggle quantize` makes one of 8 bits"),
+        (&*format!("plan --model {}", quantized.display()), "`waggle quantize` makes one of 8 bits"),
         (&*format!("serve --listen {address} --model shakespeare-gpt2"), "port 0 any that is free"),
         ("float --prompt-ids 512", "token id 512 is outside the vocabulary of 512"),
         ("float --prompt-ids 1 --tokens 0", "at least one"),

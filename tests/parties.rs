@@ -279,8 +279,8 @@ fn three_parties_are_refused_by_name() {
         let errors = fail(command, 1);
         assert!(errors.starts_with("error: ") && errors.contains(words) && errors.lines().count() == 1, "{errors}");
     };
-    let differ = "the server runs sessions of 3 parties, and the client asks for another number: --parties 3";
-    line(&mut trio.client(""), differ);
+    let differ = "the server runs sessions of 3 parties, and the client asks for another number";
+    line(&mut trio.client(""), &format!("{differ}: --parties 3"));
     trio.server.log().wait_for(differ);
     line(&mut trio.client(&format!("{} --draft lookup", trio.terms(1))), "three parties take no guesses");
 
@@ -290,7 +290,7 @@ fn three_parties_are_refused_by_name() {
     let stranger = tempfile::tempdir().unwrap();
     let known = format!("{PROMPT} {} {}", trio.terms(1), trio.trust());
     let other = key(stranger.path());
-    let refused = "the helper refuses: it does not know this party's key";
+    let refused = "the helper does not know this party's key: its owner adds the line";
     line(&mut of(server.client(&known), stranger.path()), refused);
     trio.helper.log().wait_for(&format!("add the line {other}"));
 }

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     fn vit(name: &str) -> Vec<u8> {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tests/data/encoders/vit");
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model/tests/data/encoders/vit");
         std::fs::read(dir.join(name)).unwrap()
     }
 
@@ -306,7 +306,7 @@ mod tests {
     fn a_part_of_a_jpeg_is_refused() {
         let path = Path::new("image.jpg");
         let data = |name: &str| {
-            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/images");
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/images");
             std::fs::read(dir.join(name)).unwrap()
         };
         let mut jpegs = ["progressive.jpg", "restarts.jpg", "grey.jpg"].map(data).to_vec();

@@ -108,7 +108,7 @@ fn options_and_settings() {
 
 #[test]
 fn values_are_checked_and_idle_options_are_refused() {
-    let missing = "needs heads=...: the heads of each layer that keep every token, as `waggle heads` finds them";
+    let missing = "needs heads=...: the heads of each layer that keep every token";
     for (text, message) in [
         ("full:budget=0.5", "has no option `budget`; it takes none"),
         ("streaming:budget=0", ": budget=0: expected a share above 0, up to 1, or tokens from 2"),
