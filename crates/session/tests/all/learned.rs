@@ -138,7 +138,7 @@ fn files_that_do_not_fit_are_refused_by_name() {
     };
     let error = load();
     assert!(matches!(error, CheckpointError::NoLearned { .. }), "{error}");
-    assert!(error.to_string().contains("kvzap.safetensors") && error.to_string().contains("waggle fit kvzap"));
+    assert!(error.to_string().contains("kvzap.safetensors"));
     std::fs::write(&file, b"nonsense").unwrap();
     assert!(matches!(load(), CheckpointError::Malformed { .. }));
 
