@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use image::RgbImage;
 use waggle_model::{Disclosed, LeftOut, ModelFiles, ModelSpec, Parts, bundled, bundled_text, is_bundled, shape};
 use waggle_mpcache::PolicySpec;
 use waggle_session::party::{self, ModelServer, PublicModel};
 use waggle_tokenizer::{Published, Tokenizer, TokenizerError};
 
 use crate::error::{NameError, PromptError};
-use crate::pixels::{ImageError, Preprocessor, read_image};
+use crate::pixels::{ImageError, Pixels, Preprocessor, read_image};
 use crate::{Error, worker};
 use waggle_files::load;
 
@@ -255,7 +254,7 @@ pub(crate) enum Words {
     Texts(Vec<String>),
     Pair(String, String),
     Ids(Vec<u32>),
-    Image(RgbImage),
+    Image(Pixels),
     Several(Vec<Words>),
 }
 

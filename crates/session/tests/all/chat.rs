@@ -297,7 +297,10 @@ fn turns_that_fit_alone_and_not_together_are_refused() {
 fn a_server_may_allow_no_conversations() {
     let limits = Limits { conversation: None, ..Limits::default() };
     let (refused, server) = within(&limits, &terms("full", false), None, &mut Silent, |chat| chat.err());
-    assert!(matches!(&refused, Some(Error::Refused { reason }) if reason.contains("no conversations")), "{refused:?}");
+    assert!(
+        matches!(&refused, Some(Error::Refused { reason }) if reason.contains("no conversations")),
+        "{refused:?}"
+    );
     assert!(matches!(server, Err(Error::NoChats)));
 }
 
