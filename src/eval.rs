@@ -11,19 +11,22 @@ use serde_json::Value;
 use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::Cores;
-use waggle_study::eval::{Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost};
+use waggle_study::eval::{
+    Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost, candidates, evaluation, passes as passes_of,
+    widest,
+};
 use waggle_study::glue;
 
 use super::error::make_dir;
-use super::machine::{self, Calibrated, CalibrationArgs};
+use super::machine::{self, Calibrated, CalibrationArgs, provenance};
 use super::options::{FormatArgs, LINKS, named};
 use super::out::note;
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
 use super::{Error, html};
+use waggle::program::again;
 use waggle::program::{Stated, ids_of, open_model, public_model, read_text, texts, tokenizer};
-use waggle::program::{candidates, evaluation, passes as passes_of};
 use waggle::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, Terms};
 use waggle_files::{at, check_writable, write, write_json};
 use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
@@ -149,7 +152,9 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let candidates = args.candidates()?;
     let bar = passes(passes_of(&sequences, &candidates));
     let (chosen, tick) = (args.chosen(&sequences), || bar.inc(1));
-    let mut study = evaluation(&args.model, files, args.engine, chosen, &sequences, &candidates, &tick)?;
+    let again = again(args.engine, &args.model, &widest(&candidates))?;
+    let mut study = evaluation(files, again, args.engine, chosen, &sequences, &candidates, &tick)?;
+    study.provenance = provenance();
     bar.finish_and_clear();
     if let Some(link) = args.costs {
         let calibrated = args.calibration.open()?.ok();

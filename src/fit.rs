@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use waggle_engine::FloatLoader;
-use waggle_model::{LEARNED_FILE, Model, ModelFiles};
+use waggle_model::{FloatModel, LEARNED_FILE, ModelFiles};
 use waggle_mpcache::LayerSet;
+use waggle_mpcache::PolicySpec;
 use waggle_study::eval::Sequence;
 use waggle_study::fit::{fit_columns, fit_layers};
 
@@ -106,7 +106,7 @@ fn kvzap(text: &TextArgs, after: usize, path: Option<PathBuf>) -> Result<(), Err
     let files = open_model(&text.model)?;
     let sequences = text.read(&files)?;
     let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
-    let model = Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint)?;
+    let model = FloatModel::open_to_fit(&files)?;
     let bar = passes(sequences.len());
     let fitted = fit_columns(&model, &files.checkpoint, &sequences, after, &mut || bar.inc(1));
     bar.finish_and_clear();
@@ -122,7 +122,7 @@ fn squeeze(text: &TextArgs) -> Result<(), Error> {
     let files = open_model(&text.model)?;
     let sequences = text.read(&files)?;
     let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
-    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+    let model = FloatModel::open(&PolicySpec::default(), &files)?;
     let bar = passes(sequences.len());
     let change = fit_layers(&model, &sequences, &mut || bar.inc(1));
     bar.finish_and_clear();

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use waggle_engine::{Float, FloatLoader, FloatWeight};
-use waggle_model::{GenerateOptions, Model, Next, NoHooks, Sampler, generate};
+use waggle_model::{FloatModel, GenerateOptions, Next, Sampler};
 use waggle_report::provenance::Provenance;
 
 use super::Error;
@@ -56,9 +55,6 @@ struct FloatReport<'a> {
     logits: Vec<Vec<f32>>,
 }
 
-/// A model on the plaintext engine.
-pub(super) type FloatModel = Model<FloatWeight>;
-
 pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let files = open_adapted(&args.model, args.adapter.as_deref())?;
@@ -66,7 +62,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let tokenizer = reader.tokenizer();
     let prompt = args.prompt.read()?.ready(&files.spec, &reader)?;
     let policy = args.policy.spec()?;
-    let model: FloatModel = Model::load_for(&policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+    let model = FloatModel::open(&policy, &files)?;
     let all_positions = args.json.is_some();
     let draft = args.draft.draft();
     let mut guess = draft.as_ref().map(|draft| draft.guess(&files.spec)).transpose()?;
@@ -78,7 +74,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
         Some(guess) => Next::Drafted { sampler: &mut sampler, guess: &mut **guess },
         None => Next::Pick(&mut sampler),
     };
-    let out = generate(&mut Float::default(), &model, prompt.input(), &options, next, &mut NoHooks)?;
+    let out = model.generate(prompt.input(), &options, next)?;
     let text = text_of(&files.spec, tokenizer, &out.tokens)?;
     match &text {
         Some(text) => super::out::line(harmless(text))?,

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use waggle_engine::FloatLoader;
-use waggle_model::{Model, ModelFiles};
+use waggle_model::{FloatModel, ModelFiles};
 use waggle_mpcache::PolicySpec;
 use waggle_report::ModelInfo;
 use waggle_report::provenance::Provenance;
@@ -84,7 +83,7 @@ pub(super) fn run(args: HeadsArgs) -> Result<(), Error> {
     let sight = InSight { sinks, recent: args.budget().saturating_sub(sinks).max(1) };
     let measure = args.by.unwrap_or_default();
     let texts = args.texts(&files)?;
-    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+    let model = FloatModel::open(&PolicySpec::default(), &files)?;
     let bar = passes(texts.len());
     let scores = judge_heads(&model, &texts, measure, sight, &|| bar.inc(1))?;
     bar.finish_and_clear();

@@ -16,6 +16,7 @@ mod draft;
 mod error;
 mod families;
 mod files;
+mod float;
 mod forms;
 mod generate;
 pub mod hints;
@@ -51,6 +52,7 @@ pub use files::{
     MAX_TOKENIZER_BYTES, ModelFiles, bundled, bundled_file, bundled_names, bundled_text, bundled_texts, is_bundled,
     shape, shape_names, tokenizer_beside,
 };
+pub use float::FloatModel;
 pub use generate::{
     GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, check_draft, check_encoder, check_image,
     check_input, check_lengths, check_next, check_padding, check_texts, generate, generate_with,

@@ -5,7 +5,7 @@ use std::slice;
 
 use serde_json::Value;
 use waggle_model::{
-    Drafts, Generation, Guess, Input, Lengths, Model, ModelSpec, Next, Reveal, Sampler, Step, check, check_input,
+    Drafts, FloatModel, Generation, Guess, Input, Lengths, ModelSpec, Next, Reveal, Sampler, Step, check, check_input,
 };
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::Made;
@@ -477,8 +477,7 @@ impl Generated {
         let Generated { report, outcome, prompt, .. } = self;
         let input = prompt.input();
         let terms = &outcome.terms;
-        let clear =
-            Model::load_for(&terms.policy, &mut waggle_engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
+        let clear = FloatModel::open(&terms.policy, &files)?;
         let tokens =
             report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
         let under = |policy: PolicySpec| {

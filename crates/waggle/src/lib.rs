@@ -64,7 +64,7 @@ pub use waggle_report::Report;
 pub use waggle_session::names;
 pub use waggle_session::party::{Observer, Silent};
 pub use waggle_session::{RegisterError, register_activation, register_policy};
-pub use waggle_study::eval::StudyReport;
+pub use waggle_study::eval::{StudyEngine, StudyReport};
 pub use waggle_study::glue::GlueReport;
 pub use waggle_tokenizer::ChatTemplate;
 
@@ -85,7 +85,7 @@ pub use models::Prompt;
 pub use pixels::ImageError;
 pub use plan::{Machines, Plan};
 pub use server::{Allow, HelperConfig, HelperServer, Job, Reveals, Server, ServerConfig, Stop};
-pub use study::{GlueStudy, Study, StudyEngine};
+pub use study::{GlueStudy, Study};
 pub use terms::{Network, Terms};
 pub use worker::{init, init_as};
 
@@ -106,7 +106,7 @@ pub mod program {
     pub use crate::pixels::Preprocessor;
     pub use crate::plan::LAN;
     pub use crate::server::{network_of, on_signal};
-    pub use crate::study::{candidates, evaluation, passes};
+    pub use crate::study::again;
     pub use crate::summary::{PROGRAM, built, provenance};
     pub use crate::terms::{ASSUMED_CORES, by_name};
     pub use crate::worker::{called, foreign, words};

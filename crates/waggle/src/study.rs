@@ -1,19 +1,11 @@
 //! Studies of cache policies.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use serde_json::Value;
-use waggle_engine::{Engine, Float, FloatLoader};
-use waggle_model::{Model, ModelFiles};
+use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
-use waggle_protocols::{Fixed, FixedLoader};
 use waggle_report::ModelInfo;
-use waggle_session::names::name;
-use waggle_session::party::ModelServer;
-use waggle_study::eval::{Candidate, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
+use waggle_study::eval::{Sequence, StudyEngine, StudyReport, candidates, evaluation, passes, widest};
 use waggle_study::glue::{GlueError, GlueReport, TASK, answers, read};
 
 use crate::Error;
@@ -21,38 +13,6 @@ use crate::error::PromptError;
 use crate::models::{Prompt, open_model, read_text, tokenizer};
 use crate::options::options;
 use crate::summary::provenance;
-
-/// The engine of a study.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StudyEngine {
-    /// f32.
-    Float,
-    /// Fixed point as the parties compute it, in the clear.
-    Fixed,
-    /// Two parties.
-    Secure,
-}
-
-impl StudyEngine {
-    /// All of them by name.
-    pub const NAMES: [(&'static str, StudyEngine); 3] =
-        [("float", StudyEngine::Float), ("fixed", StudyEngine::Fixed), ("secure", StudyEngine::Secure)];
-}
-
-impl fmt::Display for StudyEngine {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(name(&StudyEngine::NAMES, self))
-    }
-}
-
-impl FromStr for StudyEngine {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = StudyEngine::NAMES.iter().find(|(name, _)| *name == text);
-        known.map(|(_, engine)| *engine).ok_or_else(|| format!("engine '{text}': one of float, fixed, secure"))
-    }
-}
 
 options! {
     /// A study of what cache policies cost in accuracy on a text, beside the full cache.
@@ -97,7 +57,11 @@ impl Study {
         ];
         let options = options.map(|(name, value)| (name.to_owned(), value)).into();
         let all = passes(&sequences, &candidates);
-        evaluation(&self.model, files, self.engine, options, &sequences, &candidates, &|| tick(all))
+        let again = again(self.engine, &self.model, &widest(&candidates))?;
+        let tick = || tick(all);
+        let mut study = evaluation(files, again, self.engine, options, &sequences, &candidates, &tick)?;
+        study.provenance = provenance();
+        Ok(study)
     }
 }
 
@@ -135,10 +99,13 @@ impl GlueStudy {
         let tokenizer = tokenizer(&files)?.ok_or(PromptError::NoTokenizer)?;
         let engines = if self.engine == StudyEngine::Float { 1 } else { 2 };
         let tick = || tick(engines * examples.len());
-        let ask = |engine| {
-            on(engine, &self.model, open_model(&self.model)?, &PolicySpec::default(), |runner| {
-                Ok(answers(runner, &tokenizer, &examples, &tick)?)
-            })
+        let ask = |engine: StudyEngine| {
+            let mut found = None;
+            engine.run(open_model(&self.model)?, None, &PolicySpec::default(), &mut |runner| {
+                found = Some(answers(runner, &tokenizer, &examples, &tick));
+                Ok(())
+            })?;
+            Ok::<_, Error>(found.transpose()?.unwrap_or_default())
         };
         let float = ask(StudyEngine::Float)?;
         let answers = if engines == 1 { float.clone() } else { ask(self.engine)? };
@@ -151,84 +118,9 @@ impl GlueStudy {
     }
 }
 
-/// Each of `policies` at each of `budgets`, or at its own budget alone. The full cache is no candidate: it always
-/// runs.
-pub fn candidates<'a>(
-    policies: impl IntoIterator<Item = &'a PolicySpec>,
-    budgets: &[f64],
-) -> Result<Vec<Candidate>, Error> {
-    let mut candidates = Vec::new();
-    for policy in policies.into_iter().filter(|policy| **policy != PolicySpec::default()) {
-        match Candidate::with_own_budget(policy)? {
-            Some(candidate) => candidates.push(candidate),
-            None => {
-                for &budget in budgets {
-                    candidates.push(Candidate::new(policy, budget)?);
-                }
-            }
-        }
-    }
-    Ok(candidates)
-}
-
-/// Passes over a sequence that a study of `candidates` makes, for its progress.
-pub fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize {
-    (1 + candidates.len()) * sequences.iter().map(Sequence::passes).sum::<usize>()
-}
-
-/// Runs a study of the model called `name`, whose files are `files`, with the full cache and the candidates;
-/// `options` are what its report names. `tick` is called after each pass, from any thread.
-pub fn evaluation(
-    name: &str,
-    files: ModelFiles,
-    engine: StudyEngine,
-    options: BTreeMap<String, Value>,
-    sequences: &[Sequence],
-    candidates: &[Candidate],
-    tick: &(dyn Fn() + Sync),
-) -> Result<StudyReport, Error> {
-    let info = ModelInfo::new(&files.name, &files.spec);
-    // One model serves all: columns that a policy has no use for change nothing in the clear.
-    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_scoring_head());
-    let widest = widest.cloned().unwrap_or_default();
-    let scores = on(engine, name, files, &widest, |runner| Ok(evaluate(runner, sequences, candidates, tick)?))?;
-    let mut study = StudyReport::new(info, options, sequences, candidates, scores);
-    study.provenance = provenance();
-    Ok(study)
-}
-
-/// What `run` makes of a model on an engine, with the columns that `policy` needs.
-fn on<T>(
-    engine: StudyEngine,
-    name: &str,
-    files: ModelFiles,
-    policy: &PolicySpec,
-    run: impl FnOnce(&dyn Runner) -> Result<T, Error>,
-) -> Result<T, Error> {
-    match engine {
-        StudyEngine::Float => {
-            let model = Model::load_for(policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
-            run(&in_clear(&model, Float::default))
-        }
-        StudyEngine::Fixed => {
-            let model = Model::load_for(policy, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
-            run(&in_clear(&model, Fixed::new))
-        }
-        StudyEngine::Secure => {
-            let learned = match policy.needs_scoring_head() {
-                true => Some(ModelServer::builder().policy(policy).load(open_model(name)?)?),
-                false => None,
-            };
-            let server = ModelServer::builder().load(files)?;
-            let protocol = waggle_protocols::Options::default();
-            run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
-        }
-    }
-}
-
-/// A runner on engines that see their values.
-fn in_clear<E: Engine>(model: &Model<E::Weight>, engine: fn() -> E) -> InClear<'_, E> {
-    InClear { model, engine }
+/// The files of the model `name` once more, if a study under `policy` needs them.
+pub fn again(engine: StudyEngine, name: &str, policy: &PolicySpec) -> Result<Option<ModelFiles>, Error> {
+    engine.opens_twice(policy).then(|| open_model(name)).transpose()
 }
 
 #[cfg(test)]

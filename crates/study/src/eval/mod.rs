@@ -33,6 +33,7 @@
 //! [`evaluate`] runs a study with a [`Runner`]; a [`StudyReport`] holds the numbers.
 
 mod attention;
+mod engine;
 mod error;
 mod heads;
 mod interval;
@@ -45,6 +46,7 @@ mod sequence;
 mod tasks;
 
 pub use attention::AttentionMeans;
+pub use engine::{StudyEngine, candidates, evaluation, passes, widest};
 pub use error::EvalError;
 pub use heads::{HeadMeasure, HeadScores, InSight, judge_heads, repetitions};
 pub use interval::{CONFIDENCE, Interval};

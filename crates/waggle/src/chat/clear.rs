@@ -1,9 +1,7 @@
 //! The parties' conversation, held again with a plaintext model.
 
-use waggle_engine::{Float, FloatLoader, FloatWeight};
-use waggle_model::{
-    Check, GenerateOptions, Generation, Input, Model, ModelSpec, Next, NoHooks, compare, generate_with,
-};
+use waggle_engine::Float;
+use waggle_model::{Check, FloatModel, GenerateOptions, Generation, Input, ModelSpec, Next, compare};
 use waggle_mpcache::KvCache;
 use waggle_session::party::Terms;
 
@@ -13,7 +11,7 @@ use crate::models::open_model;
 
 /// A plaintext model that reads the same conversation under the same policy.
 pub(crate) struct Clear {
-    model: Model<FloatWeight>,
+    model: FloatModel,
     cache: KvCache<Float>,
     options: GenerateOptions,
     checks: Vec<(usize, Check)>,
@@ -27,7 +25,7 @@ impl Clear {
         if files.spec != *spec {
             return Err(NameError::CheckShape(name.into()).into());
         }
-        let model = Model::load_for(&terms.policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+        let model = FloatModel::open(&terms.policy, &files)?;
         let options = GenerateOptions {
             policy: terms.policy.clone(),
             prefill_chunk: terms.prefill_chunk,
@@ -35,11 +33,11 @@ impl Clear {
             pad_answer,
             ..GenerateOptions::default()
         };
-        Ok(Clear { cache: model.cache(&terms.policy), model, options, checks: Vec::new() })
+        Ok(Clear { cache: model.float_cache(&terms.policy), model, options, checks: Vec::new() })
     }
 
     pub(crate) fn reset(&mut self) {
-        self.cache = self.model.cache(&self.options.policy);
+        self.cache = self.model.float_cache(&self.options.policy);
     }
 
     /// Compares a turn in which `ids` were read and `generation` came out.
@@ -48,9 +46,8 @@ impl Clear {
         let options = GenerateOptions { tokens: generation.count, ..options.clone() };
         let input = Input::known(ids);
         let forced = Next::Forced(&generation.tokens);
-        let mut engine = Float::default();
-        let truth = generate_with(&mut engine, model, cache, input, &options, forced, &mut NoHooks)?;
-        let check = Check { close_choices: engine.close_choices(), ..compare(&truth, generation)? };
+        let (truth, close_choices) = model.generate_with(cache, input, &options, forced)?;
+        let check = Check { close_choices, ..compare(&truth, generation)? };
         self.checks.push((generation.tokens.len(), check));
         Ok(check)
     }

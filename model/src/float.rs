@@ -1,0 +1,58 @@
+//! Models in the clear. What names the engine is compiled here once, and not again in each crate that runs a model in
+//! the clear.
+
+use waggle_engine::{Float, FloatLoader, FloatWeight};
+use waggle_mpcache::{KvCache, PolicySpec};
+
+use crate::generate::{GenerateOptions, Generation, Next, NoHooks, generate, generate_with};
+use crate::{Error, Input, Model, ModelFiles};
+
+/// A model on the engine that sees its values, in f32.
+pub type FloatModel = Model<FloatWeight>;
+
+impl FloatModel {
+    /// The model of `files`, for generations under `policy`.
+    ///
+    /// # Errors
+    /// Those of [`Model::load_for`].
+    pub fn open(policy: &PolicySpec, files: &ModelFiles) -> Result<Self, Error> {
+        Model::load_for(policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))
+    }
+
+    /// The model of `files`, to fit a scoring head.
+    ///
+    /// # Errors
+    /// Those of [`Model::load_to_fit`].
+    pub fn open_to_fit(files: &ModelFiles) -> Result<Self, Error> {
+        Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint)
+    }
+
+    /// An empty cache under `policy`.
+    pub fn float_cache(&self, policy: &PolicySpec) -> KvCache<Float> {
+        self.cache(policy)
+    }
+
+    /// [`generate`] in the clear.
+    ///
+    /// # Errors
+    /// Those of [`generate`].
+    pub fn generate(&self, prompt: Input, options: &GenerateOptions, next: Next) -> Result<Generation, Error> {
+        generate(&mut Float::default(), self, prompt, options, next, &mut NoHooks)
+    }
+
+    /// [`generate_with`] in the clear, and [`Float::close_choices`].
+    ///
+    /// # Errors
+    /// Those of [`generate_with`].
+    pub fn generate_with(
+        &self,
+        cache: &mut KvCache<Float>,
+        prompt: Input,
+        options: &GenerateOptions,
+        next: Next,
+    ) -> Result<(Generation, u64), Error> {
+        let mut engine = Float::default();
+        let generation = generate_with(&mut engine, self, cache, prompt, options, next, &mut NoHooks)?;
+        Ok((generation, engine.close_choices()))
+    }
+}
