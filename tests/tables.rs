@@ -230,7 +230,7 @@ fn pages_run_no_other_commands() {
 #[test]
 fn a_committed_page_is_what_this_program_plans() {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/results");
-    let checked = succeed(waggle("tables check online --pages").arg(pages));
+    let checked = succeed(waggle("tables check large-models --pages").arg(pages));
     assert!(checked.contains("of 1 pages are what this program plans"), "{checked}");
 }
 

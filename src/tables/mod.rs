@@ -174,22 +174,16 @@ fn make(args: &RunArgs) -> Result<String, Error> {
         for block in page.blocks_mut().filter(|block| wanted(block)) {
             bar.set_message(format!("{}: waggle {}", path.display(), block.command));
             let expected = weight(block);
-            let filled = block.folder().map(|name| (name, store.filled(&block.command, name)));
-            let folder = filled.as_ref().map(|(_, folder)| folder.as_path());
-            let kept = store.find(&block.command)?.filter(|_| folder.is_none_or(Path::is_dir));
-            let (output, seconds) = match kept {
+            let (output, seconds) = match store.find(&block.command)? {
                 Some(kept) => kept,
                 None => {
                     let begun = Instant::now();
-                    let output = output(block, &path, folder)?;
+                    let output = output(block, &path)?;
                     let seconds = begun.elapsed().as_secs_f64();
                     store.keep(&block.command, &output, seconds)?;
                     (output, seconds)
                 }
             };
-            if let Some((name, folder)) = &filled {
-                store::install(folder, &path.with_file_name(name))?;
-            }
             block.set(&output, &made_by(block.kind, &provenance), seconds);
             bar.inc(expected);
             count += 1;
@@ -224,7 +218,7 @@ fn check(args: &CheckArgs) -> Result<String, Error> {
         .par_iter()
         .map(|(page, block)| {
             let mut new = block.clone();
-            new.set(&output(block, &page.path, None)?, "", 0.0);
+            new.set(&output(block, &page.path)?, "", 0.0);
             bar.inc(weight(block));
             Ok(difference(page, block, &new))
         })
@@ -247,23 +241,23 @@ fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
     let longest = old_lines.len().max(new_lines.len());
     let at = (0..longest).find(|&at| old_lines.get(at) != new_lines.get(at))?;
     let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_else(|| "(nothing)".into());
-    // The mark of the block is the line before its first.
-    let number = old.line + 1 + at;
-    Some(format!("{}:{number}:\n  old {}\n  new {}", page.path.display(), line(old_lines), line(new_lines)))
+    let place = match &old.file {
+        // The first line of data says what made them.
+        Some(file) => format!("{}:{}", page.path.with_file_name(file).display(), at + 2),
+        // The mark of the block is the line before its first.
+        None => format!("{}:{}", page.path.display(), old.line + 1 + at),
+    };
+    Some(format!("{place}:\n  old {}\n  new {}", line(old_lines), line(new_lines)))
 }
 
-/// The output of the command of `block`. A command that fills a folder fills `folder`.
-fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, Error> {
+/// The output of the command of `block`.
+fn output(block: &Block, path: &Path) -> Result<String, Error> {
     let failed = |what: String| {
         let what = format!("waggle {}: {what}", block.command);
         TablesError::Block { path: path.to_owned(), line: block.line, what }
     };
     let mut command = child::command()?;
-    match folder {
-        Some(folder) => command.args(block.arguments_with(folder)),
-        None => command.args(&block.arguments),
-    };
-    command.stdin(Stdio::null());
+    command.args(&block.arguments).stdin(Stdio::null());
     // A block's command says everything: the options that a user has set in the environment are not for pages.
     let options = std::env::vars_os().map(|(name, _)| name).filter(|name| is_option(&name.to_string_lossy()));
     options.for_each(|name| {

@@ -7,20 +7,27 @@
 //! ```
 //!
 //! `waggle:` begins a block of planned numbers, which are the same wherever they are made; `waggle measured:` one of
-//! measured numbers. The seconds in the last line say how long the command took. A command `eval ... --out NAME`
-//! fills a folder beside the page as well.
+//! measured numbers. The seconds in the last line say how long the command took. A larger table is data in a file of
+//! its own beside the page, and a line is the whole block:
+//!
+//! ```text
+//! <!-- waggle data/policies.csv: sweep --models gpt2 --format csv -->
+//! ```
 
-use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use super::TablesError;
 use crate::Error;
+use crate::error::make_dir;
 use waggle_files::{at, write};
 
-const PLANNED: &str = "<!-- waggle: ";
-const MEASURED: &str = "<!-- waggle measured: ";
+const OPEN: &str = "<!-- waggle";
+const MEASURED: &str = " measured";
 const CLOSE: &str = " -->";
 const END: &str = "<!-- end";
+
+/// What data begin with: the command that made them, and of what is measured where and when.
+const MADE_DATA: &str = "# Made by ";
 
 /// The last line of a block's text says what made it, which changes with every revision.
 const MADE: &str = "*Made by ";
@@ -39,6 +46,8 @@ pub(super) struct Block {
     /// The line in which it begins, from one.
     pub(super) line: usize,
     pub(super) kind: Kind,
+    /// The file of data beside the page, if the numbers stand there.
+    pub(super) file: Option<String>,
     /// The command as the page has it, without `waggle`.
     pub(super) command: String,
     pub(super) arguments: Vec<String>,
@@ -62,7 +71,17 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Page::parse(path, &std::fs::read_to_string(path).map_err(at(path))?)?)
+        let mut page = Page::parse(path, &std::fs::read_to_string(path).map_err(at(path))?)?;
+        for block in page.blocks_mut() {
+            let Some(file) = block.file.as_ref().map(|file| path.with_file_name(file)) else { continue };
+            match std::fs::read_to_string(&file) {
+                Ok(text) => block.text = text.lines().map(str::to_owned).collect(),
+                // It is made when it is asked for.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(at(&file)(error).into()),
+            }
+        }
+        Ok(page)
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, TablesError> {
@@ -70,7 +89,7 @@ impl Page {
         let mut parts = Vec::new();
         let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
         while let Some((at, line)) = lines.next() {
-            let Some((kind, command)) = opening(line) else {
+            let Some((kind, file, command)) = opening(line) else {
                 parts.push(Part::Prose(line.to_owned()));
                 continue;
             };
@@ -79,9 +98,13 @@ impl Page {
                 let kind = if kind == Kind::Planned { "planned" } else { "measured" };
                 return Err(wrong(at, &format!("a page does not run `waggle {command}` for {kind} numbers")));
             }
-            let mut block =
-                Block { line: at, kind, command: command.into(), arguments, text: Vec::new(), seconds: None };
-            loop {
+            if file.is_some_and(|file| !beside_the_page(file)) {
+                return Err(wrong(at, "data stand in a file NAME.csv or FOLDER/NAME.csv beside the page"));
+            }
+            let file = file.map(str::to_owned);
+            let command = command.to_owned();
+            let mut block = Block { line: at, kind, file, command, arguments, text: Vec::new(), seconds: None };
+            while block.file.is_none() {
                 match lines.next() {
                     None => return Err(wrong(at, "the block has no `<!-- end -->`")),
                     Some((_, line)) if line.starts_with(END) => {
@@ -115,7 +138,15 @@ impl Page {
         self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned()
     }
 
+    /// Writes the page and its data.
     pub(super) fn write(&self) -> Result<(), Error> {
+        // Data that nobody has made yet are no empty file.
+        for block in self.blocks().filter(|block| !block.text.is_empty()) {
+            if let Some(file) = block.file.as_ref().map(|file| self.path.with_file_name(file)) {
+                make_dir(file.parent().unwrap_or(&file))?;
+                write(&file, block.lines().as_bytes())?;
+            }
+        }
         Ok(write(&self.path, self.render().as_bytes())?)
     }
 
@@ -133,29 +164,23 @@ impl Page {
 }
 
 impl Block {
-    /// The folder beside the page that the command fills, if it fills one.
-    pub(super) fn folder(&self) -> Option<&str> {
-        self.arguments[folder_at(&self.arguments)?].strip_prefix(OUT)
-    }
-
-    /// The arguments for a command that fills `folder` instead.
-    pub(super) fn arguments_with(&self, folder: &Path) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = self.arguments.iter().map(Into::into).collect();
-        if let Some(at) = folder_at(&self.arguments) {
-            arguments[at] = OUT.into();
-            arguments[at].push(folder);
-        }
-        arguments
-    }
-
     /// The block's lines, without the one that says what made it.
     pub(super) fn numbers(&self) -> &[String] {
-        let end = self.text.iter().rposition(|line| !line.is_empty() && !line.starts_with(MADE));
-        &self.text[..end.map_or(0, |end| end + 1)]
+        let made = |line: &String| line.is_empty() || line.starts_with(MADE) || line.starts_with(MADE_DATA);
+        let end = self.text.iter().rposition(|line| !made(line)).map_or(0, |end| end + 1);
+        let begin = usize::from(self.file.is_some() && self.text.first().is_some_and(made)).min(end);
+        &self.text[begin..end]
     }
 
     /// Takes over what the command wrote, and says by what it was `made`.
     pub(super) fn set(&mut self, output: &str, made: &str, seconds: f64) {
+        if self.file.is_some() {
+            // A plan is the same of every revision that passes the check.
+            let made = if self.kind == Kind::Measured { format!(", {made}") } else { String::new() };
+            let made = format!("{MADE_DATA}`waggle {}`{made}", self.command);
+            self.text = std::iter::once(made).chain(output.trim_end().lines().map(str::to_owned)).collect();
+            return;
+        }
         self.text = std::iter::once(String::new()).chain(output.trim_end().lines().map(str::to_owned)).collect();
         if self.arguments.iter().any(|word| word == "latex") {
             self.text.insert(1, "```latex".to_owned());
@@ -166,46 +191,44 @@ impl Block {
     }
 
     fn render(&self) -> String {
-        let open = match self.kind {
-            Kind::Planned => PLANNED,
-            Kind::Measured => MEASURED,
-        };
-        let text: String = self.text.iter().map(|line| format!("{line}\n")).collect();
+        let kind = if self.kind == Kind::Measured { MEASURED } else { "" };
+        let file = self.file.as_ref().map_or_else(String::new, |file| format!(" {file}"));
+        let open = format!("{OPEN}{kind}{file}: {}{CLOSE}", self.command);
+        if self.file.is_some() {
+            return open;
+        }
         let seconds = self.seconds.map_or_else(String::new, |seconds| format!(": {seconds:.0} s"));
-        format!("{open}{}{CLOSE}\n{text}{END}{seconds}{CLOSE}", self.command)
+        format!("{open}\n{}{END}{seconds}{CLOSE}", self.lines())
+    }
+
+    fn lines(&self) -> String {
+        self.text.iter().map(|line| format!("{line}\n")).collect()
     }
 }
 
-/// The kind and the command of a line that begins a block.
-fn opening(line: &str) -> Option<(Kind, &str)> {
-    let kinds = [(Kind::Planned, PLANNED), (Kind::Measured, MEASURED)];
-    kinds.into_iter().find_map(|(kind, open)| Some((kind, line.strip_prefix(open)?.strip_suffix(CLOSE)?)))
+/// The kind, the file of data and the command of a line that begins a block.
+fn opening(line: &str) -> Option<(Kind, Option<&str>, &str)> {
+    let (head, command) = line.strip_prefix(OPEN)?.strip_suffix(CLOSE)?.split_once(": ")?;
+    let (kind, file) = match head.strip_prefix(MEASURED) {
+        Some(file) => (Kind::Measured, file),
+        None => (Kind::Planned, head),
+    };
+    Some((kind, Some(file.trim()).filter(|file| !file.is_empty()), command))
 }
 
 fn seconds(line: &str) -> Option<f64> {
     line.strip_prefix(END)?.strip_prefix(": ")?.strip_suffix(CLOSE)?.strip_suffix(" s")?.parse().ok()
 }
 
-/// The option for a folder. Its value is joined to it, so that one word says all.
-const OUT: &str = "--out=";
-
-fn folder_at(arguments: &[String]) -> Option<usize> {
-    arguments.iter().position(|word| word.starts_with(OUT))
+/// Whether `file` is a table that lies in the folder of the pages or in one of its folders.
+fn beside_the_page(file: &str) -> bool {
+    let normal = |part: Component| matches!(part, Component::Normal(_));
+    file.ends_with(".csv") && Path::new(file).components().all(normal) && Path::new(file).components().count() <= 2
 }
 
-/// Whether `word` names a folder that lies in the folder of the pages.
-fn beside_the_page(word: &str) -> bool {
-    let mut parts = word.strip_prefix(OUT).map(|name| Path::new(name).components()).into_iter().flatten();
-    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
-}
-
-/// Whether a page may run these arguments. A plan must be the same on every machine. No block writes a file, but a
-/// study fills a folder of its page.
+/// Whether a page may run these arguments. A plan must be the same on every machine, and no command writes a file.
 fn allowed(kind: Kind, arguments: &[String]) -> bool {
-    let mut words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if kind == Kind::Measured && words.first() == Some(&"eval") {
-        words.retain(|word| !beside_the_page(word));
-    }
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let writes = ["--json", "--out", "--plots", "--bib"];
     let given = |option: &str, word: &&str| *word == option || word.starts_with(&format!("{option}="));
     if writes.iter().any(|option| words.iter().any(|word| given(option, word))) {
@@ -266,18 +289,30 @@ mod tests {
         }
         assert!(refused("waggle: sweep --json=x").contains("does not run"));
         assert!(refused("waggle: reproduce --bib x").contains("does not run"));
-        for out in ["--out x", "--out=../x", "--out=/x", "--out=x/y", "--out=."] {
-            assert!(refused(&format!("waggle measured: eval {out}")).contains("does not run"), "{out}");
-        }
         assert!(refused("waggle measured: demo --out=x").contains("does not run"));
         assert!(refused("waggle: sweep --out=x").contains("does not run"));
+        for file in ["../x.csv", "/x.csv", "x.json", "a/b/x.csv"] {
+            assert!(refused(&format!("waggle {file}: sweep")).contains("data stand in a file"), "{file}");
+        }
     }
 
     #[test]
-    fn a_study_fills_a_folder_of_its_page() {
-        let page = parsed("<!-- waggle measured: eval --out=study --budgets 0.1 -->\n<!-- end -->\n").unwrap();
-        let block = page.blocks().next().unwrap();
-        assert_eq!(block.folder(), Some("study"));
-        assert_eq!(block.arguments_with(Path::new("/kept/study")), ["eval", "--out=/kept/study", "--budgets", "0.1"]);
+    fn data_stand_beside_their_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page.md");
+        let text =
+            "before\n<!-- waggle data/x.csv: sweep --format csv -->\n<!-- waggle measured y.csv: eval -->\nafter\n";
+        std::fs::write(&path, text).unwrap();
+        let mut page = Page::open(&path).unwrap();
+        for block in page.blocks_mut() {
+            block.set("a,b\n1,2\n", "0.1.0, a machine", 1.0);
+        }
+        page.write().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
+        assert_eq!(read("data/x.csv"), "# Made by `waggle sweep --format csv`\na,b\n1,2\n");
+        assert_eq!(read("y.csv"), "# Made by `waggle eval`, 0.1.0, a machine\na,b\n1,2\n");
+        let again = Page::open(&path).unwrap();
+        assert!(again.blocks().all(|block| block.numbers() == ["a,b", "1,2"]));
     }
 }

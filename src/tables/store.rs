@@ -15,7 +15,6 @@ use waggle_files::at;
 /// what it does.
 pub(super) struct Store {
     folder: Option<PathBuf>,
-    dir: PathBuf,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -29,16 +28,11 @@ impl Store {
     /// The outputs that the program of `provenance` keeps under `dir`.
     pub(super) fn new(dir: &Path, provenance: &Provenance) -> Self {
         let revision = provenance.revision.as_ref().filter(|_| provenance.is_clean());
-        Store { folder: revision.map(|revision| dir.join(revision)), dir: dir.to_owned() }
+        Store { folder: revision.map(|revision| dir.join(revision)) }
     }
 
     fn file(&self, command: &str) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command.as_bytes()))))
-    }
-
-    pub(super) fn filled(&self, command: &str, name: &str) -> PathBuf {
-        let folder = self.folder.clone().unwrap_or_else(|| self.dir.join("changed"));
-        folder.join(digest(command.as_bytes())).join(name)
     }
 
     /// Output and seconds of `command`. A file that was cut off counts as none.
@@ -64,27 +58,6 @@ impl Store {
     }
 }
 
-/// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can
-/// show. Other forms are made of the records by `waggle plot` and `waggle report --html`.
-pub(super) fn install(from: &Path, to: &Path) -> Result<(), Error> {
-    let belongs = |path: &Path| path.extension().is_some_and(|end| ["md", "json", "svg"].iter().any(|e| end == *e));
-    let files = |dir: &Path| -> std::io::Result<Vec<PathBuf>> {
-        let paths: Vec<PathBuf> =
-            fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-        Ok(paths.into_iter().filter(|path| belongs(path)).collect())
-    };
-    let replace = || {
-        let new = files(from)?;
-        fs::create_dir_all(to)?;
-        files(to)?.iter().try_for_each(fs::remove_file)?;
-        new.iter().try_for_each(|path| {
-            let name = path.file_name().unwrap_or_default();
-            fs::copy(path, to.join(name)).map(|_| ())
-        })
-    };
-    Ok(replace().map_err(at(to))?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,20 +78,5 @@ mod tests {
         assert_eq!(of("abc").find("sweep --models x").unwrap(), None);
         of("abc-dirty").keep("sweep", "", 1.0).unwrap();
         assert_eq!(of("abc-dirty").find("sweep").unwrap(), None);
-    }
-    #[test]
-    fn a_page_has_the_files_of_the_last_run_and_no_older_ones() {
-        let dir = tempfile::tempdir().unwrap();
-        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
-        for (folder, file) in [(&from, "report.json"), (&from, "kl.svg"), (&from, "kl.pdf"), (&to, "old.svg")] {
-            fs::create_dir_all(folder).unwrap();
-            fs::write(folder.join(file), file).unwrap();
-        }
-        install(&from, &to).unwrap();
-        let mut files: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        files.sort();
-        assert_eq!(files, ["kl.svg", "report.json"]);
-        assert!(install(&dir.path().join("none"), &to).is_err());
-        assert!(to.join("kl.svg").exists());
     }
 }

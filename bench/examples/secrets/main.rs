@@ -50,7 +50,7 @@ struct Args {
 const THRESHOLD: f64 = 10.0;
 
 /// The part of a mean by which classes must differ besides, to count in a quick run. A branch or an early end takes
-/// far more; what `bench/results/secrets.md` cannot explain stays below a third of this.
+/// far more; what `bench/results/preparation.md` cannot explain stays below a third of this.
 const QUICK_DIFFERENCE: f64 = 0.25;
 
 fn main() -> ExitCode {

@@ -3,7 +3,7 @@
 
     python3 -m venv venv && SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
         venv/bin/pip install crypten==0.4.1 torch==2.5.1 torchvision==0.20.1
-    venv/bin/python bench/peers/crypten/layer.py --layer encoder --link lan --out bench/results/reports/peers-crypten-encoder-lan
+    venv/bin/python bench/peers/crypten/layer.py --layer encoder --link lan --out bench/results/data/peers-crypten-encoder-lan
 
 Two parties and the trusted third one are processes on this machine. The bytes between the two pass the relay of
 `beside.py`; the third one's way to party 0 is not slowed. The answer is compared with the layer in the clear.

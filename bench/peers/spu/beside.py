@@ -3,9 +3,9 @@
 
     python3 -m venv venv && venv/bin/pip install spu==0.9.5
     cargo build --release
-    venv/bin/python bench/peers/spu/beside.py --link lan --repeat 5 --out bench/results/reports/peers-lan
-    venv/bin/python bench/peers/spu/beside.py --layer encoder --link lan --out bench/results/reports/peers-encoder-lan
-    venv/bin/python bench/peers/spu/beside.py --parties 3 --link lan --out bench/results/reports/peers-three-decode-lan
+    venv/bin/python bench/peers/spu/beside.py --link lan --repeat 5 --out bench/results/data/peers-lan
+    venv/bin/python bench/peers/spu/beside.py --layer encoder --link lan --out bench/results/data/peers-encoder-lan
+    venv/bin/python bench/peers/spu/beside.py --parties 3 --link lan --out bench/results/data/peers-three-decode-lan
 
 Both sides are two or three processes on this machine; the bytes of each pair pass a relay (`link.py`) that imitates
 the network and counts. Neither side encrypts the connection. Each side's answer is compared with the layer in the clear.

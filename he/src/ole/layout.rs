@@ -180,7 +180,7 @@ mod tests {
         assert!(MESSAGES / f64::from(plans) * sum <= (-42f64).exp2(), "2^{}", (sum / f64::from(plans)).log2());
     }
 
-    /// The bytes both ways of `bench/results/he.md`.
+    /// The bytes both ways of the example `he_costs` of `bench`.
     #[test]
     fn hiding_costs_what_the_results_say() {
         for (len, width, operands, kilobytes) in

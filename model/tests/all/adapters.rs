@@ -25,7 +25,7 @@ fn adapted(name: &str, dir: &Path) -> Result<ModelFiles, Error> {
 }
 
 /// In one matrix or several, with norms of every kind and layers without an adapter. The fixed point computes the
-/// same with the base public as without. Prints a table of bench/results/public-parts.md.
+/// same with the base public as without. Prints a table of bench/results/preparation.md.
 #[test]
 fn adapters_compute_what_peft_computes() {
     println!("| adapter | f32 | fixed point | base public |\n|---|---|---|---|");

@@ -98,7 +98,7 @@ pub(crate) fn forced<E: Select>(
 }
 
 /// Windows evict, rotary embeddings go on, and long texts have other frequencies from the first token on. Prints the
-/// first table of bench/results/families.md.
+/// errors that bench/results/a-token.md sums up.
 #[test]
 fn every_family_equals_the_program_of_its_authors() {
     println!("| checkpoint | f32, at once | token by token | in chunks | fixed point, one phase | two phases |");

@@ -3,7 +3,7 @@
 //! **`mpcache-2pc`** is the policy that pays between two parties. MPCache (Zeng et al., NeurIPS 2025), algorithm 3,
 //! begins with such a vote, without smoothing. This policy takes that step alone, and keeps less by it. The second
 //! step, a hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two parties than the
-//! full cache does (`bench/results/eviction.md`).
+//! full cache does (`bench/results/pruning.md`).
 //!
 //! **Source of the others.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once.
 //! PyramidKV (Cai et al., arXiv 2406.02069): such votes, and budgets that decrease from layer to layer.
@@ -53,7 +53,7 @@ const SNAPKV: Defaults = Defaults { budget: DEFAULT_BUDGET, window: 32, kernel: 
 const PYRAMID_WINDOW: usize = 8;
 
 /// At 0.15 attention over 1000 tokens is at least 3.4 times cheaper than with the full cache, on fast and on slow
-/// links, online and prepared (`bench/results/decision.md`).
+/// links, online and prepared (`bench/results/pruning.md`).
 const MPCACHE: Defaults = Defaults { budget: Budget::Share(0.15), kernel: 1, top_k: TopK::ShuffleReveal, ..SNAPKV };
 
 /// The authors' ratio of the mean budget to that of the last layer, of what the window leaves.
