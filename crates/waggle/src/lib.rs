@@ -51,18 +51,21 @@ mod worker;
 
 pub use {
     waggle_engine as engine, waggle_model as model, waggle_mpcache as mpcache, waggle_net as net,
-    waggle_protocols as protocols, waggle_report as report, waggle_session as session, waggle_tokenizer as tokenizer,
+    waggle_planner as planner, waggle_protocols as protocols, waggle_report as report, waggle_session as session,
+    waggle_tokenizer as tokenizer,
 };
 
 pub use waggle_engine::LogitBits;
-pub use waggle_model::{Lengths, Reveal};
+pub use waggle_model::{Lengths, Parts, Reveal};
 pub use waggle_mpcache::PolicySpec;
 pub use waggle_net::{Identity, LinkShape, PublicKey};
 pub use waggle_ot::CotKind;
+pub use waggle_planner::Profile;
 pub use waggle_protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
-pub use waggle_report::Report;
+pub use waggle_report::{Phases, Report};
 pub use waggle_session::names;
-pub use waggle_session::party::{Observer, Silent};
+pub use waggle_session::party::chat::TurnCost;
+pub use waggle_session::party::{Filled, Met, Observer, Outcome, Silent};
 pub use waggle_session::{RegisterError, register_activation, register_policy};
 pub use waggle_study::eval::{StudyEngine, StudyReport};
 pub use waggle_study::glue::GlueReport;

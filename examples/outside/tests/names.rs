@@ -1,0 +1,44 @@
+//! What the library's functions take and give can be named by whoever calls them.
+
+use std::path::Path;
+
+use waggle::{
+    Chat, Client, Fill, Filled, Machines, Met, Outcome, Parts, Phases, Prepared, Profile, Server, ServerConfig,
+    Terms, TurnCost, TurnReport,
+};
+
+fn served(server: Server) -> Result<Option<Outcome>, waggle::Error> {
+    server.run_once(None)
+}
+
+fn opening(chat: &Chat) -> &Phases {
+    chat.opening()
+}
+
+fn cost(turn: &TurnReport) -> &TurnCost {
+    &turn.cost
+}
+
+fn filled(prepared: &Prepared) -> Option<&Filled> {
+    prepared.filled.as_ref()
+}
+
+fn measured(machines: &Machines) -> &Profile {
+    &machines.client
+}
+
+#[test]
+fn every_type_of_an_answer_has_a_name() {
+    let (_, _, _, _, _): (
+        fn(Server) -> Result<Option<Outcome>, waggle::Error>,
+        fn(&Chat) -> &Phases,
+        fn(&TurnReport) -> &TurnCost,
+        fn(&Prepared) -> Option<&Filled>,
+        fn(&Machines) -> &Profile,
+    ) = (served, opening, cost, filled, measured);
+    let parts: Parts = "embedding,head".parse().unwrap();
+    let config = ServerConfig::default().public(parts.clone()).terms(Terms::default().met(None::<Met>));
+    assert_eq!(config.public, parts);
+    let fill = Fill { pool: Path::new("pool").into(), ..Fill::default() };
+    assert!(Client::new("example.org").terms.met.is_none() && fill.pool.ends_with("pool"));
+}
