@@ -1,8 +1,13 @@
-//! This program as its own child.
+//! This program as its own child: how it is started, and the lines that it writes for its parent.
 
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
 use waggle::program::words;
+use waggle_net::{Entry, PublicKey};
+use waggle_report::Cost;
 
-use super::Error;
+use super::{Error, out};
 
 /// This program, to be given a command. It [ends with](end_with_parent) this process.
 pub(super) fn command() -> Result<std::process::Command, Error> {
@@ -36,5 +41,35 @@ pub(super) fn end_with_parent() {
         if set.is_ok() && getppid() != named {
             std::process::exit(1);
         }
+    }
+}
+
+/// A line of `--machine`: one when clients may come, and one at the end.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Line {
+    /// Clients may come, to a server with this key.
+    Listening { address: SocketAddr, key: Option<PublicKey> },
+    /// The session is over.
+    Ended(Used),
+}
+
+/// The cost of a session to this process.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Used {
+    pub(super) peak_memory_bytes: Option<u64>,
+    /// All accounts, for their CPU times.
+    pub(super) entries: Vec<Entry>,
+    /// Accounts of what was made ahead, by kind.
+    pub(super) kinds: Vec<Entry>,
+    /// Cost of each token after the first.
+    pub(super) per_token: Vec<Cost>,
+    /// The server's link to the helper.
+    pub(super) helper: Option<Vec<Entry>>,
+}
+
+impl Line {
+    pub(super) fn print(&self) -> Result<(), Error> {
+        out::line(serde_json::to_string(self).map_err(Error::child)?)
     }
 }

@@ -14,13 +14,13 @@ use waggle_net::{Identity, PublicKey};
 use waggle_report::{Cost, HelperLink, PeakMemory, bytes};
 
 use super::advice::told_of;
+use super::child::{Line, Used};
 use super::classify::by_line;
 use super::connect::warn_of_plaintext;
 use super::generate::{TextArgs, progress, tell};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, OperationsArgs, PriceArgs, TermsArgs, seconds, set};
 use super::report_tables::{tables, verdict, write_logits};
-use super::serve::{Line, Used};
 use super::settings::forget_variables;
 use super::{Error, out};
 use crate::child;

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use waggle_session::pool::PoolId;
 
-use super::eval::EvalError;
 use super::record::RecordError;
 
 /// The reason for a non-zero exit code.
@@ -68,6 +67,19 @@ pub(super) enum Error {
     /// The server of a demo ended or said something unexpected.
     #[error("the server's process failed: {0}")]
     Child(String),
+}
+
+/// Options of a study that do not go together.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EvalError {
+    #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
+    NotOfTask { option: &'static str, task: &'static str, takes: &'static [&'static str] },
+    #[error("--budgets and --plots need a policy beside `full`, and --budgets one without a budget of its own")]
+    NothingPruned,
+    #[error("--text is missing")]
+    NoText,
+    #[error("--by echo judges heads on random words and takes no --text")]
+    TextBesideEcho,
 }
 
 impl Error {

@@ -17,7 +17,7 @@ use waggle_study::eval::{
 };
 use waggle_study::glue;
 
-use super::error::make_dir;
+use super::error::{EvalError, make_dir};
 use super::machine::{self, Calibrated, CalibrationArgs, provenance};
 use super::options::{FormatArgs, LINKS, named};
 use super::out::note;
@@ -118,19 +118,6 @@ pub(super) struct EvalArgs {
     /// Write everything into this directory: table.md, report.json, report.html and the plots.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-}
-
-/// Options of a study that do not go together.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum EvalError {
-    #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
-    NotOfTask { option: &'static str, task: &'static str, takes: &'static [&'static str] },
-    #[error("--budgets and --plots need a policy beside `full`, and --budgets one without a budget of its own")]
-    NothingPruned,
-    #[error("--text is missing")]
-    NoText,
-    #[error("--by echo judges heads on random words and takes no --text")]
-    TextBesideEcho,
 }
 
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];

@@ -9,7 +9,8 @@ use waggle_mpcache::PolicySpec;
 use waggle_study::eval::Sequence;
 use waggle_study::fit::{fit_columns, fit_layers};
 
-use super::eval::{EvalError, text_ids};
+use super::error::EvalError;
+use super::eval::text_ids;
 use super::progress::passes;
 use super::{Error, out};
 use waggle::DEFAULT_MODEL;

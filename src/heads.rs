@@ -10,7 +10,8 @@ use waggle_report::ModelInfo;
 use waggle_report::provenance::Provenance;
 use waggle_study::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
 
-use super::eval::{EvalError, cut_text, own_text};
+use super::error::EvalError;
+use super::eval::{cut_text, own_text};
 use super::progress::passes;
 use super::{Error, out};
 use waggle::DEFAULT_MODEL;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use waggle_net::{Identity, PublicKey};
 
+use super::child::Line;
 use super::connect::{BusyArgs, DoorArgs};
 use super::options::{LINKS, link_between_processes, named, seconds, set};
-use super::serve::Line;
 use super::{Error, log, out};
 use waggle::{Allow, Helper, HelperConfig, HelperDeals, Network, Proof};
 

@@ -1,17 +1,15 @@
 //! `waggle serve`: the party with the model, for many clients at once.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use waggle_model::Parts;
-use waggle_net::{Entry, Identity, PublicKey};
-use waggle_report::Cost;
+use waggle_net::{Identity, PublicKey};
 use waggle_session::party::{Limits, Outcome};
 
+use super::child::{Line, Used};
 use super::connect::{BusyArgs, DoorArgs};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
@@ -146,36 +144,6 @@ pub(super) struct ServeArgs {
     /// `demo`.
     #[arg(long, hide = true, requires = "once", value_name = "KEY")]
     machine: Option<PublicKey>,
-}
-
-/// A line of `--machine`: one when clients may come, and one at the end.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Line {
-    /// Clients may come, to a server with this key.
-    Listening { address: SocketAddr, key: Option<PublicKey> },
-    /// The session is over.
-    Ended(Used),
-}
-
-/// The cost of a session to this process.
-#[derive(Debug, Deserialize, Serialize)]
-pub(super) struct Used {
-    pub(super) peak_memory_bytes: Option<u64>,
-    /// All accounts, for their CPU times.
-    pub(super) entries: Vec<Entry>,
-    /// Accounts of what was made ahead, by kind.
-    pub(super) kinds: Vec<Entry>,
-    /// Cost of each token after the first.
-    pub(super) per_token: Vec<Cost>,
-    /// The server's link to the helper.
-    pub(super) helper: Option<Vec<Entry>>,
-}
-
-impl Line {
-    pub(super) fn print(&self) -> Result<(), Error> {
-        out::line(serde_json::to_string(self).map_err(Error::child)?)
-    }
 }
 
 impl ServeArgs {

@@ -33,9 +33,9 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::checkpoint::take;
 use crate::config::{Keys, MAX_CONFIG_BYTES, object};
 use crate::style::LayerMatrix;
+use crate::tensor::take;
 use crate::{Checkpoint, CheckpointError, ConfigError, Error, ModelSpec, hints};
 
 const CONFIG: &str = "adapter_config.json";

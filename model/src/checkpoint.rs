@@ -16,10 +16,11 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::config::{Place, Wrapper};
-use crate::forms::{Form, Packed};
+use crate::forms::Form;
 use crate::hints;
-use crate::mapping::{Bytes, Number, Numbers, Piece};
+use crate::mapping::{Bytes, Number, Numbers, Packed, Piece};
 use crate::store::DType;
+use crate::tensor::{TensorSpec, take};
 
 /// A checkpoint that cannot be used.
 #[derive(Debug, Error)]
@@ -166,22 +167,6 @@ fn listed(names: &[String]) -> String {
     match names.len().saturating_sub(MAX_LISTED) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-/// Name and shape of a tensor as published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorSpec {
-    /// Published name.
-    pub name: String,
-    /// Published shape.
-    pub shape: Vec<usize>,
-}
-
-impl TensorSpec {
-    /// A tensor called `name` of shape `shape`.
-    pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
-        TensorSpec { name: name.into(), shape: shape.into() }
     }
 }
 
@@ -613,10 +598,4 @@ impl Checkpoint {
     pub(crate) fn equal(&self, a: &str, b: &str) -> Result<bool, CheckpointError> {
         Ok(self.find(a)?.equals(self.find(b)?))
     }
-}
-
-/// Hashes `bytes` and their number.
-pub(crate) fn take(hasher: &mut blake3::Hasher, bytes: &[u8]) {
-    hasher.update(&(bytes.len() as u64).to_le_bytes());
-    hasher.update(bytes);
 }

@@ -1,6 +1,6 @@
 //! The facts that processes must have in common to multiply together.
 
-use crate::checkpoint::take;
+use crate::tensor::take;
 use crate::{ConfigError, Error, ModelFiles};
 
 /// The key of the hash, so that it is not that of the same bytes elsewhere.

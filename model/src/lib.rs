@@ -33,6 +33,7 @@ mod store;
 mod style;
 mod surprisal;
 mod synth;
+mod tensor;
 mod unread;
 mod weights;
 
@@ -41,7 +42,7 @@ pub use activation::{
 };
 pub use adapter::AdapterError;
 pub use check::{Check, check, compare};
-pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, LeftOut, TensorSpec};
+pub use checkpoint::{Checkpoint, CheckpointError, LEARNED_FILE, LeftOut};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, Quantization, RopeConfig, RopeScaling, Windows};
 pub use decoder::{Input, Known, Model, QUOTA_SHARE, Rows};
@@ -66,4 +67,5 @@ pub use sampling::{MAX_NOISE_TEMPERATURE, Sampler, argmax};
 pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};
 pub use synth::synthesize;
+pub use tensor::TensorSpec;
 pub use waggle_mpcache::Padding;

@@ -13,8 +13,6 @@ use waggle_bits::cpu::{self, wide};
 use waggle_bits::cpu::{Cpu, Feature};
 use waggle_engine::Narrow;
 
-use crate::forms::Packed;
-
 /// The bytes of a file. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
@@ -71,6 +69,21 @@ impl Piece {
     pub(crate) fn get(&self) -> &[u8] {
         &self.bytes.get()[self.range.clone()]
     }
+}
+
+/// A matrix in few bits.
+pub(crate) trait Packed: std::fmt::Debug + Send + Sync {
+    /// Outputs and inputs: lines, and the entries of each.
+    fn shape(&self) -> [usize; 2];
+
+    /// The type to which its entries are rounded.
+    fn number(&self) -> Number;
+
+    /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have them.
+    fn read(&self, line: usize, from: usize, out: &mut [f32]);
+
+    /// The bytes that it is made of.
+    fn stored(&self) -> Vec<&[u8]>;
 }
 
 /// Form of a stored number, in little-endian bytes.

@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use waggle_mpcache::{HeadShape, Layers};
 
-use crate::checkpoint::{TensorSpec, Wrapping};
+use crate::checkpoint::Wrapping;
 use crate::config::{ConfigError, Keys, experts, foreign, object, text_model, unsupported};
 use crate::families::{Family, families};
 use crate::image::ImageShape;
 use crate::style::{Positions, Style};
+use crate::tensor::TensorSpec;
 use crate::{forms, hints};
 
 /// Makes one type of the configurations of all families.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use waggle_mpcache::HeadShape;
 
-use crate::checkpoint::TensorSpec;
 use crate::config::{Activation, Common, RopeConfig};
 use crate::image::{CHANNELS, ImageShape};
+use crate::tensor::TensorSpec;
 
 /// A decoder or an encoder: its sizes, its names and its choices.
 #[derive(Clone, Debug)]

@@ -29,9 +29,9 @@ use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
 use crate::Error;
-use crate::kernel::times_words;
 use crate::matrix::FixedMatrix;
 use crate::ops::private::MaskedRow;
+use crate::times::times_words;
 use crate::words::mask;
 
 /// Words of A that are expanded at once.

@@ -5,59 +5,24 @@
 //! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64 takes one
 //! product of 32 by 32 bits, signed, and the low half of another; few processors have vectors of products of 64 bits.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use rayon::prelude::*;
 #[cfg(any(target_arch = "x86_64", test))]
 use waggle_bits::cpu::Level;
 use waggle_bits::cpu::{Cpu, Family};
-use waggle_engine::{Order, Stored};
-
-use crate::Error;
-use crate::matrix::FixedMatrix;
+use waggle_engine::Stored;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// Columns of a task, where a line is a row: at least, and at most, so that their sums stay near the processor.
-const STRIP: (usize, usize) = (512, 4096);
-
-/// Entries of a line that are read at a time, where it is a column.
-const PIECE: usize = 2048;
-
 /// Lines that are read at a time, where the entries of a line belong to different sums.
-const DEPTH: usize = 8;
+pub(super) const DEPTH: usize = 8;
 
 /// Kernels leave fewer entries than this at the end of a line.
-const REST: usize = 16;
+pub(super) const REST: usize = 16;
 
 /// Lines that are multiplied side by side, so that what is read of the words serves all of them.
-const BESIDE: usize = 4;
-
-/// Columns of a task, where a line is a column.
-const COLUMNS: usize = 64;
-
-impl FixedMatrix {
-    /// X W for row-major X (m x inputs), modulo 2^64: taken by this process, or by all that share the matrix.
-    ///
-    /// # Errors
-    /// [`Error::Spread`] if another process cannot answer.
-    pub fn times(&self, x: &[u64]) -> Result<Vec<u64>, Error> {
-        let Some((spread, number)) = self.spread() else { return Ok(self.times_here(x)) };
-        let own = self.columns(spread.columns(self.shape().1));
-        spread.times(number, self.shape(), Arc::new(move |x| own.times_here(x)), x)
-    }
-
-    /// [`FixedMatrix::times`] by this process alone, with all columns.
-    pub fn times_here(&self, x: &[u64]) -> Vec<u64> {
-        times_matrix_on(family(), x, self)
-    }
-}
-
-/// X Y for row-major X (m x `inputs`) and Y (`inputs` x `outputs`), modulo 2^64.
-pub(crate) fn times_words(x: &[u64], y: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
-    times_words_on(family(), x, y, inputs, outputs)
-}
+pub(super) const BESIDE: usize = 4;
 
 /// `$body`, compiled for the vector registers of each level, at that of the [`Family`] `$family`.
 macro_rules! at_level {
@@ -90,135 +55,8 @@ pub(crate) fn family() -> Family {
     *FAMILY
 }
 
-/// The halves of words: x = low + 2^32 high.
-struct Halves {
-    low: Vec<i32>,
-    high: Vec<u32>,
-}
-
-impl Halves {
-    fn new(x: &[u64]) -> Self {
-        let low: Vec<i32> = x.iter().map(|&x| x as i32).collect();
-        let high = x.iter().map(|&x| (x.wrapping_sub(x as i32 as u64) >> 32) as u32).collect();
-        Halves { low, high }
-    }
-}
-
-fn times_matrix_on(family: Family, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
-    let (inputs, outputs) = w.shape();
-    let rows = x.len().checked_div(inputs).unwrap_or(0);
-    let halves = Halves::new(x);
-    match w.order() {
-        Order::Rows => strips(rows, outputs, strip(rows, outputs), |start, columns, out| {
-            let mut lines = vec![0; DEPTH * columns];
-            let mut high = vec![0u32; rows * columns];
-            for first in (0..inputs).step_by(DEPTH) {
-                let depth = DEPTH.min(inputs - first);
-                for (i, line) in lines.chunks_exact_mut(columns).take(depth).enumerate() {
-                    // Later lines come from memory while these are multiplied.
-                    if first + DEPTH + i < inputs {
-                        w.fetch(first + DEPTH + i, start, columns);
-                    }
-                    w.read(first + i, start, line);
-                }
-                lines[depth * columns..].fill(0);
-                let sums = out.chunks_exact_mut(columns).zip(high.chunks_exact_mut(columns));
-                for (row, (low_sums, high_sums)) in sums.enumerate() {
-                    let at = row * inputs + first;
-                    let mut low = [0i32; DEPTH];
-                    low[..depth].copy_from_slice(&halves.low[at..at + depth]);
-                    let mut high = [0u32; DEPTH];
-                    high[..depth].copy_from_slice(&halves.high[at..at + depth]);
-                    scale_lines(family, &low, &high, &lines, low_sums, high_sums);
-                }
-            }
-            out.iter_mut().zip(&high).for_each(|(out, &h)| *out = out.wrapping_add(u64::from(h) << 32));
-        }),
-        Order::Columns => strips(rows, outputs, COLUMNS, |start, columns, sums| {
-            if rows == 1 {
-                let products = (start..start + columns).map(|line| line_product(family, &halves, w, line));
-                if let Some(products) = products.collect::<Option<Vec<u64>>>() {
-                    return sums.copy_from_slice(&products);
-                }
-            }
-            let mut lines = [[0; PIECE]; BESIDE];
-            let count = |from: usize| PIECE.min(inputs - from);
-            let pieces = || (0..inputs).step_by(PIECE).flat_map(|i| (0..columns).map(move |c| (i, c)));
-            let mut ahead = pieces().skip(BESIDE);
-            for (from, column) in pieces().filter(|(_, column)| column.is_multiple_of(BESIDE)) {
-                let length = count(from);
-                for (line, column) in lines.iter_mut().zip(column..columns) {
-                    // Later pieces come from memory while these are multiplied.
-                    if let Some((from, column)) = ahead.next() {
-                        w.fetch(start + column, from, count(from));
-                    }
-                    w.read(start + column, from, &mut line[..length]);
-                }
-                let lines = lines.each_ref().map(|line| &line[..length]);
-                for (row, sums) in sums.chunks_exact_mut(columns).enumerate() {
-                    let part = row * inputs + from..row * inputs + from + length;
-                    let products = inner(family, &halves.low[part.clone()], &halves.high[part], lines);
-                    let sums = sums[column..].iter_mut().zip(products);
-                    sums.for_each(|(sum, product)| *sum = sum.wrapping_add(product));
-                }
-            }
-        }),
-    }
-}
-
-/// The product of one row with a line of `w` that is read, rounded and multiplied at once. None if there is no kernel
-/// for what is stored.
-fn line_product(family: Family, x: &Halves, w: &FixedMatrix, line: usize) -> Option<u64> {
-    let (low, high) = (&x.low[..], &x.high[..]);
-    let stored = w.stored(line, 0, low.len())?;
-    let (done, sum) = inner_stored(family, low, high, &stored)?;
-    let mut rest = [0; REST];
-    let rest = &mut rest[..low.len() - done];
-    w.read(line, done, rest);
-    Some(sum.wrapping_add(inner_portable(&low[done..], &high[done..], rest)))
-}
-
-fn times_words_on(family: Family, x: &[u64], y: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
-    assert_eq!(y.len(), inputs * outputs, "entries of the right factor");
-    let rows = x.len().checked_div(inputs).unwrap_or(0);
-    strips(rows, outputs, strip(rows, outputs), |start, columns, out| {
-        // All rows of x use a block of the matrix while it is in the cache.
-        for first in (0..inputs).step_by(64) {
-            let block = first..inputs.min(first + 64);
-            for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact_mut(columns)) {
-                scale_words(family, &x[block.clone()], y, first * outputs + start, outputs, out);
-            }
-        }
-    })
-}
-
-/// Columns of a task. Long pieces of rows are read fastest, but every thread needs some.
-fn strip(rows: usize, outputs: usize) -> usize {
-    let (least, most) = STRIP;
-    let width = outputs.div_ceil(rayon::current_num_threads()).next_multiple_of(64);
-    width.clamp(least, least.max(most / rows.max(1)))
-}
-
-/// Rows of `outputs` sums from tasks of `width` columns each: `fill` gets the first, their number and the sums.
-fn strips(rows: usize, outputs: usize, width: usize, fill: impl Fn(usize, usize, &mut [u64]) + Sync) -> Vec<u64> {
-    let columns = |start: usize| width.min(outputs - start);
-    let filled = (0..outputs).into_par_iter().step_by(width).map(|start| {
-        let mut out = vec![0; rows * columns(start)];
-        fill(start, columns(start), &mut out);
-        out
-    });
-    let strips: Vec<Vec<u64>> = filled.collect();
-    let mut out = vec![0; rows * outputs];
-    for (strip, start) in strips.iter().zip((0..outputs).step_by(width)) {
-        for (out, strip) in out.chunks_exact_mut(outputs).zip(strip.chunks_exact(columns(start))) {
-            out[start..start + strip.len()].copy_from_slice(strip);
-        }
-    }
-    out
-}
-
 /// Adds `low[i] lines[i]` to `low_sums` and `high[i] lines[i]` to `high_sums`, modulo 2^32, for every line.
-fn scale_lines(
+pub(super) fn scale_lines(
     family: Family,
     low: &[i32; DEPTH],
     high: &[u32; DEPTH],
@@ -248,7 +86,7 @@ fn scale_lines(
 }
 
 /// The inner products of the words (low, high) and of each line.
-fn inner(family: Family, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
+pub(super) fn inner(family: Family, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
     let (_, done): (Family, _) = (family, (0, [0u64; BESIDE]));
     #[cfg(target_arch = "x86_64")]
     let done = match family.level() {
@@ -263,7 +101,7 @@ fn inner(family: Family, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> 
 }
 
 /// The inner product of the words (low, high) and of `line` on any processor.
-fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
+pub(super) fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
     low.iter().zip(high).zip(line).fold(0, |sum: u64, ((low, high), w)| {
         let top = u64::from(high.wrapping_mul(*w as u32)) << 32;
         sum.wrapping_add((i64::from(*low) * i64::from(*w)) as u64).wrapping_add(top)
@@ -272,7 +110,7 @@ fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
 
 /// The inner product of the words (low, high) and of the first entries of a line, and how many those are: all but
 /// less than [`REST`]. None at levels without a kernel.
-fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
+pub(super) fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
     #[cfg(target_arch = "x86_64")]
     match family.level() {
         // SAFETY: the processor has the instructions of the level of a family.
@@ -301,7 +139,7 @@ pub(crate) fn round_stored(family: Family, line: &Stored, out: &mut [i32]) -> us
 }
 
 /// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`. AVX-512 has products of 64 bits.
-fn scale_words(family: Family, x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
+pub(super) fn scale_words(family: Family, x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
     at_level!(family, |x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]| -> () {
         const ROWS: usize = 4;
         let columns = out.len();
@@ -328,99 +166,4 @@ fn scale_words(family: Family, x: &[u64], y: &[u64], at: usize, pitch: usize, ou
 pub(crate) fn families() -> impl Iterator<Item = Family> {
     let levels = Level::ALL.into_iter().filter(|level| *level <= Cpu::get().level());
     levels.map(|level| Cpu::get().at_most(level).family())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::matrix::WEIGHT_BITS;
-    use half::f16;
-    use proptest::prelude::*;
-    use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
-    use waggle_engine::Narrow;
-    use waggle_testing::Columns;
-
-    fn naive(x: &[u64], w: &[u64], inputs: usize, outputs: usize) -> Vec<u64> {
-        let mut out = vec![0u64; x.len() / inputs * outputs];
-        for (i, out) in out.iter_mut().enumerate() {
-            for j in 0..inputs {
-                let product = x[i / outputs * inputs + j].wrapping_mul(w[j * outputs + i % outputs]);
-                *out = out.wrapping_add(product);
-            }
-        }
-        out
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-        #[test]
-        fn products_equal_the_naive_ones(rows in 1usize..4, inputs in 1usize..140, outputs in 1usize..1100, seed: u64) {
-            let mut rng = StdRng::seed_from_u64(seed);
-            let extreme = [0, u64::MAX, 1 << 63, 1 << 31, (1 << 31) - 1, 1 << 32];
-            let word = |i: usize, random: u64| if i.is_multiple_of(5) { extreme[i % 6] } else { random };
-            let x: Vec<u64> = (0..rows * inputs).map(|i| word(i, rng.next_u64())).collect();
-            let most = (1 << WEIGHT_BITS) - 1;
-            let w: Vec<i32> = (0..inputs * outputs)
-                .map(|i| if i % 7 == 0 { -most } else { rng.next_u64() as i32 >> (31 - WEIGHT_BITS) }.min(most).max(-most))
-                .collect();
-            let words: Vec<u64> = w.iter().map(|&w| w as i64 as u64).collect();
-            let want = naive(&x, &words, inputs, outputs);
-            let column = |j: usize| w[j..].iter().step_by(outputs).map(|w| *w as f32 / 16.0);
-            let entries = (0..outputs).flat_map(column).collect();
-            let by_columns = FixedMatrix::rounded(Arc::new(Columns { inputs, entries }), 4);
-            let by_rows = FixedMatrix::integers(inputs, outputs, w);
-            for family in families() {
-                prop_assert_eq!(&times_matrix_on(family, &x, &by_rows), &want, "{:?}", family);
-                prop_assert_eq!(&times_matrix_on(family, &x, &by_columns), &want, "{:?}", family);
-                prop_assert_eq!(&times_words_on(family, &x, &words, inputs, outputs), &want, "{:?}", family);
-            }
-        }
-    }
-
-    proptest! {
-        /// Whatever the bits: tiny numbers, large ones, infinities and what is no number.
-        #[test]
-        fn a_line_as_it_is_stored_is_as_it_is_read(
-            bits in prop::collection::vec(any::<u16>(), 1..140),
-            (kind, gained) in (0..3, any::<bool>()),
-            (frac, seed) in (4u32..=16, any::<u64>()),
-        ) {
-            let mut rng = StdRng::seed_from_u64(seed);
-            let gain = |i: usize| if i.is_multiple_of(3) { f32::from_bits(rng.next_u32()) } else { rng.next_u32() as f32 / 1.0e9 };
-            let gains: Option<Vec<f32>> = gained.then(|| (0..bits.len()).map(gain).collect());
-            let factor = [1.0, 0.3, -7.0, 1.0e-30, 1.0e20][bits.len() % 5];
-            let scale = f32::from_bits(rng.next_u32());
-            let wide = |bits: u16| match kind {
-                0 => f16::from_bits(bits).into(),
-                1 => f32::from_bits(u32::from(bits) << 16),
-                _ => f32::from(bits as i8) * scale,
-            };
-            let entry = |(i, bits)| wide(bits) * gains.as_ref().map_or(1.0, |gains| gains[i]) * factor;
-            let entries = bits.iter().copied().enumerate().map(entry).collect();
-            let want = FixedMatrix::rounded(Arc::new(Columns { inputs: bits.len(), entries }), frac).to_integers();
-            let numbers: Vec<[u8; 2]> = bits.iter().map(|bits| bits.to_le_bytes()).collect();
-            let bytes: Vec<[u8; 1]> = bits.iter().map(|bits| [*bits as u8]).collect();
-            let x: Vec<u64> = bits.iter().map(|_| rng.next_u64()).collect();
-            for (family, from) in families().flat_map(|family| (0..bits.len().min(17)).map(move |from| (family, from))) {
-                let numbers = match kind {
-                    0 => Narrow::F16(&numbers[from..]),
-                    1 => Narrow::Bf16(&numbers[from..]),
-                    _ => Narrow::I8(&bytes[from..], scale),
-                };
-                let gains = gains.as_ref().map(|gains| &gains[from..]);
-                let stored = Stored { numbers, gains, factor: factor * (1u32 << frac) as f32 };
-                let mut got = vec![0; bits.len() - from];
-                let done = round_stored(family, &stored, &mut got);
-                prop_assert!(family.level() == Level::Portable || got.len() - done < REST);
-                prop_assert_eq!(&got[..done], &want[from..from + done], "{:?}", family);
-                let halves = Halves::new(&x[from..]);
-                let sum = inner_portable(&halves.low[..done], &halves.high[..done], &got);
-                let product = inner_stored(family, &halves.low, &halves.high, &stored);
-                prop_assert_eq!(product, (family.level() != Level::Portable).then_some((done, sum)), "{:?}", family);
-            }
-        }
-    }
 }

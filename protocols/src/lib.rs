@@ -41,6 +41,7 @@ pub mod spread;
 pub mod stock;
 #[cfg(test)]
 mod tests;
+mod times;
 pub mod twin;
 mod two_party;
 mod weight;

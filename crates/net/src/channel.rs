@@ -58,6 +58,17 @@ pub struct Channel {
     alerted: bool,
 }
 
+impl Ledger {
+    /// Books [`Channel::confirm_transcript`], for plans.
+    pub fn book_transcript(&mut self) {
+        let phase = self.set_phase(Phase::Setup);
+        self.enter(TRANSCRIPT);
+        self.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);
+        self.leave();
+        self.set_phase(phase);
+    }
+}
+
 impl Channel {
     /// A channel for the party `role` over `link`.
     pub fn new(role: Role, link: impl Link + 'static) -> Self {

@@ -10,6 +10,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use waggle::program::Words;
+
+use crate::refusal::Refusal;
+use crate::spent::Spent;
+use crate::text::Ended;
 use waggle::{Prompt, Sampling};
 
 /// Most prompts of a request, most texts after all of them, and most of the likeliest tokens that are named.
@@ -20,45 +24,6 @@ const MAX_LIKELIEST: usize = 20;
 const MAX_STOPS: usize = 16;
 /// Tokens of a completion where a request names none.
 const DEFAULT_TOKENS: usize = 16;
-
-/// Why a request has no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    /// The code of HTTP.
-    pub(super) status: u16,
-    /// For programs.
-    pub(super) code: &'static str,
-    /// The parameter that is wrong.
-    pub(super) param: Option<String>,
-    /// For people.
-    pub(super) message: String,
-}
-
-impl Refusal {
-    pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
-        Refusal { status, code, param: None, message: message.into() }
-    }
-
-    /// A parameter that is wrong.
-    fn of(param: &str, message: impl Into<String>) -> Self {
-        Refusal { param: Some(param.into()), ..Refusal::new(400, "invalid_value", message) }
-    }
-
-    fn unsupported(param: &str) -> Self {
-        let message = format!("`{param}` is not supported here");
-        Refusal { code: "unsupported_parameter", ..Refusal::of(param, message) }
-    }
-
-    pub(super) fn json(&self) -> Value {
-        let kind = match self.status {
-            401 | 403 => "authentication_error",
-            429 => "rate_limit_error",
-            400..500 => "invalid_request_error",
-            _ => "server_error",
-        };
-        json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
-    }
-}
 
 /// Parameters, but those that ask for nothing; an object within a request has a `place` there.
 struct Body {
@@ -387,8 +352,8 @@ impl Head {
     }
 
     /// A whole answer.
-    pub(super) fn whole(&self, texts: &[super::text::Ended], usage: Value) -> Value {
-        let choice = |(index, ended): (usize, &super::text::Ended)| match self.kind {
+    pub(super) fn whole(&self, texts: &[Ended], usage: Value) -> Value {
+        let choice = |(index, ended): (usize, &Ended)| match self.kind {
             Kind::Completion => {
                 let (text, logprobs) = (&ended.text, &ended.logprobs);
                 json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": ended.reason})
@@ -405,7 +370,7 @@ impl Head {
     }
 
     /// A piece of the text `index`; the last one says why the text ends, and may have what was asked of its tokens.
-    pub(super) fn piece(&self, index: usize, text: &str, end: Option<&super::text::Ended>) -> Value {
+    pub(super) fn piece(&self, index: usize, text: &str, end: Option<&Ended>) -> Value {
         let reason = end.map(|end| end.reason);
         let logprobs = end.and_then(|end| end.logprobs.as_ref());
         let choice = match self.kind {
@@ -435,6 +400,28 @@ impl Head {
     fn chunk(&self) -> &'static str {
         if self.kind == Kind::Talk { "chat.completion.chunk" } else { "text_completion" }
     }
+}
+
+/// The object `usage` of an answer of `texts`.
+pub(super) fn usage(texts: &[Ended], prompts: usize) -> Value {
+    let samples = texts.len() / prompts.max(1);
+    let prompt: usize = texts.iter().step_by(samples.max(1)).map(|text| text.prompt_tokens).sum();
+    let completion: usize = texts.iter().map(|text| text.tokens).sum();
+    // Texts of one session share what it took, of which the last one knows all.
+    let mut passes: Vec<&Spent> = Vec::new();
+    for spent in texts.iter().filter_map(|text| text.spent.as_deref()) {
+        match passes.iter_mut().find(|known| known.number == spent.number) {
+            Some(known) if known.server_saw.tokens < spent.server_saw.tokens => *known = spent,
+            Some(_) => {}
+            None => passes.push(spent),
+        }
+    }
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "waggle": {"passes": passes.into_iter().map(Spent::told).collect::<Vec<_>>()},
+    })
 }
 
 #[cfg(test)]

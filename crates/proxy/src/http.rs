@@ -30,8 +30,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, Semaphore};
 use tokio_io_timeout::TimeoutStream;
 
-use crate::api::{Head, Kind, Refusal, completion, no_model, talk};
-use crate::spent::usage;
+use crate::api::{Head, Kind, completion, no_model, talk, usage};
+use crate::refusal::Refusal;
 use crate::text::{Ended, Event};
 use crate::work::{Job, Work};
 use crate::{ProxyConfig, Shared};

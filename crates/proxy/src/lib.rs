@@ -23,6 +23,7 @@ mod http;
 mod logprobs;
 mod metrics;
 mod pass;
+mod refusal;
 mod spent;
 mod text;
 mod work;

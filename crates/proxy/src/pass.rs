@@ -7,7 +7,7 @@ use waggle_report::Phases;
 use waggle_session::party::Observer;
 use waggle_tokenizer::{TextStream, Tokenizer, TokenizerError};
 
-use crate::api::Refusal;
+use crate::refusal::Refusal;
 use crate::spent::{Own, Spent};
 use crate::text::Text;
 use waggle::Listener;

@@ -6,8 +6,6 @@ use waggle_report::Phases;
 use waggle_session::party::Outcome;
 use waggle_session::party::chat::TurnCost;
 
-use crate::text::Ended;
-
 /// Where a text was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -26,7 +24,7 @@ pub(super) enum Session {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
     /// Every session has another one.
-    number: u64,
+    pub(super) number: u64,
     session: Session,
     /// Tokens that were read of each prompt, with those of padding.
     prompt_tokens: usize,
@@ -52,7 +50,7 @@ pub(super) struct Spent {
     pub(super) server_saw: Saw,
     /// The session, of which a text that ended earlier knows less.
     #[serde(skip)]
-    number: u64,
+    pub(super) number: u64,
 }
 
 /// The numbers that the server learns.
@@ -126,32 +124,10 @@ impl Spent {
     }
 
     /// What a program is told of it.
-    fn told(&self) -> Value {
+    pub(super) fn told(&self) -> Value {
         match self.session {
             Session::Shared => json!({ "session": self.session }),
             Session::Own | Session::New | Session::Kept => json!(self),
         }
     }
-}
-
-/// The object `usage` of an answer of `texts`.
-pub(super) fn usage(texts: &[Ended], prompts: usize) -> Value {
-    let samples = texts.len() / prompts.max(1);
-    let prompt: usize = texts.iter().step_by(samples.max(1)).map(|text| text.prompt_tokens).sum();
-    let completion: usize = texts.iter().map(|text| text.tokens).sum();
-    // Texts of one session share what it took, of which the last one knows all.
-    let mut passes: Vec<&Spent> = Vec::new();
-    for spent in texts.iter().filter_map(|text| text.spent.as_deref()) {
-        match passes.iter_mut().find(|known| known.number == spent.number) {
-            Some(known) if known.server_saw.tokens < spent.server_saw.tokens => *known = spent,
-            Some(_) => {}
-            None => passes.push(spent),
-        }
-    }
-    json!({
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "waggle": {"passes": passes.into_iter().map(Spent::told).collect::<Vec<_>>()},
-    })
 }

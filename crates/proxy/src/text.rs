@@ -6,8 +6,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use waggle_model::Sampler;
 use waggle_session::party::Observer;
 
-use crate::api::Refusal;
 use crate::logprobs::Logprobs;
+use crate::refusal::Refusal;
 use crate::spent::Spent;
 use waggle::Listener;
 

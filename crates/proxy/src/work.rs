@@ -17,9 +17,10 @@ use waggle_report::Phases;
 use waggle_session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
 use waggle_tokenizer::{Tokenizer, TokenizerError};
 
-use crate::api::{Completion, Refusal, Talk};
+use crate::api::{Completion, Talk};
 use crate::logprobs::{Logprobs, Pieces, logprobs};
 use crate::pass::{Member, Pass};
+use crate::refusal::Refusal;
 use crate::spent::{Own, Spent};
 use crate::text::{Growing, Out, Text};
 use crate::{ProxyConfig, Shared};

@@ -13,7 +13,6 @@ use waggle_session::party::{self, ClientSession, Limits, Observer, Outcome, Requ
 use waggle_session::pool::PoolSet;
 use waggle_tokenizer::{ChatTemplate, TextStream, Tokenizer, TokenizerError};
 
-use crate::chat::Transcript;
 use crate::error::PromptError;
 use crate::generate::{Draft, Generate};
 use crate::models::{Reader, Words, each, harmless, open_adapted, text_of};
@@ -72,6 +71,9 @@ impl<F: FnMut(&str)> Listener for Text<F> {
     }
 }
 
+/// Hears a text, beside the listener.
+type Keep = Box<dyn Fn(&str)>;
+
 /// Makes text of the tokens of a generation: names of classes, words, or without a tokenizer ids with commas between
 /// them.
 pub(crate) struct Heard<'a> {
@@ -82,7 +84,7 @@ pub(crate) struct Heard<'a> {
     several: bool,
     listener: &'a mut dyn Listener,
     /// Hears the text as it is.
-    transcript: Option<Transcript>,
+    kept: Option<Keep>,
     /// Why the text cannot be shown any more.
     failed: Option<TokenizerError>,
 }
@@ -95,7 +97,7 @@ impl<'a> Heard<'a> {
         listener: &'a mut dyn Listener,
     ) -> Self {
         let stream = tokenizer.filter(|_| labels.is_none()).map(|tokenizer| tokenizer.stream(before));
-        Heard { labels, stream, count: 0, several: false, listener, transcript: None, failed: None }
+        Heard { labels, stream, count: 0, several: false, listener, kept: None, failed: None }
     }
 
     /// Of so many texts; of several nobody hears words before all have ended, unless they are names of classes.
@@ -103,9 +105,9 @@ impl<'a> Heard<'a> {
         Heard { several: texts > 1 && self.labels.is_none(), ..self }
     }
 
-    /// Gives the text to a transcript, too.
-    pub(crate) fn kept_in(self, transcript: &Transcript) -> Self {
-        Heard { transcript: Some(transcript.clone()), ..self }
+    /// Gives the text to `keep`, too.
+    pub(crate) fn kept_by(self, keep: impl Fn(&str) + 'static) -> Self {
+        Heard { kept: Some(Box::new(keep)), ..self }
     }
 
     /// Ends the text: why it could not be shown, or what its session came to.
@@ -124,8 +126,8 @@ impl<'a> Heard<'a> {
         if text.is_empty() {
             return;
         }
-        if let Some(transcript) = &self.transcript {
-            transcript.hear(text);
+        if let Some(keep) = &self.kept {
+            keep(text);
         }
         if !self.listener.stops() {
             self.listener.text(&harmless(text));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::config::{ConfigError, Keys, Quantization, unsupported};
-use crate::mapping::Number;
+use crate::mapping::Packed;
 use crate::{Checkpoint, CheckpointError};
 pub(crate) use parts::Parts;
 
@@ -42,21 +42,6 @@ pub(crate) trait Form: Debug {
 
     /// The matrix whose tensors are `parts`. Nothing in them is trusted.
     fn matrix(&self, parts: &mut Parts) -> Result<Arc<dyn Packed>, CheckpointError>;
-}
-
-/// A matrix in few bits.
-pub(crate) trait Packed: Debug + Send + Sync {
-    /// Outputs and inputs: lines, and the entries of each.
-    fn shape(&self) -> [usize; 2];
-
-    /// The type to which its entries are rounded.
-    fn number(&self) -> Number;
-
-    /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have them.
-    fn read(&self, line: usize, from: usize, out: &mut [f32]);
-
-    /// The bytes that it is made of.
-    fn stored(&self) -> Vec<&[u8]>;
 }
 
 /// The keys that may name a form.

@@ -11,8 +11,8 @@
 use rand::Rng;
 use waggle_he::MatmulShape;
 
-use crate::kernel;
 use crate::session::Session;
+use crate::times;
 use crate::words::mask;
 
 /// This party's share of random words modulo 2^`width`.
@@ -39,7 +39,7 @@ pub(crate) fn open_products(
         let (e, b) = (&e[right.clone()], &b[right]);
         let sum: Vec<u64> =
             if server { e.iter().zip(b).map(|(e, b)| e.wrapping_add(*b)).collect() } else { b.to_vec() };
-        let terms = [kernel::times_words(&d[left.clone()], &sum, k, n), kernel::times_words(&a[left], e, k, n)];
+        let terms = [times::times_words(&d[left.clone()], &sum, k, n), times::times_words(&a[left], e, k, n)];
         for terms in terms {
             let out = &mut out[item * m * n..(item + 1) * m * n];
             out.iter_mut().zip(terms).for_each(|(out, term)| *out = out.wrapping_add(term));

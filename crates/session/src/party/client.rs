@@ -9,6 +9,7 @@ use waggle_protocols::{FixedLoader, FixedWeight, Part, Secure};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
+use super::source::Source;
 use super::{
     Caller, ChatSession, ClientOptions, Filled, Limits, Observer, Outcome, Prompt, PublicModel, Request, Terms,
     ToHelper, correlations, helper, opening,
@@ -190,7 +191,7 @@ impl ClientSession {
         };
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let source = correlations::Source { stock, peer: &server, to_helper: to_helper.as_ref(), halves: None };
+        let source = Source { stock, peer: &server, to_helper: to_helper.as_ref(), halves: None };
         let ready = correlations::ready(&mut engine, &public, &model.weights(), &terms, request, source, observer)?;
         let options = GenerateOptions { padding: prompt.known_padding(), ..request.options(&terms) };
         let correlations::Ready { helped, passes } = ready;
@@ -250,7 +251,7 @@ impl ClientSession {
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let source = correlations::Source { stock: None, peer: &server, to_helper: to_helper.as_ref(), halves: None };
+        let source = Source { stock: None, peer: &server, to_helper: to_helper.as_ref(), halves: None };
         let (stock, helped) = correlations::make(&mut engine, &model.weights(), &terms, &purpose, &source, observer)?;
         engine.confirm_transcript()?;
         let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));

@@ -1,10 +1,10 @@
 //! Where a session's correlations come from, the same on both sides.
 
 use waggle_net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
-use waggle_protocols::halves::HalvesOwner;
 use waggle_protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
 
-use super::{Caller, Observer, PublicModel, Request, Terms, ToHelper, helper, opening};
+use super::source::Source;
+use super::{Observer, PublicModel, Request, Terms, helper, opening};
 use crate::Error;
 use crate::needs::{needs, needs_by_pass, together};
 use crate::pool::{PoolSet, Purpose, Waiting, Written};
@@ -15,18 +15,6 @@ const SCOPE: &str = "pool";
 const READY: &str = "pool/ready";
 const KEPT: &str = "pool/kept";
 const CLAIMED: &str = "pool/claimed";
-
-/// Where the correlations come from.
-pub(super) struct Source<'a> {
-    /// A pool's.
-    pub(super) stock: Option<Stock>,
-    /// The party with which they are made.
-    pub(super) peer: &'a Caller,
-    /// The way to the helper, if there is one.
-    pub(super) to_helper: Option<&'a ToHelper>,
-    /// The server's secret of the halves of the weights that the peer uses; `None` on a client.
-    pub(super) halves: Option<HalvesOwner>,
-}
 
 /// What a session found when it was ready.
 #[derive(Default)]

@@ -42,9 +42,8 @@ use waggle_protocols::{FixedWeight, HelperDeals, Needs, Plans, Secure, preparati
 use waggle_tokenizer::printable;
 use zeroize::Zeroizing;
 
-use super::correlations::Source;
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
-use super::recorder::plan_transcript;
+use super::source::Source;
 use super::{Caller, Observer, Terms, opening, wire};
 use crate::Error;
 use crate::needs::together;
@@ -291,7 +290,7 @@ pub(super) fn plan(
             ledger.leave();
             deal::plan(&mut ledger, role, *phase, demands)?;
         }
-        plan_transcript(&mut ledger);
+        ledger.book_transcript();
         Ok::<_, Error>(ledger.forget_times().entries())
     };
     Ok([Some(account(Role::Client)?), Some(account(Role::Server)?)])

@@ -69,6 +69,7 @@ mod plan;
 mod prompt;
 mod recorder;
 mod server;
+mod source;
 mod wire;
 
 use waggle_net::Entry;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use waggle_engine::Engine;
 use waggle_model::{Generation, Hooks, Passes, Step};
-use waggle_net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
+use waggle_net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, WireBytes};
 use waggle_planner::Plan;
 use waggle_protocols::{Needs, Secure};
 use waggle_report::{Phases, TokenMeter, Wire};
@@ -15,17 +15,6 @@ const STOP: &str = "stop";
 const KEPT: &str = "draft/kept";
 /// Scope of the number of tokens that a pass keeps.
 const DRAFT: &str = "draft";
-/// Scope of the comparison of transcripts, as [`waggle_net::Channel::confirm_transcript`] books it.
-const TRANSCRIPT: &str = "transcript";
-
-/// The account of [`waggle_net::Channel::confirm_transcript`].
-pub(super) fn plan_transcript(ledger: &mut Ledger) {
-    let phase = ledger.set_phase(Phase::Setup);
-    ledger.enter(TRANSCRIPT);
-    ledger.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);
-    ledger.leave();
-    ledger.set_phase(phase);
-}
 
 /// An engine with a ledger.
 pub(super) trait Booked: Engine {
@@ -121,7 +110,7 @@ impl Booked for Plan {
     }
 
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
-        plan_transcript(self.abb().ledger());
+        self.abb().ledger().book_transcript();
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use waggle_tokenizer::ChatTemplate;
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
+use super::source::Source;
 use super::{
     Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, ToHelper, chat, correlations, helper,
     opening,
@@ -270,13 +271,13 @@ impl ModelServer {
     }
 
     /// Where the correlations of a session with `caller` come from.
-    fn source<'a>(&'a self, stock: Option<Stock>, caller: &'a Caller) -> correlations::Source<'a> {
+    fn source<'a>(&'a self, stock: Option<Stock>, caller: &'a Caller) -> Source<'a> {
         let halves = match self.halves_by_client {
             true => self.halves.of_client(&helper::digest(caller.key.as_deref())),
             false => self.halves.clone(),
         };
         let (to_helper, halves) = (self.to_helper.as_ref(), Some(halves));
-        correlations::Source { stock, peer: caller, to_helper, halves }
+        Source { stock, peer: caller, to_helper, halves }
     }
 
     /// The session of a client that fills a pool.

@@ -337,7 +337,10 @@ impl Chat {
         }
         let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
         self.transcript.begin(new.last().map_or("", |(_, words)| words));
-        let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
+        let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_by({
+            let transcript = self.transcript.clone();
+            move |text| transcript.hear(text)
+        });
         let taken = self.session.turn(&ids, tokens, Next::Pick(sampler), &mut answer);
         let turn = match answer.finish(taken) {
             Ok(turn) => turn,

@@ -4,7 +4,8 @@ use std::arch::x86_64::*;
 
 use super::avx2::{add_at, add_code_word, load, store, store_bytes};
 pub(super) use super::avx2::{encrypt, expand_key, transpose};
-use super::driver::{self, Wide};
+use super::driver;
+use super::lanes::Wide;
 use crate::Block;
 
 /// Vectors of one block for instructions `$features`. Where the macro is used, `xor_where`, `cut` and `sigma` are

@@ -7,7 +7,8 @@ pub(super) use super::avx2::{encrypt, expand_key};
 use super::avx2::{load, store, store_bytes};
 pub(super) use super::avx512::transpose;
 use super::avx512::{add_at, add_code_word};
-use super::driver::{self, Wide};
+use super::driver;
+use super::lanes::Wide;
 use crate::Block;
 
 one_block!("aes,pclmulqdq,avx512f,avx512vl");

@@ -21,6 +21,7 @@ mod aesni512;
 mod avx2;
 mod avx512;
 mod driver;
+mod lanes;
 mod points;
 mod vaes;
 mod vaes512;

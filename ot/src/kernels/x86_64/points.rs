@@ -7,7 +7,7 @@
 
 use super::super::leaves::{LeafRows, Words};
 use super::Key;
-use super::driver::{Wide, encrypt, load, store};
+use super::lanes::{Wide, encrypt, load, store};
 use crate::Block;
 use crate::dpf::{GROUP, tweak};
 

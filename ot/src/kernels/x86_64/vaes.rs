@@ -4,7 +4,8 @@ use std::arch::x86_64::*;
 
 use super::avx2::{add_at, add_code_word, load, load2, store, store2};
 pub(super) use super::avx2::{encrypt, expand_key, transpose};
-use super::driver::{self, Wide};
+use super::driver;
+use super::lanes::Wide;
 use crate::Block;
 
 /// Two blocks. A value proves VAES, VPCLMULQDQ and AVX2.

@@ -6,7 +6,8 @@ pub(super) use super::avx2::{encrypt, expand_key};
 use super::avx2::{load, store};
 pub(super) use super::avx512::transpose;
 use super::avx512::{add_at, add_code_word, load4, store4};
-use super::driver::{self, Wide};
+use super::driver;
+use super::lanes::Wide;
 use crate::Block;
 
 /// Four blocks. A value proves VAES, VPCLMULQDQ and AVX-512 F, DQ and VL.
