@@ -199,7 +199,8 @@ fn with_child(
     let proof = if key.is_some() { Proof::Own(Arc::new(identity)) } else { Proof::Plaintext };
     let client = Client::new(address.to_string()).terms(terms.clone()).network(args.link).timeout(args.timeout);
     let base = Some(args.model.clone()).filter(|_| !args.public.is_empty());
-    let client = client.proof(proof).server_key(key).base(base);
+    // The server listens already: one that does not answer has failed.
+    let client = client.proof(proof).server_key(key).base(base).connect_timeout(Duration::from_secs(1));
     // The tokenizer lies on this machine already.
     let asked = asked.tokenizer(TokenizerOf::Model(args.model.clone()));
     let mut generated = match client.generate(&asked, listener) {

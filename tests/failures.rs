@@ -321,7 +321,10 @@ fn arguments_that_make_no_sense_are_refused() {
             "1000000000 texts with 33000000000 positions",
         ),
         ("plan --model shakespeare-gpt2 --tokens 2 --texts 9223372036854775808", "9223372036854775808 texts"),
-        ("generate --connect 127.0.0.1:1 --prompt-ids 1 --helper 127.0.0.1:1", "--helper needs --helper-key"),
+        (
+            "generate --connect 127.0.0.1:1 --prompt-ids 1 --helper 127.0.0.1:1",
+            "--helper-key, which the helper prints",
+        ),
         ("demo --pad-prompt --policy h2o --prompt-ids 1 --tokens 1", "padding needs cache policy `full`"),
         ("plan --pad-prompt --policy h2o", "padding needs cache policy `full`"),
         ("demo --reveal token --temperature 1 --top-p 0.5", "top-p needs a session that reveals logits"),

@@ -644,7 +644,8 @@ fn whoever_may_not_come_is_refused() {
     assert!(!text(&page.body).contains("{{nonce}}"));
 
     // With keys the page and the health are open, and nothing else is; the first key alone sees what all took.
-    let line = format!("proxy --connect {} --api-key-file {}", proxy.server.address, file.display());
+    let line =
+        format!("proxy --connect {} --connect-timeout 1 --api-key-file {}", proxy.server.address, file.display());
     let keyed =
         Server::run(&mut waggle(&format!("{line} --listen 127.0.0.1:0 --allow-origin http://name.example:80")));
     let ask = |host: &str, path: &str, key: &str| {

@@ -132,7 +132,7 @@ fn lists_that_others_may_write_are_refused() {
 #[test]
 fn text_of_a_plaintext_link_is_declared_unverified() {
     let home = tempfile::tempdir().unwrap();
-    let warning = "nothing is encrypted, and the text is unverified until it has ended\n";
+    let warning = "--insecure-plaintext: nothing is encrypted, and the text is unverified until it has ended\n";
     for option in ["", "--insecure-plaintext"] {
         let server = serve(home.path(), option);
         fs::write(home.path().join("lines"), "ROMEO:\n").unwrap();
