@@ -333,7 +333,7 @@ def test_an_encoder_is_studied_on_a_task():
         waggle.evaluate(TEXT, data="whose-line.tsv")
     with pytest.raises(waggle.WaggleError, match="text is missing"):
         waggle.evaluate()
-    with pytest.raises(waggle.WaggleError, match="--data"):
+    with pytest.raises(waggle.WaggleError, match="needs data"):
         waggle.evaluate(TEXT, task="recall")
 
 
@@ -392,7 +392,7 @@ def test_a_conversation_of_five_turns_with_another_process(served, tmp_path):
 def test_a_refused_turn_leaves_the_conversation(served):
     with waggle.Client(served.address).chat(tokens=3, turn_tokens=9) as chat:
         assert chat.prepared == (0, 0) and chat.transcript == []
-        with pytest.raises(waggle.WaggleError, match="a turn of 19 tokens is longer than --turn-tokens 9"):
+        with pytest.raises(waggle.WaggleError, match="a turn of 19 tokens is longer than the 9 that this conversation allows"):
             chat.say("a long turn indeed")
         assert chat.transcript == []
         first = chat.say("short")
