@@ -2,14 +2,14 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`http`] | connections: who may come, bounds, streams, the page of the chat |
-//! | [`api`] | the interface's JSON: requests, answers, refusals |
-//! | [`work`] | the thread that has sessions with the server: the queue, passes, conversations |
-//! | [`pass`] | the texts of a session: who hears which token, and who has ended |
-//! | [`text`] | one text while it grows, and where it stops |
-//! | [`logprobs`] | what the tokens of a text are worth |
-//! | [`spent`] | what an answer took, and what the server saw |
-//! | [`metrics`] | counters |
+//! | `http` | connections: who may come, bounds, streams, the page of the chat |
+//! | `api` | the interface's JSON: requests, answers, refusals |
+//! | `work` | the thread that has sessions with the server: the queue, passes, conversations |
+//! | `pass` | the texts of a session: who hears which token, and who has ended |
+//! | `text` | one text while it grows, and where it stops |
+//! | `logprobs` | what the tokens of a text are worth |
+//! | `spent` | what an answer took, and what the server saw |
+//! | `metrics` | counters |
 //!
 //! Prompts and answers are in the clear in this process and between it and the programs that use it. It is the
 //! client's, so it listens to the machine that it runs on unless it has a key.
