@@ -13,7 +13,7 @@ use waggle_net::Role;
 
 use crate::Error;
 use crate::cost::Cost;
-use crate::deal::Dealt;
+use crate::dealing::Dealing;
 use crate::matrix::FixedMatrix;
 use crate::options::Options;
 use crate::plans::Plans;
@@ -45,9 +45,17 @@ pub trait Correlation: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// This kind as a helper knows it, if one can deal it ([`deal`](crate::deal)).
-    fn dealt(&self) -> Option<Dealt> {
+    /// Words that a helper has in memory for a unit, of both parties; `None` where no helper deals the kind, or its
+    /// fields are out of range, as those from a peer may be.
+    fn dealt_words(&self) -> Option<u64> {
         None
+    }
+
+    /// Deals `units` units, at the helper and at both parties alike ([`deal`](crate::deal)): the client's words and
+    /// the server's, those that are not known here left out.
+    fn deal(&self, dealing: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+        let _ = (dealing, units);
+        Err(Error::NotDealt { scope: self.scope() })
     }
 
     /// Name of the weight whose matrix [`make`](Correlation::make) needs.
@@ -93,6 +101,13 @@ impl CorrelationKind {
         [Role::Client, Role::Server]
             .into_iter()
             .fold(Cost::free(), |cost, role| cost.work(role, Kernel::StockWord, units * self.words(role)))
+    }
+}
+
+impl CorrelationKind {
+    /// The kind itself, if it is a `C`.
+    pub(crate) fn downcast<C: Correlation>(&self) -> Option<&C> {
+        self.0.any().downcast_ref()
     }
 }
 

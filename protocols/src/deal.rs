@@ -17,32 +17,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use blake3::OutputReader;
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use waggle_engine::{OperandId, OperandKind};
-use waggle_he::MatmulShape;
 use waggle_net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
-use zeroize::{ZeroizeOnDrop, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::Error;
 use crate::HelperDeals;
-use crate::correlation::Correlation;
-use crate::halves::{Halves, HalvesSeed, Known};
-use crate::operands::{Event, Events, OperandForm};
+pub use crate::dealing::Dealing;
+use crate::dealing::{GIVEN, Seat, Stream};
+use crate::halves::{Halves, HalvesSeed};
+use crate::masked_row::MaskedRow;
+use crate::operands::{Event, Events, OPERANDS, OperandForm};
 use crate::ops::cached;
-use crate::ops::carry::Carry;
-use crate::ops::fss::ladder::LadderShape;
-use crate::ops::fss::table::FssShape;
-use crate::ops::fss::threshold::Comparison;
-use crate::ops::matmul::Triple;
-use crate::ops::mul::RowProduct;
-use crate::ops::mux_columns::Selection;
-use crate::ops::private::MaskedRow;
-use crate::ops::sum_squares::Squares;
-use crate::ops::truncate::Wrap;
-use crate::preparation::OPERANDS;
-use crate::words::mask;
+pub use crate::ops::dealt::Dealt;
 
 /// Bytes of a party's seeds: its own, and the public one that both have.
 pub const SEED_BYTES: usize = 64;
@@ -56,224 +45,8 @@ const MOST_BATCHES: usize = 1 << 20;
 /// The most words of masks of operands that a helper keeps from pass to pass, of both parties.
 const MOST_KEPT: u64 = 1 << 30;
 
-/// A stream of words from a seed, alike on every machine.
-#[derive(ZeroizeOnDrop)]
-struct Stream(OutputReader);
-
-impl Stream {
-    fn new(seed: &[u8]) -> Self {
-        let mut hasher = blake3::Hasher::new_derive_key("waggle 2026 words of a dealt correlation");
-        hasher.update(seed);
-        Stream(hasher.finalize_xof())
-    }
-
-    fn words(&mut self, count: usize, width: u32) -> Vec<u64> {
-        let mut bytes = Zeroizing::new(vec![0; 8 * count]);
-        self.0.fill(&mut bytes);
-        bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word) & mask(width)).collect()
-    }
-}
-
-enum Seat<'m> {
-    /// Nobody: bytes are counted.
-    Counter,
-    Helper {
-        /// The client's and the server's.
-        own: &'m mut [Stream; 2],
-        public: &'m mut Stream,
-        messages: [Vec<u8>; 2],
-        halves: &'m Halves,
-    },
-    Party {
-        role: Role,
-        own: &'m mut Stream,
-        public: &'m mut Stream,
-        message: &'m [u8],
-        halves: Option<&'m HalvesSeed>,
-    },
-}
-
-/// A deal of a batch, as one of the three takes part in it.
-pub struct Dealing<'m> {
-    seat: Seat<'m>,
-    bytes: [usize; 2],
-}
-
-impl Dealing<'_> {
-    /// Words modulo 2^`width` that `role` draws; the helper draws them, too.
-    pub(crate) fn draw(&mut self, role: Role, count: usize, width: u32) -> Vec<u64> {
-        match &mut self.seat {
-            Seat::Helper { own, .. } => own[role as usize].words(count, width),
-            Seat::Party { role: here, own, .. } if *here == role => own.words(count, width),
-            Seat::Party { .. } | Seat::Counter => Vec::new(),
-        }
-    }
-
-    /// Words that each party draws: the client's, then the server's.
-    pub(crate) fn draw_both(&mut self, count: usize, width: u32) -> [Vec<u64>; 2] {
-        [Role::Client, Role::Server].map(|role| self.draw(role, count, width))
-    }
-
-    /// Rows `x` of the client's times the half of the matrix of `kind` that is known here; nothing at the server.
-    pub(crate) fn times(&self, kind: &MaskedRow, x: &[u64]) -> Result<Vec<u64>, Error> {
-        let known = match &self.seat {
-            Seat::Counter | Seat::Party { role: Role::Server, .. } => return Ok(Vec::new()),
-            Seat::Helper { halves, .. } => Known::Helper(halves),
-            Seat::Party { halves, .. } => halves.map_or(Known::Nothing, Known::Client),
-        };
-        known.times(kind, x)
-    }
-
-    /// Random words that all three know.
-    pub(crate) fn public(&mut self, count: usize) -> Vec<u64> {
-        match &mut self.seat {
-            Seat::Helper { public, .. } | Seat::Party { public, .. } => public.words(count, 64),
-            Seat::Counter => Vec::new(),
-        }
-    }
-
-    /// `count` words that the helper computes and `role` gets, modulo 2^w for the w of `widths`, repeated.
-    pub(crate) fn give(
-        &mut self,
-        role: Role,
-        count: usize,
-        widths: &[u32],
-        words: impl FnOnce() -> Vec<u64>,
-    ) -> Result<Vec<u64>, Error> {
-        self.give_to(&[role], count, widths, words)
-    }
-
-    /// [`Dealing::give`] to both parties.
-    pub(crate) fn give_both(
-        &mut self,
-        count: usize,
-        widths: &[u32],
-        words: impl FnOnce() -> Vec<u64>,
-    ) -> Result<Vec<u64>, Error> {
-        self.give_to(&[Role::Client, Role::Server], count, widths, words)
-    }
-
-    fn give_to(
-        &mut self,
-        roles: &[Role],
-        count: usize,
-        widths: &[u32],
-        words: impl FnOnce() -> Vec<u64>,
-    ) -> Result<Vec<u64>, Error> {
-        let size = waggle_bits::packed_bytes(count, widths);
-        roles.iter().for_each(|role| self.bytes[*role as usize] += size);
-        match &mut self.seat {
-            Seat::Counter => Ok(Vec::new()),
-            Seat::Helper { messages, .. } => {
-                let words = words();
-                debug_assert_eq!(words.len(), count, "as many words as announced");
-                let packed = waggle_bits::pack(&words, widths);
-                roles.iter().for_each(|role| messages[*role as usize].extend(&packed));
-                Ok(words)
-            }
-            Seat::Party { role, message, .. } if roles.contains(role) => {
-                let (part, rest) = message.split_at_checked(size).unwrap_or((message, &[]));
-                *message = rest;
-                Ok(waggle_bits::unpack(GIVEN, part, count, widths)?)
-            }
-            Seat::Party { .. } => Ok(Vec::new()),
-        }
-    }
-}
-
 /// Step of the seeds that a helper sends first.
 const SEEDS: &str = "helper/seeds";
-/// Step of the words that a helper gives.
-const GIVEN: &str = "helper/words";
-
-/// Units from their parts: of each part so many words a unit, one part after another. Without the words, none.
-pub(crate) fn woven(units: usize, parts: &[(&[u64], usize)]) -> Vec<u64> {
-    let mut out = Vec::with_capacity(units * parts.iter().map(|(_, words)| words).sum::<usize>());
-    for unit in 0..units {
-        out.extend(parts.iter().flat_map(|(part, words)| part.get(unit * words..(unit + 1) * words)).flatten());
-    }
-    out
-}
-
-/// A kind of correlation that a helper deals.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub enum Dealt {
-    /// Products with a weight.
-    Row(MaskedRow),
-    /// Products of matrices.
-    Triple(Triple),
-    /// Products of rows and words.
-    RowProduct(RowProduct),
-    /// Sums of squares.
-    Squares(Squares),
-    /// Truncations.
-    Wrap(Wrap),
-    /// Selections.
-    Selection(Selection),
-    /// Functions by a table.
-    Function(FssShape),
-    /// Functions by tables of several octaves.
-    Ladder(LadderShape),
-    /// Comparisons with thresholds.
-    Comparison(Comparison),
-    /// Comparisons bit by bit.
-    Carry(Carry),
-}
-
-impl Dealt {
-    /// The words of `units` units: the client's and the server's, those that are not known here left out.
-    fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
-        match self {
-            Dealt::Row(kind) => kind.deal(d, units),
-            Dealt::Triple(kind) => kind.deal(d, units),
-            Dealt::RowProduct(kind) => kind.deal(d, units),
-            Dealt::Squares(kind) => kind.deal(d, units),
-            Dealt::Wrap(kind) => kind.deal(d, units),
-            Dealt::Selection(kind) => kind.deal(d, units),
-            Dealt::Function(kind) => kind.deal(d, units),
-            Dealt::Ladder(kind) => kind.deal(d, units),
-            Dealt::Comparison(kind) => kind.deal(d, units),
-            Dealt::Carry(kind) => kind.deal(d, units),
-        }
-    }
-
-    /// Words of a unit if its numbers are in range, which those from a peer need not be.
-    fn words(&self) -> Option<u64> {
-        let product = |factors: &[usize]| {
-            let positive = |all: u64, n: &usize| all.checked_mul(*n as u64).filter(|product| *product > 0);
-            factors.iter().try_fold(1u64, positive)
-        };
-        // Draws, corrections and the words of both.
-        let keys = |kind: &dyn Correlation, served: bool| {
-            (u32::from(served), if served { 4 * kind.words(Role::Client) as u64 } else { 1 })
-        };
-        let (width, words) = match self {
-            Dealt::Row(MaskedRow { inputs, outputs, width, .. }) => {
-                let row = (*inputs as u64).checked_add(*outputs as u64)?;
-                product(&[*inputs, *outputs, 8])?;
-                (*width, row)
-            }
-            Dealt::Triple(Triple { batch, m, k, n, width }) => {
-                let parts = [[*batch, *m, *k], [*batch, *k, *n], [*batch, *m, *n]];
-                (*width, parts.iter().try_fold(0u64, |all, part| all.checked_add(product(part)?))?)
-            }
-            Dealt::RowProduct(RowProduct { n, width }) => (*width, product(&[*n, 2])?.checked_add(1)?),
-            Dealt::Squares(Squares { n, width }) => (*width, product(&[*n])?.checked_add(1)?),
-            Dealt::Wrap(Wrap { bits }) => (*bits + u32::from(*bits == 64), 1),
-            Dealt::Selection(Selection { widths, words }) => {
-                let width = widths.iter().all(|width| (1..=64).contains(width)) && widths.len() <= 64;
-                (u32::from(width), product(&[widths.len(), 2, *words])?.checked_add(1 + widths.len() as u64)?)
-            }
-            Dealt::Function(shape) => keys(shape, shape.is_served()),
-            Dealt::Ladder(shape) => keys(shape, shape.is_served()),
-            Dealt::Comparison(shape) => keys(shape, shape.is_served()),
-            Dealt::Carry(shape) => keys(shape, shape.is_served()),
-        };
-        (1..=64).contains(&width).then_some(words)
-    }
-}
-
 /// What a helper is asked for: kinds and numbers, in the order in which it deals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -373,7 +146,8 @@ impl Demand {
     pub fn check(&self) -> Result<(), DemandError> {
         let fits = match self {
             Demand::Units { kind, units, batch } => {
-                let words = kind.words().and_then(|words| words.checked_mul((*batch).min(*units) as u64));
+                let words =
+                    kind.correlation().dealt_words().and_then(|words| words.checked_mul((*batch).min(*units) as u64));
                 let few = *batch > 0 && units.div_ceil(*batch) <= MOST_BATCHES;
                 few && words.is_some_and(|words| words <= MOST_WORDS)
             }
@@ -404,18 +178,7 @@ impl Demand {
     fn scope(&self) -> &'static str {
         match self {
             Demand::Operand { .. } => OPERANDS,
-            Demand::Units { kind, .. } => match kind {
-                Dealt::Row(kind) => kind.scope(),
-                Dealt::Triple(kind) => kind.scope(),
-                Dealt::RowProduct(kind) => kind.scope(),
-                Dealt::Squares(kind) => kind.scope(),
-                Dealt::Wrap(kind) => kind.scope(),
-                Dealt::Selection(kind) => kind.scope(),
-                Dealt::Function(kind) => kind.scope(),
-                Dealt::Ladder(kind) => kind.scope(),
-                Dealt::Comparison(kind) => kind.scope(),
-                Dealt::Carry(kind) => kind.scope(),
-            },
+            Demand::Units { kind, .. } => kind.correlation().scope(),
         }
     }
 
@@ -462,7 +225,7 @@ impl Demand {
 impl Batch<'_> {
     fn deal(&self, d: &mut Dealing<'_>, rows: &mut Rows) -> Result<[Vec<u64>; 2], Error> {
         match self {
-            Batch::Units(kind, units) => kind.deal(d, *units),
+            Batch::Units(kind, units) => kind.correlation().deal(d, *units),
             Batch::Products(events, before) => {
                 rows.tokens = events.tokens().max(*before);
                 cached::deal(d, events, *before, &mut rows.words)
@@ -709,15 +472,17 @@ impl Receiver {
     }
 }
 
-/// X Y from both parties' shares of X and of Y.
-pub(crate) fn product(shape: MatmulShape, x: [&[u64]; 2], y: [&[u64]; 2]) -> Vec<u64> {
-    let sum = |[a, b]: [&[u64]; 2]| -> Vec<u64> { a.iter().zip(b).map(|(a, b)| a.wrapping_add(*b)).collect() };
-    crate::ops::matmul::multiply(shape, &sum(x), &sum(y))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::carry::Carry;
+    use crate::ops::fss::threshold::Comparison;
+    use crate::ops::matmul::Triple;
+    use crate::ops::mul::RowProduct;
+    use crate::ops::mux_columns::Selection;
+    use crate::ops::sum_squares::Squares;
+    use crate::ops::truncate::Wrap;
+    use crate::words::mask;
 
     /// The words of both parties for `demand`, each batch of which `spoil` may change on its way.
     fn dealt(demand: &Demand, spoil: impl Fn(&mut [Vec<u8>; 2])) -> [Vec<u64>; 2] {

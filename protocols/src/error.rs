@@ -13,6 +13,12 @@ use crate::operands::OperandForm;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A kind of correlation that no helper deals.
+    #[error("no helper deals correlations of `{scope}`")]
+    NotDealt {
+        /// The scope of the kind.
+        scope: &'static str,
+    },
     /// A cause that any engine may have.
     #[error(transparent)]
     Engine(waggle_engine::Error),

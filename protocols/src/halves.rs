@@ -29,8 +29,8 @@ use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
 use crate::Error;
+use crate::masked_row::MaskedRow;
 use crate::matrix::FixedMatrix;
-use crate::ops::private::MaskedRow;
 use crate::times::times_words;
 use crate::words::mask;
 

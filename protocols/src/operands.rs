@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use waggle_engine::Axis;
 use waggle_he::MatmulShape;
 
+/// Scope of masks of cached operands.
+pub(crate) const OPERANDS: &str = "keys and values";
+
 /// The properties that all products with one operand have in common. The masks of the operand depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperandForm {

@@ -22,7 +22,7 @@ use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::form::{Form, Shapes, Values};
 use crate::matrix::FixedMatrix;
-use crate::ops::cached::OperandUse;
+use crate::operand::OperandUse;
 use crate::options::Options;
 use crate::plans::Plans;
 use crate::session::Session;

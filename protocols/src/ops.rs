@@ -10,6 +10,7 @@ pub mod b2a;
 pub mod cached;
 pub mod carry;
 pub mod compare;
+pub(crate) mod dealt;
 pub mod embed;
 pub mod evaluate;
 pub mod extend;

@@ -11,9 +11,12 @@ use crate::cost::Cost;
 use crate::deal::{self, Demand};
 use crate::matrix::FixedMatrix;
 use crate::operands::Events;
+use crate::operands::OPERANDS;
+use crate::ops::dealt::Dealt;
 use crate::ops::{Operand, cached};
 use crate::options::HelperDeals;
 use crate::plans::Plans;
+use crate::session::Begin;
 use crate::stock::masks::OperandMasks;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
 use crate::two_party::TwoParty;
@@ -28,9 +31,6 @@ pub const SCOPE: &str = "preprocess";
 pub fn phase(options: &Options, current: Phase) -> Phase {
     if options.helper == HelperDeals::Passes { current } else { Phase::Offline }
 }
-
-/// Scope of masks of cached operands.
-pub(crate) const OPERANDS: &str = "keys and values";
 
 /// Progress of the offline phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,7 +96,7 @@ impl Job<'_> {
     fn is_dealt(&self, helper: HelperDeals) -> bool {
         match self {
             Job::Units(kind, _) if kind.weight().is_some() => helper.weights(),
-            Job::Units(kind, _) => helper.any() && kind.dealt().is_some(),
+            Job::Units(kind, _) => helper.any() && Dealt::of(kind).is_some(),
             Job::Operand(..) => helper.any(),
             Job::Cots(..) => false,
         }
@@ -108,7 +108,7 @@ impl Job<'_> {
             _ if !self.is_dealt(plans.options().helper) => None,
             Job::Units(kind, units) => {
                 let batch = kind.batch(plans.options()).max(1);
-                Some(Demand::Units { kind: kind.dealt()?, units: *units, batch })
+                Some(Demand::Units { kind: Dealt::of(kind)?, units: *units, batch })
             }
             Job::Operand(id, events) => {
                 let (name, batch) = (deal::operand_name(*id), plans.operand_batch);
@@ -232,7 +232,9 @@ impl TwoParty {
                     let mut batches = kind.batches(units, session.options()).peekable();
                     while let Some(batch) = batches.next() {
                         let next = batches.peek().map(|batch| (kind.clone(), *batch));
-                        session.next = next.or_else(|| after.clone());
+                        session.next = next
+                            .or_else(|| after.clone())
+                            .map(|(kind, units)| -> Begin { Box::new(move |session| kind.begin(session, units)) });
                         stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
                         made += kind.cost(session.plans(), batch)?.total_bytes();
                         units_made += batch;

@@ -9,12 +9,14 @@ use waggle_net::{Channel, Phase, Role};
 use waggle_ot::dpf::Room;
 use waggle_ot::{OtReceiver, OtSender};
 
-use crate::correlation::CorrelationKind;
 use crate::plans::Plans;
 use crate::{Error, Options};
 
 const PUBLIC_KEY: &str = "he/public key";
 const GALOIS_KEYS: &str = "he/Galois keys";
+
+/// The part of the next correlations that takes no answer of the peer.
+pub(crate) type Begin = Box<dyn FnOnce(&mut Session) -> Result<(), Error> + Send>;
 
 /// One party's end of a two-party computation.
 ///
@@ -29,7 +31,7 @@ pub struct Session {
     own_galois: HashSet<ParamSet>,
     peer_keys: HashMap<ParamSet, PeerKeys>,
     /// The correlations to be made after those that are being made, for [`Session::look_ahead`].
-    pub(crate) next: Option<(CorrelationKind, usize)>,
+    pub(crate) next: Option<Begin>,
     /// The product that was asked for before its turn, with the random operand.
     pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
     plans: Plans,
@@ -204,7 +206,7 @@ impl Session {
     /// about to wait for the peer.
     pub(crate) fn look_ahead(&mut self) -> Result<(), Error> {
         match self.next.take() {
-            Some((kind, units)) => kind.begin(self, units),
+            Some(begin) => begin(self),
             None => Ok(()),
         }
     }

@@ -1,6 +1,8 @@
 //! What a release needs, called as `cargo xtask`.
 #![forbid(unsafe_code)]
 
+mod circles;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -11,6 +13,7 @@ use thiserror::Error;
 const USAGE: &str = "usage:
   cargo xtask dist                     an archive for this machine, in the folder `dist` of the target directory: the
                                        program, completions, man pages, and all licences
+  cargo xtask circles                  fails if files of a crate name each other in a circle
   cargo xtask licences MANIFEST FILE   the licences of all packages that the package of MANIFEST is built of";
 
 /// Why there is no archive.
@@ -18,6 +21,8 @@ const USAGE: &str = "usage:
 enum Error {
     #[error("{USAGE}")]
     Usage,
+    #[error("{0} circles of files: cut them, or move what they share below them")]
+    Circles(usize),
     #[error("there is no {tool}: {install}")]
     Missing { tool: &'static str, install: &'static str },
     #[error("{command}: {status}")]
@@ -31,6 +36,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match words[..] {
         ["dist"] => dist(),
+        ["circles"] => no_circles(),
         ["licences", manifest, file] => licences(Path::new(manifest), Path::new(file)),
         _ => Err(Error::Usage),
     };
@@ -41,6 +47,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Fails where files name each other in a circle.
+fn no_circles() -> Result<(), Error> {
+    let circles = circles::find(&root()).map_err(at(&root()))?;
+    for circle in &circles {
+        println!("{}", circle.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
+    }
+    if circles.is_empty() { Ok(()) } else { Err(Error::Circles(circles.len())) }
 }
 
 /// The folder of the repository.

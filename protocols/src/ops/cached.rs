@@ -38,19 +38,20 @@
 //! discarded, and this and all later products of the operand make theirs on the spot. The first product moves the
 //! masks out of the stock, so no second operand can find them there.
 
-use waggle_engine::CachedOperand;
 pub use waggle_engine::{Axis, OperandId, OperandKind};
 use waggle_he::MatmulShape;
 use zeroize::Zeroizing;
 
-use crate::deal::{self, Dealing};
+use crate::dealing::Dealing;
+use crate::operand::Begun;
+pub use crate::operand::{Met, Operand, OperandUse};
 use crate::operands::{Event, Events, OperandForm, single};
 use crate::operation::prelude::*;
 use crate::ops::Matmul;
 use crate::ops::matmul::{self, product_shape};
 use crate::spill::{Queue, Spill};
 use crate::stock::Stock;
-use crate::stock::masks::{OperandMasks, Prepared};
+use crate::stock::masks::OperandMasks;
 use crate::wire::beaver::{minus, open_products, random};
 use crate::wire::opening;
 
@@ -80,131 +81,7 @@ pub struct CachedProduct<'a, W> {
     pub operand: &'a mut Operand,
 }
 
-/// A session's memory of a cached operand between its products. New rows take one of the next generation.
-#[derive(Debug)]
-pub struct Operand {
-    id: OperandId,
-    begun: Option<Begun>,
-}
-
-/// An operand after its first product.
-#[derive(Debug)]
-struct Begun {
-    masks: OperandMasks,
-    /// Slots that are taken: the rows opened so far, less those that were forgotten.
-    slots: usize,
-    /// Slots of the tokens that were not cut off, ascending.
-    live: Vec<usize>,
-    /// Rows opened in all.
-    taken: usize,
-    /// Tokens that the product at hand brings.
-    new: usize,
-    /// By slot the row minus its mask: (slots, batch, d). Empty in a plan.
-    opened: Vec<u64>,
-}
-
-impl Begun {
-    /// Forgets dead slots with their masks. Masks that no row took stay.
-    fn forget(&mut self) {
-        let Begun { masks, slots, live, opened, .. } = self;
-        if live.len() == *slots {
-            return;
-        }
-        let row = masks.form.row();
-        if !masks.a.is_empty() {
-            let mut a = Zeroizing::new(Vec::with_capacity(masks.a.len() - (*slots - live.len()) * row));
-            live.iter().for_each(|slot| a.extend_from_slice(&masks.a[slot * row..(slot + 1) * row]));
-            a.extend_from_slice(&masks.a[*slots * row..]);
-            masks.a = a;
-        }
-        if !opened.is_empty() {
-            *opened = live.iter().flat_map(|slot| &opened[slot * row..(slot + 1) * row]).copied().collect();
-        }
-        *slots = live.len();
-        *live = (0..*slots).collect();
-    }
-
-    /// The next `new` slots are taken.
-    fn take(&mut self, new: usize) {
-        self.live.extend(self.slots..self.slots + new);
-        self.slots += new;
-        self.taken += new;
-        self.new = new;
-    }
-}
-
-/// A cached operand in use: the box gets it ready before the operation that multiplies by it.
-#[derive(Debug)]
-pub struct OperandUse<'a> {
-    operand: &'a mut Operand,
-    form: OperandForm,
-    /// The sizes of the product, by tokens.
-    wanted: Event,
-}
-
-/// The operand as a product meets it.
-pub struct Met {
-    /// The form of the operand.
-    pub form: OperandForm,
-    /// The sizes of the product, with slots for tokens.
-    pub event: Event,
-    /// The sizes in a run that prepares it, which forgets no slot.
-    pub listed: Event,
-    /// Whether its masks are there.
-    pub ready: bool,
-}
-
 impl OperandUse<'_> {
-    /// The name of the operand.
-    pub fn id(&self) -> OperandId {
-        self.operand.id
-    }
-
-    /// Gets the operand ready, and gives slots to its new tokens. At the first product the masks move there from
-    /// `prepared`, and later those that were added since. Masks for another product than this are discarded, with all
-    /// after them. Both parties, and a plan, see the same sizes and so decide alike.
-    ///
-    /// # Errors
-    /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
-    pub(crate) fn meet(&mut self, prepared: &mut Prepared) -> Result<Met, Error> {
-        let OperandUse { form, wanted, .. } = *self;
-        let id = self.operand.id;
-        let begun = match &mut self.operand.begun {
-            Some(begun) => {
-                if prepared.by_pass
-                    && let Some(more) = prepared.remove(id)
-                {
-                    begun.masks.go_on(more);
-                }
-                begun
-            }
-            none => {
-                if !prepared.begun.insert(id) {
-                    return Err(Error::OperandTwice { operand: id });
-                }
-                let masks = prepared.remove(id).unwrap_or_else(|| OperandMasks::none(form));
-                none.insert(Begun { masks, slots: 0, live: Vec::new(), taken: 0, new: 0, opened: Vec::new() })
-            }
-        };
-        if begun.masks.form != form {
-            return Err(Error::OperandForm { operand: id, expected: begun.masks.form, got: form });
-        }
-        let (expected, got) = (begun.live.len(), wanted.tokens);
-        let new = got.checked_sub(expected).ok_or(Error::OperandShrinks { operand: id, expected, got })?;
-        let by_slots = Event { tokens: begun.slots + new, ..wanted };
-        let ready = begun.masks.events.front() == Some(&by_slots);
-        if ready {
-            begun.masks.events.pop_front();
-        } else {
-            begun.masks.events.clear();
-            begun.masks.products = Queue::default();
-            begun.forget();
-        }
-        begun.take(new);
-        let event = if ready { by_slots } else { wanted };
-        Ok(Met { form, event, listed: Event { tokens: begun.taken, ..event }, ready })
-    }
-
     /// Masks B and B A of the product that it [met](OperandUse::meet), made now unless they are there.
     fn masks(&mut self, s: &mut Session, spill: &mut Spill, met: &Met, out: &mut Vec<u64>) -> Result<(), Error> {
         let masks = &mut self.operand.begun.as_mut().expect("it was met").masks;
@@ -217,55 +94,7 @@ impl OperandUse<'_> {
     }
 }
 
-impl Stock {
-    /// The masks of the products with `operands`, in order, if there are any. What is missing is made on the spot.
-    pub(crate) fn take_masks(
-        &mut self,
-        s: &mut Session,
-        mut operands: Vec<OperandUse<'_>>,
-    ) -> Result<Option<Zeroizing<Vec<u64>>>, Error> {
-        let mut met = Vec::new();
-        for product in &mut operands {
-            #[cfg(any(test, feature = "audit"))]
-            if s.audit.breaks(crate::audit::Broken::Slots) {
-                product.operand.take_slots_back();
-            }
-            met.push(product.meet(&mut self.operands)?);
-        }
-        let words: u64 = met.iter().map(|met| met.form.product_words(&met.event)).sum();
-        let mut out = Zeroizing::new(Vec::with_capacity(words as usize));
-        for (product, met) in operands.iter_mut().zip(&met) {
-            product.masks(s, &mut self.spill, met, &mut out)?;
-        }
-        Ok((!met.is_empty()).then_some(out))
-    }
-}
-
 impl Operand {
-    /// An operand without products so far.
-    pub fn new(id: OperandId) -> Self {
-        Operand { id, begun: None }
-    }
-
-    /// Its name.
-    pub fn id(&self) -> OperandId {
-        self.id
-    }
-
-    /// The next tokens take the slots of those cut off, and so their masks: wrong, and what an audit must notice.
-    #[cfg(any(test, feature = "audit"))]
-    fn take_slots_back(&mut self) {
-        if let Some(begun) = &mut self.begun {
-            begun.slots = begun.live.len();
-            begun.opened.truncate(begun.slots * begun.masks.form.row());
-        }
-    }
-
-    /// Whether it has had a product.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.begun.is_some()
-    }
-
     /// Makes masks for the products `events` that come next, in the place of those that were made for others. Nothing
     /// happens before the first product.
     ///
@@ -291,30 +120,27 @@ impl Operand {
     }
 }
 
-impl CachedOperand for Operand {
-    fn new(id: OperandId) -> Self {
-        Operand::new(id)
-    }
-
-    /// Free. What comes after the tokens next is opened under other masks.
-    fn roll_back(&mut self, tokens: usize) {
-        if let Some(begun) = &mut self.begun {
-            begun.live.truncate(tokens);
-        }
-    }
-
-    /// The operand of a plan once more; `None` if there are masks or opened rows.
-    fn fork(&self) -> Option<Operand> {
-        let begun = match &self.begun {
-            None => None,
-            Some(Begun { masks, slots, live, taken, new, opened }) if masks.words() == 0 && opened.is_empty() => {
-                let masks = OperandMasks { events: masks.events.clone(), ..OperandMasks::none(masks.form) };
-                let (slots, taken, new) = (*slots, *taken, *new);
-                Some(Begun { masks, slots, live: live.clone(), taken, new, opened: Vec::new() })
+impl Stock {
+    /// The masks of the products with `operands`, in order, if there are any. What is missing is made on the spot.
+    pub(crate) fn take_masks(
+        &mut self,
+        s: &mut Session,
+        mut operands: Vec<OperandUse<'_>>,
+    ) -> Result<Option<Zeroizing<Vec<u64>>>, Error> {
+        let mut met = Vec::new();
+        for product in &mut operands {
+            #[cfg(any(test, feature = "audit"))]
+            if s.audit.breaks(crate::audit::Broken::Slots) {
+                product.operand.take_slots_back();
             }
-            Some(_) => return None,
-        };
-        Some(Operand { id: self.id, begun })
+            met.push(product.meet(&mut self.operands)?);
+        }
+        let words: u64 = met.iter().map(|met| met.form.product_words(&met.event)).sum();
+        let mut out = Zeroizing::new(Vec::with_capacity(words as usize));
+        for (product, met) in operands.iter_mut().zip(&met) {
+            product.masks(s, &mut self.spill, met, &mut out)?;
+        }
+        Ok((!met.is_empty()).then_some(out))
     }
 }
 
@@ -390,7 +216,7 @@ pub(crate) fn deal(
         let client = d.draw(Role::Client, batch * shape.m * shape.n, width);
         let server = d.give(Role::Server, batch * shape.m * shape.n, &[width], || {
             let a = [0, 1].map(|role: usize| oriented(&rows[role][..event.tokens * row], batch, dim, axis));
-            let whole = deal::product(shape, [&b[0], &b[1]], [&a[0], &a[1]]);
+            let whole = matmul::of_shares(shape, [&b[0], &b[1]], [&a[0], &a[1]]);
             minus(&whole, client.iter().copied()).collect()
         })?;
         for ((out, b), product) in out.iter_mut().zip(b).zip([client, server]) {

@@ -30,9 +30,10 @@ use serde::{Deserialize, Serialize};
 use waggle_ot::{Bits, CotShape};
 
 use super::fss::open_bits;
-use crate::deal::{Dealing, Dealt, woven};
+use crate::dealing::{Dealing, woven};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
+use crate::ops::fss::key_words;
 use crate::wire::beaver::random;
 use crate::wire::{cross, opening};
 
@@ -97,33 +98,6 @@ impl Carry {
         self.functions() + self.levels().map(pair_products).sum::<usize>()
     }
 
-    /// Both draw their masks, and the client its shares of the products.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
-        let [ours, theirs] = [Role::Client, Role::Server].map(|role| self.digit_masks(role));
-        let (pairs, products) = (self.pair_masks(), self.products());
-        let [client, server] =
-            [(Role::Client, ours), (Role::Server, theirs)].map(|(role, masks)| d.draw(role, units * masks, 64));
-        let [client_pairs, server_pairs] = d.draw_both(units * pairs, 64);
-        let shares = d.draw(Role::Client, units * products, 64);
-        let rest = d.give(Role::Server, units * products, &[64], || {
-            let mut rest = shares.clone();
-            let units = client.chunks_exact(ours).zip(server.chunks_exact(theirs)).enumerate();
-            for ((unit, (client, server)), rest) in units.zip(rest.chunks_exact_mut(products)) {
-                let masks = unit * pairs..(unit + 1) * pairs;
-                let (a, b) = (&client_pairs[masks.clone()], &server_pairs[masks]);
-                let sums: Vec<u64> = a.iter().zip(b).map(|(a, b)| a ^ b).collect();
-                let of_pairs = self.joins().map(|(i, j)| sums[i] & sums[j]);
-                let of_digits = (0..self.functions()).map(|f| inner(&server[VALUES * f..], of_digit(client, f)));
-                rest.iter_mut().zip(of_digits.chain(of_pairs)).for_each(|(rest, product)| *rest ^= product);
-            }
-            rest
-        })?;
-        let unit = |digits: &[u64], count, of_pairs: &[u64], shares: &[u64]| {
-            woven(units, &[(digits, count), (of_pairs, pairs), (shares, products)])
-        };
-        Ok([unit(&client, ours, &client_pairs, &shares), unit(&server, theirs, &server_pairs, &rest)])
-    }
-
     /// Which of the masks of pairs are multiplied.
     fn joins(self) -> impl Iterator<Item = (usize, usize)> {
         let mut start = 0;
@@ -169,8 +143,34 @@ fn inner(a: &[u64], b: &[u64]) -> u64 {
 }
 
 impl Correlation for Carry {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Carry(*self))
+    fn dealt_words(&self) -> Option<u64> {
+        key_words(self, self.is_served())
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+        let [ours, theirs] = [Role::Client, Role::Server].map(|role| self.digit_masks(role));
+        let (pairs, products) = (self.pair_masks(), self.products());
+        let [client, server] =
+            [(Role::Client, ours), (Role::Server, theirs)].map(|(role, masks)| d.draw(role, units * masks, 64));
+        let [client_pairs, server_pairs] = d.draw_both(units * pairs, 64);
+        let shares = d.draw(Role::Client, units * products, 64);
+        let rest = d.give(Role::Server, units * products, &[64], || {
+            let mut rest = shares.clone();
+            let units = client.chunks_exact(ours).zip(server.chunks_exact(theirs)).enumerate();
+            for ((unit, (client, server)), rest) in units.zip(rest.chunks_exact_mut(products)) {
+                let masks = unit * pairs..(unit + 1) * pairs;
+                let (a, b) = (&client_pairs[masks.clone()], &server_pairs[masks]);
+                let sums: Vec<u64> = a.iter().zip(b).map(|(a, b)| a ^ b).collect();
+                let of_pairs = self.joins().map(|(i, j)| sums[i] & sums[j]);
+                let of_digits = (0..self.functions()).map(|f| inner(&server[VALUES * f..], of_digit(client, f)));
+                rest.iter_mut().zip(of_digits.chain(of_pairs)).for_each(|(rest, product)| *rest ^= product);
+            }
+            rest
+        })?;
+        let unit = |digits: &[u64], count, of_pairs: &[u64], shares: &[u64]| {
+            woven(units, &[(digits, count), (of_pairs, pairs), (shares, products)])
+        };
+        Ok([unit(&client, ours, &client_pairs, &shares), unit(&server, theirs, &server_pairs, &rest)])
     }
 
     fn scope(&self) -> &'static str {

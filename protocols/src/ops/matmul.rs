@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use waggle_he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 
-use crate::deal::{self, Dealing, Dealt};
+use crate::dealing::{Dealing, counted, in_range};
 use crate::operation::prelude::*;
 use crate::ops::private::reduced;
 use crate::twin::integers;
@@ -116,26 +116,27 @@ impl Triple {
         let Triple { batch, m, k, n, .. } = *self;
         MatmulShape { batch, m, k, n }
     }
+}
 
-    /// Deals one unit: both draw A and B, and the client its share of A B.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, _: usize) -> Result<[Vec<u64>; 2], Error> {
+impl Correlation for Triple {
+    fn dealt_words(&self) -> Option<u64> {
+        let Triple { batch, m, k, n, width } = *self;
+        let parts = [[batch, m, k], [batch, k, n], [batch, m, n]];
+        in_range(width, parts.iter().try_fold(0u64, |all, part| all.checked_add(counted(part)?))?)
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, _: usize) -> Result<[Vec<u64>; 2], Error> {
         let Triple { batch, m, k, n, width } = *self;
         let (left, right, out) = (batch * m * k, batch * k * n, batch * m * n);
         let (a, b) = (d.draw_both(left, width), d.draw_both(right, width));
         let client = d.draw(Role::Client, out, width);
         let server = d.give(Role::Server, out, &[width], || {
-            let whole = deal::product(self.shape(), [&a[0], &a[1]], [&b[0], &b[1]]);
+            let whole = of_shares(self.shape(), [&a[0], &a[1]], [&b[0], &b[1]]);
             minus(&whole, client.iter().copied()).collect()
         })?;
         let [client_a, server_a] = a;
         let [client_b, server_b] = b;
         Ok([[client_a, client_b, client].concat(), [server_a, server_b, server].concat()])
-    }
-}
-
-impl Correlation for Triple {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Triple(*self))
     }
 
     fn scope(&self) -> &'static str {
@@ -268,4 +269,9 @@ pub fn multiply(shape: MatmulShape, a: &[u64], b: &[u64]) -> Vec<u64> {
         }
     });
     out
+}
+/// X Y from both parties' shares of X and of Y.
+pub(crate) fn of_shares(shape: MatmulShape, x: [&[u64]; 2], y: [&[u64]; 2]) -> Vec<u64> {
+    let sum = |[a, b]: [&[u64]; 2]| -> Vec<u64> { a.iter().zip(b).map(|(a, b)| a.wrapping_add(*b)).collect() };
+    multiply(shape, &sum(x), &sum(y))
 }

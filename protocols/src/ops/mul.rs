@@ -30,7 +30,7 @@ use waggle_he::{MatmulShape, OleKind, OlePlan, Split};
 use waggle_net::HEADER_BYTES;
 use waggle_ot::Bits;
 
-use crate::deal::{self, Dealing, Dealt, woven};
+use crate::dealing::{Dealing, counted, in_range, woven};
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost, matmul};
 use crate::wire::beaver::{minus, random};
@@ -143,25 +143,22 @@ pub struct RowProduct {
     pub width: u32,
 }
 
-impl RowProduct {
-    /// Both draw a and b, and the client its share of a b.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+impl Correlation for RowProduct {
+    fn dealt_words(&self) -> Option<u64> {
+        in_range(self.width, counted(&[self.n, 2])?.checked_add(1)?)
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let RowProduct { n, width } = *self;
         let (a, b) = (d.draw_both(units * n, width), d.draw_both(units, width));
         let client = d.draw(Role::Client, units * n, width);
         let server = d.give(Role::Server, units * n, &[width], || {
             let shape = MatmulShape { batch: units, m: n, k: 1, n: 1 };
-            let whole = deal::product(shape, [&a[0], &a[1]], [&b[0], &b[1]]);
+            let whole = matmul::of_shares(shape, [&a[0], &a[1]], [&b[0], &b[1]]);
             minus(&whole, client.iter().copied()).collect()
         })?;
         let unit = |a: &[u64], b: &[u64], ab: &[u64]| woven(units, &[(a, n), (b, 1), (ab, n)]);
         Ok([unit(&a[0], &b[0], &client), unit(&a[1], &b[1], &server)])
-    }
-}
-
-impl Correlation for RowProduct {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::RowProduct(*self))
     }
 
     fn scope(&self) -> &'static str {

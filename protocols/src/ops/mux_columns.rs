@@ -19,7 +19,7 @@
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::deal::{Dealing, Dealt};
+use crate::dealing::{Dealing, counted};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::ops::mux::if_bit;
@@ -92,9 +92,15 @@ impl<'u> Unit<'u> {
     }
 }
 
-impl Selection {
-    /// Both draw their bits and their shares of rho. The client draws its shares of the products, too.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+impl Correlation for Selection {
+    fn dealt_words(&self) -> Option<u64> {
+        let Selection { widths, words } = self;
+        let fits = widths.iter().all(|width| (1..=64).contains(width)) && widths.len() <= 64;
+        let all = counted(&[widths.len(), 2, *words])?.checked_add(1 + widths.len() as u64)?;
+        fits.then_some(all)
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
         let columns = self.widths.len();
         let bits = d.draw_both(n, columns as u32);
         // Of every column the bit as a number, then its products.
@@ -129,12 +135,6 @@ impl Selection {
             out
         };
         Ok([units(&bits[0], &rho[0], &client), units(&bits[1], &rho[1], &server)])
-    }
-}
-
-impl Correlation for Selection {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Selection(self.clone()))
     }
 
     fn scope(&self) -> &'static str {

@@ -25,11 +25,11 @@
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde::{Deserialize, Serialize};
 use waggle_he::{CachedWeights, MatmulShape, MatmulSpec, ProductPlan, Split, Weights};
 
 use crate::correlation::CorrelationKind;
-use crate::deal::{Dealing, Dealt, woven};
+use crate::dealing::{Dealing, counted, in_range, woven};
+pub use crate::masked_row::MaskedRow;
 use crate::operation::prelude::*;
 use crate::options::Masks;
 use crate::spread::Prepared;
@@ -44,22 +44,6 @@ const MASKED: &str = "linear/masked";
 
 /// Bytes of a request during whose answer the server takes in the next one.
 const AHEAD_BYTES: usize = 1 << 20;
-
-/// Shares of r W for the client's random row r. Unit: a row. The client keeps r beside its share.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MaskedRow {
-    /// Published name of the matrix.
-    pub weight: String,
-    /// Rows of the matrix.
-    pub inputs: usize,
-    /// Columns of the matrix.
-    pub outputs: usize,
-    /// Bits of the ring.
-    pub width: u32,
-    /// Entries of the matrix are below 2^bits in magnitude.
-    pub bits: u32,
-}
 
 impl MaskedRow {
     pub(super) fn of(weight: &FixedWeight, width: u32) -> Self {
@@ -79,9 +63,14 @@ impl MaskedRow {
     }
 }
 
-impl MaskedRow {
-    /// The client's r, and its r A + t beside the helper's r B - t ([`halves`](crate::halves)).
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+impl Correlation for MaskedRow {
+    fn dealt_words(&self) -> Option<u64> {
+        let row = (self.inputs as u64).checked_add(self.outputs as u64)?;
+        counted(&[self.inputs, self.outputs, 8])?;
+        in_range(self.width, row)
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let r = d.draw(Role::Client, units * self.inputs, self.width);
         let t = d.draw(Role::Client, units * self.outputs, self.width);
         let mut product = d.times(self, &r)?;
@@ -89,12 +78,6 @@ impl MaskedRow {
         let server = d.give(Role::Server, units * self.outputs, &[self.width], minus)?;
         product.iter_mut().zip(&t).for_each(|(y, t)| *y = y.wrapping_add(*t) & mask(self.width));
         Ok([woven(units, &[(&r, self.inputs), (&product, self.outputs)]), server])
-    }
-}
-
-impl Correlation for MaskedRow {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Row(self.clone()))
     }
 
     fn scope(&self) -> &'static str {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use waggle_he::{MatmulShape, MatmulSpec, OleKind, OlePlan};
 use waggle_ot::Bits;
 
-use crate::deal::{Dealing, Dealt, woven};
+use crate::dealing::{Dealing, counted, in_range, woven};
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, rows_shape, wire_bytes};
 use crate::ops::private::{self, Factor, reduced};
@@ -93,9 +93,12 @@ pub struct Squares {
     pub width: u32,
 }
 
-impl Squares {
-    /// Both draw a, and the client its share of the sum.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
+impl Correlation for Squares {
+    fn dealt_words(&self) -> Option<u64> {
+        in_range(self.width, counted(&[self.n])?.checked_add(1)?)
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let Squares { n, width } = *self;
         let a = d.draw_both(units * n, width);
         let client = d.draw(Role::Client, units, width);
@@ -110,12 +113,6 @@ impl Squares {
             rows.map(|((a, b), client)| whole(a, b).wrapping_sub(*client)).collect()
         })?;
         Ok([woven(units, &[(&a[0], n), (&client, 1)]), woven(units, &[(&a[1], n), (&server, 1)])])
-    }
-}
-
-impl Correlation for Squares {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Squares(*self))
     }
 
     fn scope(&self) -> &'static str {

@@ -36,7 +36,7 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 use waggle_ot::Bits;
 
-use crate::deal::{Dealing, Dealt};
+use crate::dealing::{Dealing, in_range};
 use crate::operation::prelude::*;
 use crate::ops::BATCH_OTS;
 use crate::wire::{cross, opening};
@@ -113,9 +113,13 @@ impl Wrap {
     }
 }
 
-impl Wrap {
-    /// Both draw their bits, and the client its share of the product.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+impl Correlation for Wrap {
+    fn dealt_words(&self) -> Option<u64> {
+        // A word of 64 bits has no bit to wrap into.
+        in_range(self.bits + u32::from(self.bits == 64), 1)
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
         let client = d.draw(Role::Client, n, self.bits + 1);
         let own = d.draw(Role::Server, n, 1);
         let shares = d.give(Role::Server, n, &[self.bits], || {
@@ -123,12 +127,6 @@ impl Wrap {
         })?;
         let server = own.iter().zip(shares).map(|(bit, share)| share << 1 | bit).collect();
         Ok([client, server])
-    }
-}
-
-impl Correlation for Wrap {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Wrap(*self))
     }
 
     fn scope(&self) -> &'static str {

@@ -35,7 +35,7 @@ use crate::Error;
 use crate::correlation::{CorrelationKind, Need};
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
-use crate::ops::cached::{Met, OperandUse};
+use crate::operand::{Met, OperandUse};
 use crate::options::{HelperDeals, Options};
 use crate::plans::Plans;
 use crate::session::Session;

@@ -31,8 +31,8 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::table::{CurveSpec, FssShape, Lines, Payload};
-use super::{Strand, StrandShape, finish, grow_cost, hidden_indices};
-use crate::deal::{Dealing, Dealt, woven};
+use super::{Strand, StrandShape, finish, grow_cost, hidden_indices, key_words};
+use crate::dealing::{Dealing, woven};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
@@ -124,9 +124,15 @@ impl LadderShape {
     pub(crate) fn is_served(&self) -> bool {
         (1..=MOST_RUNGS).contains(&self.rungs) && self.rung().is_served() && (1..=64 - SPARE).contains(&self.width)
     }
+}
 
-    /// The rungs, and what chooses among them: both draw B and rho, and the client its part of the entries.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+/// A random mask and key for every rung, and what chooses among them. Unit: an input.
+impl Correlation for LadderShape {
+    fn dealt_words(&self) -> Option<u64> {
+        key_words(self, self.is_served())
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
         let rungs = self.rung().deal(d, n * self.rungs)?;
         if self.rungs == 1 {
             return Ok(rungs);
@@ -153,13 +159,6 @@ impl LadderShape {
             woven(n, &[(&rungs[role], keys), (&bits[role], 1), (&rho[role], self.rungs), (words, entries)])
         };
         Ok([unit(Role::Client, &client), unit(Role::Server, &server)])
-    }
-}
-
-/// A random mask and key for every rung, and what chooses among them. Unit: an input.
-impl Correlation for LadderShape {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Ladder(*self))
     }
 
     fn scope(&self) -> &'static str {

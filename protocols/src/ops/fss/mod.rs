@@ -51,7 +51,7 @@ use waggle_ot::Bits;
 use waggle_ot::dpf::{BLOCK_BITS, DEALT_GROUP, DealtKeys, DpfShape, Expander, Generation, Lane, level_bytes};
 use waggle_ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 
-use crate::deal::{Dealing, Dealt};
+use crate::dealing::Dealing;
 use crate::operation::prelude::*;
 use crate::ops::{Truncation, batch_items, batched_cost, mux, truncate};
 use crate::wire::{cross, opening};
@@ -222,26 +222,6 @@ impl FssShape {
         payload && cells && width >= 2 && (2..=14).contains(&index_bits) && low_bits + index_bits + cell_bits <= 63
     }
 
-    /// Both draw their masks and the roots of their trees, and get the corrections.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
-        let FssShape { index_bits, low_bits, cell_bits, .. } = *self;
-        let (words, used, leaf_bits) = (self.payload.words(), self.used_words(), self.leaf_bits());
-        deal_keys(d, self.tree(), n, self.input_bits(), (used, self.width), |masks| {
-            let [client, server] = masks.map(|mask| mask >> low_bits);
-            let index = client.wrapping_add(server) & mask(self.hidden_bits());
-            let window = index & mask(index_bits);
-            let mut leaf = vec![0; used];
-            let first = (window & mask(leaf_bits)) as usize * words;
-            leaf[first..first + words].copy_from_slice(&self.hidden_words(masks.map(|mask_| mask_ & mask(low_bits))));
-            let mut bits = vec![0; self.tree().bits_words()];
-            if cell_bits > 0 {
-                let cell = index >> index_bits;
-                bits[(cell / 64) as usize] = 1 << (cell % 64);
-            }
-            Hidden { leaf: (window >> leaf_bits) as usize, words: leaf, bits }
-        })
-    }
-
     /// The payload for the client's and the server's low part.
     fn hidden_words(&self, [client, server]: [u64; 2]) -> Vec<u64> {
         let rho = client + server;
@@ -258,8 +238,27 @@ impl FssShape {
 
 /// A random mask and a key that expands to the payload at the mask's window and zeros at the others. Unit: an input.
 impl Correlation for FssShape {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Function(*self))
+    fn dealt_words(&self) -> Option<u64> {
+        key_words(self, self.is_served())
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+        let FssShape { index_bits, low_bits, cell_bits, .. } = *self;
+        let (words, used, leaf_bits) = (self.payload.words(), self.used_words(), self.leaf_bits());
+        deal_keys(d, self.tree(), n, self.input_bits(), (used, self.width), |masks| {
+            let [client, server] = masks.map(|mask| mask >> low_bits);
+            let index = client.wrapping_add(server) & mask(self.hidden_bits());
+            let window = index & mask(index_bits);
+            let mut leaf = vec![0; used];
+            let first = (window & mask(leaf_bits)) as usize * words;
+            leaf[first..first + words].copy_from_slice(&self.hidden_words(masks.map(|mask_| mask_ & mask(low_bits))));
+            let mut bits = vec![0; self.tree().bits_words()];
+            if cell_bits > 0 {
+                let cell = index >> index_bits;
+                bits[(cell / 64) as usize] = 1 << (cell % 64);
+            }
+            Hidden { leaf: (window >> leaf_bits) as usize, words: leaf, bits }
+        })
     }
 
     fn scope(&self) -> &'static str {
@@ -680,4 +679,9 @@ pub(crate) fn expanded<L: Lane>(role: Role, shape: &FssShape, entry: &[u64]) -> 
     let mut values = vec![L::default(); shape.tree().values()];
     Expander::new(shape.tree(), role).expand(&entry[1..], &mut values);
     values
+}
+
+/// Words of a key of `kind`, if such keys are `served`: draws, corrections and the words of both.
+pub(crate) fn key_words(kind: &dyn Correlation, served: bool) -> Option<u64> {
+    served.then(|| 4 * kind.words(Role::Client) as u64)
 }

@@ -22,9 +22,10 @@ use serde::{Deserialize, Serialize};
 use waggle_ot::dpf::{DpfShape, Expander};
 
 use super::{
-    Strand, StrandShape, TASK, batch, grow, grow_cost, hidden_indices, open_bits, open_bits_cost, open_inputs,
+    Strand, StrandShape, TASK, batch, grow, grow_cost, hidden_indices, key_words, open_bits, open_bits_cost,
+    open_inputs,
 };
-use crate::deal::{Dealing, Dealt};
+use crate::dealing::Dealing;
 use crate::operation::prelude::*;
 use crate::wire::opening;
 
@@ -56,9 +57,14 @@ impl Comparison {
     pub(crate) fn is_served(&self) -> bool {
         (MIN_WIDTH..=MAX_WIDTH).contains(&self.width)
     }
+}
 
-    /// Both draw their masks and the roots of their trees, and get the corrections.
-    pub(crate) fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
+impl Correlation for Comparison {
+    fn dealt_words(&self) -> Option<u64> {
+        key_words(self, self.is_served())
+    }
+
+    fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
         super::deal_keys(d, tree(self.width), n, self.width, (2, 64), |[client, server]| {
             let index = (client + server) & mask(self.width);
             let place = index & mask(LEAF_BITS);
@@ -66,12 +72,6 @@ impl Comparison {
             words[(place / 64) as usize] = 1 << (place % 64);
             super::Hidden { leaf: (index >> LEAF_BITS) as usize, words, bits: Vec::new() }
         })
-    }
-}
-
-impl Correlation for Comparison {
-    fn dealt(&self) -> Option<Dealt> {
-        Some(Dealt::Comparison(*self))
     }
 
     fn scope(&self) -> &'static str {

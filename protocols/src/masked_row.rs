@@ -1,0 +1,19 @@
+//! A product with a weight, as all machines name it.
+
+use serde::{Deserialize, Serialize};
+
+/// Shares of r W for the client's random row r. Unit: a row. The client keeps r beside its share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MaskedRow {
+    /// Published name of the matrix.
+    pub weight: String,
+    /// Rows of the matrix.
+    pub inputs: usize,
+    /// Columns of the matrix.
+    pub outputs: usize,
+    /// Bits of the ring.
+    pub width: u32,
+    /// Entries of the matrix are below 2^bits in magnitude.
+    pub bits: u32,
+}

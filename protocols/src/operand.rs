@@ -1,0 +1,189 @@
+//! A session's memory of a cached operand: which tokens have which slots, and what was opened of them. See
+//! [`cached`](crate::ops::cached).
+
+use waggle_engine::{CachedOperand, OperandId};
+use zeroize::Zeroizing;
+
+use crate::Error;
+use crate::operands::{Event, OperandForm};
+use crate::spill::Queue;
+use crate::stock::masks::{OperandMasks, Prepared};
+
+/// A session's memory of a cached operand between its products. New rows take one of the next generation.
+#[derive(Debug)]
+pub struct Operand {
+    pub(crate) id: OperandId,
+    pub(crate) begun: Option<Begun>,
+}
+
+/// An operand after its first product.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) masks: OperandMasks,
+    /// Slots that are taken: the rows opened so far, less those that were forgotten.
+    pub(crate) slots: usize,
+    /// Slots of the tokens that were not cut off, ascending.
+    pub(crate) live: Vec<usize>,
+    /// Rows opened in all.
+    pub(crate) taken: usize,
+    /// Tokens that the product at hand brings.
+    pub(crate) new: usize,
+    /// By slot the row minus its mask: (slots, batch, d). Empty in a plan.
+    pub(crate) opened: Vec<u64>,
+}
+
+impl Begun {
+    /// Forgets dead slots with their masks. Masks that no row took stay.
+    pub(crate) fn forget(&mut self) {
+        let Begun { masks, slots, live, opened, .. } = self;
+        if live.len() == *slots {
+            return;
+        }
+        let row = masks.form.row();
+        if !masks.a.is_empty() {
+            let mut a = Zeroizing::new(Vec::with_capacity(masks.a.len() - (*slots - live.len()) * row));
+            live.iter().for_each(|slot| a.extend_from_slice(&masks.a[slot * row..(slot + 1) * row]));
+            a.extend_from_slice(&masks.a[*slots * row..]);
+            masks.a = a;
+        }
+        if !opened.is_empty() {
+            *opened = live.iter().flat_map(|slot| &opened[slot * row..(slot + 1) * row]).copied().collect();
+        }
+        *slots = live.len();
+        *live = (0..*slots).collect();
+    }
+
+    /// The next `new` slots are taken.
+    fn take(&mut self, new: usize) {
+        self.live.extend(self.slots..self.slots + new);
+        self.slots += new;
+        self.taken += new;
+        self.new = new;
+    }
+}
+
+/// A cached operand in use: the box gets it ready before the operation that multiplies by it.
+#[derive(Debug)]
+pub struct OperandUse<'a> {
+    pub(crate) operand: &'a mut Operand,
+    pub(crate) form: OperandForm,
+    /// The sizes of the product, by tokens.
+    pub(crate) wanted: Event,
+}
+
+/// The operand as a product meets it.
+pub struct Met {
+    /// The form of the operand.
+    pub form: OperandForm,
+    /// The sizes of the product, with slots for tokens.
+    pub event: Event,
+    /// The sizes in a run that prepares it, which forgets no slot.
+    pub listed: Event,
+    /// Whether its masks are there.
+    pub ready: bool,
+}
+
+impl OperandUse<'_> {
+    /// The name of the operand.
+    pub fn id(&self) -> OperandId {
+        self.operand.id
+    }
+
+    /// Gets the operand ready, and gives slots to its new tokens. At the first product the masks move there from
+    /// `prepared`, and later those that were added since. Masks for another product than this are discarded, with all
+    /// after them. Both parties, and a plan, see the same sizes and so decide alike.
+    ///
+    /// # Errors
+    /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
+    pub(crate) fn meet(&mut self, prepared: &mut Prepared) -> Result<Met, Error> {
+        let OperandUse { form, wanted, .. } = *self;
+        let id = self.operand.id;
+        let begun = match &mut self.operand.begun {
+            Some(begun) => {
+                if prepared.by_pass
+                    && let Some(more) = prepared.remove(id)
+                {
+                    begun.masks.go_on(more);
+                }
+                begun
+            }
+            none => {
+                if !prepared.begun.insert(id) {
+                    return Err(Error::OperandTwice { operand: id });
+                }
+                let masks = prepared.remove(id).unwrap_or_else(|| OperandMasks::none(form));
+                none.insert(Begun { masks, slots: 0, live: Vec::new(), taken: 0, new: 0, opened: Vec::new() })
+            }
+        };
+        if begun.masks.form != form {
+            return Err(Error::OperandForm { operand: id, expected: begun.masks.form, got: form });
+        }
+        let (expected, got) = (begun.live.len(), wanted.tokens);
+        let new = got.checked_sub(expected).ok_or(Error::OperandShrinks { operand: id, expected, got })?;
+        let by_slots = Event { tokens: begun.slots + new, ..wanted };
+        let ready = begun.masks.events.front() == Some(&by_slots);
+        if ready {
+            begun.masks.events.pop_front();
+        } else {
+            begun.masks.events.clear();
+            begun.masks.products = Queue::default();
+            begun.forget();
+        }
+        begun.take(new);
+        let event = if ready { by_slots } else { wanted };
+        Ok(Met { form, event, listed: Event { tokens: begun.taken, ..event }, ready })
+    }
+}
+
+impl Operand {
+    /// An operand without products so far.
+    pub fn new(id: OperandId) -> Self {
+        Operand { id, begun: None }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> OperandId {
+        self.id
+    }
+
+    /// The next tokens take the slots of those cut off, and so their masks: wrong, and what an audit must notice.
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) fn take_slots_back(&mut self) {
+        if let Some(begun) = &mut self.begun {
+            begun.slots = begun.live.len();
+            begun.opened.truncate(begun.slots * begun.masks.form.row());
+        }
+    }
+
+    /// Whether it has had a product.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+}
+
+impl CachedOperand for Operand {
+    fn new(id: OperandId) -> Self {
+        Operand::new(id)
+    }
+
+    /// Free. What comes after the tokens next is opened under other masks.
+    fn roll_back(&mut self, tokens: usize) {
+        if let Some(begun) = &mut self.begun {
+            begun.live.truncate(tokens);
+        }
+    }
+
+    /// The operand of a plan once more; `None` if there are masks or opened rows.
+    fn fork(&self) -> Option<Operand> {
+        let begun = match &self.begun {
+            None => None,
+            Some(Begun { masks, slots, live, taken, new, opened }) if masks.words() == 0 && opened.is_empty() => {
+                let masks = OperandMasks { events: masks.events.clone(), ..OperandMasks::none(masks.form) };
+                let (slots, taken, new) = (*slots, *taken, *new);
+                Some(Begun { masks, slots, live: live.clone(), taken, new, opened: Vec::new() })
+            }
+            Some(_) => return None,
+        };
+        Some(Operand { id: self.id, begun })
+    }
+}
