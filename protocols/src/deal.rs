@@ -1,8 +1,9 @@
 //! Correlations from a helper: a third machine that deals them and never sees a value.
 //!
-//! **Functionality.** As [`Correlation::make`]; for products with weights by their [`halves`](crate::halves). Each
-//! party gets a seed, and from it most of its words. The helper, who has both seeds, computes what is left and sends
-//! it to the party that lacks it: of a product, for instance, one word to the server.
+//! **Functionality.** As [`Correlation::make`](crate::correlation::Correlation::make); for products with weights by
+//! their [`halves`](crate::halves). Each party gets a seed, and from it most of its words. The helper, who has both
+//! seeds, computes what is left and sends it to the party that lacks it: of a product, for instance, one word to the
+//! server.
 //!
 //! **One text for three.** The `deal` of a kind is run by the helper and by both parties alike. It draws, gives, and
 //! puts words together; a party's words are empty wherever somebody else runs it, and so are those that are given.

@@ -1,6 +1,7 @@
 //! Products with a *cached operand*: a shared matrix that grows from product to product. Such are the keys and the
 //! values of a layer, the summaries of its clusters, and the clusters themselves, from which hidden choices are
-//! gathered. Its last tokens may be cut off again ([`CachedOperand::roll_back`]), as those of a wrong draft are.
+//! gathered. Its last tokens may be cut off again
+//! ([`CachedOperand::roll_back`](waggle_engine::CachedOperand::roll_back)), as those of a wrong draft are.
 //!
 //! **Functionality.** Shares of X and of a matrix M of T tokens -> shares of X M modulo 2^w, for a batch of heads. T
 //! grows between cuts. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
