@@ -333,7 +333,7 @@ def test_an_encoder_is_studied_on_a_task():
         waggle.evaluate(TEXT, data="whose-line.tsv")
     with pytest.raises(waggle.WaggleError, match="text is missing"):
         waggle.evaluate()
-    with pytest.raises(waggle.WaggleError, match="needs data"):
+    with pytest.raises(waggle.WaggleError, match="--data"):
         waggle.evaluate(TEXT, task="recall")
 
 
