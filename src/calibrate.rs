@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
+use waggle::program::{ASSUMED_CORES, make_home, mapped_bytes};
+use waggle::{Machines, Network};
+use waggle_files::{at, check_writable, load, write_json};
 use waggle_model::{DType, Lengths, ModelFiles, synthesize};
 use waggle_net::{Phase, process_cpu_time};
-use waggle_planner::{Deployment, Footprint, Observation, PROFILE_VERSION, Profile, fit};
-use waggle_planner::{Kernel, Rates, Units};
+use waggle_planner::{Deployment, Footprint, Kernel, Observation, PROFILE_VERSION, Profile, Rates, Units, fit};
 use waggle_protocols::preparation;
-use waggle_report::PeakMemory;
-use waggle_report::Report;
+use waggle_report::{PeakMemory, Report};
 use waggle_session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Silent, Terms};
 
 use super::machine::{PROGRAM, default_file, kernels, processor};
@@ -20,11 +21,6 @@ use super::progress::Progress;
 use super::together::{self, Folder, clean_up_on_signals};
 use super::{Error, out};
 use crate::child;
-use waggle::program::ASSUMED_CORES;
-use waggle::program::make_home;
-use waggle::program::mapped_bytes;
-use waggle::{Machines, Network};
-use waggle_files::{at, check_writable, load, write_json};
 
 /// Measures this machine, in less than a minute: runs small sessions with both parties on it, and fits the time of
 /// each kernel to theirs. `waggle plan` then predicts seconds and memory of other sessions. Nothing else should run

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
+use waggle::program::{harmless, read_text};
+use waggle::{Answer, Generate, Pads, Prompt, PromptError, TokenizerOf};
+use waggle_files::{check_writable, write_json};
 use waggle_report::table::{Cell, Table};
 
 use super::advice::told_of;
@@ -15,10 +18,6 @@ use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::report_tables::{cost_line, write_logits};
 use super::{Error, out};
-use waggle::PromptError;
-use waggle::program::{harmless, read_text};
-use waggle::{Answer, Generate, Pads, Prompt, TokenizerOf};
-use waggle_files::{check_writable, write_json};
 
 /// Asks the encoder of a server for the class of a text or an image. The server learns neither it nor the class.
 ///

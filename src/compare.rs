@@ -6,11 +6,11 @@ mod records;
 use std::path::PathBuf;
 
 use clap::Args;
+use waggle_files::check_writable;
 use waggle_report::table::{Cell, Table};
 
 use super::Error;
 use super::options::{FormatArgs, OperationsArgs};
-use waggle_files::check_writable;
 
 /// Shows two reports, two studies or two sweeps side by side: first what differs between the runs, then phases and
 /// operations, metrics, or cells with their ratios. A ratio is that of the second to the first.

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use waggle::program::with_port;
+use waggle::{Allow, Client, Network, Proof, Terms, template_note};
 use waggle_net::PublicKey;
 use waggle_tokenizer::ChatTemplate;
 
 use super::options::{LINKS, link_between_processes, seconds, set};
 use super::out;
-use waggle::program::template_note;
-use waggle::program::with_port;
-use waggle::{Allow, Client, Network, Proof, Terms};
 
 /// Which key pair this party has.
 #[derive(Args, Clone, Debug, Default)]

@@ -9,6 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory};
+use waggle::program::{by_name, check_comparable};
+use waggle::{
+    Client, DEFAULT_MODEL, Generate, Generated, Helper, HelperDeals, Listener, Local, LocalOptions, Network,
+    OptionsError, Proof, Terms, TokenizerOf,
+};
+use waggle_files::{check_writable, write_json};
 use waggle_model::{Lengths, Parts};
 use waggle_net::{Identity, PublicKey};
 use waggle_report::{Cost, HelperLink, PeakMemory, bytes};
@@ -24,13 +30,6 @@ use super::report_tables::{tables, verdict, write_logits};
 use super::settings::forget_variables;
 use super::{Error, out};
 use crate::child;
-use waggle::program::by_name;
-use waggle::program::check_comparable;
-use waggle::{
-    Client, DEFAULT_MODEL, Generate, Generated, Helper, HelperDeals, Listener, Local, LocalOptions, Network,
-    OptionsError, Proof, Terms, TokenizerOf,
-};
-use waggle_files::{check_writable, write_json};
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
 #[derive(Args, Debug)]

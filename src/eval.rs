@@ -8,9 +8,13 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use rayon::prelude::*;
 use serde_json::Value;
+use waggle::program::{Stated, again, ids_of, open_model, public_model, read_text, texts, tokenizer};
+use waggle::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, Terms};
+use waggle_files::{at, check_writable, write, write_json};
 use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::Cores;
+use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
 use waggle_study::eval::{
     Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost, candidates, evaluation, passes as passes_of,
     widest,
@@ -21,15 +25,9 @@ use super::error::{EvalError, make_dir};
 use super::machine::{self, Calibrated, CalibrationArgs, provenance};
 use super::options::{FormatArgs, LINKS, named};
 use super::out::note;
-use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::{Error, html};
-use waggle::program::again;
-use waggle::program::{Stated, ids_of, open_model, public_model, read_text, texts, tokenizer};
-use waggle::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, Terms};
-use waggle_files::{at, check_writable, write, write_json};
-use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
+use super::{Error, html, plot};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
 /// every budget.

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use waggle::DEFAULT_MODEL;
+use waggle::program::{open_model, utf8};
+use waggle_files::{check_writable, load};
 use waggle_model::{FloatModel, LEARNED_FILE, ModelFiles};
-use waggle_mpcache::LayerSet;
-use waggle_mpcache::PolicySpec;
+use waggle_mpcache::{LayerSet, PolicySpec};
 use waggle_study::eval::Sequence;
 use waggle_study::fit::{fit_columns, fit_layers};
 
@@ -13,9 +15,6 @@ use super::error::EvalError;
 use super::eval::text_ids;
 use super::progress::passes;
 use super::{Error, out};
-use waggle::DEFAULT_MODEL;
-use waggle::program::{open_model, utf8};
-use waggle_files::{check_writable, load};
 
 /// Finds what a cache policy needs to know of a model, on a text in the clear. The text should be like those to come,
 /// and it should not be one on which the policy is measured.

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
+use waggle::DEFAULT_MODEL;
+use waggle::program::{Reader, harmless, open_adapted, provenance, text_of};
+use waggle_files::{check_writable, write_json};
 use waggle_model::{FloatModel, GenerateOptions, Next, Sampler};
 use waggle_report::provenance::Provenance;
 
@@ -11,10 +14,6 @@ use super::Error;
 use super::options::{DraftArgs, PolicyArgs};
 use super::prompt::{PromptArgs, join};
 use super::report_tables::guesses;
-use waggle::DEFAULT_MODEL;
-use waggle::program::provenance;
-use waggle::program::{Reader, harmless, open_adapted, text_of};
-use waggle_files::{check_writable, write_json};
 
 /// Writes text with a model in the clear, in f32. The protocols are compared with this.
 #[derive(Args, Debug)]

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
+use waggle::program::harmless;
+use waggle::{Generate, Generated, Pads, Prompt, TokenizerOf};
+use waggle_files::{check_writable, write_json};
 
 use super::classify::{Inputs, by_line};
 use super::connect::ConnectArgs;
@@ -15,9 +18,6 @@ use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report_tables::{cost_line, write_logits};
 use super::{Error, out};
-use waggle::program::harmless;
-use waggle::{Generate, Generated, Pads, Prompt, TokenizerOf};
-use waggle_files::{check_writable, write_json};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
+use waggle::DEFAULT_MODEL;
+use waggle::program::{open_model, provenance};
+use waggle_files::{check_writable, write_json};
 use waggle_model::{FloatModel, ModelFiles};
 use waggle_mpcache::PolicySpec;
 use waggle_report::ModelInfo;
@@ -14,10 +17,6 @@ use super::error::EvalError;
 use super::eval::{cut_text, own_text};
 use super::progress::passes;
 use super::{Error, out};
-use waggle::DEFAULT_MODEL;
-use waggle::program::open_model;
-use waggle::program::provenance;
-use waggle_files::{check_writable, write_json};
 
 /// Finds the heads of a model that need every token, and prints the policy in which the others stream: a text for
 /// --policy. Nothing is trained, and all is in the clear.

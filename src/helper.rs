@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use waggle::{Allow, Helper, HelperConfig, HelperDeals, Network, Proof};
 use waggle_net::{Identity, PublicKey};
 
 use super::child::Line;
 use super::connect::{BusyArgs, DoorArgs};
 use super::options::{LINKS, link_between_processes, named, seconds, set};
 use super::{Error, log, out};
-use waggle::{Allow, Helper, HelperConfig, HelperDeals, Network, Proof};
 
 /// Deals the correlations of sessions between clients and servers, which name this helper (`--helper`). It has no
 /// model, sees no prompt and no other value, only kinds and numbers of correlations, which follow from the shape of

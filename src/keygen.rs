@@ -1,10 +1,10 @@
 //! `waggle keygen`: who this party is.
 
 use clap::Args;
+use waggle::{KeyFile, identity};
 
 use super::connect::IdentityArgs;
 use super::{Error, out};
-use waggle::{KeyFile, identity};
 
 /// Prints the public key by which others know this party. Makes the key pair first if there is none. A server's owner
 /// adds a client's key to the file of `serve --allow`; a client gives a server's key as `generate --server-key`.

@@ -53,9 +53,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-
 use error::Error;
-
 use waggle::ServerConfig;
 
 /// Private text generation between two parties: a server with a language model, and a client with a prompt. The

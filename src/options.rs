@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use waggle::{Draft, Network, Sampling, Terms};
 use waggle_engine::LogitBits;
 use waggle_model::{DEFAULT_RATE, Reveal};
 use waggle_mpcache::{Granularity, PolicySpec};
@@ -18,7 +19,6 @@ use waggle_session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
 use super::advice::policy;
 use super::{Error, out};
-use waggle::{Draft, Network, Sampling, Terms};
 
 /// Options of the library, with those of a command that have the same names.
 macro_rules! set {

@@ -5,8 +5,12 @@ mod against;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use waggle::program::LAN;
+use waggle::{DEFAULT_MODEL, Helper, Network, Plan};
+use waggle_files::{check_writable, load, write_json};
 use waggle_model::Parts;
 use waggle_report::Seconds;
+use waggle_study::cost::Phases;
 
 use super::helper::PartiesArgs;
 use super::machine::CalibrationArgs;
@@ -15,10 +19,6 @@ use super::progress::Progress;
 use super::record::RecordError;
 use super::report_tables::document;
 use super::{Error, out};
-use waggle::program::LAN;
-use waggle::{DEFAULT_MODEL, Helper, Network, Plan};
-use waggle_files::{check_writable, load, write_json};
-use waggle_study::cost::Phases;
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.

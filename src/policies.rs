@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
+use waggle_files::{check_writable, write_json};
 use waggle_mpcache::{Listed, ListedOption, PolicySpec, catalogue};
 
 use super::advice::told_of_policy;
 use super::{Error, out};
-use waggle_files::{check_writable, write_json};
 
 /// Lists all cache policies: their options with defaults, and what both parties learn besides the lengths of prompt
 /// and text.

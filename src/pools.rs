@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use waggle::program::pools_at;
+use waggle_files::{check_writable, write_json};
 use waggle_net::Role;
 use waggle_protocols::Part;
 use waggle_report::bytes;
 use waggle_session::pool::{Found, PoolId, writable_by_others};
 
 use super::{Error, out};
-use waggle::program::pools_at;
-use waggle_files::{check_writable, write_json};
 
 /// Lists and removes pools of both roles.
 #[derive(Args, Debug)]

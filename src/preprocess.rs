@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use waggle::Fill;
+use waggle_files::{check_writable, write_json};
 use waggle_protocols::Part;
 use waggle_session::pool::part_path;
 
@@ -12,8 +14,6 @@ use super::options::TermsArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::{Error, out};
-use waggle::Fill;
-use waggle_files::{check_writable, write_json};
 
 /// Makes the correlations of a generation before its prompt is known. This party's part goes into a file, the
 /// server's (`serve --pools`) into a file of its own. `generate --pool` uses both up, once. The file is as secret as

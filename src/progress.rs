@@ -5,6 +5,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use waggle::program::harmless;
+use waggle::{Listener, Prompt};
 use waggle_model::Step;
 use waggle_protocols::Made;
 use waggle_session::party::Observer;
@@ -12,8 +14,6 @@ use waggle_tokenizer::ChatTemplate;
 
 use super::connect::{note_busy, note_no_sandbox, note_template};
 use super::{Error, out};
-use waggle::program::harmless;
-use waggle::{Listener, Prompt};
 
 /// Prepared correlations of so many bytes are told before they are made.
 const ANNOUNCED: u64 = 1 << 28;

@@ -4,11 +4,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-
-use super::Error;
 use waggle::Prompt;
 use waggle::program::utf8;
 use waggle_files::at;
+
+use super::Error;
 
 /// A prompt as text or as token ids.
 #[derive(Args, Clone, Debug)]

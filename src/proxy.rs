@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use waggle::{Pads, Template};
+use waggle_proxy::ProxyConfig;
 
 use super::connect::ConnectArgs;
 use super::options::{TermsArgs, seconds};
 use super::{Error, log, out};
-use waggle::{Pads, Template};
-use waggle_proxy::ProxyConfig;
 
 /// Answers programs that speak the interface of OpenAI, privately with the model of a server: /v1/completions,
 /// /v1/chat/completions, /v1/models, /health, /metrics, and a chat for browsers at /.

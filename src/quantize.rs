@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use waggle::program::{mapped_bytes, open_model};
 
 use super::together::clean_up_on_signals;
 use super::{Error, out};
-use waggle::program::{mapped_bytes, open_model};
 
 /// Writes a model directory whose matrices have 8 bits an entry, and a scale for every row as it is stored.
 ///

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use waggle_report::Report;
-use waggle_study::eval::StudyReport;
-
-use super::Error;
 use waggle::program::harmless;
 use waggle_files::load;
+use waggle_report::Report;
+use waggle_study::eval::StudyReport;
 use waggle_study::sweep::Sweep;
+
+use super::Error;
 
 /// A document that is of no use.
 #[derive(Debug, thiserror::Error)]

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use waggle_files::{check_writable, write_private};
 
 use super::options::{FormatArgs, OperationsArgs, PriceArgs};
 use super::record::{self, Record};
 use super::report_tables::{document, verdict};
 use super::{Error, html, out};
-use waggle_files::{check_writable, write_private};
 
 /// Shows a document that another command wrote with --json: the report of a session or of a plan, a study of `eval`,
 /// or a sweep.

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use serde_json::json;
+use waggle::{Generated, OptionsError};
+use waggle_files::write_json;
 use waggle_model::Check;
 use waggle_report::table::{Document, Format, Table};
 use waggle_report::{Cost, PeakMemory, Price, Report, bytes};
 
 use super::options::OperationsArgs;
 use super::{Error, out};
-use waggle::{Generated, OptionsError};
-use waggle_files::write_json;
 
 /// The cost of a session, in one line.
 pub(super) fn cost_line(generated: &Generated) -> String {

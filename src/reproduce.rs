@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory};
 use serde_json::Value;
+use waggle::program::{Stated, public_model};
+use waggle::{Network, Terms};
+use waggle_files::{check_writable, load, write};
 use waggle_model::shape;
 use waggle_mpcache::PolicySpec;
 use waggle_net::LinkShape;
@@ -22,9 +25,6 @@ use super::progress::passes;
 use super::settings::forget_variables;
 use super::together::{self, Folder, clean_up_on_signals};
 use crate::child;
-use waggle::program::{Stated, public_model};
-use waggle::{Network, Terms};
-use waggle_files::{check_writable, load, write};
 
 /// Sets what a paper publishes beside the same by this program, in one phase and in two, planned or really run.
 /// Beside a system with a dealer, a plan of two phases with a helper (`waggle helper`) stands too.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use waggle::{Allow, Job, Network, OptionsError, Proof, Reveals, Server, ServerConfig};
 use waggle_model::Parts;
 use waggle_net::{Identity, PublicKey};
 use waggle_session::party::{Limits, Outcome};
@@ -15,7 +16,6 @@ use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::policies::{self, Policies};
 use super::{Error, log, out};
-use waggle::{Allow, Job, Network, OptionsError, Proof, Reveals, Server, ServerConfig};
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
 /// others wait in a queue. SIGTERM or SIGINT lets running sessions finish; a second signal ends

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
+use waggle_files::at;
 
 use super::error::make_dir;
 use super::{Cli, Error, out};
-use waggle_files::at;
 
 /// Prints completions of commands and options for a shell.
 ///

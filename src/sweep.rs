@@ -7,6 +7,9 @@ use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use waggle::program::{Stated, public_model};
+use waggle::{Network, OptionsError, Terms};
+use waggle_files::{check_writable, load, write_json};
 use waggle_model::{ModelSpec, Parts, shape};
 use waggle_mpcache::PolicySpec;
 use waggle_net::LinkShape;
@@ -23,9 +26,6 @@ use super::machine::{self, CalibrationArgs, provenance};
 use super::options::{FormatArgs, PriceArgs, named};
 use super::policies::{self, Policies};
 use super::progress::passes;
-use waggle::program::{Stated, public_model};
-use waggle::{Network, OptionsError, Terms};
-use waggle_files::{check_writable, load, write_json};
 
 /// Plans what a decoded token costs, for every model, context, policy, link, number of phases and of cores: the mean
 /// of some tokens after a prompt. Of an encoder, or with --pass, it is a pass over the context.

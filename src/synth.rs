@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use waggle_files::load;
 use waggle_model::{DType, shape, synthesize};
 
 use super::options::named;
 use super::together::clean_up_on_signals;
 use super::{Error, out};
-use waggle_files::load;
 
 /// Writes a model directory with random weights, for timing shapes whose trained weights are not at hand.
 #[derive(Args, Debug)]

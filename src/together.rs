@@ -7,11 +7,11 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use tempfile::TempDir;
+use waggle::program::on_signal;
 use waggle_files::Replacement;
 
 use super::Error;
 use crate::child::name_parent;
-use waggle::program::on_signal;
 
 /// What is to be ended and removed.
 static HELD: Mutex<Held> = Mutex::new(Held { children: Vec::new(), folders: Vec::new() });

@@ -312,7 +312,7 @@ fn a_server_that_ends_waits_for_nobody_who_says_nothing() {
 
 #[test]
 fn a_client_hears_that_its_time_is_up() {
-    let server = Server::start("--model shakespeare-gpt2 --session-limit 20");
+    let server = Server::start("--model shakespeare-gpt2 --session-limit 60");
     let dir = tempfile::tempdir().unwrap();
     let mut child = start(&server, "--tokens 2", dir.path());
     let input = child.stdin.take().unwrap();
@@ -320,7 +320,7 @@ fn a_client_hears_that_its_time_is_up() {
     drop(input);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("the server ends a session after 20 s"), "{errors}");
+    assert!(errors.contains("the server ends a session after 60 s"), "{errors}");
 }
 
 /// One bad line is refused, and a conversation of nothing else is a failure.

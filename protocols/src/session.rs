@@ -30,7 +30,7 @@ pub struct Session {
     /// Sets of this party's keys for which the peer has Galois keys.
     own_galois: HashSet<ParamSet>,
     peer_keys: HashMap<ParamSet, PeerKeys>,
-    /// The correlations to be made after those that are being made, for [`Session::look_ahead`].
+    /// Begins the correlations that come after those that are being made, for [`Session::look_ahead`].
     pub(crate) next: Option<Begin>,
     /// The product that was asked for before its turn, with the random operand.
     pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,

@@ -1,8 +1,7 @@
 //! Costs of a chat so far, in lines.
 
-use waggle_report::{Cost, bytes};
-
 use waggle::{Chat, TurnReport};
+use waggle_report::{Cost, bytes};
 
 /// The last turn and all of the session, in three lines at most. Seconds are those in which a user waited, and
 /// apart from these those in which correlations were made ahead.

@@ -6,9 +6,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::{Error, out};
 use waggle::program::harmless;
 use waggle_files::at;
+
+use crate::{Error, out};
 
 /// Longest line, in bytes; far above what any model takes.
 const MAX_LINE_BYTES: u64 = 4 << 20;

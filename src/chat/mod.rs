@@ -17,6 +17,9 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
+use waggle::program::harmless;
+use waggle::{Chat, ChatError, ChatOptions, LOOKS, Listener, Observer, Readiness, Refusal, Template};
+use waggle_files::{check_writable, write_json};
 use waggle_tokenizer::ChatTemplate;
 
 use self::input::{Input, Lines};
@@ -26,9 +29,6 @@ use super::options::{SamplingArgs, TermsArgs, set};
 use super::report_tables::compared;
 use super::{Error, out};
 use crate::advice::{told_of, told_of_refusal};
-use waggle::program::harmless;
-use waggle::{Chat, ChatError, ChatOptions, LOOKS, Listener, Observer, Readiness, Refusal, Template};
-use waggle_files::{check_writable, write_json};
 
 const HELP: &str = "\
 /reset       begin another conversation in the same session

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
+use waggle_files::{at, load, write_json};
 use waggle_report::provenance::Provenance;
 use waggle_report::table::{Cell, Document, Table};
 use waggle_report::{Cost, Phases};
@@ -13,7 +14,6 @@ use crate::Error;
 use crate::machine::provenance;
 use crate::progress::passes;
 use crate::together::{self, Folder, clean_up_on_signals};
-use waggle_files::{at, load, write_json};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
 const COMPARISON_VERSION: u32 = 1;

@@ -7,14 +7,14 @@ use serde_json::Value;
 use waggle_report::provenance::Provenance;
 use waggle_report::table::{Cell, Document, Table};
 use waggle_report::{Cost, ModelInfo, Report, Seconds, by_operation, phase_name};
+use waggle_study::cost::{self, Operation, WorkCost};
 use waggle_study::eval::{METRICS, StudyReport};
+use waggle_study::sweep::{Planned, Sweep};
 
 use super::{differences, ratio};
 use crate::Error;
 use crate::options::FormatArgs;
 use crate::record::{self, Record, RecordError};
-use waggle_study::cost::{self, Operation, WorkCost};
-use waggle_study::sweep::{Planned, Sweep};
 
 pub(super) fn run(paths: [&Path; 2], operations: usize, format: &FormatArgs) -> Result<(), Error> {
     let names = names(paths);

@@ -6,11 +6,10 @@ use minijinja::{Environment, UndefinedBehavior, Value, context};
 use waggle_report::table::Table;
 use waggle_report::{Price, Report, bytes};
 use waggle_study::eval::{METRICS, StudyReport};
-
-use super::Error;
-use super::plot;
-use super::record::Record;
 use waggle_study::sweep::Sweep;
+
+use super::record::Record;
+use super::{Error, plot};
 
 /// Operations in the open table; all of them are in the folded one.
 const OPERATIONS: usize = 15;

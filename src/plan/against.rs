@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::Value;
+use waggle::{Network, OptionsError, Plan, Terms};
+use waggle_files::load;
 use waggle_model::Disclosed;
 use waggle_report::{Cost, Phases, Report, bytes};
 use waggle_session::party::{PublicModel, Silent};
@@ -11,8 +13,6 @@ use waggle_session::party::{PublicModel, Silent};
 use crate::machine::Calibrated;
 use crate::record::RecordError;
 use crate::{Error, out};
-use waggle::{Network, OptionsError, Plan, Terms};
-use waggle_files::load;
 
 type OfPhase = (&'static str, fn(&Phases) -> &Cost);
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
+use waggle_files::check_writable;
 
 use super::canvas::{Sheet, X};
 use super::decoded::{Decoded, of_decoded};
@@ -12,7 +13,6 @@ use super::{of_session, of_study, save};
 use crate::error::make_dir;
 use crate::record::{self, Record, RecordError};
 use crate::{Error, out};
-use waggle_files::check_writable;
 
 /// Draws plots of documents that other commands wrote with --json, each as SVG and as text for LaTeX.
 ///

@@ -7,6 +7,8 @@ use serde_json::Value;
 use waggle_net::{LinkShape, Phase};
 use waggle_protocols::Cores;
 use waggle_report::{Report, Seconds};
+use waggle_study::cost::{Cost, Work};
+use waggle_study::sweep::{Planned, Sweep};
 
 use super::axis::{Scale, Unit};
 use super::bars::Bars;
@@ -17,8 +19,6 @@ use super::session::{KINDS, sums};
 use super::style::Part;
 use super::{Plots, Sheet, X, add, along, without};
 use crate::Error;
-use waggle_study::cost::{Cost, Work};
-use waggle_study::sweep::{Planned, Sweep};
 
 /// A number of each of [`KINDS`].
 type Numbers = [f64; KINDS.len()];

@@ -13,15 +13,15 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use page::{Block, Kind, Page};
 use rayon::prelude::*;
+use store::Store;
 use thiserror::Error;
 use waggle_report::provenance::Provenance;
 use waggle_report::table::{Cell, Format, Table};
 
 use super::{Error, machine, out};
 use crate::child;
-use page::{Block, Kind, Page};
-use store::Store;
 
 /// Makes the pages of results again, or says which of their planned numbers are out of date.
 #[derive(Args, Debug)]

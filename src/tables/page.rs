@@ -16,10 +16,11 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use waggle_files::{at, write};
+
 use super::TablesError;
 use crate::Error;
 use crate::error::make_dir;
-use waggle_files::{at, write};
 
 const OPEN: &str = "<!-- waggle";
 const MEASURED: &str = " measured";

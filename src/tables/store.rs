@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use waggle::Error;
+use waggle_files::at;
 use waggle_report::provenance::Provenance;
 
 use crate::machine::digest;
-use waggle::Error;
-use waggle_files::at;
 
 /// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say
 /// what it does.

@@ -8,13 +8,12 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-
 use waggle::program::Words;
+use waggle::{Prompt, Sampling};
 
 use crate::refusal::Refusal;
 use crate::spent::Spent;
 use crate::text::Ended;
-use waggle::{Prompt, Sampling};
 
 /// Most prompts of a request, most texts after all of them, and most of the likeliest tokens that are named.
 const MAX_PROMPTS: usize = 64;

@@ -29,13 +29,13 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, Semaphore};
 use tokio_io_timeout::TimeoutStream;
+use waggle::program::network_of;
 
 use crate::api::{Head, Kind, completion, no_model, talk, usage};
 use crate::refusal::Refusal;
 use crate::text::{Ended, Event};
 use crate::work::{Job, Work};
 use crate::{ProxyConfig, Shared};
-use waggle::program::network_of;
 
 /// Most bytes of a body.
 const MAX_BODY: usize = 4 << 20;

@@ -38,23 +38,21 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use waggle_files::{Forbidden, others_may};
+use waggle::program::{foreign, on_signal};
+use waggle::{
+    Chat, ChatError, ChatOptions, Client, Error, LOOKS, Listener, Pads, ServeError, Template, template_note,
+};
+use waggle_files::{Forbidden, at, others_may};
 use waggle_model::{Lengths, Reveal};
 use waggle_mpcache::PolicySpec;
 use waggle_net::KeyError;
 use waggle_session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
 use waggle_tokenizer::ChatTemplate;
 
-pub use error::ProxyError;
 use metrics::Metrics;
-use waggle::LOOKS;
-use waggle::program::foreign;
-use waggle::program::on_signal;
-use waggle::program::template_note;
-use waggle::{Chat, ChatOptions, Client, Error, Listener, Pads, Template};
-use waggle::{ChatError, ServeError};
-use waggle_files::at;
 use work::{Job, Worker};
+
+pub use error::ProxyError;
 
 /// Bytes of the shortest and the longest key of a program, and most of a file of them.
 const MIN_KEY: usize = 16;

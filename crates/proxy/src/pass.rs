@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use waggle::Listener;
 use waggle_model::Step;
 use waggle_report::Phases;
 use waggle_session::party::Observer;
@@ -10,7 +11,6 @@ use waggle_tokenizer::{TextStream, Tokenizer, TokenizerError};
 use crate::refusal::Refusal;
 use crate::spent::{Own, Spent};
 use crate::text::Text;
-use waggle::Listener;
 
 /// One of the texts of a session.
 pub(super) struct Member<'a> {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
+use waggle::Listener;
 use waggle_model::Sampler;
 use waggle_session::party::Observer;
 
 use crate::logprobs::Logprobs;
 use crate::refusal::Refusal;
 use crate::spent::Spent;
-use waggle::Listener;
 
 /// What a program hears of its request.
 #[derive(Clone, Debug)]

@@ -11,6 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ndarray::{ArrayView2, Axis};
+use waggle::program::Words;
+use waggle::{Chat, ChatError, Error, PromptError, Refusal as Refused, describe};
 use waggle_model::{Generation, Lengths, Next, Sampler, check_lengths};
 use waggle_mpcache::PolicySpec;
 use waggle_report::Phases;
@@ -24,9 +26,6 @@ use crate::refusal::Refusal;
 use crate::spent::{Own, Spent};
 use crate::text::{Growing, Out, Text};
 use crate::{ProxyConfig, Shared};
-use waggle::program::Words;
-use waggle::{Chat, Error};
-use waggle::{ChatError, PromptError, Refusal as Refused, describe};
 
 /// A request, and where its answer goes.
 pub(super) struct Job {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use waggle_files::at;
 use waggle_model::Lengths;
 use waggle_net::tcp::{self, ConnectOptions};
 use waggle_net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
@@ -22,7 +23,6 @@ use crate::models::{Reader, open_model};
 use crate::options::options;
 use crate::summary::report;
 use crate::{Chat, ChatOptions, Error, Network, Report, Terms};
-use waggle_files::at;
 
 options! {
     /// The server that a client talks to, and what it must be: `Client::new("example.org").terms(terms)`. A server

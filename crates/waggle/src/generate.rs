@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use waggle_files::load;
 use waggle_model::{DEFAULT_RATE, Drafts, Guess, MAX_DRAFTED, ModelSpec, PromptLookup, Sampler, SmallModel, bucket};
 use waggle_session::party;
 use waggle_tokenizer::Tokenizer;
@@ -16,7 +17,6 @@ use crate::error::{OptionsError, PromptError};
 use crate::models::{Prompt, Reader, open_model, read_tokenizer};
 use crate::options::options;
 use crate::summary::Chosen;
-use waggle_files::load;
 
 options! {
     /// A client's request: `Generate::after("Once upon a time").tokens(64)`.

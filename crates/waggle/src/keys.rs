@@ -8,13 +8,12 @@ use std::fs::{self, DirBuilder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use waggle_files::{Forbidden, others_may};
+use waggle_files::{Forbidden, at, others_may};
 use waggle_net::{Identity, KeyError, KnownServers, PublicKey};
 use waggle_session::Fingerprint;
 
 use crate::Error;
 use crate::error::TrustError;
-use waggle_files::at;
 
 /// By which key pair a party proves who it is. A server and a client of one user trust each other.
 #[derive(Clone, Debug, Default)]

@@ -11,7 +11,7 @@
 //! | [`Study`] | what cache policies cost in accuracy |
 //! | [`GlueStudy`] | how often an encoder is right |
 //! | [`register_policy`], [`register_activation`] | make names known that other crates bring |
-//! | [`engine`], [`mpcache`], [`model`], [`protocols`], … | the crates that policies, activations, families and operations are written over |
+//! | [`engine`], [`mpcache`], [`model`], … | the crates that policies, activations and families are written over |
 //!
 //! ```no_run
 //! use waggle::{Client, Generate, Text};
@@ -95,10 +95,9 @@ pub use worker::{init, init_as};
 /// The bundled model that is used where none is named.
 pub const DEFAULT_MODEL: &str = "stories260k";
 
-/// What the programs around this library take from it, a command line and a proxy, and others hardly need. It may change
-/// with any version.
+/// What a command line and a proxy take from this library, and others hardly need. It may change with any version.
 pub mod program {
-    pub use crate::chat::{Words, template_note};
+    pub use crate::chat::Words;
     pub use crate::client::{address, pools_at, with_port};
     pub use crate::generation::check_comparable;
     pub use crate::keys::{file, make_home};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use waggle_files::load;
 use waggle_model::{Disclosed, LeftOut, ModelFiles, ModelSpec, Parts, bundled, bundled_text, is_bundled, shape};
 use waggle_mpcache::PolicySpec;
 use waggle_session::party::{self, ModelServer, PublicModel};
@@ -10,7 +11,6 @@ use waggle_tokenizer::{Published, Tokenizer, TokenizerError};
 use crate::error::{NameError, PromptError};
 use crate::pixels::{ImageError, Pixels, Preprocessor, read_image};
 use crate::{Error, worker};
-use waggle_files::load;
 
 /// Opens the model directory `name` or, if there is no such path, the bundled model of that name.
 pub fn open_model(name: &str) -> Result<ModelFiles, Error> {

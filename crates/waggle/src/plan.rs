@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use waggle_model::{Lengths, Parts};
 use waggle_net::LinkShape;
-use waggle_planner::Deployment;
-use waggle_planner::{Footprint, Profile};
+use waggle_planner::{Deployment, Footprint, Profile};
 use waggle_protocols::Cores;
 use waggle_report::{PeakMemory, Seconds};
 use waggle_session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};

@@ -111,8 +111,8 @@ pub fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize {
     (1 + candidates.len()) * sequences.iter().map(Sequence::passes).sum::<usize>()
 }
 
-/// The policy among `candidates` that needs most of a model. One model serves all: columns that a policy has no use for
-/// change nothing in the clear.
+/// The policy among `candidates` that needs most of a model. One model serves all: columns that a policy has no use
+/// for change nothing in the clear.
 pub fn widest(candidates: &[Candidate]) -> PolicySpec {
     let policies = candidates.iter().map(|candidate| &candidate.policy);
     policies.into_iter().find(|policy| policy.needs_scoring_head()).cloned().unwrap_or_default()

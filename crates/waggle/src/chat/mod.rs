@@ -21,8 +21,7 @@ use waggle_model::{Lengths, Next, Sampler};
 use waggle_mpcache::PolicySpec;
 use waggle_report::Phases;
 use waggle_session::party::chat::{Slices, slices};
-use waggle_session::party::{ChatSession, ClientOptions, PublicModel, Silent};
-use waggle_session::party::{Observer, chat::Turn};
+use waggle_session::party::{ChatSession, ClientOptions, Observer, PublicModel, Silent, chat::Turn};
 use waggle_tokenizer::{ChatTemplate, Tokenizer};
 
 pub use self::background::BackgroundChat;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
+use waggle_files::{at, check_writable, write_private};
 
 use crate::Error;
 use crate::error::{ChatError, describe};
 use crate::models::harmless;
-use waggle_files::{at, check_writable, write_private};
 
 /// Whose words they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -9,13 +9,12 @@ mod resample;
 
 use std::path::PathBuf;
 
+use decode::{MAX_PIXELS, MAX_SIDE};
 use ndarray::{Array2, Array3};
+use resample::{Filter, resize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 use waggle_model::{CHANNELS, ImageShape};
-
-use decode::{MAX_PIXELS, MAX_SIDE};
-use resample::{Filter, resize};
 
 pub(crate) use decode::read_image;
 

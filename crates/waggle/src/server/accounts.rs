@@ -11,12 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use waggle_files::Replacement;
+use waggle_files::{MAX_FILE_BYTES, Replacement, at};
 use waggle_session::Error as SessionError;
 
 use crate::Error;
 use crate::keys::make_home;
-use waggle_files::{MAX_FILE_BYTES, at};
 
 /// The account of clients on plaintext links.
 const NOBODY: &str = "plaintext";

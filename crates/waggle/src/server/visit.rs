@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
+use waggle_files::write_json;
 use waggle_model::Step;
 use waggle_net::{Admission, Channel, Link, NetError, PublicKey, Role, await_client, send_admission};
 use waggle_protocols::Made;
@@ -21,7 +22,6 @@ use super::{Event, Service};
 use crate::Error;
 use crate::error::{Full, ServeError, describe};
 use crate::summary::report;
-use waggle_files::write_json;
 
 /// The interval at which a client that waits hears its place.
 const BUSY: Duration = Duration::from_secs(1);

@@ -2,12 +2,11 @@
 //! that are idle when the server ends.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 /// A connection and the flag that says its time was up.
 type Open = (TcpStream, Arc<AtomicBool>);

@@ -1,5 +1,5 @@
-//! Serves a model: `cargo run --release -p outside --bin server -- MODEL [ADDRESS]`. MODEL is a Hugging Face directory or a
-//! bundled name.
+//! Serves a model: `cargo run --release -p outside --bin server -- MODEL [ADDRESS]`. MODEL is a Hugging Face directory
+//! or a bundled name.
 //!
 //! It lets in every client that proves a key. Ctrl-C lets running sessions finish, a second one ends it at once.
 
