@@ -249,7 +249,8 @@ fn solve(kind: &MaskedRow, units: usize, own: &[u8], given: &[u64], seed: &Halve
     // A is what the seed makes of a matrix of zeros, negated.
     let (here, there) = memory_pair(PATIENCE);
     let (mut here, mut there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
-    halves::send(&mut here, seed, kind, &FixedMatrix::integers(inputs, outputs, vec![0; inputs * outputs]))?;
+    let matrix = FixedMatrix::integers(inputs, outputs, vec![0; inputs * outputs]);
+    halves::send(&mut here, seed, kind, Some(&matrix))?;
     let minus = there.recv("helper/half of a weight", waggle_bits::packed_bytes(inputs * outputs, &[kind.width]))?;
     let minus = waggle_bits::unpack("helper/half of a weight", &minus, inputs * outputs, &[kind.width])?;
     // Weights are below 2^20 in magnitude; what is not is a wrong guess.

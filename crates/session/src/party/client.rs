@@ -8,7 +8,7 @@ use waggle_net::{Channel, Role};
 use waggle_protocols::{FixedLoader, FixedWeight, Part, Secure};
 
 use super::opening::SessionKind;
-use super::recorder::{Booked, Recorder, finish};
+use super::recorder::{Recorder, finish};
 use super::source::Source;
 use super::{
     Caller, ChatSession, ClientOptions, Filled, Limits, Observer, Outcome, Prompt, PublicModel, Request, Terms,
@@ -199,7 +199,7 @@ impl ClientSession {
         let generation = generate(&mut engine, &model, input, &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         let helped = helper::leave(&mut engine)?.or(helped);
-        engine.confirm_transcript()?;
+        engine.channel().confirm_transcript()?;
         Ok(Outcome { helper: [helped, None], ..finish(&mut engine, &terms, request, generation, recorder) })
     }
 
@@ -253,9 +253,10 @@ impl ClientSession {
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = Source { stock: None, peer: &server, to_helper: to_helper.as_ref(), halves: None };
         let (stock, helped) = correlations::make(&mut engine, &model.weights(), &terms, &purpose, &source, observer)?;
-        engine.confirm_transcript()?;
-        let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
-        correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
+        engine.channel().confirm_transcript()?;
+        let written = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
+        let publish = written.map(|written| || Ok(written.publish()?));
+        correlations::keep(engine.channel(), publish).map_err(|e| e.pool_at(path))?;
         let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(Filled { id, part }), helper: [helped, None], ..outcome })
     }

@@ -1,6 +1,6 @@
 //! Where a session's correlations come from, the same on both sides.
 
-use waggle_net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
+use waggle_net::{Channel, Entry, Phase};
 use waggle_protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
 
 use super::source::Source;
@@ -95,15 +95,18 @@ fn prepare(
     helper::leave(engine)
 }
 
-/// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see
-/// [`crate::pool`].
-pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Result<(), Error> {
+/// The client's end of a filling, booked as `offline`: its pool, once written, is published when the server's part is
+/// safe; see [`crate::pool`].
+pub(super) fn keep<P: FnOnce() -> Result<(), Error>>(
+    channel: &mut Channel,
+    written: Result<P, Error>,
+) -> Result<(), Error> {
     channel.ledger_mut().set_phase(Phase::Offline);
     opening::scoped(channel, SCOPE, |channel| {
-        opening::send_verdict(channel, READY, drafted.as_ref().err())?;
-        let draft = drafted?;
+        opening::send_verdict(channel, READY, written.as_ref().err())?;
+        let publish = written?;
         opening::receive_verdict(channel, READY)?;
-        let published = draft.publish().map_err(Error::from);
+        let published = publish();
         let told = opening::send_verdict(channel, KEPT, published.as_ref().err());
         // The pool is good even if this message is lost, because the server's part waits for the client.
         published.map(|()| drop(told))
@@ -113,13 +116,13 @@ pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Re
 /// The server's end of a filling. Its part waits from the server's message on, and becomes a pool at the client's.
 pub(super) fn keep_for_client(
     channel: &mut Channel,
-    drafted: Result<Written, Error>,
+    written: Result<Written, Error>,
     waiting: &Waiting,
 ) -> Result<(), Error> {
     channel.ledger_mut().set_phase(Phase::Offline);
     opening::scoped(channel, SCOPE, |channel| {
         receive_word(channel, READY)?;
-        let mine = drafted.and_then(|draft| Ok(waiting.begin(draft)?));
+        let mine = written.and_then(|written| Ok(waiting.begin(written)?));
         opening::send_verdict(channel, READY, mine.as_ref().err())?;
         let pending = mine?;
         match receive_word(channel, KEPT) {
@@ -166,22 +169,4 @@ fn receive_word(channel: &mut Channel, step: &'static str) -> Result<(), Error> 
         Error::Refused { reason } => Error::Withdrawn { reason },
         other => other,
     })
-}
-
-/// The accounts of [`keep`] and [`keep_for_client`].
-pub(super) fn plan_keeping(ledger: &mut Ledger) {
-    ledger.set_phase(Phase::Offline);
-    plan_words(ledger, &[Direction::ClientToServer, Direction::ServerToClient, Direction::ClientToServer]);
-}
-
-/// The accounts of [`spend`] and [`spend_for_client`].
-pub(super) fn plan_claiming(ledger: &mut Ledger) {
-    plan_words(ledger, &[Direction::ClientToServer, Direction::ServerToClient]);
-}
-
-/// Empty messages say that all is well.
-fn plan_words(ledger: &mut Ledger, words: &[Direction]) {
-    ledger.enter(SCOPE);
-    words.iter().for_each(|direction| ledger.book(*direction, HEADER_BYTES as u64));
-    ledger.leave();
 }

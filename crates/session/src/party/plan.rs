@@ -5,7 +5,7 @@ use std::time::Duration;
 use waggle_model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
 use waggle_net::{Channel, Ledger, Role, memory_pair};
 use waggle_planner::{Deployment, Footprint, Plan, Planner, Tallies};
-use waggle_protocols::{FixedLoader, HelperDeals, Made, Needs, Part};
+use waggle_protocols::{FixedLoader, HelperDeals, Made, Needs, Part, Stock};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -144,7 +144,7 @@ impl<'a> SessionPlan<'a> {
         let asked = !matches!(self.extent, Extent::Spending { .. });
         if terms.protocol.preprocess {
             if asked && terms.protocol.helper.weights() {
-                helper::plan_seed(planner.ledger());
+                planner.ledger().rehearse(Role::Client, |channel| helper::share_seed(channel, None))?;
             }
             match terms.protocol.helper {
                 HelperDeals::Passes => passes = needs_by_pass(model, terms, &request, &Silent)?,
@@ -164,9 +164,9 @@ impl<'a> SessionPlan<'a> {
             Extent::Step => self.generate(&mut engine, &request, &mut StepAlone(&mut recorder))?,
             Extent::Generation | Extent::Spending { .. } => self.generate(&mut engine, &request, &mut recorder)?,
         };
-        engine.confirm_transcript()?;
+        engine.on_channel(Channel::confirm_transcript)?;
         if let Extent::Filling(_) = self.extent {
-            correlations::plan_keeping(engine.abb().ledger());
+            engine.on_channel(|channel| correlations::keep(channel, Ok(|| Ok(()))))?;
         }
         let width: usize = model.spec.attention().heads.iter().map(|heads| heads.kv_heads * heads.head_dim).sum();
         let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
@@ -178,7 +178,7 @@ impl<'a> SessionPlan<'a> {
         let footprint = Footprint::of(cached, held, engine.abb().room());
         let work = engine.abb().tallies().cloned().unwrap_or_default();
         let helper = match asked {
-            true => helper::plan(&prepared, &dealt, skipped == 0, engine.abb().plans())?,
+            true => helper::rehearse(&prepared, &dealt, skipped == 0, engine.abb().plans())?,
             false => [None, None],
         };
         let outcome = Outcome { helper, ..finish(&mut engine, terms, &request, generation, recorder) };
@@ -266,23 +266,21 @@ impl<'a> SessionPlan<'a> {
         let (client, server) = memory_pair(REHEARSAL);
         let mut client = Channel::new(Role::Client, client);
         let mut server = Channel::new(Role::Server, server);
-        let fills = matches!(kind, SessionKind::Fill { .. });
         let mut ledger = std::thread::scope(|scope| {
-            let receiving = scope.spawn(move || {
-                opening::receive_client(&mut server, model, terms, |_, _, _| Ok(()))?;
-                if fills { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
-            });
+            let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, |_, _, _| Ok(())));
             let asked = opening::meet_server(&mut client, terms, options)
-                .and_then(|_| opening::ask(&mut client, request, kind))
-                .and_then(|()| if fills { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
+                .and_then(|_| opening::ask(&mut client, request, kind));
             let ledger = std::mem::take(client.ledger_mut());
             // A client that fails leaves; the server must not wait for it.
             drop(client);
             let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            asked.and(received).map(|()| ledger.forget_times())
+            asked.and(received).map(|_| ledger.forget_times())
         })?;
+        if let SessionKind::Fill { .. } = kind {
+            ledger.rehearse(Role::Client, opening::learn_pool)?;
+        }
         if let SessionKind::Spend(_) = kind {
-            correlations::plan_claiming(&mut ledger);
+            ledger.rehearse(Role::Client, |channel| correlations::spend(channel, Ok(Stock::default())))?;
         }
         Ok(ledger)
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use waggle_engine::Engine;
 use waggle_model::{Generation, Hooks, Passes, Step};
-use waggle_net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, WireBytes};
+use waggle_net::{Channel, Ledger, NetError, Phase, Role, WireBytes};
 use waggle_planner::Plan;
 use waggle_protocols::{Needs, Secure};
 use waggle_report::{Phases, TokenMeter, Wire};
@@ -16,25 +16,16 @@ const KEPT: &str = "draft/kept";
 /// Scope of the number of tokens that a pass keeps.
 const DRAFT: &str = "draft";
 
-/// An engine with a ledger.
+/// An engine whose parties exchange messages, or that plans that they do.
 pub(super) trait Booked: Engine {
     /// The ledger.
     fn ledger(&mut self) -> &mut Ledger;
 
-    /// The client tells the server whether it stops here.
-    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, waggle_protocols::Error>;
-
-    /// The client tells the server how many tokens a pass keeps, from 1 to `most`.
-    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error>;
+    /// Exchanges `messages` with the peer; a plan rehearses the client's part.
+    fn on_channel<T>(&mut self, messages: impl FnOnce(&mut Channel) -> T) -> T;
 
     /// A helper deals what the pass that begins needs.
     fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error>;
-
-    /// The parties compare their transcripts of the session. Only then are its results final.
-    fn confirm_transcript(&mut self) -> Result<(), NetError>;
-
-    /// The bytes that crossed the wire so far.
-    fn wire(&mut self) -> Option<Wire>;
 }
 
 impl Booked for Secure {
@@ -42,51 +33,12 @@ impl Booked for Secure {
         self.channel().ledger_mut()
     }
 
-    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, waggle_protocols::Error> {
-        let channel = self.channel();
-        if channel.role() == Role::Client {
-            let stop = stop.unwrap_or(false);
-            channel.send(STOP, &[u8::from(stop)])?;
-            // Flushes, because no message may follow.
-            channel.flush(STOP)?;
-            return Ok(stop);
-        }
-        match channel.recv(STOP, 1)?[..] {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            _ => Err(NetError::Malformed { step: STOP, what: "neither 0 nor 1".into() }.into()),
-        }
-    }
-
-    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
-        let channel = self.channel();
-        if channel.role() == Role::Client {
-            let kept = kept.unwrap_or(1);
-            // A pass has at most MAX_DRAFTED guesses.
-            channel.send(KEPT, &[kept as u8])?;
-            return Ok(kept);
-        }
-        match channel.recv(KEPT, 1)?[..] {
-            [kept] if (1..=most).contains(&usize::from(kept)) => Ok(kept.into()),
-            ref other => {
-                let what = format!("{other:?} is no number of tokens that a pass over {most} keeps");
-                Err(NetError::Malformed { step: KEPT, what }.into())
-            }
-        }
+    fn on_channel<T>(&mut self, messages: impl FnOnce(&mut Channel) -> T) -> T {
+        messages(Secure::channel(self))
     }
 
     fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error> {
         helper::deal_pass(self, needs)
-    }
-
-    fn confirm_transcript(&mut self) -> Result<(), NetError> {
-        self.channel().confirm_transcript()
-    }
-
-    fn wire(&mut self) -> Option<Wire> {
-        let channel = self.channel();
-        let WireBytes { sent, received } = channel.wire_bytes()?;
-        Some(Wire { encrypted: channel.encrypted(), bytes_sent: sent, bytes_received: received })
     }
 }
 
@@ -95,27 +47,45 @@ impl Booked for Plan {
         self.abb().ledger()
     }
 
-    fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, waggle_protocols::Error> {
-        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
-        Ok(false)
-    }
-
-    fn tell_kept(&mut self, _: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
-        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
-        Ok(kept.unwrap_or(1))
+    fn on_channel<T>(&mut self, messages: impl FnOnce(&mut Channel) -> T) -> T {
+        self.abb().ledger().rehearse(Role::Client, messages)
     }
 
     fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error> {
         self.abb().prepare(needs)
     }
+}
 
-    fn confirm_transcript(&mut self) -> Result<(), NetError> {
-        self.abb().ledger().book_transcript();
-        Ok(())
+/// The client tells the server whether it stops here.
+fn tell_stop(channel: &mut Channel, stop: Option<bool>) -> Result<bool, waggle_protocols::Error> {
+    if channel.role() == Role::Client {
+        let stop = stop.unwrap_or(false);
+        channel.send(STOP, &[u8::from(stop)])?;
+        // Flushes, because no message may follow.
+        channel.flush(STOP)?;
+        return Ok(stop);
     }
+    match channel.recv(STOP, 1)?[..] {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        _ => Err(NetError::Malformed { step: STOP, what: "neither 0 nor 1".into() }.into()),
+    }
+}
 
-    fn wire(&mut self) -> Option<Wire> {
-        None
+/// The client tells the server how many tokens a pass keeps, from 1 to `most`.
+fn tell_kept(channel: &mut Channel, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
+    if channel.role() == Role::Client {
+        let kept = kept.unwrap_or(1);
+        // A pass has at most MAX_DRAFTED guesses.
+        channel.send(KEPT, &[kept as u8])?;
+        return Ok(kept);
+    }
+    match channel.recv(KEPT, 1)?[..] {
+        [kept] if (1..=most).contains(&usize::from(kept)) => Ok(kept.into()),
+        ref other => {
+            let what = format!("{other:?} is no number of tokens that a pass over {most} keeps");
+            Err(NetError::Malformed { step: KEPT, what }.into())
+        }
     }
 }
 
@@ -222,12 +192,12 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         if most == 1 {
             return Ok(1);
         }
-        engine.scope(DRAFT, |engine| Ok(engine.tell_kept(most, kept)?))
+        engine.scope(DRAFT, |engine| Ok(engine.on_channel(|channel| tell_kept(channel, most, kept))?))
     }
 
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
         let stop = stop.map(|stop| stop || self.observer.stops());
-        engine.scope(STOP, |engine| Ok(engine.tell_stop(stop)?))
+        engine.scope(STOP, |engine| Ok(engine.on_channel(|channel| tell_stop(channel, stop))?))
     }
 }
 
@@ -239,7 +209,10 @@ pub(super) fn finish(
     generation: Generation,
     recorder: Recorder,
 ) -> Outcome {
-    let wire = engine.wire();
+    let wire = engine.on_channel(|channel| {
+        let WireBytes { sent, received } = channel.wire_bytes()?;
+        Some(Wire { encrypted: channel.encrypted(), bytes_sent: sent, bytes_received: received })
+    });
     let ledger = engine.ledger();
     ledger.checkpoint();
     Outcome {

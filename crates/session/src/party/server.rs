@@ -14,7 +14,7 @@ use waggle_protocols::{FixedLoader, FixedWeight, Secure, Spread, Stock, WeightCa
 use waggle_tokenizer::ChatTemplate;
 
 use super::opening::SessionKind;
-use super::recorder::{Booked, Recorder, finish};
+use super::recorder::{Recorder, finish};
 use super::source::Source;
 use super::{
     Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, ToHelper, chat, correlations, helper,
@@ -219,7 +219,7 @@ impl ModelServer {
         let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         let helped = helper::leave(&mut engine)?.or(helped);
-        engine.confirm_transcript()?;
+        engine.channel().confirm_transcript()?;
         Ok(Outcome { helper: [None, helped], ..finish(&mut engine, terms, &request, generation, recorder) })
     }
 
@@ -297,9 +297,9 @@ impl ModelServer {
         let source = self.source(None, caller);
         let (stock, helped) =
             correlations::make(&mut engine, &self.model.weights(), terms, &purpose, &source, observer)?;
-        engine.confirm_transcript()?;
-        let drafted = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
-        correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
+        engine.channel().confirm_transcript()?;
+        let written = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
+        correlations::keep_for_client(engine.channel(), written, &waiting)?;
         let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(filled), helper: [None, helped], ..outcome })
     }

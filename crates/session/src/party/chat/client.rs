@@ -8,7 +8,6 @@ use waggle_protocols::FixedWeight;
 use waggle_report::Phases;
 
 use super::super::opening::{complaining, receive_verdict};
-use super::super::recorder::Booked;
 use super::super::{Observer, Outcome, PublicModel, Request, Terms, wire};
 use super::conversation::{Conversation, Positions, TurnCost};
 use super::messages::{Bounds, Command, MESSAGE_BYTES};
@@ -175,7 +174,7 @@ impl ChatSession {
     /// Those of the link.
     pub fn finish(mut self) -> Result<Outcome, Error> {
         self.command(Command::End)?;
-        self.talk.engine.confirm_transcript()?;
+        self.talk.engine.channel().confirm_transcript()?;
         Ok(self.talk.finish(&self.subject.setting()))
     }
 

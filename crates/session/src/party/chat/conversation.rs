@@ -194,7 +194,7 @@ impl Conversation {
         let generation = generate_with(engine, setting.model, cache, input, &options, next, &mut recorder);
         *meter = recorder.into_meter();
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
-        engine.confirm_transcript()?;
+        engine.channel().confirm_transcript()?;
         engine.ledger().set_phase(Phase::Setup);
         engine.ledger().enter(SCOPE);
         let took = Lengths { prompt: turn.prompt, tokens: generation.count };

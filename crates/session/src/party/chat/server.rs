@@ -4,7 +4,6 @@ use waggle_model::{Next, Sampler};
 use waggle_net::Channel;
 
 use super::super::opening::{complaining, send_verdict};
-use super::super::recorder::Booked;
 use super::super::{Limits, Observer, Outcome, Request, wire};
 use super::conversation::Conversation;
 use super::messages::{Bounds, Command, MESSAGE_BYTES};
@@ -43,7 +42,7 @@ pub(in super::super) fn talk(
         }
         match command {
             Command::End => {
-                talk.engine.confirm_transcript()?;
+                talk.engine.channel().confirm_transcript()?;
                 return Ok(talk.finish(setting));
             }
             Command::Turn(turn) => {
