@@ -21,7 +21,7 @@ use waggle_protocols::deal::{Dealt, Demand, SEED_BYTES, rows};
 use waggle_protocols::halves::{self, HalvesSeed};
 use waggle_protocols::ops::private::MaskedRow;
 use waggle_protocols::{FixedMatrix, HelperDeals};
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Silent, Terms, ToHelper};
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Terms, ToHelper, nobody};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const OPTIONS: ConnectOptions = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
@@ -122,7 +122,7 @@ impl Scene {
         let caller = Caller { key: Some(key.to_string()) };
         let session = ClientSession::open(channel, &caller, &terms, &ClientOptions::default())?.with_helper(open);
         let mut sampler = Sampler::greedy();
-        Ok(session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent)?.generation.tokens)
+        Ok(session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody)?.generation.tokens)
     }
 
     /// What every client of the server can know: its seed, and the demands of a session.

@@ -40,14 +40,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use waggle::program::{foreign, on_signal};
 use waggle::{
-    Chat, ChatError, ChatOptions, Client, Error, LOOKS, Listener, Pads, ServeError, Template, template_note,
+    Chat, ChatError, ChatOptions, Client, Error, Event, Flow, LOOKS, Pads, ServeError, Template, template_note,
 };
 use waggle_files::{Forbidden, at, others_may};
 use waggle_model::{Lengths, Reveal};
 use waggle_mpcache::PolicySpec;
 use waggle_net::KeyError;
-use waggle_session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
-use waggle_tokenizer::ChatTemplate;
+use waggle_session::party::{ClientOptions, Open, PublicModel, Terms};
 
 use metrics::Metrics;
 use work::{Job, Worker};
@@ -212,7 +211,7 @@ impl ProxyConfig {
         }
         let template = self.template == Template::Server;
         let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
-        let session = self.client.open(terms, wanted, &mut Logged)?;
+        let session = self.client.open(terms, wanted, &mut log)?;
         let (model, terms) = (session.model().clone(), under(session.terms()));
         drop(session);
         // The model may have room for shorter ones.
@@ -231,7 +230,7 @@ impl ProxyConfig {
     /// Opens a session for such turns and answers.
     fn talk(&self, Lengths { prompt, tokens }: Lengths) -> Result<Chat, Error> {
         let options = ChatOptions::default().turn_tokens(prompt).tokens(tokens);
-        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut Logged)
+        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut log)
     }
 }
 
@@ -263,18 +262,15 @@ fn api_keys(path: &Path) -> Result<Vec<blake3::Hash>, ProxyError> {
 }
 
 /// Logs what a user should look at, in one line.
-struct Logged;
-
-impl Observer for Logged {}
-
-impl Listener for Logged {
-    fn template(&mut self, address: &str, template: &ChatTemplate) {
-        tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
+fn log(event: Event<'_>) -> Flow {
+    match event {
+        Event::Template(address, template) => {
+            tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
+        }
+        Event::Looks => tracing::warn!("{LOOKS}"),
+        _ => (),
     }
-
-    fn looks(&mut self) {
-        tracing::warn!("{LOOKS}");
-    }
+    Flow::GoOn
 }
 
 /// A session, unless this party or the server would not begin it: another kind of session may do.

@@ -16,7 +16,7 @@ use waggle::{Chat, ChatError, Error, PromptError, Refusal as Refused, describe};
 use waggle_model::{Generation, Lengths, Next, Sampler, check_lengths};
 use waggle_mpcache::PolicySpec;
 use waggle_report::Phases;
-use waggle_session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
+use waggle_session::party::{ClientOptions, Prompt, PublicModel, Terms, nobody};
 use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 use crate::api::{Completion, Talk};
@@ -362,7 +362,7 @@ impl Worker {
         let length = whole.input().count;
         let scores = texts.iter().any(Text::scores);
         let wanted = ClientOptions { expected: Some(&self.model.spec), ..ClientOptions::default() };
-        let session = self.config.client.open(&self.terms, wanted, &mut Silent).map_err(early)?.stopping_at_eos();
+        let session = self.config.client.open(&self.terms, wanted, &mut nobody).map_err(early)?.stopping_at_eos();
         let session = if self.config.pad_answer == Some(true) { session.padding_answers() } else { session };
         let session = if scores { session.scoring_prompt() } else { session };
         let tokenizer = Arc::clone(&self.tokenizer);
@@ -372,7 +372,7 @@ impl Worker {
         let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
         let mut pass = Pass::new(members, self.model.spec.eos()).in_own(own);
         let next = Next::Each(samplers.iter_mut().map(Next::Pick).collect());
-        let done = session.generate(whole, lengths.tokens, next, &mut pass);
+        let done = session.generate(whole, lengths.tokens, next, &mut |event| pass.hear(event));
         let Pass { mut members, .. } = pass;
         let tokens: usize = members.iter().map(|member| member.ids.len()).sum();
         self.shared.metrics.tokens.inc_by(tokens as u64);
@@ -445,7 +445,7 @@ impl Worker {
         let mut sampler = std::mem::take(&mut text.sampler);
         let members = texts.drain(..).map(|text| Member::new(text, &tokenizer)).collect();
         let mut pass = Pass::new(members, model.spec.eos());
-        let done = chat.complete(&ids, tokens, &mut sampler, &mut pass);
+        let done = chat.complete(&ids, tokens, &mut sampler, &mut |event| pass.hear(event));
         let Pass { mut members, .. } = pass;
         let answer: Vec<u32> = members.iter().flat_map(|member| &member.ids).copied().collect();
         *used = Instant::now();
@@ -542,7 +542,7 @@ impl Worker {
                 }
             }
             let told = growing.text().len();
-            let done = open.chat.turn_of(new, tokens, &mut sampler, growing);
+            let done = open.chat.turn_of(new, tokens, &mut sampler, &mut |event| growing.watch(event));
             open.used = Instant::now();
             let is_open = open.chat.is_open();
             match done {

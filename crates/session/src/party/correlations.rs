@@ -4,7 +4,7 @@ use waggle_net::{Channel, Entry, Phase};
 use waggle_protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
 
 use super::source::Source;
-use super::{Observer, PublicModel, Request, Terms, helper, opening};
+use super::{Event, PublicModel, Request, Terms, Watch, helper, opening};
 use crate::Error;
 use crate::needs::{needs, needs_by_pass, together};
 use crate::pool::{PoolSet, Purpose, Waiting, Written};
@@ -34,20 +34,20 @@ pub(super) fn ready(
     terms: &Terms,
     request: &Request,
     source: Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Ready, Error> {
     if !terms.protocol.preprocess {
         return Ok(Ready::default());
     }
     if terms.protocol.helper == HelperDeals::Passes {
-        let passes = needs_by_pass(model, terms, request, &*observer)?;
+        let passes = needs_by_pass(model, terms, request, watch)?;
         let role = engine.channel().role();
         let most = passes.iter().map(|pass| pass.bytes(role)).max().unwrap_or(0);
-        make_room(most, observer)?;
-        helper::meet(engine, &together(&passes), weights, terms, &source, observer)?;
+        make_room(most, watch)?;
+        helper::meet(engine, &together(&passes), weights, terms, &source, watch)?;
         return Ok(Ready { helped: None, passes });
     }
-    let needs = needs(model, terms, request, &*observer)?;
+    let needs = needs(model, terms, request, watch)?;
     let helped = match source.stock {
         // A helper of these terms has dealt when the pool was filled, and is not asked again.
         Some(stock) => {
@@ -55,14 +55,14 @@ pub(super) fn ready(
             *engine.abb().stock() = stock;
             None
         }
-        None => prepare(engine, &needs, weights, terms, &source, observer)?,
+        None => prepare(engine, &needs, weights, terms, &source, watch)?,
     };
     Ok(Ready { helped, passes: Vec::new() })
 }
 
 /// Tells how much room correlations take, and checks that it is there.
-fn make_room(bytes: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-    observer.stock(bytes);
+fn make_room(bytes: u64, watch: &mut Watch) -> Result<(), Error> {
+    watch(Event::Room(bytes));
     Ok(check_space(bytes).map_err(waggle_protocols::Error::from)?)
 }
 
@@ -73,9 +73,9 @@ pub(super) fn make(
     terms: &Terms,
     purpose: &Purpose,
     source: &Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<(Stock, Option<Vec<Entry>>), Error> {
-    let helped = prepare(engine, purpose.needs(), weights, terms, source, observer)?;
+    let helped = prepare(engine, purpose.needs(), weights, terms, source, watch)?;
     Ok((std::mem::take(engine.abb().stock()), helped))
 }
 
@@ -87,11 +87,11 @@ fn prepare(
     weights: &[&FixedWeight],
     terms: &Terms,
     source: &Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Option<Vec<Entry>>, Error> {
-    helper::meet(engine, needs, weights, terms, source, observer)?;
-    make_room(needs.bytes(engine.channel().role()), observer)?;
-    engine.prepare(needs, weights, &mut |made| observer.prepare(made))?;
+    helper::meet(engine, needs, weights, terms, source, watch)?;
+    make_room(needs.bytes(engine.channel().role()), watch)?;
+    engine.prepare(needs, weights, &mut |made| drop(watch(Event::Prepared(made))))?;
     helper::leave(engine)
 }
 

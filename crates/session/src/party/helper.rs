@@ -44,7 +44,7 @@ use zeroize::Zeroizing;
 
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
 use super::source::Source;
-use super::{Caller, Observer, Silent, Terms, opening, wire};
+use super::{Caller, Event, Terms, Watch, nobody, opening, wire};
 use crate::Error;
 use crate::needs::together;
 
@@ -118,7 +118,7 @@ pub(super) fn meet(
     weights: &[&FixedWeight],
     terms: &Terms,
     source: &Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<(), Error> {
     if !terms.protocol.helper.any() {
         return Ok(());
@@ -136,7 +136,7 @@ pub(super) fn meet(
     let passes = deals == HelperDeals::Passes;
     let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes, demands };
     let mut channel = (to_helper.open)().map_err(of_helper)?;
-    introduce(&mut channel, &ask, seed.as_ref(), weights, observer)?;
+    introduce(&mut channel, &ask, seed.as_ref(), weights, watch)?;
     *engine.abb().helper() = Some(Helper::new(role, channel, deals, seed)?);
     Ok(())
 }
@@ -157,7 +157,7 @@ fn introduce(
     ask: &Ask,
     seed: Option<&HalvesSeed>,
     weights: &[&FixedWeight],
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<(), Error> {
     channel.ledger_mut().enter(SCOPE);
     wire::send(channel, ASK, ask, 0).map_err(of_helper)?;
@@ -166,7 +166,7 @@ fn introduce(
         return Err(Error::HelperRefused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) });
     }
     if let (Some(seed), true) = (seed, ask.server) {
-        give_halves(channel, seed, &deal::rows(&ask.demands), weights, observer)?;
+        give_halves(channel, seed, &deal::rows(&ask.demands), weights, watch)?;
     }
     channel.ledger_mut().leave();
     Ok(())
@@ -196,7 +196,7 @@ fn give_halves(
     seed: &HalvesSeed,
     rows: &[&MaskedRow],
     weights: &[&FixedWeight],
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<(), Error> {
     let missing: Vec<u32> = wire::receive(channel, MISSING, 0..=MAX_MISSING_BYTES)?;
     if !missing.is_sorted_by(|a, b| a < b) || missing.iter().any(|&row| row as usize >= rows.len()) {
@@ -204,7 +204,7 @@ fn give_halves(
     }
     let missing: Vec<&MaskedRow> = missing.into_iter().map(|row| rows[row as usize]).collect();
     if !missing.is_empty() {
-        observer.halves(missing.iter().map(|row| halves::sent_bytes(row)).sum());
+        watch(Event::Halves(missing.iter().map(|row| halves::sent_bytes(row)).sum()));
     }
     for row in missing {
         let weight = weights.iter().find(|weight| weight.spec.name == row.weight);
@@ -279,7 +279,7 @@ pub(super) fn rehearse(
         let mut channel = Channel::rehearsal(Role::Client);
         let missing: Vec<u32> = (0..deal::rows(&ask.demands).len() as u32).collect();
         channel.expect(MISSING, wire::encode(MISSING, &missing, 0)?);
-        introduce(&mut channel, &ask, seed.as_ref(), &[], &mut Silent)?;
+        introduce(&mut channel, &ask, seed.as_ref(), &[], &mut nobody)?;
         let mut helper = Helper::new(role, channel, deals, seed)?;
         if !by_pass {
             helper.rehearse(&ask.demands, Phase::Offline)?;

@@ -10,7 +10,7 @@ use waggle_protocols::{FixedLoader, HelperDeals, Made, Needs, Part, Stock};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
-    ClientOptions, Limits, Observer, Open, Outcome, PublicModel, Request, Silent, Terms, correlations, helper,
+    ClientOptions, Event, Limits, Open, Outcome, PublicModel, Request, Terms, Watch, correlations, helper, nobody,
     opening,
 };
 use crate::needs::{listing, needs, needs_by_pass};
@@ -21,7 +21,7 @@ use crate::{Base, Error};
 const REHEARSAL: Duration = Duration::from_secs(60);
 
 /// Predicts a session of a client and a server from shapes alone:
-/// `SessionPlan::new(&model, &terms).request(request).run(&mut Silent)`. The accounts carry exactly the bytes,
+/// `SessionPlan::new(&model, &terms).request(request).run(&mut nobody)`. The accounts carry exactly the bytes,
 /// messages and flows of a real ledger; times are estimates, and there are none without [`SessionPlan::timed`]. With
 /// `stop_at_eos` the plan is that of the longest possible session.
 ///
@@ -122,12 +122,12 @@ impl<'a> SessionPlan<'a> {
         SessionPlan { extent: Extent::Spending { bound, part }, ..self }
     }
 
-    /// Plans the session, which `observer` watches.
+    /// Plans the session, which `watch` watches.
     ///
     /// # Errors
     /// Those of [`Request::validate`] without limits but for [`Error::Planning`]; [`Error::DraftPool`] and
     /// [`Error::Pool`] for a pool that cannot be or is too small.
-    pub fn run(&self, observer: &mut dyn Observer) -> Result<Planned, Error> {
+    pub fn run(&self, watch: &mut Watch) -> Result<Planned, Error> {
         let SessionPlan { model, terms, .. } = *self;
         let (kind, request) = self.asked()?;
         match kind.validate(&request, &model.spec, terms, &Limits::NONE) {
@@ -147,10 +147,10 @@ impl<'a> SessionPlan<'a> {
                 planner.ledger().rehearse(Role::Client, |channel| helper::share_seed(channel, None))?;
             }
             match terms.protocol.helper {
-                HelperDeals::Passes => passes = needs_by_pass(model, terms, &request, &Silent)?,
+                HelperDeals::Passes => passes = needs_by_pass(model, terms, &request, &mut nobody)?,
                 _ => (planner, prepared) = self.prepare(planner, &request)?,
             }
-            observer.prepare(Made { work: 1.0, ..Made::default() });
+            watch(Event::Prepared(Made { work: 1.0, ..Made::default() }));
         }
         let mut engine = planner.engine();
         let schedule = match (self.extent, &self.kept) {
@@ -158,7 +158,7 @@ impl<'a> SessionPlan<'a> {
             (_, Some(kept)) => Passes::of(kept.clone()),
             (_, None) => Passes::expected(request.draft),
         };
-        let mut recorder = Recorder::planning(observer, schedule).dealing(passes.clone());
+        let mut recorder = Recorder::planning(watch, schedule).dealing(passes.clone());
         let generation = match self.extent {
             Extent::Filling(_) => Generation::default(),
             Extent::Step => self.generate(&mut engine, &request, &mut StepAlone(&mut recorder))?,
@@ -212,8 +212,8 @@ impl<'a> SessionPlan<'a> {
     /// Makes what the session takes from its stock, in two phases; returns it, too.
     fn prepare(&self, mut planner: Planner, request: &Request) -> Result<(Planner, Needs), Error> {
         let SessionPlan { model, terms, .. } = *self;
-        let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &Silent);
-        let purpose = |bound| Purpose::new(model, terms, bound, request.texts, None, None, &Silent);
+        let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &mut nobody);
+        let purpose = |bound| Purpose::new(model, terms, bound, request.texts, None, None, &mut nobody);
         let (prepared, stock) = match self.extent {
             Extent::Generation => {
                 let listed = listed(request, Passes::expected(request.draft))?;
@@ -228,7 +228,7 @@ impl<'a> SessionPlan<'a> {
             }
             Extent::Filling(part) => (purpose(request.lengths)?.part(part)?.needs().clone(), None),
             Extent::Spending { bound, .. } => {
-                let ots = needs(model, terms, request, &Silent)?.ots();
+                let ots = needs(model, terms, request, &mut nobody)?.ots();
                 (ots, Some(purpose(bound)?.needs().clone()))
             }
         };
@@ -258,7 +258,7 @@ impl<'a> SessionPlan<'a> {
     /// take the time of the rehearsal.
     fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
         let SessionPlan { model, terms, options, .. } = *self;
-        let base = Base::rehearsed(model);
+        let base = Base::rehearsed(&model.spec, &model.disclosure);
         let options = &ClientOptions { base: base.as_ref(), ..options };
         // A link is measured if it was in the session that is planned.
         let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());

@@ -9,7 +9,8 @@ use waggle_planner::Plan;
 use waggle_protocols::{Needs, Secure};
 use waggle_report::{Phases, TokenMeter, Wire};
 
-use super::{Observer, Outcome, Request, Terms, helper};
+use super::{Event, Flow, Outcome, Request, Terms, Watch, helper};
+use crate::event;
 
 const STOP: &str = "stop";
 const KEPT: &str = "draft/kept";
@@ -91,8 +92,10 @@ fn tell_kept(channel: &mut Channel, most: usize, kept: Option<usize>) -> Result<
 
 /// Switches the phases of the ledger and meters tokens.
 pub(super) struct Recorder<'a> {
-    observer: &'a mut dyn Observer,
+    watch: &'a mut Watch<'a>,
     meter: TokenMeter,
+    /// Whether the watcher ends the text with the last token.
+    ends: bool,
     /// In a plan, how many tokens each pass keeps.
     schedule: Option<Passes>,
     /// Texts that are read side by side, and positions of each prompt before its last.
@@ -103,10 +106,11 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    pub(super) fn new(observer: &'a mut dyn Observer) -> Self {
+    pub(super) fn new(watch: &'a mut Watch<'a>) -> Self {
         Recorder {
-            observer,
+            watch,
             meter: TokenMeter::default(),
+            ends: false,
             schedule: None,
             texts: 1,
             rows: 0,
@@ -126,8 +130,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// The recorder of a generation that goes on where another one ended, whose `meter` this is.
-    pub(super) fn resuming(observer: &'a mut dyn Observer, meter: TokenMeter) -> Self {
-        Recorder { meter, ..Recorder::new(observer) }
+    pub(super) fn resuming(watch: &'a mut Watch<'a>, meter: TokenMeter) -> Self {
+        Recorder { meter, ..Recorder::new(watch) }
     }
 
     /// The meter, for the generation that goes on after this one.
@@ -136,8 +140,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// The recorder of a plan, whose passes keep what `schedule` says.
-    pub(super) fn planning(observer: &'a mut dyn Observer, schedule: Passes) -> Self {
-        Recorder { schedule: Some(schedule), ..Recorder::new(observer) }
+    pub(super) fn planning(watch: &'a mut Watch<'a>, schedule: Passes) -> Self {
+        Recorder { schedule: Some(schedule), ..Recorder::new(watch) }
     }
 }
 
@@ -145,20 +149,20 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
     fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), waggle_engine::Error> {
         if step != Step::Prefill {
             let (ledger, meter) = (engine.ledger(), &self.meter);
-            self.observer.passed(&mut || {
+            (self.watch)(Event::Passed(&mut || {
                 ledger.checkpoint();
                 Phases::new(&ledger.entries(), meter.costs().to_vec())
-            });
+            }));
         }
         engine.ledger().set_phase(match step {
             Step::Prefill => Phase::Prefill,
             Step::Decode { .. } => Phase::Decode,
         });
-        self.observer.shows(match step {
+        (self.watch)(Event::Shown(match step {
             Step::Prefill => self.texts * (1 + self.rows),
             Step::Decode { drafted, .. } => self.texts * (1 + drafted as u64),
-        });
-        self.observer.begin(step);
+        }));
+        (self.watch)(Event::Begins(step));
         match self.passes.pop_front() {
             Some(needs) => Ok(engine.deal_pass(&needs)?),
             None => Ok(()),
@@ -166,11 +170,11 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
     }
 
     fn go_on(&mut self) -> Result<(), waggle_model::Error> {
-        self.observer.go_on()
+        event::go_on(self.watch)
     }
 
     fn layer(&mut self, done: usize, layers: usize) {
-        self.observer.layer(done, layers);
+        (self.watch)(Event::Layer { done, of: layers });
     }
 
     fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
@@ -179,7 +183,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         if step != Step::Prefill {
             self.meter.token(ledger.phase_total(Phase::Decode));
         }
-        self.observer.token(token);
+        self.ends = matches!((self.watch)(Event::Token(token)), Flow::EndText);
     }
 
     fn agree_to_keep(
@@ -196,7 +200,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
     }
 
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
-        let stop = stop.map(|stop| stop || self.observer.stops());
+        let stop = stop.map(|stop| stop || self.ends);
         engine.scope(STOP, |engine| Ok(engine.on_channel(|channel| tell_stop(channel, stop))?))
     }
 }

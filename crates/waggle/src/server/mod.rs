@@ -324,7 +324,7 @@ fn template(name: &str) -> Option<ChatTemplate> {
 }
 
 /// An event that a server waits for.
-enum Event {
+enum Happened {
     Begun,
     Ended(Box<Result<Outcome, Error>>),
     Stop(&'static str),
@@ -344,7 +344,7 @@ struct Service {
     metrics: Arc<Metrics>,
     /// Nobody is accepted any more.
     over: AtomicBool,
-    events: Sender<Event>,
+    events: Sender<Happened>,
 }
 
 /// A server that listens.
@@ -352,12 +352,12 @@ pub struct Server {
     service: Arc<Service>,
     listener: TcpListener,
     address: SocketAddr,
-    happened: Receiver<Event>,
+    happened: Receiver<Happened>,
 }
 
 /// Ends a server.
 #[derive(Clone)]
-pub struct Stop(Sender<Event>);
+pub struct Stop(Sender<Happened>);
 
 impl Stop {
     /// Lets running sessions finish, ends conversations in which nothing runs, lets nobody else in, and ends
@@ -368,7 +368,7 @@ impl Stop {
 
     fn because(&self, why: &'static str) {
         // It may have ended already.
-        let _ = self.0.send(Event::Stop(why));
+        let _ = self.0.send(Happened::Stop(why));
     }
 }
 
@@ -436,14 +436,14 @@ impl Server {
                 None => happened.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
-                Ok(Event::Begun) => patience = None,
-                Ok(Event::Ended(outcome)) if once => {
+                Ok(Happened::Begun) => patience = None,
+                Ok(Happened::Ended(outcome)) if once => {
                     service.desk.end();
                     service.desk.drained();
                     break outcome.map(Some);
                 }
-                Ok(Event::Ended(_)) => {}
-                Ok(Event::Stop(why)) => {
+                Ok(Happened::Ended(_)) => {}
+                Ok(Happened::Stop(why)) => {
                     let (running, waiting) = service.desk.counts();
                     info!(
                         running,
@@ -486,7 +486,7 @@ impl Service {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(source) if once && !concerns_one(&source) => {
-                    self.tell(Event::Ended(Box::new(Err(system("accept a connection")(source)))));
+                    self.tell(Happened::Ended(Box::new(Err(system("accept a connection")(source)))));
                     return;
                 }
                 Err(error) => {
@@ -528,7 +528,7 @@ impl Service {
         self.accounts.as_ref().filter(|_| counted)
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: Happened) {
         // Nobody waits for it if the server has ended.
         let _ = self.events.send(event);
     }
