@@ -212,23 +212,7 @@ fn plan_costs(
 impl EvalArgs {
     /// The task whose answers are classes or scores, and which has no policies.
     fn glue(&self) -> Result<(), Error> {
-        let given = [
-            ("text", self.text.is_some()),
-            ("prompts", self.prompts.is_some()),
-            ("context", self.context.is_some()),
-            ("prompt", self.prompt.is_some()),
-            ("lengths", self.lengths.is_some()),
-            ("depths", self.depths.is_some()),
-            ("seed", self.seed.is_some()),
-            ("budgets", self.budgets.is_some()),
-            ("policies", self.named().any(|policy| *policy != PolicySpec::default())),
-            ("costs", self.costs.is_some()),
-            ("plots", self.plots().is_some()),
-            ("out", self.out.is_some()),
-        ];
-        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
-            return Err(EvalError::NotOfTask { option, task: glue::TASK, takes: &["data", "sequences"] }.into());
-        }
+        self.check_taken(glue::TASK, &["data", "sequences"])?;
         let study = GlueStudy::default().model(&*self.model).data(self.data.clone().unwrap_or_default());
         let (bar, mut watch) = studied();
         let study = study.sequences(self.sequences).engine(self.engine).run_with(&mut watch)?;
@@ -242,8 +226,10 @@ impl EvalArgs {
         self.format.show(study.table())
     }
 
-    fn sequences(&self, task: &Task, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
-        let given = [
+    /// Refuses the first option that is given and that `task` does not take. Whatever is about policies is of every
+    /// task but the one that has none.
+    fn check_taken(&self, task: &'static str, takes: &'static [&'static str]) -> Result<(), Error> {
+        let of_input = [
             ("text", self.text.is_some()),
             ("data", self.data.is_some()),
             ("prompts", self.prompts.is_some()),
@@ -254,9 +240,22 @@ impl EvalArgs {
             ("depths", self.depths.is_some()),
             ("seed", self.seed.is_some()),
         ];
-        if let Some((option, _)) = given.iter().find(|(name, given)| *given && !task.takes.contains(name)) {
-            return Err(EvalError::NotOfTask { option, task: task.name, takes: task.takes }.into());
+        let of_policies = [
+            ("budgets", self.budgets.is_some()),
+            ("policies", self.named().any(|policy| *policy != PolicySpec::default())),
+            ("costs", self.costs.is_some()),
+            ("plots", self.plots.is_some()),
+            ("out", self.out.is_some()),
+        ];
+        let given = of_input.into_iter().chain(of_policies.into_iter().filter(|_| task == glue::TASK));
+        match given.into_iter().find(|(name, given)| *given && !takes.contains(name)) {
+            Some((option, _)) => Err(EvalError::NotOfTask { option, task, takes }.into()),
+            None => Ok(()),
         }
+    }
+
+    fn sequences(&self, task: &Task, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
+        self.check_taken(task.name, task.takes)?;
         let tokenizer = tokenizer(files)?.map(Arc::new);
         if tokenizer.is_none() && self.text.is_some() {
             return Err(PromptError::NoTokenizer.into());
@@ -289,14 +288,10 @@ impl EvalArgs {
         let candidates = candidates(self.named(), self.budgets())?;
         let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
         let used = pruned.into_iter().any(|policy| policy.takes("budget") && policy.option("budget").is_none());
-        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots().is_some() {
+        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
             return Err(EvalError::NothingPruned.into());
         }
         Ok(candidates)
-    }
-
-    fn plots(&self) -> Option<&PathBuf> {
-        self.plots.as_ref()
     }
 
     fn named(&self) -> impl Iterator<Item = &PolicySpec> {
@@ -361,7 +356,7 @@ impl EvalArgs {
 
     /// Directories for plots.
     fn plot_dirs(&self) -> impl Iterator<Item = &PathBuf> {
-        self.plots().into_iter().chain(&self.out)
+        self.plots.iter().chain(&self.out)
     }
 
     /// Makes directories, and makes sure that all files can be written, before any work.

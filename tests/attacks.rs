@@ -1,4 +1,4 @@
-//! Programs of `dev/attacks` against processes of this one.
+//! Programs that misbehave (`dev/attacks`) take nothing from an honest helper.
 
 use super::examples::example;
 use super::support::text;

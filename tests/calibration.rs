@@ -1,4 +1,4 @@
-//! `waggle plan` with measurements of the machine, and without.
+//! Predicted seconds follow what was measured; where nothing was measured there are none.
 
 use std::path::Path;
 use std::process::Command;

@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{Log, Server, bytes, copy_model, ended, ids, read_json, signal, succeed, text, until, waggle};
+use crate::support::{Ended, Process, Server, bytes, copy_model, ids, read_json, succeed, text, until, waggle};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -14,18 +14,25 @@ const LIMIT: Duration = Duration::from_secs(600);
 const TURNS: [&str; 5] = ["ROMEO:", "What says my lady", "JULIET:", "Good night", "NURSE:"];
 
 /// A chat of `server` with its report; standard input is what comes first.
-fn chat(server: &Server, arguments: &str, input: &str) -> (std::process::Output, Option<Value>) {
+fn chat(server: &Server, arguments: &str, input: &str) -> (Ended, Option<Value>) {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
-    let mut child = start(server, &format!("{arguments} --json {}", report.display()), dir.path());
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = ended(child, LIMIT);
-    (output, report.is_file().then(|| read_json(&report)))
+    let mut command = command(server, &format!("{arguments} --json {}", report.display()), dir.path());
+    let ended = Process::fed(&mut command, input.as_bytes()).end(LIMIT);
+    (ended, report.is_file().then(|| read_json(&report)))
 }
 
-fn start(server: &Server, arguments: &str, dir: &Path) -> Child {
+fn command(server: &Server, arguments: &str, dir: &Path) -> Command {
     let mut command = waggle(&format!("chat --connect {} {arguments}", server.address));
-    command.current_dir(dir).stdin(Stdio::piped()).spawn().unwrap()
+    command.current_dir(dir);
+    command
+}
+
+/// A chat whose lines the test writes one by one.
+fn start(server: &Server, arguments: &str, dir: &Path) -> (Process, ChildStdin) {
+    let mut chat = Process::start(command(server, arguments, dir).stdin(Stdio::piped()));
+    let input = chat.child.stdin.take().unwrap();
+    (chat, input)
 }
 
 fn lines(turns: &[&str]) -> String {
@@ -45,13 +52,13 @@ fn five_turns_are_those_of_the_clear_model() {
     for preprocess in [false, true] {
         let arguments = format!("--tokens 8 --turn-tokens 24 --check {model} --preprocess {preprocess}");
         let (output, report) = chat(&server, &arguments, &lines(&TURNS));
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(output.code, Some(0), "{}", output.errors);
         let report = report.unwrap();
         let turns = report["turns"].as_array().unwrap();
         assert_eq!((turns.len(), &report["token_agreement"]), (5, &1.0.into()));
         assert!(turns.iter().all(|turn| turn["conversation"] == 0), "{report}");
         // Standard output has the answers and nothing else.
-        assert_eq!(text(&output.stdout), shown(&report));
+        assert_eq!(output.text, shown(&report));
         assert!(!preprocess || bytes(&turns[4]["phases"]["offline"]) > 0);
     }
 }
@@ -63,7 +70,7 @@ fn the_last_turn_does_not_read_the_first_one_again() {
     let last = |first: &str| {
         let turns = [first, "b", "c", "d", "e"];
         let (output, report) = chat(&server, "--tokens 2 --turn-tokens 110 --no-stop-at-eos", &lines(&turns));
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(output.code, Some(0), "{}", output.errors);
         report.unwrap()["turns"][4].clone()
     };
     let (short, long) = (last("a"), last(&"Now is the winter of our discontent ".repeat(3)));
@@ -85,8 +92,8 @@ fn commands_are_carried_out() {
         readable.display()
     );
     let (output, report) = chat(&server, &format!("--tokens 6 --transcript {}", kept.display()), &input);
-    let notes = text(&output.stderr);
-    assert!(output.status.success(), "{notes}");
+    let notes = output.errors;
+    assert_eq!(output.code, Some(0), "{notes}");
     for words in
         ["last turn: ", "opening and a turn: ", "another conversation", "/quit", "/nonsense", "name of a file"]
     {
@@ -116,18 +123,18 @@ fn a_full_conversation_offers_another() {
         let long = "a".repeat(length);
         let input = lines(&[&long, &long, &long, &long, "/reset", &long]);
         let (output, report) = chat(&server, &format!("{arguments} --no-stop-at-eos"), &input);
-        let notes = text(&output.stderr);
-        assert!(output.status.success() && notes.contains(full) && notes.contains("/reset"), "{notes}");
+        let notes = output.errors;
+        assert!(output.code == Some(0) && notes.contains(full) && notes.contains("/reset"), "{notes}");
         assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), taken);
         // One that is too long for a turn.
         let (output, report) = chat(&server, "--tokens 2 --turn-tokens 9", &lines(&["a long turn indeed", "short"]));
-        assert!(text(&output.stderr).contains("--turn-tokens"), "{}", text(&output.stderr));
+        assert!(output.errors.contains("--turn-tokens"), "{}", output.errors);
         assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 1);
     }
     let server = Server::start("--model shakespeare-gpt2 --no-chat");
     let (output, _) = chat(&server, "--tokens 4", "a\n");
-    let errors = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let errors = output.errors;
+    assert_eq!(output.code, Some(1), "{errors}");
     assert!(errors.contains("this server allows no conversations"), "{errors}");
 }
 
@@ -135,22 +142,20 @@ fn a_full_conversation_offers_another() {
 fn a_server_that_dies_is_noticed_and_the_transcript_kept() {
     // In the middle of an answer, and while nobody talks.
     for (arguments, over) in [("--tokens 100 --timeout 60", false), ("--tokens 2", true)] {
-        let mut server = Server::start("--model shakespeare-llama");
+        let server = Server::start("--model shakespeare-llama");
         let dir = tempfile::tempdir().unwrap();
-        let mut child = start(&server, &format!("{arguments} --no-stop-at-eos"), dir.path());
-        let mut input = child.stdin.take().unwrap();
+        let (mut chat, mut input) = start(&server, &format!("{arguments} --no-stop-at-eos"), dir.path());
         input.write_all(b"ROMEO:\n").unwrap();
-        let mut answer = child.stdout.take().unwrap();
+        let mut answer = chat.child.stdout.take().unwrap();
         let mut letter = [0];
         answer.read_exact(&mut letter).unwrap();
         while over && letter != *b"\n" {
             answer.read_exact(&mut letter).unwrap();
         }
-        server.child.kill().unwrap();
-        let output = ended(child, LIMIT);
+        drop(server);
+        let Ended { code, errors, .. } = chat.end(LIMIT);
         drop((input, answer));
-        assert_eq!(output.status.code(), Some(1));
-        let errors = text(&output.stderr);
+        assert_eq!(code, Some(1));
         let told: Vec<&str> = errors.lines().filter(|line| line.starts_with("error: ")).collect();
         assert_eq!(told.len(), 1, "{errors}");
         assert!(told[0].contains("the conversation so far is in waggle-chat-"), "{errors}");
@@ -173,16 +178,15 @@ fn correlations_are_made_while_nobody_talks() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     let arguments = format!("--preprocess --tokens 4 --turn-tokens 12 --no-stop-at-eos --json {}", report.display());
-    let mut child = start(&server, &arguments, dir.path());
-    let log = Log::of(child.stderr.take().unwrap());
-    let mut input = child.stdin.take().unwrap();
+    let (chat, mut input) = start(&server, &arguments, dir.path());
     assert!(!succeed(&mut server.client("--prompt ROMEO: --tokens 2")).is_empty());
     for (i, turn) in ["ROMEO:", "JULIET:"].into_iter().enumerate() {
-        until(|| (log.so_far().matches("prepared: 16 of 16 tokens").count() > i).then_some(()));
+        until(|| (chat.log().so_far().matches("prepared: 16 of 16 tokens").count() > i).then_some(()));
         input.write_all(format!("{turn}\n").as_bytes()).unwrap();
     }
     drop(input);
-    assert!(ended(child, LIMIT).status.success(), "{}", log.into_text());
+    let output = chat.end(LIMIT);
+    assert_eq!(output.code, Some(0), "{}", output.errors);
     for turn in read_json(&report)["turns"].as_array().unwrap() {
         assert!(bytes(&turn["before"]["offline"]) > bytes(&turn["phases"]["offline"]), "{turn}");
     }
@@ -205,7 +209,7 @@ fn a_template_of_the_server_writes_the_conversation() {
     let server = Server::start(&format!("--model {} --skip-range-check", dir.path().display()));
     let arguments = format!("--tokens 5 --system Speak --check {}", dir.path().display());
     let (output, report) = chat(&server, &arguments, &lines(&["Who is there?", "Nay"]));
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(output.code, Some(0), "{}", output.errors);
     let report = report.unwrap();
     assert_eq!(report["token_agreement"], 1.0);
     let read = |i: usize| report["turns"][i]["prompt_tokens"].as_u64().unwrap() as usize;
@@ -214,8 +218,7 @@ fn a_template_of_the_server_writes_the_conversation() {
     // ended it with the line end that the template writes, too.
     let suffix = "\n\nUSER:\nNay\n\nASSISTANT:\n".len();
     assert!([suffix, suffix + 1].contains(&read(1)), "{}", read(1));
-    let notes = until(|| Some(text(&output.stderr)));
-    assert!(!notes.contains("from its beginning"), "{notes}");
+    assert!(!output.errors.contains("from its beginning"), "{}", output.errors);
 }
 
 /// A blank ends an answer; what the model says behind it is neither seen nor remembered.
@@ -231,8 +234,8 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     let said = ["ROMEO:", "My lord", "What is"];
     let talk = |more: &str| {
         let (output, report) = chat(&server, &format!("--tokens 40 --check {model} {more}"), &lines(&said));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        (text(&output.stdout), report.unwrap())
+        assert_eq!(output.code, Some(0), "{}", output.errors);
+        (output.text, report.unwrap())
     };
     let (printed, report) = talk("");
     assert_eq!((&report["token_agreement"], &report["options"]["pad_answer"]), (&1.0.into(), &true.into()));
@@ -261,17 +264,17 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     let server = Server::start(&format!("--model {model} --skip-range-check"));
     for (more, turns) in [("", 1), ("--no-pad-answer", 2)] {
         let (output, report) = chat(&server, &format!("--tokens 17 {more}"), &lines(&said[..2]));
-        assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), turns, "{}", text(&output.stderr));
-        assert_eq!(text(&output.stderr).contains("would show how long the answers were"), turns == 1);
+        assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), turns, "{}", output.errors);
+        assert_eq!(output.errors.contains("would show how long the answers were"), turns == 1);
     }
     drop(server);
     let policy = "--policy streaming:budget=32,block=8";
     let server = Server::start(&format!("--model {model} --skip-range-check {policy}"));
     let (output, _) = chat(&server, &format!("{policy} --pad-answer"), "ROMEO:\n");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("padding needs cache policy `full`"), "{}", text(&output.stderr));
+    assert_eq!(output.code, Some(1));
+    assert!(output.errors.contains("padding needs cache policy `full`"), "{}", output.errors);
     let (output, report) = chat(&server, &format!("{policy} --tokens 4"), "ROMEO:\n");
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(output.code, Some(0), "{}", output.errors);
     assert_eq!(report.unwrap()["options"]["pad_answer"], false);
 }
 
@@ -280,18 +283,17 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
 fn a_client_that_thinks_is_not_given_up() {
     let server = Server::start("--model shakespeare-gpt2 --timeout 60 --log debug");
     let dir = tempfile::tempdir().unwrap();
-    let mut child = start(&server, "--tokens 2 --turn-tokens 9", dir.path());
-    let log = Log::of(child.stderr.take().unwrap());
-    let mut input = child.stdin.take().unwrap();
+    let (chat, mut input) = start(&server, "--tokens 2 --turn-tokens 9", dir.path());
     let signs = || server.log().so_far().matches("the client is there").count();
     until(|| (signs() >= 1).then_some(()));
     while signs() < 3 {
         input.write_all(b"a turn that is too long\n").unwrap();
     }
     input.write_all(b"ROMEO:\n/quit\n").unwrap();
-    let output = ended(child, LIMIT);
-    assert!(output.status.success(), "{}\n{}", server.log().so_far(), log.into_text());
-    assert!(!output.stdout.is_empty());
+    drop(input);
+    let output = chat.end(LIMIT);
+    assert_eq!(output.code, Some(0), "{}\n{}", server.log().so_far(), output.errors);
+    assert!(!output.text.is_empty());
 }
 
 #[test]
@@ -299,14 +301,14 @@ fn a_client_that_thinks_is_not_given_up() {
 fn a_server_that_ends_waits_for_nobody_who_says_nothing() {
     let server = Server::start("--model shakespeare-gpt2");
     let dir = tempfile::tempdir().unwrap();
-    let (child, mut input, log, answers) = answering(&server, "--tokens 8 --no-stop-at-eos", dir.path());
-    signal(&server.child, "TERM");
-    let (code, said) = server.end(LIMIT);
+    let (chat, mut input, answers) = answering(&server, "--tokens 8 --no-stop-at-eos", dir.path());
+    server.signal("TERM");
+    let Ended { code, errors: said, .. } = server.end(LIMIT);
     assert!(code == Some(0) && said.contains("this server is ending"), "{code:?} {said}");
     let _ = input.write_all(b"JULIET:\n");
     drop(input);
-    let output = ended(child, LIMIT);
-    assert_eq!(output.status.code(), Some(1), "{}", log.into_text());
+    let output = chat.end(LIMIT);
+    assert_eq!(output.code, Some(1), "{}", output.errors);
     assert!(answers.join().unwrap().len() > 4, "the answer that ran is whole");
 }
 
@@ -314,12 +316,9 @@ fn a_server_that_ends_waits_for_nobody_who_says_nothing() {
 fn a_client_hears_that_its_time_is_up() {
     let server = Server::start("--model shakespeare-gpt2 --session-limit 60");
     let dir = tempfile::tempdir().unwrap();
-    let mut child = start(&server, "--tokens 2", dir.path());
-    let input = child.stdin.take().unwrap();
-    let output = ended(child, LIMIT);
-    drop(input);
-    let errors = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let (chat, _input) = start(&server, "--tokens 2", dir.path());
+    let Ended { code, errors, .. } = chat.end(LIMIT);
+    assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("the server ends a session after 60 s"), "{errors}");
 }
 
@@ -329,11 +328,9 @@ fn refused_turns_leave_the_conversation_and_a_code() {
     let server = Server::start("--model shakespeare-gpt2");
     let dir = tempfile::tempdir().unwrap();
     let talk = |bytes: &[u8], arguments: &[&str]| {
-        let mut command = waggle(&format!("chat --connect {} --tokens 2", server.address));
-        let mut child = command.args(arguments).current_dir(dir.path()).stdin(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(bytes).unwrap();
-        let output = ended(child, LIMIT);
-        (output.status.code(), text(&output.stderr))
+        let mut command = command(&server, "--tokens 2", dir.path());
+        let Ended { code, errors, .. } = Process::fed(command.args(arguments), bytes).end(LIMIT);
+        (code, errors)
     };
     let bad = b"caf\xe9\n";
     let (code, notes) = talk(&[b"ROMEO:\n", &bad[..], b"JULIET:\n"].concat(), &[]);
@@ -360,23 +357,17 @@ fn refused_turns_leave_the_conversation_and_a_code() {
     let model = templated("{{ raise_exception('no') }}");
     let server = Server::start(&format!("--model {} --skip-range-check", model.path().display()));
     let (output, _) = chat(&server, "--tokens 2", &lines(&TURNS));
-    let notes = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{notes}");
+    let notes = output.errors;
+    assert_eq!(output.code, Some(1), "{notes}");
     assert!(notes.contains("no turn was taken; refused: 5"), "{notes}");
 }
 
-/// A chat in the middle of its first answer: what it wrote to standard error, and a thread that reads its answers.
+/// A chat in the middle of its first answer, and a thread that reads its answers.
 #[cfg(unix)]
-fn answering(
-    server: &Server,
-    arguments: &str,
-    dir: &Path,
-) -> (Child, std::process::ChildStdin, Log, std::thread::JoinHandle<String>) {
-    let mut child = start(server, arguments, dir);
-    let log = Log::of(child.stderr.take().unwrap());
-    let mut input = child.stdin.take().unwrap();
+fn answering(server: &Server, arguments: &str, dir: &Path) -> (Process, ChildStdin, std::thread::JoinHandle<String>) {
+    let (mut chat, mut input) = start(server, arguments, dir);
     input.write_all(b"ROMEO:\n").unwrap();
-    let mut answers = child.stdout.take().unwrap();
+    let mut answers = chat.child.stdout.take().unwrap();
     let mut first = [0];
     answers.read_exact(&mut first).unwrap();
     let rest = std::thread::spawn(move || {
@@ -384,7 +375,7 @@ fn answering(
         answers.read_to_end(&mut all).unwrap();
         text(&all)
     });
-    (child, input, log, rest)
+    (chat, input, rest)
 }
 
 #[test]
@@ -398,13 +389,13 @@ fn an_interrupt_stops_the_answer_and_keeps_the_talk() {
     {
         let report = dir.path().join(format!("{i}.json"));
         let arguments = format!("{arguments} --json {}", report.display());
-        let (child, mut input, log, answers) = answering(&server, &arguments, dir.path());
-        signal(&child, "INT");
-        log.wait_for("the answer stops");
+        let (chat, mut input, answers) = answering(&server, &arguments, dir.path());
+        chat.signal("INT");
+        chat.log().wait_for("the answer stops");
         input.write_all(b"/cost\n/quit\n").unwrap();
-        let output = ended(child, LIMIT);
-        let (notes, answers) = (log.into_text(), answers.join().unwrap());
-        assert!(output.status.success(), "{notes}");
+        let Ended { code, errors: notes, .. } = chat.end(LIMIT);
+        let answers = answers.join().unwrap();
+        assert_eq!(code, Some(0), "{notes}");
         assert!(notes.contains("opening and a turn: "), "{notes}");
         let report = read_json(&report);
         let (got, said) = (ids(&report["turns"][0]["tokens"]).len(), report["turns"][0]["text"].as_str().unwrap());
@@ -421,14 +412,12 @@ fn an_interrupt_stops_the_answer_and_keeps_the_talk() {
 fn a_second_interrupt_ends_the_session_and_keeps_what_was_said() {
     let server = Server::start("--model shakespeare-llama");
     let dir = tempfile::tempdir().unwrap();
-    let (child, input, log, answers) = answering(&server, "--tokens 300 --no-stop-at-eos", dir.path());
-    signal(&child, "INT");
-    log.wait_for("the answer stops");
-    signal(&child, "INT");
-    let output = ended(child, LIMIT);
-    drop(input);
-    let notes = log.into_text();
-    assert_eq!(output.status.code(), Some(130), "{notes}");
+    let (chat, _input, answers) = answering(&server, "--tokens 300 --no-stop-at-eos", dir.path());
+    chat.signal("INT");
+    chat.log().wait_for("the answer stops");
+    chat.signal("INT");
+    let Ended { code, errors: notes, .. } = chat.end(LIMIT);
+    assert_eq!(code, Some(130), "{notes}");
     assert!(notes.contains("error: interrupted; the conversation so far is in waggle-chat-"), "{notes}");
     let kept = kept(dir.path());
     assert_eq!((&kept[0]["role"], &kept[0]["text"]), (&"user".into(), &"ROMEO:".into()));

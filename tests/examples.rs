@@ -1,9 +1,9 @@
-//! Examples: programs of this package that other tests run, and crates that a reader copies.
+//! The crates of `examples` find all that they name, wherever they are copied.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::support::{home, succeed};
+use super::support::{program, succeed};
 
 /// An example's program. `cargo test --release` builds all of them, and `--test all` alone does not:
 /// `cargo build --release --examples`.
@@ -11,9 +11,7 @@ pub(crate) fn example(name: &str) -> Command {
     let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     let path: PathBuf = Path::new(env!("CARGO_BIN_EXE_waggle")).with_file_name("examples").join(name);
     assert!(path.is_file(), "there is no {}: cargo build --release --examples", path.display());
-    let mut command = Command::new(path);
-    command.env("WAGGLE_HOME", home());
-    command
+    program(path)
 }
 
 /// `.ci/run outside` builds the copies and runs their tests, which takes minutes.

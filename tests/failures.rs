@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, copy_model, ended, fail, fails, signal, succeed, synthesise, text, waggle};
+use crate::support::{Ended, Process, Server, copy_model, fail, fails, limited, succeed, synthesise, waggle};
+#[cfg(target_os = "linux")]
+use crate::support::{children, signal, until};
 
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;
@@ -15,10 +17,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
 
 /// Starts both parties on a long generation.
-fn parties() -> (Server, std::process::Child) {
+fn parties() -> (Server, Process) {
     let server = Server::start(&format!("--model shakespeare-gpt2 --once --timeout {TIMEOUT}"));
-    let client = server.client(&format!("{LONG} --timeout {TIMEOUT} --connect-timeout {TIMEOUT}")).spawn().unwrap();
-    (server, client)
+    let mut client = server.client(&format!("{LONG} --timeout {TIMEOUT} --connect-timeout {TIMEOUT}"));
+    (server, Process::start(&mut client))
 }
 
 fn assert_names_the_step(errors: &str) {
@@ -35,12 +37,11 @@ const MOMENTS: [u64; 4] = [5, 120, 600, 2500];
 #[test]
 fn a_client_ends_when_its_server_dies() {
     for moment in MOMENTS {
-        let (mut server, client) = parties();
+        let (server, client) = parties();
         std::thread::sleep(Duration::from_millis(moment));
-        server.child.kill().unwrap();
-        let output = ended(client, LIMIT);
-        assert_eq!(output.status.code(), Some(1), "after {moment} ms");
-        let errors = text(&output.stderr);
+        drop(server);
+        let Ended { code, errors, .. } = client.end(LIMIT);
+        assert_eq!(code, Some(1), "after {moment} ms");
         // The earliest death may precede the connection.
         if !errors.contains("cannot connect") {
             assert_names_the_step(&errors);
@@ -51,13 +52,12 @@ fn a_client_ends_when_its_server_dies() {
 #[test]
 fn a_server_ends_when_its_client_dies() {
     for moment in MOMENTS {
-        let (server, mut client) = parties();
+        let (server, client) = parties();
         // A client that leaves earlier had no session, and the server waits for another.
         server.log().wait_for("session begins");
         std::thread::sleep(Duration::from_millis(moment));
-        client.kill().unwrap();
-        client.wait().unwrap();
-        let (code, errors) = server.end(LIMIT);
+        drop(client);
+        let Ended { code, errors, .. } = server.end(LIMIT);
         assert_eq!(code, Some(1), "after {moment} ms");
         // Between two steps a server looks whether its client has left, and then names none.
         if !errors.contains("outcome=\"left\"") {
@@ -78,33 +78,25 @@ fn a_client_says_that_nobody_answers_yet() {
 fn a_silent_peer_is_given_up() {
     let (server, client) = parties();
     std::thread::sleep(Duration::from_millis(800));
-    signal(&server.child, "STOP");
+    server.signal("STOP");
     let start = Instant::now();
-    let output = ended(client, LIMIT);
+    let output = client.end(LIMIT);
     assert!(start.elapsed() > Duration::from_secs_f64(TIMEOUT - 1.0), "a stopped process closes nothing");
-    assert_eq!(output.status.code(), Some(1));
-    assert_names_the_step(&text(&output.stderr));
+    assert_eq!(output.code, Some(1));
+    assert_names_the_step(&output.errors);
 }
 
 /// Only Linux tells the children of a process.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_demo_ends_when_its_server_dies() {
-    let client = waggle(&format!("demo {LONG} --timeout {TIMEOUT}")).spawn().unwrap();
+    let client = Process::start(&mut waggle(&format!("demo {LONG} --timeout {TIMEOUT}")));
     std::thread::sleep(Duration::from_millis(1500));
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", client.id())).unwrap();
-    let server = children.split_whitespace().next().expect("the demo has a child").to_owned();
-    assert!(std::process::Command::new("kill").args(["-KILL", &server]).status().unwrap().success());
-    let output = ended(client, LIMIT);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("the server's process failed"), "{}", text(&output.stderr));
-}
-
-/// The processes that `id` started, those that were not waited for among them.
-#[cfg(target_os = "linux")]
-fn children(id: u32) -> Vec<u32> {
-    let all = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-    all.split_whitespace().map(|id| id.parse().unwrap()).collect()
+    let (server, _) = children(client.child.id()).pop_first().expect("the demo has a child");
+    signal(server, "KILL");
+    let output = client.end(LIMIT);
+    assert_eq!(output.code, Some(1));
+    assert!(output.errors.contains("the server's process failed"), "{}", output.errors);
 }
 
 /// The files under `dir`.
@@ -119,31 +111,28 @@ fn files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
 #[cfg(target_os = "linux")]
 #[test]
 fn what_a_command_began_ends_with_it() {
-    use crate::support::until;
     for name in ["TERM", "INT", "KILL"] {
         let temporary = tempfile::tempdir().unwrap();
-        let mut run = waggle("reproduce bumblebee 1 --run").env("TMPDIR", temporary.path()).spawn().unwrap();
-        let child = until(|| children(run.id()).into_iter().next().filter(|_| !files(temporary.path()).is_empty()));
-        signal(&run, name);
-        let status = run.wait().unwrap();
+        let run = Process::start(waggle("reproduce bumblebee 1 --run").env("TMPDIR", temporary.path()));
+        let begun = || !files(temporary.path()).is_empty();
+        let child = until(|| children(run.child.id()).into_keys().next().filter(|_| begun()));
+        run.signal(name);
+        let code = run.end(LIMIT).code;
         let stat = format!("/proc/{child}/stat");
         until(|| std::fs::read_to_string(&stat).map_or(Some(()), |stat| stat.contains(") Z ").then_some(())));
         if name != "KILL" {
-            assert_eq!(status.code(), Some(if name == "TERM" { 143 } else { 130 }));
+            assert_eq!(code, Some(if name == "TERM" { 143 } else { 130 }));
             assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "{:?}", files(temporary.path()));
         }
         let out = temporary.path().join("model");
-        let mut synth = waggle(&format!("synth --config llama-2-7b --out {}", out.display())).spawn().unwrap();
+        let synth = Process::start(&mut waggle(&format!("synth --config llama-2-7b --out {}", out.display())));
         let unfinished = || files(&out).into_iter().find(|file| file.extension().is_some_and(|end| end == "tmp"));
         until(unfinished);
-        if name == "KILL" {
-            synth.kill().unwrap();
-            synth.wait().unwrap();
-            continue;
+        if name != "KILL" {
+            synth.signal(name);
+            synth.end(LIMIT);
+            assert_eq!(unfinished(), None);
         }
-        signal(&synth, name);
-        synth.wait().unwrap();
-        assert_eq!(unfinished(), None);
     }
 }
 
@@ -151,13 +140,10 @@ fn what_a_command_began_ends_with_it() {
 #[cfg(unix)]
 #[test]
 fn a_demo_without_descriptors_ends_at_once() {
-    let mut demo = std::process::Command::new("sh");
-    let line = "ulimit -n 6; exec \"$0\" demo --model shakespeare-gpt2 --prompt-ids 1 --tokens 1 --timeout 3600";
-    demo.args(["-c", line, env!("CARGO_BIN_EXE_waggle")]).env("WAGGLE_HOME", crate::support::home());
-    let demo = demo.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let output = ended(demo, LIMIT);
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("Too many open files"), "{}", text(&output.stderr));
+    let line = "demo --model shakespeare-gpt2 --prompt-ids 1 --tokens 1 --timeout 3600";
+    let output = Process::start(&mut limited("ulimit -n 6", line)).end(LIMIT);
+    assert_eq!(output.code, Some(1), "{}", output.errors);
+    assert!(output.errors.contains("Too many open files"), "{}", output.errors);
 }
 
 /// `demo` finds what `serve` finds, over a link and in memory.
@@ -215,9 +201,8 @@ fn what_is_no_regular_file_is_not_read() {
             format!("eval --text {special}"),
             format!("plan --calibration {special}"),
         ] {
-            let output = ended(waggle(&line).spawn().unwrap(), Duration::from_secs(60));
-            let error = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+            let Ended { code, errors: error, .. } = Process::start(&mut waggle(&line)).end(LIMIT);
+            assert_eq!(code, Some(1), "{line}: {error}");
             assert!(error.contains("not a regular file"), "{line}: {error}");
         }
     }
@@ -264,10 +249,9 @@ fn a_server_outlives_clients_that_misbehave() {
     assert!(error.contains("the server refuses: 5 tokens to generate are more than the 4"), "{error}");
     let error = fail(&mut server.client("--prompt-ids 1,1,1,1,1,1,1,1,1 --tokens 1"), 1);
     assert!(error.contains("9 tokens of a prompt are more than the 8"), "{error}");
-    let mut killed = server.client("--prompt-ids 30,27,25 --tokens 4").spawn().unwrap();
+    let killed = Process::start(&mut server.client("--prompt-ids 30,27,25 --tokens 4"));
     std::thread::sleep(Duration::from_millis(300));
-    killed.kill().unwrap();
-    killed.wait().unwrap();
+    drop(killed);
     succeed(&mut honest());
 
     let errors = server.stop();

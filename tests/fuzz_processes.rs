@@ -1,4 +1,5 @@
-//! Two processes and an attacker between them who changes bytes; a server and hostile clients.
+//! Bytes that an attacker changes between two processes, and hostile clients of a server, harm nobody: no wrong text,
+//! no panic, no hang.
 //!
 //! `cargo test` runs a few. The long runs, which print what came of them (some ten minutes):
 //! `cargo test --release --test all fuzz_processes:: -- --ignored --nocapture --test-threads 1`.
@@ -7,7 +8,6 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::hostile::{Damage, Proxy, Spoil, Wire, serve, waggle};
-use crate::support::{ended_or_killed, text};
+use crate::support::{Ended, Process};
 
 /// Seconds that a party waits for the other.
 pub(crate) const TIMEOUT: f64 = 2.0;
@@ -34,13 +34,6 @@ pub(crate) fn home() -> tempfile::TempDir {
     std::fs::create_dir(&model).expect("a directory");
     crate::tiny::write_tiny(&model);
     home
-}
-
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
-    pub(crate) text: String,
-    pub(crate) errors: String,
-    hung: bool,
 }
 
 impl Ended {
@@ -61,19 +54,13 @@ impl Ended {
 }
 
 /// Starts a client.
-pub(crate) fn start(home: &Path, address: SocketAddr, arguments: &str, wire: Wire, timeout: f64) -> Child {
+pub(crate) fn start(home: &Path, address: SocketAddr, arguments: &str, wire: Wire, timeout: f64) -> Process {
     let line = format!("generate --connect {address} {PROMPT} {arguments} --timeout {timeout} --connect-timeout 30");
-    waggle(home, &line, wire).spawn().expect("the program starts")
-}
-
-/// The end of a client.
-pub(crate) fn end(client: Child, limit: Duration) -> Ended {
-    let (output, hung) = ended_or_killed(client, limit);
-    Ended { code: output.status.code(), text: text(&output.stdout), errors: text(&output.stderr), hung }
+    Process::start(&mut waggle(home, &line, wire))
 }
 
 fn client(home: &Path, address: SocketAddr, arguments: &str, wire: Wire, timeout: f64, limit: Duration) -> Ended {
-    end(start(home, address, arguments, wire, timeout), limit)
+    start(home, address, arguments, wire, timeout).end_or_kill(limit)
 }
 
 /// Damage at a place that the numbers choose, of a session whose parties send so many bytes.

@@ -1,8 +1,9 @@
 //! Two processes generate what the plaintext model writes.
 
 use std::path::Path;
+use std::time::Duration;
 
-use crate::support::{fails, ids, join, json, read_json, succeed, text, waggle};
+use crate::support::{Process, Server, fail, fails, ids, join, json, read_json, succeed, text, waggle};
 use serde_json::{Value, json as value};
 use waggle_testing::asset;
 
@@ -223,4 +224,30 @@ fn a_public_base_costs_little() {
     fails(&mut waggle(&format!("serve --model {model} --public lm_head")), 2, ["`lm_head` is no part of a model"]);
     fails(&mut waggle(&format!("serve --model {model} --public layers=0-7")), 1, ["there is no layer 7"]);
     fails(&mut waggle(&format!("serve --base {model}")), 2, ["--adapter"]);
+}
+
+#[test]
+fn a_prompt_comes_from_a_file_or_from_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("prompt.txt");
+    std::fs::write(&file, "JULIET:\n").unwrap();
+    let float = |more: &[&str]| {
+        let mut command = waggle("float --model shakespeare-gpt2 --tokens 4");
+        command.args(more);
+        command
+    };
+    let wanted = succeed(&mut float(&["--prompt", "JULIET:\n"]));
+    assert_eq!(succeed(&mut float(&["--prompt-file", file.to_str().unwrap()])), wanted);
+    let output = Process::fed(&mut float(&["--prompt-file", "-"]), b"JULIET:\n").end(Duration::from_secs(60));
+    assert_eq!(output.code, Some(0), "{}", output.errors);
+    assert_eq!(output.text, wanted);
+    let missing = tempfile::tempdir().unwrap().path().join("missing").display().to_string();
+    let errors = fail(&mut float(&["--prompt-file", &missing]), 1);
+    assert!(errors.contains(&missing) && errors.lines().count() == 1, "{errors}");
+    fails(&mut float(&["--prompt-file", "-"]), 1, ["the prompt has no tokens"]);
+    fail(&mut float(&["--prompt-file", "-", "--prompt", "x"]), 2);
+    let server = Server::start("--model shakespeare-gpt2 --insecure-plaintext");
+    let answer =
+        succeed(&mut server.client(&format!("--insecure-plaintext --tokens 1 --prompt-file {}", file.display())));
+    assert!(!answer.is_empty());
 }

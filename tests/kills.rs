@@ -8,11 +8,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, ended, json, number, succeed, synthesise, text, until, waggle};
+use crate::support::{Ended, Process, Server, json, number, succeed, synthesise, text, until, waggle};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
@@ -66,11 +66,6 @@ impl Mode {
         };
         if self == Mode::Gathering { (1..=PARTS).map(part).collect() } else { vec![(pool.into(), String::new())] }
     }
-}
-
-fn signal(child: &Child, name: &str) {
-    // It fails if the process has just ended.
-    let _ = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
 }
 
 /// Servers and directories.
@@ -160,13 +155,12 @@ fn serve(model: &str, kept: &Path, pools: bool) -> Server {
     Server::start(&format!("--model {model} {TERMS} --timeout {TIMEOUT} --sessions 4 {pools}"))
 }
 
-fn assert_ended_well(output: &Output, harm: Harm, victim: &str) {
-    let errors = text(&output.stderr);
+fn assert_ended_well(Ended { code, errors, .. }: &Ended, harm: Harm, victim: &str) {
     assert!(!errors.contains("panicked"), "{errors}");
     let killed = harm == Harm::Kill && victim == "client";
-    assert!(killed || matches!(output.status.code(), Some(0 | 1)), "{:?}: {errors}", output.status);
+    assert!(killed || matches!(code, Some(0 | 1)), "{code:?}: {errors}");
     // Who was not harmed for long notices nothing.
-    assert!(harm != Harm::Pause || output.status.success(), "{errors}");
+    assert!(harm != Harm::Pause || *code == Some(0), "{errors}");
 }
 
 /// One disturbed session and what must hold after it; returns how long the next client took.
@@ -191,13 +185,13 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
             stage.generate(mode, &format!("--pool {}", pool.display()))
         }
     };
-    let client = command.spawn().unwrap();
+    let client = Process::start(&mut command);
     sleep(moment);
     let target = |stage: &mut Stage, name: &str| match victim {
-        "client" => signal(&client, name),
-        _ => signal(&stage.server(mode).child, name),
+        "client" => client.signal(name),
+        _ => stage.server(mode).signal(name),
     };
-    let name = if harm == Harm::Kill { "-KILL" } else { "-STOP" };
+    let name = if harm == Harm::Kill { "KILL" } else { "STOP" };
     target(stage, name);
     match (harm, victim) {
         (Harm::Kill, "server") => stage.restart(mode),
@@ -209,22 +203,22 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
     }
     let goes_on_late = harm == Harm::Stop && victim == "client";
     if harm != Harm::Kill && !goes_on_late {
-        target(stage, "-CONT");
+        target(stage, "CONT");
     }
     let start = Instant::now();
     succeed(&mut stage.generate(if mode == Mode::Plain { mode } else { Mode::Prepared }, ""));
     let took = start.elapsed();
     if goes_on_late {
         sleep(Duration::from_secs_f64(TIMEOUT));
-        target(stage, "-CONT");
+        target(stage, "CONT");
     }
-    let output = ended(client, LIMIT);
+    let output = client.end(LIMIT);
     assert_ended_well(&output, harm, victim);
     stage.assert_no_orphans();
     match mode {
         Mode::Plain | Mode::Prepared => {}
         Mode::Filling => {
-            if output.status.success() {
+            if output.code == Some(0) {
                 assert!(pool.is_file(), "a filling that succeeds leaves a pool");
             }
             if pool.is_file() {
@@ -234,7 +228,7 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
         }
         Mode::Spending | Mode::Gathering => {
             // Written output depends on correlations.
-            let used = !output.stdout.is_empty();
+            let used = !output.text.is_empty();
             assert!(!used || files.iter().all(|file| !file.is_file()), "used, and still there");
             restore();
             let again = stage.spend(&pool);

@@ -1,9 +1,9 @@
 //! A server under mpirun: the same sessions as one process has, to the byte, and one end for all ranks.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{Server, copy_model, ended, home, json, text};
+use crate::support::{Ended, Process, Server, children, copy_model, json, program, signal};
 use serde_json::Value;
 
 /// The longest time that a job may take to end, on a busy machine.
@@ -14,8 +14,8 @@ const FREE: &str = "--listen 127.0.0.1:0";
 
 /// mpirun, with one rank for each of these models.
 fn mpirun(models: &[&str], arguments: &str) -> Command {
-    let mut command = Command::new("mpirun");
-    command.args(["--allow-run-as-root", "--oversubscribe"]).env("WAGGLE_HOME", home());
+    let mut command = program("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe"]);
     for (rank, model) in models.iter().enumerate() {
         if rank > 0 {
             command.arg(":");
@@ -23,26 +23,18 @@ fn mpirun(models: &[&str], arguments: &str) -> Command {
         command.args(["-n", "1", env!("CARGO_BIN_EXE_waggle"), "serve", "--model", model]);
         command.args(arguments.split_whitespace());
     }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 /// The pid of a rank of a job that runs on this machine.
 #[cfg(target_os = "linux")]
-fn pid_of(mpirun: &Server, rank: usize) -> String {
-    let pid = mpirun.child.id();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+fn pid_of(mpirun: &Server, rank: usize) -> u32 {
     let variable = format!("OMPI_COMM_WORLD_RANK={rank}");
-    let is_rank = |pid: &&str| {
+    let is_rank = |pid: &u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
     };
-    children.split_whitespace().find(is_rank).expect("Open MPI starts the ranks itself").to_owned()
-}
-
-#[cfg(target_os = "linux")]
-fn kill(signal: &str, pid: &str) {
-    assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
+    children(mpirun.child.id()).into_keys().find(is_rank).expect("Open MPI starts the ranks itself")
 }
 
 /// Whatever a report counts, and what was generated; not what is measured, nor what made the report and when.
@@ -74,8 +66,9 @@ fn sessions_are_those_of_one_process_to_the_byte() {
             assert_eq!(counted(&one), counted(&many), "{model} {phases}");
         }
         // Two sessions at once: their products take turns.
-        let clients = [(); 2].map(|()| spread.client("--prompt JULIET: --tokens 6 --preprocess").spawn().unwrap());
-        let texts = clients.map(|client| text(&ended(client, 5 * LIMIT).stdout));
+        let mut client = spread.client("--prompt JULIET: --tokens 6 --preprocess");
+        let clients = [(); 2].map(|()| Process::start(&mut client));
+        let texts = clients.map(|client| client.end(5 * LIMIT).text);
         assert!(!texts[0].is_empty() && texts[0] == texts[1], "{texts:?}");
     }
 }
@@ -85,16 +78,15 @@ fn all_ranks_end_with_rank_0() {
     let model = "shakespeare-llama";
     let once = Server::run(&mut mpirun(&[model, model], &format!("{FREE} --once")));
     json(&mut once.client("--prompt JULIET: --tokens 2 --preprocess"));
-    let (code, log) = once.end(LIMIT);
+    let Ended { code, errors: log, .. } = once.end(LIMIT);
     assert_eq!(code, Some(0), "{log}");
     let products = log.lines().find(|line| line.contains("the end") && line.contains("rank=1")).expect(&log);
     assert!(!products.contains("products=0"), "{products}");
     // The other ranks need not wait for a rank 0 that cannot listen.
     let taken = Server::start("--model shakespeare-llama");
-    let refused = mpirun(&[model, model], &format!("--listen {}", taken.address)).spawn().unwrap();
-    let output = ended(refused, LIMIT);
-    let log = text(&output.stderr);
-    assert!(!output.status.success() && log.contains("error: cannot listen on"), "{log}");
+    let refused = Process::start(&mut mpirun(&[model, model], &format!("--listen {}", taken.address)));
+    let Ended { code, errors: log, .. } = refused.end(LIMIT);
+    assert!(code != Some(0) && log.contains("error: cannot listen on"), "{log}");
 }
 
 #[cfg(target_os = "linux")]
@@ -102,15 +94,15 @@ fn all_ranks_end_with_rank_0() {
 fn a_signal_to_rank_0_ends_all_in_good_order_and_a_lost_rank_ends_all() {
     let model = "shakespeare-llama";
     let server = Server::run(&mut mpirun(&[model, model], FREE));
-    kill("TERM", &pid_of(&server, 1));
+    signal(pid_of(&server, 1), "TERM");
     server.log().wait_for("this rank ends with rank 0");
-    kill("TERM", &pid_of(&server, 0));
-    let (code, log) = server.end(LIMIT);
+    signal(pid_of(&server, 0), "TERM");
+    let Ended { code, errors: log, .. } = server.end(LIMIT);
     assert_eq!(code, Some(0), "{log}");
 
     let server = Server::run(&mut mpirun(&[model, model], FREE));
-    kill("KILL", &pid_of(&server, 1));
-    let (code, log) = server.end(LIMIT);
+    signal(pid_of(&server, 1), "KILL");
+    let Ended { code, errors: log, .. } = server.end(LIMIT);
     assert_ne!(code, Some(0), "{log}");
     assert!(log.contains("rank 1"), "{log}");
 }
@@ -136,9 +128,8 @@ fn a_rank_with_another_model_or_none_is_named() {
         ([model, model, retrained], ["rank 2 on ", "has another model than rank 0"]),
         (["no/such/model", model, model], ["error: ", "`no/such/model` is neither a directory nor"]),
     ] {
-        let output = ended(mpirun(&models, FREE).spawn().unwrap(), LIMIT);
-        let log = text(&output.stderr);
-        assert!(!output.status.success() && output.stdout.is_empty(), "{log}");
+        let Ended { code, text, errors: log, .. } = Process::start(&mut mpirun(&models, FREE)).end(LIMIT);
+        assert!(code != Some(0) && text.is_empty(), "{log}");
         let named = |line: &str| line.starts_with("error: ") && words.iter().all(|words| line.contains(words));
         assert!(log.lines().any(named), "{words:?} in\n{log}");
     }

@@ -1,11 +1,12 @@
-//! Output of commands: to a pipe that nobody reads, to a full disk, and over older files.
+//! A pipe that nobody reads and a full disk end a command as they should, and what it writes is whole or not there.
 #![cfg(unix)]
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use crate::support::{Server, fail, fails, of, play, succeed, synthesise, text, until, waggle};
+use crate::support::{Server, fail, fails, limited, of, play, succeed, synthesise, text, waggle};
 
 const IDS: &str = "--prompt-ids 30,27,25 --tokens 2";
 const CONFIG: &str =
@@ -138,13 +139,9 @@ fn a_command_that_fails_leaves_no_report_and_no_other() {
     assert!(error.contains("none/report.json: No such file or directory"), "{error}");
 }
 
-/// `line` in a shell that lets no file grow beyond `blocks` of 512 or 1024 bytes.
-fn limited(blocks: usize, line: &str) -> Command {
-    let mut command = Command::new("sh");
-    let limit = format!("trap '' XFSZ; ulimit -f {blocks}; exec {} {line}", env!("CARGO_BIN_EXE_waggle"));
-    command.env("WAGGLE_HOME", crate::support::home());
-    command.args(["-c", &limit]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+/// `line` where no file grows beyond `blocks` of 512 or 1024 bytes.
+fn short_of_room(blocks: usize, line: &str) -> Command {
+    limited(&format!("trap '' XFSZ; ulimit -f {blocks}"), line)
 }
 
 #[test]
@@ -152,13 +149,17 @@ fn a_file_that_cannot_be_written_whole_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     fs::write(&report, "old").unwrap();
-    fails(&mut limited(1, &format!("float {IDS} --json {}", report.display())), 1, ["report.json: File too large"]);
+    fails(
+        &mut short_of_room(1, &format!("float {IDS} --json {}", report.display())),
+        1,
+        ["report.json: File too large"],
+    );
     assert_eq!((fs::read_to_string(&report).unwrap(), names(dir.path()).len()), ("old".into(), 1));
 
     let (config, out) = (dir.path().join("config.json"), dir.path().join("model"));
     fs::write(&config, r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2}"#).unwrap();
     let synth = format!("synth --config {} --out {}", config.display(), out.display());
-    fail(&mut limited(8, &synth), 1);
+    fail(&mut short_of_room(8, &synth), 1);
     assert!(names(&out).is_empty(), "{:?}", names(&out));
 }
 
@@ -169,15 +170,14 @@ fn a_client_without_room_leaves_nothing_at_its_server() {
     fs::create_dir(&mine).unwrap();
     // So small a model that all fits into memory but the pool.
     let model = synthesise(dir.path(), "model", CONFIG);
-    let mut server = Server::start(&format!("--model {model} --once --pools {}", kept.display()));
+    let server = Server::start(&format!("--model {model} --once --pools {}", kept.display()));
     let preprocess =
         format!("preprocess --connect {} --prompt-len 1 --tokens 1 --pool {}/a.pool", server.address, mine.display());
-    let error = fail(&mut limited(2, &preprocess), 1);
+    let error = fail(&mut short_of_room(2, &preprocess), 1);
     assert!(error.contains("a.pool: pool: File too large") && error.lines().count() == 1, "{error}");
     assert!(names(&mine).is_empty());
-    until(|| server.child.try_wait().unwrap());
+    let error = server.end(Duration::from_secs(60)).errors;
     assert!(names(&kept).is_empty(), "{:?}", names(&kept));
-    let error = server.stop();
     assert!(error.contains("the client gives up: its pool: file too large"), "{error}");
 }
 

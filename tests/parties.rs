@@ -1,4 +1,4 @@
-//! Sessions of three processes: a client, a server and a helper, over gates that can harm each of their three links.
+//! Three processes write what two write, and survive what harms one of them or of their three links.
 //!
 //! `cargo test --release --test all parties::` harms 9 sessions; with `WAGGLE_KILLS=100` and `-- --nocapture` it
 //! harms 100 over TLS and as many in plaintext, in which the helper deals no weights, and says how they ended.
@@ -16,10 +16,9 @@ use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::fuzz_processes::{Ended, HANG, PROMPT, TIMEOUT, damage, end, home, start};
+use crate::fuzz_processes::{HANG, PROMPT, TIMEOUT, damage, home, start};
 use crate::hostile::{self, Proxy, Wire};
-use crate::support::{Keys, Server, fail, fails, json, number, of, read_json, signal, waggle};
-use crate::trust::key;
+use crate::support::{Ended, Keys, Server, fail, fails, json, key, number, of, read_json, waggle};
 
 /// Time-out of a party whose session nobody harms.
 const CALM: f64 = 60.0;
@@ -87,7 +86,7 @@ impl Trio {
     /// The end of a session that nobody harms.
     fn calm(&self, arguments: &str) -> Ended {
         let terms = format!("{} {} {arguments}", self.terms(1), self.trust());
-        end(start(self.home.path(), self.gates[0].address, &terms, self.wire, CALM), HANG)
+        start(self.home.path(), self.gates[0].address, &terms, self.wire, CALM).end_or_kill(HANG)
     }
 
     /// Aims the gates at those who listen now, and damages what passes one of them.
@@ -114,13 +113,13 @@ impl Trio {
         let mut client = start(self.home.path(), self.gates[0].address, &terms, self.wire, self.timeout);
         let mut harmed = false;
         let direction = usize::from(!spoil.upwards);
-        while harm != Harm::Spoil && !harmed && client.try_wait().expect("its state").is_none() {
-            let victim = [&client, &self.server.child, &self.helper.child][place];
+        while harm != Harm::Spoil && !harmed && client.runs() {
+            let victim = [&client, &*self.server, &*self.helper][place];
             // Nothing passes in the meantime.
             harmed = self.gates[link].passed(|passed| {
                 let there = passed.streams[direction].len() > spoil.offset;
                 if there {
-                    signal(victim, if harm == Harm::Kill { "KILL" } else { "STOP" });
+                    victim.signal(if harm == Harm::Kill { "KILL" } else { "STOP" });
                 }
                 there
             });
@@ -128,9 +127,9 @@ impl Trio {
         }
         if harm == Harm::Stop && harmed {
             sleep(Duration::from_secs_f64(1.5 * self.timeout));
-            signal([&client, &self.server.child, &self.helper.child][place], "CONT");
+            [&client, &*self.server, &*self.helper][place].signal("CONT");
         }
-        let ended = end(client, HANG);
+        let ended = client.end_or_kill(HANG);
         let harmed = harmed || self.gates[link].passed(|passed| passed.spoiled);
         let what = match harm {
             Harm::Spoil => format!("{spoil:?} between {}", LINKS[link]),
@@ -209,8 +208,8 @@ fn harm(wire: Wire, rounds: usize) {
     let wrong: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
     // It finishes what runs, so no session is stuck.
-    signal(&trio.server.child, "TERM");
-    let (code, log) = trio.server.end(HANG);
+    trio.server.signal("TERM");
+    let Ended { code, errors: log, .. } = trio.server.end(HANG);
     assert_eq!(code, Some(0), "{log}");
 }
 
@@ -234,7 +233,7 @@ fn three_machines_write_what_two_write() {
     let trio = Trio::start(Wire::Tls, CALM);
     let path = trio.home.path();
     let two = hostile::serve(path, "", Wire::Tls);
-    let honest = end(start(path, two.socket(), "", Wire::Tls, CALM), HANG);
+    let honest = start(path, two.socket(), "", Wire::Tls, CALM).end_or_kill(HANG);
     assert_eq!(honest.code, Some(0), "{}", honest.errors);
     let file = path.join("report.json");
     let three = trio.calm(&format!("--json {}", file.display()));
@@ -257,7 +256,7 @@ fn three_machines_write_what_two_write() {
             hostile::serve(path, &format!("{} {server} {allowed} {by_client}", serving(&weights, CALM)), Wire::Tls);
         for _ in 0..2 {
             let terms = format!("{weights} {}", trio.trust());
-            let third = end(start(path, server.socket(), &terms, Wire::Tls, CALM), HANG);
+            let third = start(path, server.socket(), &terms, Wire::Tls, CALM).end_or_kill(HANG);
             assert_eq!((third.code, &third.text), (Some(0), &honest.text), "{}", third.errors);
         }
         // The halves are deposited once.

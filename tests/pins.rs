@@ -1,14 +1,16 @@
-//! A server's model, insisted on and remembered; prompts from files.
+//! A model or a template that a server changes is refused until the user accepts it.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
-use crate::support::{Server, copy_model, fail, fails, of, succeed, text, waggle};
+use crate::support::{Ended, Process, Server, copy_model, fail, fails, key, of, succeed, waggle};
 use waggle_session::Expectation;
 
 const MODEL: &str = "shakespeare-gpt2";
+/// The longest time of a client, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Starts a server of the user whose keys lie in `home`.
 fn serve(home: &Path, model: &str, listen: &str) -> Server {
@@ -19,11 +21,6 @@ fn client(home: &Path, address: &str, more: &[&str]) -> Command {
     let mut command = of(waggle(&format!("generate --connect {address} --tokens 1")), home);
     command.args(more);
     command
-}
-
-/// The key of the user whose keys lie in `home`.
-fn key(home: &Path) -> String {
-    succeed(&mut of(waggle("keygen"), home)).trim().to_owned()
 }
 
 #[test]
@@ -91,11 +88,8 @@ fn a_server_that_changes_its_chat_template_alone_is_refused_until_the_client_acc
     let named = || Expectation::named(model.to_str().unwrap()).unwrap().fingerprint.to_string();
     let chat = |address: &str, more: &[&str]| {
         let mut command = of(waggle(&format!("chat --connect {address} --tokens 1")), ours);
-        let mut child = command.args(more).stdin(Stdio::piped()).spawn().unwrap();
-        // A client that is refused does not read.
-        let _ = child.stdin.take().unwrap().write_all(b"ROMEO:\n");
-        let output = child.wait_with_output().unwrap();
-        (output.status.success(), text(&output.stderr))
+        let Ended { code, errors, .. } = Process::fed(command.args(more), b"ROMEO:\n").end(LIMIT);
+        (code == Some(0), errors)
     };
 
     fs::write(&file, plain).unwrap();
@@ -178,53 +172,4 @@ fn directory_with_other_tokens(dir: &Path) -> String {
     config["eos_token_id"] = serde_json::json!([0, 1]);
     fs::write(&file, config.to_string()).unwrap();
     file.to_str().unwrap().to_owned()
-}
-
-#[test]
-fn a_prompt_comes_from_a_file_or_from_standard_input() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("prompt.txt");
-    fs::write(&file, "JULIET:\n").unwrap();
-    let float = |more: &[&str]| {
-        let mut command = waggle("float --model shakespeare-gpt2 --tokens 4");
-        command.args(more);
-        command
-    };
-    let wanted = succeed(&mut float(&["--prompt", "JULIET:\n"]));
-    assert_eq!(succeed(&mut float(&["--prompt-file", file.to_str().unwrap()])), wanted);
-    let mut child = float(&["--prompt-file", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"JULIET:\n").unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), wanted);
-    let missing = tempfile::tempdir().unwrap().path().join("missing").display().to_string();
-    let errors = fail(&mut float(&["--prompt-file", &missing]), 1);
-    assert!(errors.contains(&missing) && errors.lines().count() == 1, "{errors}");
-    fails(&mut float(&["--prompt-file", "-"]), 1, ["the prompt has no tokens"]);
-    fail(&mut float(&["--prompt-file", "-", "--prompt", "x"]), 2);
-    let server = Server::start("--model shakespeare-gpt2 --insecure-plaintext");
-    let answer =
-        succeed(&mut server.client(&format!("--insecure-plaintext --tokens 1 --prompt-file {}", file.display())));
-    assert!(!answer.is_empty());
-}
-
-#[test]
-fn a_server_refuses_a_model_that_leaves_a_range() {
-    let dir = tempfile::tempdir().unwrap();
-    copy_model(MODEL, dir.path());
-    // The first layer's addition to the residual is longer than the next norm takes.
-    let path = dir.path().join("model.safetensors");
-    let mut bytes = fs::read(&path).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let place = &header["transformer.h.0.mlp.c_proj.bias"]["data_offsets"];
-    let [start, end] = [0, 1].map(|i| 8 + length + place[i].as_u64().unwrap() as usize);
-    for (i, value) in bytes[start..end].chunks_exact_mut(2).enumerate() {
-        // 1000 and -1000 in 16 bits.
-        let bias: u16 = if i % 2 == 0 { 0x63D0 } else { 0xE3D0 };
-        value.copy_from_slice(&bias.to_le_bytes());
-    }
-    fs::write(&path, bytes).unwrap();
-    let error = fail(waggle("serve --insecure-plaintext --listen 127.0.0.1:0 --model").arg(dir.path()), 1);
-    assert!(error.contains("leaves the range") && error.contains("norm"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Preprocessing as a command of its own: two processes, two sessions, two files.
+//! A pool that `waggle preprocess` has filled serves one generation, and no other.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Log, Server, ended, fail, fails, json, of, signal, succeed, text, waggle};
+use crate::support::{Ended, Process, Server, fail, fails, json, of, succeed, until, waggle};
 use serde_json::Value;
 
 const MODEL: &str = "--model shakespeare-gpt2";
@@ -15,23 +15,9 @@ const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
 /// The longest time that a party may take, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A client that runs, and what it says.
-struct Client {
-    child: Child,
-    log: Log,
-}
-
-impl Client {
-    fn of(server: &Server, arguments: &str) -> Self {
-        let mut child = server.client(arguments).spawn().unwrap();
-        let log = Log::of(child.stderr.take().unwrap());
-        Client { child, log }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
+/// A client that runs.
+fn client(server: &Server, arguments: &str) -> Process {
+    Process::start(&mut server.client(arguments))
 }
 
 #[test]
@@ -58,25 +44,24 @@ fn one_server_takes_plain_and_prepared_sessions() {
 #[test]
 fn clients_wait_their_turn_and_leave_the_queue_at_once() {
     let server = Server::start(&format!("{MODEL} --sessions 1 --queue 2"));
-    let first = Client::of(&server, LONG);
+    let first = client(&server, LONG);
     server.log().wait_for("session begins");
-    let second = Client::of(&server, SHORT);
-    second.log.wait_for("this client waits");
+    let second = client(&server, SHORT);
+    second.log().wait_for("this client waits");
     // Its time-out is shorter than the wait, but begins only when it is served.
-    let third = Client::of(&server, &format!("{SHORT} --timeout 8"));
+    let third = client(&server, &format!("{SHORT} --timeout 8"));
     // How many wait is the server's to know.
-    let told = third.log.wait_for("the server is busy: this client waits");
+    let told = third.log().wait_for("the server is busy: this client waits");
     assert!(!told.contains("number"), "{told}");
     let refused = fail(&mut server.client(SHORT), 1);
     assert!(refused.contains("this server is busy: 2 clients wait already"), "{refused}");
-    second.kill();
+    drop(second);
     server.log().wait_for("the client left the queue");
     std::thread::sleep(Duration::from_secs(9));
     // A client that leaves during its session frees its place as well.
-    first.kill();
-    let served = ended(third.child, LIMIT);
-    assert!(served.status.success(), "{}", third.log.into_text());
-    assert_eq!(served.stdout.len(), "Xy\n".len());
+    drop(first);
+    let served = third.end(LIMIT);
+    assert_eq!((served.code, served.text.len()), (Some(0), "Xy\n".len()), "{}", served.errors);
     // The client is done before the server has written about it.
     server.log().wait_for("2 tokens generated");
     let log = server.stop();
@@ -89,11 +74,10 @@ fn clients_wait_their_turn_and_leave_the_queue_at_once() {
 fn a_session_has_a_limit_and_so_has_a_key() {
     let server =
         Server::start(&format!("{MODEL} --link wan --session-limit 20 --sessions 2 --max-sessions-per-key 1"));
-    let long = Client::of(&server, &format!("{LONG} --link wan"));
+    let long = client(&server, &format!("{LONG} --link wan"));
     server.log().wait_for("session begins");
     fails(&mut server.client(&format!("{SHORT} --link wan")), 1, ["this key has 1 sessions here already"]);
-    let output = ended(long.child, LIMIT);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(long.end(LIMIT).code, Some(1));
     server.log().wait_for("the session took longer than 20 s");
 }
 
@@ -131,27 +115,25 @@ fn connections_without_a_key_are_few_and_short() {
     assert!(start.elapsed() > Duration::from_secs(19), "not before its time");
     let log = server.log().wait_for("within 20.0 s during `tls`");
     assert!(!log.contains("panicked"), "{log}");
-    crate::support::until(|| succeed(&mut server.client(SHORT)).contains('\n').then_some(()));
+    until(|| succeed(&mut server.client(SHORT)).contains('\n').then_some(()));
 }
 
 #[cfg(unix)]
 #[test]
 fn sigterm_finishes_what_runs() {
     let server = Server::start(&format!("{MODEL} --sessions 1"));
-    let running = Client::of(&server, "--prompt-ids 30,27,25 --tokens 30");
+    let running = client(&server, "--prompt-ids 30,27,25 --tokens 30");
     server.log().wait_for("session begins");
-    let waiting = Client::of(&server, SHORT);
-    waiting.log.wait_for("this client waits");
-    signal(&server.child, "TERM");
+    let waiting = client(&server, SHORT);
+    waiting.log().wait_for("this client waits");
+    server.signal("TERM");
     server.log().wait_for("SIGTERM: what runs is finished");
-    let sent_away = ended(waiting.child, LIMIT);
-    assert_eq!(sent_away.status.code(), Some(1));
-    assert!(waiting.log.into_text().contains("this server is ending"));
+    let sent_away = waiting.end(LIMIT);
+    assert!(sent_away.code == Some(1) && sent_away.errors.contains("this server is ending"), "{}", sent_away.errors);
     fails(&mut server.client(SHORT), 1, ["this server is ending"]);
-    let finished = ended(running.child, LIMIT);
-    assert!(finished.status.success());
-    assert_eq!(text(&finished.stdout).trim_end_matches('\n').chars().count(), 30);
-    let (code, log) = server.end(LIMIT);
+    let finished = running.end(LIMIT);
+    assert_eq!((finished.code, finished.text.trim_end_matches('\n').chars().count()), (Some(0), 30));
+    let Ended { code, errors: log, .. } = server.end(LIMIT);
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("30 tokens generated") && log.trim_end().ends_with("the end"), "{log}");
 }
@@ -160,32 +142,34 @@ fn sigterm_finishes_what_runs() {
 #[test]
 fn a_second_signal_ends_at_once() {
     let server = Server::start(MODEL);
-    let running = Client::of(&server, LONG);
+    let running = client(&server, LONG);
     server.log().wait_for("session begins");
-    signal(&server.child, "INT");
+    server.signal("INT");
     server.log().wait_for("SIGINT: what runs is finished");
-    signal(&server.child, "TERM");
-    let (code, _) = server.end(LIMIT);
-    assert_eq!(code, Some(128 + 15));
-    assert_eq!(ended(running.child, LIMIT).status.code(), Some(1));
+    server.signal("TERM");
+    assert_eq!(server.end(LIMIT).code, Some(128 + 15));
+    assert_eq!(running.end(LIMIT).code, Some(1));
 }
 
 #[test]
 fn nothing_that_happens_to_its_output_ends_a_server() {
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
     let mut command = waggle(&format!("serve --listen 127.0.0.1:0 {MODEL}"));
-    let mut server = Server::with_closed_output(&mut command);
+    let mut server = Server::run(command.stderr(closed));
+    drop(server.child.stdout.take());
     let mut stream = TcpStream::connect(&server.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: bees\r\n\r\n").unwrap();
     assert!(closed_within(&stream, LIMIT));
     succeed(&mut server.client(SHORT));
-    assert!(server.child.try_wait().unwrap().is_none(), "it still runs");
+    assert!(server.runs());
 }
 
 #[test]
 fn the_log_is_json_on_request() {
     let server = Server::start(&format!("{MODEL} --once --log debug --log-format json"));
     succeed(&mut server.client(SHORT));
-    let (code, log) = server.end(LIMIT);
+    let Ended { code, errors: log, .. } = server.end(LIMIT);
     assert_eq!(code, Some(0), "{log}");
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     let done = events.iter().find(|event| event["message"] == "2 tokens generated").expect(&log);
@@ -226,7 +210,7 @@ fn the_metrics_count_sessions_and_bytes() {
     let report = json(&mut server.client(SHORT));
     fail(&mut server.client("--prompt-ids 1 --tokens 3"), 1);
     server.log().wait_for("more than the 2");
-    let page = crate::support::until(|| Some(page()).filter(|page| page.contains("outcome=\"refused\"} 1")));
+    let page = until(|| Some(page()).filter(|page| page.contains("outcome=\"refused\"} 1")));
     assert_eq!(number(&page, "waggle_sessions_total{outcome=\"generated\"}"), 1.0);
     assert_eq!(number(&page, "waggle_tokens_total"), 2.0);
     assert_eq!(number(&page, "waggle_clients_waiting"), 0.0);

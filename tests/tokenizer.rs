@@ -1,13 +1,16 @@
 //! A server's tokenizer may be anything. It is refused or survived, in the process that the program starts for it.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use waggle_model::{bundled, bundled_names};
 use waggle_testing::asset;
 use waggle_tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError, WorkerCommand};
+
+#[cfg(target_os = "linux")]
+use crate::support::{Process, waggle};
 
 /// The program under test as a worker.
 fn command() -> WorkerCommand {
@@ -254,12 +257,7 @@ fn a_worker_that_is_killed_is_an_error_and_the_program_goes_on() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_worker_gives_away_what_it_does_not_need() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_waggle"))
-        .arg("tokenizer-worker")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let Process { child, .. } = &mut Process::start(waggle("tokenizer-worker").stdin(Stdio::piped()));
     let mut to = child.stdin.take().unwrap();
     // It says so before it reads anything.
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Messages that each party receives, read off the wire.
+//! What a party receives tells nothing of the other's secrets: its messages, read off the wire.
 
 use std::collections::HashSet;
 

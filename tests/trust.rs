@@ -1,4 +1,4 @@
-//! Trust between real processes: changed keys, wrong keys, and one party in plaintext.
+//! No process trusts another unless it is told to: changed keys, wrong keys and a party in plaintext are refused.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,7 @@ const SHORT: &str = "--prompt-ids 1,2 --tokens 1 --timeout 60";
 
 /// A server of `home` that lets nobody in but itself.
 fn serve(home: &Path, arguments: &str) -> Server {
-    Server::run(&mut of(waggle(&format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 {arguments}")), home))
-}
-
-pub(crate) fn key(home: &Path) -> String {
-    succeed(&mut of(waggle("keygen"), home)).trim().to_owned()
+    Server::start_of(home, &format!("--model shakespeare-gpt2 {arguments}"))
 }
 
 #[test]
@@ -69,10 +65,9 @@ fn a_variable_that_says_no_turns_no_protection_off() {
     let home = dir.path().join("home");
     for (variable, value) in [("WAGGLE_ALLOW_ANY", "off"), ("WAGGLE_INSECURE_PLAINTEXT", "no")] {
         let command = waggle("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --once");
-        let child = of(command, &home).env(variable, value).spawn().unwrap();
-        let output = ended(child, Duration::from_secs(60));
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
+        let ended = Process::start(of(command, &home).env(variable, value)).end(Duration::from_secs(60));
+        let error = ended.errors;
+        assert_eq!(ended.code, Some(2), "{error}");
         let option = format!("--{}'", variable.trim_start_matches("WAGGLE_").replace('_', "-").to_lowercase());
         assert!(error.contains(&format!("invalid value '{value}' for '{option}")), "{error}");
     }
@@ -122,8 +117,8 @@ fn lists_that_others_may_write_are_refused() {
     fails(&mut generate(), 1, ["the server refused: it cannot tell who may come in"]);
     server.log().wait_for(&format!("{}: others may write here", allow.display()));
     let line = format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --once --allow {}", allow.display());
-    let output = ended(of(waggle(&line), &home).spawn().unwrap(), Duration::from_secs(60));
-    assert!(text(&output.stderr).contains("others may write here"), "{}", text(&output.stderr));
+    let errors = Process::start(&mut of(waggle(&line), &home)).end(Duration::from_secs(60)).errors;
+    assert!(errors.contains("others may write here"), "{errors}");
     mode(&allow, 0o644);
     succeed(&mut generate());
 }

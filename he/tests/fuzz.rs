@@ -1,4 +1,4 @@
-//! Hostile keys and ciphertexts. README, "Fuzzing", says how to run this for long.
+//! Hostile keys and ciphertexts make no decoder panic. CONTRIBUTING, "Fuzzing".
 //!
 //! Honest messages are kilobytes of uniform residues, so they are made from fixed seeds instead of lying in files.
 

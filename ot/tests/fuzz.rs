@@ -1,4 +1,4 @@
-//! Hostile peers in oblivious transfers. README, "Fuzzing", says how to run this for long.
+//! Hostile peers make no oblivious transfer panic. CONTRIBUTING, "Fuzzing".
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;

@@ -6,7 +6,9 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::support::{program, wait};
 
 use super::chapter::{Block, Chapter, Kind, Wrong};
 
@@ -28,7 +30,8 @@ pub(crate) fn chapter(chapter: &Chapter, limit: Duration) -> Result<(), Wrong> {
     let script = placed(&script(&runs, dir.path()));
     let mut shell = Group::start(&script, &work, dir.path());
 
-    let ended = shell.wait(limit);
+    // Nothing if it still runs.
+    let ended = wait(&mut shell.0, limit).map(|status| status.success());
     drop(shell);
     let output =
         |i: usize| std::fs::read(log(dir.path(), i)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -139,31 +142,13 @@ impl Group {
     fn start(script: &str, work: &Path, dir: &Path) -> Self {
         let file = dir.join("script");
         File::create(&file).and_then(|mut file| file.write_all(script.as_bytes())).expect("the script is written");
-        let program = Path::new(env!("CARGO_BIN_EXE_waggle")).parent().expect("the folder of the program");
+        let folder = Path::new(env!("CARGO_BIN_EXE_waggle")).parent().expect("the folder of the program");
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::env::join_paths([program.to_owned()].into_iter().chain(std::env::split_paths(&path)));
-        let mut command = Command::new("sh");
-        // Options of whoever runs the test are not those of a reader; the family of kernels is the machine's.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WAGGLE_")) {
-            if name != "WAGGLE_CPU" {
-                command.env_remove(name);
-            }
-        }
+        let path = std::env::join_paths([folder.to_owned()].into_iter().chain(std::env::split_paths(&path)));
+        let mut command = program("sh");
         command.env("PATH", path.expect("no folder has a colon")).env("WAGGLE_HOME", dir.join("home"));
-        command.arg(file).current_dir(work).stdin(Stdio::null()).process_group(0);
+        command.arg(file).current_dir(work).process_group(0);
         Group(command.spawn().expect("sh"))
-    }
-
-    /// Whether it succeeded; nothing if it still runs after `limit`.
-    fn wait(&mut self, limit: Duration) -> Option<bool> {
-        let start = Instant::now();
-        while start.elapsed() < limit {
-            if let Some(status) = self.0.try_wait().expect("the shell is ours") {
-                return Some(status.success());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        None
     }
 }
 

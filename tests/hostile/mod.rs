@@ -53,7 +53,7 @@ impl Server {
     /// Whether it still runs and never panicked.
     pub(crate) fn assert_sound(&mut self) {
         let log = self.log().so_far();
-        assert!(self.child.try_wait().expect("its state").is_none(), "the server ended:\n{log}");
+        assert!(self.runs(), "the server ended:\n{log}");
         assert!(!log.contains("panicked"), "{log}");
     }
 }

@@ -66,8 +66,8 @@ const fn link(
 
 /// The networks of papers by name, beside [`LinkShape::PRESETS`].
 pub const PAPERS: [PaperLink; 14] = {
-    use Delay::{NotStated, RoundTrip};
     use Certainty::{Read, Remembered, SecondHand};
+    use Delay::{NotStated, RoundTrip};
     const BUMBLEBEE: &str = "BumbleBee (NDSS 2025), as SecMoE (AAAI 2026) repeats its setting";
     const BOLT: &str = "BOLT (S&P 2024), experiments";
     const NIMBUS: &str = "Nimbus (NeurIPS 2024), caption of table 6";

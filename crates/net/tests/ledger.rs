@@ -1,4 +1,4 @@
-//! The account itself.
+//! An account counts every byte, flow and second once, where it belongs.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The measurement of links. A busy machine may make a link seem slower, never faster.
+//! A link is measured as it is. A busy machine may make it seem slower, never faster.
 
 use waggle_net::{Channel, HEADER_BYTES, LinkShape, Measured, NetError, Traffic, measure};
 

@@ -1,4 +1,4 @@
-//! Shaped links. Times are only bounded from below: a busy machine may be late, but nothing may be early.
+//! A shaped link is never faster than its shape. Times are only bounded from below: a busy machine may be late.
 
 use std::time::{Duration, Instant};
 

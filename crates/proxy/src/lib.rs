@@ -4,9 +4,12 @@
 //! |---|---|
 //! | `http` | connections: who may come, bounds, streams, the page of the chat |
 //! | `api` | the interface's JSON: requests, answers, refusals |
-//! | `work` | the thread that has sessions with the server: the queue, passes, conversations |
+//! | `work` | the thread that answers: the queue, what can go together, what is tried after a failure |
+//! | `sessions` | sessions with the server: the one that stays open, and those that end with their texts |
+//! | `kept` | the session that stays open: single texts, turns of conversations, correlations between them |
 //! | `pass` | the texts of a session: who hears which token, and who has ended |
 //! | `text` | one text while it grows, and where it stops |
+//! | `failure` | what failed, what may be tried instead, and what a program is told |
 //! | `logprobs` | what the tokens of a text are worth |
 //! | `spent` | what an answer took, and what the server saw |
 //! | `metrics` | counters |
@@ -19,11 +22,14 @@
 
 mod api;
 mod error;
+mod failure;
 mod http;
+mod kept;
 mod logprobs;
 mod metrics;
 mod pass;
 mod refusal;
+mod sessions;
 mod spent;
 mod text;
 mod work;
@@ -40,7 +46,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use waggle::program::{foreign, on_signal};
 use waggle::{
-    Chat, ChatError, ChatOptions, Client, Error, Event, Flow, LOOKS, Pads, ServeError, Template, template_note,
+    Chat, ChatError, ChatOptions, Client, Error, Event, Flow, LOOKS, Pads, ServeError, Template, describe,
+    template_note,
 };
 use waggle_files::{Forbidden, at, others_may};
 use waggle_model::{Lengths, Reveal};
@@ -49,6 +56,8 @@ use waggle_net::KeyError;
 use waggle_session::party::{ClientOptions, Open, PublicModel, Terms};
 
 use metrics::Metrics;
+use sessions::Sessions;
+use spent::Spent;
 use work::{Job, Worker};
 
 pub use error::ProxyError;
@@ -141,6 +150,18 @@ impl Shared {
     fn set_health(&self, error: Option<String>) {
         *self.health.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
+
+    fn failed(&self, error: &Error) {
+        tracing::warn!("{}", describe(error));
+        self.set_health(Some(describe(error)));
+    }
+
+    /// A pass or turn is over that had so many texts.
+    fn paid(&self, spent: Spent, texts: usize) -> Arc<Spent> {
+        self.metrics.spent(&spent, texts);
+        self.set_health(None);
+        Arc::new(spent)
+    }
 }
 
 /// A proxy that listens.
@@ -190,7 +211,8 @@ impl ProxyConfig {
         let shared = Arc::new(shared);
         let door =
             http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, keys, jobs, Arc::clone(&shared));
-        let worker = Worker::new(self, terms, model, tokenizer, open, received, shared)?;
+        let sessions = Sessions::new(self, terms, model, tokenizer, open, Arc::clone(&shared))?;
+        let worker = Worker::new(sessions, received, shared);
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 

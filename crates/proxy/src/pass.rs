@@ -20,7 +20,7 @@ pub(super) struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    pub(super) fn new(text: Text, tokenizer: &'a Tokenizer) -> Self {
+    fn new(text: Text, tokenizer: &'a Tokenizer) -> Self {
         let stream = Some(tokenizer.stream(&text.ids));
         Member { text: Some(text), stream, ids: Vec::new() }
     }
@@ -82,13 +82,20 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    pub(super) fn new(members: Vec<Member<'a>>, ends: Vec<u32>) -> Self {
+    /// A pass of `texts`, which `ends` end.
+    pub(super) fn new(texts: impl Iterator<Item = Text>, tokenizer: &'a Tokenizer, ends: Vec<u32>) -> Self {
+        let members = texts.map(|text| Member::new(text, tokenizer)).collect();
         Pass { members, ends, at: 0, passes: 0, own: None, answered: false }
     }
 
     /// This pass, in a session that serves nobody else.
     pub(super) fn in_own(self, own: Own) -> Self {
         Pass { own: Some(own), ..self }
+    }
+
+    /// Tokens that count, of all texts.
+    pub(super) fn tokens(&self) -> usize {
+        self.members.iter().map(|member| member.ids.len()).sum()
     }
 }
 
@@ -142,7 +149,7 @@ mod tests {
     use std::path::Path;
 
     use tokio::sync::mpsc::unbounded_channel;
-    use waggle_model::Sampler;
+    use waggle::Sampling;
     use waggle_tokenizer::WorkerCommand;
 
     use super::*;
@@ -174,9 +181,9 @@ mod tests {
             let tokenizer = mortal(dir.path(), requests);
             let (out, mut heard) = unbounded_channel();
             let growing = Growing::new(out, 0, Vec::new());
-            let (ids, sampler) = (vec![1], Sampler::greedy());
-            let text = Text { who: 0, ids, tokens: 3, sampler, likeliest: None, echo: false, growing };
-            let mut pass = Pass::new(vec![Member::new(text, &tokenizer)], vec![8]);
+            let (ids, sampling) = (vec![1], Sampling::default());
+            let text = Text { who: 0, ids, tokens: 3, sampling, likeliest: None, echo: false, growing };
+            let mut pass = Pass::new([text].into_iter(), &tokenizer, vec![8]);
             for _ in 0..3 {
                 pass.members[0].hear(2, &pass.ends);
             }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
-use waggle::Flow;
+use waggle::{Error, Flow, Sampling};
 use waggle_model::Sampler;
+use waggle_session::party::Terms;
 
 use crate::logprobs::Logprobs;
 use crate::refusal::Refusal;
@@ -168,7 +169,7 @@ pub(super) struct Text {
     pub(super) ids: Vec<u32>,
     /// Most tokens of it.
     pub(super) tokens: usize,
-    pub(super) sampler: Sampler,
+    pub(super) sampling: Sampling,
     /// How many of the likeliest tokens are named.
     pub(super) likeliest: Option<usize>,
     /// Whether the prompt is a part of the answer, with what its tokens are worth if that is asked.
@@ -177,6 +178,11 @@ pub(super) struct Text {
 }
 
 impl Text {
+    /// What picks its tokens, from the first on.
+    pub(super) fn sampler(&self, terms: &Terms) -> Result<Sampler, Error> {
+        self.sampling.sampler_of(self.growing.index, terms)
+    }
+
     /// Whether the logits of the prompt are wanted.
     pub(super) fn scores(&self) -> bool {
         self.echo && self.likeliest.is_some()

@@ -4,15 +4,18 @@
 //! have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit. In LaTeX a column of
 //! bytes has one unit, which its head names.
 
+mod document;
+
 use std::fmt::{self, Write};
 
 use serde_json::{Map, Value};
-use thiserror::Error;
+
+pub use document::{Document, Layout, NoColumn};
 
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A frame of lines, as wide as the terminal at the most; without the feature `frames` that of Markdown.
+    /// A frame of lines, as wide as the terminal at the most.
     #[default]
     Terminal,
     /// A table of Markdown.
@@ -160,9 +163,6 @@ impl Column {
         key.trim_end_matches('_').to_owned()
     }
 }
-
-/// Columns that a column of a paper has room for.
-const MOST_COLUMNS: usize = 8;
 
 /// Letters of a head that a column of a paper has room for.
 const LATEX_HEAD: usize = 8;
@@ -464,196 +464,6 @@ pub fn latex(text: &str) -> String {
     out
 }
 
-/// What of a document is written, and how LaTeX sets it.
-#[derive(Clone, Debug, Default)]
-pub struct Layout {
-    /// The columns, in this order, by the names that CSV has for them; all if there are none.
-    pub columns: Vec<String>,
-    /// The caption in LaTeX, in place of the document's own.
-    pub caption: Option<String>,
-    /// The label in LaTeX. Of several tables each has its title behind it.
-    pub label: Option<String>,
-    /// Whether a table of LaTeX is as wide as the page, not as one of its columns.
-    pub wide: bool,
-}
-
-/// No table has a column of this name beside the others that were asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("no table has all of these columns, such as `{name}`; there are {}", known.join(", "))]
-pub struct NoColumn {
-    /// The name that was asked for.
-    pub name: String,
-    /// Those that there are.
-    pub known: Vec<String>,
-}
-
-/// Several tables with titles, and remarks before them.
-#[derive(Clone, Debug, Default)]
-pub struct Document {
-    notes: Vec<String>,
-    caption: Option<String>,
-    /// What all rows share, where the columns that say it were not asked for.
-    settings: Vec<String>,
-    label: Option<String>,
-    wide: bool,
-    tables: Vec<(String, Table)>,
-}
-
-/// A table alone, which needs no title.
-impl From<Table> for Document {
-    fn from(table: Table) -> Self {
-        Document { tables: vec![(String::new(), table)], ..Document::default() }
-    }
-}
-
-impl Document {
-    /// A remark that stands before all tables. CSV and JSON have no room for it.
-    pub fn note(&mut self, note: impl Into<String>) {
-        self.notes.push(note.into());
-    }
-
-    /// Sets the remark on the numbers, which LaTeX makes the caption of its tables.
-    pub fn caption(&mut self, caption: impl Into<String>) {
-        self.caption = Some(caption.into());
-    }
-
-    /// A table. Its title tells it from the others.
-    pub fn table(&mut self, title: impl Into<String>, table: Table) {
-        self.tables.push((title.into(), table));
-    }
-
-    /// The document as `layout` wants it. A table that lacks one of its columns goes.
-    ///
-    /// # Errors
-    /// [`NoColumn`] if no table has all of them.
-    pub fn laid_out(mut self, layout: &Layout) -> Result<Self, NoColumn> {
-        let Layout { columns, caption, label, wide } = layout;
-        let keys = |table: &Table| table.columns.iter().map(Column::key).collect::<Vec<_>>();
-        let lacks = |(_, table): &(String, Table)| columns.iter().find(|name| !keys(table).contains(name)).cloned();
-        if let Some(name) = self.tables.iter().map(lacks).min().flatten() {
-            return Err(NoColumn { name, known: self.tables.iter().flat_map(|(_, table)| keys(table)).collect() });
-        }
-        self.tables.retain(|named| lacks(named).is_none());
-        if !columns.is_empty() {
-            self.settings = self.settings(columns);
-            self.tables.iter_mut().for_each(|(_, table)| table.choose(columns));
-        }
-        let caption = caption.clone().or(self.caption);
-        Ok(Document { caption, label: label.clone(), wide: *wide, ..self })
-    }
-
-    /// What the rows of all tables share, but for `columns`.
-    fn settings(&self, columns: &[String]) -> Vec<String> {
-        let mut all = self.settings.clone();
-        for setting in self.tables.iter().flat_map(|(_, table)| table.settings(columns)) {
-            if !all.contains(&setting) {
-                all.push(setting);
-            }
-        }
-        all
-    }
-
-    /// The remark on the numbers, with what all rows share.
-    pub fn remark(&self) -> Option<String> {
-        let settings = self.settings(&[]);
-        let shared = (!settings.is_empty()).then(|| format!("Everywhere: {}.", settings.join(", ")));
-        match (&self.caption, shared) {
-            (Some(caption), Some(shared)) => Some(format!("{}. {shared}", caption.trim_end_matches('.'))),
-            (caption, shared) => caption.clone().or(shared),
-        }
-    }
-
-    /// Everything in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
-    pub fn render(&self, format: Format, width: Option<usize>) -> String {
-        let table = |(_, table): &(String, Table)| table.render(format, width);
-        let remarks = || self.remark().into_iter().chain(self.notes.iter().cloned());
-        match format {
-            Format::Json if self.is_untitled() => self.one_table().render(format, None),
-            Format::Terminal | Format::Markdown if self.is_untitled() => {
-                remarks().chain(self.tables.iter().map(table)).collect::<Vec<_>>().join("\n\n")
-            }
-            Format::Json => {
-                let pairs = self.tables.iter().map(|(title, table)| (title.clone(), table.json()));
-                format!("{:#}", Value::Object(pairs.collect()))
-            }
-            Format::Csv => self.one_table().csv(),
-            Format::Terminal => {
-                let titled = self.tables.iter().map(|named| format!("{}\n{}", named.0, table(named)));
-                remarks().chain(titled).collect::<Vec<_>>().join("\n")
-            }
-            Format::Markdown => {
-                let titled = self.tables.iter().map(|named| format!("**{}**\n\n{}", named.0, table(named)));
-                remarks().chain(titled).collect::<Vec<_>>().join("\n\n")
-            }
-            Format::Latex if self.caption.is_none() && self.label.is_none() => {
-                let notes = remarks().map(|note| format!("% {note}"));
-                let comment = |title: &str| if title.is_empty() { String::new() } else { format!("% {title}\n") };
-                let titled = self.tables.iter().map(|named| comment(&named.0) + &table(named));
-                notes.chain(titled).collect::<Vec<_>>().join("\n")
-            }
-            Format::Latex => {
-                let last = self.tables.len().saturating_sub(1);
-                let notes = |i| if i == last { &self.notes[..] } else { &[] };
-                let tables = self.tables.iter().enumerate();
-                tables.map(|(i, (title, table))| self.float(title, table, notes(i))).collect::<Vec<_>>().join("\n")
-            }
-        }
-    }
-
-    fn is_untitled(&self) -> bool {
-        matches!(&self.tables[..], [(title, _)] if title.is_empty())
-    }
-
-    /// A floating table of LaTeX: caption, label, `table` in small letters, and `notes` below it.
-    fn float(&self, title: &str, table: &Table, notes: &[String]) -> String {
-        let environment = if self.wide { "table*" } else { "table" };
-        let several = self.tables.len() > 1;
-        let mut lines =
-            vec![format!("\\begin{{{environment}}}\n\\centering\\footnotesize\\setlength{{\\tabcolsep}}{{3pt}}")];
-        let remark = self.remark();
-        let caption = [Some(title).filter(|_| several), remark.as_deref()].into_iter().flatten();
-        lines.push(format!("\\caption{{{}}}", latex(&caption.collect::<Vec<_>>().join(": "))));
-        if let Some(label) = &self.label {
-            let end = if several { format!("-{title}") } else { String::new() };
-            lines.push(format!("\\label{{{label}{end}}}"));
-        }
-        let table = table.for_readers();
-        let tabular = table.latex(true);
-        // The package graphics makes a column's worth of it.
-        let small = !self.wide && table.columns.len() > MOST_COLUMNS;
-        lines.push(if small { format!("\\resizebox{{\\columnwidth}}{{!}}{{%\n{tabular}}}") } else { tabular });
-        lines.extend(notes.iter().map(|note| format!("\n\\smallskip {}", latex(note))));
-        lines.push(format!("\\end{{{environment}}}"));
-        lines.join("\n")
-    }
-
-    /// All tables as one, for programs that read one table a file: their titles are a column, and a table has no
-    /// values in the columns of the others.
-    fn one_table(&self) -> Table {
-        if let [(_, table)] = &self.tables[..] {
-            return table.clone();
-        }
-        let mut columns = vec![Column { title: "table".into(), unit: String::new(), shown: Shown::default() }];
-        for column in self.tables.iter().flat_map(|(_, table)| &table.columns) {
-            if !columns[1..].contains(column) {
-                columns.push(column.clone());
-            }
-        }
-        let cell = |table: &Table, row: &[Cell], column: &Column| {
-            let own = table.columns.iter().position(|own| own == column);
-            own.map_or_else(Cell::absent, |own| row[own].clone())
-        };
-        let rows = self.tables.iter().flat_map(|(title, table)| {
-            let of = |row: &Vec<Cell>| {
-                let cells = columns[1..].iter().map(|column| cell(table, row, column));
-                std::iter::once(Cell::text(title)).chain(cells).collect()
-            };
-            table.rows.iter().map(of).collect::<Vec<_>>()
-        });
-        Table { rows: rows.collect(), columns, names: 1 }
-    }
-}
-
 /// Decimal units of bytes, the largest first.
 const BYTE_UNITS: [(f64, &str); 4] = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")];
 
@@ -670,7 +480,7 @@ pub fn bytes(n: u64) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
+    pub(super) fn table() -> Table {
         let mut table = Table::new(1, [("policy", ""), ("client to server", "bytes"), ("faster", ""), ("note", "")]);
         table.add([Cell::text("full"), Cell::bytes(7_000_000), Cell::times(1.0), Cell::absent()]);
         table.add([Cell::text("a_b, 50 %"), Cell::bytes(12_000), Cell::times(2.5), Cell::text("say \"no\"")]);
@@ -730,69 +540,9 @@ mod tests {
     }
 
     #[test]
-    fn documents_name_their_tables() {
-        let mut document = Document::default();
-        document.note("exact");
-        document.table("phases", table());
-        document.table("operations", table());
-        let json: Value = serde_json::from_str(&document.render(Format::Json, None)).unwrap();
-        assert_eq!(json["operations"][1]["faster"], 2.5);
-        assert!(document.render(Format::Markdown, None).starts_with("exact\n\n**phases**\n\n| policy"));
-        assert!(document.render(Format::Latex, None).starts_with("% exact\n% phases\n\\begin"));
-    }
-
-    #[test]
-    fn csv_is_one_table() {
-        let mut other = Table::new(1, [("operation", ""), ("faster", ""), ("network", "seconds"), ("random", "")]);
-        other.add([Cell::text("softmax"), Cell::times(3.0), Cell::seconds(0.25), Cell::flag(true)]);
-        assert!(other.render(Format::Markdown, None).contains("| network s |"));
-        let mut document = Document::default();
-        document.caption("exact");
-        document.table("phases", table());
-        assert_eq!(document.render(Format::Csv, None), table().render(Format::Csv, None));
-        assert!(document.render(Format::Latex, None).contains("{3pt}\n\\caption{exact}\n\\begin{tab"));
-        document.table("operations", other);
-        let csv = document.render(Format::Csv, None);
-        let lines: Vec<&str> = csv.lines().collect();
-        assert_eq!(lines[0], "table,policy,client_to_server_bytes,faster,note,operation,network_seconds,random");
-        assert_eq!((lines[1], lines[3]), ("phases,full,7000000,1.0,,,,", "operations,,,3.0,,softmax,0.25,true"));
-        assert_eq!(lines.len(), 4);
-    }
-
-    #[test]
     fn small_prices_keep_their_digits() {
         let shown = [0.0, 0.000_123_45, 1.5, 123.456, 98_765.4].map(digits);
         assert_eq!(shown, ["0.000", "0.0001234", "1.500", "123.5", "98765"]);
-    }
-
-    #[test]
-    fn a_document_is_laid_out_for_a_paper() {
-        let document = || {
-            let mut document = Document::default();
-            document.note("50 %");
-            document.table("phases", table());
-            document
-        };
-        let columns = ["faster", "policy"].map(String::from).to_vec();
-        let layout = Layout { columns, caption: Some("A & B".into()), label: Some("tab:x".into()), wide: true };
-        let text = document().laid_out(&layout).unwrap().render(Format::Latex, None);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!((lines[0], lines[2], lines[3]), (r"\begin{table*}", r"\caption{A \& B}", r"\label{tab:x}"));
-        assert_eq!((lines[4], lines[6]), (r"\begin{tabular}{rl}", r"faster & policy \\"));
-        assert!(text.ends_with("\\end{tabular}\n\n\\smallskip 50 \\%\n\\end{table*}"), "{text}");
-        let mut several = document();
-        several.table("operations", table());
-        let text = several.laid_out(&layout).unwrap().render(Format::Latex, None);
-        assert!(text.contains("\\caption{operations: A \\& B}\n\\label{tab:x-operations}"), "{text}");
-        let unknown = Layout { columns: vec!["slower".into()], ..Layout::default() };
-        let error = document().laid_out(&unknown).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "no table has all of these columns, such as `slower`; there are policy, client_to_server_bytes, faster, note"
-        );
-        let alone = Document::from(table());
-        assert_eq!(alone.render(Format::Json, None), table().render(Format::Json, None));
-        assert_eq!(alone.render(Format::Latex, None), table().render(Format::Latex, None));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Real ranks: this program starts itself with mpirun.
+//! Ranks of mpirun multiply as one process does: this program starts itself with it.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Ranks as threads: everything but MPI.
+//! Ranks multiply as one process does, and one that fails is named: as threads, without MPI.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Hostile chat templates.
+//! Hostile chat templates are refused or written, without a panic. CONTRIBUTING, "Fuzzing".
 
 use waggle_fuzz::Corpus;
 use waggle_tokenizer::{ChatTemplate, MAX_TEMPLATE_BYTES};

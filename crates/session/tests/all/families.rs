@@ -1,4 +1,4 @@
-//! Every family between two parties, on the tiny checkpoints of the tests of `model`.
+//! Every family computes between two parties what its plan says and its clear engine writes, on tiny checkpoints.
 
 use std::path::{Path, PathBuf};
 

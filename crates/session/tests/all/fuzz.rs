@@ -1,4 +1,4 @@
-//! Hostile files and hostile peers before the first secret. README, "Fuzzing", says how to run this for long.
+//! Hostile files and peers before the first secret make no decoder panic. CONTRIBUTING, "Fuzzing".
 
 use std::io::Write;
 use std::path::Path;

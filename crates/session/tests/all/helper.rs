@@ -1,4 +1,4 @@
-//! Sessions of two parties with a helper.
+//! Two parties with a helper compute what two compute, all three ledgers are the plan, and what fails is named.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};

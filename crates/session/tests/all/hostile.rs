@@ -1,4 +1,4 @@
-//! Tiny sessions between both parties, with or without a message that is spoiled on its way.
+//! Tools: tiny sessions between both parties, with or without a message that is spoiled on its way.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

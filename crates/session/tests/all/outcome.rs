@@ -1,4 +1,4 @@
-//! The parts of sessions that tests compare.
+//! Tools: the parts of sessions that tests compare.
 
 use waggle_engine::LogitBits;
 use waggle_net::{Entry, Phase};

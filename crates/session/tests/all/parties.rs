@@ -1,4 +1,4 @@
-//! Generations by both parties in one process, and the laws that hold the engines together.
+//! Tools: generations by both parties in one process, and the laws that hold the engines together.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Both sides of a session from Rust, and servers that lie to their client.
+//! A session from Rust gives the plaintext and equal ledgers, and a server that lies gets a typed error.
 
 use std::thread;
 use std::time::Duration;

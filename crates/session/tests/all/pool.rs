@@ -1,4 +1,4 @@
-//! Pools that a server refuses, and links that die.
+//! A pool that does not fit is refused, and no message that is lost leaves one half of a pool.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Sessions of both parties in one process, for tests of pools: whole, or over links that die.
+//! Tools: sessions of both parties in one process, for tests of pools: whole, or over links that die.
 
 use std::path::Path;
 use std::sync::Arc;

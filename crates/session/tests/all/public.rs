@@ -1,4 +1,4 @@
-//! Sessions in which parts of the model are public, and the server adds something to its matrices.
+//! Where parts of the model are public, two parties are fixed point, and the plan is their ledger.
 
 use std::fs;
 use std::path::{Path, PathBuf};

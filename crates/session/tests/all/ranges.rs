@@ -1,4 +1,4 @@
-//! The run before a model is served.
+//! A model that leaves the range of an operation is found before it is served.
 
 use std::path::Path;
 

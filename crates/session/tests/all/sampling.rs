@@ -1,4 +1,4 @@
-//! Tokens that are sampled by noise on the client's share, where it learns tokens alone.
+//! Noise on the client's share samples tokens as softmax does, where the client learns tokens alone.
 
 use ndarray::{ArrayView1, Axis};
 use rand::SeedableRng;

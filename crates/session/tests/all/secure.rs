@@ -1,4 +1,4 @@
-//! The laws that hold the engines together, on the bundled models, and f32 beside them.
+//! All engines write one text at one cost, on the bundled models, with f32 beside them.
 
 use waggle_engine::FloatLoader;
 use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Reveal, bundled, check, quantize};

@@ -1,4 +1,4 @@
-//! Accuracy studies: against a naive recomputation, at full budget, between two parties.
+//! Studies are what a naive recomputation finds, exact at full budget, and alike between two parties.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

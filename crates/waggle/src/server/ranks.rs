@@ -9,7 +9,8 @@ use waggle_protocols::Spread;
 use waggle_session::all_matrices;
 use waggle_spread::{Ranks, SpreadError};
 
-use super::{ServerConfig, signals};
+use super::config::ServerConfig;
+use super::signals;
 use crate::Error;
 use crate::error::{ServeError, describe};
 use crate::models::open_adapted;

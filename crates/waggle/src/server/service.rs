@@ -1,0 +1,75 @@
+//! What all sessions of a server share: the model, and what a client may have.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+
+use waggle_model::Reveal;
+use waggle_session::party::{self, Caller, Limits, ModelServer, Open, Outcome};
+use waggle_session::pool::{count, find};
+
+use super::accounts::Book;
+use super::config::{Reveals, ServerConfig};
+use super::desk::Desk;
+use super::door::Door;
+use super::host::Host;
+use super::metrics::{Metrics, Now};
+use super::watch::Watch;
+use crate::Error;
+
+/// An event that a server waits for.
+pub(super) enum Happened {
+    Begun,
+    Ended(Box<Result<Outcome, Error>>),
+    Stop(&'static str),
+}
+
+/// The state that all sessions share.
+pub(super) struct Service {
+    pub(super) config: ServerConfig,
+    pub(super) hosted: ModelServer,
+    pub(super) terms: party::Terms,
+    pub(super) limits: Limits,
+    pub(super) host: Host,
+    pub(super) accounts: Option<Book>,
+    pub(super) desk: Arc<Desk>,
+    pub(super) door: Arc<Door>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) metrics: Arc<Metrics>,
+    /// Nobody is accepted any more.
+    pub(super) over: AtomicBool,
+    pub(super) events: Sender<Happened>,
+}
+
+impl Service {
+    /// Whether a client is this server's own: it proves the same key, or neither party proves any.
+    pub(super) fn owns(&self, caller: &Caller) -> bool {
+        self.host.key().map(|key| key.to_string()) == caller.key
+    }
+
+    /// The terms for a client: another's learns tokens alone, unless the server says otherwise.
+    pub(super) fn terms_for(&self, caller: &Caller) -> party::Terms {
+        let of_key = if self.owns(caller) { Reveal::Logits } else { Reveal::Token };
+        let reveal = self.config.terms.reveal.unwrap_or(of_key);
+        let open = Open { reveal: false, ..self.terms.open };
+        party::Terms { reveal, open, ..self.terms.clone() }
+    }
+
+    /// The accounts in which a client's positions are counted.
+    pub(super) fn accounts_of(&self, caller: &Caller) -> Option<&Book> {
+        let counted = self.config.max_reveals != Reveals::OfModel || !self.owns(caller);
+        self.accounts.as_ref().filter(|_| counted)
+    }
+
+    pub(super) fn tell(&self, event: Happened) {
+        // Nobody waits for it if the server has ended.
+        let _ = self.events.send(event);
+    }
+
+    /// The present numbers of the page of the metrics; a directory that cannot be read shows no pools.
+    pub(super) fn now(&self) -> Now {
+        let (running, waiting) = self.desk.counts();
+        let pools = self.config.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files));
+        Now { running, waiting, pools }
+    }
+}
