@@ -2,7 +2,6 @@
 
 use std::slice;
 
-use serde_json::Value;
 use waggle_model::{Drafts, Guess, Input, Lengths, ModelSpec, Next, Sampler, check_input};
 use waggle_session::party::{self, ClientSession, Event, Limits, Outcome};
 use waggle_session::pool::PoolSet;
@@ -32,8 +31,8 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// A `request` that was [read](Request::read), under the `terms` that were agreed. What cannot work with the model `spec` is refused before a server is asked
-    /// for it, and before numbers of the request size anything.
+    /// A `request` that was [read](Request::read), under the `terms` that were agreed. What cannot work with the model
+    /// `spec` is refused before a server is asked for it, and before numbers of the request size anything.
     pub(crate) fn new(
         request: Request,
         terms: &party::Terms,
@@ -51,11 +50,9 @@ impl Ready {
         let check = |texts: usize, prompt: usize, padded: bool| {
             let draft = drafts;
             let lengths = Lengths { prompt, tokens };
-            party::Request { stop_at_eos, pad_answer, padded, texts, draft, ..lengths.into() }.validate(
-                spec,
-                terms,
-                &Limits::NONE,
-            )
+            let request =
+                party::Request { stop_at_eos, pad_answer, padded, texts, draft, ..lengths.into() };
+            request.validate(spec, terms, &Limits::NONE)
         };
         let one = |prompt: Prompt| {
             let prompt = prompt.ready(spec, reader)?;
@@ -136,16 +133,17 @@ impl Ready {
         let Ready { request, plain, whole, prompts, .. } = self;
         let Input { count, texts, .. } = whole.input();
         let padded = whole.padding().map(|_| count);
-        let own = [
+        let mut all: Vec<Chosen> = request.sampling.chosen().into();
+        all.extend([
             ("tokens", request.tokens.into()),
             ("padded_prompt", padded.into()),
             ("stop_at_eos", request.stop_at_eos.into()),
-        ];
-        let chosen = request.sampling.chosen().into_iter().chain(own).chain(chosen);
-        let chosen = chosen.chain(request.draft.iter().flat_map(Draft::chosen));
-        let chosen = chosen.chain(request.pad_answer.then_some(("pad_answer", Value::from(true))));
-        let chosen = chosen.chain((texts > 1).then_some(("texts", Value::from(texts))));
-        let mut report = report(model, tokenizer, plain.input().count, &outcome, chosen)?;
+        ]);
+        all.extend(chosen);
+        all.extend(request.draft.iter().flat_map(Draft::chosen));
+        all.extend(request.pad_answer.then_some(("pad_answer", true.into())));
+        all.extend((texts > 1).then_some(("texts", texts.into())));
+        let mut report = report(model, tokenizer, plain.input().count, &outcome, all)?;
         report.peak_memory_bytes.client = waggle_net::peak_memory_bytes();
         if let Some(tokenizer) = tokenizer.filter(|_| prompts.len() > 1 && !model.spec.is_encoder()) {
             let after = |(prompt, ids): (&party::Prompt, &[u32])| {
