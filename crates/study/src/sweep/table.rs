@@ -6,7 +6,7 @@ use waggle_report::table::{Cell, Document, Shown, Table};
 use waggle_report::{CONDITIONS, Price, Seconds, conditions};
 
 use super::{Planned, Sweep};
-use crate::cost::{Cost, Operation, Work, WorkCost};
+use crate::cost::{Cost, OperationCost, Work, WorkCost};
 
 impl Sweep {
     /// The table, with what its numbers are.
@@ -188,7 +188,7 @@ impl Row {
 fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
     let compared = &first(cells, cell).operations;
     let all = cell.cost.total().bytes();
-    let of = |Operation { operation, cost }: &Operation| {
+    let of = |OperationCost { operation, cost }: &OperationCost| {
         let other = compared.iter().find(|other| other.operation == *operation);
         let share = cost.total().bytes() / all;
         let mut row = Row::of(cell, Some(operation));
