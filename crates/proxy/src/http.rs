@@ -283,7 +283,7 @@ impl Door {
         connection: &Arc<Connection>,
     ) -> Result<Answer, Refusal> {
         let owner = who == Some(OWNER);
-        // Of an answer to HEAD the head alone is sent.
+        // An answer to HEAD is sent without its body.
         let get = [Method::GET, Method::HEAD].contains(request.method());
         let post = request.method() == Method::POST;
         let path = request.uri().path().to_owned();
@@ -596,7 +596,7 @@ mod tests {
         assert_eq!(unescaped("%+1%e"), "%+1%e");
     }
 
-    /// Those of one address make room for it, and then for all.
+    /// Connections of one address make room for others of it, and then for all.
     #[test]
     fn connections_that_ask_for_nothing_make_room() {
         let idle = Idle::default();

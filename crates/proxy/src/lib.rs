@@ -9,7 +9,7 @@
 //! | `kept` | the session that stays open: single texts, turns of conversations, correlations between them |
 //! | `pass` | the texts of a session: who hears which token, and who has ended |
 //! | `text` | one text while it grows, and where it stops |
-//! | `failure` | what failed, what may be tried instead, and what a program is told |
+//! | `refusal` | what came to nothing, what may be tried instead, and what a program is told |
 //! | `logprobs` | what the tokens of a text are worth |
 //! | `spent` | what an answer took, and what the server saw |
 //! | `metrics` | counters |
@@ -22,7 +22,6 @@
 
 mod api;
 mod error;
-mod failure;
 mod http;
 mod kept;
 mod logprobs;
@@ -307,7 +306,7 @@ fn granted(session: Result<Chat, Error>) -> Result<Option<Chat>, Error> {
 }
 
 impl Proxy {
-    /// Where it listens.
+    /// The address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
