@@ -54,7 +54,7 @@ fn a_server_ends_when_its_client_dies() {
     for moment in MOMENTS {
         let (server, client) = parties();
         // A client that leaves earlier had no session, and the server waits for another.
-        server.log().wait_for("session begins");
+        server.wait_for("session begins");
         std::thread::sleep(Duration::from_millis(moment));
         drop(client);
         let Ended { code, errors, .. } = server.end(LIMIT);
@@ -242,7 +242,7 @@ fn a_server_outlives_clients_that_misbehave() {
 
     let honest = || server.client("--prompt-ids 30,27,25 --tokens 2");
     assert_eq!(succeed(&mut honest()).len(), "Xy\n".len());
-    server.log().wait_for("within 1.0 s during `tls`");
+    server.wait_for("within 1.0 s during `tls`");
     drop(silent);
 
     let error = fail(&mut server.client("--prompt-ids 30,27,25 --tokens 5"), 1);
@@ -271,7 +271,7 @@ fn parties_that_differ_both_say_where() {
     let error = fail(&mut server.client("--masks sent --expect shakespeare-llama --prompt-ids 1 --tokens 1"), 1);
     assert!(error.contains("model: client says {\"model_type\":\"llama\""), "{error}");
     succeed(&mut server.client("--masks sent --expect shakespeare-gpt2 --prompt-ids 1 --tokens 1"));
-    let server = server.log().wait_for("model: client says");
+    let server = server.wait_for("model: client says");
     for line in lines {
         assert!(client.contains(line) && server.contains(line), "{line} in\n{client}\nand\n{server}");
     }
