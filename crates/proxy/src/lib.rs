@@ -2,7 +2,8 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | `http` | connections: who may come, bounds, streams, the page of the chat |
+//! | `admission` | who may come: names of this machine, origins, keys |
+//! | `http` | connections: bounds, paths, streams, the page of the chat |
 //! | `api` | the interface's JSON: requests, answers, refusals |
 //! | `work` | the thread that answers: the queue, what can go together, what is tried after a failure |
 //! | `sessions` | sessions with the server: the one that stays open, and those that end with their texts |
@@ -20,6 +21,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod admission;
 mod api;
 mod error;
 mod http;
