@@ -4,15 +4,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Process, Server, copy_model, fail, fails, limited, succeed, synthesise, waggle};
+use crate::support::{Ended, LIMIT, Process, Server, copy_model, fail, fails, limited, succeed, synthesise, waggle};
 #[cfg(target_os = "linux")]
 use crate::support::{children, signal, until};
 
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;
-
-/// The most time that a party takes to notice: its time-out and much for a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
 

@@ -1,13 +1,9 @@
 //! A server under mpirun: the same sessions as one process has, to the byte, and one end for all ranks.
 
 use std::process::Command;
-use std::time::Duration;
 
-use crate::support::{Ended, Process, Server, children, copy_model, json, program, signal};
+use crate::support::{Ended, LIMIT, Process, Server, children, copy_model, json, program, signal};
 use serde_json::Value;
-
-/// The longest time that a job may take to end, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A free port of this machine.
 const FREE: &str = "--listen 127.0.0.1:0";

@@ -6,14 +6,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Process, Server, fail, fails, json, of, succeed, until, waggle};
+use crate::support::{Ended, LIMIT, Process, Server, fail, fails, json, of, succeed, until, waggle};
 use serde_json::Value;
 
 const MODEL: &str = "--model shakespeare-gpt2";
 const SHORT: &str = "--prompt-ids 30,27,25 --tokens 2";
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
-/// The longest time that a party may take, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A client that runs.
 fn client(server: &Server, arguments: &str) -> Process {

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::text;
 
+/// The longest time in which a process ends, on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
 /// Keys of the tests' user: a server and a client of one user trust each other.
 pub(crate) fn home() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("waggle-home")
@@ -113,7 +116,7 @@ pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "it never came");
+        assert!(start.elapsed() < LIMIT, "it never came");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
