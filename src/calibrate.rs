@@ -14,7 +14,7 @@ use waggle_net::{Phase, process_cpu_time};
 use waggle_planner::{Deployment, Footprint, Kernel, Observation, PROFILE_VERSION, Profile, Rates, Units, fit};
 use waggle_protocols::preparation;
 use waggle_report::{PeakMemory, Report};
-use waggle_session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Silent, Terms};
+use waggle_session::party::{ModelServer, Planned, PublicModel, Request, SessionPlan, Terms, nobody};
 
 use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::progress::Progress;
@@ -294,7 +294,7 @@ impl<'a> Measured<'a> {
     fn predict(&self, profile: &Profile) -> Result<([(Phase, f64); TIMED.len()], Footprint), Error> {
         let machines = Machines { client: profile.clone(), server: profile.clone(), together: true };
         let setting = machines.setting(machines.cores(), self.link.shape());
-        let Planned { outcome, footprint, .. } = self.plan(setting).run(&mut Silent)?;
+        let Planned { outcome, footprint, .. } = self.plan(setting).run(&mut nobody)?;
         let seconds = |phase: Phase| {
             let entries = outcome.entries.iter().filter(|entry| entry.phase == phase);
             (phase, entries.map(|entry| entry.traffic.time.as_secs_f64()).sum())
@@ -306,7 +306,7 @@ impl<'a> Measured<'a> {
     /// planned, but rehearsed.
     fn accounts(&self) -> Result<Vec<(Account, Observation)>, Error> {
         let setting = Deployment { imitated: self.link.shape().is_some(), ..Deployment::idle() };
-        let work = self.plan(Some(setting)).tallied().run(&mut Silent)?.work;
+        let work = self.plan(Some(setting)).tallied().run(&mut nobody)?.work;
         let mut sums: BTreeMap<(Phase, String), ([f64; 2], [Units; 2])> = BTreeMap::new();
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));
         let place =

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Deserialize;
 use waggle::program::{harmless, read_text};
-use waggle::{Answer, Generate, Pads, Prompt, PromptError, TokenizerOf};
+use waggle::{Answer, Pads, Prompt, PromptError, Request, TokenizerOf};
 use waggle_files::{check_writable, write_json};
 use waggle_report::table::{Cell, Table};
 
@@ -145,12 +145,12 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     check_writable(args.logits.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.or(args.preprocessor).map_or(TokenizerOf::Server, TokenizerOf::File);
-    let asked = Generate::default().tokens(1).class(true).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
+    let request = Request::default().tokens(1).class(true).pad_prompt(args.pad).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
     let inputs = args.file.as_deref().map(Inputs::open).transpose()?;
-    let answer = |asked: &Generate| {
+    let answer = |request: &Request| {
         let mut progress = Progress::bars(1);
-        let generated = client.generate(asked, &mut progress);
+        let generated = client.generate_with(request, &mut |event| progress.hear(event));
         let generated = generated.map_err(|e| by_line(inputs.as_ref(), e));
         let generated = progress.finish(generated)?;
         out::note(cost_line(&generated));
@@ -167,7 +167,7 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
             (None, None, text, None) => Prompt::Text(text),
             (None, None, text, Some(pair)) => Prompt::Pair(text, pair),
         };
-        let generated = answer(&asked.prompt(input))?;
+        let generated = answer(&request.prompt(input))?;
         let answers = generated.answers();
         if args.format.is_for_programs() {
             return args.format.show(found(answers.into_iter().map(|answer| (1, answer))));
@@ -181,7 +181,7 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
             None => Ok(()),
         };
     };
-    let batches = asked.batches(&inputs.prompts, args.batch)?;
+    let batches = request.batches(&inputs.prompts, args.batch)?;
     let single = [("--json", &args.json), ("--logits", &args.logits)].into_iter().find(|(_, file)| file.is_some());
     if let (Some((option, _)), sessions @ 2..) = (single, batches.len()) {
         let wrong = PromptError::Batches { option, sessions, inputs: inputs.prompts.len() };

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use waggle::program::with_port;
-use waggle::{Allow, Client, Network, Proof, Terms, template_note};
+use waggle::{Allow, Client, Event, LOOKS, Network, Proof, Terms, template_note};
 use waggle_net::PublicKey;
-use waggle_tokenizer::ChatTemplate;
 
 use super::options::{LINKS, link_between_processes, seconds, set};
 use super::out;
@@ -141,15 +140,20 @@ impl ConnectArgs {
     }
 }
 
-pub(super) fn note_busy() {
-    out::note("the server is busy: this client waits");
-}
-
-pub(super) fn note_no_sandbox(why: &str) {
-    out::note(format_args!("the server's tokenizer runs under limits alone: there is no sandbox here ({why})"));
-}
-
-/// Shows a user the chat template of a server.
-pub(super) fn note_template(address: &str, template: &ChatTemplate) {
-    out::note(format_args!("{}\n--template FILE takes your own", template_note(address, template).trim_end()));
+/// Notes what a user should know of `event`, if it is such a one.
+pub(super) fn note(event: &Event<'_>) {
+    match event {
+        Event::Waits => out::note("the server is busy: this client waits"),
+        Event::NoSandbox(why) => out::note(format_args!(
+            "the server's tokenizer runs under limits alone: there is no sandbox here ({why})"
+        )),
+        Event::Template(address, template) => {
+            out::note(format_args!("{}\n--template FILE takes your own", template_note(address, template).trim_end()))
+        }
+        Event::Rereads => out::note(
+            "the chat template changes what was said before: the model reads the conversation from its beginning",
+        ),
+        Event::Looks => out::note(LOOKS),
+        _ => (),
+    }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use clap::{Args, CommandFactory};
 use waggle::program::{by_name, check_comparable};
 use waggle::{
-    Client, DEFAULT_MODEL, Generate, Generated, Helper, HelperDeals, Listener, Local, LocalOptions, Network,
-    OptionsError, Proof, Terms, TokenizerOf,
+    Client, DEFAULT_MODEL, Generated, Helper, HelperDeals, Local, LocalOptions, Network, OptionsError, Proof,
+    Request, Terms, TokenizerOf, Watch,
 };
 use waggle_files::{check_writable, write_json};
 use waggle_model::{Lengths, Parts};
@@ -109,32 +109,32 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
     let terms = terms.helper(helper);
     let local = Local::open(&args.model, options)?;
-    let (asked, inputs) = args.text.asked()?;
+    let (request, inputs) = args.text.request()?;
     let by_line = |error: waggle::Error| by_line(inputs.as_ref(), error);
     let tokens = match args.tokens {
         Some(tokens) => tokens,
         None if local.is_encoder() => 1,
         // The last token goes through no model.
         None => {
-            let prompt = local.lengths(&asked.clone().tokens(1)).map_err(by_line)?.prompt;
+            let prompt = local.lengths(&request.clone().tokens(1)).map_err(by_line)?.prompt;
             (local.positions() + 1).saturating_sub(prompt).min(DEFAULT_TOKENS)
         }
     };
-    let asked = asked.tokens(tokens);
+    let request = request.tokens(tokens);
     // A request that cannot work is refused before a process is started.
-    let lengths = local.lengths(&asked).map_err(by_line)?;
+    let lengths = local.lengths(&request).map_err(by_line)?;
     if args.check {
-        check_comparable(&terms.over(args.link)?, asked.sampling.temperature > 0.0)?;
+        check_comparable(&terms.over(args.link)?, request.sampling.temperature > 0.0)?;
     }
     warn_of_plaintext(args.insecure_plaintext);
-    let mut progress = progress(&asked, lengths.tokens);
+    let mut progress = progress(&request, lengths.tokens);
     progress.spin("the server reads its model");
     let generated = match args.link {
-        Network::Memory => local.generate(&asked, &mut progress).map_err(Error::from),
-        _ => with_child(&args, &terms, lengths, asked.clone(), &mut progress),
+        Network::Memory => local.generate_with(&request, &mut |event| progress.hear(event)).map_err(Error::from),
+        _ => with_child(&args, &terms, lengths, request.clone(), &mut |event| progress.hear(event)),
     };
     let mut generated = progress.finish(generated)?;
-    tell(&asked, inputs.as_ref(), &generated)?;
+    tell(&request, inputs.as_ref(), &generated)?;
     write_logits(args.text.logits.as_deref(), &generated)?;
     if args.check {
         generated.compare_adapted(&args.model, args.adapter.as_deref())?;
@@ -188,12 +188,12 @@ fn with_child(
     args: &DemoArgs,
     terms: &Terms,
     lengths: Lengths,
-    asked: Generate,
-    listener: &mut dyn Listener,
+    request: Request,
+    watch: &mut Watch,
 ) -> Result<Generated, Error> {
     // Both keys live for this run; each process is told the other's.
     let identity = Identity::generate()?;
-    let mut server = Child::server(args, terms, &asked, lengths, identity.public())?;
+    let mut server = Child::server(args, terms, &request, lengths, identity.public())?;
     let (address, key) = server.listening()?;
     let proof = if key.is_some() { Proof::Own(Arc::new(identity)) } else { Proof::Plaintext };
     let client = Client::new(address.to_string()).terms(terms.clone()).network(args.link).timeout(args.timeout);
@@ -201,8 +201,8 @@ fn with_child(
     // The server listens already: one that does not answer has failed.
     let client = client.proof(proof).server_key(key).base(base).connect_timeout(Duration::from_secs(1));
     // The tokenizer lies on this machine already.
-    let asked = asked.tokenizer(TokenizerOf::Model(args.model.clone()));
-    let mut generated = match client.generate(&asked, listener) {
+    let request = request.tokenizer(TokenizerOf::Model(args.model.clone()));
+    let mut generated = match client.generate_with(&request, watch) {
         Ok(generated) => generated,
         // If the server has already failed, it knows better why.
         Err(error) => return Err(server.blame(error)),
@@ -245,7 +245,7 @@ impl Child {
     fn server(
         args: &DemoArgs,
         terms: &Terms,
-        asked: &Generate,
+        request: &Request,
         lengths: Lengths,
         key: PublicKey,
     ) -> Result<Self, Error> {
@@ -261,9 +261,9 @@ impl Child {
             ("session-limit", "86400".into()),
             ("link", args.link.to_string()),
             ("timeout", args.timeout.as_secs_f64().to_string()),
-            ("max-prompt", (lengths.prompt * asked.texts()).to_string()),
-            ("max-tokens", (lengths.tokens * asked.texts()).to_string()),
-            ("max-draft", asked.draft.as_ref().map_or(0, |draft| draft.guesses).to_string()),
+            ("max-prompt", (lengths.prompt * request.texts()).to_string()),
+            ("max-tokens", (lengths.tokens * request.texts()).to_string()),
+            ("max-draft", request.draft.as_ref().map_or(0, |draft| draft.guesses).to_string()),
             ("weight-cache", args.weight_cache.to_string()),
         ];
         for (name, value) in given.into_iter().chain(by_name(&terms.over(args.link)?)) {

@@ -26,7 +26,7 @@ use super::machine::{self, Calibrated, CalibrationArgs, provenance};
 use super::options::{FormatArgs, LINKS, named};
 use super::out::note;
 use super::policies::{self, Policies};
-use super::progress::passes;
+use super::progress::{passes, studied};
 use super::{Error, html, plot};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
@@ -214,11 +214,8 @@ impl EvalArgs {
     fn glue(&self) -> Result<(), Error> {
         self.check_taken(glue::TASK, &["data", "sequences"])?;
         let study = GlueStudy::default().model(&*self.model).data(self.data.clone().unwrap_or_default());
-        let bar = passes(0);
-        let study = study.sequences(self.sequences).engine(self.engine).run(&|all| {
-            bar.set_length(all as u64);
-            bar.inc(1);
-        })?;
+        let (bar, mut watch) = studied();
+        let study = study.sequences(self.sequences).engine(self.engine).run_with(&mut watch)?;
         bar.finish_and_clear();
         if let Some(path) = &self.json {
             write_json(path, &study)?;

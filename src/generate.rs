@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 use waggle::program::harmless;
-use waggle::{Generate, Generated, Pads, Prompt, TokenizerOf};
+use waggle::{Generated, Pads, Prompt, Request, TokenizerOf};
 use waggle_files::{check_writable, write_json};
 
 use super::classify::{Inputs, by_line};
@@ -81,31 +81,31 @@ pub(super) struct TextArgs {
 
 impl TextArgs {
     /// All of it but the number of tokens, and the inputs of --prompts. Reads a prompt that is in a file.
-    pub(super) fn asked(&self) -> Result<(Generate, Option<Inputs>), Error> {
+    pub(super) fn request(&self) -> Result<(Request, Option<Inputs>), Error> {
         let inputs = self.prompts.as_deref().map(Inputs::open).transpose()?;
         let prompt = match &inputs {
             Some(inputs) => Prompt::Several(inputs.prompts.clone()),
             None => self.prompt.read()?,
         };
-        let asked = Generate::after(prompt)
+        let request = Request::after(prompt)
             .samples(self.samples.get())
             .sampling(self.sampling.sampling())
             .stop_at_eos(self.sampling.stop_at_eos)
             .pad_prompt(self.pad_prompt.clone())
             .pad_answer(self.pad_answer)
             .draft(self.draft.draft());
-        Ok((asked, inputs))
+        Ok((request, inputs))
     }
 }
 
 /// Several texts, a line of JSON each, with the number of the prompt's line. A single one was told while it grew.
-pub(super) fn tell(asked: &Generate, inputs: Option<&Inputs>, generated: &Generated) -> Result<(), Error> {
-    if asked.texts() == 1 {
+pub(super) fn tell(request: &Request, inputs: Option<&Inputs>, generated: &Generated) -> Result<(), Error> {
+    if request.texts() == 1 {
         return Ok(());
     }
     for (at, ids) in generated.ids().enumerate() {
         let text = generated.texts().get(at).map(|text| harmless(text));
-        let (prompt, sample) = (at / asked.samples, 1 + at % asked.samples);
+        let (prompt, sample) = (at / request.samples, 1 + at % request.samples);
         let prompt = inputs.and_then(|inputs| inputs.lines.get(prompt)).copied().unwrap_or(1 + prompt);
         out::line(json!({ "prompt": prompt, "sample": sample, "text": text, "ids": ids }))?;
     }
@@ -113,10 +113,10 @@ pub(super) fn tell(asked: &Generate, inputs: Option<&Inputs>, generated: &Genera
 }
 
 /// The progress of `tokens` tokens of each text that is read, of which one alone is shown as it grows.
-pub(super) fn progress(asked: &Generate, tokens: usize) -> Progress {
-    let texts = asked.texts();
+pub(super) fn progress(request: &Request, tokens: usize) -> Progress {
+    let texts = request.texts();
     match texts {
-        1 => Progress::of_text(tokens).after(&asked.prompt),
+        1 => Progress::of_text(tokens).after(&request.prompt),
         _ => Progress::bars(tokens.saturating_mul(texts)),
     }
 }
@@ -126,13 +126,14 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.text.logits.as_deref())?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
-    let (asked, inputs) = args.text.asked()?;
-    let asked = asked.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
+    let (request, inputs) = args.text.request()?;
+    let request = request.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
-    let mut progress = progress(&asked, args.tokens);
-    let generated = client.generate(&asked, &mut progress).map_err(|e| by_line(inputs.as_ref(), e));
+    let mut progress = progress(&request, args.tokens);
+    let generated =
+        client.generate_with(&request, &mut |event| progress.hear(event)).map_err(|e| by_line(inputs.as_ref(), e));
     let generated = progress.finish(generated)?;
-    tell(&asked, inputs.as_ref(), &generated)?;
+    tell(&request, inputs.as_ref(), &generated)?;
     out::note(cost_line(&generated));
     write_logits(args.text.logits.as_deref(), &generated)?;
     if let Some(path) = &args.json {

@@ -147,10 +147,17 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(error) = waggle_bits::cpu::Cpu::choose() {
         return out::fail(&error.into());
     }
-    match command.run() {
+    let logs = matches!(command, Command::Serve(_) | Command::Helper(_) | Command::Proxy(_));
+    let done = if logs { command.run() } else { log::with_notes(|| command.run()) };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => out::fail(&error),
     }
+}
+
+/// Runs `work` as a command does: what the library warns of in this thread is a line on standard error.
+pub fn with_notes<T>(work: impl FnOnce() -> T) -> T {
+    log::with_notes(work)
 }
 
 /// The page of HTML of a report, a study or a sweep, as `waggle report --html` writes it; `json` is its document.

@@ -1,4 +1,4 @@
-//! The log of a server: one line an event, on standard error.
+//! The log of a server: one line an event, on standard error. The notes of every other command are lines alone.
 //!
 //! Nothing that happens to standard error may end or stop the server. Lines go to a thread of their own over a
 //! bounded queue. If the reader has gone or the disk is full, lines are lost. If the reader stands still, lines that
@@ -89,6 +89,13 @@ pub(super) fn start(level: LevelFilter, format: Format) -> WorkerGuard {
         }));
     });
     guard
+}
+
+/// Runs `work`; what the library warns of in this thread is a line on standard error.
+pub(super) fn with_notes<T>(work: impl FnOnce() -> T) -> T {
+    let notes = tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(io::stderr);
+    let notes = notes.with_ansi(false).with_level(false).with_target(false).without_time().finish();
+    tracing::subscriber::with_default(notes, work)
 }
 
 #[cfg(test)]

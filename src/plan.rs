@@ -141,7 +141,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let plan = set!(plan, args => texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt, public, rank, adapter)
         .draft(args.draft.draft());
     let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
-    let report = plan.run(&mut progress)?;
+    let report = plan.run_with(&mut |event| progress.hear(event))?;
     drop(progress);
     let mut notes = Vec::new();
     if report.estimated.iter().any(|name| name == "bytes") {

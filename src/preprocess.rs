@@ -69,7 +69,7 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
         .forget_all_but(args.forget_all_but);
     let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
     let mut progress = Progress::bars(0);
-    let prepared = client.preprocess(&fill, &mut progress);
+    let prepared = client.preprocess_with(&fill, &mut |event| progress.hear(event));
     let prepared = progress.finish(prepared)?;
     if let Some(path) = &args.json {
         write_json(path, &prepared.report)?;

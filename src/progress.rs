@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use waggle::program::harmless;
-use waggle::{Listener, Prompt};
+use waggle::{Event, Flow, Prompt};
 use waggle_model::Step;
 use waggle_protocols::Made;
-use waggle_session::party::Observer;
-use waggle_tokenizer::ChatTemplate;
 
-use super::connect::{note_busy, note_no_sandbox, note_template};
+use super::connect::note;
 use super::{Error, out};
 
 /// Prepared correlations of so many bytes are told before they are made.
@@ -115,25 +113,38 @@ impl Drop for Progress {
     }
 }
 
-impl Observer for Progress {
-    fn abandoned(&self) -> bool {
-        self.failed.is_some()
-    }
-
-    fn setup(&mut self) {
-        self.spin("setup: base OTs");
-    }
-
-    fn stock(&mut self, bytes: u64) {
-        // Small ones are nobody's concern.
-        if bytes >= ANNOUNCED {
-            let dir = std::env::temp_dir();
-            let size = HumanBytes(bytes);
-            self.bar.suspend(|| eprintln!("preparing {size} of correlations in {}", dir.display()));
+impl Progress {
+    /// Shows `event`.
+    pub(super) fn hear(&mut self, event: Event<'_>) -> Flow {
+        match event {
+            Event::GoesOn if self.failed.is_some() => return Flow::Abandon,
+            Event::Setup => self.spin("setup: base OTs"),
+            // Small ones are nobody's concern.
+            Event::Room(bytes) if bytes >= ANNOUNCED => {
+                let dir = std::env::temp_dir();
+                let size = HumanBytes(bytes);
+                self.bar.suspend(|| eprintln!("preparing {size} of correlations in {}", dir.display()));
+            }
+            Event::Prepared(made) => self.prepared(made),
+            Event::Begins(Step::Prefill) => {
+                self.bar.disable_steady_tick();
+                self.bar.set_style(style("prefill {bar:32} {pos}/{len} layers {elapsed}"));
+            }
+            Event::Layer { done, of } if self.printed == 0 => {
+                self.bar.set_length(of as u64);
+                self.bar.set_position(done as u64);
+            }
+            Event::Token(_) => self.token(),
+            Event::Unreachable(address) => self.bar.suspend(|| {
+                out::note(format_args!("nobody answers at {address} yet: is `waggle serve` running there?"));
+            }),
+            Event::Text(text) if self.text => self.show(text),
+            event => note(&event),
         }
+        Flow::GoOn
     }
 
-    fn prepare(&mut self, made: Made) {
+    fn prepared(&self, made: Made) {
         if made.bytes == 0 && made.work == 0.0 {
             self.start("preprocess {bar:32} {msg} {elapsed}{left}", STEPS as u64);
         }
@@ -143,21 +154,7 @@ impl Observer for Progress {
         self.bar.set_position((made.work * STEPS) as u64);
     }
 
-    fn begin(&mut self, step: Step) {
-        if step == Step::Prefill {
-            self.bar.disable_steady_tick();
-            self.bar.set_style(style("prefill {bar:32} {pos}/{len} layers {elapsed}"));
-        }
-    }
-
-    fn layer(&mut self, done: usize, layers: usize) {
-        if self.printed == 0 {
-            self.bar.set_length(layers as u64);
-            self.bar.set_position(done as u64);
-        }
-    }
-
-    fn token(&mut self, _: Option<u32>) {
+    fn token(&mut self) {
         if self.printed == 0 {
             // A party that does not know how many there will be shows how many there are.
             let count = if self.tokens > 0 { "{bar:32} {pos}/{len}" } else { "{pos}" };
@@ -169,29 +166,18 @@ impl Observer for Progress {
     }
 }
 
-impl Listener for Progress {
-    fn calls(&mut self, address: &str) {
-        self.bar
-            .suspend(|| out::note(format_args!("nobody answers at {address} yet: is `waggle serve` running there?")));
-    }
-
-    fn waits(&mut self) {
-        note_busy();
-    }
-
-    fn template(&mut self, address: &str, template: &ChatTemplate) {
-        note_template(address, template);
-    }
-
-    fn no_sandbox(&mut self, why: &str) {
-        note_no_sandbox(why);
-    }
-
-    fn text(&mut self, text: &str) {
-        if self.text {
-            self.show(text);
+/// A watcher of a study, and the bar that it moves.
+pub(super) fn studied() -> (ProgressBar, impl FnMut(Event<'_>) -> Flow + Send) {
+    let bar = passes(0);
+    let shown = bar.clone();
+    let watch = move |event: Event<'_>| {
+        if let Event::Studied { of } = event {
+            shown.set_length(of as u64);
+            shown.inc(1);
         }
-    }
+        Flow::GoOn
+    };
+    (bar, watch)
 }
 
 /// A bar over `total` passes of a study.

@@ -21,7 +21,7 @@ use waggle_protocols::deal::{Dealt, Demand, SEED_BYTES, rows};
 use waggle_protocols::halves::{self, HalvesSeed};
 use waggle_protocols::ops::private::MaskedRow;
 use waggle_protocols::{FixedMatrix, HelperDeals};
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Silent, Terms, ToHelper};
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Terms, ToHelper, nobody};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const OPTIONS: ConnectOptions = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
@@ -122,7 +122,7 @@ impl Scene {
         let caller = Caller { key: Some(key.to_string()) };
         let session = ClientSession::open(channel, &caller, &terms, &ClientOptions::default())?.with_helper(open);
         let mut sampler = Sampler::greedy();
-        Ok(session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent)?.generation.tokens)
+        Ok(session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody)?.generation.tokens)
     }
 
     /// What every client of the server can know: its seed, and the demands of a session.
@@ -249,7 +249,8 @@ fn solve(kind: &MaskedRow, units: usize, own: &[u8], given: &[u64], seed: &Halve
     // A is what the seed makes of a matrix of zeros, negated.
     let (here, there) = memory_pair(PATIENCE);
     let (mut here, mut there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
-    halves::send(&mut here, seed, kind, &FixedMatrix::integers(inputs, outputs, vec![0; inputs * outputs]))?;
+    let matrix = FixedMatrix::integers(inputs, outputs, vec![0; inputs * outputs]);
+    halves::send(&mut here, seed, kind, Some(&matrix))?;
     let minus = there.recv("helper/half of a weight", waggle_bits::packed_bytes(inputs * outputs, &[kind.width]))?;
     let minus = waggle_bits::unpack("helper/half of a weight", &minus, inputs * outputs, &[kind.width])?;
     // Weights are below 2^20 in magnitude; what is not is a wrong guess.

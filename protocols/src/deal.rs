@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, HashMap};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use waggle_engine::{OperandId, OperandKind};
-use waggle_net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
+use waggle_net::{Channel, Phase, Role};
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -250,30 +250,6 @@ pub fn rows(demands: &[Demand]) -> Vec<&MaskedRow> {
     rows.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Books what [`Dealer::open`] sends: the ledger of either link at either end.
-pub fn plan_seeds(ledger: &mut Ledger) {
-    ledger.set_phase(Phase::Setup);
-    ledger.book(Role::Server.sends(), (SEED_BYTES + HEADER_BYTES) as u64);
-}
-
-/// Books what [`Dealer::serve`] sends to `role`: the ledger of that link at either end.
-///
-/// # Errors
-/// None for demands that were checked.
-pub fn plan(ledger: &mut Ledger, role: Role, phase: Phase, demands: &[Demand]) -> Result<(), Error> {
-    ledger.set_phase(phase);
-    let book = |ledger: &mut Ledger, bytes: usize| {
-        ledger.book(Role::Server.sends(), (bytes + HEADER_BYTES) as u64);
-    };
-    for demand in demands {
-        ledger.enter(demand.scope());
-        let bytes = demand.bytes()?.into_iter().map(|bytes| bytes[role as usize]);
-        bytes.filter(|bytes| *bytes > 0).for_each(|bytes| book(ledger, bytes));
-        ledger.leave();
-    }
-    Ok(())
-}
-
 /// A party's link to the helper of its session. On this channel the party is the client, whichever it is of the two.
 pub struct Helper {
     channel: Channel,
@@ -300,7 +276,8 @@ impl Helper {
         Ok(Helper { channel, receiver: Receiver::new(role, &seeds, deals), halves })
     }
 
-    /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch. Booked as `phase`.
+    /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch, and nothing in a
+    /// rehearsal. Booked as `phase`.
     pub(crate) fn take(
         &mut self,
         demand: &Demand,
@@ -310,9 +287,24 @@ impl Helper {
         let Helper { channel, receiver, halves } = self;
         channel.ledger_mut().set_phase(phase);
         channel.ledger_mut().enter(demand.scope());
-        receiver.take(demand, halves.as_ref(), |bytes| channel.recv(GIVEN, bytes).map_err(of_helper), keep)?;
+        let rehearses = channel.rehearses();
+        let mut next = |bytes| channel.recv(GIVEN, bytes).map_err(of_helper);
+        if rehearses {
+            let given = demand.bytes()?.into_iter().map(|bytes| bytes[receiver.role as usize]);
+            given.filter(|bytes| *bytes > 0).try_for_each(|bytes| next(bytes).map(drop))?;
+        } else {
+            receiver.take(demand, halves.as_ref(), next, keep)?;
+        }
         channel.ledger_mut().leave();
         Ok(())
+    }
+
+    /// Receives what `demands` name on a [rehearsal](Channel::rehearsal), where nothing comes of it.
+    ///
+    /// # Errors
+    /// None for demands that were checked.
+    pub fn rehearse(&mut self, demands: &[Demand], phase: Phase) -> Result<(), Error> {
+        demands.iter().try_for_each(|demand| self.take(demand, phase, |_| Ok(())))
     }
 
     /// How many tokens of the operand of `demand` have masks.

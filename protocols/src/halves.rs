@@ -24,7 +24,7 @@ use ctr::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use rand::Rng;
 use rayon::prelude::*;
 use waggle_engine::Order;
-use waggle_net::{Channel, HEADER_BYTES, Ledger, Phase, Role};
+use waggle_net::{Channel, HEADER_BYTES, Ledger, Phase};
 use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
@@ -194,7 +194,7 @@ impl Halves {
         booked(channel.ledger_mut());
         for rows in pieces(kind) {
             let count = rows * kind.outputs;
-            let message = channel.recv(HALF, waggle_bits::packed_bytes(count, &[kind.width]))?;
+            let message = channel.recv(HALF, piece_bytes(kind, rows))?;
             half.extend(waggle_bits::unpack(HALF, &message, count, &[kind.width])?);
         }
         channel.ledger_mut().leave();
@@ -208,19 +208,28 @@ pub fn half_bytes(kind: &MaskedRow) -> u64 {
     8 * (kind.inputs as u64).saturating_mul(kind.outputs as u64)
 }
 
-/// Sends the helper its half of `kind`, of which `matrix` is the whole. On `channel` the server is the client.
+/// Sends the helper its half of `kind`, of which `matrix` is the whole; a rehearsal needs none. On `channel` the
+/// server is the client.
 ///
 /// # Errors
-/// Those of the channel.
-pub fn send(channel: &mut Channel, seed: &HalvesSeed, kind: &MaskedRow, matrix: &FixedMatrix) -> Result<(), Error> {
+/// [`Error::NoHalf`] without a matrix, and those of the channel.
+pub fn send(
+    channel: &mut Channel,
+    seed: &HalvesSeed,
+    kind: &MaskedRow,
+    matrix: Option<&FixedMatrix>,
+) -> Result<(), Error> {
     let outputs = kind.outputs;
     booked(channel.ledger_mut());
     let mut first = 0;
     for rows in pieces(kind) {
-        let mut half = vec![0; rows * outputs];
-        seed.expand(kind, first, &mut half);
-        subtract(matrix, first, outputs, kind.width, &mut half);
-        channel.send_owned(HALF, waggle_bits::pack(&half, &[kind.width]))?;
+        channel.send_made(HALF, piece_bytes(kind, rows), || {
+            let matrix = matrix.ok_or_else(|| Error::NoHalf { weight: kind.weight.clone() })?;
+            let mut half = vec![0; rows * outputs];
+            seed.expand(kind, first, &mut half);
+            subtract(matrix, first, outputs, kind.width, &mut half);
+            Ok::<_, Error>(waggle_bits::pack(&half, &[kind.width]))
+        })?;
         first += rows;
     }
     channel.flush(HALF)?;
@@ -250,21 +259,14 @@ fn subtract(matrix: &FixedMatrix, first: usize, outputs: usize, width: u32, a: &
     }
 }
 
-/// Bytes of each message of [`send`].
-fn messages(kind: &MaskedRow) -> impl Iterator<Item = u64> {
-    pieces(kind).map(|rows| (waggle_bits::packed_bytes(rows * kind.outputs, &[kind.width]) + HEADER_BYTES) as u64)
+/// Bytes of a message of so many `rows`.
+fn piece_bytes(kind: &MaskedRow, rows: usize) -> usize {
+    waggle_bits::packed_bytes(rows * kind.outputs, &[kind.width])
 }
 
 /// Bytes that [`send`] sends.
 pub fn sent_bytes(kind: &MaskedRow) -> u64 {
-    messages(kind).sum()
-}
-
-/// Books what [`send`] sends.
-pub fn plan(ledger: &mut Ledger, kind: &MaskedRow) {
-    booked(ledger);
-    messages(kind).for_each(|bytes| ledger.book(Role::Client.sends(), bytes));
-    ledger.leave();
+    pieces(kind).map(|rows| (piece_bytes(kind, rows) + HEADER_BYTES) as u64).sum()
 }
 
 /// Halves are booked as `setup`: they serve many sessions.
@@ -317,14 +319,14 @@ mod tests {
 
     use super::*;
     use crate::local::PATIENCE;
-    use waggle_net::memory_pair;
+    use waggle_net::{Role, memory_pair};
 
     /// The helper's half of `kind`, as it comes.
     fn sent(seed: &HalvesSeed, kind: &MaskedRow, matrix: &FixedMatrix) -> Halves {
         let (here, there) = memory_pair(PATIENCE);
         let (mut server, mut helper) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
         std::thread::scope(|scope| {
-            scope.spawn(|| send(&mut server, seed, kind, matrix).unwrap());
+            scope.spawn(|| send(&mut server, seed, kind, Some(matrix)).unwrap());
             let mut halves = Halves::default();
             halves.receive(&mut helper, kind).unwrap();
             halves

@@ -104,8 +104,7 @@ impl Pair {
             let mut ends = [client, server];
             // The helper sends seeds when it has all halves.
             for row in deal::rows(demands) {
-                let matrix = matrix(&row.weight).ok_or_else(|| Error::NoHalf { weight: row.weight.clone() })?;
-                halves::send(&mut ends[Role::Server as usize], &seed, row, matrix)?;
+                halves::send(&mut ends[Role::Server as usize], &seed, row, matrix(&row.weight))?;
             }
             for (party, channel) in self.parties.iter_mut().zip(ends) {
                 let role = party.session().role();

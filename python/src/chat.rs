@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use waggle::{BackgroundChat, ChatTemplate, LOOKS, Listener, Made, Observer, template_note};
+use waggle::{BackgroundChat, Event, Flow, LOOKS, template_note};
 
 use crate::interrupt::{Flag, interruptible};
 use crate::keywords::Keywords;
@@ -39,7 +39,8 @@ impl Chat {
         let heard = Arc::new(Heard::default());
         let theirs = Arc::clone(&heard);
         let chat = interruptible(py, None, move |flag| {
-            client.chat(conversation, &mut Stream::new(flag, None, theirs, 0))?.in_background()
+            let mut stream = Stream::new(flag, None, theirs, 0);
+            client.chat_with(conversation, &mut |event| stream.hear(event))?.in_background()
         })?;
         let chat = Arc::new(chat.map_err(said)?);
         let template = heard.template.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -58,7 +59,8 @@ impl Chat {
         let heard = Arc::new(Heard::default());
         let (theirs, chat, tokens) = (Arc::clone(&heard), Arc::clone(&self.chat), self.tokens);
         let turn = interruptible(py, progress, move |flag| {
-            chat.say(&words, Box::new(Stream::new(flag, stream, theirs, tokens)))
+            let mut stream = Stream::new(flag, stream, theirs, tokens);
+            chat.say(&words, Box::new(move |event| stream.hear(event)))
         })?;
         let turn = turn.map_err(said)?;
         match heard.raised() {
@@ -134,9 +136,40 @@ impl Stream {
             *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
         }
     }
-}
 
-impl Listener for Stream {
+    /// Hears what happens.
+    pub(crate) fn hear(&mut self, event: Event<'_>) -> Flow {
+        match event {
+            Event::GoesOn if self.flag.is_up() => return Flow::Abandon,
+            Event::Text(text) => self.text(text),
+            Event::Template(address, template) => {
+                let note = template_note(address, template);
+                *self.heard.template.lock().unwrap_or_else(PoisonError::into_inner) = Some(note);
+            }
+            Event::NoSandbox(why) => {
+                self.warn(&format!(
+                    "the server's tokenizer runs under limits alone: there is no sandbox here ({why})"
+                ));
+            }
+            Event::Looks => self.warn(LOOKS),
+            Event::Rereads => self.heard.rereads.store(true, Ordering::Relaxed),
+            Event::Prepared(made) => self.flag.tell("offline", made.bytes, made.all_bytes),
+            Event::Layer { done, of } => match self.tokens.0 {
+                0 => self.flag.tell("prefill", done as u64, of as u64),
+                _ => self.flag.check(),
+            },
+            Event::Token(_) => {
+                let (made, most) = &mut self.tokens;
+                if *made < *most {
+                    *made += 1;
+                    self.flag.tell("decode", *made, *most);
+                }
+            }
+            _ => (),
+        }
+        Flow::GoOn
+    }
+
     fn text(&mut self, text: &str) {
         let Some(function) = self.function.as_ref().filter(|_| !self.flag.is_up()) else { return };
         if let Err(raised) = Python::attach(|py| function.call1(py, (text,)).map(drop)) {
@@ -144,46 +177,5 @@ impl Listener for Stream {
             *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
             self.function = None;
         }
-    }
-
-    fn template(&mut self, address: &str, template: &ChatTemplate) {
-        *self.heard.template.lock().unwrap_or_else(PoisonError::into_inner) = Some(template_note(address, template));
-    }
-
-    fn no_sandbox(&mut self, why: &str) {
-        self.warn(&format!("the server's tokenizer runs under limits alone: there is no sandbox here ({why})"));
-    }
-
-    fn looks(&mut self) {
-        self.warn(LOOKS);
-    }
-
-    fn rereads(&mut self) {
-        self.heard.rereads.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Observer for Stream {
-    fn prepare(&mut self, made: Made) {
-        self.flag.tell("offline", made.bytes, made.all_bytes);
-    }
-
-    fn layer(&mut self, done: usize, layers: usize) {
-        match self.tokens.0 {
-            0 => self.flag.tell("prefill", done as u64, layers as u64),
-            _ => self.flag.check(),
-        }
-    }
-
-    fn token(&mut self, _: Option<u32>) {
-        let (made, most) = &mut self.tokens;
-        if *made < *most {
-            *made += 1;
-            self.flag.tell("decode", *made, *most);
-        }
-    }
-
-    fn abandoned(&self) -> bool {
-        self.flag.is_up()
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
     let up = Arc::clone(&flag.up);
     py.detach(move || {
         let thread = thread::Builder::new().name("waggle-work".into()).spawn(move || {
-            let outcome = work(flag);
+            let outcome = waggle_cli::with_notes(|| work(flag));
             // The call wakes up by this, whoever else still holds a flag.
             drop(told);
             outcome

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::{
-    Allow, ChatOptions, Client, Cores, Draft, Generate, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, PublicKey,
+    Allow, ChatOptions, Client, Cores, Draft, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, PublicKey, Request,
     Reveals, Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
 };
 
@@ -153,15 +153,15 @@ impl<'py> Keywords<'py> {
         Ok(self.take::<PathBuf>(name)?.map(|path| path.to_string_lossy().into_owned()))
     }
 
-    pub(crate) fn generate(&self, prompt: Words, tokens: usize) -> PyResult<Generate> {
-        let mut asked = Generate::after(prompt).tokens(tokens).sampling(self.sampling()?);
+    pub(crate) fn generate(&self, prompt: Words, tokens: usize) -> PyResult<Request> {
+        let mut request = Request::after(prompt).tokens(tokens).sampling(self.sampling()?);
         let mut draft: Option<Draft> = self.read("draft")?;
         if let Some(rate) = self.take("draft_rate")? {
             draft = draft.map(|draft| draft.rate(rate));
         }
         let tokenizer = self.take::<PathBuf>("tokenizer")?.map_or(TokenizerOf::Server, TokenizerOf::File);
-        set!(asked, self: samples take, stop_at_eos take, pad_answer take);
-        Ok(asked
+        set!(request, self: samples take, stop_at_eos take, pad_answer take);
+        Ok(request
             .pad_prompt(self.read::<Pads>("pad_prompt")?)
             .draft(draft)
             .pool(self.take::<PathBuf>("pool")?)
@@ -169,18 +169,18 @@ impl<'py> Keywords<'py> {
     }
 
     /// What the sessions for `inputs` ask, each for `batch` of them.
-    pub(crate) fn classify(&self, inputs: Vec<Input>, batch: usize) -> PyResult<Vec<Generate>> {
+    pub(crate) fn classify(&self, inputs: Vec<Input>, batch: usize) -> PyResult<Vec<Request>> {
         let reader = match (self.take::<PathBuf>("tokenizer")?, self.take::<PathBuf>("preprocessor")?) {
             (Some(_), Some(_)) => return Err(failed("tokenizer and preprocessor exclude each other")),
             (tokenizer, preprocessor) => tokenizer.or(preprocessor),
         };
-        let asked = Generate::default()
+        let request = Request::default()
             .tokens(1)
             .pad_prompt(self.read::<Pads>("pad")?)
             .pool(self.take::<PathBuf>("pool")?)
             .tokenizer(reader.map_or(TokenizerOf::Server, TokenizerOf::File));
         let inputs: Vec<Prompt> = inputs.into_iter().map(Prompt::from).collect();
-        asked.batches(&inputs, places(batch)?).map_err(said)
+        request.batches(&inputs, places(batch)?).map_err(said)
     }
 
     pub(crate) fn chat(&self) -> PyResult<ChatOptions> {

@@ -12,14 +12,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
-use waggle::{Answer, Error, Generated, GlueStudy, Local, LocalOptions, PolicySpec, Prompt, Report, Study, describe};
+use waggle::{
+    Answer, Error, Event, Flow, Generated, GlueStudy, Local, LocalOptions, PolicySpec, Prompt, Report, Study,
+    describe,
+};
 use zeroizing_alloc::ZeroAlloc;
 
 use chat::{Heard, Stream};
@@ -107,7 +109,10 @@ fn plan<'py>(py: Python<'py>, model: String, options: Option<&Bound<'py, PyDict>
     let options = Keywords::new(py, options)?;
     let plan = options.plan(model)?;
     options.finish()?;
-    let report = interruptible(py, None, move |flag| plan.run(&mut Stream::silent(flag)))?;
+    let report = interruptible(py, None, move |flag| {
+        let mut stream = Stream::silent(flag);
+        plan.run_with(&mut |event| stream.hear(event))
+    })?;
     document(py, &report.map_err(said)?)
 }
 
@@ -147,11 +152,11 @@ fn demo<'py>(
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
-    let (terms, asked) = (options.terms()?, options.generate(prompt, tokens)?);
+    let (terms, request) = (options.terms()?, options.generate(prompt, tokens)?);
     options.finish()?;
     streamed(py, Told { stream, progress }, tokens, move |heard| {
         let local = Local::open(&model, LocalOptions::default().terms(terms))?;
-        let mut generated = local.generate(&asked, heard)?;
+        let mut generated = local.generate_with(&request, &mut |event| heard.hear(event))?;
         if check {
             generated.compare(&model)?;
         }
@@ -172,9 +177,11 @@ fn generate<'py>(
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
-    let (client, asked) = (options.client(address)?, options.generate(prompt, tokens)?);
+    let (client, request) = (options.client(address)?, options.generate(prompt, tokens)?);
     options.finish()?;
-    streamed(py, Told { stream, progress }, tokens, move |heard| Ok(client.generate(&asked, heard)?.report))
+    streamed(py, Told { stream, progress }, tokens, move |heard| {
+        Ok(client.generate_with(&request, &mut |event| heard.hear(event))?.report)
+    })
 }
 
 /// A session of an encoder.
@@ -230,9 +237,11 @@ fn classify<'py>(
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
-    let (client, asked) = (options.client(address)?, options.classify(inputs, batch)?);
+    let (client, requests) = (options.client(address)?, options.classify(inputs, batch)?);
     options.finish()?;
-    classified(py, progress, move |watch| asked.iter().map(|asked| client.generate(asked, watch)).collect())
+    classified(py, progress, move |heard| {
+        requests.iter().map(|request| client.generate_with(request, &mut |event| heard.hear(event))).collect()
+    })
 }
 
 /// The same with both parties in this process.
@@ -247,11 +256,11 @@ fn classify_here<'py>(
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Keywords::new(py, options)?;
-    let (terms, asked) = (options.terms()?, options.classify(inputs, batch)?);
+    let (terms, requests) = (options.terms()?, options.classify(inputs, batch)?);
     options.finish()?;
-    classified(py, progress, move |watch| {
+    classified(py, progress, move |heard| {
         let local = Local::open(&model, LocalOptions::default().terms(terms))?;
-        asked.iter().map(|asked| local.generate(asked, watch)).collect()
+        requests.iter().map(|request| local.generate_with(request, &mut |event| heard.hear(event))).collect()
     })
 }
 
@@ -319,7 +328,7 @@ fn evaluate<'py>(
     let outcome = interruptible(py, progress, move |flag| {
         // The study has the functions for as long as it runs, even if nobody waits for its end.
         let named = function::Named::new(functions, &flag);
-        let outcome = study.run(&passes(&flag));
+        let outcome = study.run_with(&mut passes(&flag));
         // The function's exception says more than the study that ended by it.
         named.raised().map_or(outcome.map_err(said), Err)
     });
@@ -327,9 +336,15 @@ fn evaluate<'py>(
 }
 
 /// Tells how many passes of a study are done.
-fn passes(flag: &Flag) -> impl Fn(usize) + Sync {
-    let done = AtomicU64::new(0);
-    move |all| flag.tell("study", done.fetch_add(1, Ordering::Relaxed) + 1, all as u64)
+fn passes(flag: &Flag) -> impl FnMut(Event<'_>) -> Flow + Send {
+    let mut done = 0;
+    move |event| {
+        if let Event::Studied { of } = event {
+            done += 1;
+            flag.tell("study", done, of as u64);
+        }
+        Flow::GoOn
+    }
 }
 
 /// A study of an encoder on `sequences` lines of a file in the form of one of GLUE's tasks, or on all.
@@ -344,7 +359,7 @@ fn glue(
 ) -> PyResult<Bound<'_, PyAny>> {
     let engine = engine.parse().map_err(PyValueError::new_err)?;
     let study = GlueStudy::default().model(model).data(data).sequences(sequences).engine(engine);
-    let report = interruptible(py, progress, move |flag| study.run(&passes(&flag)))?;
+    let report = interruptible(py, progress, move |flag| study.run_with(&mut passes(&flag)))?;
     document(py, &report.map_err(said)?)
 }
 

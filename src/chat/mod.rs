@@ -18,13 +18,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use waggle::program::harmless;
-use waggle::{Chat, ChatError, ChatOptions, LOOKS, Listener, Observer, Readiness, Refusal, Template};
+use waggle::{Chat, ChatError, ChatOptions, Event, Flow, Readiness, Refusal, Template};
 use waggle_files::{check_writable, write_json};
-use waggle_tokenizer::ChatTemplate;
 
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
-use super::connect::{ConnectArgs, note_busy, note_no_sandbox, note_template};
+use super::connect::{ConnectArgs, note};
 use super::options::{SamplingArgs, TermsArgs, set};
 use super::report_tables::compared;
 use super::{Error, out};
@@ -127,7 +126,8 @@ pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
     let lines = Lines::read(args.turns.as_deref())?;
     let interrupts = Interrupts::default();
     let mut printed = Printed { within: false, failed: None, interrupts: interrupts.clone() };
-    let chat = args.connect.client(args.terms.terms()?).chat(args.options()?, &mut printed)?;
+    let chat =
+        args.connect.client(args.terms.terms()?).chat_with(args.options()?, &mut |event| printed.hear(event))?;
     if lines.is_terminal() {
         out::note("/help lists commands, /quit ends");
     }
@@ -262,7 +262,7 @@ impl Talk {
     fn turn(&mut self, words: &str) -> Result<(), Error> {
         let mut printed = Printed { within: false, failed: None, interrupts: self.interrupts.clone() };
         let answering = self.interrupts.answering(self.lines.is_terminal());
-        let taken = self.chat.turn(words, &mut printed);
+        let taken = self.chat.turn_with(words, &mut |event| printed.hear(event));
         drop(answering);
         // An error of standard output comes first, because it ended the session.
         if let Some(error) = printed.failed {
@@ -306,47 +306,18 @@ impl Printed {
     }
 }
 
-impl Observer for Printed {
-    fn stops(&self) -> bool {
-        self.interrupts.stops()
-    }
-
-    fn abandoned(&self) -> bool {
-        self.failed.is_some()
-    }
-}
-
-impl Listener for Printed {
-    fn waits(&mut self) {
-        note_busy();
-    }
-
-    fn template(&mut self, address: &str, template: &ChatTemplate) {
-        note_template(address, template);
-    }
-
-    fn no_sandbox(&mut self, why: &str) {
-        note_no_sandbox(why);
-    }
-
-    fn text(&mut self, text: &str) {
-        self.print(text);
-        self.within = !text.ends_with('\n');
-    }
-
-    fn rereads(&mut self) {
-        out::note(
-            "the chat template changes what was said before: the model reads the conversation from its beginning",
-        );
-    }
-
-    fn looks(&mut self) {
-        out::note(LOOKS);
-    }
-
-    fn end(&mut self) {
-        if self.within {
-            self.print("\n");
+impl Printed {
+    fn hear(&mut self, event: Event<'_>) -> Flow {
+        match event {
+            Event::GoesOn if self.failed.is_some() => return Flow::Abandon,
+            Event::Token(_) if self.interrupts.stops() => return Flow::EndText,
+            Event::Text(text) => {
+                self.print(text);
+                self.within = !text.ends_with('\n');
+            }
+            Event::TextOver if self.within => self.print("\n"),
+            event => note(&event),
         }
+        Flow::GoOn
     }
 }

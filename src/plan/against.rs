@@ -8,7 +8,7 @@ use waggle::{Network, OptionsError, Plan, Terms};
 use waggle_files::load;
 use waggle_model::Disclosed;
 use waggle_report::{Cost, Phases, Report, bytes};
-use waggle_session::party::{PublicModel, Silent};
+use waggle_session::party::{PublicModel, nobody};
 
 use crate::machine::Calibrated;
 use crate::record::RecordError;
@@ -106,5 +106,5 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, wagg
         .pad_prompt(option("padded_prompt").is_some_and(|length| !length.is_null()))
         .network(link)
         .machines(calibrated.machines.clone())
-        .run_with(&model, &terms, || 2 * measured.model.parameters as u64, &mut Silent)
+        .run_for(&model, &terms, || 2 * measured.model.parameters as u64, &mut nobody)
 }

@@ -15,6 +15,7 @@ mod ledger;
 mod link;
 mod measure;
 pub mod papers;
+mod rehearsal;
 pub mod shaped;
 mod stream;
 pub mod tcp;
@@ -23,7 +24,7 @@ mod trust;
 mod usage;
 
 pub use admission::{Admission, await_admission, await_client, send_admission};
-pub use channel::{Channel, HEADER_BYTES, TRANSCRIPT_BYTES};
+pub use channel::{Channel, HEADER_BYTES};
 pub use error::{Difference, NetError};
 pub use handshake::{Field, Handshake};
 pub use identity::{Identity, KeyError, PublicKey};

@@ -16,7 +16,7 @@ pub struct PaperLink {
     /// What the paper says its delay is. One that is not stated is taken for a round trip.
     pub delay: Delay,
     /// How the numbers are known.
-    pub known: Known,
+    pub known: Certainty,
     /// The paper, and the place in it or in what repeats it.
     pub source: &'static str,
 }
@@ -33,7 +33,7 @@ pub enum Delay {
 /// How a number of a paper is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Known {
+pub enum Certainty {
     /// Read in the paper, or in a quotation of it.
     Read,
     /// Read in a later paper or in a program that repeats it.
@@ -42,13 +42,13 @@ pub enum Known {
     Remembered,
 }
 
-impl Known {
+impl Certainty {
     /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
-            Known::Read => "read",
-            Known::SecondHand => "second-hand",
-            Known::Remembered => "remembered",
+            Certainty::Read => "read",
+            Certainty::SecondHand => "second-hand",
+            Certainty::Remembered => "remembered",
         }
     }
 }
@@ -57,7 +57,7 @@ const fn link(
     name: &'static str,
     (megabits, micros): (u64, u64),
     delay: Delay,
-    known: Known,
+    known: Certainty,
     source: &'static str,
 ) -> PaperLink {
     let shape = LinkShape { bytes_per_second: megabits * 125_000, round_trip: Duration::from_micros(micros) };
@@ -66,8 +66,8 @@ const fn link(
 
 /// The networks of papers by name, beside [`LinkShape::PRESETS`].
 pub const PAPERS: [PaperLink; 14] = {
+    use Certainty::{Read, Remembered, SecondHand};
     use Delay::{NotStated, RoundTrip};
-    use Known::{Read, Remembered, SecondHand};
     const BUMBLEBEE: &str = "BumbleBee (NDSS 2025), as SecMoE (AAAI 2026) repeats its setting";
     const BOLT: &str = "BOLT (S&P 2024), experiments";
     const NIMBUS: &str = "Nimbus (NeurIPS 2024), caption of table 6";

@@ -81,7 +81,7 @@ impl Kept {
     ) -> Result<(Spent, Generation), Failure> {
         self.asked_by(who);
         self.said = None;
-        let done = self.chat.complete(ids, tokens, sampler, pass);
+        let done = self.chat.complete(ids, tokens, sampler, &mut |event| pass.hear(event));
         self.used = Instant::now();
         let turn = done.map_err(|error| self.failure(error, pass.tokens() > 0))?;
         let spent = self.spent(&turn.cost, [turn.prompt_tokens, turn.generation.count], false);
@@ -110,7 +110,7 @@ impl Kept {
             self.chat.begin().map_err(|error| self.failure(error, false))?;
         }
         let told = growing.text().len();
-        let done = self.chat.turn_of(new, tokens, sampler, growing);
+        let done = self.chat.turn_of(new, tokens, sampler, &mut |event| growing.watch(event));
         self.used = Instant::now();
         let turn = done.map_err(|error| match &error {
             Error::Chat(ChatError::Refused(refused)) => match **refused {

@@ -47,14 +47,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use waggle::program::{foreign, on_signal};
 use waggle::{
-    Chat, ChatError, ChatOptions, Client, Error, LOOKS, Listener, Pads, ServeError, Template, describe, template_note,
+    Chat, ChatError, ChatOptions, Client, Error, Event, Flow, LOOKS, Pads, ServeError, Template, describe,
+    template_note,
 };
 use waggle_files::{Forbidden, at, others_may};
 use waggle_model::{Lengths, Reveal};
 use waggle_mpcache::PolicySpec;
 use waggle_net::KeyError;
-use waggle_session::party::{ClientOptions, Observer, Open, PublicModel, Terms};
-use waggle_tokenizer::ChatTemplate;
+use waggle_session::party::{ClientOptions, Open, PublicModel, Terms};
 
 use metrics::Metrics;
 use sessions::Sessions;
@@ -234,7 +234,7 @@ impl ProxyConfig {
         }
         let template = self.template == Template::Server;
         let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
-        let session = self.client.open(terms, wanted, &mut Logged)?;
+        let session = self.client.open(terms, wanted, &mut log)?;
         let (model, terms) = (session.model().clone(), under(session.terms()));
         drop(session);
         // The model may have room for shorter ones.
@@ -253,7 +253,7 @@ impl ProxyConfig {
     /// Opens a session for such turns and answers.
     fn talk(&self, Lengths { prompt, tokens }: Lengths) -> Result<Chat, Error> {
         let options = ChatOptions::default().turn_tokens(prompt).tokens(tokens);
-        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut Logged)
+        Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut log)
     }
 }
 
@@ -285,18 +285,15 @@ fn api_keys(path: &Path) -> Result<Vec<blake3::Hash>, ProxyError> {
 }
 
 /// Logs what a user should look at, in one line.
-struct Logged;
-
-impl Observer for Logged {}
-
-impl Listener for Logged {
-    fn template(&mut self, address: &str, template: &ChatTemplate) {
-        tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
+fn log(event: Event<'_>) -> Flow {
+    match event {
+        Event::Template(address, template) => {
+            tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
+        }
+        Event::Looks => tracing::warn!("{LOOKS}"),
+        _ => (),
     }
-
-    fn looks(&mut self) {
-        tracing::warn!("{LOOKS}");
-    }
+    Flow::GoOn
 }
 
 /// A session, unless this party or the server would not begin it: another kind of session may do.

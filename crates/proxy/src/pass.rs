@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use waggle::Listener;
-use waggle_model::Step;
+use waggle::{Event, Flow};
 use waggle_report::Phases;
-use waggle_session::party::Observer;
 use waggle_tokenizer::{TextStream, Tokenizer, TokenizerError};
 
 use crate::refusal::Refusal;
@@ -101,21 +99,32 @@ impl<'a> Pass<'a> {
     }
 }
 
-impl Observer for Pass<'_> {
-    fn begin(&mut self, _: Step) {
-        self.at = 0;
-        self.passes += 1;
-    }
-
-    fn token(&mut self, token: Option<u32>) {
-        if let (Some(member), Some(token)) = (self.members.get_mut(self.at), token) {
-            member.hear(token, &self.ends);
+impl Pass<'_> {
+    /// Hands the tokens of the session out.
+    pub(super) fn hear(&mut self, event: Event<'_>) -> Flow {
+        match event {
+            Event::GoesOn if self.is_abandoned() => return Flow::Abandon,
+            Event::Begins(_) => {
+                self.at = 0;
+                self.passes += 1;
+            }
+            Event::Token(token) => {
+                if let (Some(member), Some(token)) = (self.members.get_mut(self.at), token) {
+                    member.hear(token, &self.ends);
+                }
+                self.at += 1;
+                if self.members.iter().all(Member::over) {
+                    return Flow::EndText;
+                }
+            }
+            Event::Passed(so_far) => self.answer(so_far),
+            _ => (),
         }
-        self.at += 1;
+        Flow::GoOn
     }
 
     /// Answers texts that have ended. What tokens are worth is known at the end of the session.
-    fn passed(&mut self, so_far: &mut dyn FnMut() -> Phases) {
+    fn answer(&mut self, so_far: &mut dyn FnMut() -> Phases) {
         let Pass { members, passes, own: Some(own), answered, .. } = self else { return };
         let ended = |text: &mut Text| text.growing.reason.is_some() && text.likeliest.is_none();
         let (places, mut spent) = (members.len(), None);
@@ -127,17 +136,12 @@ impl Observer for Pass<'_> {
         }
     }
 
-    fn stops(&self) -> bool {
-        self.members.iter().all(Member::over)
-    }
-
-    fn abandoned(&self) -> bool {
+    /// Whether nobody hears any of the texts any more.
+    fn is_abandoned(&self) -> bool {
         let mut texts = self.members.iter().filter_map(|member| member.text.as_ref());
         self.own.is_some() && !self.answered && !texts.any(|text| text.growing.heard())
     }
 }
-
-impl Listener for Pass<'_> {}
 
 #[cfg(all(test, unix))]
 mod tests {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::Axis;
 use waggle::{Chat, PromptError};
 use waggle_model::{Generation, Lengths, Next, Sampler};
-use waggle_session::party::{ClientOptions, Prompt, PublicModel, Silent, Terms};
+use waggle_session::party::{ClientOptions, Prompt, PublicModel, Terms, nobody};
 use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 use crate::api::Talk;
@@ -116,7 +116,7 @@ impl Sessions {
         let whole = Prompt::side_by_side(&prompts, padded, false).map_err(Failure::of)?;
         let length = whole.input().count;
         let wanted = ClientOptions { expected: Some(&self.model.spec), ..ClientOptions::default() };
-        let session = self.config.client.open(&self.terms, wanted, &mut Silent).map_err(Failure::of)?;
+        let session = self.config.client.open(&self.terms, wanted, &mut nobody).map_err(Failure::of)?;
         let session = session.stopping_at_eos();
         let session = if self.config.pad_answer == Some(true) { session.padding_answers() } else { session };
         let session = if texts.iter().any(Text::scores) { session.scoring_prompt() } else { session };
@@ -125,7 +125,7 @@ impl Sessions {
         let own = Own::new(shared, length);
         let mut pass = Pass::new(texts.drain(..), &tokenizer, self.model.spec.eos()).in_own(own);
         let next = Next::Each(samplers.iter_mut().map(Next::Pick).collect());
-        let done = session.generate(whole, lengths.tokens, next, &mut pass);
+        let done = session.generate(whole, lengths.tokens, next, &mut |event| pass.hear(event));
         self.shared.metrics.tokens.inc_by(pass.tokens() as u64);
         let done = match done {
             Ok(outcome) => Ok((Spent::of_pass(own, &outcome, samplers.len()), outcome.generation)),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
-use waggle::{Error, Listener, Sampling};
+use waggle::{Error, Flow, Sampling};
 use waggle_model::Sampler;
-use waggle_session::party::{Observer, Terms};
+use waggle_session::party::Terms;
 
 use crate::logprobs::Logprobs;
 use crate::refusal::Refusal;
@@ -106,6 +106,14 @@ impl Growing {
         }
     }
 
+    /// The answer of a conversation, which the chat gives as text.
+    pub(super) fn watch(&mut self, event: waggle::Event<'_>) -> Flow {
+        if let waggle::Event::Text(text) = event {
+            self.hear(text);
+        }
+        if self.over() { Flow::EndText } else { Flow::GoOn }
+    }
+
     /// The text ends here.
     pub(super) fn end(&mut self, reason: &'static str) {
         if self.reason.is_none() {
@@ -151,19 +159,6 @@ impl Growing {
     /// Tells that the request came to nothing.
     pub(super) fn fail(self, refusal: &Refusal) {
         let _ = self.out.send(Event::Failed(refusal.clone()));
-    }
-}
-
-/// The answer of a conversation, which the chat gives as text.
-impl Observer for Growing {
-    fn stops(&self) -> bool {
-        self.over()
-    }
-}
-
-impl Listener for Growing {
-    fn text(&mut self, text: &str) {
-        self.hear(text);
     }
 }
 

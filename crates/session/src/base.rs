@@ -8,13 +8,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use waggle_engine::WeightLoader;
-use waggle_model::{Checkpoint, Disclosed, Known, Model, ModelFiles, ModelPart, ModelSpec, PartDigests};
-use waggle_mpcache::PolicySpec;
+use waggle_model::{Checkpoint, Disclosed, Known, ModelFiles, ModelPart, ModelSpec, PartDigests};
 use waggle_net::{Field, Handshake};
 
 use crate::Error;
-use crate::terms::PublicModel;
 
 /// The name of what a server states of its public parts.
 const PUBLIC: &str = "public";
@@ -130,15 +127,16 @@ impl Base {
         Ok(Base { spec, checkpoint: Some(Arc::new(checkpoint)), digests })
     }
 
-    /// What a client of the server of `model` has, if it must have something: for the rehearsal of an opening.
-    pub(crate) fn rehearsed(model: &PublicModel) -> Option<Self> {
-        let Disclosure { disclosed, digests } = &model.disclosure;
+    /// What a client has of a model of the shape `spec` with this `disclosure`, if it must have something: for the
+    /// rehearsal of an opening.
+    pub(crate) fn rehearsed(spec: &ModelSpec, disclosure: &Disclosure) -> Option<Self> {
+        let Disclosure { disclosed, digests } = disclosure;
         // Digests have one length, and those of other parts do not matter.
         let fill = |digest: &str| if digest.is_empty() { "0".repeat(64) } else { digest.to_owned() };
         let PartDigests { embedding, head, layers } = digests;
         let layers = layers.iter().map(|digest| fill(digest)).collect();
         let digests = PartDigests { embedding: fill(embedding), head: fill(head), layers };
-        (!disclosed.parts.is_empty()).then(|| Base { spec: model.spec.clone(), checkpoint: None, digests })
+        (!disclosed.parts.is_empty()).then(|| Base { spec: spec.clone(), checkpoint: None, digests })
     }
 
     /// Adds its digests to a client's handshake.
@@ -170,18 +168,6 @@ fn read<T: for<'de> Deserialize<'de>>(fields: &[Field], name: &str) -> Result<Op
         waggle_net::NetError::Malformed { step: STEP, what }
     };
     Ok(Some(serde_json::from_str(&field.value).map_err(malformed)?))
-}
-
-impl PublicModel {
-    /// Loads the model with what this party knows of its values.
-    pub(crate) fn load<W>(
-        &self,
-        policy: &PolicySpec,
-        loader: &mut dyn WeightLoader<Weight = W>,
-        known: Known,
-    ) -> Result<Model<W>, waggle_model::Error> {
-        Model::load_disclosed(&self.disclosure.disclosed, policy, loader, &self.spec, known)
-    }
 }
 
 #[cfg(test)]

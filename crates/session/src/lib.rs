@@ -7,6 +7,7 @@
 mod base;
 mod columns;
 mod error;
+mod event;
 mod fingerprint;
 pub mod names;
 mod needs;
@@ -15,8 +16,10 @@ mod pin;
 pub mod pool;
 mod pool_error;
 mod pool_id;
+mod public_model;
 mod ranges;
 mod register;
+mod request;
 mod terms;
 
 pub use base::{Base, BaseError, Disclosure};

@@ -5,18 +5,21 @@ use waggle_planner::{Plan, Planner};
 use waggle_protocols::{FixedLoader, Needs};
 
 use crate::Error;
-use crate::terms::{Observer, PublicModel, Request, Terms};
+use crate::event::{self, Watch};
+use crate::public_model::PublicModel;
+use crate::request::Request;
+use crate::terms::Terms;
 
-/// Ends planning when the observer says that nobody wants it any more; passes keep what the schedule says.
+/// Ends planning when the watch says that nobody wants it any more; passes keep what the schedule says.
 pub(crate) struct Planning<'a> {
-    observer: &'a dyn Observer,
+    watch: &'a mut Watch<'a>,
     schedule: Passes,
     by_pass: Option<&'a mut ByPass>,
 }
 
 impl<'a> Planning<'a> {
-    pub(crate) fn new(observer: &'a dyn Observer, schedule: Passes) -> Self {
-        Planning { observer, schedule, by_pass: None }
+    pub(crate) fn new(watch: &'a mut Watch<'a>, schedule: Passes) -> Self {
+        Planning { watch, schedule, by_pass: None }
     }
 }
 
@@ -45,7 +48,7 @@ impl Hooks<Plan> for Planning<'_> {
     }
 
     fn go_on(&mut self) -> Result<(), waggle_model::Error> {
-        self.observer.go_on()
+        event::go_on(self.watch)
     }
 
     fn agree_to_keep(&mut self, _: &mut Plan, most: usize, _: Option<usize>) -> Result<usize, waggle_engine::Error> {
@@ -55,15 +58,15 @@ impl Hooks<Plan> for Planning<'_> {
 
 /// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
 /// same for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
-/// ([`Drafts::rate`](waggle_model::Drafts::rate)). The observer may end it: it takes a while, and no message comes
+/// ([`Drafts::rate`](waggle_model::Drafts::rate)). The watch may end it: it takes a while, and no message comes
 /// meanwhile.
 pub(crate) fn needs(
     model: &PublicModel,
     terms: &Terms,
     request: &Request,
-    observer: &dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Needs, Error> {
-    Ok(listing(model, terms, request, Passes::expected(request.draft), observer)?.needs())
+    Ok(listing(model, terms, request, Passes::expected(request.draft), watch)?.needs())
 }
 
 /// The needs of each pass of a session without a draft.
@@ -71,10 +74,10 @@ pub(crate) fn needs_by_pass(
     model: &PublicModel,
     terms: &Terms,
     request: &Request,
-    observer: &dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Vec<Needs>, Error> {
     let mut by_pass = ByPass::default();
-    let listed = run(model, terms, request, Passes::expected(None), Some(&mut by_pass), observer)?;
+    let listed = run(model, terms, request, Passes::expected(None), Some(&mut by_pass), watch)?;
     by_pass.end(listed.needs());
     Ok(by_pass.each)
 }
@@ -93,9 +96,9 @@ pub(crate) fn listing(
     terms: &Terms,
     request: &Request,
     schedule: Passes,
-    observer: &dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Planner, Error> {
-    run(model, terms, request, schedule, None, observer)
+    run(model, terms, request, schedule, None, watch)
 }
 
 fn run(
@@ -104,13 +107,13 @@ fn run(
     request: &Request,
     schedule: Passes,
     by_pass: Option<&mut ByPass>,
-    observer: &dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Planner, Error> {
     let mut engine = Planner::listing(terms.protocol).engine();
     let weights = model.load(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, Known::Nothing)?;
     let input = request.input();
     let mut unused = Sampler::greedy();
-    let mut hooks = Planning { by_pass, ..Planning::new(observer, schedule) };
+    let mut hooks = Planning { by_pass, ..Planning::new(watch, schedule) };
     let next = Next::Pick(&mut unused);
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
     Ok(engine.into_abb())
@@ -118,31 +121,22 @@ fn run(
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use waggle_model::{Disclosed, Lengths};
 
     use super::*;
-    use crate::terms::tests::{llama, two_phases};
-
-    /// Gives up when it is asked for the third time.
-    #[derive(Default)]
-    struct Impatient(Cell<usize>);
-
-    impl Observer for Impatient {
-        fn abandoned(&self) -> bool {
-            self.0.set(self.0.get() + 1);
-            self.0.get() >= 3
-        }
-    }
+    use crate::event::Flow;
+    use crate::request::tests::{llama, two_phases};
 
     #[test]
     fn planning_ends_when_nobody_wants_it() {
         let model = PublicModel::of_shape(String::new(), llama(1), Disclosed::default()).unwrap();
         let request = Request::from(Lengths { prompt: 2, tokens: 1000 });
-        let observer = Impatient::default();
-        let planned = needs(&model, &two_phases(), &request, &observer);
+        let mut asked = 0;
+        let planned = needs(&model, &two_phases(), &request, &mut |_| {
+            asked += 1;
+            if asked < 3 { Flow::GoOn } else { Flow::Abandon }
+        });
         assert!(matches!(planned, Err(Error::Model(waggle_model::Error::Abandoned))));
-        assert_eq!(observer.0.get(), 3);
+        assert_eq!(asked, 3);
     }
 }

@@ -1,43 +1,12 @@
-//! A client's knowledge of a public model, and where it comes from.
+//! The model that a client insists on.
 
 use std::path::Path;
 
-use waggle_model::{Disclosed, ModelFiles, ModelSpec, bundled, is_bundled, tokenizer_beside};
+use waggle_model::{ModelFiles, ModelSpec, bundled, is_bundled, tokenizer_beside};
 use waggle_tokenizer::ChatTemplate;
 
+use crate::Error;
 use crate::fingerprint::{Fingerprint, PREFIX};
-use crate::terms::PublicModel;
-use crate::{Disclosure, Error};
-
-impl PublicModel {
-    /// The model of a shape alone, whose weights are assumed to be below 16.
-    ///
-    /// # Errors
-    /// [`waggle_model::PartsError`] for parts that it does not have.
-    pub fn of_shape(name: String, spec: ModelSpec, disclosed: Disclosed) -> Result<Self, Error> {
-        let frac_bits = vec![waggle_protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs_of(&disclosed)?.len()];
-        let disclosure = Disclosure::planned(disclosed, &spec);
-        Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None })
-    }
-
-    /// Its fingerprint; without the tokenizer and without the chat template if the server was not asked for them.
-    ///
-    /// # Errors
-    /// See [`Fingerprint::new`].
-    pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
-        let fingerprint = Fingerprint::new(&self.spec, self.tokenizer.as_deref(), self.template.as_deref())?;
-        Ok(fingerprint.with_public(self.disclosure.stated()?.as_deref()))
-    }
-
-    /// The model's chat template, if it has one.
-    ///
-    /// # Errors
-    /// See [`ChatTemplate::from_bytes`].
-    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, Error> {
-        let bytes = self.template.as_deref().filter(|bytes| !bytes.is_empty());
-        Ok(bytes.map(ChatTemplate::from_bytes).transpose()?)
-    }
-}
 
 /// The model that a client insists on.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use waggle_planner::Deployment;
 use waggle_protocols::HelperDeals;
 use waggle_report::any_layer;
 use waggle_session::Error;
-use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, Silent};
+use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, nobody};
 
 /// Scope of what a helper deals.
 const DEALT: &str = "dealt";
@@ -209,7 +209,7 @@ impl Sessions {
             SessionPlan::new(model, terms).request(request).timed(setting.cloned())
         };
         let outcome = |plan: SessionPlan| {
-            let mut outcome = plan.run(&mut Silent)?.outcome;
+            let mut outcome = plan.run(&mut nobody)?.outcome;
             let dealt: Vec<Entry> = outcome.helper.iter_mut().filter_map(Option::take).flatten().map(dealt).collect();
             outcome.entries.extend(dealt);
             Ok::<_, Error>(outcome)

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use waggle_mpcache::PolicySpec;
 use waggle_net::LinkShape;
-use waggle_net::papers::Known;
+use waggle_net::papers::Certainty;
 use waggle_report::Reference;
 
 use crate::cost::Work;
@@ -66,7 +66,7 @@ pub struct Figure {
     /// The machines of the source.
     pub hardware: String,
     /// How it is known.
-    pub known: Known,
+    pub known: Certainty,
     /// The key of the work it was read in: of what repeats it, where it is second-hand.
     pub cite: String,
     /// Where it stands.

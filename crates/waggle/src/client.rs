@@ -10,17 +10,20 @@ use waggle_model::Lengths;
 use waggle_net::tcp::{self, ConnectOptions};
 use waggle_net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 use waggle_protocols::Part;
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Event, Filled, Terms as Agreed, Watch, nobody};
 use waggle_session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
 use waggle_session::{Base, Expectation};
 use waggle_tokenizer::Tokenizer;
 
 use crate::error::{OptionsError, TrustError};
-use crate::generate::Generate;
-use crate::generation::{Generated, Heard, Listener};
+use crate::generated::Generated;
+use crate::heard::Heard;
 use crate::keys::{Proof, ServerTrust};
-use crate::models::{Reader, open_model};
+use crate::models::open_model;
 use crate::options::options;
+use crate::reader::Reader;
+use crate::ready::Ready;
+use crate::request::Request;
 use crate::summary::report;
 use crate::{Chat, ChatOptions, Error, Network, Report, Terms};
 
@@ -104,26 +107,34 @@ impl Client {
     /// # Errors
     /// Options that contradict each other, before the server is asked; a server that is not trusted, refuses the
     /// request, vanishes or sends nonsense.
-    pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
-        let terms = if asked.pool.is_some() { self.terms.two_phases()? } else { self.terms.clone() };
+    pub fn generate(&self, request: impl Into<Request>) -> Result<Generated, Error> {
+        self.generate_with(&request.into(), &mut nobody)
+    }
+
+    /// [`Client::generate`], watched.
+    ///
+    /// # Errors
+    /// As [`Client::generate`].
+    pub fn generate_with(&self, request: &Request, watch: &mut Watch) -> Result<Generated, Error> {
+        let terms = if request.pool.is_some() { self.terms.two_phases()? } else { self.terms.clone() };
         // A bad file is reported before a server is bothered.
-        let pool = asked.pool.as_deref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
+        let pool = request.pool.as_deref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
         let terms = terms.planned_like(pool.as_ref().and_then(PoolSet::link)).over(self.network)?;
-        let words = asked.ask(&terms)?;
-        let own = asked.reader()?;
+        let request = request.read(&terms)?;
+        let own = request.reader()?;
         let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
-        let session = self.open(&terms, wanted, listener)?;
+        let session = self.open(&terms, wanted, watch)?;
         let (model, terms) = (session.model().clone(), session.terms().clone());
         let reader = match own {
             Some(own) => own,
             None => Reader::foreign(&model)?,
         };
         if let Some(why) = reader.tokenizer().and_then(Tokenizer::no_sandbox) {
-            listener.no_sandbox(why);
+            watch(Event::NoSandbox(why));
         }
-        let mut ready = words.prompt(&terms, &model.spec, &reader)?;
+        let mut ready = Ready::new(request, &terms, &model.spec, &reader)?;
         let mut heard =
-            Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), listener).of_texts(ready.texts());
+            Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), watch).of_texts(ready.texts());
         let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
             [id] => id.to_string().into(),
             ids => ids.iter().map(ToString::to_string).collect::<Value>(),
@@ -138,23 +149,39 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::generate`].
-    pub fn chat(&self, options: ChatOptions, listener: &mut dyn Listener) -> Result<Chat, Error> {
-        Chat::open(self, options, listener)
+    pub fn chat(&self, options: ChatOptions) -> Result<Chat, Error> {
+        self.chat_with(options, &mut nobody)
+    }
+
+    /// [`Client::chat`], watched.
+    ///
+    /// # Errors
+    /// As [`Client::generate`].
+    pub fn chat_with(&self, options: ChatOptions, watch: &mut Watch) -> Result<Chat, Error> {
+        Chat::open(self, options, watch)
     }
 
     /// Makes the correlations of generations before their prompts are known. This party's go into a file, the
-    /// server's into one of its own; [`Generate::pool`] uses both up, once. The file is as secret as the prompt.
+    /// server's into one of its own; [`Request::pool`] uses both up, once. The file is as secret as the prompt.
     ///
     /// # Errors
     /// As [`Client::generate`], and if the file is there.
-    pub fn preprocess(&self, fill: &Fill, listener: &mut dyn Listener) -> Result<Prepared, Error> {
+    pub fn preprocess(&self, fill: &Fill) -> Result<Prepared, Error> {
+        self.preprocess_with(fill, &mut nobody)
+    }
+
+    /// [`Client::preprocess`], watched.
+    ///
+    /// # Errors
+    /// As [`Client::preprocess`].
+    pub fn preprocess_with(&self, fill: &Fill, watch: &mut Watch) -> Result<Prepared, Error> {
         let path = part_path(&fill.pool, fill.part);
         // This file is gone at once. The one that stays is made when the server has agreed.
         UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
         let mut terms = self.terms.two_phases()?.over(self.network)?;
         // All parts are planned for one link, and two measurements need not be equal.
         terms.open.link &= fill.part.is_whole();
-        let session = self.open(&terms, ClientOptions::default(), listener)?;
+        let session = self.open(&terms, ClientOptions::default(), watch)?;
         let model = session.model().clone();
         let session = match &fill.forget_all_but[..] {
             [] => session,
@@ -162,7 +189,7 @@ impl Client {
             paths => session.having_only(own_pools(paths)?),
         };
         let bound = Lengths { prompt: fill.prompt, tokens: fill.tokens };
-        let outcome = session.for_texts(fill.texts).fill_part(bound, fill.part, &path, listener)?;
+        let outcome = session.for_texts(fill.texts).fill_part(bound, fill.part, &path, watch)?;
         let part = Some(fill.part.to_string()).filter(|_| !fill.part.is_whole());
         let chosen =
             [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
@@ -173,12 +200,7 @@ impl Client {
     }
 
     /// Opens a session under `terms`, with what is `wanted` of the server.
-    pub fn open(
-        &self,
-        terms: &Agreed,
-        wanted: ClientOptions,
-        listener: &mut dyn Listener,
-    ) -> Result<ClientSession, Error> {
+    pub fn open(&self, terms: &Agreed, wanted: ClientOptions, watch: &mut Watch) -> Result<ClientSession, Error> {
         self.network.between_processes()?;
         let address = with_port(&self.address)?;
         let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
@@ -186,7 +208,7 @@ impl Client {
         let base = self.base.as_deref().map(|name| Ok::<_, Error>(Base::new(open_model(name)?)?)).transpose()?;
         let helper = self.terms.helper.as_ref();
         let helper = helper.map(|helper| helper.way(&self.proof, self.network, self.timeout)).transpose()?;
-        let (link, server) = self.link(&address, listener)?;
+        let (link, server) = self.link(&address, watch)?;
         let channel = Channel::new(Role::Client, self.network.wrap(link)?);
         let spec = expected.as_ref().and_then(|expected| expected.spec.as_ref());
         let caller = Caller { key: server.as_ref().map(|server| server.key.to_string()) };
@@ -208,17 +230,17 @@ impl Client {
             let named = expected.is_some_and(|expected| expected.fingerprint.names(&met));
             let news = trust.met(key, &met, named)?;
             if let Some(template) = session.model().chat_template()?.filter(|_| news) {
-                listener.template(&address, &template);
+                watch(Event::Template(&address, &template));
             }
         }
         Ok(session)
     }
 
     /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
-    fn link(&self, address: &str, listener: &mut dyn Listener) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
+    fn link(&self, address: &str, watch: &mut Watch) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
         let Some(identity) = self.proof.identity()? else {
-            let mut link = self.patiently(address, listener, |options| tcp::connect(address, options))?;
-            wait_for_turn(&mut link, listener)?;
+            let mut link = self.patiently(address, watch, |options| tcp::connect(address, options))?;
+            wait_for_turn(&mut link, watch)?;
             return Ok((Box::new(link), None));
         };
         let mut trust = match &self.proof {
@@ -226,7 +248,7 @@ impl Client {
             _ => Some(ServerTrust::of(address, self.server_key, identity.public())?),
         };
         let keys = trust.as_ref().map_or_else(|| self.server_key.into_iter().collect(), ServerTrust::keys);
-        let connected = self.patiently(address, listener, |options| {
+        let connected = self.patiently(address, watch, |options| {
             let keys = keys.clone();
             tls::connect(address, &identity, move |key| keys.contains(key), options)
         });
@@ -236,7 +258,7 @@ impl Client {
             (error, _) => Error::from(error),
         })?;
         trust.as_mut().map_or(Ok(()), ServerTrust::proved)?;
-        wait_for_turn(&mut link, listener)?;
+        wait_for_turn(&mut link, watch)?;
         let key = link.peer_key();
         Ok((Box::new(link), Some(Proved { key, trust })))
     }
@@ -245,7 +267,7 @@ impl Client {
     fn patiently<L>(
         &self,
         address: &str,
-        listener: &mut dyn Listener,
+        watch: &mut Watch,
         connect: impl Fn(ConnectOptions) -> Result<L, NetError>,
     ) -> Result<L, NetError> {
         let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
@@ -254,7 +276,7 @@ impl Client {
             return connect(options);
         }
         match connect(ConnectOptions { connect_timeout: SOON, ..options }) {
-            Err(NetError::Unreachable { .. }) => listener.calls(address),
+            Err(NetError::Unreachable { .. }) => drop(watch(Event::Unreachable(address))),
             connected => return connected,
         }
         connect(ConnectOptions { connect_timeout: rest, ..options }).map_err(|error| match error {
@@ -276,12 +298,12 @@ struct Proved {
 }
 
 /// Waits until the server has a place for this client.
-fn wait_for_turn(link: &mut dyn Link, listener: &mut dyn Listener) -> Result<(), Error> {
+fn wait_for_turn(link: &mut dyn Link, watch: &mut Watch) -> Result<(), Error> {
     let mut waits = false;
     let mut on_busy = || {
         // The server repeats itself as a sign of life.
         if !std::mem::replace(&mut waits, true) {
-            listener.waits();
+            watch(Event::Waits);
         }
     };
     Ok(await_admission(link, &mut on_busy)?)

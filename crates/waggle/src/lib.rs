@@ -14,12 +14,14 @@
 //! | [`engine`], [`mpcache`], [`model`], … | the crates that policies, activations and families are written over |
 //!
 //! ```no_run
-//! use waggle::{Client, Generate, Text};
+//! use waggle::{Client, Request, on_text};
 //!
 //! fn main() -> Result<(), waggle::Error> {
 //!     waggle::init();
-//!     let asked = Generate::after("Once upon a time").tokens(20);
-//!     let text = Client::new("example.org").generate(&asked, &mut Text(|piece: &str| print!("{piece}")))?;
+//!     let client = Client::new("example.org");
+//!     println!("{}", client.generate("Once upon a time")?.text());
+//!     let request = Request::after("Once upon a time").tokens(20);
+//!     let text = client.generate_with(&request, &mut on_text(|piece| print!("{piece}")))?;
 //!     println!("\n{} seconds", text.report.phases.decode.total.seconds);
 //!     Ok(())
 //! }
@@ -34,8 +36,8 @@
 mod chat;
 mod client;
 mod error;
-mod generate;
-mod generation;
+mod generated;
+mod heard;
 mod helper;
 mod keys;
 mod local;
@@ -43,6 +45,10 @@ mod models;
 mod options;
 mod pixels;
 mod plan;
+mod prompt;
+mod reader;
+mod ready;
+mod request;
 mod server;
 mod study;
 mod summary;
@@ -65,7 +71,7 @@ pub use waggle_protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
 pub use waggle_report::{Phases, Report};
 pub use waggle_session::names;
 pub use waggle_session::party::chat::TurnCost;
-pub use waggle_session::party::{Filled, Met, Observer, Outcome, Silent};
+pub use waggle_session::party::{Event, Filled, Flow, Met, Outcome, Watch, nobody};
 pub use waggle_session::{RegisterError, register_activation, register_policy};
 pub use waggle_study::eval::{StudyEngine, StudyReport};
 pub use waggle_study::glue::GlueReport;
@@ -79,14 +85,15 @@ pub use client::{Client, Fill, Prepared};
 pub use error::{
     ChatError, Error, Full, NameError, OptionsError, PromptError, Refusal, ServeError, TrustError, describe,
 };
-pub use generate::{Draft, Generate, Guesser, Pads, Sampling, TokenizerOf};
-pub use generation::{Answer, Generated, Listener, Text};
+pub use generated::{Answer, Generated};
+pub use heard::on_text;
 pub use helper::Helper;
 pub use keys::{KeyFile, Proof, identity};
 pub use local::{Local, LocalOptions};
-pub use models::Prompt;
-pub use pixels::ImageError;
+pub use pixels::{ImageError, Pixels};
 pub use plan::{Machines, Plan};
+pub use prompt::Prompt;
+pub use request::{Draft, Guesser, Pads, Request, Sampling, TokenizerOf};
 pub use server::{Allow, HelperConfig, HelperServer, Job, Reveals, Server, ServerConfig, Stop};
 pub use study::{GlueStudy, Study};
 pub use terms::{Network, Terms};
@@ -99,14 +106,13 @@ pub const DEFAULT_MODEL: &str = "stories260k";
 pub mod program {
     pub use crate::chat::Words;
     pub use crate::client::{address, pools_at, with_port};
-    pub use crate::generation::check_comparable;
+    pub use crate::generated::check_comparable;
     pub use crate::keys::{file, make_home};
-    pub use crate::models::{
-        Reader, Stated, harmless, ids_of, mapped_bytes, open_adapted, open_model, public_model, read_text, text_of,
-        texts, tokenizer, utf8,
-    };
+    pub use crate::models::{Stated, mapped_bytes, open_adapted, open_model, public_model};
     pub use crate::pixels::Preprocessor;
     pub use crate::plan::LAN;
+    pub use crate::prompt::{ids_of, read_text, texts, utf8};
+    pub use crate::reader::{Reader, harmless, text_of, tokenizer};
     pub use crate::server::{network_of, on_signal};
     pub use crate::study::again;
     pub use crate::summary::{PROGRAM, built, provenance};

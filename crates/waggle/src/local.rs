@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use waggle_model::{Lengths, ModelSpec, Parts};
 use waggle_session::Base;
-use waggle_session::party::{ClientOptions, Limits, ModelServer, Terms as Agreed, in_one_process};
+use waggle_session::party::{ClientOptions, Limits, ModelServer, Terms as Agreed, Watch, in_one_process, nobody};
 
 use crate::error::OptionsError;
-use crate::generate::Generate;
-use crate::generation::{Generated, Heard, Listener, Ready};
-use crate::models::{Reader, open_adapted, open_model};
+use crate::generated::Generated;
+use crate::heard::Heard;
+use crate::models::{open_adapted, open_model};
 use crate::options::options;
+use crate::reader::Reader;
+use crate::ready::Ready;
+use crate::request::Request;
 use crate::{Error, Network, Terms};
 
 options! {
@@ -65,10 +68,10 @@ impl Local {
     ///
     /// # Errors
     /// If the generation cannot work with the model.
-    pub fn lengths(&self, asked: &Generate) -> Result<Lengths, Error> {
+    pub fn lengths(&self, request: &Request) -> Result<Lengths, Error> {
         let terms = self.terms()?;
-        let own = asked.reader()?;
-        Ok(self.ready(asked, &terms, own.as_ref().unwrap_or(&self.reader))?.lengths())
+        let own = request.reader()?;
+        Ok(self.ready(request, &terms, own.as_ref().unwrap_or(&self.reader))?.lengths())
     }
 
     fn terms(&self) -> Result<Agreed, Error> {
@@ -79,24 +82,32 @@ impl Local {
     }
 
     /// A generation that can work with the model.
-    fn ready<'a>(&self, asked: &'a Generate, terms: &Agreed, reader: &Reader) -> Result<Ready<'a>, Error> {
-        if asked.pool.is_some() {
+    fn ready(&self, request: &Request, terms: &Agreed, reader: &Reader) -> Result<Ready, Error> {
+        if request.pool.is_some() {
             return Err(OptionsError::PoolNeedsServer.into());
         }
-        asked.ask(terms)?.prompt(terms, &self.spec, reader)
+        Ready::new(request.read(terms)?, terms, &self.spec, reader)
     }
 
     /// Generates text.
     ///
     /// # Errors
     /// If the generation cannot work with the model, or the model leaves the ranges of operations.
-    pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
+    pub fn generate(&self, request: impl Into<Request>) -> Result<Generated, Error> {
+        self.generate_with(&request.into(), &mut nobody)
+    }
+
+    /// [`Local::generate`], watched.
+    ///
+    /// # Errors
+    /// As [`Local::generate`].
+    pub fn generate_with(&self, request: &Request, watch: &mut Watch) -> Result<Generated, Error> {
         let LocalOptions { public, adapter, weight_cache, range_check, timeout, .. } = &self.options;
         let terms = self.terms()?;
-        let own = asked.reader()?;
+        let own = request.reader()?;
         let reader = own.as_ref().unwrap_or(&self.reader);
         let tokenizer = reader.tokenizer();
-        let mut ready = self.ready(asked, &terms, reader)?;
+        let mut ready = self.ready(request, &terms, reader)?;
         let files = open_adapted(&self.name, adapter.as_deref())?;
         let server = ModelServer::builder().policy(&terms.policy).public(public).weight_cache(*weight_cache);
         let server = server.load(files)?;
@@ -105,7 +116,7 @@ impl Local {
         }
         let base = (!public.is_empty()).then(|| Ok::<_, Error>(Base::new(open_model(&self.name)?)?)).transpose()?;
         let wanted = ClientOptions { base: base.as_ref(), ..ClientOptions::default() };
-        let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), listener).of_texts(ready.texts());
+        let mut heard = Heard::new(self.spec.labels(), tokenizer, ready.ids(), watch).of_texts(ready.texts());
         let outcomes = in_one_process(&server, &terms, &Limits::NONE, &wanted, *timeout, |session| {
             ready.run(session, None, &mut heard)
         });

@@ -7,11 +7,11 @@ use waggle_net::LinkShape;
 use waggle_planner::{Deployment, Footprint, Profile};
 use waggle_protocols::Cores;
 use waggle_report::{PeakMemory, Seconds};
-use waggle_session::party::{self, Observer, Planned, PublicModel, Request, SessionPlan};
+use waggle_session::party::{self, Planned, PublicModel, SessionPlan, Watch, nobody};
 
-use crate::generate::Draft;
 use crate::models::{Stated, mapped_bytes, public_model};
 use crate::options::options;
+use crate::request::Draft;
 use crate::summary::{Chosen, report};
 use crate::terms::ASSUMED_CORES;
 use crate::{Error, Network, Report, Terms};
@@ -102,23 +102,31 @@ impl Plan {
     ///
     /// # Errors
     /// If there is no such model, or the session could not be.
-    pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
+    pub fn run(&self) -> Result<Report, Error> {
+        self.run_with(&mut nobody)
+    }
+
+    /// [`Plan::run`], watched.
+    ///
+    /// # Errors
+    /// As [`Plan::run`].
+    pub fn run_with(&self, watch: &mut Watch) -> Result<Report, Error> {
         let assumed = self.machines.as_ref().map_or(ASSUMED_CORES, Machines::cores);
         let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(assumed)).over(self.network)?;
         let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
         let model = public_model(&self.model, &terms.policy, &stated)?;
         // Without weights, two bytes for each.
         let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
-        self.run_with(&model, &terms, mapped, observer)
+        self.run_for(&model, &terms, mapped, watch)
     }
 
-    /// [`Plan::run`] for a model that is known and maps so many bytes.
-    pub fn run_with(
+    /// [`Plan::run_with`] for a model that is known and maps so many bytes.
+    pub fn run_for(
         &self,
         model: &PublicModel,
         terms: &party::Terms,
         mapped: impl FnOnce() -> u64,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Report, Error> {
         let Plan { stop_at_eos, pad_answer, .. } = *self;
         let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
@@ -127,13 +135,13 @@ impl Plan {
         let (prompt, tokens) = self.cached.map_or((self.prompt, tokens), |cached| (cached, 2));
         let lengths = Lengths { prompt, tokens };
         let (padded, texts) = (self.pad_prompt, self.texts);
-        let request = Request { stop_at_eos, pad_answer, padded, texts, draft: drafts, ..lengths.into() };
+        let request = party::Request { stop_at_eos, pad_answer, padded, texts, draft: drafts, ..lengths.into() };
         let link = self.network.shape();
         let machines = self.machines.as_ref().filter(|machines| machines.cores() == terms.protocol.cores);
         let setting = machines.and_then(|machines| machines.setting(terms.protocol.cores, link));
         let plan = SessionPlan::new(model, terms).request(request).timed(setting);
         let plan = if self.cached.is_some() { plan.step() } else { plan };
-        let Planned { outcome, footprint, .. } = plan.run(observer)?;
+        let Planned { outcome, footprint, .. } = plan.run(watch)?;
         let mut report = report(model, None, prompt, &outcome, self.chosen(tokens))?;
         report.predicted = true;
         report.kernels = None;

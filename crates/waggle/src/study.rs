@@ -1,17 +1,21 @@
 //! Studies of cache policies.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
 use waggle_report::ModelInfo;
+use waggle_session::party::{Event, Flow, nobody};
 use waggle_study::eval::{Sequence, StudyEngine, StudyReport, candidates, evaluation, passes, widest};
 use waggle_study::glue::{GlueError, GlueReport, TASK, answers, read};
 
 use crate::Error;
 use crate::error::PromptError;
-use crate::models::{Prompt, open_model, read_text, tokenizer};
+use crate::models::open_model;
 use crate::options::options;
+use crate::prompt::{Prompt, read_text};
+use crate::reader::tokenizer;
 use crate::summary::provenance;
 
 options! {
@@ -37,11 +41,19 @@ options! {
 }
 
 impl Study {
-    /// Runs it. `tick` is called after each pass through the model, from any thread, with how many there are in all.
+    /// Runs it.
     ///
     /// # Errors
     /// If there is no such model, the text is too short, or a policy does not fit model or engine.
-    pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<StudyReport, Error> {
+    pub fn run(&self) -> Result<StudyReport, Error> {
+        self.run_with(&mut nobody)
+    }
+
+    /// Runs it, watched: [`Event::Studied`] comes after each pass through the model.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub fn run_with(&self, watch: &mut (impl FnMut(Event<'_>) -> Flow + Send)) -> Result<StudyReport, Error> {
         let files = open_model(&self.model)?;
         let ids = self.text.clone().read()?.ids(tokenizer(&files)?.as_ref())?;
         let sequences = Sequence::cut(&ids, self.context, self.prompt, self.sequences)?;
@@ -58,7 +70,7 @@ impl Study {
         let options = options.map(|(name, value)| (name.to_owned(), value)).into();
         let all = passes(&sequences, &candidates);
         let again = again(self.engine, &self.model, &widest(&candidates))?;
-        let tick = || tick(all);
+        let tick = told(watch, all);
         let mut study = evaluation(files, again, self.engine, options, &sequences, &candidates, &tick)?;
         study.provenance = provenance();
         Ok(study)
@@ -81,11 +93,19 @@ options! {
 }
 
 impl GlueStudy {
-    /// Runs it. `tick` is called for each answer of either engine, from any thread, with how many there are in all.
+    /// Runs it.
     ///
     /// # Errors
     /// If there is no such model, it gives neither class nor score, or a line of the file has no example for it.
-    pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<GlueReport, Error> {
+    pub fn run(&self) -> Result<GlueReport, Error> {
+        self.run_with(&mut nobody)
+    }
+
+    /// Runs it, watched: [`Event::Studied`] comes for each answer of either engine.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub fn run_with(&self, watch: &mut (impl FnMut(Event<'_>) -> Flow + Send)) -> Result<GlueReport, Error> {
         let files = open_model(&self.model)?;
         let labels = files.spec.labels().ok_or_else(|| GlueError::NoEncoder(files.name.clone()))?;
         if files.spec.is_multi_label() {
@@ -98,7 +118,7 @@ impl GlueStudy {
         }
         let tokenizer = tokenizer(&files)?.ok_or(PromptError::NoTokenizer)?;
         let engines = if self.engine == StudyEngine::Float { 1 } else { 2 };
-        let tick = || tick(engines * examples.len());
+        let tick = told(watch, engines * examples.len());
         let ask = |engine: StudyEngine| {
             let mut found = None;
             engine.run(open_model(&self.model)?, None, &PolicySpec::default(), &mut |runner| {
@@ -115,6 +135,16 @@ impl GlueStudy {
         let mut report = GlueReport::new(ModelInfo::new(&files.name, &files.spec), labels, options, answers, &float);
         report.provenance = provenance();
         Ok(report)
+    }
+}
+
+/// A function that tells `watch` of one of `of` passes, from any thread.
+fn told(watch: &mut (impl FnMut(Event<'_>) -> Flow + Send), of: usize) -> impl Fn() + Sync {
+    let watch = Mutex::new(watch);
+    move || {
+        // A watcher that panicked ends the study with its panic.
+        let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+        watch(Event::Studied { of });
     }
 }
 
@@ -139,17 +169,19 @@ mod tests {
             .context(48)
             .prompt(40)
             .sequences(1);
-        let ticks = std::sync::atomic::AtomicUsize::new(0);
-        let report = study
-            .run(&|all| {
-                assert_eq!(all, 4 * 8);
-                ticks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            })
-            .unwrap();
-        assert_eq!(ticks.into_inner(), 4 * 8);
+        let mut passes = 0;
+        let mut count = |event: Event<'_>| {
+            if let Event::Studied { of } = event {
+                assert_eq!(of, 4 * 8);
+                passes += 1;
+            }
+            Flow::GoOn
+        };
+        let report = study.run_with(&mut count).unwrap();
+        assert_eq!(passes, 4 * 8);
         let labels: Vec<&str> = report.rows.iter().map(|row| row.label.as_str()).collect();
         assert_eq!(labels, ["full", "streaming:budget=0.5", "h2o", "h2o"]);
         let secure = study.engine(StudyEngine::Secure).policies(policies(&["oracle"]));
-        assert!(secure.run(&|_| ()).unwrap_err().to_string().contains("oracle"));
+        assert!(secure.run().unwrap_err().to_string().contains("oracle"));
     }
 }

@@ -7,7 +7,7 @@ use waggle_report::{DraftReport, HelperLink, HelperLinks, ModelInfo};
 use waggle_session::party::{Outcome, PublicModel};
 use waggle_tokenizer::Tokenizer;
 
-use crate::models::text_of;
+use crate::reader::text_of;
 use crate::terms::named;
 use crate::{Error, Report};
 

@@ -20,20 +20,22 @@ use std::collections::HashMap;
 
 use ndarray::ArrayD;
 use rand::Rng;
-use waggle_net::{Ledger, Phase, Role};
+use waggle_net::{Channel, Phase, Role};
 use waggle_planner::Planner;
 use waggle_protocols::audit::LIMIT;
+use waggle_protocols::deal::{self, Helper};
 use waggle_protocols::form::{Shapes, Values};
+use waggle_protocols::halves::{self, HalvesSeed};
 use waggle_protocols::local::Pair;
 use waggle_protocols::ops::fss::{counts, threshold};
 use waggle_protocols::ops::{
     b2a, compare, embed, evaluate, extend, linear, matmul, mul, mux, mux_columns, one_hot, reveal,
 };
 use waggle_protocols::ops::{row_max, sum_squares, truncate};
+use waggle_protocols::preparation;
 use waggle_protocols::{
     Abb, Clear, Error, FixedMatrix, Form, HelperDeals, Needs, Operation, Options, Shape, TwoParty,
 };
-use waggle_protocols::{deal, halves, preparation};
 
 use crate::parties::{DEALER, TWO_PHASES, open, pair, share};
 use crate::values::distance;
@@ -417,12 +419,14 @@ impl<'l> Laws<'l> {
                 let demands = preparation::demands(needs, pair.party(Role::Client).session().plans());
                 pair.run_with_helper(needs, |name| self.weights.get(name).copied(), run).map(|(got, ledgers)| {
                     for (role, ledger) in [Role::Client, Role::Server].into_iter().zip(ledgers) {
-                        let mut planned = Ledger::default();
+                        let mut channel = Channel::rehearsal(Role::Client);
+                        let seed = HalvesSeed::from_bytes(&[0; HalvesSeed::BYTES]);
                         for row in deal::rows(&demands).into_iter().filter(|_| role == Role::Server) {
-                            halves::plan(&mut planned, row);
+                            halves::send(&mut channel, &seed, row, None).expect("a rehearsal");
                         }
-                        deal::plan_seeds(&mut planned);
-                        deal::plan(&mut planned, role, Phase::Offline, &demands).expect("demands of a plan");
+                        let mut helper = Helper::new(role, channel, options.helper, Some(seed)).expect("a rehearsal");
+                        helper.rehearse(&demands, Phase::Offline).expect("demands of a plan");
+                        let planned = helper.channel().ledger();
                         assert_eq!(
                             planned.untimed(),
                             ledger.untimed(),

@@ -56,7 +56,7 @@ mod tests {
     use waggle_net::{Channel, NetError, Role, memory_pair};
     use waggle_protocols::Part;
 
-    use super::super::{Caller, ClientOptions, ClientSession, ModelServer, Prompt, SessionPlan, Silent, opening};
+    use super::super::{Caller, ClientOptions, ClientSession, ModelServer, Prompt, SessionPlan, nobody, opening};
     use super::*;
 
     /// One layer with a million positions.
@@ -74,7 +74,7 @@ mod tests {
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
                 let channel = Channel::new(Role::Server, there);
-                hosted.serve(channel, &Caller::default(), terms, &Limits::NONE, &mut Silent).map(drop)
+                hosted.serve(channel, &Caller::default(), terms, &Limits::NONE, &mut nobody).map(drop)
             });
             [client(Channel::new(Role::Client, here)), server.join().unwrap()]
         })
@@ -83,10 +83,10 @@ mod tests {
     /// No word on the wire asks for them in another kind of session.
     #[test]
     fn the_logits_of_a_prompt_are_those_of_a_generation() {
-        let spec = crate::terms::tests::llama(1);
+        let spec = crate::request::tests::llama(1);
         let request = Request { all_positions: true, ..Lengths { prompt: 4, tokens: 2 }.into() };
         let check =
-            |kind: SessionKind| kind.validate(&request, &spec, &crate::terms::tests::two_phases(), &Limits::NONE);
+            |kind: SessionKind| kind.validate(&request, &spec, &crate::request::tests::two_phases(), &Limits::NONE);
         check(SessionKind::Generate).unwrap();
         let fill = SessionKind::Fill { part: Part::WHOLE, kept: None };
         for kind in [fill, SessionKind::Spend(vec![crate::pool::PoolId([0; 16])]), SessionKind::Chat] {
@@ -124,12 +124,12 @@ mod tests {
             terms.protocol.preprocess = preprocess;
             let plan = SessionPlan::new(public, &terms).request(request);
             let planned = match kind {
-                SessionKind::Fill { part, .. } => plan.filling(part).run(&mut Silent).map(drop),
+                SessionKind::Fill { part, .. } => plan.filling(part).run(&mut nobody).map(drop),
                 // Nothing plans a chat, and a plan may take as long as it does.
                 _ if kind == SessionKind::Chat || words.contains("steps to plan") => {
                     kind.validate(&request, &public.spec, &terms, &Limits::NONE)
                 }
-                _ => plan.run(&mut Silent).map(drop),
+                _ => plan.run(&mut nobody).map(drop),
             };
             let Lengths { prompt, tokens } = request.lengths;
             let [asked, waiting] = parties(&hosted, &terms, |channel| {
@@ -140,13 +140,13 @@ mod tests {
                 let ids = vec![1; prompt];
                 match kind {
                     SessionKind::Fill { .. } => {
-                        session.fill(request.lengths, &dir.path().join("pool"), &mut Silent).map(drop)
+                        session.fill(request.lengths, &dir.path().join("pool"), &mut nobody).map(drop)
                     }
-                    SessionKind::Chat => session.chat(request.lengths, &mut Silent).map(drop),
+                    SessionKind::Chat => session.chat(request.lengths, &mut nobody).map(drop),
                     SessionKind::Generate | SessionKind::Score | SessionKind::Spend(_) => {
                         let whole = if request.padded { Prompt::padded(&ids, prompt)? } else { (&ids).into() };
                         let next = Next::Pick(&mut Sampler::greedy());
-                        session.generate(whole, tokens, next, &mut Silent).map(drop)
+                        session.generate(whole, tokens, next, &mut nobody).map(drop)
                     }
                 }
             });

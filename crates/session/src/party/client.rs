@@ -8,11 +8,11 @@ use waggle_net::{Channel, Role};
 use waggle_protocols::{FixedLoader, FixedWeight, Part, Secure};
 
 use super::opening::SessionKind;
-use super::recorder::{Booked, Recorder, finish};
+use super::recorder::{Recorder, finish};
 use super::source::Source;
 use super::{
-    Caller, ChatSession, ClientOptions, Filled, Limits, Observer, Outcome, Prompt, PublicModel, Request, Terms,
-    ToHelper, correlations, helper, opening,
+    Caller, ChatSession, ClientOptions, Event, Filled, Limits, Outcome, Prompt, PublicModel, Request, Terms,
+    ToHelper, Watch, correlations, helper, opening,
 };
 use crate::pool::{PoolId, PoolSet, Purpose, UnfinishedPool};
 use crate::{Base, Error};
@@ -125,9 +125,9 @@ impl ClientSession {
         prompt: impl Into<Prompt>,
         tokens: usize,
         next: Next,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Outcome, Error> {
-        self.run(prompt.into(), tokens, None, next, observer)
+        self.run(prompt.into(), tokens, None, next, watch)
     }
 
     /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: the files of all its parts are
@@ -143,9 +143,9 @@ impl ClientSession {
         prompt: impl Into<Prompt>,
         tokens: usize,
         next: Next,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Outcome, Error> {
-        self.run(prompt.into(), tokens, Some(pool), next, observer)
+        self.run(prompt.into(), tokens, Some(pool), next, watch)
     }
 
     /// The request for these lengths.
@@ -160,7 +160,7 @@ impl ClientSession {
         tokens: usize,
         pool: Option<PoolSet>,
         next: Next,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Outcome, Error> {
         let input = prompt.input();
         let lengths = Lengths { prompt: input.count, tokens };
@@ -169,14 +169,14 @@ impl ClientSession {
         check_input(&self.model.spec, input)?;
         check_next(&self.model.spec, self.terms.reveal, &next)?;
         kind.validate(request, &self.model.spec, &self.terms, &Limits::NONE)?;
-        observer.setup();
+        watch(Event::Setup);
         let peer = self.server.key.as_deref();
         let pool = match pool {
             Some(pool) => {
                 // Before the planning, which takes a while.
                 pool.check_bound(request)?;
                 let bound = pool.bound();
-                let purpose = Purpose::new(&self.model, &self.terms, bound, request.texts, None, peer, &*observer)?;
+                let purpose = Purpose::new(&self.model, &self.terms, bound, request.texts, None, peer, watch)?;
                 let purposes = purpose.parts(pool.last())?;
                 pool.check(&purposes, request)?;
                 Some((pool, purposes))
@@ -192,14 +192,14 @@ impl ClientSession {
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = Source { stock, peer: &server, to_helper: to_helper.as_ref(), halves: None };
-        let ready = correlations::ready(&mut engine, &public, &model.weights(), &terms, request, source, observer)?;
+        let ready = correlations::ready(&mut engine, &public, &model.weights(), &terms, request, source, watch)?;
         let options = GenerateOptions { padding: prompt.known_padding(), ..request.options(&terms) };
         let correlations::Ready { helped, passes } = ready;
-        let mut recorder = Recorder::new(observer).dealing(passes);
+        let mut recorder = Recorder::new(watch).dealing(passes);
         let generation = generate(&mut engine, &model, input, &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         let helped = helper::leave(&mut engine)?.or(helped);
-        engine.confirm_transcript()?;
+        engine.channel().confirm_transcript()?;
         Ok(Outcome { helper: [helped, None], ..finish(&mut engine, &terms, request, generation, recorder) })
     }
 
@@ -209,13 +209,13 @@ impl ClientSession {
     /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
     /// ([`Error::TalkPolicy`]) or would choose among padding ([`waggle_model::Error::PaddedPolicy`]);
     /// [`Error::Refused`] if the server will not do as much.
-    pub fn chat(self, bound: Lengths, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
+    pub fn chat(self, bound: Lengths, watch: &mut Watch) -> Result<ChatSession, Error> {
         let bound = self.request(bound);
         let ClientSession { mut channel, terms, model: public, base, since, .. } = self;
         SessionKind::Chat.validate(&bound, &public.spec, &terms, &Limits::NONE)?;
         opening::ask(&mut channel, &bound, &SessionKind::Chat)?;
         let model = shapes(&public, &terms, base.as_ref())?;
-        ChatSession::begin(channel, public, terms, model, bound, since, observer)
+        ChatSession::begin(channel, public, terms, model, bound, since, watch)
     }
 
     /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must
@@ -224,39 +224,34 @@ impl ClientSession {
     /// # Errors
     /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the
     /// server keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
-    pub fn fill(self, bound: Lengths, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
-        self.fill_part(bound, Part::WHOLE, path, observer)
+    pub fn fill(self, bound: Lengths, path: &Path, watch: &mut Watch) -> Result<Outcome, Error> {
+        self.fill_part(bound, Part::WHOLE, path, watch)
     }
 
     /// [`ClientSession::fill`] with `part` of the correlations, which ends in a file of its own.
     ///
     /// # Errors
     /// As [`ClientSession::fill`].
-    pub fn fill_part(
-        self,
-        bound: Lengths,
-        part: Part,
-        path: &Path,
-        observer: &mut dyn Observer,
-    ) -> Result<Outcome, Error> {
+    pub fn fill_part(self, bound: Lengths, part: Part, path: &Path, watch: &mut Watch) -> Result<Outcome, Error> {
         let draft = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
-        observer.setup();
+        watch(Event::Setup);
         let ClientSession { mut channel, server, terms, model: public, base, .. } = self;
         let ClientSession { kept, texts, all_positions, to_helper, .. } = self;
         let (request, kind) = (Request { texts, all_positions, ..bound.into() }, SessionKind::Fill { part, kept });
         kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
-        let purpose = Purpose::new(&public, &terms, bound, texts, None, server.key.as_deref(), &*observer)?;
+        let purpose = Purpose::new(&public, &terms, bound, texts, None, server.key.as_deref(), watch)?;
         let purpose = purpose.part(part)?;
         opening::ask(&mut channel, &request, &kind)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public, &terms, base.as_ref())?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = Source { stock: None, peer: &server, to_helper: to_helper.as_ref(), halves: None };
-        let (stock, helped) = correlations::make(&mut engine, &model.weights(), &terms, &purpose, &source, observer)?;
-        engine.confirm_transcript()?;
-        let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
-        correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
-        let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(observer));
+        let (stock, helped) = correlations::make(&mut engine, &model.weights(), &terms, &purpose, &source, watch)?;
+        engine.channel().confirm_transcript()?;
+        let written = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
+        let publish = written.map(|written| || Ok(written.publish()?));
+        correlations::keep(engine.channel(), publish).map_err(|e| e.pool_at(path))?;
+        let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(watch));
         Ok(Outcome { filled: Some(Filled { id, part }), helper: [helped, None], ..outcome })
     }
 }

@@ -1,10 +1,10 @@
 //! Where a session's correlations come from, the same on both sides.
 
-use waggle_net::{Channel, Direction, Entry, HEADER_BYTES, Ledger, Phase};
+use waggle_net::{Channel, Entry, Phase};
 use waggle_protocols::{FixedWeight, HelperDeals, Needs, Secure, Stock, check_space};
 
 use super::source::Source;
-use super::{Observer, PublicModel, Request, Terms, helper, opening};
+use super::{Event, PublicModel, Request, Terms, Watch, helper, opening};
 use crate::Error;
 use crate::needs::{needs, needs_by_pass, together};
 use crate::pool::{PoolSet, Purpose, Waiting, Written};
@@ -34,20 +34,20 @@ pub(super) fn ready(
     terms: &Terms,
     request: &Request,
     source: Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Ready, Error> {
     if !terms.protocol.preprocess {
         return Ok(Ready::default());
     }
     if terms.protocol.helper == HelperDeals::Passes {
-        let passes = needs_by_pass(model, terms, request, &*observer)?;
+        let passes = needs_by_pass(model, terms, request, watch)?;
         let role = engine.channel().role();
         let most = passes.iter().map(|pass| pass.bytes(role)).max().unwrap_or(0);
-        make_room(most, observer)?;
-        helper::meet(engine, &together(&passes), weights, terms, &source, observer)?;
+        make_room(most, watch)?;
+        helper::meet(engine, &together(&passes), weights, terms, &source, watch)?;
         return Ok(Ready { helped: None, passes });
     }
-    let needs = needs(model, terms, request, &*observer)?;
+    let needs = needs(model, terms, request, watch)?;
     let helped = match source.stock {
         // A helper of these terms has dealt when the pool was filled, and is not asked again.
         Some(stock) => {
@@ -55,14 +55,14 @@ pub(super) fn ready(
             *engine.abb().stock() = stock;
             None
         }
-        None => prepare(engine, &needs, weights, terms, &source, observer)?,
+        None => prepare(engine, &needs, weights, terms, &source, watch)?,
     };
     Ok(Ready { helped, passes: Vec::new() })
 }
 
 /// Tells how much room correlations take, and checks that it is there.
-fn make_room(bytes: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-    observer.stock(bytes);
+fn make_room(bytes: u64, watch: &mut Watch) -> Result<(), Error> {
+    watch(Event::Room(bytes));
     Ok(check_space(bytes).map_err(waggle_protocols::Error::from)?)
 }
 
@@ -73,9 +73,9 @@ pub(super) fn make(
     terms: &Terms,
     purpose: &Purpose,
     source: &Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<(Stock, Option<Vec<Entry>>), Error> {
-    let helped = prepare(engine, purpose.needs(), weights, terms, source, observer)?;
+    let helped = prepare(engine, purpose.needs(), weights, terms, source, watch)?;
     Ok((std::mem::take(engine.abb().stock()), helped))
 }
 
@@ -87,23 +87,26 @@ fn prepare(
     weights: &[&FixedWeight],
     terms: &Terms,
     source: &Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<Option<Vec<Entry>>, Error> {
-    helper::meet(engine, needs, weights, terms, source, observer)?;
-    make_room(needs.bytes(engine.channel().role()), observer)?;
-    engine.prepare(needs, weights, &mut |made| observer.prepare(made))?;
+    helper::meet(engine, needs, weights, terms, source, watch)?;
+    make_room(needs.bytes(engine.channel().role()), watch)?;
+    engine.prepare(needs, weights, &mut |made| drop(watch(Event::Prepared(made))))?;
     helper::leave(engine)
 }
 
-/// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see
-/// [`crate::pool`].
-pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Result<(), Error> {
+/// The client's end of a filling, booked as `offline`: its pool, once written, is published when the server's part is
+/// safe; see [`crate::pool`].
+pub(super) fn keep<P: FnOnce() -> Result<(), Error>>(
+    channel: &mut Channel,
+    written: Result<P, Error>,
+) -> Result<(), Error> {
     channel.ledger_mut().set_phase(Phase::Offline);
     opening::scoped(channel, SCOPE, |channel| {
-        opening::send_verdict(channel, READY, drafted.as_ref().err())?;
-        let draft = drafted?;
+        opening::send_verdict(channel, READY, written.as_ref().err())?;
+        let publish = written?;
         opening::receive_verdict(channel, READY)?;
-        let published = draft.publish().map_err(Error::from);
+        let published = publish();
         let told = opening::send_verdict(channel, KEPT, published.as_ref().err());
         // The pool is good even if this message is lost, because the server's part waits for the client.
         published.map(|()| drop(told))
@@ -113,13 +116,13 @@ pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Re
 /// The server's end of a filling. Its part waits from the server's message on, and becomes a pool at the client's.
 pub(super) fn keep_for_client(
     channel: &mut Channel,
-    drafted: Result<Written, Error>,
+    written: Result<Written, Error>,
     waiting: &Waiting,
 ) -> Result<(), Error> {
     channel.ledger_mut().set_phase(Phase::Offline);
     opening::scoped(channel, SCOPE, |channel| {
         receive_word(channel, READY)?;
-        let mine = drafted.and_then(|draft| Ok(waiting.begin(draft)?));
+        let mine = written.and_then(|written| Ok(waiting.begin(written)?));
         opening::send_verdict(channel, READY, mine.as_ref().err())?;
         let pending = mine?;
         match receive_word(channel, KEPT) {
@@ -166,22 +169,4 @@ fn receive_word(channel: &mut Channel, step: &'static str) -> Result<(), Error> 
         Error::Refused { reason } => Error::Withdrawn { reason },
         other => other,
     })
-}
-
-/// The accounts of [`keep`] and [`keep_for_client`].
-pub(super) fn plan_keeping(ledger: &mut Ledger) {
-    ledger.set_phase(Phase::Offline);
-    plan_words(ledger, &[Direction::ClientToServer, Direction::ServerToClient, Direction::ClientToServer]);
-}
-
-/// The accounts of [`spend`] and [`spend_for_client`].
-pub(super) fn plan_claiming(ledger: &mut Ledger) {
-    plan_words(ledger, &[Direction::ClientToServer, Direction::ServerToClient]);
-}
-
-/// Empty messages say that all is well.
-fn plan_words(ledger: &mut Ledger, words: &[Direction]) {
-    ledger.enter(SCOPE);
-    words.iter().for_each(|direction| ledger.book(*direction, HEADER_BYTES as u64));
-    ledger.leave();
 }

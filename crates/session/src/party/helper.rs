@@ -34,7 +34,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use waggle_net::{Channel, Entry, HEADER_BYTES, Ledger, NetError, Phase, Role};
+use waggle_net::{Channel, Entry, NetError, Phase, Role};
 use waggle_protocols::deal::{self, Demand, Helper};
 use waggle_protocols::halves::{self, HalvesOwner, HalvesSeed};
 use waggle_protocols::ops::private::MaskedRow;
@@ -44,7 +44,7 @@ use zeroize::Zeroizing;
 
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
 use super::source::Source;
-use super::{Caller, Observer, Terms, opening, wire};
+use super::{Caller, Event, Terms, Watch, nobody, opening, wire};
 use crate::Error;
 use crate::needs::together;
 
@@ -118,7 +118,7 @@ pub(super) fn meet(
     weights: &[&FixedWeight],
     terms: &Terms,
     source: &Source<'_>,
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<(), Error> {
     if !terms.protocol.helper.any() {
         return Ok(());
@@ -135,28 +135,45 @@ pub(super) fn meet(
     let deals = terms.protocol.helper;
     let passes = deals == HelperDeals::Passes;
     let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes, demands };
-    let named = |error: NetError| match error {
-        NetError::PeerRejected { theirs, .. } if theirs == KEY => Error::HelperStranger,
-        NetError::Unexpected { step: VERDICT, .. } => Error::NoHelper,
-        error => waggle_protocols::Error::Helper(Box::new(error.into())).into(),
-    };
-    let mut channel = (to_helper.open)().map_err(named)?;
-    channel.ledger_mut().enter(SCOPE);
-    wire::send(&mut channel, ASK, &ask, 0).map_err(named)?;
-    let reason = channel.recv_up_to(VERDICT, MAX_REASON_BYTES).map_err(named)?;
-    if !reason.is_empty() {
-        return Err(Error::HelperRefused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) });
-    }
-    if let (Some(seed), true) = (&seed, server) {
-        give_halves(&mut channel, seed, &deal::rows(&ask.demands), weights, observer)?;
-    }
-    channel.ledger_mut().leave();
+    let mut channel = (to_helper.open)().map_err(of_helper)?;
+    introduce(&mut channel, &ask, seed.as_ref(), weights, watch)?;
     *engine.abb().helper() = Some(Helper::new(role, channel, deals, seed)?);
     Ok(())
 }
 
+/// Errors of the link to the helper, by what they mean.
+fn of_helper(error: NetError) -> Error {
+    match error {
+        NetError::PeerRejected { theirs, .. } if theirs == KEY => Error::HelperStranger,
+        NetError::Unexpected { step: VERDICT, .. } => Error::NoHelper,
+        error => waggle_protocols::Error::Helper(Box::new(error.into())).into(),
+    }
+}
+
+/// What a party says to the helper before anything is dealt: its demands, and a server's halves of `weights` that the
+/// helper lacks.
+fn introduce(
+    channel: &mut Channel,
+    ask: &Ask,
+    seed: Option<&HalvesSeed>,
+    weights: &[&FixedWeight],
+    watch: &mut Watch,
+) -> Result<(), Error> {
+    channel.ledger_mut().enter(SCOPE);
+    wire::send(channel, ASK, ask, 0).map_err(of_helper)?;
+    let reason = channel.recv_up_to(VERDICT, MAX_REASON_BYTES).map_err(of_helper)?;
+    if !reason.is_empty() {
+        return Err(Error::HelperRefused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) });
+    }
+    if let (Some(seed), true) = (seed, ask.server) {
+        give_halves(channel, seed, &deal::rows(&ask.demands), weights, watch)?;
+    }
+    channel.ledger_mut().leave();
+    Ok(())
+}
+
 /// The server tells the client the seed of its halves of the weights.
-fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Result<HalvesSeed, Error> {
+pub(super) fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Result<HalvesSeed, Error> {
     opening::scoped(channel, SCOPE, |channel| match own {
         Some(owner) => {
             let seed = owner.seed();
@@ -173,20 +190,13 @@ fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Result<Halves
     })
 }
 
-/// The account of [`share_seed`].
-pub(super) fn plan_seed(ledger: &mut Ledger) {
-    ledger.enter(SCOPE);
-    ledger.book(Role::Server.sends(), (HalvesSeed::BYTES + HEADER_BYTES) as u64);
-    ledger.leave();
-}
-
 /// Sends the helper the halves of those of `rows` that it lacks.
 fn give_halves(
     channel: &mut Channel,
     seed: &HalvesSeed,
     rows: &[&MaskedRow],
     weights: &[&FixedWeight],
-    observer: &mut dyn Observer,
+    watch: &mut Watch,
 ) -> Result<(), Error> {
     let missing: Vec<u32> = wire::receive(channel, MISSING, 0..=MAX_MISSING_BYTES)?;
     if !missing.is_sorted_by(|a, b| a < b) || missing.iter().any(|&row| row as usize >= rows.len()) {
@@ -194,13 +204,12 @@ fn give_halves(
     }
     let missing: Vec<&MaskedRow> = missing.into_iter().map(|row| rows[row as usize]).collect();
     if !missing.is_empty() {
-        observer.halves(missing.iter().map(|row| halves::sent_bytes(row)).sum());
+        watch(Event::Halves(missing.iter().map(|row| halves::sent_bytes(row)).sum()));
     }
     for row in missing {
         let weight = weights.iter().find(|weight| weight.spec.name == row.weight);
-        let values = weight.and_then(|weight| weight.values.as_ref());
-        let values = values.ok_or_else(|| waggle_protocols::Error::NoHalf { weight: row.weight.clone() })?;
-        halves::send(channel, seed, row, &values.matrix)?;
+        let matrix = weight.and_then(|weight| weight.values.as_ref()).map(|values| &values.matrix);
+        halves::send(channel, seed, row, matrix)?;
     }
     Ok(())
 }
@@ -228,18 +237,22 @@ fn ask_for_pass(channel: &mut Channel, phase: Phase, demands: &[Demand]) -> Resu
 /// then is what it dealt known to be what both parties took.
 pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
     let deals = engine.abb().session().options().helper;
-    let Some(mut helper) = engine.abb().helper().take() else { return Ok(None) };
+    engine.abb().helper().take().map(|helper| part_from(helper, deals)).transpose()
+}
+
+fn part_from(mut helper: Helper, deals: HelperDeals) -> Result<Vec<Entry>, Error> {
     let channel = helper.channel();
+    // An empty list ends a session that asks pass by pass.
     let last = if deals == HelperDeals::Passes { ask_for_pass(channel, Phase::Decode, &[]) } else { Ok(()) };
     last.and_then(|()| channel.confirm_transcript())
         .map_err(|error| waggle_protocols::Error::Helper(Box::new(error.into())))?;
     channel.ledger_mut().checkpoint();
-    Ok(Some(channel.ledger().entries()))
+    Ok(channel.ledger().entries())
 }
 
 /// The accounts of both parties' links to the helper of a session that prepares `needs`, or of one that deals in
 /// `passes`, the first of which reads the prompt if it is `whole`. The helper has no halves of weights yet.
-pub(super) fn plan(
+pub(super) fn rehearse(
     needs: &Needs,
     passes: &[Needs],
     whole: bool,
@@ -249,49 +262,33 @@ pub(super) fn plan(
     if !deals.any() {
         return Ok([None, None]);
     }
-    let demands = match deals {
-        HelperDeals::Passes => preparation::demands(&together(passes), plans),
-        _ => preparation::demands(needs, plans),
-    };
+    let by_pass = deals == HelperDeals::Passes;
+    let demands =
+        if by_pass { preparation::demands(&together(passes), plans) } else { preparation::demands(needs, plans) };
     let phase = |pass: usize| if whole && pass == 0 { Phase::Prefill } else { Phase::Decode };
     let lists = passes.iter().enumerate().map(|(pass, needs)| (phase(pass), preparation::demands(needs, plans)));
-    // An empty list ends the session.
-    let end = (deals == HelperDeals::Passes).then(|| (Phase::Decode, Vec::new()));
-    let lists: Vec<(Phase, Vec<Demand>)> = lists.chain(end).collect();
+    let lists: Vec<(Phase, Vec<Demand>)> = lists.collect();
     let mut all = lists.iter().flat_map(|(_, demands)| demands).chain(&demands);
     all.try_for_each(Demand::check).map_err(waggle_protocols::Error::from)?;
     let account = |role: Role| {
         let (session, peer, server) = ([0; 32], [0; 32], role == Role::Server);
-        let halves = deals.weights().then_some([0; 32]);
-        let by_pass = deals == HelperDeals::Passes;
-        let demands = demands.clone();
-        let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes: by_pass, demands };
-        let demands = &ask.demands;
-        let mut ledger = Ledger::default();
-        ledger.enter(SCOPE);
-        ledger.book(Role::Client.sends(), (wire::encode(ASK, &ask, 0)?.len() + HEADER_BYTES) as u64);
-        ledger.book(Role::Server.sends(), HEADER_BYTES as u64);
-        if halves.is_some() && server {
-            let rows = deal::rows(demands);
-            let missing: Vec<u32> = (0..rows.len() as u32).collect();
-            let bytes = wire::encode(MISSING, &missing, 0)?.len() + HEADER_BYTES;
-            ledger.book(Role::Server.sends(), bytes as u64);
-            rows.into_iter().for_each(|row| halves::plan(&mut ledger, row));
-        }
-        ledger.leave();
-        deal::plan_seeds(&mut ledger);
+        let seed = deals.weights().then(|| HalvesSeed::from_bytes(&[0; HalvesSeed::BYTES]));
+        let halves = seed.as_ref().map(HalvesSeed::name);
+        let ask =
+            Ask { protocol: PROTOCOL, session, server, peer, halves, passes: by_pass, demands: demands.clone() };
+        let mut channel = Channel::rehearsal(Role::Client);
+        let missing: Vec<u32> = (0..deal::rows(&ask.demands).len() as u32).collect();
+        channel.expect(MISSING, wire::encode(MISSING, &missing, 0)?);
+        introduce(&mut channel, &ask, seed.as_ref(), &[], &mut nobody)?;
+        let mut helper = Helper::new(role, channel, deals, seed)?;
         if !by_pass {
-            deal::plan(&mut ledger, role, Phase::Offline, demands)?;
+            helper.rehearse(&ask.demands, Phase::Offline)?;
         }
         for (phase, demands) in &lists {
-            ledger.set_phase(*phase);
-            ledger.enter(SCOPE);
-            ledger.book(Role::Client.sends(), (wire::encode(PASS, demands, 0)?.len() + HEADER_BYTES) as u64);
-            ledger.leave();
-            deal::plan(&mut ledger, role, *phase, demands)?;
+            ask_for_pass(helper.channel(), *phase, demands)?;
+            helper.rehearse(demands, *phase)?;
         }
-        ledger.book_transcript();
-        Ok::<_, Error>(ledger.forget_times().entries())
+        Ok::<_, Error>(Some(part_from(helper, deals)?))
     };
-    Ok([Some(account(Role::Client)?), Some(account(Role::Server)?)])
+    Ok([account(Role::Client)?, account(Role::Server)?])
 }

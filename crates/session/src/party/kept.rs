@@ -174,7 +174,7 @@ mod tests {
             let server = scope.spawn(move || {
                 let missing: Vec<u32> = wire::receive(&mut server, MISSING, 0..=100).unwrap();
                 let matrix = FixedMatrix::integers(4, 4, vec![3; 16]);
-                missing.iter().for_each(|_| halves::send(&mut server, &owner.seed(), row, &matrix).unwrap());
+                missing.iter().for_each(|_| halves::send(&mut server, &owner.seed(), row, Some(&matrix)).unwrap());
                 missing.len()
             });
             assert!(lease.halves(&mut helper, &[row]).unwrap().has(row));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use waggle_net::{Channel, NetError, Role, memory_pair};
 
-use super::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
+use super::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Terms, nobody};
 use crate::Error;
 
 /// Runs a session between two threads over memory: the whole protocol, as over a network. `client` is given the open
@@ -29,7 +29,7 @@ pub fn in_one_process(
     let (here, there) = memory_pair(patience);
     let (client, server) = thread::scope(|scope| {
         let server = scope.spawn(|| {
-            server.serve(Channel::new(Role::Server, there), &Caller::default(), terms, limits, &mut Silent)
+            server.serve(Channel::new(Role::Server, there), &Caller::default(), terms, limits, &mut nobody)
         });
         let channel = Channel::new(Role::Client, here);
         let open = ClientSession::open(channel, &Caller::default(), terms, wanted);

@@ -85,10 +85,11 @@ pub use plan::{Planned, SessionPlan};
 pub use prompt::Prompt;
 pub use server::{ModelServer, ServerBuilder};
 
+pub use crate::event::{Event, Flow, Watch, nobody};
 use crate::pool::PoolId;
-pub use crate::terms::{
-    Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Met, Observer, Open, PublicModel, Request, Silent, Terms,
-};
+pub use crate::public_model::PublicModel;
+pub use crate::request::{Limits, MAX_PLANNING_STEPS, Request};
+pub use crate::terms::{Caller, ClientOptions, Met, Open, Terms};
 use waggle_model::{Drafts, Generation};
 use waggle_report::{Cost, Wire};
 pub use waggle_tokenizer::MAX_TOKENIZER_BYTES;

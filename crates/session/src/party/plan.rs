@@ -5,12 +5,12 @@ use std::time::Duration;
 use waggle_model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
 use waggle_net::{Channel, Ledger, Role, memory_pair};
 use waggle_planner::{Deployment, Footprint, Plan, Planner, Tallies};
-use waggle_protocols::{FixedLoader, HelperDeals, Made, Needs, Part};
+use waggle_protocols::{FixedLoader, HelperDeals, Made, Needs, Part, Stock};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
-    ClientOptions, Limits, Observer, Open, Outcome, PublicModel, Request, Silent, Terms, correlations, helper,
+    ClientOptions, Event, Limits, Open, Outcome, PublicModel, Request, Terms, Watch, correlations, helper, nobody,
     opening,
 };
 use crate::needs::{listing, needs, needs_by_pass};
@@ -21,7 +21,7 @@ use crate::{Base, Error};
 const REHEARSAL: Duration = Duration::from_secs(60);
 
 /// Predicts a session of a client and a server from shapes alone:
-/// `SessionPlan::new(&model, &terms).request(request).run(&mut Silent)`. The accounts carry exactly the bytes,
+/// `SessionPlan::new(&model, &terms).request(request).run(&mut nobody)`. The accounts carry exactly the bytes,
 /// messages and flows of a real ledger; times are estimates, and there are none without [`SessionPlan::timed`]. With
 /// `stop_at_eos` the plan is that of the longest possible session.
 ///
@@ -122,12 +122,12 @@ impl<'a> SessionPlan<'a> {
         SessionPlan { extent: Extent::Spending { bound, part }, ..self }
     }
 
-    /// Plans the session, which `observer` watches.
+    /// Plans the session, which `watch` watches.
     ///
     /// # Errors
     /// Those of [`Request::validate`] without limits but for [`Error::Planning`]; [`Error::DraftPool`] and
     /// [`Error::Pool`] for a pool that cannot be or is too small.
-    pub fn run(&self, observer: &mut dyn Observer) -> Result<Planned, Error> {
+    pub fn run(&self, watch: &mut Watch) -> Result<Planned, Error> {
         let SessionPlan { model, terms, .. } = *self;
         let (kind, request) = self.asked()?;
         match kind.validate(&request, &model.spec, terms, &Limits::NONE) {
@@ -144,13 +144,13 @@ impl<'a> SessionPlan<'a> {
         let asked = !matches!(self.extent, Extent::Spending { .. });
         if terms.protocol.preprocess {
             if asked && terms.protocol.helper.weights() {
-                helper::plan_seed(planner.ledger());
+                planner.ledger().rehearse(Role::Client, |channel| helper::share_seed(channel, None))?;
             }
             match terms.protocol.helper {
-                HelperDeals::Passes => passes = needs_by_pass(model, terms, &request, &Silent)?,
+                HelperDeals::Passes => passes = needs_by_pass(model, terms, &request, &mut nobody)?,
                 _ => (planner, prepared) = self.prepare(planner, &request)?,
             }
-            observer.prepare(Made { work: 1.0, ..Made::default() });
+            watch(Event::Prepared(Made { work: 1.0, ..Made::default() }));
         }
         let mut engine = planner.engine();
         let schedule = match (self.extent, &self.kept) {
@@ -158,15 +158,15 @@ impl<'a> SessionPlan<'a> {
             (_, Some(kept)) => Passes::of(kept.clone()),
             (_, None) => Passes::expected(request.draft),
         };
-        let mut recorder = Recorder::planning(observer, schedule).dealing(passes.clone());
+        let mut recorder = Recorder::planning(watch, schedule).dealing(passes.clone());
         let generation = match self.extent {
             Extent::Filling(_) => Generation::default(),
             Extent::Step => self.generate(&mut engine, &request, &mut StepAlone(&mut recorder))?,
             Extent::Generation | Extent::Spending { .. } => self.generate(&mut engine, &request, &mut recorder)?,
         };
-        engine.confirm_transcript()?;
+        engine.on_channel(Channel::confirm_transcript)?;
         if let Extent::Filling(_) = self.extent {
-            correlations::plan_keeping(engine.abb().ledger());
+            engine.on_channel(|channel| correlations::keep(channel, Ok(|| Ok(()))))?;
         }
         let width: usize = model.spec.attention().heads.iter().map(|heads| heads.kv_heads * heads.head_dim).sum();
         let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
@@ -178,7 +178,7 @@ impl<'a> SessionPlan<'a> {
         let footprint = Footprint::of(cached, held, engine.abb().room());
         let work = engine.abb().tallies().cloned().unwrap_or_default();
         let helper = match asked {
-            true => helper::plan(&prepared, &dealt, skipped == 0, engine.abb().plans())?,
+            true => helper::rehearse(&prepared, &dealt, skipped == 0, engine.abb().plans())?,
             false => [None, None],
         };
         let outcome = Outcome { helper, ..finish(&mut engine, terms, &request, generation, recorder) };
@@ -212,8 +212,8 @@ impl<'a> SessionPlan<'a> {
     /// Makes what the session takes from its stock, in two phases; returns it, too.
     fn prepare(&self, mut planner: Planner, request: &Request) -> Result<(Planner, Needs), Error> {
         let SessionPlan { model, terms, .. } = *self;
-        let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &Silent);
-        let purpose = |bound| Purpose::new(model, terms, bound, request.texts, None, None, &Silent);
+        let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &mut nobody);
+        let purpose = |bound| Purpose::new(model, terms, bound, request.texts, None, None, &mut nobody);
         let (prepared, stock) = match self.extent {
             Extent::Generation => {
                 let listed = listed(request, Passes::expected(request.draft))?;
@@ -228,7 +228,7 @@ impl<'a> SessionPlan<'a> {
             }
             Extent::Filling(part) => (purpose(request.lengths)?.part(part)?.needs().clone(), None),
             Extent::Spending { bound, .. } => {
-                let ots = needs(model, terms, request, &Silent)?.ots();
+                let ots = needs(model, terms, request, &mut nobody)?.ots();
                 (ots, Some(purpose(bound)?.needs().clone()))
             }
         };
@@ -258,7 +258,7 @@ impl<'a> SessionPlan<'a> {
     /// take the time of the rehearsal.
     fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
         let SessionPlan { model, terms, options, .. } = *self;
-        let base = Base::rehearsed(model);
+        let base = Base::rehearsed(&model.spec, &model.disclosure);
         let options = &ClientOptions { base: base.as_ref(), ..options };
         // A link is measured if it was in the session that is planned.
         let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());
@@ -266,23 +266,21 @@ impl<'a> SessionPlan<'a> {
         let (client, server) = memory_pair(REHEARSAL);
         let mut client = Channel::new(Role::Client, client);
         let mut server = Channel::new(Role::Server, server);
-        let fills = matches!(kind, SessionKind::Fill { .. });
         let mut ledger = std::thread::scope(|scope| {
-            let receiving = scope.spawn(move || {
-                opening::receive_client(&mut server, model, terms, |_, _, _| Ok(()))?;
-                if fills { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
-            });
+            let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, |_, _, _| Ok(())));
             let asked = opening::meet_server(&mut client, terms, options)
-                .and_then(|_| opening::ask(&mut client, request, kind))
-                .and_then(|()| if fills { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
+                .and_then(|_| opening::ask(&mut client, request, kind));
             let ledger = std::mem::take(client.ledger_mut());
             // A client that fails leaves; the server must not wait for it.
             drop(client);
             let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            asked.and(received).map(|()| ledger.forget_times())
+            asked.and(received).map(|_| ledger.forget_times())
         })?;
+        if let SessionKind::Fill { .. } = kind {
+            ledger.rehearse(Role::Client, opening::learn_pool)?;
+        }
         if let SessionKind::Spend(_) = kind {
-            correlations::plan_claiming(&mut ledger);
+            ledger.rehearse(Role::Client, |channel| correlations::spend(channel, Ok(Stock::default())))?;
         }
         Ok(ledger)
     }

@@ -4,37 +4,29 @@ use std::collections::VecDeque;
 
 use waggle_engine::Engine;
 use waggle_model::{Generation, Hooks, Passes, Step};
-use waggle_net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, WireBytes};
+use waggle_net::{Channel, Ledger, NetError, Phase, Role, WireBytes};
 use waggle_planner::Plan;
 use waggle_protocols::{Needs, Secure};
 use waggle_report::{Phases, TokenMeter, Wire};
 
-use super::{Observer, Outcome, Request, Terms, helper};
+use super::{Event, Flow, Outcome, Request, Terms, Watch, helper};
+use crate::event;
 
 const STOP: &str = "stop";
 const KEPT: &str = "draft/kept";
 /// Scope of the number of tokens that a pass keeps.
 const DRAFT: &str = "draft";
 
-/// An engine with a ledger.
+/// An engine whose parties exchange messages, or that plans that they do.
 pub(super) trait Booked: Engine {
     /// The ledger.
     fn ledger(&mut self) -> &mut Ledger;
 
-    /// The client tells the server whether it stops here.
-    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, waggle_protocols::Error>;
-
-    /// The client tells the server how many tokens a pass keeps, from 1 to `most`.
-    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error>;
+    /// Exchanges `messages` with the peer; a plan rehearses the client's part.
+    fn on_channel<T>(&mut self, messages: impl FnOnce(&mut Channel) -> T) -> T;
 
     /// A helper deals what the pass that begins needs.
     fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error>;
-
-    /// The parties compare their transcripts of the session. Only then are its results final.
-    fn confirm_transcript(&mut self) -> Result<(), NetError>;
-
-    /// The bytes that crossed the wire so far.
-    fn wire(&mut self) -> Option<Wire>;
 }
 
 impl Booked for Secure {
@@ -42,51 +34,12 @@ impl Booked for Secure {
         self.channel().ledger_mut()
     }
 
-    fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, waggle_protocols::Error> {
-        let channel = self.channel();
-        if channel.role() == Role::Client {
-            let stop = stop.unwrap_or(false);
-            channel.send(STOP, &[u8::from(stop)])?;
-            // Flushes, because no message may follow.
-            channel.flush(STOP)?;
-            return Ok(stop);
-        }
-        match channel.recv(STOP, 1)?[..] {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            _ => Err(NetError::Malformed { step: STOP, what: "neither 0 nor 1".into() }.into()),
-        }
-    }
-
-    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
-        let channel = self.channel();
-        if channel.role() == Role::Client {
-            let kept = kept.unwrap_or(1);
-            // A pass has at most MAX_DRAFTED guesses.
-            channel.send(KEPT, &[kept as u8])?;
-            return Ok(kept);
-        }
-        match channel.recv(KEPT, 1)?[..] {
-            [kept] if (1..=most).contains(&usize::from(kept)) => Ok(kept.into()),
-            ref other => {
-                let what = format!("{other:?} is no number of tokens that a pass over {most} keeps");
-                Err(NetError::Malformed { step: KEPT, what }.into())
-            }
-        }
+    fn on_channel<T>(&mut self, messages: impl FnOnce(&mut Channel) -> T) -> T {
+        messages(Secure::channel(self))
     }
 
     fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error> {
         helper::deal_pass(self, needs)
-    }
-
-    fn confirm_transcript(&mut self) -> Result<(), NetError> {
-        self.channel().confirm_transcript()
-    }
-
-    fn wire(&mut self) -> Option<Wire> {
-        let channel = self.channel();
-        let WireBytes { sent, received } = channel.wire_bytes()?;
-        Some(Wire { encrypted: channel.encrypted(), bytes_sent: sent, bytes_received: received })
     }
 }
 
@@ -95,34 +48,54 @@ impl Booked for Plan {
         self.abb().ledger()
     }
 
-    fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, waggle_protocols::Error> {
-        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
-        Ok(false)
-    }
-
-    fn tell_kept(&mut self, _: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
-        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
-        Ok(kept.unwrap_or(1))
+    fn on_channel<T>(&mut self, messages: impl FnOnce(&mut Channel) -> T) -> T {
+        self.abb().ledger().rehearse(Role::Client, messages)
     }
 
     fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error> {
         self.abb().prepare(needs)
     }
+}
 
-    fn confirm_transcript(&mut self) -> Result<(), NetError> {
-        self.abb().ledger().book_transcript();
-        Ok(())
+/// The client tells the server whether it stops here.
+fn tell_stop(channel: &mut Channel, stop: Option<bool>) -> Result<bool, waggle_protocols::Error> {
+    if channel.role() == Role::Client {
+        let stop = stop.unwrap_or(false);
+        channel.send(STOP, &[u8::from(stop)])?;
+        // Flushes, because no message may follow.
+        channel.flush(STOP)?;
+        return Ok(stop);
     }
+    match channel.recv(STOP, 1)?[..] {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        _ => Err(NetError::Malformed { step: STOP, what: "neither 0 nor 1".into() }.into()),
+    }
+}
 
-    fn wire(&mut self) -> Option<Wire> {
-        None
+/// The client tells the server how many tokens a pass keeps, from 1 to `most`.
+fn tell_kept(channel: &mut Channel, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
+    if channel.role() == Role::Client {
+        let kept = kept.unwrap_or(1);
+        // A pass has at most MAX_DRAFTED guesses.
+        channel.send(KEPT, &[kept as u8])?;
+        return Ok(kept);
+    }
+    match channel.recv(KEPT, 1)?[..] {
+        [kept] if (1..=most).contains(&usize::from(kept)) => Ok(kept.into()),
+        ref other => {
+            let what = format!("{other:?} is no number of tokens that a pass over {most} keeps");
+            Err(NetError::Malformed { step: KEPT, what }.into())
+        }
     }
 }
 
 /// Switches the phases of the ledger and meters tokens.
 pub(super) struct Recorder<'a> {
-    observer: &'a mut dyn Observer,
+    watch: &'a mut Watch<'a>,
     meter: TokenMeter,
+    /// Whether the watcher ends the text with the last token.
+    ends: bool,
     /// In a plan, how many tokens each pass keeps.
     schedule: Option<Passes>,
     /// Texts that are read side by side, and positions of each prompt before its last.
@@ -133,10 +106,11 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    pub(super) fn new(observer: &'a mut dyn Observer) -> Self {
+    pub(super) fn new(watch: &'a mut Watch<'a>) -> Self {
         Recorder {
-            observer,
+            watch,
             meter: TokenMeter::default(),
+            ends: false,
             schedule: None,
             texts: 1,
             rows: 0,
@@ -156,8 +130,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// The recorder of a generation that goes on where another one ended, whose `meter` this is.
-    pub(super) fn resuming(observer: &'a mut dyn Observer, meter: TokenMeter) -> Self {
-        Recorder { meter, ..Recorder::new(observer) }
+    pub(super) fn resuming(watch: &'a mut Watch<'a>, meter: TokenMeter) -> Self {
+        Recorder { meter, ..Recorder::new(watch) }
     }
 
     /// The meter, for the generation that goes on after this one.
@@ -166,8 +140,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// The recorder of a plan, whose passes keep what `schedule` says.
-    pub(super) fn planning(observer: &'a mut dyn Observer, schedule: Passes) -> Self {
-        Recorder { schedule: Some(schedule), ..Recorder::new(observer) }
+    pub(super) fn planning(watch: &'a mut Watch<'a>, schedule: Passes) -> Self {
+        Recorder { schedule: Some(schedule), ..Recorder::new(watch) }
     }
 }
 
@@ -175,20 +149,20 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
     fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), waggle_engine::Error> {
         if step != Step::Prefill {
             let (ledger, meter) = (engine.ledger(), &self.meter);
-            self.observer.passed(&mut || {
+            (self.watch)(Event::Passed(&mut || {
                 ledger.checkpoint();
                 Phases::new(&ledger.entries(), meter.costs().to_vec())
-            });
+            }));
         }
         engine.ledger().set_phase(match step {
             Step::Prefill => Phase::Prefill,
             Step::Decode { .. } => Phase::Decode,
         });
-        self.observer.shows(match step {
+        (self.watch)(Event::Shown(match step {
             Step::Prefill => self.texts * (1 + self.rows),
             Step::Decode { drafted, .. } => self.texts * (1 + drafted as u64),
-        });
-        self.observer.begin(step);
+        }));
+        (self.watch)(Event::Begins(step));
         match self.passes.pop_front() {
             Some(needs) => Ok(engine.deal_pass(&needs)?),
             None => Ok(()),
@@ -196,11 +170,11 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
     }
 
     fn go_on(&mut self) -> Result<(), waggle_model::Error> {
-        self.observer.go_on()
+        event::go_on(self.watch)
     }
 
     fn layer(&mut self, done: usize, layers: usize) {
-        self.observer.layer(done, layers);
+        (self.watch)(Event::Layer { done, of: layers });
     }
 
     fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
@@ -209,7 +183,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         if step != Step::Prefill {
             self.meter.token(ledger.phase_total(Phase::Decode));
         }
-        self.observer.token(token);
+        self.ends = matches!((self.watch)(Event::Token(token)), Flow::EndText);
     }
 
     fn agree_to_keep(
@@ -222,12 +196,12 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         if most == 1 {
             return Ok(1);
         }
-        engine.scope(DRAFT, |engine| Ok(engine.tell_kept(most, kept)?))
+        engine.scope(DRAFT, |engine| Ok(engine.on_channel(|channel| tell_kept(channel, most, kept))?))
     }
 
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
-        let stop = stop.map(|stop| stop || self.observer.stops());
-        engine.scope(STOP, |engine| Ok(engine.tell_stop(stop)?))
+        let stop = stop.map(|stop| stop || self.ends);
+        engine.scope(STOP, |engine| Ok(engine.on_channel(|channel| tell_stop(channel, stop))?))
     }
 }
 
@@ -239,7 +213,10 @@ pub(super) fn finish(
     generation: Generation,
     recorder: Recorder,
 ) -> Outcome {
-    let wire = engine.wire();
+    let wire = engine.on_channel(|channel| {
+        let WireBytes { sent, received } = channel.wire_bytes()?;
+        Some(Wire { encrypted: channel.encrypted(), bytes_sent: sent, bytes_received: received })
+    });
     let ledger = engine.ledger();
     ledger.checkpoint();
     Outcome {

@@ -14,12 +14,13 @@ use waggle_protocols::{FixedLoader, FixedWeight, Secure, Spread, Stock, WeightCa
 use waggle_tokenizer::ChatTemplate;
 
 use super::opening::SessionKind;
-use super::recorder::{Booked, Recorder, finish};
+use super::recorder::{Recorder, finish};
 use super::source::Source;
 use super::{
-    Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, ToHelper, chat, correlations, helper,
+    Caller, Event, Filled, Limits, Outcome, PublicModel, Request, Terms, ToHelper, Watch, chat, correlations, helper,
     opening,
 };
+use crate::event;
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
 use crate::{Disclosure, Error, RangeCheck, check_ranges};
 
@@ -175,7 +176,7 @@ impl ModelServer {
         caller: &Caller,
         terms: &Terms,
         limits: &Limits,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Outcome, Error> {
         let begun = SystemTime::now();
         let learned = self.model.learned();
@@ -187,8 +188,8 @@ impl ModelServer {
             kind.validate(request, &self.public.spec, terms, limits)?;
             // A chat asks for each of its turns, and a pool when it is spent.
             let reads = !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat);
-            observer.ask(if reads { request.positions() } else { 0 })?;
-            self.accept(caller, request, kind, terms, begun, &*observer)
+            event::ask(watch, if reads { request.positions() } else { 0 })?;
+            self.accept(caller, request, kind, terms, begun, watch)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, accept);
         let (request, terms, grant) = opening::complaining(&mut channel, received)?;
@@ -201,25 +202,25 @@ impl ModelServer {
             }
             Grant::Chat => {
                 let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
-                return chat::talk(channel, &setting, limits, observer);
+                return chat::talk(channel, &setting, limits, watch);
             }
-            Grant::Fill(place) => return self.fill(channel, caller, terms, &request, *place, observer),
+            Grant::Fill(place) => return self.fill(channel, caller, terms, &request, *place, watch),
         };
-        observer.setup();
+        watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
         let source = self.source(stock, caller);
-        let ready = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, observer)?;
+        let ready = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, watch)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
         let correlations::Ready { helped, passes } = ready;
-        let mut recorder = Recorder::new(observer).showing(&request).dealing(passes);
+        let mut recorder = Recorder::new(watch).showing(&request).dealing(passes);
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
         let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         let helped = helper::leave(&mut engine)?.or(helped);
-        engine.confirm_transcript()?;
+        engine.channel().confirm_transcript()?;
         Ok(Outcome { helper: [None, helped], ..finish(&mut engine, terms, &request, generation, recorder) })
     }
 
@@ -231,7 +232,7 @@ impl ModelServer {
         kind: SessionKind,
         terms: &Terms,
         begun: SystemTime,
-        observer: &dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Grant, Error> {
         let peer = caller.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
@@ -244,14 +245,13 @@ impl ModelServer {
                     pools()?.forget(peer, &kept, begun)?;
                 }
                 let place = pools()?.draft(filled.id, peer, request.lengths, part)?;
-                let purpose = self.purpose(peer, terms, request.lengths, request.texts, observer)?.part(part)?;
+                let purpose = self.purpose(peer, terms, request.lengths, request.texts, watch)?.part(part)?;
                 Ok(Grant::Fill(Box::new((filled, place, purpose))))
             }
             SessionKind::Spend(ids) => {
                 let pool = pools()?.set(&ids)?;
                 pool.check_bound(request)?;
-                let purposes =
-                    self.purpose(peer, terms, pool.bound(), request.texts, observer)?.parts(pool.last())?;
+                let purposes = self.purpose(peer, terms, pool.bound(), request.texts, watch)?.parts(pool.last())?;
                 pool.check(&purposes, request)?;
                 Ok(Grant::Spend(Box::new((pools()?.set_aside(pool)?, purposes))))
             }
@@ -264,10 +264,10 @@ impl ModelServer {
         terms: &Terms,
         bound: Lengths,
         texts: usize,
-        observer: &dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));
-        Purpose::new(&self.public, terms, bound, texts, Some(digest), peer, observer)
+        Purpose::new(&self.public, terms, bound, texts, Some(digest), peer, watch)
     }
 
     /// Where the correlations of a session with `caller` come from.
@@ -288,19 +288,19 @@ impl ModelServer {
         terms: &Terms,
         request: &Request,
         (filled, place, purpose): (Filled, Place, Purpose),
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Outcome, Error> {
         let (draft, waiting) = place.split();
         opening::name_pool(&mut channel, filled.id)?;
-        observer.setup();
+        watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = self.source(None, caller);
         let (stock, helped) =
-            correlations::make(&mut engine, &self.model.weights(), terms, &purpose, &source, observer)?;
-        engine.confirm_transcript()?;
-        let drafted = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
-        correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
-        let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
+            correlations::make(&mut engine, &self.model.weights(), terms, &purpose, &source, watch)?;
+        engine.channel().confirm_transcript()?;
+        let written = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
+        correlations::keep_for_client(engine.channel(), written, &waiting)?;
+        let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(watch));
         Ok(Outcome { filled: Some(filled), helper: [None, helped], ..outcome })
     }
 }

@@ -16,7 +16,7 @@ use waggle_protocols::Part;
 use zeroize::Zeroize;
 
 use super::{Difference, PART, PEER, PoolError, PoolId, Purpose, check_bound, hex};
-use crate::terms::Request;
+use crate::request::Request;
 
 /// Longest header.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;

@@ -111,8 +111,11 @@ pub use crate::pool_error::{Difference, PoolError};
 pub use crate::pool_id::PoolId;
 use waggle_model::{Excess, Lengths};
 
+use crate::event::Watch;
 use crate::pool_id::hex;
-use crate::terms::{Limits, Observer, PublicModel, Request, Terms};
+use crate::public_model::PublicModel;
+use crate::request::{Limits, Request};
+use crate::terms::Terms;
 
 /// Refuses a generation that is longer than the longest one that a pool serves.
 pub(crate) fn check_bound(bound: Lengths, request: &Request) -> Result<(), PoolError> {
@@ -144,7 +147,7 @@ impl Purpose {
     /// and no measurement refuses a pool. The ciphertexts by which the words came do not matter. The helper that
     /// dealt them does, because it knows them: whoever spends them states it again. `peer` is the key of the other
     /// party, where the link has keys: only the pair that filled a pool spends it. The longest generation is planned,
-    /// which `observer` may end.
+    /// which `watch` may end.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.
@@ -155,14 +158,14 @@ impl Purpose {
         texts: usize,
         weights: Option<&str>,
         peer: Option<&str>,
-        observer: &dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Self, Error> {
         if !terms.protocol.preprocess {
             return Err(PoolError::OnePhase.into());
         }
         let longest = Request { texts, ..Request::from(bound) };
         longest.validate(&model.spec, terms, &Limits::NONE)?;
-        let needs = needs(model, terms, &longest, observer)?;
+        let needs = needs(model, terms, &longest, watch)?;
         let json = |e: serde_json::Error| waggle_model::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();

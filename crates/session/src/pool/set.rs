@@ -13,7 +13,7 @@ use super::claim::claim_all;
 use super::file::{Pool, beside, differences};
 use super::{Difference, PART, PoolError, PoolId, Purpose, check_bound};
 use crate::Error;
-use crate::terms::Request;
+use crate::request::Request;
 
 /// The parts of a pool in order: one file for a pool that was made whole, and every part once of one that was not.
 /// Nobody has claimed any of them so far.

@@ -12,7 +12,7 @@ use waggle_protocols::ops::sum_squares::Squares;
 use waggle_protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Part, Stock};
 
 use super::{PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, UnfinishedPool, Written, find};
-use crate::terms::Request;
+use crate::request::Request;
 
 pub(super) const BOUND: Lengths = Lengths { prompt: 8, tokens: 3 };
 

@@ -10,7 +10,7 @@ use waggle_model::{
 };
 use waggle_protocols::{Fixed, FixedLoader};
 use waggle_session::party::chat::Turn;
-use waggle_session::party::{Limits, ModelServer, Request, SessionPlan, Silent};
+use waggle_session::party::{Limits, ModelServer, Request, SessionPlan, nobody};
 
 use crate::outcome::{terms, untimed};
 use crate::parties::session;
@@ -57,7 +57,7 @@ fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
                 let hosted = ModelServer::builder().load(files).unwrap();
                 let (client, server) = session(&hosted, &terms, &Limits::default(), |session| {
                     let next = Next::Pick(&mut sampler());
-                    session.stopping_at_eos().padding_answers().generate(&PROMPT, most, next, &mut Silent)
+                    session.stopping_at_eos().padding_answers().generate(&PROMPT, most, next, &mut nobody)
                 });
                 let (client, server) = (client.unwrap(), server.unwrap());
                 let Generation { tokens, count, logits, .. } = &client.generation;
@@ -75,7 +75,7 @@ fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
                 let lengths = Lengths { prompt: PROMPT.len(), tokens: most };
                 let request = Request { stop_at_eos: true, pad_answer: true, ..lengths.into() };
                 let planned = SessionPlan::new(hosted.public(), &terms).request(request);
-                let planned = planned.run(&mut Silent).unwrap().outcome;
+                let planned = planned.run(&mut nobody).unwrap().outcome;
                 assert!(whole < most || untimed(&planned) == untimed(&client), "{config}, {eos}: plan");
             }
             for of_bucket in ledgers {
@@ -103,10 +103,10 @@ fn turns_after_a_padded_answer_are_those_of_the_clear_engine() {
         let hosted = ModelServer::builder().load(files).unwrap();
         let bound = Lengths { prompt: 12, tokens: 18 };
         let (turns, server) = session(&hosted, &terms("full", preprocess), &Limits::default(), |session| {
-            let mut chat = session.stopping_at_eos().padding_answers().chat(bound, &mut Silent)?;
+            let mut chat = session.stopping_at_eos().padding_answers().chat(bound, &mut nobody)?;
             let mut sampler = sampler();
             let turns: Vec<Turn> = (0..3)
-                .map(|i| chat.turn(&words(i), bound.tokens, Next::Pick(&mut sampler), &mut Silent))
+                .map(|i| chat.turn(&words(i), bound.tokens, Next::Pick(&mut sampler), &mut nobody))
                 .collect::<Result<_, _>>()?;
             chat.finish()?;
             Ok(turns)

@@ -13,7 +13,7 @@ use waggle_protocols::audit::{Audit, Broken, LIMIT, watch};
 use waggle_protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
-    ClientOptions, ClientSession, Limits, ModelServer, Outcome, Pairing, Prompt, Silent, Terms, in_one_process,
+    ClientOptions, ClientSession, Limits, ModelServer, Outcome, Pairing, Prompt, Terms, in_one_process, nobody,
 };
 use waggle_session::pool::{Found, PoolSet, Pools, find, part_path};
 
@@ -92,7 +92,7 @@ fn a_generation() {
     for link in LINKS {
         audited("a generation", link, Broken::Units, || {
             session(&server, link, |client| {
-                client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut nobody)
             })
         });
     }
@@ -108,7 +108,7 @@ fn a_generation_with_a_helper() {
             audited(&format!("a generation with a helper that deals {deals:?}"), link, Broken::Units, || {
                 let pairing = Arc::new(Pairing::new(None, helper::PATIENCE, helper::ROOM));
                 let session = |client: ClientSession| {
-                    client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                    client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut nobody)
                 };
                 let none = helper::Harm::None;
                 let (ends, ..) = helper::helped(&pairing, server(), &terms, helper::KEYS, none, None, session);
@@ -127,7 +127,7 @@ fn texts_side_by_side() {
             session(&server, link, |client| {
                 let texts = [PROMPT[..].into(), PROMPT[1..].into()];
                 let texts = Prompt::side_by_side(&texts, None, false)?;
-                client.generate(texts, TOKENS / 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                client.generate(texts, TOKENS / 2, Next::Pick(&mut Sampler::greedy()), &mut nobody)
             })
         });
     }
@@ -142,7 +142,7 @@ fn an_encoder() {
         audited("an encoder", link, Broken::Units, || {
             [5, 3].into_iter().try_for_each(|id| {
                 session(&server, link, |client| {
-                    client.generate(&[id; 24][..], 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                    client.generate(&[id; 24][..], 1, Next::Pick(&mut Sampler::greedy()), &mut nobody)
                 })
             })
         });
@@ -156,7 +156,7 @@ fn a_public_part() {
         audited("a public part", link, Broken::Units, || {
             let options = ClientOptions { base: Some(&base), ..ClientOptions::default() };
             session_of(&server, link, &options, |client| {
-                client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut nobody)
             })
         });
     }
@@ -180,7 +180,7 @@ fn a_draft() {
                 let mut sampler = Sampler::greedy();
                 let next = Next::Drafted { sampler: &mut sampler, guess: &mut Same };
                 let client = client.drafting(Drafts::new(3, 1.0).unwrap());
-                client.generate(&PROMPT[..], TOKENS, next, &mut Silent)
+                client.generate(&PROMPT[..], TOKENS, next, &mut nobody)
             })
         });
     }
@@ -192,10 +192,10 @@ fn a_chat_with_a_reset() {
     for link in LINKS {
         audited("a chat", link, Broken::Units, || {
             session(&server, link, |client| {
-                let mut chat = client.chat(Lengths { prompt: 10, tokens: 6 }, &mut Silent)?;
+                let mut chat = client.chat(Lengths { prompt: 10, tokens: 6 }, &mut nobody)?;
                 for _ in 0..2 {
                     for words in [&PROMPT[..], &PROMPT[2..5]] {
-                        chat.turn(words, 6, Next::Pick(&mut Sampler::greedy()), &mut Silent)?;
+                        chat.turn(words, 6, Next::Pick(&mut Sampler::greedy()), &mut nobody)?;
                     }
                     chat.reset()?;
                 }
@@ -226,12 +226,12 @@ fn a_pool_in_parts() {
         let spend = |prompt: &[u32]| {
             session(&server, link, |client| {
                 let pool = PoolSet::open(&pool, Role::Client)?;
-                client.spend(pool, prompt, TOKENS, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                client.spend(pool, prompt, TOKENS, Next::Pick(&mut Sampler::greedy()), &mut nobody)
             })
         };
         watch(None, |audits| {
             for part in Part::new(1, 2).unwrap().all() {
-                session(&server, link, |client| client.fill_part(bound, part, &part_path(&pool, part), &mut Silent))
+                session(&server, link, |client| client.fill_part(bound, part, &part_path(&pool, part), &mut nobody))
                     .unwrap();
             }
             let files = [&kept, &mine].map(|dir| copies(dir, &backup)).concat();

@@ -15,7 +15,7 @@ use waggle_protocols::Fixed;
 use waggle_session::Error;
 use waggle_session::party::chat::{Positions, Slices, Turn, slices};
 use waggle_session::party::{
-    Caller, ChatSession, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
+    Caller, ChatSession, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Terms, nobody,
 };
 use waggle_tokenizer::ChatTemplate;
 
@@ -45,7 +45,7 @@ fn words(turn: u32, count: u32) -> Vec<u32> {
 fn session<T: Send>(
     terms: &Terms,
     template: Option<ChatTemplate>,
-    observer: &mut (dyn Observer + Send),
+    observer: &mut (dyn FnMut(Event<'_>) -> Flow + Send),
     talk: impl FnOnce(ChatSession) -> T + Send,
 ) -> (T, Result<Outcome, Error>) {
     within(&Limits::default(), terms, template, observer, |chat| talk(chat.unwrap()))
@@ -56,7 +56,7 @@ fn within<T: Send>(
     limits: &Limits,
     terms: &Terms,
     template: Option<ChatTemplate>,
-    observer: &mut (dyn Observer + Send),
+    observer: &mut (dyn FnMut(Event<'_>) -> Flow + Send),
     talk: impl FnOnce(Result<ChatSession, Error>) -> T + Send,
 ) -> (T, Result<Outcome, Error>) {
     let hosted = ModelServer::builder().policy(&terms.policy).load(files().1).unwrap();
@@ -69,13 +69,13 @@ fn within<T: Send>(
         let client = Channel::new(Role::Client, client);
         let options = ClientOptions { template: true, ..ClientOptions::default() };
         let session = ClientSession::open(client, &Caller::default(), terms, &options).unwrap();
-        let talked = talk(session.chat(BOUND, &mut Silent));
+        let talked = talk(session.chat(BOUND, &mut nobody));
         (talked, server.join().unwrap())
     })
 }
 
 fn turn(chat: &mut ChatSession, ids: &[u32], tokens: usize) -> Result<Turn, Error> {
-    chat.turn(ids, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+    chat.turn(ids, tokens, Next::Pick(&mut Sampler::greedy()), &mut nobody)
 }
 
 /// The answers of five turns by a clear engine on one cache, at which `look` looks after each of them.
@@ -123,7 +123,7 @@ fn five_turns_are_those_of_the_clear_engine_under_every_policy() {
         let truth = clear(&mut Fixed::new(), &fixed, policy, |_| ());
         for preprocess in [i % 2 == 0, i % 2 == 1].into_iter().take(if i == 0 { 2 } else { 1 }) {
             let terms = terms(policy, preprocess);
-            let (client, server) = session(&terms, None, &mut Silent, |mut chat| {
+            let (client, server) = session(&terms, None, &mut nobody, |mut chat| {
                 for (i, (count, tokens)) in (0..).zip(TURNS) {
                     let got = turn(&mut chat, &words(i, count), tokens).unwrap();
                     assert_eq!(got.generation.tokens, truth[i as usize], "{policy}, turn {i}");
@@ -179,11 +179,11 @@ fn what_is_prepared_ahead_serves_the_turn() {
     let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
     for policy in ["full", "streaming:budget=16,block=4"] {
         let truth = clear(&mut Fixed::new(), &fixed, policy, |_| ());
-        let (costs, server) = session(&terms(policy, true), None, &mut Silent, |mut chat| {
+        let (costs, server) = session(&terms(policy, true), None, &mut nobody, |mut chat| {
             let mut costs = Vec::new();
             for (i, (count, tokens)) in (0..).zip(TURNS) {
                 let mut prepared = 0;
-                while let Some(Slices { ready: done, of: all }) = chat.prepare(&mut Silent).unwrap() {
+                while let Some(Slices { ready: done, of: all }) = chat.prepare(&mut nobody).unwrap() {
                     prepared += 1;
                     assert_eq!((done, all), (prepared, slices(BOUND)));
                 }
@@ -215,20 +215,23 @@ struct Stingy {
     shown: u64,
 }
 
-impl Observer for Stingy {
-    fn ask(&mut self, positions: u64) -> Result<(), Error> {
-        let (wanted, limit) = (positions, self.left);
-        match self.left.checked_sub(positions) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
+impl Stingy {
+    fn hear(&mut self, event: Event<'_>) -> Flow {
+        match event {
+            Event::Asked(wanted) => {
+                let limit = self.left;
+                match self.left.checked_sub(wanted) {
+                    Some(left) => self.left = left,
+                    None => {
+                        let error = Error::Quota { what: "positions", used: 0, wanted, limit };
+                        return Flow::Refuse(error.into());
+                    }
+                }
             }
-            None => Err(Error::Quota { what: "positions", used: 0, wanted, limit }),
+            Event::Shown(positions) => self.shown += positions,
+            _ => (),
         }
-    }
-
-    fn shows(&mut self, positions: u64) {
-        self.shown += positions;
+        Flow::GoOn
     }
 }
 
@@ -236,32 +239,33 @@ impl Observer for Stingy {
 fn a_refused_turn_leaves_the_session_as_it_was() {
     // All that the model has.
     let mut stingy = Stingy { left: 96, shown: 0 };
-    let ((), server) = session(&terms("full", false), None, &mut stingy, |mut chat| {
-        let first = turn(&mut chat, &words(0, 9), 4).unwrap();
-        assert!(matches!(turn(&mut chat, &words(1, 12), 4), Err(Error::Limit { got: 13, limit: 12, .. })));
-        assert!(matches!(turn(&mut chat, &words(1, 3), 7), Err(Error::Limit { got: 7, limit: 6, .. })));
-        assert!(matches!(turn(&mut chat, &words(1, 3), 0), Err(Error::Model(waggle_model::Error::Nothing))));
-        assert!(matches!(turn(&mut chat, &[99], 1), Err(Error::Model(waggle_model::Error::Engine(_)))));
-        assert!(chat.is_open());
-        assert_eq!(chat.positions(), Positions { used: 12, limit: 96 });
-        for i in 1..=7 {
-            turn(&mut chat, &words(i, 6), 6).unwrap();
-            assert_eq!(chat.positions().used, 12 + 12 * i as usize);
-        }
-        // The model is full, which both parties know.
-        let full = turn(&mut chat, &[1], 6).unwrap_err();
-        assert!(matches!(full, Error::Full { used: 96, wanted: 7, limit: 96 }), "{full}");
-        chat.reset().unwrap();
-        // The server's account is empty, which it alone knows.
-        let refused = turn(&mut chat, &words(0, 9), 4).unwrap_err();
-        assert!(
-            matches!(&refused, Error::Refused { reason } if reason.contains("12 more positions would exceed")),
-            "{refused}"
-        );
-        assert!(chat.is_open());
-        let _ = first;
-        chat.finish().unwrap();
-    });
+    let ((), server) =
+        session(&terms("full", false), None, &mut |event: Event<'_>| stingy.hear(event), |mut chat| {
+            let first = turn(&mut chat, &words(0, 9), 4).unwrap();
+            assert!(matches!(turn(&mut chat, &words(1, 12), 4), Err(Error::Limit { got: 13, limit: 12, .. })));
+            assert!(matches!(turn(&mut chat, &words(1, 3), 7), Err(Error::Limit { got: 7, limit: 6, .. })));
+            assert!(matches!(turn(&mut chat, &words(1, 3), 0), Err(Error::Model(waggle_model::Error::Nothing))));
+            assert!(matches!(turn(&mut chat, &[99], 1), Err(Error::Model(waggle_model::Error::Engine(_)))));
+            assert!(chat.is_open());
+            assert_eq!(chat.positions(), Positions { used: 12, limit: 96 });
+            for i in 1..=7 {
+                turn(&mut chat, &words(i, 6), 6).unwrap();
+                assert_eq!(chat.positions().used, 12 + 12 * i as usize);
+            }
+            // The model is full, which both parties know.
+            let full = turn(&mut chat, &[1], 6).unwrap_err();
+            assert!(matches!(full, Error::Full { used: 96, wanted: 7, limit: 96 }), "{full}");
+            chat.reset().unwrap();
+            // The server's account is empty, which it alone knows.
+            let refused = turn(&mut chat, &words(0, 9), 4).unwrap_err();
+            assert!(
+                matches!(&refused, Error::Refused { reason } if reason.contains("12 more positions would exceed")),
+                "{refused}"
+            );
+            assert!(chat.is_open());
+            let _ = first;
+            chat.finish().unwrap();
+        });
     server.unwrap();
     assert_eq!((stingy.left, stingy.shown), (0, 96));
 }
@@ -271,19 +275,19 @@ fn turns_that_fit_alone_and_not_together_are_refused() {
     let limits = Limits { conversation: Some(20), ..Limits::default() };
     for preprocess in [false, true] {
         let terms = terms("full", preprocess);
-        let ((), server) = within(&limits, &terms, None, &mut Silent, |chat| {
+        let ((), server) = within(&limits, &terms, None, &mut nobody, |chat| {
             let mut chat = chat.unwrap();
-            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            while chat.prepare(&mut nobody).unwrap().is_some() {}
             let first = turn(&mut chat, &words(0, 9), 6).unwrap();
             assert_eq!(chat.positions(), Positions { used: 14, limit: 20 });
             let full = turn(&mut chat, &words(0, 9), 6).unwrap_err();
             assert!(matches!(full, Error::Full { used: 14, wanted: 15, limit: 20 }), "{full}");
-            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            while chat.prepare(&mut nobody).unwrap().is_some() {}
             // A turn that takes all positions left fits.
             turn(&mut chat, &words(1, 4), 2).unwrap();
             assert_eq!(chat.positions(), Positions { used: 20, limit: 20 });
             assert!(matches!(turn(&mut chat, &[1], 1), Err(Error::Full { wanted: 2, .. })));
-            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            while chat.prepare(&mut nobody).unwrap().is_some() {}
             chat.reset().unwrap();
             assert_eq!((chat.positions().used, chat.last()), (0, None));
             assert_eq!(turn(&mut chat, &words(0, 9), 6).unwrap().generation.tokens, first.generation.tokens);
@@ -296,7 +300,7 @@ fn turns_that_fit_alone_and_not_together_are_refused() {
 #[test]
 fn a_server_may_allow_no_conversations() {
     let limits = Limits { conversation: None, ..Limits::default() };
-    let (refused, server) = within(&limits, &terms("full", false), None, &mut Silent, |chat| chat.err());
+    let (refused, server) = within(&limits, &terms("full", false), None, &mut nobody, |chat| chat.err());
     assert!(
         matches!(&refused, Some(Error::Refused { reason }) if reason.contains("no conversations")),
         "{refused:?}"
@@ -309,16 +313,19 @@ fn a_server_may_allow_no_conversations() {
 struct Passes(Arc<AtomicUsize>);
 
 impl Passes {
+    fn watch(&self) -> impl FnMut(Event<'_>) -> Flow {
+        let count = Arc::clone(&self.0);
+        move |event| {
+            if let Event::GoesOn = event {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            Flow::GoOn
+        }
+    }
+
     fn since(&self, before: &mut usize) -> usize {
         let now = self.0.load(Ordering::SeqCst);
         now - std::mem::replace(before, now)
-    }
-}
-
-impl Observer for Passes {
-    fn abandoned(&self) -> bool {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        false
     }
 }
 
@@ -327,7 +334,7 @@ impl Observer for Passes {
 fn only_the_new_turn_is_planned() {
     for policy in POLICIES {
         let passes = Passes::default();
-        let ((), server) = session(&terms(policy, true), None, &mut passes.clone(), |mut chat| {
+        let ((), server) = session(&terms(policy, true), None, &mut passes.watch(), |mut chat| {
             let mut before = 0;
             let counts = (0..5).map(|i| {
                 turn(&mut chat, &words(i, 4), 3).unwrap();
@@ -346,10 +353,10 @@ fn only_the_new_turn_is_planned() {
 #[test]
 fn the_longest_turn_of_an_empty_conversation_is_planned_once() {
     let passes = Passes::default();
-    let ((), server) = session(&terms("full", true), None, &mut passes.clone(), |mut chat| {
+    let ((), server) = session(&terms("full", true), None, &mut passes.watch(), |mut chat| {
         let mut before = 0;
         for times in 0..5 {
-            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            while chat.prepare(&mut nobody).unwrap().is_some() {}
             chat.reset().unwrap();
             assert_eq!(passes.since(&mut before), if times == 0 { BOUND.tokens } else { 0 });
         }
@@ -360,7 +367,7 @@ fn the_longest_turn_of_an_empty_conversation_is_planned_once() {
 
 #[test]
 fn a_client_that_leaves_ends_the_session() {
-    let ((), server) = session(&terms("full", false), None, &mut Silent, |mut chat| {
+    let ((), server) = session(&terms("full", false), None, &mut nobody, |mut chat| {
         turn(&mut chat, &words(0, 9), 4).unwrap();
     });
     server.unwrap_err();
@@ -369,7 +376,7 @@ fn a_client_that_leaves_ends_the_session() {
 #[test]
 fn the_template_comes_from_the_server() {
     let template = ChatTemplate { template: "{{ 1 }}".into(), tokens: [("bos_token".into(), "<s>".into())].into() };
-    let (got, server) = session(&terms("full", false), Some(template.clone()), &mut Silent, |chat| {
+    let (got, server) = session(&terms("full", false), Some(template.clone()), &mut nobody, |chat| {
         let got = chat.model().chat_template().unwrap();
         chat.finish().unwrap();
         got

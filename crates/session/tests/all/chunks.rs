@@ -13,7 +13,7 @@ use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Role, memory_pair};
 use waggle_protocols::Fixed;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, SessionPlan, Silent, Terms,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, SessionPlan, Terms, nobody,
 };
 
 use crate::outcome::untimed;
@@ -184,14 +184,14 @@ fn two_parties_read_chunks_as_planned() {
             };
             terms.protocol.preprocess = preprocess;
             let (client, server) = session(&hosted, &terms, &Limits::default(), |session| {
-                session.generate(&*ids, 3, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+                session.generate(&*ids, 3, Next::Pick(&mut Sampler::greedy()), &mut nobody)
             });
             let (client, server) = (client.unwrap(), server.unwrap());
             let context = format!("{policy}, two phases: {preprocess}");
             assert_eq!(client.generation.tokens, truth.tokens, "{context}");
             let request = Request::from(Lengths { prompt: ids.len(), tokens: 3 });
             let planned = SessionPlan::new(hosted.public(), &terms).request(request);
-            let planned = planned.run(&mut Silent).unwrap().outcome;
+            let planned = planned.run(&mut nobody).unwrap().outcome;
             assert_eq!(untimed(&client), untimed(&server), "{context}");
             if !options.policy.random_traffic() {
                 assert_eq!(untimed(&client), untimed(&planned), "{context}");
@@ -209,7 +209,7 @@ fn parties_that_want_other_chunks_hear_of_it() {
     thread::scope(|scope| {
         let server = Channel::new(Role::Server, server);
         let server =
-            scope.spawn(|| hosted.serve(server, &Caller::default(), &server_terms, &Limits::default(), &mut Silent));
+            scope.spawn(|| hosted.serve(server, &Caller::default(), &server_terms, &Limits::default(), &mut nobody));
         let client = Channel::new(Role::Client, client);
         let refused = ClientSession::open(client, &Caller::default(), &client_terms, &ClientOptions::default());
         let refused = refused.err().expect("the terms differ").to_string();

@@ -17,8 +17,8 @@ use waggle_net::{Channel, Link, NetError, Role, memory_pair};
 use waggle_protocols::{Evaluation, Fixed, FixedLoader};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, Request, SessionPlan,
-    Silent, Terms,
+    Caller, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Prompt, Request, SessionPlan,
+    Terms, nobody,
 };
 
 use crate::outcome::{late, untimed};
@@ -303,7 +303,11 @@ impl<'a> Session<'a> {
     }
 
     /// The outcomes of both parties.
-    fn run(&self, guess: &mut dyn Guess, eyes: &mut (dyn Observer + Send)) -> [Result<Outcome, Error>; 2] {
+    fn run(
+        &self,
+        guess: &mut dyn Guess,
+        eyes: &mut (dyn FnMut(Event<'_>) -> Flow + Send),
+    ) -> [Result<Outcome, Error>; 2] {
         self.run_lying(None, guess, eyes)
     }
 
@@ -313,7 +317,7 @@ impl<'a> Session<'a> {
         &self,
         lie: Option<u8>,
         guess: &mut dyn Guess,
-        eyes: &mut (dyn Observer + Send),
+        eyes: &mut (dyn FnMut(Event<'_>) -> Flow + Send),
     ) -> [Result<Outcome, Error>; 2] {
         let (client, server) = memory_pair(Duration::from_secs(60));
         thread::scope(|scope| {
@@ -335,7 +339,7 @@ impl<'a> Session<'a> {
                 };
                 let next = Next::Drafted { sampler: &mut sampler, guess };
                 let session = if self.stop { session.stopping_at_eos() } else { session };
-                session.generate(self.prompt.clone(), self.tokens, next, &mut Silent)
+                session.generate(self.prompt.clone(), self.tokens, next, &mut nobody)
             });
             [client, server.join().unwrap()]
         })
@@ -359,19 +363,18 @@ struct Charges {
     tokens: usize,
 }
 
-impl Observer for Charges {
-    fn ask(&mut self, positions: u64) -> Result<(), Error> {
-        self.asked = positions;
-        Ok(())
-    }
-
-    fn shows(&mut self, positions: u64) {
-        self.shown += positions;
-    }
-
-    fn token(&mut self, token: Option<u32>) {
-        assert_eq!(token, None);
-        self.tokens += 1;
+impl Charges {
+    fn hear(&mut self, event: Event<'_>) -> Flow {
+        match event {
+            Event::Asked(positions) => self.asked = positions,
+            Event::Shown(positions) => self.shown += positions,
+            Event::Token(token) => {
+                assert_eq!(token, None);
+                self.tokens += 1;
+            }
+            _ => (),
+        }
+        Flow::GoOn
     }
 }
 
@@ -404,11 +407,11 @@ impl<L: Link> Link for Lying<L> {
 fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
     let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap();
     let mut session = Session::of(&hosted, false);
-    let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
+    let [plain, _] = session.run(&mut PromptLookup, &mut nobody).map(Result::unwrap);
     session.draft = Some(Drafts::new(3, 1.5).unwrap());
     for lie in [0, 5, 255] {
         let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 1 };
-        let [client, server] = session.run_lying(Some(lie), &mut knowing, &mut Silent);
+        let [client, server] = session.run_lying(Some(lie), &mut knowing, &mut nobody);
         match server.unwrap_err() {
             Error::Model(waggle_model::Error::Engine(error)) => {
                 let net = error.backend::<waggle_protocols::Error>().unwrap().net().unwrap();
@@ -422,7 +425,7 @@ fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
     }
     // A number that may be, but is not the client's own: the parties go apart, and the results are not final.
     let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 1 };
-    let [client, server] = session.run_lying(Some(2), &mut knowing, &mut Silent);
+    let [client, server] = session.run_lying(Some(2), &mut knowing, &mut nobody);
     assert!(client.is_err() && server.is_err());
 }
 
@@ -438,7 +441,7 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
             let mut session = Session { seed, stop, ..Session::of(&hosted, preprocess) };
             session.terms.policy = policy.parse().unwrap();
             session.terms.reveal = reveal;
-            let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
+            let [plain, _] = session.run(&mut PromptLookup, &mut nobody).map(Result::unwrap);
             let text = &plain.generation.tokens;
             let of = |guesses, rate| Drafts::new(guesses, rate).unwrap();
             let [free, mixed] = [of(3, 2.0), of(3, 1.5).steady()];
@@ -448,7 +451,8 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
                 let context = format!("{config}, {policy}, preprocess {preprocess}, {seed:?}, {reveal:?}, {wrong}");
                 let mut knowing = Knowing { tokens: text, prompt: PROMPT.len(), wrong };
                 let mut charges = Charges::default();
-                let [client, server] = session.run(&mut knowing, &mut charges).map(Result::unwrap);
+                let [client, server] =
+                    session.run(&mut knowing, &mut |event: Event<'_>| charges.hear(event)).map(Result::unwrap);
                 assert_eq!(&client.generation.tokens, text, "{context}");
                 assert_eq!(server.generation.count, TOKENS, "{context}");
                 assert!(server.generation.tokens.is_empty() && server.generation.logits.is_none());
@@ -472,7 +476,7 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
                 }
                 assert_eq!(untimed(&client), untimed(&server), "{context}");
                 let planned = SessionPlan::new(hosted.public(), &session.terms).request(session.request()).kept(kept);
-                let planned = planned.run(&mut Silent).unwrap().outcome;
+                let planned = planned.run(&mut nobody).unwrap().outcome;
                 assert_eq!(untimed(&planned), untimed(&client), "{context}: plan");
             }
         }
@@ -484,13 +488,13 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
 fn correlations_are_prepared_for_the_passes_expected() {
     let hosted = ModelServer::builder().load(files(LLAMA, None)).unwrap();
     let mut session = Session { tokens: 21, ..Session::of(&hosted, true) };
-    let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
+    let [plain, _] = session.run(&mut PromptLookup, &mut nobody).map(Result::unwrap);
     let text = &plain.generation.tokens;
     assert_eq!(late(&plain), 0);
     let mut run = |rate, wrong| {
         session.draft = Some(Drafts::new(3, rate).unwrap());
         let mut knowing = Knowing { tokens: text, prompt: PROMPT.len(), wrong };
-        let [client, _] = session.run(&mut knowing, &mut Silent).map(Result::unwrap);
+        let [client, _] = session.run(&mut knowing, &mut nobody).map(Result::unwrap);
         assert_eq!(&client.generation.tokens, text);
         (late(&client), client.generation.passes)
     };
@@ -507,11 +511,11 @@ fn padding_and_guesses_go_together() {
     let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap();
     for preprocess in [false, true] {
         let mut session = Session { tokens: 8, ..Session::of(&hosted, preprocess) };
-        let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
+        let [plain, _] = session.run(&mut PromptLookup, &mut nobody).map(Result::unwrap);
         session.prompt = Prompt::padded(&PROMPT, 12).unwrap();
         session.draft = Some(Drafts::new(3, 2.0).unwrap());
         let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 3 };
-        let [client, _] = session.run(&mut knowing, &mut Silent).map(Result::unwrap);
+        let [client, _] = session.run(&mut knowing, &mut nobody).map(Result::unwrap);
         assert_eq!(client.generation.tokens, plain.generation.tokens);
         assert!(client.generation.passes.iter().any(|kept| *kept > 1));
     }
@@ -543,7 +547,7 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
     for drafted in [0, 2] {
         let limits = Limits { drafted, ..Limits::default() };
         let session = Session { limits, draft, ..Session::of(&hosted, false) };
-        let [client, server] = session.run(&mut PromptLookup, &mut Silent);
+        let [client, server] = session.run(&mut PromptLookup, &mut nobody);
         let (client, server) = (client.unwrap_err(), server.unwrap_err());
         assert!(matches!(&client, Error::Refused { reason } if reason.contains("3 guesses in a pass")), "{client}");
         assert!(
@@ -555,13 +559,13 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
     for policy in ["h2o", "tova", "streaming", "mpcache", "mpcache-scores", "quest", "random"] {
         let mut session = Session { draft, ..Session::of(&hosted, false) };
         session.terms.policy = policy.parse().unwrap();
-        let [client, _] = session.run(&mut PromptLookup, &mut Silent);
+        let [client, _] = session.run(&mut PromptLookup, &mut nobody);
         let refused = client.unwrap_err();
         assert!(
             matches!(&refused, Error::Model(waggle_model::Error::DraftPolicy { policy: named }) if named == policy),
             "{refused}"
         );
-        let planned = SessionPlan::new(hosted.public(), &session.terms).request(session.request()).run(&mut Silent);
+        let planned = SessionPlan::new(hosted.public(), &session.terms).request(session.request()).run(&mut nobody);
         assert!(matches!(planned, Err(Error::Model(waggle_model::Error::DraftPolicy { .. }))));
     }
 }
@@ -572,14 +576,14 @@ fn a_small_model_drafts_for_a_large_one() {
     let small = files(GPT2, None);
     let hosted = ModelServer::builder().load(large).unwrap();
     let session = Session::of(&hosted, false);
-    let [plain, _] = session.run(&mut PromptLookup, &mut Silent).map(Result::unwrap);
+    let [plain, _] = session.run(&mut PromptLookup, &mut nobody).map(Result::unwrap);
     let session = Session { draft: Some(Drafts::new(3, 1.0).unwrap()), ..session };
     // Another architecture, and the model itself: that one is right nearly always.
     let spec = hosted.public().spec.clone();
     let mut other = SmallModel::new(&small, &spec).unwrap();
     let mut same = SmallModel::new(&files(LLAMA, None), &spec).unwrap();
     for (guess, passes) in [(&mut other, TOKENS - 1), (&mut same, (TOKENS - 1).div_ceil(4))] {
-        let [client, _] = session.run(guess, &mut Silent).map(Result::unwrap);
+        let [client, _] = session.run(guess, &mut nobody).map(Result::unwrap);
         assert_eq!(client.generation.tokens, plain.generation.tokens);
         assert!(client.generation.passes.len() <= passes, "{:?}", client.generation.passes);
     }
@@ -597,12 +601,12 @@ fn a_pool_takes_no_draft() {
     let hosted = ModelServer::builder().load(files(GPT2, None)).unwrap().with_pools(pools());
     let Session { terms, limits, .. } = Session::of(&hosted, true);
     let bound = Lengths { prompt: PROMPT.len(), tokens: 3 };
-    let (filled, _) = session(&hosted, &terms, &limits, |client| client.fill(bound, path, &mut Silent));
+    let (filled, _) = session(&hosted, &terms, &limits, |client| client.fill(bound, path, &mut nobody));
     filled.unwrap();
     let (refused, left) = session(&hosted, &terms, &limits, |client| {
         let pool = waggle_session::pool::PoolSet::open(path, Role::Client)?;
         let drafting = client.drafting(Drafts::new(2, 1.0).unwrap());
-        drafting.spend(pool, &PROMPT, 3, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        drafting.spend(pool, &PROMPT, 3, Next::Pick(&mut Sampler::greedy()), &mut nobody)
     });
     assert!(matches!(refused, Err(Error::DraftPool)), "{refused:?}");
     assert!(left.is_err());

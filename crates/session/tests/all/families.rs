@@ -6,7 +6,7 @@ use ndarray::{Array2, Array3};
 use waggle_model::{
     CHANNELS, DType, GenerateOptions, Input, Lengths, ModelFiles, Next, Padding, Reveal, Sampler, synthesize,
 };
-use waggle_session::party::{ClientSession, Limits, ModelServer, Prompt, Request, Silent, Terms};
+use waggle_session::party::{ClientSession, Limits, ModelServer, Prompt, Request, Terms, nobody};
 use waggle_session::{Error, check_ranges};
 
 use crate::parties::{Agreed, agree, agree_on, load_fixed, session};
@@ -158,7 +158,7 @@ fn a_server_of_images_refuses_a_text_and_a_client_an_image_for_texts() {
     };
     let ask = |server: &ModelServer, prompt: Prompt| {
         let next = &mut Sampler::greedy();
-        let ask = |open: ClientSession| open.generate(prompt, 1, Next::Pick(next), &mut Silent);
+        let ask = |open: ClientSession| open.generate(prompt, 1, Next::Pick(next), &mut nobody);
         session(server, &Terms::default(), &Limits::NONE, ask).0.map(|_| ()).unwrap_err()
     };
     let (vit, bert) = (open("vit"), open("bert"));

@@ -8,7 +8,7 @@ use waggle_fuzz::{Corpus, memory};
 use waggle_model::{ModelSpec, Next, Sampler};
 use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, NetError, Role};
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, Request, Silent, Terms};
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, Request, Terms, nobody};
 use waggle_session::pool::{Pool, PoolError, Purpose};
 use waggle_session::{Disclosure, Error};
 
@@ -69,7 +69,7 @@ fn meet(bytes: Vec<u8>) {
             ClientSession::open(channel, &Caller::default(), &terms(Mode::Plain), &ClientOptions::default())?;
         let prompt: Vec<u32> = PROMPT.iter().map(|id| id % opened.model().spec.vocabulary() as u32).collect();
         let mut sampler = Sampler::greedy();
-        opened.generate(&prompt, TOKENS, Next::Pick(&mut sampler), &mut Silent)
+        opened.generate(&prompt, TOKENS, Next::Pick(&mut sampler), &mut nobody)
     });
     assert!(typed(outcome).is_none(), "a session needs more than an opening");
     // Shapes are lists of layers, of which there may be thousands.
@@ -118,7 +118,7 @@ fn fuzz_verdict() {
 fn host(bytes: &[u8], mode: Mode) {
     let (outcome, memory) = memory::peak(|| {
         let channel = Channel::new(Role::Server, Recorded::new(bytes));
-        shared().serve(channel, &Caller::default(), &terms(mode), &Limits::default(), &mut Silent)
+        shared().serve(channel, &Caller::default(), &terms(mode), &Limits::default(), &mut nobody)
     });
     assert!(typed(outcome).is_none(), "a session needs more than an opening");
     assert!(memory < 8 * bytes.len() + (64 << 20), "{memory} bytes");
@@ -157,7 +157,7 @@ fn write_private(path: &Path, bytes: &[u8]) {
 
 /// The purpose of pools of the tiny sessions.
 fn purpose() -> Purpose {
-    Purpose::new(public(), &terms(Mode::Spend), BOUND, 1, None, None, &Silent).expect("a purpose")
+    Purpose::new(public(), &terms(Mode::Spend), BOUND, 1, None, None, &mut nobody).expect("a purpose")
 }
 
 #[test]

@@ -12,7 +12,7 @@ use waggle_protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
     Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, PublicModel, Request,
-    SessionPlan, Silent, Terms, ToHelper,
+    SessionPlan, Terms, ToHelper, nobody,
 };
 use waggle_session::pool::{PoolError, PoolSet, Pools, part_path};
 
@@ -121,7 +121,7 @@ fn session_of(
     lost: Option<Role>,
 ) -> ([Result<Outcome, Error>; 2], Vec<Dealt>, ModelServer) {
     let mut sampler = Sampler::greedy();
-    let generate = |session: ClientSession| session.generate(&PROMPT, tokens, Next::Pick(&mut sampler), &mut Silent);
+    let generate = |session: ClientSession| session.generate(&PROMPT, tokens, Next::Pick(&mut sampler), &mut nobody);
     helped(pairing, hosted, terms, keys, harm, lost, generate)
 }
 
@@ -162,7 +162,7 @@ fn parties(
     thread::scope(|scope| {
         let server = scope.spawn(|| {
             let channel = Channel::new(Role::Server, there);
-            hosted.serve(channel, &caller(KEYS[0]), theirs, &Limits::default(), &mut Silent)
+            hosted.serve(channel, &caller(KEYS[0]), theirs, &Limits::default(), &mut nobody)
         });
         let channel = Channel::new(Role::Client, here);
         let open = ClientSession::open(channel, &caller(KEYS[1]), ours, &ClientOptions::default());
@@ -198,7 +198,7 @@ fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
     let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
     assert_eq!(client.generation.tokens, truth.tokens);
     let request = Request::from(Lengths { prompt: 4, tokens: 2 });
-    let planned = SessionPlan::new(hosted.public(), &terms()).request(request).run(&mut Silent).unwrap().outcome;
+    let planned = SessionPlan::new(hosted.public(), &terms()).request(request).run(&mut nobody).unwrap().outcome;
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
     for (role, [own, planned, at_helper]) in links(&client, &server, &planned, ends).into_iter().enumerate() {
@@ -216,7 +216,7 @@ fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
     let mut hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
     let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
     let request = Request::from(Lengths { prompt: 4, tokens: 2 });
-    let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
+    let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut nobody).unwrap().outcome;
     for first in [true, false] {
         let (outcomes, ends, back) = session_of(&pairing, hosted, &terms, 2, KEYS, Harm::None, None);
         hosted = back;
@@ -247,7 +247,7 @@ fn three_parties(policy: &PolicySpec) {
     let terms = Terms { policy: policy.clone(), ..dealing(HelperDeals::Passes) };
     let hosted = ModelServer::builder().policy(policy).load(bundled("shakespeare-llama").unwrap()).unwrap();
     let request = Request::from(Lengths { prompt: 4, tokens: 3 });
-    let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
+    let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut nobody).unwrap().outcome;
     let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
     let (outcomes, ends, _) = session_of(&pairing, hosted, &terms, 3, KEYS, Harm::None, None);
     let [client, server] = outcomes.map(|outcome| outcome.unwrap());
@@ -285,7 +285,7 @@ fn a_helper_deals_long_prompts() {
     let public = PublicModel::of_shape("gpt2".into(), spec, Disclosed::default()).unwrap();
     for deals in [HelperDeals::Words, HelperDeals::Passes] {
         let request = Request::from(Lengths { prompt: 700, tokens: 2 });
-        SessionPlan::new(&public, &dealing(deals)).request(request).run(&mut Silent).unwrap();
+        SessionPlan::new(&public, &dealing(deals)).request(request).run(&mut nobody).unwrap();
     }
 }
 
@@ -293,7 +293,7 @@ fn a_helper_deals_long_prompts() {
 fn three_parties_take_no_guesses() {
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
     let request = Request { draft: Some(Drafts::new(2, 1.5).unwrap()), ..Lengths { prompt: 4, tokens: 3 }.into() };
-    let planned = SessionPlan::new(hosted.public(), &dealing(HelperDeals::Passes)).request(request).run(&mut Silent);
+    let planned = SessionPlan::new(hosted.public(), &dealing(HelperDeals::Passes)).request(request).run(&mut nobody);
     assert!(matches!(planned, Err(Error::PassesDraft)));
 }
 
@@ -373,7 +373,7 @@ fn spend(
     parties(hosted, terms, |session| {
         let pool = PoolSet::open(path, Role::Client)?;
         let mut sampler = Sampler::greedy();
-        session.with_helper(nowhere()).spend(pool, prompt, tokens, Next::Pick(&mut sampler), &mut Silent)
+        session.with_helper(nowhere()).spend(pool, prompt, tokens, Next::Pick(&mut sampler), &mut nobody)
     })
 }
 
@@ -388,12 +388,12 @@ fn a_dealt_pool(deals: HelperDeals, of: u32, reveal: Reveal, prompt: &[u32], tok
         let at = part_path(&path, part);
         // A helper that has halves of weights already takes fewer bytes than its plan.
         let pairing = Arc::new(Pairing::new(Some(HELPER), PATIENCE, ROOM));
-        let fill = |session: ClientSession| session.fill_part(BOUND, part, &at, &mut Silent);
+        let fill = |session: ClientSession| session.fill_part(BOUND, part, &at, &mut nobody);
         let (outcomes, ends, back) = helped(&pairing, hosted, &terms, KEYS, Harm::None, None, fill);
         hosted = back;
         let [client, server] = both(outcomes);
         let plan = SessionPlan::new(hosted.public(), &terms).request(BOUND).filling(part);
-        let planned = plan.run(&mut Silent).unwrap().outcome;
+        let planned = plan.run(&mut nobody).unwrap().outcome;
         assert_eq!(untimed(&client), untimed(&server), "{deals:?}, part {part}");
         assert_eq!(untimed(&client), untimed(&planned), "{deals:?}, part {part}");
         assert!(client.kinds.iter().all(|entry| alone.contains(&&*entry.path) || entry.traffic.bytes() == 0));
@@ -408,7 +408,7 @@ fn a_dealt_pool(deals: HelperDeals, of: u32, reveal: Reveal, prompt: &[u32], tok
     assert_eq!(client.generation.tokens, truth.tokens, "{deals:?}");
     let lengths = Lengths { prompt: prompt.len(), tokens };
     let plan = SessionPlan::new(hosted.public(), &terms).request(lengths).spending(BOUND, first);
-    let planned = plan.run(&mut Silent).unwrap().outcome;
+    let planned = plan.run(&mut nobody).unwrap().outcome;
     assert_eq!(untimed(&client), untimed(&server), "{deals:?}");
     assert_eq!(untimed(&client), untimed(&planned), "{deals:?}");
     assert!(client.kinds.iter().all(|entry| entry.path == "OTs"), "{:#?}", client.kinds);
@@ -437,7 +437,7 @@ fn a_pool_whose_helper_fails_leaves_no_file() {
         (KEYS, Harm::Dies(2), "the helper: "),
         (KEYS, Harm::Flips, "same messages"),
     ] {
-        let fill = |session: ClientSession| session.fill(BOUND, &path, &mut Silent);
+        let fill = |session: ClientSession| session.fill(BOUND, &path, &mut nobody);
         let (outcomes, _, back) = helped(&pairing, hosted, &terms(), keys, harm, None, fill);
         hosted = back;
         let errors = outcomes.map(|outcome| outcome.map(|_| ()).unwrap_err().to_string());
@@ -465,7 +465,7 @@ fn a_pool_is_spent_with_the_helper_that_dealt_it() {
         assert!(found.starts_with(names) && found[names.len()..].iter().all(|name| *name == "layout"), "{found:?}");
         assert!(server.is_err());
     };
-    let fill = |session: ClientSession| session.fill(BOUND, &path, &mut Silent);
+    let fill = |session: ClientSession| session.fill(BOUND, &path, &mut nobody);
     let (outcomes, _, hosted) = helped(&pairing, hosted, &terms(), KEYS, Harm::None, None, fill);
     both(outcomes);
     refused(&hosted, &without, &["helper", "helper-deals"]);
@@ -486,11 +486,11 @@ fn conversations_take_no_helper_and_three_parties_no_pool() {
     let (hosted, path) = keeping(dir.path());
     let passes = dealing(HelperDeals::Passes);
     let filling = SessionPlan::new(hosted.public(), &passes).request(BOUND).filling(Part::WHOLE);
-    assert!(matches!(filling.run(&mut Silent), Err(Error::PassesPool)));
-    let [client, _] = parties(&hosted, [&passes, &passes], |session| session.fill(BOUND, &path, &mut Silent));
+    assert!(matches!(filling.run(&mut nobody), Err(Error::PassesPool)));
+    let [client, _] = parties(&hosted, [&passes, &passes], |session| session.fill(BOUND, &path, &mut nobody));
     assert!(matches!(client, Err(Error::PassesPool)), "{client:?}");
     let [client, _] = parties(&hosted, [&terms(), &terms()], |session| {
-        session.chat(BOUND, &mut Silent).map(|_| Outcome::default())
+        session.chat(BOUND, &mut nobody).map(|_| Outcome::default())
     });
     assert!(matches!(client, Err(Error::HelperChat)), "{client:?}");
 }

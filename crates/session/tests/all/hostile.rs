@@ -12,7 +12,7 @@ use waggle_net::{Channel, Role};
 use waggle_protocols::Part;
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Silent, Terms,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Terms, nobody,
 };
 use waggle_session::pool::{PoolSet, Pools, part_path};
 
@@ -113,7 +113,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
         party(move || {
             let channel = Channel::new(Role::Server, server);
             let serve = |hosted: &ModelServer| {
-                hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut Silent)
+                hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut nobody)
             };
             match pools {
                 // Hosts with pools are made anew: the directory is the session's own.
@@ -134,15 +134,15 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
         let mut sampler = Sampler::greedy();
         let next = Next::Pick(&mut sampler);
         match mode {
-            Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, next, &mut Silent),
-            Mode::Fill => opened.fill(BOUND, &path, &mut Silent),
+            Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, next, &mut nobody),
+            Mode::Fill => opened.fill(BOUND, &path, &mut nobody),
             Mode::FillPart(number) => {
                 let part = Part::new(number, PARTS).expect("a part");
-                opened.fill_part(BOUND, part, &part_path(&path, part), &mut Silent)
+                opened.fill_part(BOUND, part, &part_path(&path, part), &mut nobody)
             }
             Mode::Spend | Mode::SpendParts => {
                 let pool = PoolSet::open(&path, Role::Client)?;
-                opened.spend(pool, &PROMPT, TOKENS, next, &mut Silent)
+                opened.spend(pool, &PROMPT, TOKENS, next, &mut nobody)
             }
         }
     });

@@ -13,7 +13,7 @@ use waggle_planner::{Plan, Planner};
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight, Options, Secure};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
+    Caller, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Terms, nobody,
 };
 
 /// Books prefill and decode apart.
@@ -159,7 +159,7 @@ pub(crate) fn session<T>(
     limits: &Limits,
     client: impl FnOnce(ClientSession) -> Result<T, Error>,
 ) -> (Result<T, Error>, Result<Outcome, Error>) {
-    watched(hosted, terms, limits, &mut Silent, client)
+    watched(hosted, terms, limits, &mut nobody, client)
 }
 
 /// [`session`], whose server tells `observer`.
@@ -167,7 +167,7 @@ pub(crate) fn watched<T>(
     hosted: &ModelServer,
     terms: &Terms,
     limits: &Limits,
-    observer: &mut (dyn Observer + Send),
+    observer: &mut (dyn FnMut(Event<'_>) -> Flow + Send),
     client: impl FnOnce(ClientSession) -> Result<T, Error>,
 ) -> (Result<T, Error>, Result<Outcome, Error>) {
     let (here, there) = memory_pair(Duration::from_secs(60));

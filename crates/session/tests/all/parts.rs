@@ -7,7 +7,7 @@ use waggle_model::{Lengths, Next, Sampler, bundled};
 use waggle_net::{Entry, Phase, Role};
 use waggle_protocols::Part;
 use waggle_session::Error;
-use waggle_session::party::{Caller, ModelServer, Outcome, SessionPlan, Silent};
+use waggle_session::party::{Caller, ModelServer, Outcome, SessionPlan, nobody};
 use waggle_session::pool::{Found, PoolError, PoolSet, Pools, State, find, part_path};
 
 use crate::outcome::untimed;
@@ -29,7 +29,7 @@ fn server(kept: &Path) -> ModelServer {
 
 fn fill(hosted: &ModelServer, pool: &Path, part: Part) -> [Result<Outcome, Error>; 2] {
     let path = part_path(pool, part);
-    session(hosted, |opened| opened.fill_part(BOUND, part, &path, &mut Silent))
+    session(hosted, |opened| opened.fill_part(BOUND, part, &path, &mut nobody))
 }
 
 fn fill_all(hosted: &ModelServer, pool: &Path, of: u32) {
@@ -39,7 +39,7 @@ fn fill_all(hosted: &ModelServer, pool: &Path, of: u32) {
 fn spend(hosted: &ModelServer, pool: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
     session(hosted, |opened| {
         let pool = PoolSet::open(pool, Role::Client)?;
-        opened.spend(pool, prompt, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        opened.spend(pool, prompt, tokens, Next::Pick(&mut Sampler::greedy()), &mut nobody)
     })
 }
 
@@ -62,7 +62,7 @@ fn a_pool_in_parts_equals_one_made_whole() {
     let truth = |prompt: &[u32], tokens| greedy(&load(bundled(MODEL).unwrap()), prompt, tokens).tokens;
     let terms = terms();
     let plan = |lengths| SessionPlan::new(hosted[0].public(), &terms).request(lengths);
-    let planned = |plan: SessionPlan| untimed(&plan.run(&mut Silent).unwrap().outcome);
+    let planned = |plan: SessionPlan| untimed(&plan.run(&mut nobody).unwrap().outcome);
     // As long as it may be, then shorter.
     for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
         let [made, other] = both(fill(&hosted[0], &pool, Part::WHOLE));
@@ -126,7 +126,7 @@ fn a_part_that_failed_is_made_again_alone() {
         both(fill(&hosted, &pool, part(number, 3)));
     }
     let path = part_path(&pool, part(2, 3));
-    let (well, _) = cut(&hosted, [9, usize::MAX], |opened| opened.fill_part(BOUND, part(2, 3), &path, &mut Silent));
+    let (well, _) = cut(&hosted, [9, usize::MAX], |opened| opened.fill_part(BOUND, part(2, 3), &path, &mut nobody));
     assert_eq!((well, states(&mine), states(&kept)), ([false; 2], vec![State::Pool; 2], vec![State::Pool; 2]));
     let missing = |error: &Error| match error {
         Error::PoolFile { source: PoolError::PartsMissing { parts }, .. } => parts.clone(),
@@ -191,14 +191,14 @@ fn a_server_refuses_what_is_no_set() {
     // A part that another client filled.
     let stranger = Caller { key: Some("ed25519:stranger".into()) };
     let foreign = dir.path().join("foreign");
-    let filled = session_as(&hosted, &stranger, |opened| opened.fill_part(BOUND, part(1, 2), &foreign, &mut Silent));
+    let filled = session_as(&hosted, &stranger, |opened| opened.fill_part(BOUND, part(1, 2), &foreign, &mut nobody));
     let id = filled[1].as_ref().unwrap().filled.unwrap().id;
     assert!(one.file_name().is_some_and(|name| name.to_string_lossy() != format!("{id}.pool")));
     let [client, _] = session(&hosted, |opened| {
         fs::rename(part_path(&pool, part(1, 2)), dir.path().join("away")).unwrap();
         fs::copy(&foreign, part_path(&pool, part(1, 2))).unwrap();
         let set = PoolSet::open(&pool, Role::Client)?;
-        opened.spend(set, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        opened.spend(set, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut nobody)
     });
     assert!(matches!(client, Err(Error::PoolFile { source: PoolError::Mismatch { differences }, .. })
         if differences.iter().any(|difference| difference.name == "peer")));
@@ -224,7 +224,7 @@ fn a_spending_that_is_cut_leaves_all_parts_or_none() {
         let pool = pool.clone();
         cut(&hosted, limits, move |opened| {
             let pool = PoolSet::open(&pool, Role::Client)?;
-            opened.spend(pool, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            opened.spend(pool, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut nobody)
         })
     };
     let mut left = Vec::new();

@@ -9,8 +9,8 @@ use waggle_model::{GenerateOptions, Input, Lengths, Next, NoHooks, Reveal, Sampl
 use waggle_net::{Channel, Handshake, NetError, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, PROTOCOL, Prompt, Request, SessionPlan,
-    Silent, Terms,
+    Caller, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, PROTOCOL, Prompt, Request, SessionPlan,
+    Terms, nobody,
 };
 
 use crate::outcome::untimed;
@@ -33,11 +33,11 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     let (client, server) = channels();
     let (client, server) = thread::scope(|scope| {
         let server = scope
-            .spawn(|| hosted.serve(server, &Caller::default(), &terms, &Limits::default(), &mut Silent).unwrap());
+            .spawn(|| hosted.serve(server, &Caller::default(), &terms, &Limits::default(), &mut nobody).unwrap());
         let session = ClientSession::open(client, &Caller::default(), &terms, &options).unwrap();
         assert_eq!(session.model(), hosted.public());
         let mut sampler = Sampler::greedy();
-        let client = session.stopping_at_eos().generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent).unwrap();
+        let client = session.stopping_at_eos().generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody).unwrap();
         (client, server.join().unwrap())
     });
     let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
@@ -47,20 +47,11 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
 
     let request = Request { stop_at_eos: true, ..Lengths { prompt: 4, tokens: 2 }.into() };
     let planned = SessionPlan::new(hosted.public(), &terms).options(options).request(request);
-    let planned = planned.run(&mut Silent).unwrap().outcome;
+    let planned = planned.run(&mut nobody).unwrap().outcome;
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
     assert_eq!((client.per_token.len(), planned.per_token.len()), (1, 1));
     assert_eq!(client.per_token[0].flows, planned.per_token[0].flows);
-}
-
-/// Counts the positions that a client sees.
-struct Shown(u64);
-
-impl Observer for Shown {
-    fn shows(&mut self, positions: u64) {
-        self.0 += positions;
-    }
 }
 
 /// Several texts, of which the shorter has padding before it.
@@ -72,9 +63,15 @@ fn a_client_that_scores_its_prompt_learns_the_logits_of_every_position() {
         let mut terms = Terms::default();
         terms.protocol.preprocess = preprocess;
         let whole = Prompt::side_by_side(&[PROMPT[..].into(), PROMPT[1..].into()], None, false).unwrap();
-        let mut shown = Shown(0);
-        let (client, server) = watched(&hosted, &terms, &Limits::default(), &mut shown, |session| {
-            session.scoring_prompt().generate(whole, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        let mut shown = 0;
+        let mut count = |event: Event<'_>| {
+            if let Event::Shown(positions) = event {
+                shown += positions;
+            }
+            Flow::GoOn
+        };
+        let (client, server) = watched(&hosted, &terms, &Limits::default(), &mut count, |session| {
+            session.scoring_prompt().generate(whole, 2, Next::Pick(&mut Sampler::greedy()), &mut nobody)
         });
         let (client, server) = (client.unwrap(), server.unwrap());
         assert_eq!(server.generation.logits, None);
@@ -93,14 +90,14 @@ fn a_client_that_scores_its_prompt_learns_the_logits_of_every_position() {
         let request =
             Request { all_positions: true, padded: true, texts: 2, ..Lengths { prompt: 4, tokens: 2 }.into() };
         assert_eq!(request.positions(), 2 * 5);
-        assert_eq!(shown.0, 2 * 5);
-        let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap().outcome;
+        assert_eq!(shown, 2 * 5);
+        let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut nobody).unwrap().outcome;
         assert_eq!(untimed(&client), untimed(&planned));
         assert_eq!(untimed(&client), untimed(&server));
     }
     let tokens = Terms { reveal: Reveal::Token, ..Terms::default() };
     let (client, _) = session(&hosted, &tokens, &Limits::default(), |session| {
-        session.scoring_prompt().generate(&PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        session.scoring_prompt().generate(&PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut nobody)
     });
     assert!(matches!(client, Err(Error::PromptLogits)), "{client:?}");
 }
@@ -112,7 +109,7 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
     let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, drafted: 0, ..Limits::NONE };
     let (client, server) = session(&hosted, &terms, &limits, |session| {
         assert_eq!(session.model().tokenizer, None, "it was not wanted");
-        session.generate(&PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        session.generate(&PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut nobody)
     });
     match client {
         Err(Error::Refused { reason }) => assert!(reason.contains("4 tokens of a prompt"), "{reason}"),
@@ -152,7 +149,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
         let opened = ClientSession::open(client, &Caller::default(), &Terms::default(), &ClientOptions::default());
         let generated = opened.and_then(|session| {
             let mut sampler = Sampler::greedy();
-            session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut Silent)
+            session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody)
         });
         generated.expect_err("the server lies")
     })

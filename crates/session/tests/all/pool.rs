@@ -5,7 +5,7 @@ use std::path::Path;
 use waggle_model::{Lengths, ModelFiles, Next, Sampler, bundled};
 use waggle_net::Role;
 use waggle_session::Error;
-use waggle_session::party::{ModelServer, Open, Outcome, Silent, Terms};
+use waggle_session::party::{ModelServer, Open, Outcome, Terms, nobody};
 use waggle_session::pool::{PoolError, PoolSet, Pools, State};
 
 use crate::pools::{NEVER, both, cut, session, session_under, states, terms};
@@ -15,13 +15,13 @@ const PROMPT: [u32; 4] = [30, 27, 25, 17];
 const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
 
 fn fill(hosted: &ModelServer, path: &Path) -> [Outcome; 2] {
-    both(session(hosted, |opened| opened.fill(BOUND, path, &mut Silent)))
+    both(session(hosted, |opened| opened.fill(BOUND, path, &mut nobody)))
 }
 
 fn spend(hosted: &ModelServer, path: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
     session(hosted, |opened| {
         let pool = PoolSet::open(path, Role::Client)?;
-        opened.spend(pool, prompt, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        opened.spend(pool, prompt, tokens, Next::Pick(&mut Sampler::greedy()), &mut nobody)
     })
 }
 
@@ -36,11 +36,11 @@ fn a_pool_brings_its_link() {
     let open = Terms { open: Open { cores: true, link: true, reveal: false }, ..terms() };
     let mut far = terms();
     far.protocol.link = "wan-far".parse().unwrap();
-    both(session_under(&hosted, [&far, &open], |opened| opened.fill(BOUND, &path, &mut Silent)));
+    both(session_under(&hosted, [&far, &open], |opened| opened.fill(BOUND, &path, &mut nobody)));
     let spend = |terms: &Terms| {
         let pool = PoolSet::open(&path, Role::Client).unwrap();
         session_under(&hosted, [terms, &open], |opened| {
-            opened.spend(pool, &PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            opened.spend(pool, &PROMPT, 2, Next::Pick(&mut Sampler::greedy()), &mut nobody)
         })
     };
     assert_eq!(PoolSet::open(&path, Role::Client).unwrap().link(), Some(far.protocol.link));
@@ -59,13 +59,13 @@ fn a_server_refuses_what_it_does_not_have() {
     let kept = dir.path().join("server");
     let (path, copy) = (dir.path().join("client.pool"), dir.path().join("copy.pool"));
     let hosted = ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap();
-    let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &path, &mut Silent));
+    let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &path, &mut nobody));
     assert!(matches!(client, Err(Error::Refused { reason }) if reason == "this server keeps no pools"));
     assert!(matches!(server, Err(Error::Pool(PoolError::NoPools))) && !path.exists());
 
     let hosted = hosted.with_pools(Pools::open(&kept, 1).unwrap());
     fill(&hosted, &path);
-    let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &copy, &mut Silent));
+    let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &copy, &mut nobody));
     assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("1 pool already")));
     assert!(matches!(server, Err(Error::Pool(PoolError::Full { limit: 1 }))) && !copy.exists());
 
@@ -124,13 +124,13 @@ fn no_message_that_is_lost_leaves_an_orphan() {
         ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&there, 8).unwrap());
     let fill = |name: &str, limits| {
         let path = here.join(name);
-        cut(&hosted, limits, move |opened| opened.fill(BOUND, &path, &mut Silent))
+        cut(&hosted, limits, move |opened| opened.fill(BOUND, &path, &mut nobody))
     };
     let spend = |name: &str, limits| {
         let path = here.join(name);
         cut(&hosted, limits, move |opened| {
             let pool = PoolSet::open(&path, Role::Client)?;
-            opened.spend(pool, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            opened.spend(pool, &PROMPT, 1, Next::Pick(&mut Sampler::greedy()), &mut nobody)
         })
     };
     let (well, [client, server]) = fill("whole", NEVER);

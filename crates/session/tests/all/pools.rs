@@ -8,7 +8,7 @@ use std::{io, thread};
 
 use waggle_net::{Channel, Link, Role, memory_pair};
 use waggle_session::Error;
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Terms, nobody};
 use waggle_session::pool::{Found, State, find};
 
 /// Two phases.
@@ -53,7 +53,7 @@ fn over(
 ) -> [Result<Outcome, Error>; 2] {
     let (here, there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
     thread::scope(|scope| {
-        let server = scope.spawn(|| hosted.serve(there, caller, theirs, &Limits::default(), &mut Silent));
+        let server = scope.spawn(|| hosted.serve(there, caller, theirs, &Limits::default(), &mut nobody));
         let opened = ClientSession::open(here, caller, ours, &ClientOptions::default());
         [opened.and_then(client), server.join().unwrap()]
     })

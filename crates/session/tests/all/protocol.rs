@@ -9,7 +9,7 @@ use std::time::Duration;
 use waggle_model::bundled;
 use waggle_net::{Channel, Handshake, Role, memory_pair};
 use waggle_session::Error;
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Silent, Terms};
+use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Terms, nobody};
 
 use crate::fuzz::opening;
 use crate::hostile::Mode;
@@ -29,7 +29,7 @@ fn against(role: Role, number: Option<&str>) -> Error {
             Role::Client => ClientSession::open(ours, &caller, &terms, &ClientOptions::default()).map(drop),
             Role::Server => {
                 let hosted = ModelServer::builder().load(bundled("shakespeare-gpt2").unwrap()).unwrap();
-                hosted.serve(ours, &caller, &terms, &Limits::default(), &mut Silent).map(drop)
+                hosted.serve(ours, &caller, &terms, &Limits::default(), &mut nobody).map(drop)
             }
         };
         outcome.expect_err("they differ")

@@ -12,7 +12,7 @@ use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Link, Phase, Role, memory_pair};
 use waggle_protocols::{FRAC, Fixed, FixedLoader, Part};
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, SessionPlan, Silent, Terms,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, SessionPlan, Terms, nobody,
 };
 use waggle_session::pool::{PoolError, PoolSet, Pools};
 use waggle_session::{Base, BaseError, Error};
@@ -72,7 +72,7 @@ fn over(
     std::thread::scope(|scope| {
         let channel = Channel::new(Role::Server, there);
         let server =
-            scope.spawn(|| hosted.serve(channel, &Caller::default(), terms, &Limits::default(), &mut Silent));
+            scope.spawn(|| hosted.serve(channel, &Caller::default(), terms, &Limits::default(), &mut nobody));
         let (channel, options) = (Channel::new(Role::Client, here), ClientOptions { base, ..Default::default() });
         let done = ClientSession::open(channel, &Caller::default(), terms, &options).and_then(client);
         [done, server.join().unwrap()]
@@ -81,7 +81,7 @@ fn over(
 
 fn generated(hosted: &ModelServer, terms: &Terms, base: Option<&Base>) -> [Result<Outcome, Error>; 2] {
     session(hosted, terms, base, |open| {
-        open.generate(&PROMPT[..], LENGTHS.tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        open.generate(&PROMPT[..], LENGTHS.tokens, Next::Pick(&mut Sampler::greedy()), &mut nobody)
     })
 }
 
@@ -122,7 +122,7 @@ fn two_parties_are_fixed_point_and_the_plan_is_their_ledger() {
             let worst = pairs.map(|(secure, fixed)| (secure - fixed).abs()).fold(0.0, f32::max);
             assert!(worst * (1u32 << FRAC) as f32 <= 4.0 * MAX_SECURE_ULPS, "{context}: {worst}");
             let plan = SessionPlan::new(public, &terms).request(LENGTHS);
-            let planned = plan.run(&mut Silent).unwrap().outcome;
+            let planned = plan.run(&mut nobody).unwrap().outcome;
             assert_eq!(untimed(&client), untimed(&server), "{context}");
             assert_eq!(untimed(&client), untimed(&planned), "{context}");
             if parts == "all" {
@@ -201,10 +201,10 @@ fn pools_know_the_base() {
     let hosted = with_pools("all");
     let fill = |hosted: &ModelServer, base: Option<&Base>| {
         let [client, server] =
-            session(hosted, &terms, base, |open| open.fill(LENGTHS, &path, &mut Silent)).map(Result::unwrap);
+            session(hosted, &terms, base, |open| open.fill(LENGTHS, &path, &mut nobody)).map(Result::unwrap);
         let request = Request::from(LENGTHS);
         let plan = SessionPlan::new(hosted.public(), &terms).request(request).filling(Part::WHOLE);
-        let planned = plan.run(&mut Silent).unwrap().outcome;
+        let planned = plan.run(&mut nobody).unwrap().outcome;
         assert_eq!(untimed(&client), untimed(&planned));
         assert_eq!(untimed(&client), untimed(&server));
         fs::metadata(&path).unwrap().len()
@@ -212,7 +212,7 @@ fn pools_know_the_base() {
     let spend = |hosted: &ModelServer, base: Option<&Base>| {
         session(hosted, &terms, base, |open| {
             let (pool, next) = (PoolSet::open(&path, Role::Client)?, Next::Pick(&mut Sampler::greedy()));
-            open.spend(pool, &PROMPT[..], LENGTHS.tokens, next, &mut Silent)
+            open.spend(pool, &PROMPT[..], LENGTHS.tokens, next, &mut nobody)
         })
     };
     let small = fill(&hosted, Some(&own));

@@ -8,7 +8,7 @@ use waggle_model::{
 };
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
 use waggle_session::Error;
-use waggle_session::party::{Limits, ModelServer, Prompt, Request, SessionPlan, Silent, Terms};
+use waggle_session::party::{Limits, ModelServer, Prompt, Request, SessionPlan, Terms, nobody};
 
 use crate::draft::files;
 use crate::outcome::untimed;
@@ -85,7 +85,7 @@ fn noise_before_the_argmax_draws_from_softmax() {
     let terms = Terms { reveal: Reveal::Token, ..Terms::default() };
     let whole = Prompt::side_by_side(&vec![PROMPT[..].into(); 300], None, false).unwrap();
     let (client, server) = session(&hosted, &terms, &Limits::NONE, |session| {
-        session.generate(whole, 1, Next::Pick(&mut self::sampler(8)), &mut Silent)
+        session.generate(whole, 1, Next::Pick(&mut self::sampler(8)), &mut nobody)
     });
     let (client, server) = (client.unwrap().generation, server.unwrap().generation);
     assert_eq!((server.tokens.len(), server.logits, client.logits), (0, None, None));
@@ -123,12 +123,12 @@ fn two_parties_sample_the_text_of_the_clear_engine() {
             let mut terms = Terms { reveal: Reveal::Token, ..Terms::default() };
             terms.protocol.preprocess = preprocess;
             let (client, server) = session(&hosted, &terms, &Limits::NONE, |session| {
-                session.generate(&ids, tokens, Next::Pick(&mut sampler(seed)), &mut Silent)
+                session.generate(&ids, tokens, Next::Pick(&mut sampler(seed)), &mut nobody)
             });
             let (client, server) = (client.unwrap(), server.unwrap());
             assert_eq!(client.generation.tokens, text, "{name}, {preprocess}");
             let request = Request::from(Lengths { prompt: ids.len(), tokens });
-            let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut Silent).unwrap();
+            let planned = SessionPlan::new(hosted.public(), &terms).request(request).run(&mut nobody).unwrap();
             assert_eq!(untimed(&client), untimed(&planned.outcome));
             assert_eq!(untimed(&client), untimed(&server));
         }
@@ -141,7 +141,7 @@ fn a_sampler_that_looks_at_logits_is_refused_before_anything_is_asked() {
     let terms = Terms { reveal: Reveal::Token, ..Terms::default() };
     let (client, server) = session(&hosted, &terms, &Limits::NONE, |session| {
         let mut sampler = Sampler::random(1.0, 0.5, StdRng::seed_from_u64(1)).unwrap();
-        session.generate(&[30, 27], 2, Next::Pick(&mut sampler), &mut Silent)
+        session.generate(&[30, 27], 2, Next::Pick(&mut sampler), &mut nobody)
     });
     assert!(matches!(client, Err(Error::Model(waggle_model::Error::NeedsLogits { what: "top-p" }))), "{client:?}");
     assert!(server.is_err());

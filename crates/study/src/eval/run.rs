@@ -15,7 +15,7 @@ use waggle_model::{
 };
 use waggle_mpcache::{Budget, KvCache, Policy, PolicySpec};
 use waggle_session::party::{
-    ClientOptions, Limits, ModelServer, Observer, Prompt, Request, Silent, Terms, in_one_process,
+    ClientOptions, Event, Flow, Limits, ModelServer, Prompt, Request, Terms, Watch, in_one_process, nobody,
 };
 
 use super::interval::{Interval, intervals};
@@ -191,9 +191,9 @@ impl Runner for TwoParties<'_> {
 
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
-        let out = self.session(policy, prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))?;
+        let out = self.session(policy, prompt, sequence.passes(), false, Next::Forced(rest), &mut ticking(tick))?;
         let generated = sequence.wanted().map(|Wanted { tokens, .. }| {
-            self.session(policy, prompt, *tokens, true, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+            self.session(policy, prompt, *tokens, true, Next::Pick(&mut Sampler::greedy()), &mut nobody)
         });
         let generated = generated.transpose()?.map(|out| out.tokens);
         Ok(Trace { logits: scored_rows(sequence, &out), attention: None, generated })
@@ -212,7 +212,7 @@ impl Runner for TwoParties<'_> {
         let prompts: Vec<Prompt> = parts().map(|(prompt, _)| prompt.into()).collect();
         let prompt = Prompt::side_by_side(&prompts, None, false)?;
         let next = Next::Each(parts().map(|(_, rest)| Next::Forced(rest)).collect());
-        let mut out = self.session(policy, prompt, first.passes(), false, next, &mut Ticks(tick))?;
+        let mut out = self.session(policy, prompt, first.passes(), false, next, &mut ticking(tick))?;
         let logits = out.logits.take().unwrap_or_default();
         let trace = |(rows, sequence): (ArrayView2<f32>, &Sequence)| {
             let logits = Some(rows.to_owned());
@@ -228,7 +228,7 @@ impl Runner for TwoParties<'_> {
 
     fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError> {
         let next = Next::Pick(&mut Sampler::greedy());
-        Ok(class_logits(self.session(&PolicySpec::default(), side_by_side(texts)?, 1, false, next, &mut Silent)?))
+        Ok(class_logits(self.session(&PolicySpec::default(), side_by_side(texts)?, 1, false, next, &mut nobody)?))
     }
 }
 
@@ -241,13 +241,13 @@ impl TwoParties<'_> {
         tokens: usize,
         stop_at_eos: bool,
         next: Next<'_>,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Generation, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
         let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
         let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, &ClientOptions::default(), PATIENCE, |open| {
             let open = if stop_at_eos { open.stopping_at_eos() } else { open };
-            open.generate(prompt, tokens, next, observer)
+            open.generate(prompt, tokens, next, watch)
         })?;
         Ok(out.generation)
     }
@@ -273,9 +273,13 @@ impl<E: Engine> Hooks<E> for Ticks<'_> {
     }
 }
 
-impl Observer for Ticks<'_> {
-    fn token(&mut self, _: Option<u32>) {
-        (self.0)();
+/// Calls `tick` after each token of a session.
+fn ticking(tick: &(dyn Fn() + Sync)) -> impl FnMut(Event<'_>) -> Flow {
+    move |event| {
+        if let Event::Token(_) = event {
+            tick();
+        }
+        Flow::GoOn
     }
 }
 

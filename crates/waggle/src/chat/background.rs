@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use waggle_session::party::{Event, Flow};
+
 use super::{Chat, ChatReport, Readiness, Said, TurnReport};
 use crate::Error;
-use crate::generation::Listener;
 
 /// A [`Chat`] that a thread keeps: in two phases it makes correlations for the next turn between turns. Dropping it
 /// ends the session.
@@ -30,7 +31,7 @@ struct State {
 enum Command {
     Say {
         words: String,
-        listener: Box<dyn Listener + Send>,
+        watch: Box<dyn FnMut(Event<'_>) -> Flow + Send>,
         answer: Sender<Result<TurnReport, Error>>,
     },
     Reset {
@@ -54,21 +55,21 @@ impl Chat {
         let (commands, received) = channel();
         let shared = Arc::clone(&state);
         let thread = thread::Builder::new().name("waggle-chat".into());
-        let thread = thread
-            .spawn(move || host(self, &received, &shared))
-            .map_err(|source| Error::System { what: "start a thread", source })?;
+        let log = tracing::dispatcher::get_default(Clone::clone);
+        let host = move || tracing::dispatcher::with_default(&log, || host(self, &received, &shared));
+        let thread = thread.spawn(host).map_err(|source| Error::System { what: "start a thread", source })?;
         Ok(BackgroundChat { commands, state, thread: Mutex::new(Some(thread)) })
     }
 }
 
 impl BackgroundChat {
-    /// Says `words` and waits for the answer, which `listener` hears as it comes, in another thread. What a listener
+    /// Says `words` and waits for the answer, which `watch` hears as it comes, in another thread. What a watcher
     /// panics with, this panics with, and the session is over.
     ///
     /// # Errors
     /// A refused turn, after which the conversation goes on, and what ends the session.
-    pub fn say(&self, words: &str, listener: Box<dyn Listener + Send>) -> Result<TurnReport, Error> {
-        self.ask(|answer| Command::Say { words: words.to_owned(), listener, answer }).unwrap_or_else(|| self.over())
+    pub fn say(&self, words: &str, watch: Box<dyn FnMut(Event<'_>) -> Flow + Send>) -> Result<TurnReport, Error> {
+        self.ask(|answer| Command::Say { words: words.to_owned(), watch, answer }).unwrap_or_else(|| self.over())
     }
 
     /// Begins another conversation in the same session.
@@ -154,13 +155,14 @@ fn host(mut talk: Chat, commands: &Receiver<Command>, state: &Mutex<State>) {
             }
         };
         match command {
-            Command::Say { listener, answer, .. } if listener.abandoned() => {
-                let _ = answer.send(Err(waggle_model::Error::Abandoned.into()));
-            }
-            Command::Say { words, mut listener, answer } => {
-                let said = catch_unwind(AssertUnwindSafe(|| talk.turn(&words, &mut *listener)));
-                // The listener lets go of what it holds before anybody hears of the end.
-                drop(listener);
+            Command::Say { words, mut watch, answer } => {
+                if let Flow::Abandon = watch(Event::GoesOn) {
+                    let _ = answer.send(Err(waggle_model::Error::Abandoned.into()));
+                    continue;
+                }
+                let said = catch_unwind(AssertUnwindSafe(|| talk.turn_with(&words, &mut *watch)));
+                // The watcher lets go of what it holds before anybody hears of the end.
+                drop(watch);
                 publish(&talk, state);
                 let said = said.unwrap_or_else(|panic| resume_unwind(panic));
                 let over = said.as_ref().is_err_and(|error| !error.leaves_the_conversation());

@@ -21,7 +21,7 @@ use waggle_model::{Lengths, Next, Sampler};
 use waggle_mpcache::PolicySpec;
 use waggle_report::Phases;
 use waggle_session::party::chat::{Slices, slices};
-use waggle_session::party::{ChatSession, ClientOptions, Observer, PublicModel, Silent, chat::Turn};
+use waggle_session::party::{ChatSession, ClientOptions, Event, PublicModel, Watch, chat::Turn, nobody};
 use waggle_tokenizer::{ChatTemplate, Tokenizer};
 
 pub use self::background::BackgroundChat;
@@ -32,10 +32,12 @@ pub use self::script::Words;
 use self::script::{Script, Step};
 pub use self::transcript::{Role, Said, Transcript};
 use crate::error::{ChatError, PromptError, Refusal};
-use crate::generate::Sampling;
-use crate::generation::{Heard, Listener, check_comparable};
-use crate::models::{harmless, read_tokenizer, say_unread};
+use crate::generated::check_comparable;
+use crate::heard::Heard;
+use crate::models::read_tokenizer;
 use crate::options::options;
+use crate::reader::{harmless, log_unread};
+use crate::request::Sampling;
 use crate::{Client, Error, worker};
 
 /// The time that a client may say nothing to a server that gives up after `silence`: a third of that, within bounds.
@@ -115,7 +117,7 @@ pub struct Readiness {
 
 impl Chat {
     /// Opens a session with the server of `client`.
-    pub fn open(client: &Client, options: ChatOptions, listener: &mut dyn Listener) -> Result<Self, Error> {
+    pub fn open(client: &Client, options: ChatOptions, watch: &mut Watch) -> Result<Self, Error> {
         let terms = client.terms.over(client.network)?;
         options.sampling.sampler(&terms)?;
         let transcript = Transcript::open(options.transcript.clone())?;
@@ -126,7 +128,7 @@ impl Chat {
         };
         let template = options.template == Template::Server;
         let wanted = ClientOptions { tokenizer: own.is_none(), template, ..ClientOptions::default() };
-        let opened = client.open(&terms, wanted, listener)?;
+        let opened = client.open(&terms, wanted, watch)?;
         let (model, terms) = (opened.model().clone(), opened.terms().clone());
         let sampler = options.sampling.sampler(&terms)?;
         if options.check.is_some() {
@@ -140,7 +142,7 @@ impl Chat {
         // The template may be the server's, so it runs where a foreign tokenizer does.
         let tokenizer = worker::foreign(&bytes)?;
         if let Some(why) = tokenizer.no_sandbox() {
-            listener.no_sandbox(why);
+            watch(Event::NoSandbox(why));
         }
         let by_default = terms.policy == PolicySpec::default() && !model.spec.eos().is_empty();
         let pads = options.stop_at_eos && options.pad_answer.unwrap_or(by_default);
@@ -153,9 +155,9 @@ impl Chat {
         let opened = if options.stop_at_eos { opened.stopping_at_eos() } else { opened };
         let script = Script::new(template, options.system.clone());
         if script.looks(&tokenizer) {
-            listener.looks();
+            watch(Event::Looks);
         }
-        let session = opened.chat(bound, listener)?;
+        let session = opened.chat(bound, watch)?;
         let tokenizer = tokenizer.within(session.positions().limit);
         Ok(Chat {
             network: client.network.to_string(),
@@ -227,7 +229,7 @@ impl Chat {
             if let Some(item) = look() {
                 return Ok(Some(item));
             }
-            match self.session.prepare(&mut Silent)? {
+            match self.session.prepare(&mut nobody)? {
                 Some(slices) => {
                     (self.slices, self.heard) = (slices, Instant::now());
                     shown(self.prepared());
@@ -279,10 +281,10 @@ impl Chat {
         ids: &[u32],
         tokens: usize,
         sampler: &mut Sampler,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Turn, Error> {
         self.begin()?;
-        let turn = self.session.turn(ids, tokens, Next::Pick(sampler), observer)?;
+        let turn = self.session.turn(ids, tokens, Next::Pick(sampler), watch)?;
         (self.slices.ready, self.heard) = (0, Instant::now());
         Ok(turn)
     }
@@ -304,10 +306,18 @@ impl Chat {
     ///
     /// # Errors
     /// [`ChatError::Refused`] for a turn that did not begin; after every other error the session is over.
-    pub fn turn(&mut self, words: &str, listener: &mut dyn Listener) -> Result<TurnReport, Error> {
+    pub fn turn(&mut self, words: &str) -> Result<TurnReport, Error> {
+        self.turn_with(words, &mut nobody)
+    }
+
+    /// [`Chat::turn`], watched.
+    ///
+    /// # Errors
+    /// As [`Chat::turn`].
+    pub fn turn_with(&mut self, words: &str, watch: &mut Watch) -> Result<TurnReport, Error> {
         let mut sampler = std::mem::take(&mut self.sampler);
         let new = [("user", words.to_owned())];
-        let turn = self.turn_of(&new, self.longest.tokens, &mut sampler, listener);
+        let turn = self.turn_of(&new, self.longest.tokens, &mut sampler, watch);
         self.sampler = sampler;
         turn
     }
@@ -318,7 +328,7 @@ impl Chat {
         new: &[Words],
         tokens: usize,
         sampler: &mut Sampler,
-        listener: &mut dyn Listener,
+        watch: &mut Watch,
     ) -> Result<TurnReport, Error> {
         if !self.script.reads(new) {
             return Err(refused(Refusal::Other(PromptError::Empty.into())));
@@ -331,16 +341,16 @@ impl Chat {
         let before = self.session.last().filter(|_| !step.rewrites);
         let ids = self.ids(&step, before).map_err(|error| refused(Refusal::Other(error)))?;
         if step.rewrites {
-            listener.rereads();
+            watch(Event::Rereads);
             self.reread()?;
         }
         let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
         self.transcript.begin(new.last().map_or("", |(_, words)| words));
-        let mut answer = Heard::new(None, Some(&self.tokenizer), &read, listener).kept_by({
+        let mut answer = Heard::new(None, Some(&self.tokenizer), &read, watch).kept_by({
             let transcript = self.transcript.clone();
             move |text| transcript.hear(text)
         });
-        let taken = self.session.turn(&ids, tokens, Next::Pick(sampler), &mut answer);
+        let taken = self.session.turn(&ids, tokens, Next::Pick(sampler), &mut |event| answer.hear(event));
         let turn = match answer.finish(taken) {
             Ok(turn) => turn,
             Err(Error::Session(error)) if self.session.is_open() => {
@@ -366,7 +376,7 @@ impl Chat {
     fn ids(&self, step: &Step, last: Option<u32>) -> Result<Vec<u32>, Error> {
         let mut ids =
             if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
-        say_unread(&self.tokenizer, &step.text)?;
+        log_unread(&self.tokenizer, &step.text)?;
         // A mark that ended the answer is read as the first token of the turn; the template writes it again.
         let ended = last.filter(|last| self.session.model().spec.eos().contains(last));
         if step.marked && ended.is_some() && ended == ids.first().copied() {

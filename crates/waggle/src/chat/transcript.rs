@@ -9,7 +9,7 @@ use waggle_files::{at, check_writable, write_private};
 
 use crate::Error;
 use crate::error::{ChatError, describe};
-use crate::models::harmless;
+use crate::reader::harmless;
 
 /// Whose words they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

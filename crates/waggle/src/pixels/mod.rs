@@ -76,7 +76,7 @@ pub enum ImageError {
 
 /// An image: bytes of red, green and blue, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pixels {
+pub struct Pixels {
     width: u32,
     height: u32,
     bytes: Vec<u8>,

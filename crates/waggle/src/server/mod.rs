@@ -52,7 +52,7 @@ pub use self::signals::on_signal;
 use crate::Error;
 use crate::error::ServeError;
 
-use service::{Event, Service};
+use service::{Happened, Service};
 
 fn listen(address: &str) -> Result<TcpListener, Error> {
     TcpListener::bind(address).map_err(|source| ServeError::Listen { address: address.into(), source }.into())
@@ -67,12 +67,12 @@ pub struct Server {
     service: Arc<Service>,
     listener: TcpListener,
     address: SocketAddr,
-    happened: Receiver<Event>,
+    happened: Receiver<Happened>,
 }
 
 /// Ends a server.
 #[derive(Clone)]
-pub struct Stop(Sender<Event>);
+pub struct Stop(Sender<Happened>);
 
 impl Stop {
     /// Lets running sessions finish, ends conversations in which nothing runs, lets nobody else in, and ends
@@ -83,7 +83,7 @@ impl Stop {
 
     fn because(&self, why: &'static str) {
         // The server may have ended already.
-        let _ = self.0.send(Event::Stop(why));
+        let _ = self.0.send(Happened::Stop(why));
     }
 }
 
@@ -147,7 +147,7 @@ impl Server {
             let over = || server.over.load(Ordering::Acquire);
             let visit = move |stream, peer, place| visit::visit(&visited, stream, peer, place);
             if let Err(error) = server.door.accept(&listener, once, over, || server.metrics.dropped(), visit) {
-                server.tell(Event::Ended(Box::new(Err(system("accept a connection")(error)))));
+                server.tell(Happened::Ended(Box::new(Err(system("accept a connection")(error)))));
             }
         };
         let thread = thread::Builder::new().name("waggle-accept".into());
@@ -158,14 +158,14 @@ impl Server {
                 None => happened.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
-                Ok(Event::Begun) => patience = None,
-                Ok(Event::Ended(outcome)) if once => {
+                Ok(Happened::Begun) => patience = None,
+                Ok(Happened::Ended(outcome)) if once => {
                     service.desk.end();
                     service.desk.drained();
                     break outcome.map(Some);
                 }
-                Ok(Event::Ended(_)) => {}
-                Ok(Event::Stop(why)) => {
+                Ok(Happened::Ended(_)) => {}
+                Ok(Happened::Stop(why)) => {
                     let (running, waiting) = service.desk.counts();
                     info!(
                         running,

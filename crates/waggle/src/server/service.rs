@@ -18,7 +18,7 @@ use super::watch::Watch;
 use crate::Error;
 
 /// An event that a server waits for.
-pub(super) enum Event {
+pub(super) enum Happened {
     Begun,
     Ended(Box<Result<Outcome, Error>>),
     Stop(&'static str),
@@ -38,7 +38,7 @@ pub(super) struct Service {
     pub(super) metrics: Arc<Metrics>,
     /// Nobody is accepted any more.
     pub(super) over: AtomicBool,
-    pub(super) events: Sender<Event>,
+    pub(super) events: Sender<Happened>,
 }
 
 impl Service {
@@ -61,7 +61,7 @@ impl Service {
         self.accounts.as_ref().filter(|_| counted)
     }
 
-    pub(super) fn tell(&self, event: Event) {
+    pub(super) fn tell(&self, event: Happened) {
         // Nobody waits for it if the server has ended.
         let _ = self.events.send(event);
     }

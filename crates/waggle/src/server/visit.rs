@@ -9,15 +9,14 @@ use tracing::{debug, info, warn};
 use waggle_files::write_json;
 use waggle_model::Step;
 use waggle_net::{Admission, Channel, Link, NetError, PublicKey, Role, await_client, send_admission};
-use waggle_protocols::Made;
 use waggle_session::Error as SessionError;
-use waggle_session::party::{Caller, Observer, Outcome};
+use waggle_session::party::{Caller, Event, Flow, Outcome};
 
 use super::desk::Seat;
 use super::door::Place;
 use super::host::{Accepted, Host};
 use super::metrics::{End, Metrics};
-use super::service::{Event, Service};
+use super::service::{Happened, Service};
 use super::watch::Idle;
 use crate::Error;
 use crate::error::{Full, ServeError, describe};
@@ -59,7 +58,7 @@ pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, 
     if stage == Stage::Served {
         let outcome =
             outcome.map_err(|source| ServeError::Session { peer: peer.to_string(), source: Box::new(source) }.into());
-        server.tell(Event::Ended(Box::new(outcome)));
+        server.tell(Happened::Ended(Box::new(outcome)));
     }
 }
 
@@ -154,7 +153,7 @@ fn attend(
         return Err(turn_away(link, error));
     }
     *stage = Stage::Served;
-    server.tell(Event::Begun);
+    server.tell(Happened::Begun);
     info!("session begins");
     let limit = server
         .watch
@@ -192,7 +191,9 @@ fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &
     send_admission(&mut link, &Admission::Granted)?;
     let channel = Channel::new(Role::Server, server.config.network.wrap(link)?);
     let mut watcher = Watcher { server, stream, caller, idle: None, charged: 0, shown: 0, tokens: 0 };
-    let served = server.hosted.serve(channel, caller, &server.terms_for(caller), &server.limits, &mut watcher);
+    let served = server
+        .hosted
+        .serve(channel, caller, &server.terms_for(caller), &server.limits, &mut |event| watcher.hear(event));
     watcher.settle();
     let outcome = match served {
         Err(_) if watcher.idle.is_some() && server.watch.ending() => return Err(Full::Ending.into()),
@@ -257,57 +258,37 @@ impl Watcher<'_> {
     }
 }
 
-impl Observer for Watcher<'_> {
-    fn ask(&mut self, positions: u64) -> Result<(), SessionError> {
-        if let Some(accounts) = self.server.accounts_of(self.caller)
-            && positions > 0
-        {
-            accounts.charge(self.caller.key.as_deref(), positions)?;
-            self.charged += positions;
+impl Watcher<'_> {
+    fn hear(&mut self, event: Event<'_>) -> Flow {
+        match event {
+            Event::GoesOn if left(self.stream) => return Flow::Abandon,
+            Event::Asked(positions) => {
+                if let Some(accounts) = self.server.accounts_of(self.caller)
+                    && positions > 0
+                {
+                    if let Err(error) = accounts.charge(self.caller.key.as_deref(), positions) {
+                        return Flow::Refuse(error.into());
+                    }
+                    self.charged += positions;
+                }
+            }
+            // Without a second descriptor the connection merely stays open until its client leaves.
+            Event::Idle(idle) => self.idle = idle.then(|| self.server.watch.idle(self.stream).ok()).flatten(),
+            Event::Stays => debug!("the client is there"),
+            Event::Shown(positions) => self.shown += positions,
+            Event::Begins(Step::Prefill) => debug!("prefill"),
+            Event::Room(bytes) => info!(bytes, "preparing correlations"),
+            Event::Halves(bytes) => info!(bytes, "sending the helper its halves of the weights"),
+            Event::Prepared(made) if made.bytes == 0 && made.work == 0.0 => {
+                debug!(bytes = made.all_bytes, "preprocessing");
+            }
+            Event::Token(_) => {
+                self.tokens += 1;
+                debug!(tokens = self.tokens, "a token is done");
+            }
+            _ => (),
         }
-        Ok(())
-    }
-
-    fn idle(&mut self, idle: bool) {
-        // Without a second descriptor the connection merely stays open until its client leaves.
-        self.idle = idle.then(|| self.server.watch.idle(self.stream).ok()).flatten();
-    }
-
-    fn stays(&mut self) {
-        debug!("the client is there");
-    }
-
-    fn abandoned(&self) -> bool {
-        left(self.stream)
-    }
-
-    fn shows(&mut self, positions: u64) {
-        self.shown += positions;
-    }
-
-    fn begin(&mut self, step: Step) {
-        if step == Step::Prefill {
-            debug!("prefill");
-        }
-    }
-
-    fn stock(&mut self, bytes: u64) {
-        info!(bytes, "preparing correlations");
-    }
-
-    fn halves(&mut self, bytes: u64) {
-        info!(bytes, "sending the helper its halves of the weights");
-    }
-
-    fn prepare(&mut self, made: Made) {
-        if made.bytes == 0 && made.work == 0.0 {
-            debug!(bytes = made.all_bytes, "preprocessing");
-        }
-    }
-
-    fn token(&mut self, _: Option<u32>) {
-        self.tokens += 1;
-        debug!(tokens = self.tokens, "a token is done");
+        Flow::GoOn
     }
 }
 

@@ -22,7 +22,7 @@ use waggle::model::{
 };
 use waggle::protocols::{FRAC, Fixed, FixedLoader};
 use waggle::tokenizer::Tokenizer;
-use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Terms, register_activation};
+use waggle::{Cores, Local, LocalOptions, Network, Plan, Request, Terms, register_activation};
 
 /// x sigmoid(1.702 x).
 struct QuickGelu;
@@ -93,9 +93,9 @@ fn show() -> Result<(), Box<dyn StdError>> {
 
     let terms = Terms::default().cores(Cores::here());
     let plan = Plan::of(&model).terms(terms.clone()).prompt(prompt.len()).tokens(TOKENS).network(Network::Memory);
-    let planned = plan.run(&mut Silent)?.bytes();
-    let asked = Generate::after(prompt).tokens(TOKENS);
-    let mut written = Local::open(&model, LocalOptions::default().terms(terms))?.generate(&asked, &mut Silent)?;
+    let planned = plan.run()?.bytes();
+    let request = Request::after(prompt).tokens(TOKENS);
+    let mut written = Local::open(&model, LocalOptions::default().terms(terms))?.generate(&request)?;
     println!("two parties: {} bytes, {planned} planned", written.report.bytes());
     assert_eq!(written.report.tokens, in_clear, "two parties write the same");
     assert_eq!(written.report.bytes(), planned, "a session takes what was planned");

@@ -6,7 +6,7 @@
 
 use std::io::Write;
 
-use waggle::{Client, Generate, Text};
+use waggle::{Client, Request, on_text};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The server's tokenizer runs in a process of its own, which is this program again.
@@ -16,12 +16,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("give an address, the server's key and a prompt".into());
     };
     let client = Client::new(address).server_key(key.parse::<waggle::PublicKey>()?);
-    let asked = Generate::after(&**prompt).tokens(12);
-    let mut stream = Text(|piece: &str| {
+    let request = Request::after(&**prompt).tokens(12);
+    let mut stream = on_text(|piece| {
         print!("{piece}");
         let _ = std::io::stdout().flush();
     });
-    let written = client.generate(&asked, &mut stream)?;
+    let written = client.generate_with(&request, &mut stream)?;
     let cost = &written.report.phases.decode.total;
     println!("\n{} bytes to the server, {} back", cost.bytes_client_to_server, cost.bytes_server_to_client);
     Ok(())

@@ -21,7 +21,7 @@ use waggle::mpcache::Granularity::PerKv;
 use waggle::mpcache::{
     Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget, eviction,
 };
-use waggle::{Cores, Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
+use waggle::{Cores, Local, LocalOptions, Network, Plan, Request, Study, Terms, register_policy};
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -138,19 +138,19 @@ fn show() -> Result<(), waggle::Error> {
     // The policy's cost in accuracy, beside SnapKV.
     let policies = vec!["value-aware".parse()?, "snapkv".parse()?];
     let study = Study::default().model(MODEL).text(TEXT).policies(policies).budgets(vec![0.25]);
-    println!("{}", study.context(120).prompt(88).sequences(2).run(&|_| ())?.table());
+    println!("{}", study.context(120).prompt(88).sequences(2).run()?.table());
 
     // The policy's cost to two parties, from shapes alone.
     let full = Terms::default().cores(Cores::here());
     let terms = full.clone().policy("value-aware:budget=0.5".parse()?);
     let plan = Plan::of(MODEL).prompt(PROMPT).tokens(TOKENS).network(Network::Memory);
-    let [pruned, full] = [terms.clone(), full].map(|terms| plan.clone().terms(terms).run(&mut Silent));
+    let [pruned, full] = [terms.clone(), full].map(|terms| plan.clone().terms(terms).run());
     let (pruned, full) = (pruned?.bytes(), full?.bytes());
     println!("planned: {pruned} bytes, and {full} under `full`");
 
     // And between two parties. The model reads characters.
     let local = Local::open(MODEL, LocalOptions::default().terms(terms))?;
-    let mut written = local.generate(&Generate::after(&TEXT[..PROMPT]).tokens(TOKENS), &mut Silent)?;
+    let mut written = local.generate(Request::after(&TEXT[..PROMPT]).tokens(TOKENS))?;
     println!("two parties: {} bytes for {:?}", written.report.bytes(), written.text());
     written.compare(MODEL)?;
     let agreement = written.report.check.map(|check| check.token_agreement);

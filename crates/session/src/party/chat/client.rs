@@ -8,8 +8,7 @@ use waggle_protocols::FixedWeight;
 use waggle_report::Phases;
 
 use super::super::opening::{complaining, receive_verdict};
-use super::super::recorder::Booked;
-use super::super::{Observer, Outcome, PublicModel, Request, Terms, wire};
+use super::super::{Event, Outcome, PublicModel, Request, Terms, Watch, wire};
 use super::conversation::{Conversation, Positions, TurnCost};
 use super::messages::{Bounds, Command, MESSAGE_BYTES};
 use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting, Slices, Turn, slices};
@@ -55,12 +54,12 @@ impl ChatSession {
         model: Model<FixedWeight>,
         bound: Request,
         since: Instant,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Self, Error> {
         channel.ledger_mut().enter(SCOPE);
         let bounds: Bounds = wire::receive(&mut channel, BOUNDS, MESSAGE_BYTES..=MESSAGE_BYTES)?;
         channel.ledger_mut().leave();
-        observer.setup();
+        watch(Event::Setup);
         let subject = Subject { public, terms, model, bound };
         let mut talk = Conversation::begin(channel, &subject.setting(), bounds.positions as usize)?;
         let opening = talk.settle(0);
@@ -110,13 +109,7 @@ impl ChatSession {
     /// [`Error::Full`] if the conversation has too few positions left, [`Error::Limit`] beyond the longest turn,
     /// [`waggle_model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then
     /// nothing has happened, and the session goes on. After all others it is over.
-    pub fn turn(
-        &mut self,
-        ids: &[u32],
-        tokens: usize,
-        next: Next,
-        observer: &mut dyn Observer,
-    ) -> Result<Turn, Error> {
+    pub fn turn(&mut self, ids: &[u32], tokens: usize, next: Next, watch: &mut Watch) -> Result<Turn, Error> {
         self.subject.public.spec.check_ids(ids)?;
         check_next(&self.subject.public.spec, self.subject.terms.reveal, &next)?;
         let ids: Vec<u32> = self.last.into_iter().chain(ids.iter().copied()).collect();
@@ -124,7 +117,7 @@ impl ChatSession {
         self.talk.check(&self.subject.setting(), lengths)?;
         let before = self.talk.settle(0);
         self.command(Command::Turn(lengths))?;
-        let done = self.talk.turn(&self.subject.setting(), lengths, Some(&ids), next, observer);
+        let done = self.talk.turn(&self.subject.setting(), lengths, Some(&ids), next, watch);
         let turn = self.stepped(done)?;
         (self.last, self.ready) = (turn.generation.tokens.last().copied(), 0);
         let phases = self.talk.settle(turn.generation.count.saturating_sub(1));
@@ -136,7 +129,7 @@ impl ChatSession {
     ///
     /// # Errors
     /// As [`ChatSession::turn`].
-    pub fn prepare(&mut self, observer: &mut dyn Observer) -> Result<Option<Slices>, Error> {
+    pub fn prepare(&mut self, watch: &mut Watch) -> Result<Option<Slices>, Error> {
         let all = slices(self.subject.bound.lengths);
         if !self.subject.terms.protocol.preprocess || self.ready >= all {
             return Ok(None);
@@ -144,7 +137,7 @@ impl ChatSession {
         let count = self.ready + 1;
         self.talk.check_slices(&self.subject.setting(), count)?;
         self.command(Command::Prepare(count))?;
-        let made = self.talk.prepare(&self.subject.setting(), count, observer);
+        let made = self.talk.prepare(&self.subject.setting(), count, watch);
         self.stepped(made)?;
         self.ready = count;
         Ok(Some(Slices { ready: count, of: all }))
@@ -175,7 +168,7 @@ impl ChatSession {
     /// Those of the link.
     pub fn finish(mut self) -> Result<Outcome, Error> {
         self.command(Command::End)?;
-        self.talk.engine.confirm_transcript()?;
+        self.talk.engine.channel().confirm_transcript()?;
         Ok(self.talk.finish(&self.subject.setting()))
     }
 
@@ -213,7 +206,7 @@ mod tests {
     use waggle_net::{Role, memory_pair};
 
     use super::*;
-    use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Silent};
+    use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, nobody};
 
     /// The server holds a client to its bound that forgets it.
     #[test]
@@ -225,17 +218,17 @@ mod tests {
             let (hosted, terms) = (&hosted, &terms);
             let served = scope.spawn(move || {
                 let limits = Limits { conversation: Some(8), ..Limits::default() };
-                hosted.serve(Channel::new(Role::Server, server), &Caller::default(), terms, &limits, &mut Silent)
+                hosted.serve(Channel::new(Role::Server, server), &Caller::default(), terms, &limits, &mut nobody)
             });
             let channel = Channel::new(Role::Client, client);
             let session = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default()).unwrap();
-            let mut chat = session.chat(Lengths { prompt: 9, tokens: 2 }, &mut Silent).unwrap();
+            let mut chat = session.chat(Lengths { prompt: 9, tokens: 2 }, &mut nobody).unwrap();
             assert_eq!(
                 (chat.positions(), chat.silence()),
                 (Positions { used: 0, limit: 8 }, Duration::from_secs(60))
             );
             chat.talk.limit = usize::MAX;
-            let refused = chat.turn(&[1; 8], 2, Next::Pick(&mut Sampler::greedy()), &mut Silent).unwrap_err();
+            let refused = chat.turn(&[1; 8], 2, Next::Pick(&mut Sampler::greedy()), &mut nobody).unwrap_err();
             assert!(
                 matches!(&refused, Error::Refused { reason } if reason.contains("0 of 8 positions")),
                 "{refused}"

@@ -9,11 +9,11 @@ use waggle_protocols::{Needs, Secure, check_space};
 use waggle_report::{Cost, DecodeCost, Phases, TokenMeter};
 
 use super::super::recorder::{Booked, Recorder, finish};
-use super::super::{Observer, Outcome, Request, Silent, opening};
+use super::super::{Event, Outcome, Request, Watch, nobody, opening};
 use super::rehearsal::Rehearsal;
 use super::{SCOPE, Setting, Turn, slices};
 use crate::Error;
-use crate::terms::check_bounded;
+use crate::request::check_bounded;
 
 /// All phases, in the order of their numbers.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
@@ -114,14 +114,9 @@ impl Conversation {
     }
 
     /// Makes the first `count` slices of what a turn of the greatest lengths needs, as far as they are not there.
-    pub(super) fn prepare(
-        &mut self,
-        setting: &Setting,
-        count: usize,
-        observer: &mut dyn Observer,
-    ) -> Result<(), Error> {
-        let needs = self.ahead(setting, observer)?.share(count, slices(setting.bound.lengths));
-        self.make(setting, &needs, observer)
+    pub(super) fn prepare(&mut self, setting: &Setting, count: usize, watch: &mut Watch) -> Result<(), Error> {
+        let needs = self.ahead(setting, watch)?.share(count, slices(setting.bound.lengths));
+        self.make(setting, &needs, watch)
     }
 
     /// Refuses slices that there are not.
@@ -149,9 +144,9 @@ impl Conversation {
     }
 
     /// The needs of the longest turn, without the masks of keys and values.
-    fn ahead(&mut self, setting: &Setting, observer: &dyn Observer) -> Result<Needs, Error> {
+    fn ahead(&mut self, setting: &Setting, watch: &mut Watch) -> Result<Needs, Error> {
         if let (None, Some(longest)) = (&self.ahead, self.longest(setting)) {
-            self.ahead = self.needs(setting, longest, observer)?.map(|needs| needs.without_operands());
+            self.ahead = self.needs(setting, longest, watch)?.map(|needs| needs.without_operands());
             if self.rehearsal.as_ref().is_some_and(Rehearsal::is_empty) {
                 self.first.clone_from(&self.ahead);
             }
@@ -160,16 +155,16 @@ impl Conversation {
     }
 
     /// The needs of `turn` after the turns so far, in a session of two phases.
-    fn needs(&mut self, setting: &Setting, turn: Lengths, observer: &dyn Observer) -> Result<Option<Needs>, Error> {
-        self.rehearsal.as_mut().map(|rehearsal| rehearsal.needs(setting, turn, observer)).transpose()
+    fn needs(&mut self, setting: &Setting, turn: Lengths, watch: &mut Watch) -> Result<Option<Needs>, Error> {
+        self.rehearsal.as_mut().map(|rehearsal| rehearsal.needs(setting, turn, watch)).transpose()
     }
 
     /// Makes what of `needs` is not there.
-    fn make(&mut self, setting: &Setting, needs: &Needs, observer: &mut dyn Observer) -> Result<(), Error> {
+    fn make(&mut self, setting: &Setting, needs: &Needs, watch: &mut Watch) -> Result<(), Error> {
         let bytes = needs.bytes(self.engine.channel().role());
         check_space(bytes).map_err(waggle_protocols::Error::from)?;
         let weights = setting.model.weights();
-        let progress = &mut |made| observer.prepare(made);
+        let progress = &mut |made| drop(watch(Event::Prepared(made)));
         Ok(self.engine.prepare_more(needs, self.cache.operands(), &weights, progress)?)
     }
 
@@ -180,21 +175,21 @@ impl Conversation {
         turn: Lengths,
         ids: Option<&[u32]>,
         next: Next,
-        observer: &mut dyn Observer,
+        watch: &mut Watch,
     ) -> Result<Turn, Error> {
-        if let Some(needs) = self.needs(setting, turn, &*observer)? {
-            self.make(setting, &needs, observer)?;
+        if let Some(needs) = self.needs(setting, turn, watch)? {
+            self.make(setting, &needs, watch)?;
         }
         let input = Input::of(ids, turn.prompt);
         let request = Request { lengths: turn, ..*setting.bound };
         let options = request.options(setting.terms);
         let Conversation { engine, cache, meter, .. } = self;
         engine.ledger().leave();
-        let mut recorder = Recorder::resuming(observer, std::mem::take(meter)).showing(&request);
+        let mut recorder = Recorder::resuming(watch, std::mem::take(meter)).showing(&request);
         let generation = generate_with(engine, setting.model, cache, input, &options, next, &mut recorder);
         *meter = recorder.into_meter();
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
-        engine.confirm_transcript()?;
+        engine.channel().confirm_transcript()?;
         engine.ledger().set_phase(Phase::Setup);
         engine.ledger().enter(SCOPE);
         let took = Lengths { prompt: turn.prompt, tokens: generation.count };
@@ -228,7 +223,7 @@ impl Conversation {
     /// The session's outcome.
     pub(super) fn finish(mut self, setting: &Setting) -> Outcome {
         let lengths = Lengths { prompt: self.read, tokens: self.generation.count };
-        let mut silent = Silent;
+        let mut silent = nobody;
         let recorder = Recorder::resuming(&mut silent, self.meter);
         let request = Request { lengths, ..*setting.bound };
         finish(&mut self.engine, setting.terms, &request, self.generation, recorder)

@@ -5,7 +5,7 @@ use waggle_mpcache::KvCache;
 use waggle_planner::{Plan, Planner};
 use waggle_protocols::{FixedLoader, FixedWeight, Needs};
 
-use super::super::{MAX_PLANNING_STEPS, Observer, Request};
+use super::super::{MAX_PLANNING_STEPS, Request, Watch};
 use super::Setting;
 use crate::Error;
 use crate::needs::Planning;
@@ -86,12 +86,7 @@ impl Rehearsal {
     }
 
     /// The needs of `turn` after the turns so far.
-    pub(super) fn needs(
-        &mut self,
-        setting: &Setting,
-        turn: Lengths,
-        observer: &dyn Observer,
-    ) -> Result<Needs, Error> {
+    pub(super) fn needs(&mut self, setting: &Setting, turn: Lengths, watch: &mut Watch) -> Result<Needs, Error> {
         self.steps = self.steps.saturating_add(self.steps(setting, turn));
         let options = setting.terms.protocol;
         let listing = |plan: Option<Plan>| match plan {
@@ -101,14 +96,14 @@ impl Rehearsal {
         let mut plan = listing(self.plan.take());
         let mut cache = self.cache.take().unwrap_or_else(|| self.model.cache(&setting.terms.policy));
         for lengths in &self.turns[self.played..] {
-            self.play(&mut plan, &mut cache, setting, *lengths, observer)?;
+            self.play(&mut plan, &mut cache, setting, *lengths, watch)?;
         }
         (self.cache, self.played) = match cache.fork() {
             Some(fork) => (Some(fork), self.turns.len()),
             None => (None, 0),
         };
         let mut plan = listing(Some(plan));
-        self.play(&mut plan, &mut cache, setting, turn, observer)?;
+        self.play(&mut plan, &mut cache, setting, turn, watch)?;
         let needs = plan.abb().needs();
         (self.tried, self.plan) = (Some((turn, cache)), Some(plan));
         Ok(needs)
@@ -120,12 +115,12 @@ impl Rehearsal {
         cache: &mut KvCache<Plan>,
         setting: &Setting,
         turn: Lengths,
-        observer: &dyn Observer,
+        watch: &mut Watch,
     ) -> Result<(), Error> {
         let input = Input::unknown(turn.prompt);
         let options = Request::from(turn).options(setting.terms);
         let mut unused = Sampler::greedy();
-        let hooks = &mut Planning::new(observer, Passes::expected(None));
+        let hooks = &mut Planning::new(watch, Passes::expected(None));
         generate_with(plan, &self.model, cache, input, &options, Next::Pick(&mut unused), hooks)?;
         Ok(())
     }
@@ -134,8 +129,8 @@ impl Rehearsal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::party::{PublicModel, Silent, Terms};
-    use crate::terms::tests::{llama, two_phases};
+    use crate::party::{PublicModel, Terms, nobody};
+    use crate::request::tests::{llama, two_phases};
     use waggle_model::Disclosed;
 
     const TURNS: [(Lengths, usize); 4] = [
@@ -174,10 +169,10 @@ mod tests {
             for (turn, count) in TURNS {
                 let mut anew = Rehearsal::new(&setting).unwrap();
                 anew.turns.clone_from(&goes_on.turns);
-                let whole = anew.needs(&setting, turn, &Silent).unwrap();
+                let whole = anew.needs(&setting, turn, &mut nobody).unwrap();
                 // A plan for another turn in between changes nothing.
-                goes_on.needs(&setting, bound.lengths, &Silent).unwrap();
-                assert_eq!(goes_on.needs(&setting, turn, &Silent).unwrap(), whole, "{policy}, {turn:?}");
+                goes_on.needs(&setting, bound.lengths, &mut nobody).unwrap();
+                assert_eq!(goes_on.needs(&setting, turn, &mut nobody).unwrap(), whole, "{policy}, {turn:?}");
                 assert_eq!(goes_on.played, goes_on.turns.len());
                 goes_on.took(Lengths { tokens: count, ..turn });
             }
@@ -192,12 +187,12 @@ mod tests {
         let model = Model::load_for(&terms.policy, &mut loader, &public.spec, None).unwrap();
         let setting = Setting { public: &public, model: &model, terms: &terms, bound: &bound };
         let mut rehearsal = Rehearsal::new(&setting).unwrap();
-        rehearsal.needs(&setting, bound.lengths, &Silent).unwrap();
+        rehearsal.needs(&setting, bound.lengths, &mut nobody).unwrap();
         let once = rehearsal.steps;
         assert_eq!(once, 8 * (6 + 1 + 8));
         rehearsal.steps = MAX_SESSION_STEPS - once;
         rehearsal.check(&setting, bound.lengths).unwrap();
-        rehearsal.needs(&setting, bound.lengths, &Silent).unwrap();
+        rehearsal.needs(&setting, bound.lengths, &mut nobody).unwrap();
         let refused = rehearsal.check(&setting, Lengths { prompt: 1, tokens: 1 }).unwrap_err();
         assert!(matches!(refused, Error::SessionPlanning { spent: MAX_SESSION_STEPS, .. }), "{refused}");
         // Another conversation of the session does not begin anew.

@@ -14,13 +14,15 @@ use waggle_tokenizer::Tokenizer;
 
 use crate::Error;
 use crate::error::{OptionsError, PromptError};
-use crate::models::{Prompt, Reader, open_model, read_tokenizer};
+use crate::models::{open_model, read_tokenizer};
 use crate::options::options;
+use crate::prompt::{Prompt, each};
+use crate::reader::Reader;
 use crate::summary::Chosen;
 
 options! {
-    /// A client's request: `Generate::after("Once upon a time").tokens(64)`.
-    Generate {
+    /// A client's request: `Request::after("Once upon a time").tokens(64)`.
+    Request {
         /// The prompt.
         prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
         /// Tokens to generate.
@@ -51,10 +53,22 @@ options! {
     }
 }
 
-impl Generate {
-    /// A generation after `prompt`.
+impl<P: Into<Prompt>> From<P> for Request {
+    fn from(prompt: P) -> Self {
+        Request::after(prompt)
+    }
+}
+
+impl From<&Request> for Request {
+    fn from(request: &Request) -> Self {
+        request.clone()
+    }
+}
+
+impl Request {
+    /// A request for the text after `prompt`.
     pub fn after(prompt: impl Into<Prompt>) -> Self {
-        Generate::default().prompt(prompt)
+        Request::default().prompt(prompt)
     }
 
     /// The same of each of `inputs`, of which an encoder reads `batch` side by side: a request for every session. The
@@ -62,9 +76,9 @@ impl Generate {
     ///
     /// # Errors
     /// If there are several sessions and a pool, which serves one.
-    pub fn batches(&self, inputs: &[Prompt], batch: NonZeroUsize) -> Result<Vec<Generate>, Error> {
+    pub fn batches(&self, inputs: &[Prompt], batch: NonZeroUsize) -> Result<Vec<Request>, Error> {
         let batches = inputs.chunks(batch.get()).map(|batch| self.clone().prompt(Prompt::Several(batch.to_vec())));
-        let mut batches: Vec<Generate> = batches.map(|asked| asked.class(true)).collect();
+        let mut batches: Vec<Request> = batches.map(|asked| asked.class(true)).collect();
         if let (Some(_), sessions @ 2..) = (&self.pool, batches.len()) {
             return Err(PromptError::Batches { option: "a pool", sessions, inputs: inputs.len() }.into());
         }
@@ -78,6 +92,19 @@ impl Generate {
     pub fn texts(&self) -> usize {
         let prompts = if let Prompt::Several(all) = &self.prompt { all.len() } else { 1 };
         prompts.saturating_mul(self.samples)
+    }
+
+    /// This request with all files read that need no server. Bad settings are reported before a server is bothered.
+    pub(crate) fn read(&self, terms: &party::Terms) -> Result<Self, Error> {
+        if self.pool.is_some() && self.draft.is_some() {
+            return Err(waggle_session::Error::DraftPool.into());
+        }
+        self.sampling.sampler(terms)?;
+        self.draft.as_ref().map(Draft::drafts).transpose()?;
+        let prompt = self.prompt.clone().read()?;
+        let first = if let Prompt::Several(own) = &prompt { 1 + own.len() } else { 2 };
+        each(first, self.later.iter().cloned(), |later| later.read().map(drop))?;
+        Ok(Request { prompt, ..self.clone() })
     }
 
     /// What makes the input, if it is the client's own; otherwise the server's is asked for.

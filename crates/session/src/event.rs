@@ -1,0 +1,112 @@
+//! What happens in a session, told to one closure.
+
+use waggle_model::Step;
+use waggle_protocols::Made;
+use waggle_report::Phases;
+use waggle_tokenizer::ChatTemplate;
+
+use crate::Error;
+
+/// Hears of everything that happens, in order, and says how to go on.
+pub type Watch<'a> = dyn FnMut(Event<'_>) -> Flow + 'a;
+
+/// Watches nothing.
+pub fn nobody(_: Event<'_>) -> Flow {
+    Flow::GoOn
+}
+
+/// Something that happens in a session, before it or after it. A session itself tells of the first variants, its
+/// server of those after them, and who runs a client or a study of the last ones.
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// Asked before each step, and while a plan is made: [`Flow::Abandon`] ends the session with
+    /// [`waggle_model::Error::Abandoned`].
+    GoesOn,
+    /// The parties agree on what they run, and set up base OTs.
+    Setup,
+    /// The offline phase begins: this party's correlations will take so many bytes of a temporary file, at most.
+    Room(u64),
+    /// The offline phase of a two-phase session is so far.
+    Prepared(Made),
+    /// A step begins.
+    Begins(Step),
+    /// A layer of the current step is done.
+    Layer {
+        /// Layers that are done.
+        done: usize,
+        /// All layers.
+        of: usize,
+    },
+    /// A token is there, which the client alone knows. [`Flow::EndText`] ends a text that may end early
+    /// ([`Request::stop_at_eos`](crate::party::Request::stop_at_eos)).
+    Token(Option<u32>),
+    /// A pass is over, and another one follows. The function says what the session took until here.
+    Passed(&'a mut dyn FnMut() -> Phases),
+
+    /// A client asks for a session in which so many positions go through the model, guesses among them. Nothing was
+    /// planned or claimed for it yet; [`Flow::Refuse`] is the server's verdict.
+    Asked(u64),
+    /// So many positions go through the model in the step that begins, of those that were asked for.
+    Shown(u64),
+    /// Nothing runs until the client of a conversation asks for something; or it has asked.
+    Idle(bool),
+    /// The client of a conversation, who says nothing, shows that it is there.
+    Stays,
+    /// The helper lacks halves of weights, of so many bytes, which it gets now.
+    Halves(u64),
+
+    /// Nobody answers at this address yet, and the client goes on trying.
+    Unreachable(&'a str),
+    /// The server is busy, and the client waits.
+    Waits,
+    /// The server at an address has a chat template that was not met before. A template adds to the words, so it has
+    /// a say in how long answers are.
+    Template(&'a str, &'a ChatTemplate),
+    /// The server's tokenizer runs under limits alone, because a sandbox is missing here, for this reason.
+    NoSandbox(&'a str),
+    /// The model has no tokens for these characters of the prompt, and does not see what stands there.
+    Unread(&'a [char]),
+    /// The text goes on with these words, which have no control characters but line ends and tabs.
+    Text(&'a str),
+    /// The text is over.
+    TextOver,
+    /// The chat template changes what was said before: the model reads the conversation from its beginning.
+    Rereads,
+    /// The chat template would write some words by what they look like, not by who said them.
+    Looks,
+    /// A study has gone through a model once more.
+    Studied {
+        /// How often it does in all.
+        of: usize,
+    },
+}
+
+/// How a session goes on after an [`Event`].
+#[derive(Debug, Default)]
+pub enum Flow {
+    /// As if nobody watched.
+    #[default]
+    GoOn,
+    /// The text ends with the token of [`Event::Token`].
+    EndText,
+    /// Nobody wants the rest: heeded at [`Event::GoesOn`].
+    Abandon,
+    /// The server's verdict on what was [`Asked`](Event::Asked).
+    Refuse(Box<Error>),
+}
+
+/// Ends a session whose rest nobody wants.
+pub(crate) fn go_on(watch: &mut Watch<'_>) -> Result<(), waggle_model::Error> {
+    match watch(Event::GoesOn) {
+        Flow::Abandon => Err(waggle_model::Error::Abandoned),
+        _ => Ok(()),
+    }
+}
+
+/// The watcher's verdict on so many positions.
+pub(crate) fn ask(watch: &mut Watch<'_>, positions: u64) -> Result<(), Error> {
+    match watch(Event::Asked(positions)) {
+        Flow::Refuse(error) => Err(*error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! What a client may know of a model.
+
+use waggle_engine::WeightLoader;
+use waggle_model::{Disclosed, Known, Model, ModelSpec};
+use waggle_mpcache::PolicySpec;
+use waggle_tokenizer::ChatTemplate;
+
+use crate::Error;
+use crate::base::Disclosure;
+use crate::fingerprint::Fingerprint;
+
+/// The public facts of a model, which a client may know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublicModel {
+    /// Name, for reports.
+    pub name: String,
+    /// Architecture and shape.
+    pub spec: ModelSpec,
+    /// Fractional bits of each weight in the order of [`Model::load`](waggle_model::Model::load): about the logarithm
+    /// of its largest entry.
+    pub frac_bits: Vec<u32>,
+    /// Which parts are public, and what the server adds to the matrices of its layers.
+    pub disclosure: Disclosure,
+    /// Text of `tokenizer.json`, or of `preprocessor_config.json` where the model reads images, if there is one and
+    /// the client asked for it.
+    pub tokenizer: Option<Vec<u8>>,
+    /// The chat template as JSON, empty if there is none; only if the client asked for it.
+    pub template: Option<Vec<u8>>,
+}
+
+impl PublicModel {
+    /// The model of a shape alone, whose weights are assumed to be below 16.
+    ///
+    /// # Errors
+    /// [`waggle_model::PartsError`] for parts that it does not have.
+    pub fn of_shape(name: String, spec: ModelSpec, disclosed: Disclosed) -> Result<Self, Error> {
+        let frac_bits = vec![waggle_protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs_of(&disclosed)?.len()];
+        let disclosure = Disclosure::planned(disclosed, &spec);
+        Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None })
+    }
+
+    /// Its fingerprint; without the tokenizer and without the chat template if the server was not asked for them.
+    ///
+    /// # Errors
+    /// See [`Fingerprint::new`].
+    pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
+        let fingerprint = Fingerprint::new(&self.spec, self.tokenizer.as_deref(), self.template.as_deref())?;
+        Ok(fingerprint.with_public(self.disclosure.stated()?.as_deref()))
+    }
+
+    /// The model's chat template, if it has one.
+    ///
+    /// # Errors
+    /// See [`ChatTemplate::from_bytes`].
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, Error> {
+        let bytes = self.template.as_deref().filter(|bytes| !bytes.is_empty());
+        Ok(bytes.map(ChatTemplate::from_bytes).transpose()?)
+    }
+
+    /// Loads the model with what this party knows of its values.
+    pub(crate) fn load<W>(
+        &self,
+        policy: &PolicySpec,
+        loader: &mut dyn WeightLoader<Weight = W>,
+        known: Known,
+    ) -> Result<Model<W>, waggle_model::Error> {
+        Model::load_disclosed(&self.disclosure.disclosed, policy, loader, &self.spec, known)
+    }
+}

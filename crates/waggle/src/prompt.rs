@@ -1,0 +1,190 @@
+//! What a model is asked: words, ids or images.
+
+use std::path::{Path, PathBuf};
+
+use waggle_files::load;
+use waggle_model::{ModelSpec, bundled_text};
+use waggle_session::party;
+use waggle_tokenizer::Tokenizer;
+
+use crate::Error;
+use crate::error::PromptError;
+use crate::pixels::{ImageError, Pixels, read_image};
+use crate::reader::{Reader, log_unread};
+
+/// What a model is asked.
+#[derive(Clone, Debug)]
+pub enum Prompt {
+    /// Words, for a model with a tokenizer.
+    Text(String),
+    /// Texts that are read one behind another as one.
+    Texts(Vec<String>),
+    /// Token ids.
+    Ids(Vec<u32>),
+    /// Two texts that an encoder reads together.
+    Pair(String, String),
+    /// The image in a PNG or a JPEG, for a model that reads images.
+    Image(PathBuf),
+    /// The pixels of an image.
+    Pixels(Pixels),
+    /// Several prompts, which a model reads side by side.
+    Several(Vec<Prompt>),
+    /// The text of a file, or with the ending `.json` a list of texts; some are bundled.
+    File(PathBuf),
+}
+
+impl From<&str> for Prompt {
+    fn from(text: &str) -> Self {
+        Prompt::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Prompt {
+    fn from(text: String) -> Self {
+        Prompt::Text(text)
+    }
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(ids: Vec<u32>) -> Self {
+        Prompt::Ids(ids)
+    }
+}
+
+impl Prompt {
+    /// Whether it is an image, or several.
+    pub(crate) fn is_image(&self) -> bool {
+        match self {
+            Prompt::Image(_) | Prompt::Pixels(_) => true,
+            Prompt::Several(all) => all.iter().any(Prompt::is_image),
+            _ => false,
+        }
+    }
+
+    /// What a model of the shape `spec` reads.
+    ///
+    /// # Errors
+    /// If it is nothing that the model reads.
+    pub fn ready(self, spec: &ModelSpec, reader: &Reader) -> Result<party::Prompt, Error> {
+        match (self.read()?, spec.image()) {
+            (Prompt::Pixels(image), Some(shape)) => {
+                let Reader::Images(Some(preprocessor)) = reader else {
+                    return Err(ImageError::NoPreprocessor.into());
+                };
+                Ok(party::Prompt::image(preprocessor.patches(&image, shape)?))
+            }
+            (_, Some(_)) => Err(waggle_model::Error::NoTexts.into()),
+            (words, None) => {
+                let (ids, second) = match words {
+                    Prompt::Pair(first, second) if spec.is_encoder() => {
+                        let tokenizer = reader.tokenizer().ok_or(PromptError::NoTokenizer)?;
+                        tokenizer.encode_pair(&first, &second)?
+                    }
+                    one => (one.ids(reader.tokenizer())?, None),
+                };
+                let mask = if spec.fills_mask() { Some(mask_of(&ids, reader.tokenizer())?) } else { None };
+                Ok(party::Prompt::from(&ids).with_second(second).with_mask(mask))
+            }
+        }
+    }
+
+    /// The ids of one text.
+    ///
+    /// # Errors
+    /// If it is no text, or has no ids.
+    pub fn ids(self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+        match self.read()? {
+            Prompt::Ids(ids) => Ok(ids),
+            Prompt::Text(text) => ids_of(&[text], tokenizer, usize::MAX),
+            Prompt::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
+            Prompt::Pair(..) => Err(PromptError::Pair.into()),
+            Prompt::Several(all) => {
+                Err(waggle_model::Error::Texts { texts: all.len(), what: "one list of ids".into() }.into())
+            }
+            Prompt::Pixels(_) | Prompt::Image(_) | Prompt::File(_) => Err(waggle_model::Error::NoImages.into()),
+        }
+    }
+
+    /// This prompt with its files read, once and before anybody is bothered.
+    ///
+    /// # Errors
+    /// By the file.
+    pub fn read(self) -> Result<Self, Error> {
+        Ok(match self {
+            Prompt::Image(path) => Prompt::Pixels(read_image(&path)?),
+            Prompt::File(path) => Prompt::Texts(texts(&path)?),
+            Prompt::Several(all) => Prompt::Several(each(1, all, Prompt::read)?),
+            read => read,
+        })
+    }
+}
+
+/// What `of` makes of each of several inputs, which count from `first` on. An error says of which one.
+pub(crate) fn each<A, B>(
+    first: usize,
+    all: impl IntoIterator<Item = A>,
+    of: impl Fn(A) -> Result<B, Error>,
+) -> Result<Vec<B>, Error> {
+    let named = |(input, one)| of(one).map_err(|e| PromptError::Input { input, source: Box::new(e) }.into());
+    (first..).zip(all).map(named).collect()
+}
+
+/// How tokenizers write a mask.
+const MASKS: [&str; 2] = ["[MASK]", "<mask>"];
+
+/// The place of the one mask in `ids`.
+fn mask_of(ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<usize, Error> {
+    let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
+    let around = tokenizer.encode("")?;
+    for mask in MASKS {
+        // A text that is no mask has more pieces than one.
+        let with = tokenizer.encode(mask)?;
+        let Some(id) = with.iter().find(|id| !around.contains(id)).filter(|_| with.len() == around.len() + 1) else {
+            continue;
+        };
+        let places: Vec<usize> = (0..ids.len()).filter(|at| ids[*at] == *id).collect();
+        return match places[..] {
+            [place] => Ok(place),
+            _ => Err(PromptError::Masks { mask, count: places.len() }.into()),
+        };
+    }
+    Err(PromptError::NoMask.into())
+}
+
+/// The tokens of `texts`, joined: `enough` of them or more, if there are so many.
+pub fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: usize) -> Result<Vec<u32>, Error> {
+    let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
+    let mut ids = Vec::new();
+    for text in texts {
+        if ids.len() >= enough {
+            break;
+        }
+        ids.extend(tokenizer.encode(text)?);
+        log_unread(tokenizer, text)?;
+    }
+    if ids.is_empty() { Err(PromptError::Empty.into()) } else { Ok(ids) }
+}
+
+/// The texts in `path`: the strings of a JSON file, or the one text that another file is.
+pub fn texts(path: &Path) -> Result<Vec<String>, Error> {
+    let text = read_text(path)?;
+    if path.extension().is_some_and(|end| end == "json") {
+        return serde_json::from_str(text.trim_start_matches('\u{feff}'))
+            .map_err(|source| PromptError::NotTexts { path: path.into(), what: source.to_string() }.into());
+    }
+    Ok(vec![text])
+}
+
+/// The text or the queries in `path` or, if there is no such file, in the bundled one of that name.
+pub fn read_text(path: &Path) -> Result<String, Error> {
+    let bytes = match path.to_str().and_then(bundled_text) {
+        Some(text) if !path.exists() => text.to_vec(),
+        _ => load(path)?,
+    };
+    utf8(path, bytes)
+}
+
+/// The text of the file at `path`.
+pub fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
+    String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8(path.into()).into())
+}
