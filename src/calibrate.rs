@@ -311,7 +311,7 @@ impl<'a> Measured<'a> {
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));
         let place =
             |phase: Phase, path: &str| (phase, if phase == Phase::Setup { String::new() } else { path.into() });
-        // By purpose kernels of several kinds would mix, so what was made ahead counts by kind.
+        // Purposes mix kernels of several kinds, so what was made ahead counts by kind.
         let kinds = &self.report.preparation_kinds;
         let divided = |phase: Phase, path: &str| {
             phase == Phase::Offline && !kinds.is_empty() && !path.starts_with(preparation::SCOPE)

@@ -37,7 +37,7 @@ pub(super) fn end_with_parent() {
             return;
         }
         let set = set_parent_process_death_signal(Some(Signal::TERM));
-        // It may have ended before that.
+        // The parent may have ended before that.
         if set.is_ok() && getppid() != named {
             std::process::exit(1);
         }

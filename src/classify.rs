@@ -126,26 +126,17 @@ impl Inputs {
             Ok(Inputs { path: path.into(), prompts, lines })
         }
     }
-
-    /// The error of one input, by the line where it stands.
-    pub(super) fn by_line(&self, error: waggle::Error) -> waggle::Error {
-        match error {
-            waggle::Error::Prompt(PromptError::Input { input, source })
-                if (1..=self.lines.len()).contains(&input) =>
-            {
-                let what = told_of(&source);
-                PromptError::Line { path: self.path.clone(), line: self.lines[input - 1], what }.into()
-            }
-            other => other,
-        }
-    }
 }
 
-/// An error of one of these prompts, by its line.
+/// An error of one of these prompts, by the line where it stands.
 pub(super) fn by_line(inputs: Option<&Inputs>, error: waggle::Error) -> waggle::Error {
-    match inputs {
-        Some(inputs) => inputs.by_line(error),
-        None => error,
+    match (inputs, error) {
+        (Some(Inputs { path, lines, .. }), waggle::Error::Prompt(PromptError::Input { input, source }))
+            if (1..=lines.len()).contains(&input) =>
+        {
+            PromptError::Line { path: path.clone(), line: lines[input - 1], what: told_of(&source) }.into()
+        }
+        (_, error) => error,
     }
 }
 

@@ -252,9 +252,7 @@ impl Child {
         let mut command = child::command()?;
         command.args(["serve", "--once", "--listen=127.0.0.1:0"]);
         command.arg(format!("--machine={key}"));
-        if args.insecure_plaintext {
-            command.arg("--insecure-plaintext");
-        }
+        command.args(args.insecure_plaintext.then_some("--insecure-plaintext"));
         command.args(args.skip_range_check.then_some("--skip-range-check"));
         let given = [
             ("model", args.model.clone()),
@@ -288,7 +286,7 @@ impl Child {
         }
     }
 
-    /// Where it listens, and its key.
+    /// The address on which the process listens, and its key.
     fn listening(&mut self) -> Result<(SocketAddr, Option<PublicKey>), Error> {
         match self.line()? {
             Line::Listening { address, key } => Ok((address, key)),

@@ -15,56 +15,21 @@ const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// The options that the help of a command shows, by their names; of commands that stand nowhere, all.
-const USED: [(&str, &[&str]); 14] = [
-    ("demo", &["model", "prompt", "tokens", "policy", "preprocess", "link", "parties", "check", "table", "json"]),
-    ("serve", &["model", "listen", "allow", "allow-any", "policy", "reveal", "pools", "sessions", "log", "metrics"]),
-    (
-        "generate",
-        &[
-            "connect",
-            "server-key",
-            "prompt",
-            "prompt-file",
-            "tokens",
-            "temperature",
-            "stop-at-eos",
-            "policy",
-            "preprocess",
-            "json",
-        ],
-    ),
-    (
-        "chat",
-        &["connect", "server-key", "system", "tokens", "temperature", "policy", "preprocess", "transcript", "json"],
-    ),
-    ("proxy", &["connect", "server-key", "listen", "api-key-file", "texts", "tokens", "policy", "preprocess"]),
-    ("classify", &["connect", "server-key", "text", "pair", "image", "file", "preprocess", "format", "json"]),
-    ("preprocess", &["connect", "server-key", "pool", "prompt-len", "tokens", "policy", "forget-all-but"]),
-    ("helper", &["listen", "allow", "identity", "sessions", "max-weights", "log"]),
-    ("float", &["model", "prompt", "tokens", "policy", "json"]),
-    (
-        "plan",
-        &[
-            "model",
-            "prompt-len",
-            "tokens",
-            "cached",
-            "preprocess",
-            "parties",
-            "link",
-            "cores",
-            "policy",
-            "format",
-            "json",
-        ],
-    ),
-    (
-        "sweep",
-        &["models", "contexts", "policies", "links", "phases", "cores", "pass", "by", "format", "columns", "json"],
-    ),
-    ("eval", &["model", "task", "text", "policies", "budgets", "context", "costs", "format", "plots", "out"]),
-    ("reproduce", &["run", "link", "cores", "format", "columns", "bib"]),
-    ("plot", &["out", "metric", "policies", "x", "labels"]),
+const USED: [(&str, &str); 14] = [
+    ("demo", "model prompt tokens policy preprocess link parties check table json"),
+    ("serve", "model listen allow allow-any policy reveal pools sessions log metrics"),
+    ("generate", "connect server-key prompt prompt-file tokens temperature stop-at-eos policy preprocess json"),
+    ("chat", "connect server-key system tokens temperature policy preprocess transcript json"),
+    ("proxy", "connect server-key listen api-key-file texts tokens policy preprocess"),
+    ("classify", "connect server-key text pair image file preprocess format json"),
+    ("preprocess", "connect server-key pool prompt-len tokens policy forget-all-but"),
+    ("helper", "listen allow identity sessions max-weights log"),
+    ("float", "model prompt tokens policy json"),
+    ("plan", "model prompt-len tokens cached preprocess parties link cores policy format json"),
+    ("sweep", "models contexts policies links phases cores pass by format columns json"),
+    ("eval", "model task text policies budgets context costs format plots out"),
+    ("reproduce", "run link cores format columns bib"),
+    ("plot", "out metric policies x labels"),
 ];
 
 /// Whether `words` ask for the help with everything in it; the word `all` is then no argument.
@@ -125,7 +90,8 @@ fn sentence(about: &str) -> &str {
 }
 
 /// `command` whose help shows the options `used` alone.
-fn shortened(command: Command, used: &[&str]) -> Command {
+fn shortened(command: Command, used: &str) -> Command {
+    let used: Vec<&str> = used.split(' ').collect();
     let is_used = |arg: &Arg| arg.get_long().is_none_or(|long| used.contains(&long) || long == "help");
     let more = command.get_arguments().filter(|arg| !is_used(arg)).count();
     let command = command.mut_args(|arg| if is_used(&arg) { arg } else { arg.hide(true) });
@@ -144,7 +110,7 @@ mod tests {
         let root = Cli::command();
         for (name, used) in USED {
             let command = root.find_subcommand(name).unwrap_or_else(|| panic!("no command {name}"));
-            for option in used {
+            for option in used.split(' ') {
                 let known = command.get_arguments().any(|arg| arg.get_long() == Some(option));
                 assert!(known, "{name} has no --{option}");
             }

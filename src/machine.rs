@@ -3,24 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use waggle::Machines;
+use waggle::program::{self, ASSUMED_CORES};
 use waggle_bits::cpu::Cpu;
+use waggle_files::{MAX_FILE_BYTES, load};
 use waggle_planner::{Profile, ProfileError};
 use waggle_protocols::Cores;
-pub(super) use waggle_report::provenance::processor;
 
 use super::Error;
 use super::out::note;
-use waggle::Machines;
-use waggle::program;
-use waggle::program::ASSUMED_CORES;
-pub(super) use waggle::program::{built, provenance};
-use waggle_files::{MAX_FILE_BYTES, load};
+
+/// Version and, where git knew it, revision of this program, and the processor.
+pub(super) use waggle::program::{PROGRAM, built, provenance};
+pub(super) use waggle_report::provenance::processor;
 
 /// File of the measurements, among the user's keys.
 const FILE: &str = "calibration.json";
-
-/// Version and, where git knew it, revision of this program.
-pub(super) use waggle::program::PROGRAM;
 
 /// A digest of `bytes` that is long enough for names.
 pub(super) fn digest(bytes: &[u8]) -> String {

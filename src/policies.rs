@@ -66,7 +66,7 @@ kept. window: share of the prompt that votes on it. share: on lets every other l
 choice. dense: first layers that look at everything. layers: those with smaller budgets, as 3-5+7, or half for
 the later half. part: what of the mean budget these get. rise: tokens over which the temperature rises to 2.";
 
-/// The table fits the terminal, or a page where there is none.
+/// The table is as wide as the terminal, or as a page where standard output is no terminal.
 fn table(listed: &[Listed]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);

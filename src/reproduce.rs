@@ -13,10 +13,10 @@ use waggle_mpcache::PolicySpec;
 use waggle_net::LinkShape;
 use waggle_protocols::Cores;
 use waggle_report::table::Document;
-use waggle_report::{Cost as Counted, Report, bytes};
+use waggle_report::{Cost, Report, bytes};
 use waggle_study::cost::{Phases, Sessions, Work};
 use waggle_study::published::{Figure, Published, papers, published};
-use waggle_study::reproduce::{Comparison, Cost, Ours, TOKENS, helper_bytes};
+use waggle_study::reproduce::{Amounts, Comparison, Ours, TOKENS, helper_bytes};
 
 use super::Error;
 use super::machine::{self, Calibrated, CalibrationArgs};
@@ -206,14 +206,15 @@ impl Session<'_> {
             Work::Token => (self.run(1 + TOKENS)?, Some(&short), TOKENS),
             Work::Pass => (short.clone(), None, 1),
         };
-        let nothing = Counted::default();
-        let mean = |of: fn(&Report) -> &Counted| Cost::mean(of(&long), before.map_or(&nothing, of), n);
+        let nothing = Cost::default();
+        let mean = |of: fn(&Report) -> &Cost| Amounts::mean(of(&long), before.map_or(&nothing, of), n);
         let online = match work {
             Work::Token => mean(|report| &report.phases.decode.total),
             Work::Pass => mean(|report| &report.phases.prefill),
         };
         let dealt = helper_bytes(&long) - before.map_or(0, helper_bytes);
-        let dealt = Cost { bytes: dealt as f64 / n as f64, seconds: [Some(0.0), None, None], ..Cost::default() };
+        let dealt =
+            Amounts { bytes: dealt as f64 / n as f64, seconds: [Some(0.0), None, None], ..Amounts::default() };
         let cores = long.options.get("cores").and_then(Value::as_str).map(str::to_owned);
         let set_up = long.phases.setup.bytes() as f64;
         let (prepared, online) = (mean(|report| &report.phases.offline), online.plus(dealt));

@@ -50,7 +50,7 @@ pub(super) fn clean_up_on_signals() -> Result<(), Error> {
 fn kill(child: u32) {
     #[cfg(unix)]
     if let Some(child) = i32::try_from(child).ok().and_then(rustix::process::Pid::from_raw) {
-        // It may have ended.
+        // The process may have ended.
         let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
     }
     #[cfg(not(unix))]
@@ -70,6 +70,16 @@ pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     let output = child.wait_with_output();
     held().children.retain(|child| *child != id);
     output
+}
+
+/// [`output`] of a command that must succeed: what it says, or why it says nothing.
+pub(super) fn said(command: &mut Command) -> Result<String, String> {
+    let output = output(command).map_err(|e| e.to_string())?;
+    if output.status.success() {
+        return String::from_utf8(output.stdout).map_err(|e| e.to_string());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{}: {}", output.status, errors.lines().last().unwrap_or_default()))
 }
 
 /// A folder in the system's place for temporary ones.

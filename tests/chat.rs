@@ -181,7 +181,7 @@ fn correlations_are_made_while_nobody_talks() {
     let (chat, mut input) = start(&server, &arguments, dir.path());
     assert!(!succeed(&mut server.client("--prompt ROMEO: --tokens 2")).is_empty());
     for (i, turn) in ["ROMEO:", "JULIET:"].into_iter().enumerate() {
-        until(|| (chat.log().so_far().matches("prepared: 16 of 16 tokens").count() > i).then_some(()));
+        until(|| (chat.log().matches("prepared: 16 of 16 tokens").count() > i).then_some(()));
         input.write_all(format!("{turn}\n").as_bytes()).unwrap();
     }
     drop(input);
@@ -284,7 +284,7 @@ fn a_client_that_thinks_is_not_given_up() {
     let server = Server::start("--model shakespeare-gpt2 --timeout 60 --log debug");
     let dir = tempfile::tempdir().unwrap();
     let (chat, mut input) = start(&server, "--tokens 2 --turn-tokens 9", dir.path());
-    let signs = || server.log().so_far().matches("the client is there").count();
+    let signs = || server.log().matches("the client is there").count();
     until(|| (signs() >= 1).then_some(()));
     while signs() < 3 {
         input.write_all(b"a turn that is too long\n").unwrap();
@@ -292,7 +292,7 @@ fn a_client_that_thinks_is_not_given_up() {
     input.write_all(b"ROMEO:\n/quit\n").unwrap();
     drop(input);
     let output = chat.end(LIMIT);
-    assert_eq!(output.code, Some(0), "{}\n{}", server.log().so_far(), output.errors);
+    assert_eq!(output.code, Some(0), "{}\n{}", server.log(), output.errors);
     assert!(!output.text.is_empty());
 }
 
@@ -391,7 +391,7 @@ fn an_interrupt_stops_the_answer_and_keeps_the_talk() {
         let arguments = format!("{arguments} --json {}", report.display());
         let (chat, mut input, answers) = answering(&server, &arguments, dir.path());
         chat.signal("INT");
-        chat.log().wait_for("the answer stops");
+        chat.wait_for("the answer stops");
         input.write_all(b"/cost\n/quit\n").unwrap();
         let Ended { code, errors: notes, .. } = chat.end(LIMIT);
         let answers = answers.join().unwrap();
@@ -414,7 +414,7 @@ fn a_second_interrupt_ends_the_session_and_keeps_what_was_said() {
     let dir = tempfile::tempdir().unwrap();
     let (chat, _input, answers) = answering(&server, "--tokens 300 --no-stop-at-eos", dir.path());
     chat.signal("INT");
-    chat.log().wait_for("the answer stops");
+    chat.wait_for("the answer stops");
     chat.signal("INT");
     let Ended { code, errors: notes, .. } = chat.end(LIMIT);
     assert_eq!(code, Some(130), "{notes}");

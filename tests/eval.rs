@@ -216,16 +216,10 @@ fn what_cannot_be_studied_is_refused() {
     refuse(2, "--policies streaming,mpcache:topk=rank", "put a `;` between `streaming` and `mpcache`");
     refuse(2, "--policies mpcache:topk=rank,tova", "`tova` is not one `key=value`");
     refuse(1, "--policies tova:budget=0.5 --budgets 0.25", "one without a budget of its own");
-    refuse(
-        1,
-        "--policies tova --budgets 0",
-        "a budget of 0 is neither a share in (0, 1] nor a whole number of tokens",
-    );
-    refuse(
-        1,
-        "--policies tova --budgets 0.5,1.5",
-        "a budget of 1.5 is neither a share in (0, 1] nor a whole number of tokens",
-    );
+    for (budgets, wrong) in [("0", "0"), ("0.5,1.5", "1.5")] {
+        let words = format!("a budget of {wrong} is neither a share in (0, 1] nor a whole number of tokens");
+        refuse(1, &format!("--policies tova --budgets {budgets}"), &words);
+    }
     refuse(1, "--budgets 0.5", "need a policy beside `full`");
     refuse(1, "--prompt 39", "a prompt of 39 tokens in sequences of 40: give 1 to 38");
     refuse(1, "--prompt 0", "give 1 to 38");
@@ -235,11 +229,8 @@ fn what_cannot_be_studied_is_refused() {
     refuse(1, "--sequences 1000", "1000 sequences of 40 need 40000");
     refuse(1, "--policies oracle --engine secure", "needs an engine that sees its values");
     refuse(2, "--task recall --data x", "cannot be used with");
-    refuse(
-        1,
-        "--task key-value",
-        "--text is no option of --task key-value, which takes --context, --sequences, --seed",
-    );
+    let taken = "--text is no option of --task key-value, which takes --context, --sequences, --seed";
+    refuse(1, "--task key-value", taken);
     refuse(1, "--depths 0.5", "--depths is no option of --task text");
     let error = fail(&mut eval(&format!("--model shakespeare-gpt2 --text {file} --context 300 --sequences 1")), 1);
     assert!(error.contains("sequences of 300 tokens for a model of 256 positions"), "{error}");

@@ -4,15 +4,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Process, Server, copy_model, fail, fails, limited, succeed, synthesise, waggle};
+use crate::support::{Ended, LIMIT, Process, Server, copy_model, fail, fails, limited, succeed, synthesise, waggle};
 #[cfg(target_os = "linux")]
 use crate::support::{children, signal, until};
 
 /// Read time-out of the parties under test.
 const TIMEOUT: f64 = 3.0;
-
-/// The most time that a party takes to notice: its time-out and much for a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
 
@@ -54,7 +51,7 @@ fn a_server_ends_when_its_client_dies() {
     for moment in MOMENTS {
         let (server, client) = parties();
         // A client that leaves earlier had no session, and the server waits for another.
-        server.log().wait_for("session begins");
+        server.wait_for("session begins");
         std::thread::sleep(Duration::from_millis(moment));
         drop(client);
         let Ended { code, errors, .. } = server.end(LIMIT);
@@ -242,7 +239,7 @@ fn a_server_outlives_clients_that_misbehave() {
 
     let honest = || server.client("--prompt-ids 30,27,25 --tokens 2");
     assert_eq!(succeed(&mut honest()).len(), "Xy\n".len());
-    server.log().wait_for("within 1.0 s during `tls`");
+    server.wait_for("within 1.0 s during `tls`");
     drop(silent);
 
     let error = fail(&mut server.client("--prompt-ids 30,27,25 --tokens 5"), 1);
@@ -271,7 +268,7 @@ fn parties_that_differ_both_say_where() {
     let error = fail(&mut server.client("--masks sent --expect shakespeare-llama --prompt-ids 1 --tokens 1"), 1);
     assert!(error.contains("model: client says {\"model_type\":\"llama\""), "{error}");
     succeed(&mut server.client("--masks sent --expect shakespeare-gpt2 --prompt-ids 1 --tokens 1"));
-    let server = server.log().wait_for("model: client says");
+    let server = server.wait_for("model: client says");
     for line in lines {
         assert!(client.contains(line) && server.contains(line), "{line} in\n{client}\nand\n{server}");
     }

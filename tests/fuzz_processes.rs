@@ -89,7 +89,7 @@ fn spoiled_sessions(wire: Wire, count: usize) {
     let modes = ["", "--preprocess"].map(|mode| {
         let proxy = Proxy::start(host.socket(), None);
         let ended = client(path, proxy.address, mode, wire, 60.0, HANG);
-        assert_eq!(ended.code, Some(0), "an honest session: {}\n{}", ended.errors, host.log().so_far());
+        assert_eq!(ended.code, Some(0), "an honest session: {}\n{}", ended.errors, host.log());
         (mode, ended.text, proxy.passed(|passed| [passed.streams[0].len(), passed.streams[1].len()]))
     });
     let (next, address) = (AtomicUsize::new(0), host.socket());
@@ -114,7 +114,7 @@ fn spoiled_sessions(wire: Wire, count: usize) {
     results.iter().flatten().for_each(|ended| *endings.entry(ended).or_default() += 1);
     println!("{count} spoiled sessions over {wire:?} in {:.0} s: {endings:?}", start.elapsed().as_secs_f64());
     let wrong: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
-    assert!(wrong.is_empty(), "{wrong:#?}\n{}", host.log().so_far());
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", host.log());
     host.assert_sound();
     let after = client(path, host.socket(), "", wire, 60.0, HANG);
     assert_eq!((after.code, &after.text), (Some(0), &modes[0].1), "{}", after.errors);
@@ -252,7 +252,7 @@ fn crowd(wire: Wire, honest: usize, pause: Duration, limit: Duration) {
         mib(calm)
     );
     for ended in &served {
-        assert!(!ended.hung && ended.code == Some(0), "{:?} {}\n{}", ended.code, ended.errors, host.log().so_far());
+        assert!(!ended.hung && ended.code == Some(0), "{:?} {}\n{}", ended.code, ended.errors, host.log());
         assert_eq!(ended.text, first.text);
     }
     host.assert_sound();

@@ -1,9 +1,8 @@
 //! Two processes generate what the plaintext model writes.
 
 use std::path::Path;
-use std::time::Duration;
 
-use crate::support::{Process, Server, fail, fails, ids, join, json, read_json, succeed, text, waggle};
+use crate::support::{LIMIT, Process, Server, fail, fails, ids, join, json, read_json, succeed, text, waggle};
 use serde_json::{Value, json as value};
 use waggle_testing::asset;
 
@@ -238,7 +237,7 @@ fn a_prompt_comes_from_a_file_or_from_standard_input() {
     };
     let wanted = succeed(&mut float(&["--prompt", "JULIET:\n"]));
     assert_eq!(succeed(&mut float(&["--prompt-file", file.to_str().unwrap()])), wanted);
-    let output = Process::fed(&mut float(&["--prompt-file", "-"]), b"JULIET:\n").end(Duration::from_secs(60));
+    let output = Process::fed(&mut float(&["--prompt-file", "-"]), b"JULIET:\n").end(LIMIT);
     assert_eq!(output.code, Some(0), "{}", output.errors);
     assert_eq!(output.text, wanted);
     let missing = tempfile::tempdir().unwrap().path().join("missing").display().to_string();

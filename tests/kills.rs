@@ -12,15 +12,13 @@ use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Process, Server, json, number, succeed, synthesise, text, until, waggle};
+use crate::support::{Ended, LIMIT, Process, Server, json, number, succeed, synthesise, text, until, waggle};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
 /// Read time-out of both parties, in seconds.
 const TIMEOUT: f64 = 1.0;
-/// Time by which a disturbed client has ended and an undisturbed one is served; generous, for a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 /// The terms of both parties, which make sessions short.
 const TERMS: &str = "--ot softspoken8";
 const CONFIG: &str =

@@ -1,13 +1,9 @@
 //! A server under mpirun: the same sessions as one process has, to the byte, and one end for all ranks.
 
 use std::process::Command;
-use std::time::Duration;
 
-use crate::support::{Ended, Process, Server, children, copy_model, json, program, signal};
+use crate::support::{Ended, LIMIT, Process, Server, children, copy_model, json, program, signal};
 use serde_json::Value;
-
-/// The longest time that a job may take to end, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A free port of this machine.
 const FREE: &str = "--listen 127.0.0.1:0";
@@ -55,7 +51,7 @@ fn sessions_are_those_of_one_process_to_the_byte() {
     for model in ["shakespeare-gpt2", "shakespeare-llama"] {
         let alone = Server::start(&format!("--model {model}"));
         let spread = Server::run(&mut mpirun(&[model, model, model], &format!("{FREE} --sessions 2")));
-        spread.log().wait_for("this rank has its columns");
+        spread.wait_for("this rank has its columns");
         for phases in ["--preprocess", ""] {
             // Links as they are measured may differ on a busy machine, and plans with them.
             let arguments = format!("--prompt JULIET: --tokens 6 --plan-for lan {phases}");
@@ -95,7 +91,7 @@ fn a_signal_to_rank_0_ends_all_in_good_order_and_a_lost_rank_ends_all() {
     let model = "shakespeare-llama";
     let server = Server::run(&mut mpirun(&[model, model], FREE));
     signal(pid_of(&server, 1), "TERM");
-    server.log().wait_for("this rank ends with rank 0");
+    server.wait_for("this rank ends with rank 0");
     signal(pid_of(&server, 0), "TERM");
     let Ended { code, errors: log, .. } = server.end(LIMIT);
     assert_eq!(code, Some(0), "{log}");

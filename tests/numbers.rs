@@ -95,20 +95,10 @@ fn a_sweep_and_a_papers_row_agree() {
         let swept = rows(&format!("sweep {sweep} --cores 8"));
         assert_eq!(ours.len(), swept.len(), "{row}");
         for (ours, swept) in ours.into_iter().zip(&swept) {
-            for key in [
-                "phases",
-                "online_bytes",
-                "online_flows",
-                "online_network_seconds",
-                "prepared_bytes",
-                "prepared_network_seconds",
-                "total_bytes",
-                "total_network_seconds",
-                "mean_of_tokens",
-                "rate_mbit_s",
-                "round_trip_ms",
-                "cores",
-            ] {
+            let keys = "phases online_bytes online_flows online_network_seconds prepared_bytes \
+                prepared_network_seconds total_bytes total_network_seconds mean_of_tokens rate_mbit_s \
+                round_trip_ms cores";
+            for key in keys.split(' ') {
                 assert_eq!(ours[key], swept[key], "{row}, {key}: {ours} {swept}");
             }
         }
@@ -139,19 +129,9 @@ fn a_run_and_what_is_told_of_it_agree() {
     }
     let study = "eval --model shakespeare-gpt2 --context 40 --prompt 20 --sequences 1 --costs lan --cores 8";
     let (study, swept) = (rows(study), rows(sweep));
-    for key in [
-        "online_bytes",
-        "online_flows",
-        "online_network_seconds",
-        "prepared_bytes",
-        "total_network_seconds",
-        "prompt_prepared_bytes",
-        "mean_of_tokens",
-        "phases",
-        "link",
-        "rate_mbit_s",
-        "cores",
-    ] {
+    let keys = "online_bytes online_flows online_network_seconds prepared_bytes total_network_seconds \
+        prompt_prepared_bytes mean_of_tokens phases link rate_mbit_s cores";
+    for key in keys.split(' ') {
         assert_eq!(study[0][key], swept[0][key], "{key}: {study:?} {swept:?}");
     }
 }

@@ -4,9 +4,8 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-use crate::support::{Server, fail, fails, limited, of, play, succeed, synthesise, text, waggle};
+use crate::support::{LIMIT, Server, fail, fails, limited, of, play, succeed, synthesise, text, waggle};
 
 const IDS: &str = "--prompt-ids 30,27,25 --tokens 2";
 const CONFIG: &str =
@@ -176,7 +175,7 @@ fn a_client_without_room_leaves_nothing_at_its_server() {
     let error = fail(&mut short_of_room(2, &preprocess), 1);
     assert!(error.contains("a.pool: pool: File too large") && error.lines().count() == 1, "{error}");
     assert!(names(&mine).is_empty());
-    let error = server.end(Duration::from_secs(60)).errors;
+    let error = server.end(LIMIT).errors;
     assert!(names(&kept).is_empty(), "{:?}", names(&kept));
     assert!(error.contains("the client gives up: its pool: file too large"), "{error}");
 }
@@ -215,17 +214,9 @@ fn what_holds_words_is_for_its_owner_alone() {
     succeed(&mut of(&format!("generate {connect} {IDS} --json generate.json")));
     succeed(&mut of(&format!("demo --link memory {IDS} --json demo.json")));
     succeed(&mut of("report demo.json --html page.html"));
-    for name in [
-        "talk.jsonl",
-        "saved.txt",
-        "chat.json",
-        "generate.json",
-        "demo.json",
-        "page.html",
-        "home/accounts.json",
-        "home/known_servers",
-        "home/identity",
-    ] {
+    let files =
+        "talk.jsonl saved.txt chat.json generate.json demo.json page.html home/accounts.json home/known_servers";
+    for name in files.split(' ').chain(["home/identity"]) {
         let mode = fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }

@@ -144,7 +144,7 @@ impl Trio {
             None if killed && place == 0 && !ended.errors.contains("panicked") => Ok("killed"),
             _ => ended.judge(honest, harmed),
         };
-        let (server, helper) = (self.server.log().so_far(), self.helper.log().so_far());
+        let (server, helper) = (self.server.log(), self.helper.log());
         match verdict {
             _ if server.contains("panicked") => Err(format!("{index}: {what}: the server panics: {server}")),
             _ if helper.contains("panicked") => Err(format!("{index}: {what}: the helper panics: {helper}")),
@@ -242,7 +242,7 @@ fn three_machines_write_what_two_write() {
     assert_dealt(&report["helper"]["client"]);
     // Nobody but the server knows its link.
     assert!(report["helper"]["server"].is_null(), "{}", report["helper"]);
-    trio.helper.log().wait_for("dealt: ");
+    trio.helper.wait_for("dealt: ");
 
     let model = path.join("model");
     let demo = format!("demo --parties 3 --model {} {PROMPT}", model.display());
@@ -280,7 +280,7 @@ fn three_parties_are_refused_by_name() {
     };
     let differ = "the server runs sessions of 3 parties, and the client asks for another number";
     line(&mut trio.client(""), &format!("{differ}: --parties 3"));
-    trio.server.log().wait_for(differ);
+    trio.server.wait_for(differ);
     line(&mut trio.client(&format!("{} --draft lookup", trio.terms(1))), "three parties take no guesses");
 
     // The server takes anybody, the helper those of this user.
@@ -291,7 +291,7 @@ fn three_parties_are_refused_by_name() {
     let other = key(stranger.path());
     let refused = "the helper does not know this party's key: its owner adds the line";
     line(&mut of(server.client(&known), stranger.path()), refused);
-    trio.helper.log().wait_for(&format!("add the line {other}"));
+    trio.helper.wait_for(&format!("add the line {other}"));
 }
 
 /// Whoever has two of the three keys has what two of the three must not have together.

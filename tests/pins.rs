@@ -3,14 +3,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-use crate::support::{Ended, Process, Server, copy_model, fail, fails, key, of, succeed, waggle};
+use crate::support::{Ended, LIMIT, Process, Server, copy_model, fail, fails, key, of, succeed, waggle};
 use waggle_session::Expectation;
 
 const MODEL: &str = "shakespeare-gpt2";
-/// The longest time of a client, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Starts a server of the user whose keys lie in `home`.
 fn serve(home: &Path, model: &str, listen: &str) -> Server {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
-use crate::support::{Server, fails, join, json, read_json, succeed, synthesise, waggle};
+use crate::support::{LIMIT, Server, fails, join, json, read_json, succeed, synthesise, waggle};
 use serde_json::{Value, json as value};
 
 /// Bytes each way and flows by phase and path, of what was sent at all.
@@ -252,7 +251,7 @@ fn parties_tell_each_other_what_they_have() {
         let mut command = served.client(&format!("{asked} {client}"));
         let of_client = dir.path().join("client.json");
         succeed(command.arg("--json").arg(&of_client));
-        served.end(Duration::from_secs(60));
+        served.end(LIMIT);
         let run = read_json(&of_client);
         assert_eq!(found(&run), found(&read_json(&of_server)));
         let [has_cores, has_link, met] = found(&run);

@@ -141,7 +141,7 @@ fn a_pool_that_a_helper_dealt_outlives_it() {
     for part in ["1/2", "2/2"] {
         let made = json(&mut fill(&servers[1], &format!("{weights} --part {part}")));
         assert!(made["helper"]["client"]["bytes_from_helper"].as_u64().unwrap() > 0, "{}", made["helper"]);
-        helper.log().wait_for("dealt: ");
+        helper.wait_for("dealt: ");
     }
     helper.stop();
     fails(
@@ -198,7 +198,7 @@ fn nothing_of_a_pool_stays_in_memory() {
     let server = Server::start(&format!("--model shakespeare-gpt2 --pools {}", kept.display()));
     let bound = format!("--pool {} --prompt-len 3 --tokens 2", pool.display());
     succeed(&mut waggle(&format!("preprocess --connect {} {bound}", server.address)));
-    server.log().wait_for(" filled");
+    server.wait_for(" filled");
     let words = std::fs::read(std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path()).unwrap();
     assert!(copies(std::process::id(), &words) > 10_000, "they are in the memory of whoever reads the file");
     // Its thread may still be at the end of the session.
@@ -232,7 +232,7 @@ fn a_pool_that_was_lost_makes_room_for_another() {
     damage(&at("a"), 40);
     let error = fail(&mut spend("a"), 1);
     assert!(error.contains("the checksum of its words") && error.contains("; the pool is lost"), "{error}");
-    server.log().wait_for("the client gives up: its part is lost: its pool is corrupted in its words");
+    server.wait_for("the client gives up: its part is lost: its pool is corrupted in its words");
     assert_eq!((files(&kept), files(&mine)), (0, 0), "both files are gone");
 
     // A damaged header: the client cannot know which pool it was, so it says which ones it has.

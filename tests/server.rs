@@ -6,14 +6,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Process, Server, fail, fails, json, of, succeed, until, waggle};
+use crate::support::{Ended, LIMIT, Process, Server, fail, fails, json, of, succeed, until, waggle};
 use serde_json::Value;
 
 const MODEL: &str = "--model shakespeare-gpt2";
 const SHORT: &str = "--prompt-ids 30,27,25 --tokens 2";
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
-/// The longest time that a party may take, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A client that runs.
 fn client(server: &Server, arguments: &str) -> Process {
@@ -45,25 +43,25 @@ fn one_server_takes_plain_and_prepared_sessions() {
 fn clients_wait_their_turn_and_leave_the_queue_at_once() {
     let server = Server::start(&format!("{MODEL} --sessions 1 --queue 2"));
     let first = client(&server, LONG);
-    server.log().wait_for("session begins");
+    server.wait_for("session begins");
     let second = client(&server, SHORT);
-    second.log().wait_for("this client waits");
+    second.wait_for("this client waits");
     // Its time-out is shorter than the wait, but begins only when it is served.
     let third = client(&server, &format!("{SHORT} --timeout 8"));
     // How many wait is the server's to know.
-    let told = third.log().wait_for("the server is busy: this client waits");
+    let told = third.wait_for("the server is busy: this client waits");
     assert!(!told.contains("number"), "{told}");
     let refused = fail(&mut server.client(SHORT), 1);
     assert!(refused.contains("this server is busy: 2 clients wait already"), "{refused}");
     drop(second);
-    server.log().wait_for("the client left the queue");
+    server.wait_for("the client left the queue");
     std::thread::sleep(Duration::from_secs(9));
     // A client that leaves during its session frees its place as well.
     drop(first);
     let served = third.end(LIMIT);
     assert_eq!((served.code, served.text.len()), (Some(0), "Xy\n".len()), "{}", served.errors);
     // The client is done before the server has written about it.
-    server.log().wait_for("2 tokens generated");
+    server.wait_for("2 tokens generated");
     let log = server.stop();
     for words in ["the client left the queue", "outcome=\"refused\""] {
         assert!(log.contains(words), "{words} in\n{log}");
@@ -75,10 +73,10 @@ fn a_session_has_a_limit_and_so_has_a_key() {
     let server =
         Server::start(&format!("{MODEL} --link wan --session-limit 20 --sessions 2 --max-sessions-per-key 1"));
     let long = client(&server, &format!("{LONG} --link wan"));
-    server.log().wait_for("session begins");
+    server.wait_for("session begins");
     fails(&mut server.client(&format!("{SHORT} --link wan")), 1, ["this key has 1 sessions here already"]);
     assert_eq!(long.end(LIMIT).code, Some(1));
-    server.log().wait_for("the session took longer than 20 s");
+    server.wait_for("the session took longer than 20 s");
 }
 
 /// Whether the server closes the connection within this time.
@@ -113,7 +111,7 @@ fn connections_without_a_key_are_few_and_short() {
     });
     assert!(closed_within(&silent, LIMIT));
     assert!(start.elapsed() > Duration::from_secs(19), "not before its time");
-    let log = server.log().wait_for("within 20.0 s during `tls`");
+    let log = server.wait_for("within 20.0 s during `tls`");
     assert!(!log.contains("panicked"), "{log}");
     until(|| succeed(&mut server.client(SHORT)).contains('\n').then_some(()));
 }
@@ -123,11 +121,11 @@ fn connections_without_a_key_are_few_and_short() {
 fn sigterm_finishes_what_runs() {
     let server = Server::start(&format!("{MODEL} --sessions 1"));
     let running = client(&server, "--prompt-ids 30,27,25 --tokens 30");
-    server.log().wait_for("session begins");
+    server.wait_for("session begins");
     let waiting = client(&server, SHORT);
-    waiting.log().wait_for("this client waits");
+    waiting.wait_for("this client waits");
     server.signal("TERM");
-    server.log().wait_for("SIGTERM: what runs is finished");
+    server.wait_for("SIGTERM: what runs is finished");
     let sent_away = waiting.end(LIMIT);
     assert!(sent_away.code == Some(1) && sent_away.errors.contains("this server is ending"), "{}", sent_away.errors);
     fails(&mut server.client(SHORT), 1, ["this server is ending"]);
@@ -143,9 +141,9 @@ fn sigterm_finishes_what_runs() {
 fn a_second_signal_ends_at_once() {
     let server = Server::start(MODEL);
     let running = client(&server, LONG);
-    server.log().wait_for("session begins");
+    server.wait_for("session begins");
     server.signal("INT");
-    server.log().wait_for("SIGINT: what runs is finished");
+    server.wait_for("SIGINT: what runs is finished");
     server.signal("TERM");
     assert_eq!(server.end(LIMIT).code, Some(128 + 15));
     assert_eq!(running.end(LIMIT).code, Some(1));
@@ -188,7 +186,7 @@ fn sent(report: &Value, way: &str) -> u64 {
 fn the_metrics_count_sessions_and_bytes() {
     // A session that is refused counts on the wire alone, where it measures the link, too.
     let server = Server::start(&format!("{MODEL} --metrics 127.0.0.1:0 --max-tokens 2 --plan-for lan"));
-    let log = server.log().wait_for("metrics at http://");
+    let log = server.wait_for("metrics at http://");
     let address = log.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
     let connect = || TcpStream::connect(&address).unwrap();
     let page = || {
@@ -209,7 +207,7 @@ fn the_metrics_count_sessions_and_bytes() {
     drop(silent);
     let report = json(&mut server.client(SHORT));
     fail(&mut server.client("--prompt-ids 1 --tokens 3"), 1);
-    server.log().wait_for("more than the 2");
+    server.wait_for("more than the 2");
     let page = until(|| Some(page()).filter(|page| page.contains("outcome=\"refused\"} 1")));
     assert_eq!(number(&page, "waggle_sessions_total{outcome=\"generated\"}"), 1.0);
     assert_eq!(number(&page, "waggle_tokens_total"), 2.0);
@@ -237,7 +235,7 @@ fn strangers_are_told_how_to_be_trusted() {
     let stranger = fail(&mut client(&trusting), 1);
     let own = succeed(&mut of(waggle("keygen"), &home));
     assert!(stranger.contains(&format!("adds the line: {}", own.trim())), "{stranger}");
-    let log = server.log().wait_for("client with unknown key refused");
+    let log = server.wait_for("client with unknown key refused");
     let advice = format!("add the line {} to {}", own.trim(), allow.display());
     assert!(log.contains(&advice), "{log}");
     // The list is read for every client.
@@ -252,7 +250,7 @@ fn pools_belong_to_a_key_and_are_counted_by_it() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let server = Server::start(&format!("{MODEL} --allow-any --max-pools 1 --pools {}", at("kept").display()));
-    let log = server.log().wait_for("with the key ed25519:");
+    let log = server.wait_for("with the key ed25519:");
     let key = log.split("with the key ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     let fill = |pool: &Path| {
         waggle(&format!(
@@ -326,7 +324,7 @@ fn the_quota_of_a_stranger_follows_from_the_model() {
     let client = |server: &Server, home: &Path| of(server.client(&format!("{SHORT} --server-key {key}")), home);
     let server = serve("");
     // 4 layers of 128 -> 384, 128 -> 128, 128 -> 512 and 512 -> 128, and a head of 128 inputs.
-    let log = server.log().wait_for("positions, read or generated");
+    let log = server.wait_for("positions, read or generated");
     assert!(log.contains("own may have 314 positions") && log.contains("of the 6272 whose logits"), "{log}");
     succeed(&mut client(&server, ours));
     fails(&mut client(&server, ours), 1, ["4 more positions would exceed the 314", "it has had 314"]);

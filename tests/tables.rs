@@ -60,15 +60,7 @@ fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
     assert_eq!((heads[5], rows.len()), ("operation", names(full).len() + names(pruned).len()));
     // The first step alone has no prompt.
     let first = json(&mut waggle("sweep --first-step --contexts 64 --links wan"));
-    let (cell, step) = (
-        find(first["cells"].as_array().unwrap()),
-        json(&mut waggle("plan --model gpt2 --cached 64 --preprocess --link wan")),
-    );
-    for (part, phase) in [("online", "decode"), ("prepared", "offline")] {
-        for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
-            assert_eq!(cell[part][key].as_f64(), step["phases"][phase][key].as_f64(), "{part} {key}");
-        }
-    }
+    let cell = &first["cells"][0];
     assert_eq!((&cell["tokens"], &cell["prepared_prompt"]), (&1.into(), &Value::Null));
     assert_eq!(fs::read_dir(&cells).unwrap().count(), planned.len());
     // A kept cell is planned anew when it is spoilt, or of a program with changes.

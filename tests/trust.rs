@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::support::*;
 
@@ -65,7 +64,7 @@ fn a_variable_that_says_no_turns_no_protection_off() {
     let home = dir.path().join("home");
     for (variable, value) in [("WAGGLE_ALLOW_ANY", "off"), ("WAGGLE_INSECURE_PLAINTEXT", "no")] {
         let command = waggle("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --once");
-        let ended = Process::start(of(command, &home).env(variable, value)).end(Duration::from_secs(60));
+        let ended = Process::start(of(command, &home).env(variable, value)).end(LIMIT);
         let error = ended.errors;
         assert_eq!(ended.code, Some(2), "{error}");
         let option = format!("--{}'", variable.trim_start_matches("WAGGLE_").replace('_', "-").to_lowercase());
@@ -81,16 +80,16 @@ fn a_server_says_what_protection_is_off() {
         ("--allow-any", "every client that proves any key is let in"),
         ("--insecure-plaintext", "nothing is encrypted, and everybody is let in"),
     ] {
-        let log = serve(&home, option).log().wait_for("serving");
+        let log = serve(&home, option).wait_for("serving");
         assert!(log.lines().any(|line| line.contains(" WARN ") && line.ends_with(words)), "{log}");
-        let log = serve(&home, &format!("{option} --log-format json")).log().wait_for("serving");
+        let log = serve(&home, &format!("{option} --log-format json")).wait_for("serving");
         let warned = |line: &str| {
             let event: serde_json::Value = serde_json::from_str(line).unwrap();
             event["level"] == "WARN" && event["message"] == words
         };
         assert!(log.lines().any(warned), "{log}");
     }
-    let log = serve(&home, "").log().wait_for("serving");
+    let log = serve(&home, "").wait_for("serving");
     assert!(!log.contains("WARN"), "{log}");
 }
 
@@ -115,9 +114,9 @@ fn lists_that_others_may_write_are_refused() {
     // A server looks at its list for every client, and when it starts.
     mode(&allow, 0o666);
     fails(&mut generate(), 1, ["the server refused: it cannot tell who may come in"]);
-    server.log().wait_for(&format!("{}: others may write here", allow.display()));
+    server.wait_for(&format!("{}: others may write here", allow.display()));
     let line = format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --once --allow {}", allow.display());
-    let errors = Process::start(&mut of(waggle(&line), &home)).end(Duration::from_secs(60)).errors;
+    let errors = Process::start(&mut of(waggle(&line), &home)).end(LIMIT).errors;
     assert!(errors.contains("others may write here"), "{errors}");
     mode(&allow, 0o644);
     succeed(&mut generate());

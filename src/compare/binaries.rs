@@ -71,7 +71,7 @@ pub(super) fn run(programs: [&Path; 2], args: &CompareArgs) -> Result<(), Error>
 }
 
 fn side(program: &Path) -> Result<Side, Error> {
-    let said = output(Command::new(program).arg("--version"), program)?;
+    let said = together::said(Command::new(program).arg("--version")).map_err(|what| failure(program, what))?;
     Ok(Side { program: said.trim().to_owned(), samples: Vec::new() })
 }
 
@@ -79,20 +79,11 @@ fn side(program: &Path) -> Result<Side, Error> {
 fn sample(program: &Path, command: &[String]) -> Result<Phases, Error> {
     let dir = Folder::new().map_err(at(&std::env::temp_dir()))?;
     let path = dir.path().join("report.json");
-    output(Command::new(program).args(command).arg("--json").arg(&path), program)?;
+    let run = together::said(Command::new(program).args(command).arg("--json").arg(&path));
+    run.map_err(|what| failure(program, what))?;
     let sample = serde_json::from_slice(&load(&path)?);
     let unread = |e: serde_json::Error| failure(program, format!("it wrote no report of a run: {e}"));
     sample.map(|Sample { phases }| phases).map_err(unread)
-}
-
-/// Standard output of a command, which must be a success.
-fn output(command: &mut Command, program: &Path) -> Result<String, Error> {
-    let output = together::output(command).map_err(|e| failure(program, e.to_string()))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failure(program, format!("{}: {}", output.status, said.lines().last().unwrap_or_default())))
 }
 
 fn failure(program: &Path, what: String) -> Error {
@@ -147,19 +138,10 @@ fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
 
 /// Medians in seconds with the least and the largest, and the ratios of runs that followed each other.
 fn times(old: &Side, new: &Side) -> Table {
-    let columns = [
-        ("measured seconds of", ""),
-        ("old, median", ""),
-        ("old, least", ""),
-        ("old, largest", ""),
-        ("new, median", ""),
-        ("new, least", ""),
-        ("new, largest", ""),
-        ("new / old, median", ""),
-        ("least", ""),
-        ("largest", ""),
-    ];
-    let mut table = Table::new(1, columns);
+    let of = |side: &str| ["median", "least", "largest"].map(|what| format!("{side}, {what}"));
+    let ratios = ["new / old, median", "least", "largest"].map(str::to_owned);
+    let titles = std::iter::once("measured seconds of".to_owned()).chain(of("old")).chain(of("new")).chain(ratios);
+    let mut table = Table::new(1, titles.map(|title| (title, "")));
     for (name, of) in QUANTITIES {
         let [a, b] = [old, new].map(|side| side.samples.iter().map(of).collect::<Vec<f64>>());
         if a.iter().chain(&b).all(|seconds| *seconds < LEAST_SECONDS) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use waggle_report::provenance::Provenance;
 use waggle_report::table::{Cell, Document, Table};
 use waggle_report::{Cost, ModelInfo, Report, Seconds, by_operation, phase_name};
-use waggle_study::cost::{self, Operation, WorkCost};
+use waggle_study::cost::{self, OperationCost, WorkCost};
 use waggle_study::eval::{METRICS, StudyReport};
 use waggle_study::sweep::{Planned, Sweep};
 
@@ -127,7 +127,7 @@ fn of_sweeps(names: [String; 2], sweeps: [&Sweep; 2], operations: usize) -> Docu
     document.table("work", costs("the work", titles, aligned(sweeps.map(parts))));
     let of_operations = |sweep: &Sweep| -> Costs {
         let of = |cell: &Planned| {
-            let named = |one: &Operation| {
+            let named = |one: &OperationCost| {
                 (format!("{}: {}", cell.choice.name(), one.operation), compared(sweep, &one.cost.total()))
             };
             cell.operations.iter().map(named).collect::<Vec<_>>()

@@ -12,7 +12,7 @@ use super::canvas::{SIZE, width};
 pub(super) enum Scale {
     #[default]
     Linear,
-    /// Of values above zero.
+    /// Logarithmic, of values above zero.
     Log,
 }
 

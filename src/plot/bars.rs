@@ -94,7 +94,7 @@ impl Picture for Bars {
 }
 
 impl Part {
-    /// Its colour, and its sign where there is room.
+    /// The colour of the part, and its sign where there is room.
     fn draw(&self, area: &Area, (x, y): Point, (wide, high): Point) -> Result<(), DrawError> {
         if wide <= 0 {
             return Ok(());

@@ -39,7 +39,7 @@ pub(super) struct Decoded {
     seconds: Seconds,
     online: Numbers,
     prepared: Numbers,
-    /// Of what is sent online, by kind.
+    /// What is sent online, by kind.
     operations: [Sums; KINDS.len()],
 }
 

@@ -30,7 +30,7 @@ pub(super) const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    /// Its title, with the kind of `seconds`: they may be those of the network alone.
+    /// The title of the plot, with the kind of `seconds`, which may be seconds of the network alone.
     pub(super) fn title(&self, seconds: Seconds) -> String {
         if self.key == "seconds" { format!("Seconds, {}", seconds.name()) } else { self.title.into() }
     }

@@ -8,10 +8,9 @@ mod store;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Instant;
 
-use clap::{Args, Subcommand};
+use clap::{Args, CommandFactory, Subcommand};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use page::{Block, Kind, Page};
 use rayon::prelude::*;
@@ -20,8 +19,8 @@ use thiserror::Error;
 use waggle_report::provenance::Provenance;
 use waggle_report::table::{Cell, Format, Table};
 
-use super::{Error, machine, out};
-use crate::child;
+use super::settings::forget_variables;
+use super::{Cli, Error, child, machine, out, together};
 
 /// Makes the pages of results again, or says which of their planned numbers are out of date.
 #[derive(Args, Debug)]
@@ -257,28 +256,14 @@ fn output(block: &Block, path: &Path) -> Result<String, Error> {
         TablesError::Block { path: path.to_owned(), line: block.line, what }
     };
     let mut command = child::command()?;
-    command.args(&block.arguments).stdin(Stdio::null());
-    // A block's command says everything: the options that a user has set in the environment are not for pages.
-    let options = std::env::vars_os().map(|(name, _)| name).filter(|name| is_option(&name.to_string_lossy()));
-    options.for_each(|name| {
-        command.env_remove(name);
-    });
+    command.args(&block.arguments);
+    // The options that a user has set in the environment are not for pages.
+    forget_variables(&mut command, &Cli::command());
     if block.kind == Kind::Planned {
         // A calibration of this machine would add its own seconds: no folder lies below a file.
         command.env("WAGGLE_HOME", path.join("no-calibration"));
     }
-    let output = command.output().map_err(|e| failed(e.to_string()))?;
-    if output.status.success() {
-        return Ok(String::from_utf8(output.stdout).map_err(|e| failed(e.to_string()))?);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed(format!("{}: {}", output.status, said.lines().last().unwrap_or_default())).into())
-}
-
-/// Whether a variable stands for an option of a command: all that are ours but for the folder of keys and the
-/// kernels.
-fn is_option(name: &str) -> bool {
-    name.starts_with("WAGGLE_") && !["WAGGLE_HOME", "WAGGLE_CPU"].contains(&name)
+    Ok(together::said(&mut command).map_err(failed)?)
 }
 
 /// The part of `block` in the bar: the seconds it took before.

@@ -77,7 +77,7 @@ impl Page {
             let Some(file) = block.file.as_ref().map(|file| path.with_file_name(file)) else { continue };
             match std::fs::read_to_string(&file) {
                 Ok(text) => block.text = text.lines().map(str::to_owned).collect(),
-                // It is made when it is asked for.
+                // The file is made when it is asked for.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(at(&file)(error).into()),
             }
@@ -127,7 +127,7 @@ impl Page {
         })
     }
 
-    /// Its blocks in order, to be changed.
+    /// The page's blocks in order, to be changed.
     pub(super) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block> {
         self.parts.iter_mut().filter_map(|part| match part {
             Part::Block(block) => Some(block),

@@ -52,7 +52,7 @@ impl Server {
 
     /// Whether it still runs and never panicked.
     pub(crate) fn assert_sound(&mut self) {
-        let log = self.log().so_far();
+        let log = self.log();
         assert!(self.runs(), "the server ended:\n{log}");
         assert!(!log.contains("panicked"), "{log}");
     }

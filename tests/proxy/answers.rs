@@ -1,17 +1,16 @@
 //! What a proxy answers is what the model in the clear says, in whatever session its text is read.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::{JSON, MODEL, Proxy, clear, post, raw, request, said, talk, talk_of, words};
+use super::{JSON, MODEL, Proxy, clear, request, said, talk, talk_of, words};
 use crate::support::{Server, copy_model, text, until, waggle};
 
 /// Noise stands in for logits: the same seed gives the same text.
 #[test]
 fn a_server_that_reveals_tokens_alone_samples() {
-    let proxy = Proxy::start("--model shakespeare-gpt2 --reveal token", "");
+    let (_server, proxy) = Proxy::start("--model shakespeare-gpt2 --reveal token", "");
     let asked = |more: &str| {
         let body = format!(r#"{{"prompt":"ROMEO:","max_tokens":8,"seed":5,{more}}}"#);
         let answer = proxy.post("/v1/completions", &body);
@@ -31,7 +30,7 @@ fn a_server_that_reveals_tokens_alone_samples() {
 
 #[test]
 fn completions_are_those_of_the_clear_model() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "");
+    let (_server, proxy) = Proxy::start(&format!("--model {MODEL}"), "");
     let prompts = ["ROMEO:\nWhat", "JULIET:\nGood night, good night"];
     let truth = prompts.map(|prompt| words(prompt, 8));
     let one = proxy.complete(&json!({"model": MODEL, "prompt": prompts[0], "max_tokens": 8, "temperature": 0}));
@@ -91,7 +90,7 @@ fn completions_are_those_of_the_clear_model() {
 /// What evaluations need: the logarithms of probabilities of a text that is given.
 #[test]
 fn a_prompt_is_scored_as_the_clear_model_scores_it() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "--preprocess");
+    let (_server, proxy) = Proxy::start(&format!("--model {MODEL}"), "--preprocess");
     let prompts = ["ROMEO:\nWhat say you to", "JULIET:\nGo"];
     for tokens in [0, 1] {
         let asked = json!({"prompt": prompts, "max_tokens": tokens, "temperature": 0, "echo": true, "logprobs": 2, "seed": 1234});
@@ -126,7 +125,7 @@ fn a_prompt_is_scored_as_the_clear_model_scores_it() {
 
 #[test]
 fn a_conversation_that_goes_on_finds_its_cache() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "--tokens 8 --turn-tokens 24 --preprocess");
+    let (server, proxy) = Proxy::start(&format!("--model {MODEL}"), "--tokens 8 --turn-tokens 24 --preprocess");
     let saw = |answer: &Value| answer["usage"]["waggle"]["passes"][0]["server_saw"].clone();
     let first = proxy.talk(&["ROMEO:"], &json!({}));
     assert_eq!(saw(&first)["continues"], false);
@@ -172,18 +171,15 @@ fn a_conversation_that_goes_on_finds_its_cache() {
     });
     assert!(proxied > 0);
     // A server that was started again is found again, and the conversation read again.
-    let Proxy { server, own } = proxy;
     let address = server.address.clone();
     drop(server);
     let server = Server::run(&mut waggle(&format!("serve --listen {address} --model {MODEL}")));
-    let proxy = Proxy { server, own };
     let after = proxy.talk(&messages, &json!({}));
     assert_eq!(said(&after), said(&second));
-    drop(proxy.server);
-    let gone = post(&proxy.own.address, "/v1/chat/completions", &talk(&messages, &json!({})).to_string());
+    drop(server);
+    let gone = proxy.post("/v1/chat/completions", &talk(&messages, &json!({})).to_string());
     assert_eq!((gone.code, &gone.json()["error"]["type"]), (502, &json!("server_error")));
-    let health = raw(&proxy.own.address, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    assert_eq!(health.unwrap().code, 503);
+    assert_eq!(proxy.get("/health").code, 503);
 }
 
 /// Messages have one form, whether the cache holds them or they are read again; the template says which may follow
@@ -197,27 +193,21 @@ fn a_conversation_says_the_same_kept_and_read_again() {
     std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
     let server = Server::start(&format!("--skip-range-check --model {}", dir.path().display()));
     for more in ["", "--no-template"] {
-        let own = Proxy::of(&server, &format!("--tokens 8 {more}"));
-        let ask = |messages: &[&str], more: &Value| {
-            let answer = post(&own.address, "/v1/chat/completions", &talk(messages, more).to_string());
-            assert_eq!(answer.code, 200, "{}", text(&answer.body));
-            answer.json()
-        };
+        let proxy = Proxy::of(&server, &format!("--tokens 8 {more}"));
         // An answer that ends in a space, of a model whose tokens are characters.
-        let answer = said(&ask(&["What of the king"], &json!({"max_tokens": 24})));
+        let answer = said(&proxy.talk(&["What of the king"], &json!({"max_tokens": 24})));
         let most = answer.find(' ').unwrap() + 1;
-        let first = said(&ask(&["What of the king"], &json!({"max_tokens": most})));
+        let first = said(&proxy.talk(&["What of the king"], &json!({"max_tokens": most})));
         assert!(first.ends_with(' '), "{first:?}");
         let messages = ["What of the king", &first, "\nSpeak again"];
-        let kept = ask(&messages, &json!({}));
+        let kept = proxy.talk(&messages, &json!({}));
         assert_eq!(kept["usage"]["waggle"]["passes"][0]["server_saw"]["continues"], true);
-        ask(&["A"], &json!({"max_tokens": 1}));
-        let again = ask(&messages, &json!({}));
+        proxy.talk(&["A"], &json!({"max_tokens": 1}));
+        let again = proxy.talk(&messages, &json!({}));
         assert_eq!(again["usage"]["waggle"]["passes"][0]["server_saw"]["continues"], false);
         assert_eq!(said(&again), said(&kept), "{more}");
     }
-    let own = Proxy::of(&server, "");
-    let proxy = Proxy { server, own };
+    let proxy = Proxy::of(&server, "");
     let ask = |messages: &[(&str, &str)]| {
         proxy.post("/v1/chat/completions", &talk_of(messages.iter().copied(), &json!({"max_tokens": 2})).to_string())
     };
@@ -239,19 +229,18 @@ fn a_conversation_says_the_same_kept_and_read_again() {
 /// Requests that wait go through the model together, whoever asks; each program gets its own text.
 #[test]
 fn requests_that_wait_share_a_pass() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "--texts 4");
+    let (_server, proxy) = &Proxy::start(&format!("--model {MODEL}"), "--texts 4");
     let names = ["ROMEO", "JULIET", "NURSE", "MERCUTIO", "TYBALT", "PARIS"];
     let prompts = names.map(|name| format!("{name}:\n"));
-    let address = &proxy.own.address;
     // The proxy has something to do until six others wait.
     let long = json!({"prompt": "A", "max_tokens": 200, "stream": true}).to_string();
-    let mut busy = TcpStream::connect(address).unwrap();
+    let mut busy = proxy.connect();
     busy.write_all(&request("/v1/completions", JSON, &long)).unwrap();
     busy.read_exact(&mut [0; 16]).unwrap();
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let ask = |prompt: &String| {
             let body = json!({"prompt": prompt, "max_tokens": 12, "temperature": 0}).to_string();
-            scope.spawn(move || post(address, "/v1/completions", &body).json())
+            scope.spawn(move || proxy.post("/v1/completions", &body).json())
         };
         let asked: Vec<_> = prompts.iter().map(ask).collect();
         until(|| text(&proxy.get("/metrics").body).contains("requests_waiting 6\n").then_some(()));
@@ -283,10 +272,7 @@ fn a_template_that_rewrites_is_refused_where_answers_are_padded() {
     let server = Server::start(&format!("--skip-range-check --model {}", dir.path().display()));
     for (more, code) in [("", 400), ("--pad-answer false", 200)] {
         let proxy = Proxy::of(&server, &format!("--tokens 4 {more}"));
-        let ask = |messages: &[&str]| {
-            let body = talk(messages, &json!({})).to_string();
-            post(&proxy.address, "/v1/chat/completions", &body)
-        };
+        let ask = |messages: &[&str]| proxy.post("/v1/chat/completions", &talk(messages, &json!({})).to_string());
         let first = ask(&["ROMEO:"]).json();
         let said = first["choices"][0]["message"]["content"].as_str().unwrap();
         // Whoever asks again is refused again.
@@ -295,6 +281,5 @@ fn a_template_that_rewrites_is_refused_where_answers_are_padded() {
             assert_eq!(second.code, code, "{}", text(&second.body));
             assert_eq!(text(&second.body).contains("would show how long the answers were"), code == 400);
         }
-        drop(proxy);
     }
 }

@@ -18,11 +18,8 @@ use crate::support::{Server, text, waggle};
 const MODEL: &str = "shakespeare-llama";
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A proxy that is killed when dropped, and its server.
-struct Proxy {
-    server: Server,
-    own: Server,
-}
+/// A proxy that is killed when dropped.
+struct Proxy(Server);
 
 /// An answer of HTTP.
 struct Answer {
@@ -47,18 +44,35 @@ impl Answer {
 }
 
 impl Proxy {
-    fn start(server: &str, arguments: &str) -> Self {
+    /// A server, and a proxy of it.
+    fn start(server: &str, arguments: &str) -> (Server, Self) {
         let server = Server::start(server);
-        let own = Proxy::of(&server, arguments);
-        Proxy { server, own }
+        let proxy = Proxy::of(&server, arguments);
+        (server, proxy)
     }
 
-    fn of(server: &Server, arguments: &str) -> Server {
-        Server::run(&mut waggle(&format!("proxy --connect {} --listen 127.0.0.1:0 {arguments}", server.address)))
+    fn of(server: &Server, arguments: &str) -> Self {
+        let line = format!("proxy --connect {} --listen 127.0.0.1:0 {arguments}", server.address);
+        Proxy(Server::run(&mut waggle(&line)))
     }
 
+    fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address()).unwrap()
+    }
+
+    /// The answer to the bytes `request`; none if the connection ends without one.
     fn raw(&self, request: &[u8]) -> Option<Answer> {
-        raw(&self.own.address, request)
+        let mut stream = self.connect();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        // A proxy that has refused a request may close before all of it is there.
+        let _ = stream.write_all(request);
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        answer(&bytes)
     }
 
     fn get(&self, path: &str) -> Answer {
@@ -66,7 +80,7 @@ impl Proxy {
     }
 
     fn post(&self, path: &str, body: &str) -> Answer {
-        post(&self.own.address, path, body)
+        self.raw(&request(path, JSON, body)).expect("an answer")
     }
 
     fn complete(&self, body: &Value) -> Value {
@@ -101,17 +115,6 @@ fn said(answer: &Value) -> String {
     answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
-/// The answer to the bytes `request`; none if the connection ends without one.
-fn raw(address: &str, request: &[u8]) -> Option<Answer> {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    // A proxy that has refused a request may close before all of it is there.
-    let _ = stream.write_all(request);
-    let mut bytes = Vec::new();
-    let _ = stream.read_to_end(&mut bytes);
-    answer(&bytes)
-}
-
 /// The answer that these bytes are.
 fn answer(bytes: &[u8]) -> Option<Answer> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
@@ -138,10 +141,6 @@ fn request(path: &str, headers: &str, body: &str) -> Vec<u8> {
 }
 
 const JSON: &str = "Content-Type: application/json\r\n";
-
-fn post(address: &str, path: &str, body: &str) -> Answer {
-    raw(address, &request(path, JSON, body)).expect("an answer")
-}
 
 /// The tokens after `prompt` by the engine in the clear, with logits of all positions, and the tokenizer.
 fn clear(prompt: &str, tokens: usize) -> (Vec<u32>, waggle_model::Generation, Tokenizer) {

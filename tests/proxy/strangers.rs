@@ -7,10 +7,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-use super::{Answer, JSON, LIMIT, MODEL, Proxy, answer, keys, mode, post, raw, request, said, talk, words};
-use crate::support::{Server, fails, text, until, waggle};
+use super::{Answer, JSON, LIMIT, MODEL, Proxy, answer, keys, mode, request, said, talk, words};
 #[cfg(target_os = "linux")]
 use crate::support::{children, signal};
+use crate::support::{fails, text, until, waggle};
 
 /// Whoever guesses what another key has said reads it as if nobody had, and sees no numbers of the session they
 /// share.
@@ -18,7 +18,8 @@ use crate::support::{children, signal};
 fn a_conversation_is_its_keys_own() {
     let dir = tempfile::tempdir().unwrap();
     let (file, [owner, other]) = keys(dir.path());
-    let proxy = Proxy::start(&format!("--model {MODEL}"), &format!("--tokens 8 --api-key-file {}", file.display()));
+    let (_server, proxy) =
+        Proxy::start(&format!("--model {MODEL}"), &format!("--tokens 8 --api-key-file {}", file.display()));
     let say = |key: &str, messages: &[&str]| {
         let headers = format!("{JSON}Authorization: Bearer {key}\r\n");
         let body = talk(messages, &json!({})).to_string();
@@ -46,13 +47,13 @@ fn a_conversation_is_its_keys_own() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_proxy_outlives_its_tokenizers_process() {
-    let proxy = Proxy::start(&format!("--model {MODEL}"), "");
-    let pid = proxy.own.child.id();
+    let (_server, proxy) = Proxy::start(&format!("--model {MODEL}"), "");
+    let pid = proxy.0.child.id();
     let asked = json!({"prompt": "ROMEO:", "max_tokens": 24, "temperature": 0, "stream": true});
     let mut before = children(pid);
     for _ in 0..2 {
         assert!(!before.is_empty());
-        let mut stream = TcpStream::connect(&proxy.own.address).unwrap();
+        let mut stream = proxy.connect();
         stream.write_all(&request("/v1/completions", JSON, &asked.to_string())).unwrap();
         let mut bytes = vec![0; 512];
         stream.read_exact(&mut bytes).unwrap();
@@ -73,9 +74,8 @@ fn a_proxy_outlives_its_tokenizers_process() {
     }
     // What no model can read costs the process nothing.
     for body in [
-        post(&proxy.own.address, "/v1/completions", &json!({"prompt": "the fox ".repeat(480_000)}).to_string()),
-        post(
-            &proxy.own.address,
+        proxy.post("/v1/completions", &json!({"prompt": "the fox ".repeat(480_000)}).to_string()),
+        proxy.post(
             "/v1/chat/completions",
             &talk(&[&"the fox ".repeat(480_000)], &json!({"max_tokens": 8})).to_string(),
         ),
@@ -92,7 +92,7 @@ fn a_proxy_outlives_its_tokenizers_process() {
 fn whoever_may_not_come_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (file, [owner, other]) = keys(dir.path());
-    let proxy =
+    let (server, proxy) =
         Proxy::start("--model shakespeare-gpt2 --sessions 2", "--allow-origin https://known.example --queue 1");
     let good = json!({"prompt": "A", "max_tokens": 1, "temperature": 0}).to_string();
     let asked = |headers: &str| proxy.raw(&request("/v1/completions", headers, &good)).unwrap();
@@ -144,7 +144,7 @@ fn whoever_may_not_come_is_refused() {
     assert_eq!(head("OPTIONS /v1/models", &format!("{preflight}evil.example\r\n")).code, 403);
     // Whoever sends half a request makes room for others.
     let half = |_| {
-        let mut stream = TcpStream::connect(&proxy.own.address).unwrap();
+        let mut stream = proxy.connect();
         stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n").unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream
@@ -161,7 +161,7 @@ fn whoever_may_not_come_is_refused() {
     drop(halves);
     // Nobody could talk to such a proxy.
     for long in ["--turn-tokens 100000", "--tokens 100000", "--turn-tokens 200 --tokens 200"] {
-        let line = format!("proxy --connect {} --listen 127.0.0.1:0 {long}", proxy.server.address);
+        let line = format!("proxy --connect {} --listen 127.0.0.1:0 {long}", server.address);
         fails(&mut waggle(&line), 1, ["--turn-tokens", "positions"]);
     }
     let page = proxy.get("/");
@@ -169,14 +169,13 @@ fn whoever_may_not_come_is_refused() {
     assert!(!text(&page.body).contains("{{nonce}}"));
 
     // With keys the page and the health are open, and nothing else is; the first key alone sees what all took.
-    let line =
-        format!("proxy --connect {} --connect-timeout 1 --api-key-file {}", proxy.server.address, file.display());
-    let keyed =
-        Server::run(&mut waggle(&format!("{line} --listen 127.0.0.1:0 --allow-origin http://name.example:80")));
+    let line = format!("proxy --connect {} --connect-timeout 1 --api-key-file {}", server.address, file.display());
+    let more = format!("--connect-timeout 1 --api-key-file {} --allow-origin http://name.example:80", file.display());
+    let keyed = Proxy::of(&server, &more);
     let ask = |host: &str, path: &str, key: &str| {
         let key = if key.is_empty() { String::new() } else { format!("Authorization: bearer {key}\r\n") };
         let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: close\r\n\r\n");
-        raw(&keyed.address, head.as_bytes()).unwrap()
+        keyed.raw(head.as_bytes()).unwrap()
     };
     let get = |path: &str, key: &str| ask("localhost", path, key).code;
     for (path, others) in [("/v1/models", 200), ("/metrics", 403), ("/v1/models/shakespeare-gpt2", 200)] {
@@ -185,11 +184,7 @@ fn whoever_may_not_come_is_refused() {
     assert_eq!((get("/", ""), get("/health", "")), (200, 200));
     let hosts = ["name.example:80", "10.0.0.7:8080", "any", "evil.example"];
     assert_eq!(hosts.map(|host| ask(host, "/health", "").code), [200, 200, 403, 403]);
-    fails(
-        &mut waggle(&format!("proxy --connect {} --listen 0.0.0.0:0", proxy.server.address)),
-        1,
-        ["--api-key-file"],
-    );
+    fails(&mut waggle(&format!("proxy --connect {} --listen 0.0.0.0:0", server.address)), 1, ["--api-key-file"]);
     #[cfg(unix)]
     for open in [0o640, 0o604] {
         mode(&file, open);
@@ -208,11 +203,10 @@ fn whoever_may_not_come_is_refused() {
         fails(&mut waggle(&line), 1, [error]);
     }
     // Why nobody is served is the owner's to know.
-    let Proxy { server, own: _own } = proxy;
     let address = server.address.clone();
     drop(server);
     let headers = format!("{JSON}Authorization: Bearer {other}\r\n");
-    assert_eq!(raw(&keyed.address, &request("/v1/completions", &headers, &good)).unwrap().code, 502);
+    assert_eq!(keyed.raw(&request("/v1/completions", &headers, &good)).unwrap().code, 502);
     let [told, strangers, others] = [owner, "", other].map(|key| ask("localhost", "/health", key));
     assert!(told.code == 503 && told.json()["error"].as_str().is_some_and(|error| error.contains(&address)));
     for answer in [strangers, others] {
@@ -223,8 +217,8 @@ fn whoever_may_not_come_is_refused() {
     assert_eq!(get("/health", ""), 503);
     until(|| (get("/v1/models", owner) == 200).then_some(()));
     // It ends when it is told to, and so does its session.
-    keyed.signal("TERM");
-    assert_eq!(keyed.end(LIMIT).code, Some(0));
+    keyed.0.signal("TERM");
+    assert_eq!(keyed.0.end(LIMIT).code, Some(0));
 }
 
 /// Spoiled requests, cut connections and slow readers, between honest requests whose answers stay right.
@@ -240,12 +234,11 @@ fn a_proxy_outlives_two_thousand_requests() {
 }
 
 fn misbehave(requests: u64) {
-    let proxy = Proxy::start("--model shakespeare-gpt2", "");
+    let (server, proxy) = Proxy::start("--model shakespeare-gpt2", "");
     let honest = json!({"prompt": "ROMEO:", "max_tokens": 2, "temperature": 0});
     let truth = proxy.complete(&honest)["choices"][0]["text"].clone();
     let body = honest.to_string();
     let whole = request("/v1/completions", JSON, &body);
-    let address = proxy.own.address.as_str();
     // Readers that never read, and senders that never finish, to the end of the test.
     let mut standing = Vec::new();
     for seed in 0..requests {
@@ -258,24 +251,24 @@ fn misbehave(requests: u64) {
                     let at = rng.random_range(0..spoiled.len());
                     spoiled[at] = rng.random();
                 }
-                let mut stream = TcpStream::connect(address).unwrap();
+                let mut stream = proxy.connect();
                 let _ = stream.write_all(&spoiled);
                 let _ = stream.shutdown(Shutdown::Write);
                 let _ = stream.read_to_end(&mut Vec::new());
             }
             // A connection that is cut, in the request or in the answer.
             2 => {
-                let mut stream = TcpStream::connect(address).unwrap();
+                let mut stream = proxy.connect();
                 let _ = stream.write_all(&whole[..rng.random_range(0..=whole.len())]);
             }
             3 => {
                 let asked = json!({"prompt": "A", "max_tokens": 8, "stream": true}).to_string();
-                let mut stream = TcpStream::connect(address).unwrap();
+                let mut stream = proxy.connect();
                 stream.write_all(&request("/v1/completions", JSON, &asked)).unwrap();
                 let _ = stream.read(&mut [0; 64]);
             }
             4 if standing.len() < 40 => {
-                let mut stream = TcpStream::connect(address).unwrap();
+                let mut stream = proxy.connect();
                 let sent = if rng.random() { whole.len() } else { rng.random_range(1..whole.len()) };
                 let _ = stream.write_all(&whole[..sent]);
                 standing.push(stream);
@@ -283,37 +276,33 @@ fn misbehave(requests: u64) {
             // Stops of a hundred thousand characters.
             5 => {
                 let stop = "ab".repeat(50_000);
-                let answer = post(
-                    address,
-                    "/v1/completions",
-                    &json!({"prompt": "A", "max_tokens": 4, "stop": [stop]}).to_string(),
-                );
+                let answer = proxy
+                    .post("/v1/completions", &json!({"prompt": "A", "max_tokens": 4, "stop": [stop]}).to_string());
                 assert_eq!(answer.code, 200);
             }
             6 => {
                 let deep = "[".repeat(rng.random_range(1..200_000));
-                assert_eq!(post(address, "/v1/completions", &deep).code, 400);
+                assert_eq!(proxy.post("/v1/completions", &deep).code, 400);
             }
             // A body that does not end.
             7 => {
                 let endless = format!(
                     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: 99999999999\r\n\r\n"
                 );
-                let mut stream = TcpStream::connect(address).unwrap();
+                let mut stream = proxy.connect();
                 let _ = stream.write_all(endless.as_bytes());
                 while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
             }
             8 => {
                 let foreign = format!("{JSON}Origin: http://evil{seed}.example\r\n");
-                assert_eq!(raw(address, &request("/v1/chat/completions", &foreign, &body)).unwrap().code, 403);
+                assert_eq!(proxy.raw(&request("/v1/chat/completions", &foreign, &body)).unwrap().code, 403);
             }
             _ => assert_eq!(proxy.complete(&honest)["choices"][0]["text"], truth),
         }
     }
     assert_eq!(proxy.complete(&honest)["choices"][0]["text"], truth);
     drop(standing);
-    let Proxy { server, own } = proxy;
-    for log in [own.stop(), server.stop()] {
+    for log in [proxy.0.stop(), server.stop()] {
         assert!(!log.contains("panic"), "{log}");
     }
 }

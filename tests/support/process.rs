@@ -5,12 +5,15 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::text;
+
+/// The longest time in which a process ends, on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Keys of the tests' user: a server and a client of one user trust each other.
 pub(crate) fn home() -> PathBuf {
@@ -113,15 +116,16 @@ pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "it never came");
+        assert!(start.elapsed() < LIMIT, "it never came");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// A process that runs; killed when dropped.
+/// A process that runs; killed when dropped. What it writes to standard error is read as it comes.
 pub(crate) struct Process {
     pub(crate) child: Child,
-    log: Log,
+    errors: Arc<Mutex<String>>,
+    reading: Option<JoinHandle<()>>,
 }
 
 /// A process that has ended: its code, and what it wrote to standard output and to standard error.
@@ -136,8 +140,19 @@ pub(crate) struct Ended {
 impl Process {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
-        let log = child.stderr.take().map_or_else(Log::none, Log::of);
-        Process { child, log }
+        let errors = Arc::new(Mutex::new(String::new()));
+        let written = errors.clone();
+        let reading = child.stderr.take().map(|stderr| {
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(stderr);
+                let mut line = Vec::new();
+                while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+                    written.lock().unwrap().push_str(&text(&line));
+                    line.clear();
+                }
+            })
+        });
+        Process { child, errors, reading }
     }
 
     /// A process that reads `input` and nothing behind it.
@@ -148,8 +163,14 @@ impl Process {
         process
     }
 
-    pub(crate) fn log(&self) -> &Log {
-        &self.log
+    /// What it wrote to standard error so far.
+    pub(crate) fn log(&self) -> String {
+        self.errors.lock().unwrap().clone()
+    }
+
+    /// Waits for these words on standard error, which must come within some seconds; returns all so far.
+    pub(crate) fn wait_for(&self, words: &str) -> String {
+        until(|| Some(self.log()).filter(|log| log.contains(words)))
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -184,8 +205,10 @@ impl Process {
     pub(crate) fn stop(mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // The log moves out of something that is dropped.
-        std::mem::replace(&mut self.log, Log::none()).into_text()
+        if let Some(reading) = self.reading.take() {
+            reading.join().unwrap();
+        }
+        self.log()
     }
 }
 
@@ -193,48 +216,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// The standard error of a process, as it comes.
-pub(crate) struct Log {
-    text: Arc<Mutex<String>>,
-    reading: JoinHandle<()>,
-}
-
-impl Log {
-    fn of(stderr: ChildStderr) -> Self {
-        let written = Arc::new(Mutex::new(String::new()));
-        let all = written.clone();
-        let reading = std::thread::spawn(move || {
-            let mut lines = BufReader::new(stderr);
-            let mut line = Vec::new();
-            while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-                all.lock().unwrap().push_str(&text(&line));
-                line.clear();
-            }
-        });
-        Log { text: written, reading }
-    }
-
-    fn none() -> Self {
-        Log { text: Arc::default(), reading: std::thread::spawn(|| ()) }
-    }
-
-    pub(crate) fn so_far(&self) -> String {
-        self.text.lock().unwrap().clone()
-    }
-
-    /// Waits for a line with these words, which must come within some seconds; returns all so far.
-    pub(crate) fn wait_for(&self, words: &str) -> String {
-        until(|| Some(self.so_far()).filter(|text| text.contains(words)))
-    }
-
-    /// Everything, once the process has ended.
-    fn into_text(self) -> String {
-        let Log { text, reading } = self;
-        reading.join().unwrap();
-        text.lock().unwrap().clone()
     }
 }
 

@@ -86,23 +86,14 @@ pub(super) struct Talk {
 }
 
 /// What stands in requests and changes nothing about an answer.
-const INERT: [&str; 9] = [
-    "cache_control",
-    "metadata",
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-    "verbosity",
-];
+const INERT: &str = "cache_control metadata parallel_tool_calls prompt_cache_key safety_identifier service_tier store user \
+    verbosity";
 
 /// Whether the parameter `name` asks for nothing with this value, in a request or in an object within one.
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     let number = value.as_f64();
     match name {
-        _ if value.is_null() || INERT.contains(&name) => true,
+        _ if value.is_null() || INERT.split(' ').any(|inert| inert == name) => true,
         "dry_multiplier" | "frequency_penalty" | "min_p" | "min_tokens" | "mirostat" | "presence_penalty"
         | "priority" | "top_a" | "top_logprobs" | "xtc_probability" => number == Some(0.0),
         "best_of" | "length_penalty" | "num_beams" | "repeat_penalty" | "repetition_penalty" | "tfs_z"

@@ -17,13 +17,13 @@ pub enum ProxyError {
         "{address} is reached from other machines, so the proxy needs keys of programs: prompts cross it in the clear"
     )]
     Open {
-        /// Where it would listen.
+        /// The address on which the proxy would listen.
         address: SocketAddr,
     },
     /// A file without the keys that it should hold.
     #[error("{} holds no key: lines that programs give", .0.display())]
     NoKey(PathBuf),
-    /// A file of keys that is none.
+    /// A file that is too long for a file of keys.
     #[error("{} has more than {most} bytes: keys that programs give, one a line", path.display())]
     LongKeys {
         /// The file.
@@ -48,7 +48,7 @@ pub enum ProxyError {
         path: PathBuf,
         /// Bytes of the key.
         got: usize,
-        /// Of the shortest that is taken.
+        /// Bytes of the shortest key that is taken.
         least: usize,
     },
     /// Conversations for which a model has no room.

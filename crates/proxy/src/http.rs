@@ -1,25 +1,19 @@
-//! Connections of programs: who may come, bounds, and answers as they grow.
-//!
-//! A page of any origin that a browser shows can send requests to this machine. Three things keep it out: a request
-//! with a foreign `Origin` is refused, one whose `Host` is no name of this machine as well (a name that an attacker
-//! points here), and a body must be JSON, which no page sends to another origin unasked.
-//!
-//! Where there are keys, the first one is the owner's, who alone sees counters and errors: they tell of all requests.
+//! Connections of programs: bounds, paths, and answers as they grow.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::future::poll_fn;
-use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use http_body_util::channel::Channel;
+use http_body_util::channel::{self, Channel};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -31,6 +25,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_io_timeout::TimeoutStream;
 use waggle::program::network_of;
 
+use crate::admission::{Admission, Connection, Idle, OWNER, places, stranger};
 use crate::api::{Head, Kind, completion, no_model, talk, usage};
 use crate::refusal::Refusal;
 use crate::text::{Ended, Event};
@@ -39,20 +34,12 @@ use crate::{ProxyConfig, Shared};
 
 /// Most bytes of a body.
 const MAX_BODY: usize = 4 << 20;
-/// Most connections at once, and most of an address of those on which no answer is made.
+/// Most connections at once.
 const CONNECTIONS: usize = 512;
-const IDLE: usize = 128;
 /// The time for the head of a request, for its body, and for a reader to take something.
 const HEAD: Duration = Duration::from_secs(30);
 const BODY: Duration = Duration::from_secs(60);
 const READER: Duration = Duration::from_secs(60);
-/// Most wrong keys of an address, of which none comes so much later than the one before; for as long after the last
-/// no further key of it is looked at. And the most addresses that are kept.
-const WRONG_KEYS: u32 = 10;
-const WRONG_TIME: Duration = Duration::from_secs(10);
-const WRONG_ADDRESSES: usize = 4096;
-/// The place of the owner's key.
-const OWNER: usize = 0;
 
 /// A chat in a browser: one file.
 const PAGE: &str = include_str!("page.html");
@@ -62,80 +49,15 @@ const NONCE: &str = "{{nonce}}";
 type Body = Either<Full<Bytes>, Channel<Bytes>>;
 type Answer = Response<Body>;
 
-/// Who may come, and where requests go.
+/// Where requests go.
 pub(super) struct Door {
     model: String,
     blind: bool,
-    keys: Vec<blake3::Hash>,
-    wrong: Mutex<Wrong>,
+    admission: Admission,
     idle: Idle,
-    origins: Vec<String>,
     queue: usize,
     jobs: Sender<Job>,
     shared: Arc<Shared>,
-}
-
-/// Wrong keys of addresses, and when the last one came.
-#[derive(Default)]
-struct Wrong(HashMap<IpAddr, (Instant, u32)>);
-
-impl Wrong {
-    /// Whether those of `address` are so many that no more are looked at.
-    fn are_many(&mut self, address: IpAddr) -> bool {
-        self.0.retain(|_, (last, _)| last.elapsed() < WRONG_TIME);
-        self.0.get(&address).is_some_and(|(_, count)| *count >= WRONG_KEYS)
-    }
-
-    fn add(&mut self, address: IpAddr) {
-        if self.0.len() >= WRONG_ADDRESSES {
-            self.0.clear();
-        }
-        let count = self.0.get(&address).map_or(0, |(_, count)| *count);
-        self.0.insert(address, (Instant::now(), count + 1));
-    }
-}
-
-/// A connection of the network `address`.
-struct Connection {
-    address: IpAddr,
-    close: Notify,
-}
-
-/// The connections on which no answer is made, by address, those first that have asked for nothing for longest. Where
-/// there are too many, these make room: whoever sends half a request keeps nobody out.
-#[derive(Default)]
-struct Idle(Mutex<HashMap<IpAddr, VecDeque<Arc<Connection>>>>);
-
-impl Idle {
-    fn enter(&self, connection: &Arc<Connection>) {
-        self.leave(connection);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = all.entry(connection.address).or_default();
-        own.push_back(Arc::clone(connection));
-        if own.len() > IDLE
-            && let Some(oldest) = own.pop_front()
-        {
-            oldest.close.notify_one();
-        }
-    }
-
-    fn leave(&self, connection: &Arc<Connection>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = all.get_mut(&connection.address) {
-            own.retain(|other| !Arc::ptr_eq(other, connection));
-            if own.is_empty() {
-                all.remove(&connection.address);
-            }
-        }
-    }
-
-    /// Closes one of the address that has most.
-    fn make_room(&self) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(oldest) = all.values_mut().max_by_key(|own| own.len()).and_then(VecDeque::pop_front) {
-            oldest.close.notify_one();
-        }
-    }
 }
 
 /// Takes connections until the runtime ends.
@@ -187,8 +109,8 @@ impl Door {
         shared: Arc<Shared>,
     ) -> Self {
         let (model, queue) = (model.to_owned(), config.queue);
-        let origins = config.origins.iter().map(|origin| plain(origin)).collect();
-        Door { model, blind, keys, wrong: Mutex::default(), idle: Idle::default(), origins, queue, jobs, shared }
+        let admission = Admission::new(keys, &config.origins);
+        Door { model, blind, admission, idle: Idle::default(), queue, jobs, shared }
     }
 
     pub(super) fn model(&self) -> &str {
@@ -197,7 +119,7 @@ impl Door {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, connection: &Arc<Connection>) -> Answer {
         let origin = request.headers().get(header::ORIGIN).cloned();
-        let mut answer = match self.admitted(&request, connection.address) {
+        let mut answer = match self.admission.admitted(&request, connection.address) {
             Ok(who) => self.routed(request, who, connection).await.unwrap_or_else(|refusal| refused(&refusal)),
             Err(refusal) => refused(&refusal),
         };
@@ -209,71 +131,12 @@ impl Door {
         let headers = answer.headers_mut();
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(origin) = origin.filter(|origin| origin.to_str().is_ok_and(|origin| self.knows(origin))) {
+        if let Some(origin) = origin.filter(|origin| origin.to_str().is_ok_and(|origin| self.admission.knows(origin)))
+        {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
             headers.insert(header::VARY, HeaderValue::from_static("origin"));
         }
         answer
-    }
-
-    /// Refuses whoever may not come. The place of the key of whoever may; none of a stranger who looks at what is
-    /// open.
-    fn admitted(&self, request: &Request<Incoming>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
-        let host = single(request, header::HOST)?.unwrap_or_default();
-        let host = request.uri().authority().map_or(host, |named| named.as_str()).to_ascii_lowercase();
-        let named = |origin: &String| {
-            origin.split_once("://").is_some_and(|(scheme, _)| *origin == plain(&format!("{scheme}://{host}")))
-        };
-        if !is_here(&host, !self.keys.is_empty()) && !self.origins.iter().any(named) {
-            return Err(Refusal::new(
-                403,
-                "foreign_host",
-                "this name is not one of this machine; the owner of the proxy may allow it",
-            ));
-        }
-        if let Some(origin) = single(request, header::ORIGIN)?
-            && plain(origin) != plain(&format!("http://{host}"))
-            && !self.knows(origin)
-        {
-            return Err(Refusal::new(
-                403,
-                "foreign_origin",
-                "pages of this origin may not ask; the owner of the proxy may allow it",
-            ));
-        }
-        let open = matches!(places(request.uri().path())[..], [] | ["health"]) || request.method() == Method::OPTIONS;
-        let who = self.who(single(request, header::AUTHORIZATION)?, peer)?;
-        if who.is_none() && !open {
-            return Err(stranger());
-        }
-        Ok(who)
-    }
-
-    /// Whether pages of `origin` may ask.
-    fn knows(&self, origin: &str) -> bool {
-        self.origins.contains(&plain(origin))
-    }
-
-    /// The place of the key that is `given`, if it is one. Without keys everybody is the owner.
-    fn who(&self, given: Option<&str>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
-        if self.keys.is_empty() {
-            return Ok(Some(OWNER));
-        }
-        let given = given.and_then(|given| given.split_once(' '));
-        let Some((_, given)) = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")) else {
-            return Ok(None);
-        };
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        if wrong.are_many(peer) {
-            return Err(Refusal::new(429, "too_many_wrong_keys", "too many keys were wrong; try again later"));
-        }
-        // Digests are compared in constant time.
-        let given = blake3::hash(given.trim().as_bytes());
-        let who = self.keys.iter().position(|key| *key == given);
-        if who.is_none() {
-            wrong.add(peer);
-        }
-        Ok(who)
     }
 
     async fn routed(
@@ -283,7 +146,7 @@ impl Door {
         connection: &Arc<Connection>,
     ) -> Result<Answer, Refusal> {
         let owner = who == Some(OWNER);
-        // Of an answer to HEAD the head alone is sent.
+        // An answer to HEAD is sent without its body.
         let get = [Method::GET, Method::HEAD].contains(request.method());
         let post = request.method() == Method::POST;
         let path = request.uri().path().to_owned();
@@ -393,29 +256,9 @@ impl Door {
     }
 }
 
-/// Nobody who is known asks.
-fn stranger() -> Refusal {
-    Refusal::new(401, "invalid_api_key", "the key is missing or wrong")
-}
-
 /// The worker has ended.
 fn gone() -> Refusal {
     Refusal::new(503, "proxy_stops", "the proxy ends")
-}
-
-/// The value of a header that stands in a request once at most: two readers may take another one of several.
-fn single(request: &Request<Incoming>, name: HeaderName) -> Result<Option<&str>, Refusal> {
-    let mut all = request.headers().get_all(&name).iter();
-    let value = all.next().map(|value| value.to_str().unwrap_or_default());
-    match all.next() {
-        Some(_) => Err(Refusal::new(400, "repeated_header", format!("the request has `{name}` more than once"))),
-        None => Ok(value),
-    }
-}
-
-/// The parts of `path`, however many strokes stand between and behind them.
-fn places(path: &str) -> Vec<&str> {
-    path.split('/').filter(|place| !place.is_empty()).collect()
 }
 
 /// `text` with the bytes that stand in it as `%` and two digits.
@@ -429,22 +272,6 @@ fn unescaped(text: &str) -> String {
         rest = &more[if byte.is_some() { 2 } else { 0 }..];
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// An origin as browsers write it: in lower case, without the port of its scheme.
-fn plain(origin: &str) -> String {
-    let origin = origin.trim_end_matches('/').to_ascii_lowercase();
-    let port = if origin.starts_with("https:") { ":443" } else { ":80" };
-    origin.strip_suffix(port).unwrap_or(&origin).to_owned()
-}
-
-/// Whether `host`, with or without a port, is a name of this machine, or may be one of its `addresses`: a name that
-/// somebody points here is neither.
-fn is_here(host: &str, addresses: bool) -> bool {
-    let port = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
-    let name = host.rsplit_once(':').filter(|(_, end)| port(end)).map_or(host, |(name, _)| name);
-    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| addresses || address.is_loopback())
 }
 
 /// The body of a request for an answer.
@@ -480,17 +307,15 @@ async fn all(events: &mut UnboundedReceiver<Event>, texts: usize) -> Result<Vec<
 
 /// Sends what comes as server-sent events, from the first one on, until all texts are over or nobody reads.
 async fn stream(
-    mut sender: http_body_util::channel::Sender<Bytes>,
+    mut sender: channel::Sender<Bytes>,
     first: Event,
     mut events: UnboundedReceiver<Event>,
     head: Head,
     texts: usize,
     usage_of: Option<usize>,
-) {
-    if let Some(piece) = head.first()
-        && sender.send_data(sent(&piece.to_string())).await.is_err()
-    {
-        return;
+) -> Result<(), channel::SendError> {
+    if let Some(piece) = head.first() {
+        sender.send_data(sent(&piece)).await?;
     }
     let mut ended = BTreeMap::new();
     let mut next = Some(first);
@@ -502,33 +327,22 @@ async fn stream(
                 ended.insert(index, *text);
                 piece
             }
-            Event::Failed(refusal) => {
-                let _ = sender.send_data(sent(&refusal.json().to_string())).await;
-                return;
-            }
+            Event::Failed(refusal) => return sender.send_data(sent(&refusal.json())).await,
         };
-        if sender.send_data(sent(&piece.to_string())).await.is_err() {
-            return;
-        }
-        if ended.len() == texts {
-            break;
-        }
-        next = events.recv().await;
+        sender.send_data(sent(&piece)).await?;
+        next = if ended.len() < texts { events.recv().await } else { None };
     }
     if ended.len() < texts {
-        let _ = sender.send_data(sent(&gone().json().to_string())).await;
-        return;
+        return sender.send_data(sent(&gone().json())).await;
     }
     let ended: Vec<Ended> = ended.into_values().collect();
-    if let Some(prompts) = usage_of
-        && sender.send_data(sent(&head.last(usage(&ended, prompts)).to_string())).await.is_err()
-    {
-        return;
+    if let Some(prompts) = usage_of {
+        sender.send_data(sent(&head.last(usage(&ended, prompts)))).await?;
     }
-    let _ = sender.send_data(sent("[DONE]")).await;
+    sender.send_data(sent(&"[DONE]")).await
 }
 
-fn sent(data: &str) -> Bytes {
+fn sent(data: &impl Display) -> Bytes {
     format!("data: {data}\n\n").into()
 }
 
@@ -573,50 +387,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_this_machine_are_known() {
-        for here in ["localhost", "localhost:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]"] {
-            assert!(is_here(here, false) && is_here(here, true), "{here}");
-        }
-        for foreign in ["", "evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", "127.0.0.1.x"]
-        {
-            assert!(!is_here(foreign, false), "{foreign}");
-        }
-        assert!(is_here("10.0.0.1:8080", true) && is_here("[2001:db8::1]", true));
-        assert!(!is_here("evil.example", true) && !is_here("10.0.0.1.evil.example:8080", true));
-    }
-
-    #[test]
-    fn names_are_written_in_several_ways() {
-        for origin in ["http://a.example", "HTTP://A.example:80", "http://a.example/"] {
-            assert_eq!(plain(origin), "http://a.example");
-        }
-        assert_eq!(plain("https://[::1]:443"), "https://[::1]");
-        assert_eq!(plain("http://localhost:443"), "http://localhost:443");
+    fn bytes_of_a_path_are_written_as_digits() {
         assert_eq!(unescaped("a%2Fb%20%c3%A9%"), "a/b \u{e9}%");
         assert_eq!(unescaped("%+1%e"), "%+1%e");
-    }
-
-    /// Those of one address make room for it, and then for all.
-    #[test]
-    fn connections_that_ask_for_nothing_make_room() {
-        let idle = Idle::default();
-        let closed = |connection: &Arc<Connection>| {
-            let waits = pin!(connection.close.notified());
-            waits.poll(&mut Context::from_waker(std::task::Waker::noop())).is_ready()
-        };
-        let enter = |address: [u8; 4]| {
-            let connection = Arc::new(Connection { address: address.into(), close: Notify::new() });
-            idle.enter(&connection);
-            connection
-        };
-        let other = enter([10, 0, 0, 2]);
-        let all: Vec<_> = (0..IDLE).map(|_| enter([10, 0, 0, 1])).collect();
-        idle.enter(&all[0]);
-        idle.leave(&all[1]);
-        let more = [(); 2].map(|()| enter([10, 0, 0, 1]));
-        assert!(closed(&all[2]) && !all.iter().chain(&more).any(closed), "the oldest that waits");
-        idle.make_room();
-        assert!(closed(&all[3]) && !all.iter().chain([&other]).any(closed), "one of the most");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use waggle_model::{Generation, Lengths, Sampler};
 use waggle_report::Phases;
 use waggle_session::party::chat::TurnCost;
 
-use crate::failure::Failure;
 use crate::pass::Pass;
+use crate::refusal::Failure;
 use crate::spent::Spent;
 use crate::text::Growing;
 

@@ -2,14 +2,15 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | `http` | connections: who may come, bounds, streams, the page of the chat |
+//! | `admission` | who may come: names of this machine, origins, keys |
+//! | `http` | connections: bounds, paths, streams, the page of the chat |
 //! | `api` | the interface's JSON: requests, answers, refusals |
 //! | `work` | the thread that answers: the queue, what can go together, what is tried after a failure |
 //! | `sessions` | sessions with the server: the one that stays open, and those that end with their texts |
 //! | `kept` | the session that stays open: single texts, turns of conversations, correlations between them |
 //! | `pass` | the texts of a session: who hears which token, and who has ended |
 //! | `text` | one text while it grows, and where it stops |
-//! | `failure` | what failed, what may be tried instead, and what a program is told |
+//! | `refusal` | what came to nothing, what may be tried instead, and what a program is told |
 //! | `logprobs` | what the tokens of a text are worth |
 //! | `spent` | what an answer took, and what the server saw |
 //! | `metrics` | counters |
@@ -20,9 +21,9 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod admission;
 mod api;
 mod error;
-mod failure;
 mod http;
 mod kept;
 mod logprobs;
@@ -304,7 +305,7 @@ fn granted(session: Result<Chat, Error>) -> Result<Option<Chat>, Error> {
 }
 
 impl Proxy {
-    /// Where it listens.
+    /// The address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

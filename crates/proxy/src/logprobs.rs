@@ -1,6 +1,6 @@
 //! What the tokens of a text were worth.
 //!
-//! A token may be a part of a character, or no text at all. The interface names tokens by text, so such ones are
+//! A token may be a part of a character, or no text at all. The interface names tokens by text, so parts are
 //! named by their bytes, as OpenAI names them, and by their words in the tokenizer's file: no two of a place share a
 //! name.
 
@@ -17,7 +17,7 @@ use waggle_tokenizer::{Tokenizer, TokenizerError};
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Logprobs {
     tokens: Vec<String>,
-    /// Of each token, the logarithm of its probability; `None` for the first of all, which nothing predicts.
+    /// The logarithm of each token's probability; `None` for the first token, which nothing predicts.
     token_logprobs: Vec<Option<f64>>,
     /// The likeliest tokens of each place, and the token itself.
     top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
@@ -77,7 +77,7 @@ struct Added {
 }
 
 impl Pieces {
-    /// Those of the `tokenizer.json` with the bytes `file`.
+    /// The tokens of the `tokenizer.json` with the bytes `file`.
     pub(super) fn new(file: &[u8]) -> Result<Self, TokenizerError> {
         let failed = |error: serde_json::Error| TokenizerError::Format { what: error.to_string() };
         let File { added_tokens, decoder, model } = serde_json::from_slice(file).map_err(failed)?;
@@ -98,7 +98,7 @@ impl Pieces {
             Some((id, Piece { name: format!("bytes:{digits}"), bytes }))
         };
         let mut known: HashMap<u32, Piece> = model.vocab.into_iter().filter_map(part).collect();
-        // They are left out of texts.
+        // Texts have no special tokens.
         let special = added_tokens.unwrap_or_default().into_iter().filter(|token| token.special);
         known.extend(special.map(|token| (token.id, Piece { name: token.content, bytes: Vec::new() })));
         Ok(Pieces { known, single })

@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::spent::{Session, Spent};
+use crate::spent::{ReadIn, Spent};
 
 type Label = [(&'static str, String); 1];
 
@@ -52,10 +52,10 @@ impl Metrics {
     /// A pass or turn is over, with so many texts.
     pub(super) fn spent(&self, spent: &Spent, texts: usize) {
         let session = match spent.session {
-            Session::Own => "own",
-            Session::Shared => "shared",
-            Session::New => "new",
-            Session::Kept => "kept",
+            ReadIn::Own => "own",
+            ReadIn::Shared => "shared",
+            ReadIn::New => "new",
+            ReadIn::Kept => "kept",
         };
         self.sessions.get_or_create(&[("session", session.into())]).inc();
         self.texts.inc_by(texts as u64);

@@ -1,17 +1,19 @@
-//! Refusals of requests, as the interface has them.
+//! What came to nothing: what may be tried instead, and what a program is told, as the interface has it.
 
 use serde_json::{Value, json};
+use waggle::{ChatError, Error, Refusal as Refused, describe};
+use waggle_tokenizer::TokenizerError;
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// The code of HTTP.
     pub(super) status: u16,
-    /// For programs.
+    /// The reason, for programs.
     pub(super) code: &'static str,
     /// The parameter that is wrong.
     pub(super) param: Option<String>,
-    /// For people.
+    /// The reason, for people.
     pub(super) message: String,
 }
 
@@ -38,5 +40,82 @@ impl Refusal {
             _ => "server_error",
         };
         json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+    }
+}
+
+/// A text or a turn that came to nothing.
+pub(super) enum Failure {
+    /// Nothing has happened, and another way may do.
+    Refused(Error),
+    /// Nothing was told, and the same may do in another session.
+    Lost(Error),
+    /// The session is over.
+    Broken(Error),
+}
+
+impl Failure {
+    /// A failure of a session that has told nothing yet.
+    pub(super) fn of(error: impl Into<Error>) -> Self {
+        let error = error.into();
+        if never_began(&error) { Failure::Refused(error) } else { Failure::Broken(error) }
+    }
+
+    pub(super) fn into_error(self) -> Error {
+        let (Failure::Refused(error) | Failure::Lost(error) | Failure::Broken(error)) = self;
+        error
+    }
+}
+
+/// Whether no session was begun: this party or the server would not.
+fn never_began(error: &Error) -> bool {
+    match error {
+        Error::Session(error) => {
+            error.net().is_none() && !matches!(error, waggle_session::Error::Model(waggle_model::Error::Abandoned))
+        }
+        other => other.leaves_the_conversation(),
+    }
+}
+
+/// What a program is told of `error`.
+pub(super) fn refusal(error: &Error) -> Refusal {
+    let message = describe(error);
+    let too_long = |error: &waggle_session::Error| {
+        use waggle_session::Error::{Full, Model, Planning, TooWide};
+        matches!(error, Full { .. } | Planning { .. } | TooWide { .. } | Model(waggle_model::Error::TooLong { .. }))
+    };
+    match error {
+        Error::Session(error) if too_long(error) => Refusal::new(400, "context_length_exceeded", message),
+        Error::Chat(ChatError::Refused(refused)) => match &**refused {
+            Refused::Other(other) => refusal(other),
+            _ => Refusal::new(400, "context_length_exceeded", message),
+        },
+        Error::Tokenizer(TokenizerError::TooMuch { .. }) => Refusal::new(400, "context_length_exceeded", message),
+        Error::Tokenizer(error) if error.of_process() => Refusal::new(500, "tokenizer_failed", message),
+        Error::Tokenizer(_) | Error::Prompt(_) | Error::Options(_) => Refusal::new(400, "invalid_value", message),
+        error if never_began(error) => Refusal::new(400, "refused_by_server", message),
+        _ => Refusal::new(502, "server_unreachable", message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use waggle::PromptError;
+
+    use super::*;
+
+    /// A tokenizer that has died is nothing that a program could mend.
+    #[test]
+    fn what_is_not_the_programs_fault_is_an_error_of_ours() {
+        let step = || "encode".to_owned();
+        let died = || Error::Tokenizer(TokenizerError::Died { step: step(), status: "killed".into() });
+        let inside = Error::Chat(ChatError::Refused(Box::new(Refused::Other(died()))));
+        let late = Error::Tokenizer(TokenizerError::TimedOut { step: step(), seconds: "5".into() });
+        for error in [died(), inside, late] {
+            assert_eq!(refusal(&error).status, 500, "{error}");
+        }
+        let failed = Error::Tokenizer(TokenizerError::Failed { what: "no such token".into() });
+        for error in [failed, PromptError::Empty.into(), waggle_model::Error::Nothing.into()] {
+            assert_eq!(refusal(&error).status, 400, "{error}");
+        }
     }
 }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use ndarray::{ArrayView2, Axis};
+use ndarray::Axis;
 use waggle::{Chat, PromptError};
 use waggle_model::{Generation, Lengths, Next, Sampler};
 use waggle_session::party::{ClientOptions, Prompt, PublicModel, Terms, nobody};
 use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 use crate::api::Talk;
-use crate::failure::Failure;
 use crate::kept::Kept;
 use crate::logprobs::{Logprobs, Pieces, logprobs};
 use crate::pass::{Member, Pass};
+use crate::refusal::Failure;
 use crate::spent::{Own, Spent};
 use crate::text::{Growing, Text};
 use crate::{ProxyConfig, Shared};
@@ -180,14 +180,22 @@ impl Sessions {
             let scores = text.as_ref().is_some_and(Text::scores);
             let first = next;
             next += length + if scores { count - 1 } else { 0 };
-            all.push(match (text, &generation.logits) {
-                (Some(text), Some(logits)) => {
-                    // The rows of the prompt begin with those of its padding.
-                    let first = first + if scores { count - text.ids.len() } else { 0 };
-                    worth(text, ids, logits.slice_axis(Axis(0), (first..next).into()), tokenizer, pieces)?
-                }
-                _ => None,
-            });
+            let asked = text.as_ref().zip(generation.logits.as_ref());
+            let Some((text, logits, likeliest)) = asked.and_then(|(text, rows)| Some((text, rows, text.likeliest?)))
+            else {
+                all.push(None);
+                continue;
+            };
+            // The rows of the prompt begin with those of its padding.
+            let first = first + if scores { count - text.ids.len() } else { 0 };
+            let prompt: &[u32] = if scores { &text.ids } else { &[] };
+            let ids = [prompt, ids].concat();
+            let rows = logits.slice_axis(Axis(0), (first..first + ids.len() - usize::from(scores)).into());
+            let mut found = logprobs(tokenizer, pieces, &ids, rows, likeliest, scores)?;
+            if text.growing.cut {
+                found.cut(text.growing.text().chars().count());
+            }
+            all.push(Some(found));
         }
         Ok(all)
     }
@@ -252,24 +260,4 @@ impl Sessions {
             self.shared.failed(&error);
         }
     }
-}
-
-/// What the tokens of `text` and its `answer` were worth, if that is asked, by the rows that `logits` begin with.
-fn worth(
-    text: &Text,
-    answer: &[u32],
-    logits: ArrayView2<f32>,
-    tokenizer: &Tokenizer,
-    pieces: &mut Pieces,
-) -> Result<Option<Logprobs>, TokenizerError> {
-    let Some(likeliest) = text.likeliest else { return Ok(None) };
-    let prompt: &[u32] = if text.scores() { &text.ids } else { &[] };
-    let ids = [prompt, answer].concat();
-    let rows = ids.len() - usize::from(text.scores());
-    let logits = logits.slice_axis(Axis(0), (..rows).into());
-    let mut found = logprobs(tokenizer, pieces, &ids, logits, likeliest, text.scores())?;
-    if text.growing.cut {
-        found.cut(text.growing.text().chars().count());
-    }
-    Ok(Some(found))
 }

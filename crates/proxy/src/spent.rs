@@ -9,7 +9,7 @@ use waggle_session::party::chat::TurnCost;
 /// Where a text was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Session {
+pub(super) enum ReadIn {
     /// In a session of its own or of its pass.
     Own,
     /// In a session with texts of other requests, or after turns of other keys: what it took would tell of them.
@@ -25,7 +25,7 @@ pub(super) enum Session {
 pub(super) struct Own {
     /// Every session has another one.
     pub(super) number: u64,
-    session: Session,
+    session: ReadIn,
     /// Tokens that were read of each prompt, with those of padding.
     prompt_tokens: usize,
 }
@@ -33,7 +33,7 @@ pub(super) struct Own {
 impl Own {
     /// A session with prompts of `prompt_tokens` tokens, of several requests if it is `shared`.
     pub(super) fn new(shared: bool, prompt_tokens: usize) -> Self {
-        Own { number: rand::random(), session: if shared { Session::Shared } else { Session::Own }, prompt_tokens }
+        Own { number: rand::random(), session: if shared { ReadIn::Shared } else { ReadIn::Own }, prompt_tokens }
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Spent {
     pub(super) seconds: f64,
     /// Bytes that were sent while nobody waited, for correlations.
     pub(super) prepared_bytes: u64,
-    pub(super) session: Session,
+    pub(super) session: ReadIn,
     pub(super) server_saw: Saw,
     /// The session, of which a text that ended earlier knows less.
     #[serde(skip)]
@@ -70,7 +70,7 @@ pub(super) struct Saw {
 }
 
 impl Spent {
-    fn new(phases: &[&Phases], prepared_bytes: u64, session: Session, continues: bool, saw: [usize; 3]) -> Self {
+    fn new(phases: &[&Phases], prepared_bytes: u64, session: ReadIn, continues: bool, saw: [usize; 3]) -> Self {
         let costs = || phases.iter().flat_map(|phases| phases.named()).map(|(_, cost)| cost);
         let [texts, prompt_tokens, tokens] = saw;
         let seconds = |of: fn(&Phases) -> f64| phases.iter().map(|phases| of(phases)).sum::<f64>();
@@ -93,20 +93,20 @@ impl Spent {
         }
     }
 
-    /// Of the session `own` with so many places, when it is over.
+    /// What the session `own` with so many places took, when it is over.
     pub(super) fn of_pass(own: Own, outcome: &Outcome, places: usize) -> Self {
         let phases = Phases::new(&outcome.entries, outcome.per_token.clone());
         Spent::so_far(own, &phases, places, outcome.generation.count)
     }
 
-    /// Of the session `own` after so many passes, which may not be the last.
+    /// What the session `own` took up to so many passes, of which there may be more.
     pub(super) fn so_far(own: Own, phases: &Phases, places: usize, passes: usize) -> Self {
         let Own { number, session, prompt_tokens } = own;
         Spent { number, ..Spent::new(&[phases], 0, session, false, [places, prompt_tokens, passes]) }
     }
 
-    /// Of a turn in which `read` tokens were read and `tokens` generated; `opening` is what a session took that was
-    /// opened for it. The session is `shared` if it had turns of other keys.
+    /// What a turn took in which `read` tokens were read and `tokens` generated; `opening` is what a session took
+    /// that was opened for it. The session is `shared` if it had turns of other keys.
     pub(super) fn of_turn(
         cost: &TurnCost,
         [read, tokens]: [usize; 2],
@@ -115,9 +115,9 @@ impl Spent {
         shared: bool,
     ) -> Self {
         let session = match opening {
-            _ if shared => Session::Shared,
-            Some(_) => Session::New,
-            None => Session::Kept,
+            _ if shared => ReadIn::Shared,
+            Some(_) => ReadIn::New,
+            None => ReadIn::Kept,
         };
         let phases: Vec<&Phases> = opening.into_iter().chain([&cost.phases]).collect();
         Spent::new(&phases, cost.before.offline.bytes(), session, continues, [1, read, tokens])
@@ -126,8 +126,8 @@ impl Spent {
     /// What a program is told of it.
     pub(super) fn told(&self) -> Value {
         match self.session {
-            Session::Shared => json!({ "session": self.session }),
-            Session::Own | Session::New | Session::Kept => json!(self),
+            ReadIn::Shared => json!({ "session": self.session }),
+            ReadIn::Own | ReadIn::New | ReadIn::Kept => json!(self),
         }
     }
 }

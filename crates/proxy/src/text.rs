@@ -58,7 +58,7 @@ impl Growing {
         Growing { out, index, stops, text: String::new(), told: 0, cut: false, reason: None }
     }
 
-    /// All of it.
+    /// The whole text so far.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -15,9 +15,8 @@ use waggle_mpcache::PolicySpec;
 
 use crate::Shared;
 use crate::api::{Completion, Talk};
-use crate::failure::{Failure, refusal};
 use crate::kept::Found;
-use crate::refusal::Refusal;
+use crate::refusal::{Failure, Refusal, refusal};
 use crate::sessions::{Sessions, Way};
 use crate::text::{Event, Growing, Out, Text};
 

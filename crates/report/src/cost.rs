@@ -154,7 +154,7 @@ pub struct Operation {
     pub phase: Phase,
     /// Path of scopes, for example `layer 3/attention/softmax`.
     pub path: String,
-    /// Its cost, inner scopes excluded; the costs of a phase's operations add up to the phase's.
+    /// Cost of the operation without inner scopes; the costs of a phase's operations add up to the phase's.
     #[serde(flatten)]
     pub cost: Cost,
 }

@@ -44,7 +44,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// That of this process.
+    /// The provenance of what this process makes.
     pub fn current(program: Program) -> Self {
         let cpu = Cpu::detected();
         let features = Feature::ALL.into_iter().filter(|feature| cpu.has(*feature));
@@ -100,18 +100,7 @@ fn memory_bytes() -> Option<u64> {
 }
 
 /// Options whose values are a prompt, an address or a key. They are nobody's business who reads a record.
-const WITHHELD: [&str; 10] = [
-    "prompt",
-    "prompt-ids",
-    "connect",
-    "listen",
-    "metrics",
-    "server-key",
-    "machine",
-    "identity",
-    "allow",
-    "known-servers",
-];
+const WITHHELD: &str = "prompt prompt-ids connect listen metrics server-key machine identity allow known-servers";
 
 /// The text in place of a withheld value.
 const DOTS: &str = "...";
@@ -119,15 +108,16 @@ const DOTS: &str = "...";
 /// The command line `waggle ARGUMENTS` as a shell takes it, without what a record must not tell.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     let mut words = vec!["waggle".to_owned()];
+    let is_withheld = |name: &str| WITHHELD.split(' ').any(|option| option == name);
     let mut withheld = false;
     for argument in arguments {
         let option = argument.strip_prefix("--");
         words.push(match option.and_then(|option| option.split_once('=')) {
             _ if std::mem::take(&mut withheld) => DOTS.into(),
-            Some((name, _)) if WITHHELD.contains(&name) => format!("--{name}={DOTS}"),
+            Some((name, _)) if is_withheld(name) => format!("--{name}={DOTS}"),
             Some((name, value)) => quoted(&format!("--{name}={}", named(value))),
             None => {
-                withheld = option.is_some_and(|name| WITHHELD.contains(&name));
+                withheld = option.is_some_and(is_withheld);
                 quoted(&named(&argument))
             }
         });

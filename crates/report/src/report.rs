@@ -160,7 +160,7 @@ pub struct HelperLinks {
 }
 
 impl HelperLinks {
-    /// Those that are known, with their parties.
+    /// The links that are known, with their parties.
     fn named(&self) -> impl Iterator<Item = (&'static str, &HelperLink)> {
         [("client", &self.client), ("server", &self.server)]
             .into_iter()
@@ -175,10 +175,10 @@ pub struct HelperLink {
     pub bytes_to_helper: u64,
     /// Bytes to the party.
     pub bytes_from_helper: u64,
-    /// Of both, those before anything is dealt: demands, and halves of weights.
+    /// Bytes in both directions before anything is dealt: demands, and halves of weights.
     #[serde(default)]
     pub bytes_setup: u64,
-    /// Of both, those of passes over generated tokens, where the helper deals pass by pass.
+    /// Bytes in both directions of passes over generated tokens, where the helper deals pass by pass.
     #[serde(default)]
     pub bytes_decoding: u64,
     /// Seconds in which the party took in what was dealt; in a plan those that the bytes take on the link.
@@ -474,16 +474,9 @@ mod tests {
             close_choices: 0,
         });
         let json = serde_json::to_value(&report).unwrap();
-        for key in [
-            "prompt_tokens",
-            "tokens",
-            "text",
-            "model",
-            "options",
-            "operations",
-            "max_abs_logit_error",
-            "token_agreement",
-        ] {
+        let keys = "prompt_tokens tokens text model options operations max_abs_logit_error \
+            token_agreement";
+        for key in keys.split(' ') {
             assert!(json.get(key).is_some(), "{key}");
         }
         let five = ["bytes_client_to_server", "bytes_server_to_client", "flows", "seconds", "cpu_seconds"];

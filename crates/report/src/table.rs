@@ -171,7 +171,7 @@ const LATEX_HEAD: usize = 8;
 const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
 
-/// Those that a head names behind its title.
+/// Units that a head names behind its title.
 const NAMED: [&str; 4] = ["cents", "joules", "Mbit/s", "ms"];
 
 /// Rows of cells under titles.

@@ -49,7 +49,7 @@ pub enum Phases {
     /// First, a helper.
     #[serde(rename = "dealt weights")]
     DealtWeights,
-    /// Of three parties the third, right before each pass.
+    /// The third of three parties, right before each pass.
     #[serde(rename = "three parties")]
     Three,
 }
@@ -100,12 +100,12 @@ pub struct Cost {
     pub bytes_server_to_client: f64,
     /// One-way messages that wait for each other.
     pub flows: f64,
-    /// Of the link alone.
+    /// Seconds of the link alone.
     pub network_seconds: f64,
-    /// With computation, by a calibration of the machines.
+    /// Seconds with computation, by a calibration of the machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_seconds: Option<f64>,
-    /// Of the cores of both parties, by that calibration.
+    /// Seconds of both parties' cores, by that calibration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_seconds: Option<f64>,
 }
@@ -141,7 +141,7 @@ impl Cost {
 pub struct WorkCost {
     /// While it is done.
     pub online: Cost,
-    /// Its preparation: of a token what a further one takes. In one phase what is made on the spot.
+    /// The preparation of the work: for a token, what a further token takes; in one phase, what is made on the spot.
     pub prepared: Cost,
     /// The pass over the prompt of a token; not known of a single token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,7 +167,7 @@ impl WorkCost {
 
 /// One operation, in all layers together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Operation {
+pub struct OperationCost {
     /// Its scopes, for example `attention/softmax`.
     pub operation: String,
     /// What it costs.
@@ -228,12 +228,12 @@ impl Sessions {
     }
 
     /// The cost of each operation, the one with the most bytes first. Set-up belongs to none.
-    pub fn operations(&self) -> Vec<Operation> {
+    pub fn operations(&self) -> Vec<OperationCost> {
         let entries = self.long.entries.iter().filter(|entry| entry.phase != Phase::Setup);
         let names: BTreeSet<String> = entries.map(|entry| operation(&entry.path)).collect();
-        let of = |name: String| Operation { cost: self.cost(|path| operation(path) == name), operation: name };
-        let mut operations: Vec<Operation> = names.into_iter().map(of).collect();
-        let bytes = |operation: &Operation| {
+        let of = |name: String| OperationCost { cost: self.cost(|path| operation(path) == name), operation: name };
+        let mut operations: Vec<OperationCost> = names.into_iter().map(of).collect();
+        let bytes = |operation: &OperationCost| {
             [Some(operation.cost.total()), operation.cost.prompt].map(|cost| cost.map_or(0.0, |cost| cost.bytes()))
         };
         operations.sort_by(|a, b| bytes(b).partial_cmp(&bytes(a)).unwrap_or(Ordering::Equal));
@@ -265,7 +265,7 @@ impl Sessions {
         };
         let setup = of(&self.long, &[Phase::Setup]);
         let Some(short) = &self.short else {
-            // Of a pass alone nothing is decoded, but three parties part then.
+            // A pass alone decodes nothing, but three parties part in that phase.
             let online =
                 if self.work == Work::Pass { &[Phase::Prefill, Phase::Decode][..] } else { &[Phase::Decode] };
             let [online, prepared] = [online, &[Phase::Offline]].map(|phases| of(&self.long, phases));

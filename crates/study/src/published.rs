@@ -23,7 +23,7 @@ pub struct Published {
     pub about: String,
     /// What figures were read in, by the keys that they have in a bibliography.
     works: BTreeMap<String, Reference>,
-    /// All of them.
+    /// Every figure.
     pub figures: Vec<Figure>,
 }
 
@@ -48,8 +48,8 @@ pub struct Figure {
     pub policy: Option<PolicySpec>,
     link: Option<String>,
     /// The part of it that has the figure.
-    pub phase: Part,
-    /// Those who compute.
+    pub phase: Extent,
+    /// The machines that compute.
     pub trust: Trust,
     /// Seconds that the source measured.
     pub measured_seconds: Option<f64>,
@@ -74,11 +74,11 @@ pub struct Figure {
     /// The attack that shows that the system does not keep what it promises.
     pub broken: Option<String>,
     remark: Option<String>,
-    /// Where our numbers say something else, the page that says why.
+    /// The page that says why our numbers differ, if they do.
     pub reason: Option<String>,
 }
 
-/// Those who compute, and must not collude.
+/// The machines that compute, and must not collude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Trust {
     /// A client and a server.
@@ -96,7 +96,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Those who compute, in words.
+    /// The machines in words.
     pub fn name(self) -> &'static str {
         match self {
             Trust::Two => "two parties",
@@ -110,7 +110,7 @@ impl Trust {
 /// The part of the work that a figure is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum Extent {
     /// All of it.
     All,
     /// All but what does not depend on the input.

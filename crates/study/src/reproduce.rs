@@ -4,33 +4,33 @@ use waggle_model::shape;
 use waggle_mpcache::PolicySpec;
 use waggle_net::LinkShape;
 use waggle_report::table::{Cell, Document, Shown, Table};
-use waggle_report::{CONDITIONS, Cost as Counted, Report, Seconds, conditions};
+use waggle_report::{CONDITIONS, Cost, Report, Seconds, conditions};
 
 use crate::cost::{self, Phases, Work};
-use crate::published::{Figure, Part};
+use crate::published::{Extent, Figure};
 
 /// Tokens that a mean is taken over.
 pub const TOKENS: usize = 16;
 
 /// Bytes, flows and seconds of work or of a part of it.
 #[derive(Clone, Copy, Default)]
-pub struct Cost {
+pub struct Amounts {
     /// In both directions.
     pub bytes: f64,
     /// One-way messages that wait for each other.
     pub flows: f64,
-    /// Of each of [`KINDS`].
+    /// Seconds of each kind of [`KINDS`].
     pub seconds: [Option<f64>; KINDS.len()],
 }
 
 /// The kinds of seconds, none of which stands beside another without its name.
 pub const KINDS: [Seconds; 3] = [Seconds::Measured, Seconds::Network, Seconds::Predicted];
 
-impl Cost {
+impl Amounts {
     /// `long` without `short`, over `n`, of runs.
-    pub fn mean(long: &Counted, short: &Counted, n: usize) -> Self {
+    pub fn mean(long: &Cost, short: &Cost, n: usize) -> Self {
         let mean = |long: f64, short: f64| (long - short) / n as f64;
-        Cost {
+        Amounts {
             bytes: mean(long.bytes() as f64, short.bytes() as f64),
             flows: mean(long.flows as f64, short.flows as f64),
             seconds: [Some(mean(long.seconds, short.seconds)), None, None],
@@ -38,10 +38,10 @@ impl Cost {
     }
 
     /// Both together.
-    pub fn plus(self, other: Cost) -> Self {
+    pub fn plus(self, other: Amounts) -> Self {
         let [a, b] = [self, other];
         let sum = |i: usize| a.seconds[i].zip(b.seconds[i]).map(|(a, b)| a + b);
-        Cost { bytes: a.bytes + b.bytes, flows: a.flows + b.flows, seconds: [0, 1, 2].map(sum) }
+        Amounts { bytes: a.bytes + b.bytes, flows: a.flows + b.flows, seconds: [0, 1, 2].map(sum) }
     }
 
     fn of(&self, kind: Seconds) -> Option<f64> {
@@ -55,10 +55,10 @@ impl Cost {
     }
 }
 
-impl From<cost::Cost> for Cost {
+impl From<cost::Cost> for Amounts {
     fn from(cost: cost::Cost) -> Self {
         let seconds = [None, Some(cost.network_seconds), cost.predicted_seconds];
-        Cost { bytes: cost.bytes(), flows: cost.flows, seconds }
+        Amounts { bytes: cost.bytes(), flows: cost.flows, seconds }
     }
 }
 
@@ -70,12 +70,12 @@ pub struct Ours {
     pub tokens: usize,
     /// Between the parties.
     pub link: LinkShape,
-    /// Of the parties.
+    /// Cores of the parties.
     pub cores: Option<String>,
     /// What does not depend on the input.
-    pub prepared: Cost,
+    pub prepared: Amounts,
     /// The rest.
-    pub online: Cost,
+    pub online: Amounts,
     /// Bytes of keys and base OTs, once a session.
     pub set_up: f64,
 }
@@ -91,8 +91,8 @@ impl Default for Comparison {
     fn default() -> Self {
         Comparison {
             figures: Table::new(4, COLUMNS).showing(Shown::Setting, &SETTINGS).showing(Shown::Asked, &ASKED),
-            ablations: Table::new(4, ABLATIONS),
-            sources: Table::new(2, SOURCES),
+            ablations: Table::new(4, ABLATIONS.map(|title| (title, ""))),
+            sources: Table::new(2, SOURCES.map(|title| (title, ""))),
         }
     }
 }
@@ -133,7 +133,7 @@ impl Comparison {
     }
 }
 
-/// Those of figures. What readers learn only if they ask stands at the end, but for what all rows share.
+/// Columns of figures. Columns that readers must ask for stand at the end, behind what all rows share.
 const COLUMNS: [(&str, &str); 23] = [
     ("row", ""),
     ("system", ""),
@@ -166,31 +166,13 @@ const SETTINGS: [&str; 6] = ["length_tokens", "mean_of_tokens", "link", "rate_mb
 /// Columns that readers find in the sources.
 const ASKED: [&str; 1] = ["prepared_network_seconds"];
 
-const ABLATIONS: [(&str, &str); 7] = [
-    ("row", ""),
-    ("system", ""),
-    ("what", ""),
-    ("phases", ""),
-    ("seconds are", ""),
-    ("faster", ""),
-    ("fewer bytes", ""),
-];
+const ABLATIONS: [&str; 7] = ["row", "system", "what", "phases", "seconds are", "faster", "fewer bytes"];
 
-const SOURCES: [(&str, &str); 9] = [
-    ("row", ""),
-    ("system", ""),
-    ("trust", ""),
-    ("link", ""),
-    ("hardware", ""),
-    ("known", ""),
-    ("cite", ""),
-    ("source", ""),
-    ("remark", ""),
-];
+const SOURCES: [&str; 9] = ["row", "system", "trust", "link", "hardware", "known", "cite", "source", "remark"];
 
 /// Adds the row of a figure, and below it ours.
 fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
-    let part = |part: Part| (figure.phase == part).then_some(figure);
+    let part = |part: Extent| (figure.phase == part).then_some(figure);
     let seconds = |of| Cell::maybe(part(of).and_then(|figure| figure.measured_seconds), published_seconds);
     let bytes = |of| Cell::maybe(part(of).and_then(|figure| figure.bytes), Cell::bytes);
     let mut theirs = vec![Cell::absent(); COLUMNS.len()];
@@ -198,26 +180,26 @@ fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
     theirs[1] = Cell::text(figure.system.clone());
     theirs[2] = Cell::text(figure.what());
     theirs[4] = Cell::maybe(figure.prepared_bytes, Cell::bytes);
-    theirs[5] = bytes(Part::Online);
+    theirs[5] = bytes(Extent::Online);
     theirs[6] = Cell::maybe(figure.flows, Cell::count);
-    theirs[7] = seconds(Part::Online);
-    theirs[10] = bytes(Part::All);
-    theirs[11] = seconds(Part::All);
+    theirs[7] = seconds(Extent::Online);
+    theirs[10] = bytes(Extent::All);
+    theirs[11] = seconds(Extent::All);
     table.add(theirs);
     for own in ours {
         // What one phase makes on the spot has no bytes and seconds of its own.
         let split = own.phases.prepares();
         let all = own.prepared.plus(own.online);
         // Each part is compared with the same part.
-        let timed = if figure.phase == Part::All { Some(all) } else { split.then_some(own.online) };
+        let timed = if figure.phase == Extent::All { Some(all) } else { split.then_some(own.online) };
         let sent = if figure.prepared_bytes.is_some() { Some(all) } else { timed };
         let theirs = figure.bytes.map(|bytes| (bytes + figure.prepared_bytes.unwrap_or(0)) as f64);
         let fewer = theirs.zip(sent).map(|(theirs, ours)| theirs / ours.bytes);
         let measured = figure.measured_seconds.zip(timed.and_then(|ours| ours.seconds[0]));
         let [prepared, online] = [own.prepared, own.online].map(|cost| split.then_some(cost));
         let seconds =
-            |cost: Option<Cost>| KINDS.map(|kind| Cell::maybe(cost.and_then(|cost| cost.of(kind)), Cell::seconds));
-        let bytes = |cost: Option<Cost>| Cell::maybe(cost, |cost| Cell::bytes(cost.bytes.round() as u64));
+            |cost: Option<Amounts>| KINDS.map(|kind| Cell::maybe(cost.and_then(|cost| cost.of(kind)), Cell::seconds));
+        let bytes = |cost: Option<Amounts>| Cell::maybe(cost, |cost| Cell::bytes(cost.bytes.round() as u64));
         let [_, network, _] = seconds(prepared);
         let mean = (figure.ours() == Work::Token).then_some(TOKENS as u64);
         let named = [

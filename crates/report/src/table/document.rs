@@ -27,7 +27,7 @@ pub struct Layout {
 pub struct NoColumn {
     /// The name that was asked for.
     pub name: String,
-    /// Those that there are.
+    /// The names of all columns that there are.
     pub known: Vec<String>,
 }
 

@@ -40,7 +40,7 @@ impl StudyEngine {
     /// files once more, if it [opens them twice](StudyEngine::opens_twice).
     ///
     /// # Errors
-    /// Those of the model and of `run`.
+    /// Errors of the model and of `run`.
     pub fn run(
         self,
         files: ModelFiles,
@@ -123,7 +123,7 @@ pub fn widest(candidates: &[Candidate]) -> PolicySpec {
 /// names. `tick` is called after each pass, from any thread.
 ///
 /// # Errors
-/// Those of the model, and of a candidate that the engine cannot run.
+/// Errors of the model, and a candidate that the engine cannot run.
 pub fn evaluation(
     files: ModelFiles,
     again: Option<ModelFiles>,

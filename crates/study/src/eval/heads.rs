@@ -36,7 +36,7 @@ const PIECE: usize = 256;
 /// Copies of a random text in a sequence.
 const COPIES: usize = 4;
 
-/// Of so many heads that [`HeadMeasure::Echo`] names, one is chosen by its echoes.
+/// One head in so many that [`HeadMeasure::Echo`] names is chosen by its echoes.
 const HEADS_PER_ECHO: usize = 15;
 
 /// The measure by which heads are judged; the module defines it.
@@ -87,9 +87,9 @@ pub struct InSight {
 /// The scores of all key/value heads: the larger, the more a head needs distant tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeadScores {
-    /// By layer and head; with [`HeadMeasure::Echo`] those of induction.
+    /// Scores by layer and head; with [`HeadMeasure::Echo`], scores of induction.
     pub scores: Vec<Vec<f64>>,
-    /// With [`HeadMeasure::Echo`] the scores of echoes.
+    /// Scores of echoes, with [`HeadMeasure::Echo`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echoes: Option<Vec<Vec<f64>>>,
 }
@@ -305,7 +305,7 @@ fn distant(
     let (mut error, mut norm) = (0.0, 0.0);
     for (mixed, exact) in mixed.iter().zip(output) {
         let exact = f64::from(*exact);
-        // Of a query that sees nothing of what it looked at, nothing is left.
+        // Nothing is left of a query that sees nothing of what it looked at.
         error += (if mass > 0.0 { mixed / (mass + sink) } else { 0.0 } - exact).powi(2);
         norm += exact * exact;
     }

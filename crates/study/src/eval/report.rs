@@ -46,7 +46,7 @@ pub struct SequenceInfo {
     pub prompt: usize,
     /// Scored positions: the weight of this sequence in the metrics of all.
     pub scored: usize,
-    /// Its properties by the task, for example how deep the needle lies.
+    /// Properties of the sequence by the task, for example how deep the needle lies.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, Value>,
 }
@@ -71,7 +71,7 @@ pub struct Row {
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
-    /// Its accuracy.
+    /// Accuracy of the policy.
     #[serde(flatten)]
     pub metrics: Metrics,
     /// 95 % confidence intervals of the metrics over the sequences, by key; see [`Interval`].

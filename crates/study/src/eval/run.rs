@@ -123,7 +123,7 @@ impl<E: Select> Runner for InClear<'_, E> {
         let spec = self.model.spec();
         spec.check_policy(policy)?;
         let layers = spec.attention();
-        // Where all layers have windows, one stands for those that a policy would act on.
+        // Where all layers have windows, one layer stands for the layers that a policy would act on.
         let pruned = layers.pruned().max(1);
         // The prompt's last position may be scored, but tokens that come together are not watched.
         let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();

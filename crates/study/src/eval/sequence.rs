@@ -36,7 +36,7 @@ pub trait Grader: Debug + Send + Sync {
     /// The score of the tokens `ids`, from 0 to 1.
     ///
     /// # Errors
-    /// Those of the tokenizer that turns them into text.
+    /// Errors of the tokenizer that turns ids into text.
     fn grade(&self, ids: &[u32]) -> Result<f64, EvalError>;
 
     /// The text of the tokens `ids`, for the record.

@@ -27,15 +27,15 @@ use super::{FitError, Shown, show};
 /// The least attention that is told from less.
 const FLOOR: f32 = 1e-6;
 
-/// Of so many sequences one is held out.
+/// One sequence in so many is held out.
 const HELD_OUT: usize = 5;
 
 /// Columns that were fitted.
 #[derive(Clone, Debug)]
 pub struct FittedColumns {
-    /// By layer (width, kv_heads).
+    /// A matrix (width, kv_heads) for each layer.
     columns: Vec<Array2<f32>>,
-    /// By layer the correlation with the target on sequences held out, the mean of the heads.
+    /// For each layer, the correlation with the target on sequences held out, the mean of the heads.
     pub correlations: Vec<f64>,
 }
 
@@ -147,7 +147,7 @@ fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
     if factor.is_finite() { columns.mapv(|w| (f64::from(w) * factor) as f32) } else { columns }
 }
 
-/// By layer the largest magnitude in the matrix that gives query, key and value.
+/// For each layer, the largest magnitude in the matrix that gives query, key and value.
 fn largest_entries(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<Vec<f32>, Error> {
     /// Looks at the matrices that are wider with a scoring head, whose columns are 0, than without.
     struct Looking {

@@ -66,7 +66,7 @@ struct Shown {
     norms: Vec<Array2<f32>>,
     /// The residual stream: two states for each layer, before attention and after it, and the last one.
     residual: Vec<Array2<f32>>,
-    /// By layer the most attention that each token received from a query far enough behind it, (kv_heads, tokens).
+    /// For each layer (kv_heads, tokens): the most attention that a token received from a query far enough behind it.
     received: Vec<Array2<f32>>,
 }
 
@@ -91,7 +91,7 @@ fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, 
 /// Attends to everything, and notes the most attention that each token received.
 struct Watching {
     after: usize,
-    /// By layer (kv_heads, tokens).
+    /// A matrix (kv_heads, tokens) for each layer.
     received: Arc<Mutex<Vec<Array2<f32>>>>,
 }
 

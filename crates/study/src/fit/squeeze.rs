@@ -17,7 +17,7 @@ const GROUPS: usize = 3;
 /// The change by attention on each layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerChange {
-    /// By layer the cosine similarity of hidden states before attention and after it, the mean of all tokens.
+    /// For each layer, the cosine similarity of hidden states before and after attention, the mean of all tokens.
     pub similarity: Vec<f64>,
     /// The layers of the group with the largest similarity; `None` for a model with a single layer.
     pub light: Option<LayerSet>,

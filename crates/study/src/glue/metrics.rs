@@ -31,7 +31,7 @@ fn accuracy(pairs: &[(f64, f64)]) -> f64 {
     pairs.iter().filter(|(got, want)| got == want).count() as f64 / pairs.len() as f64
 }
 
-/// Of class 1: 2 tp / (2 tp + fp + fn), and 0 where the class is nowhere.
+/// The F1 score of class 1: 2 tp / (2 tp + fp + fn), and 0 where the class is nowhere.
 fn f1(pairs: &[(f64, f64)]) -> f64 {
     let count = |of: (f64, f64)| pairs.iter().filter(|pair| **pair == of).count() as f64;
     let right = 2.0 * count((1.0, 1.0));

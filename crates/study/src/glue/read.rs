@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(refused("sentence\tlabel\n\n"), "no line of the file has an example");
         assert_eq!(refused("words\nx\n"), "line 1: no head that names a label or a score");
         assert!(refused("{\"sentence\": 1\n").starts_with("line 1: "));
-        // Of JSON a text alone is a text, and what holds all lines is none.
+        // In JSON only a string is a text, and one list of all lines is no line.
         let good = "{\"sentence\": \"a\", \"label\": 1}\n";
         for (line, why) in [
             ("{\"sentence\": null, \"label\": 1}", "`sentence` is null, and no text"),

@@ -9,7 +9,7 @@ use waggle_net::LinkShape;
 use waggle_report::Seconds;
 use waggle_report::provenance::Provenance;
 
-use crate::cost::{Operation, Phases, Work, WorkCost};
+use crate::cost::{OperationCost, Phases, Work, WorkCost};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
 pub const SWEEP_VERSION: u32 = 4;
@@ -19,23 +19,23 @@ pub const SWEEP_VERSION: u32 = 4;
 pub struct Choice {
     /// The model's name.
     pub model: String,
-    /// Of the model's shape and the scales of its weights.
+    /// Digest of the model's shape and of the scales of its weights.
     pub model_digest: String,
     /// What is done.
     pub work: Work,
     /// Tokens of the prompt, or of the pass.
     pub context: usize,
-    /// Of the cache.
+    /// The policy of the cache.
     pub policy: PolicySpec,
     /// A name or numbers.
     pub link: String,
     /// When correlations are made.
     pub phases: Phases,
-    /// Of each party, or of client and server.
+    /// Cores of each party, or of client and server.
     pub cores: String,
     /// Tokens of the mean; 1 is the first one after the prompt, alone, or a pass.
     pub tokens: u16,
-    /// Of the calibration that predicts seconds.
+    /// Digest of the calibration that predicts seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<String>,
 }
@@ -76,7 +76,7 @@ pub struct Planned {
     pub cost: WorkCost,
     /// The operations that add up to the cost, where they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub operations: Vec<Operation>,
+    pub operations: Vec<OperationCost>,
 }
 
 /// The document.

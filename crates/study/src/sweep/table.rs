@@ -6,7 +6,7 @@ use waggle_report::table::{Cell, Document, Shown, Table};
 use waggle_report::{CONDITIONS, Price, Seconds, conditions};
 
 use super::{Planned, Sweep};
-use crate::cost::{Cost, Operation, Work, WorkCost};
+use crate::cost::{Cost, OperationCost, Work, WorkCost};
 
 impl Sweep {
     /// The table, with what its numbers are.
@@ -73,7 +73,8 @@ impl Sweep {
         // Flows of the whole are told where nothing is prepared, and those online say less.
         let some = self.cells.iter().any(|cell| cell.choice.phases.prepares());
         let table = table.showing(Shown::Asked, if some { &["total_flows"] } else { &[] });
-        table.showing(Shown::Setting, &SETTINGS).showing(Shown::Asked, &ASKED)
+        let asked: Vec<&str> = ASKED.split(' ').collect();
+        table.showing(Shown::Setting, &SETTINGS).showing(Shown::Asked, &asked)
     }
 }
 
@@ -81,19 +82,9 @@ const SETTINGS: [&str; 9] =
     ["model", "prompt_tokens", "policy", "link", "phases", "work", "mean_of_tokens", "cores", "random"];
 
 /// The caption says what a link is.
-const ASKED: [&str; 11] = [
-    "rate_mbit_s",
-    "round_trip_ms",
-    "prepared_flows",
-    "prepared_network_seconds",
-    "prepared_predicted_seconds",
-    "prompt_online_bytes",
-    "prompt_prepared_bytes",
-    "prompt_total_flows",
-    "prompt_total_network_seconds",
-    "prompt_total_predicted_seconds",
-    "set_up_bytes",
-];
+const ASKED: &str = "rate_mbit_s round_trip_ms prepared_flows prepared_network_seconds prepared_predicted_seconds \
+    prompt_online_bytes prompt_prepared_bytes prompt_total_flows prompt_total_network_seconds \
+    prompt_total_predicted_seconds set_up_bytes";
 
 /// The first cell with the setting of `cell`, which it is compared with.
 fn first<'a>(cells: &'a [Planned], cell: &'a Planned) -> &'a Planned {
@@ -188,7 +179,7 @@ impl Row {
 fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
     let compared = &first(cells, cell).operations;
     let all = cell.cost.total().bytes();
-    let of = |Operation { operation, cost }: &Operation| {
+    let of = |OperationCost { operation, cost }: &OperationCost| {
         let other = compared.iter().find(|other| other.operation == *operation);
         let share = cost.total().bytes() / all;
         let mut row = Row::of(cell, Some(operation));

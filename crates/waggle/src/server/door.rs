@@ -2,12 +2,12 @@
 //! only connects neither keeps others out nor the server busy.
 
 use std::collections::HashMap;
-use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Limits on idle connections.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Idle {
 /// The connections that are idle now.
 pub(super) struct Door {
     limits: Idle,
-    /// By address; none has 0.
+    /// Idle connections by address; no entry is 0.
     idle: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -49,6 +49,48 @@ impl Door {
         idle.insert(address, here + 1);
         Some(Place { door: self.clone(), address })
     }
+
+    /// Gives every connection that is let in a thread for its `visit`, until the end is `over`. `dropped` hears of the
+    /// others. A server of one session does not wait for better times.
+    ///
+    /// # Errors
+    /// For a server of one session, an error that concerns all connections to come.
+    pub(super) fn accept(
+        self: &Arc<Self>,
+        listener: &TcpListener,
+        once: bool,
+        over: impl Fn() -> bool,
+        dropped: impl Fn(),
+        visit: impl Fn(TcpStream, SocketAddr, Place) + Clone + Send + 'static,
+    ) -> io::Result<()> {
+        let mut pause = Pause::default();
+        loop {
+            let accepted = listener.accept();
+            if over() {
+                return Ok(());
+            }
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) if once && !concerns_one(&error) => return Err(error),
+                Err(error) => {
+                    pause.failed(&error);
+                    continue;
+                }
+            };
+            pause.accepted();
+            let Some(place) = self.enter(peer.ip()) else {
+                dropped();
+                debug!(%peer, "dropped: too many connections that have proved no key");
+                continue;
+            };
+            let visit = visit.clone();
+            let session = thread::Builder::new().name("waggle-session".into());
+            if let Err(error) = session.spawn(move || visit(stream, peer, place)) {
+                dropped();
+                warn!(%peer, %error, "dropped: no thread for the connection");
+            }
+        }
+    }
 }
 
 /// What counts as one address. An IPv6 host has as many as it likes, so its network counts.
@@ -74,7 +116,7 @@ impl Drop for Place {
 /// Waits after connections that cannot be accepted: longer each time, for a listener without descriptors fails again
 /// at once. The log hears of the first, and then once a minute.
 #[derive(Default)]
-pub(super) struct Pause {
+struct Pause {
     wait: Duration,
     /// When the log heard of it, and how often it happened since.
     told: Option<(Instant, u64)>,
@@ -85,15 +127,15 @@ impl Pause {
     const MOST: Duration = Duration::from_secs(1);
     const TELLING: Duration = Duration::from_secs(60);
 
-    pub(super) fn accepted(&mut self) {
+    fn accepted(&mut self) {
         self.wait = Duration::ZERO;
     }
 
-    pub(super) fn failed(&mut self, error: &io::Error) {
+    fn failed(&mut self, error: &io::Error) {
         if let Some(times) = self.news(Instant::now()) {
             warn!(%error, times, "cannot accept a connection");
         }
-        std::thread::sleep(self.wait);
+        thread::sleep(self.wait);
     }
 
     /// How many failures there were since the last that the log heard of, if it is to hear of this one.
@@ -114,7 +156,7 @@ impl Pause {
 }
 
 /// Whether it is one connection that cannot be accepted, and not all that follow.
-pub(super) fn concerns_one(error: &io::Error) -> bool {
+fn concerns_one(error: &io::Error) -> bool {
     [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset, io::ErrorKind::Interrupted]
         .contains(&error.kind())
 }

@@ -11,7 +11,7 @@ use waggle_net::{Channel, Entry, PublicKey, Role};
 use waggle_session::party::{Caller, DealtSession, Pairing};
 
 use super::desk::{Desk, Places};
-use super::door::{Door, Idle, Pause, Place, concerns_one};
+use super::door::{Door, Idle, Place};
 use super::host::{Accepted, Allow, Host};
 use super::watch::Watch;
 use super::{listen, system};
@@ -92,7 +92,7 @@ impl HelperConfig {
 }
 
 impl HelperServer {
-    /// Where parties find it.
+    /// The address at which parties find the helper.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -113,28 +113,11 @@ impl HelperServer {
         let accept = move || {
             let HelperConfig { max_idle, max_idle_per_address, .. } = shared.config;
             let door = Door::new(Idle { all: max_idle.max(1), per_address: max_idle_per_address.max(1) });
-            let mut pause = Pause::default();
-            for stream in listener.incoming() {
-                let stream = match stream {
-                    Ok(stream) => stream,
-                    Err(source) if once && !concerns_one(&source) => {
-                        // Nobody listens where the helper has ended.
-                        drop(ended.send(Err(system("accept a connection")(source))));
-                        return;
-                    }
-                    Err(error) => {
-                        pause.failed(&error);
-                        continue;
-                    }
-                };
-                pause.accepted();
-                let Ok(peer) = stream.peer_addr() else { continue };
-                let Some(place) = door.enter(peer.ip()) else { continue };
-                let (shared, ended) = (shared.clone(), ended.clone());
-                let visit = move || visit(&shared, stream, peer, place, &ended);
-                if let Err(error) = thread::Builder::new().name("waggle-helper".into()).spawn(visit) {
-                    warn!(%error, "no thread for a party");
-                }
+            let told = ended.clone();
+            let visit = move |stream, peer, place| visit(&shared, stream, peer, place, &told);
+            if let Err(error) = door.accept(&listener, once, || false, || (), visit) {
+                // Nobody listens where the helper has ended.
+                drop(ended.send(Err(system("accept a connection")(error))));
             }
         };
         thread::Builder::new().name("waggle-accept".into()).spawn(accept).map_err(system("start a thread"))?;

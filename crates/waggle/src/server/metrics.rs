@@ -188,7 +188,7 @@ pub(super) fn publish(
                 if readers.len() >= READERS
                     && let Some(first) = readers.pop_front().and_then(|reader| reader.upgrade())
                 {
-                    // Its thread notices and ends. It may have gone by itself.
+                    // The connection's thread notices and ends. It may have gone by itself.
                     let _ = first.shutdown(Shutdown::Both);
                 }
                 let (stream, page) = (Arc::new(stream), page.clone());

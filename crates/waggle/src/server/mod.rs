@@ -39,7 +39,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::info;
 use waggle_net::{NetError, PublicKey};
 use waggle_session::party::Outcome;
 
@@ -52,7 +52,6 @@ pub use self::signals::on_signal;
 use crate::Error;
 use crate::error::ServeError;
 
-use door::{Pause, concerns_one};
 use service::{Happened, Service};
 
 fn listen(address: &str) -> Result<TcpListener, Error> {
@@ -83,7 +82,7 @@ impl Stop {
     }
 
     fn because(&self, why: &'static str) {
-        // It may have ended already.
+        // The server may have ended already.
         let _ = self.0.send(Happened::Stop(why));
     }
 }
@@ -94,12 +93,12 @@ impl Server {
         ServerConfig::default().model(model)
     }
 
-    /// Where clients find it.
+    /// The address at which clients find the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The key that it proves; `None` without encryption.
+    /// The key that the server proves; `None` without encryption.
     pub fn key(&self) -> Option<PublicKey> {
         self.service.host.key()
     }
@@ -143,9 +142,16 @@ impl Server {
 
     fn serve(self, once: bool, mut patience: Option<Duration>) -> Result<Option<Outcome>, Error> {
         let Server { service, listener, address, happened } = self;
-        let accepting = service.clone();
+        let (server, visited) = (service.clone(), service.clone());
+        let accept = move || {
+            let over = || server.over.load(Ordering::Acquire);
+            let visit = move |stream, peer, place| visit::visit(&visited, stream, peer, place);
+            if let Err(error) = server.door.accept(&listener, once, over, || server.metrics.dropped(), visit) {
+                server.tell(Happened::Ended(Box::new(Err(system("accept a connection")(error)))));
+            }
+        };
         let thread = thread::Builder::new().name("waggle-accept".into());
-        let accepting = thread.spawn(move || accepting.accept(&listener, once)).map_err(system("start a thread"))?;
+        let accepting = thread.spawn(accept).map_err(system("start a thread"))?;
         let ended = loop {
             let event = match patience {
                 Some(limit) => happened.recv_timeout(limit),
@@ -187,41 +193,5 @@ impl Server {
             let _ = accepting.join();
         }
         ended
-    }
-}
-
-impl Service {
-    /// Gives every connection a thread, until the end. A server of one session does not wait for better times.
-    fn accept(self: &Arc<Self>, listener: &TcpListener, once: bool) {
-        let mut pause = Pause::default();
-        loop {
-            let accepted = listener.accept();
-            if self.over.load(Ordering::Acquire) {
-                return;
-            }
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(source) if once && !concerns_one(&source) => {
-                    self.tell(Happened::Ended(Box::new(Err(system("accept a connection")(source)))));
-                    return;
-                }
-                Err(error) => {
-                    pause.failed(&error);
-                    continue;
-                }
-            };
-            pause.accepted();
-            let Some(place) = self.door.enter(peer.ip()) else {
-                self.metrics.dropped();
-                tracing::debug!(%peer, "dropped: too many connections that have proved no key");
-                continue;
-            };
-            let service = self.clone();
-            let session = thread::Builder::new().name("waggle-session".into());
-            if let Err(error) = session.spawn(move || visit::visit(&service, stream, peer, place)) {
-                self.metrics.dropped();
-                warn!(%peer, %error, "dropped: no thread for the connection");
-            }
-        }
     }
 }

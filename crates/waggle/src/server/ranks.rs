@@ -77,7 +77,7 @@ impl Job {
         let files = self.meet(open_adapted(&config.model, config.adapter.as_deref())).map_err(named)?;
         let loaded = all_matrices(&config.terms.policy, &files, Arc::new(ranks.clone()));
         if loaded.as_ref().is_err_and(rank_0_has_ended) {
-            // It says why. mpirun kills all when the first process fails, and would cut its words off.
+            // Rank 0 says why. mpirun kills all when the first process fails, and would cut its words off.
             info!(rank, "rank 0 has ended");
             return Ok(());
         }

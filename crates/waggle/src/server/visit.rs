@@ -67,7 +67,7 @@ pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, 
 enum Stage {
     /// The client proved no key yet.
     Unproved,
-    /// It is not served yet.
+    /// The client is not served yet.
     Waiting,
     Served,
 }
@@ -182,7 +182,7 @@ fn turn_away(mut link: Tallied, error: Error) -> Error {
         Error::Serve(ServeError::Left) => return error,
         _ => "it cannot tell who may come in".into(),
     };
-    // It may be gone.
+    // The client may be gone.
     let _ = send_admission(&mut link, &Admission::Refused { reason });
     error
 }

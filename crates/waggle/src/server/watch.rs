@@ -13,7 +13,7 @@ type Open = (TcpStream, Arc<AtomicBool>);
 
 #[derive(Default)]
 struct State {
-    /// By deadline; the number tells connections of one deadline apart.
+    /// Connections by deadline; the number tells connections of one deadline apart.
     open: BTreeMap<(Instant, u64), Open>,
     idle: HashMap<u64, TcpStream>,
     ending: bool,

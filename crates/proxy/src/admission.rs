@@ -1,0 +1,254 @@
+//! Who may come: names of this machine, origins, keys, and connections that ask for nothing.
+//!
+//! A page of any origin that a browser shows can send requests to this machine. Three things keep it out: a request
+//! with a foreign `Origin` is refused, one whose `Host` is no name of this machine as well (a name that an attacker
+//! points here), and a body must be JSON, which no page sends to another origin unasked.
+//!
+//! Where there are keys, the first one is the owner's, who alone sees counters and errors: they tell of all requests.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName};
+use hyper::{Method, Request};
+use tokio::sync::Notify;
+
+use crate::refusal::Refusal;
+
+/// Most connections of an address on which no answer is made.
+const IDLE: usize = 128;
+/// Most wrong keys of an address, none of which comes so much later than the one before. For as long after the last
+/// one no further key of the address is looked at. And the most addresses that are kept.
+const WRONG_KEYS: u32 = 10;
+const WRONG_TIME: Duration = Duration::from_secs(10);
+const WRONG_ADDRESSES: usize = 4096;
+/// The place of the owner's key.
+pub(super) const OWNER: usize = 0;
+
+/// Whom the proxy knows: programs by their keys, and pages by their origins.
+pub(super) struct Admission {
+    keys: Vec<blake3::Hash>,
+    wrong: Mutex<Wrong>,
+    origins: Vec<String>,
+}
+
+/// Wrong keys of addresses, and when the last one came.
+#[derive(Default)]
+struct Wrong(HashMap<IpAddr, (Instant, u32)>);
+
+impl Wrong {
+    /// Whether `address` has sent so many wrong keys that no further key of it is looked at.
+    fn are_many(&mut self, address: IpAddr) -> bool {
+        self.0.retain(|_, (last, _)| last.elapsed() < WRONG_TIME);
+        self.0.get(&address).is_some_and(|(_, count)| *count >= WRONG_KEYS)
+    }
+
+    fn add(&mut self, address: IpAddr) {
+        if self.0.len() >= WRONG_ADDRESSES {
+            self.0.clear();
+        }
+        let count = self.0.get(&address).map_or(0, |(_, count)| *count);
+        self.0.insert(address, (Instant::now(), count + 1));
+    }
+}
+
+/// A connection of the network `address`.
+pub(super) struct Connection {
+    pub(super) address: IpAddr,
+    pub(super) close: Notify,
+}
+
+/// The connections on which no answer is made, by address; the first has asked for nothing for longest. Where there
+/// are too many, the first makes room: whoever sends half a request keeps nobody out.
+#[derive(Default)]
+pub(super) struct Idle(Mutex<HashMap<IpAddr, VecDeque<Arc<Connection>>>>);
+
+impl Idle {
+    pub(super) fn enter(&self, connection: &Arc<Connection>) {
+        self.leave(connection);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = all.entry(connection.address).or_default();
+        own.push_back(Arc::clone(connection));
+        if own.len() > IDLE
+            && let Some(oldest) = own.pop_front()
+        {
+            oldest.close.notify_one();
+        }
+    }
+
+    pub(super) fn leave(&self, connection: &Arc<Connection>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = all.get_mut(&connection.address) {
+            own.retain(|other| !Arc::ptr_eq(other, connection));
+            if own.is_empty() {
+                all.remove(&connection.address);
+            }
+        }
+    }
+
+    /// Closes one of the address that has most.
+    pub(super) fn make_room(&self) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(oldest) = all.values_mut().max_by_key(|own| own.len()).and_then(VecDeque::pop_front) {
+            oldest.close.notify_one();
+        }
+    }
+}
+
+impl Admission {
+    pub(super) fn new(keys: Vec<blake3::Hash>, origins: &[String]) -> Self {
+        Admission { keys, wrong: Mutex::default(), origins: origins.iter().map(|origin| plain(origin)).collect() }
+    }
+
+    /// The place of the key of whoever may come; `None` for a stranger who looks at what is open. Whoever may not come
+    /// is refused.
+    pub(super) fn admitted(&self, request: &Request<Incoming>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
+        let host = single(request, header::HOST)?.unwrap_or_default();
+        let host = request.uri().authority().map_or(host, |named| named.as_str()).to_ascii_lowercase();
+        let named = |origin: &String| {
+            origin.split_once("://").is_some_and(|(scheme, _)| *origin == plain(&format!("{scheme}://{host}")))
+        };
+        if !is_here(&host, !self.keys.is_empty()) && !self.origins.iter().any(named) {
+            return Err(Refusal::new(
+                403,
+                "foreign_host",
+                "this name is not one of this machine; the owner of the proxy may allow it",
+            ));
+        }
+        if let Some(origin) = single(request, header::ORIGIN)?
+            && plain(origin) != plain(&format!("http://{host}"))
+            && !self.knows(origin)
+        {
+            return Err(Refusal::new(
+                403,
+                "foreign_origin",
+                "pages of this origin may not ask; the owner of the proxy may allow it",
+            ));
+        }
+        let open = matches!(places(request.uri().path())[..], [] | ["health"]) || request.method() == Method::OPTIONS;
+        let who = self.who(single(request, header::AUTHORIZATION)?, peer)?;
+        if who.is_none() && !open {
+            return Err(stranger());
+        }
+        Ok(who)
+    }
+
+    /// Whether pages of `origin` may ask.
+    pub(super) fn knows(&self, origin: &str) -> bool {
+        self.origins.contains(&plain(origin))
+    }
+
+    /// The place of the key that is `given`, if it is one. Without keys everybody is the owner.
+    fn who(&self, given: Option<&str>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
+        if self.keys.is_empty() {
+            return Ok(Some(OWNER));
+        }
+        let given = given.and_then(|given| given.split_once(' '));
+        let Some((_, given)) = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")) else {
+            return Ok(None);
+        };
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        if wrong.are_many(peer) {
+            return Err(Refusal::new(429, "too_many_wrong_keys", "too many keys were wrong; try again later"));
+        }
+        // Digests are compared in constant time.
+        let given = blake3::hash(given.trim().as_bytes());
+        let who = self.keys.iter().position(|key| *key == given);
+        if who.is_none() {
+            wrong.add(peer);
+        }
+        Ok(who)
+    }
+}
+
+/// Nobody who is known asks.
+pub(super) fn stranger() -> Refusal {
+    Refusal::new(401, "invalid_api_key", "the key is missing or wrong")
+}
+
+/// The value of a header that stands in a request once at most: two readers may take another one of several.
+fn single(request: &Request<Incoming>, name: HeaderName) -> Result<Option<&str>, Refusal> {
+    let mut all = request.headers().get_all(&name).iter();
+    let value = all.next().map(|value| value.to_str().unwrap_or_default());
+    match all.next() {
+        Some(_) => Err(Refusal::new(400, "repeated_header", format!("the request has `{name}` more than once"))),
+        None => Ok(value),
+    }
+}
+
+/// The parts of `path`, however many strokes stand between and behind them.
+pub(super) fn places(path: &str) -> Vec<&str> {
+    path.split('/').filter(|place| !place.is_empty()).collect()
+}
+
+/// An origin as browsers write it: in lower case, without the port of its scheme.
+fn plain(origin: &str) -> String {
+    let origin = origin.trim_end_matches('/').to_ascii_lowercase();
+    let port = if origin.starts_with("https:") { ":443" } else { ":80" };
+    origin.strip_suffix(port).unwrap_or(&origin).to_owned()
+}
+
+/// Whether `host`, with or without a port, is a name of this machine, or may be one of its `addresses`: a name that
+/// somebody points here is neither.
+fn is_here(host: &str, addresses: bool) -> bool {
+    let port = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(|(_, end)| port(end)).map_or(host, |(name, _)| name);
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| addresses || address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    #[test]
+    fn names_of_this_machine_are_known() {
+        for here in ["localhost", "localhost:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]"] {
+            assert!(is_here(here, false) && is_here(here, true), "{here}");
+        }
+        for foreign in ["", "evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1", "127.0.0.1.x"]
+        {
+            assert!(!is_here(foreign, false), "{foreign}");
+        }
+        assert!(is_here("10.0.0.1:8080", true) && is_here("[2001:db8::1]", true));
+        assert!(!is_here("evil.example", true) && !is_here("10.0.0.1.evil.example:8080", true));
+    }
+
+    #[test]
+    fn origins_are_written_in_several_ways() {
+        for origin in ["http://a.example", "HTTP://A.example:80", "http://a.example/"] {
+            assert_eq!(plain(origin), "http://a.example");
+        }
+        assert_eq!(plain("https://[::1]:443"), "https://[::1]");
+        assert_eq!(plain("http://localhost:443"), "http://localhost:443");
+    }
+
+    /// Connections of one address make room for others of it, and then for all.
+    #[test]
+    fn connections_that_ask_for_nothing_make_room() {
+        let idle = Idle::default();
+        let closed = |connection: &Arc<Connection>| {
+            let waits = pin!(connection.close.notified());
+            waits.poll(&mut Context::from_waker(std::task::Waker::noop())).is_ready()
+        };
+        let enter = |address: [u8; 4]| {
+            let connection = Arc::new(Connection { address: address.into(), close: Notify::new() });
+            idle.enter(&connection);
+            connection
+        };
+        let other = enter([10, 0, 0, 2]);
+        let all: Vec<_> = (0..IDLE).map(|_| enter([10, 0, 0, 1])).collect();
+        idle.enter(&all[0]);
+        idle.leave(&all[1]);
+        let more = [(); 2].map(|()| enter([10, 0, 0, 1]));
+        assert!(closed(&all[2]) && !all.iter().chain(&more).any(closed), "the oldest that waits");
+        idle.make_room();
+        assert!(closed(&all[3]) && !all.iter().chain([&other]).any(closed), "one of the most");
+    }
+}
