@@ -26,12 +26,11 @@ use zeroize::Zeroizing;
 
 use crate::Error;
 use crate::HelperDeals;
+use crate::cached::{self, Event, Events, OPERANDS, OperandForm};
 pub use crate::dealing::Dealing;
 use crate::dealing::{GIVEN, Seat, Stream};
 use crate::halves::{Halves, HalvesSeed};
 use crate::masked_row::MaskedRow;
-use crate::operands::{Event, Events, OPERANDS, OperandForm};
-use crate::ops::cached;
 pub use crate::ops::dealt::Dealt;
 
 /// Bytes of a party's seeds: its own, and the public one that both have.

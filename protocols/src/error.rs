@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use waggle_engine::OperandId;
 
-use crate::operands::OperandForm;
+use crate::cached::OperandForm;
 
 /// A failure of a protocol, or of an engine over one.
 ///

@@ -15,6 +15,7 @@
 mod abb;
 #[cfg(any(test, feature = "audit"))]
 pub mod audit;
+pub mod cached;
 mod clear;
 pub mod correlation;
 pub mod cost;
@@ -31,8 +32,6 @@ pub mod lengths;
 pub mod local;
 mod masked_row;
 mod matrix;
-mod operand;
-pub mod operands;
 pub mod operation;
 pub mod ops;
 mod options;
@@ -53,6 +52,7 @@ pub mod words;
 mod work;
 
 pub use abb::Abb;
+pub use cached::{CachedMatmul, CachedProduct, Operand};
 pub use clear::Clear;
 pub use correlation::{Correlation, CorrelationKind};
 // Types of the engine that appear in signatures of this crate.
@@ -63,7 +63,6 @@ pub use indices::Indices;
 pub use lengths::Lengths;
 pub use matrix::{FixedMatrix, WEIGHT_BITS};
 pub use operation::Operation;
-pub use ops::cached::{CachedMatmul, CachedProduct, Operand};
 pub use options::{Cores, DEFAULT_LINK, Evaluation, HelperDeals, MAX_CORES, Masks, Options, ParseCoresError};
 pub use plans::Plans;
 pub use preparation::Made;

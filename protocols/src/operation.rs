@@ -18,11 +18,11 @@
 use ndarray::{ArrayD, IxDyn};
 
 use crate::Error;
+use crate::cached::OperandUse;
 use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::form::{Form, Shapes, Values};
 use crate::matrix::FixedMatrix;
-use crate::operand::OperandUse;
 use crate::options::Options;
 use crate::plans::Plans;
 use crate::session::Session;
@@ -47,7 +47,7 @@ pub trait Operation {
     type Size;
 
     /// The cached operands of `input`, whose masks the box takes before all else. Operations other than
-    /// [`CachedMatmul`](crate::ops::cached::CachedMatmul) have none.
+    /// [`CachedMatmul`](crate::CachedMatmul) have none.
     fn operands<'i, F: Form>(&self, input: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {
         let _ = (input, options);
         Vec::new()

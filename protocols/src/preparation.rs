@@ -6,18 +6,15 @@ use std::sync::Arc;
 use waggle_net::{Ledger, Phase, Role};
 use zeroize::Zeroizing;
 
+use crate::cached::{self, Events, OPERANDS, Operand, OperandMasks};
 use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
 use crate::deal::{self, Demand};
 use crate::matrix::FixedMatrix;
-use crate::operands::Events;
-use crate::operands::OPERANDS;
 use crate::ops::dealt::Dealt;
-use crate::ops::{Operand, cached};
 use crate::options::HelperDeals;
 use crate::plans::Plans;
 use crate::session::Begin;
-use crate::stock::masks::OperandMasks;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
 use crate::two_party::TwoParty;
 use crate::work::{Kernel, Rates, Work};
@@ -221,7 +218,7 @@ impl TwoParty {
                     let earlier = helper.tokens(&deal::operand_name(id));
                     let keep = |words: Zeroizing<Vec<u64>>| {
                         let batch = batches.next();
-                        batch.map_or(Ok(()), |batch| cached::add_dealt(spill, &mut masks, earlier, &batch, &words))
+                        batch.map_or(Ok(()), |batch| masks.add_dealt(spill, earlier, &batch, &words))
                     };
                     session.booked(phase, |_| demand.map_or(Ok(()), |demand| helper.take(&demand, phase, keep)))?;
                     drop(stock.operands.insert(id, masks));
@@ -242,7 +239,8 @@ impl TwoParty {
                     }
                 }
                 Job::Operand(id, events) => {
-                    let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
+                    let mut masks = OperandMasks::none(events.form);
+                    session.offline(|s| cached::extend(s, &mut stock.spill, &mut masks, events))?;
                     drop(stock.operands.insert(id, masks));
                 }
                 Job::Cots(sender, count) => session.reserve(sender, count)?,
@@ -271,7 +269,9 @@ impl TwoParty {
             let Some(operand) = begun.get_mut(id) else { continue };
             let job = Job::Operand(*id, events);
             session.channel().ledger_mut().enter(job.scope());
-            session.offline(|s| operand.prepare(s, &mut stock.spill, events))?;
+            if let Some(masks) = operand.begin_again(events)? {
+                session.offline(|s| cached::extend(s, &mut stock.spill, masks, events))?;
+            }
             job.end(needs, Phase::Offline, session.channel().ledger_mut());
         }
         session.channel().ledger_mut().leave();

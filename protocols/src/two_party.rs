@@ -4,6 +4,7 @@ use ndarray::{ArrayD, Dimension, IxDyn};
 use waggle_net::Role;
 
 use crate::abb::{Abb, given};
+use crate::cached;
 use crate::deal::Helper;
 use crate::form::Values;
 use crate::operation::Operation;
@@ -59,13 +60,14 @@ impl Abb for TwoParty {
         operation: O,
         mut input: O::Input<'_, Values>,
     ) -> Result<O::Output<Values>, Error> {
-        let operands = operation.operands::<Values>(&mut input, self.session.options());
-        let mut words = self.stock.take_masks(&mut self.session, operands)?;
+        let TwoParty { session, stock, .. } = self;
+        let operands = operation.operands::<Values>(&mut input, session.options());
+        let mut words = cached::take(session, &mut stock.operands, &mut stock.spill, operands)?;
         let size = operation.size::<Values>(&input);
-        if let Some(need) = operation.correlations(&size, self.session.options()) {
-            words = Some(self.stock.take(&mut self.session, &need, operation.matrix())?);
+        if let Some(need) = operation.correlations(&size, session.options()) {
+            words = Some(stock.take(session, &need, operation.matrix())?);
         }
-        operation.run(&mut self.session, input, words.as_ref().map(|words| &words[..]))
+        operation.run(session, input, words.as_ref().map(|words| &words[..]))
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> ArrayD<u64> {

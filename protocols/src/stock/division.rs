@@ -106,8 +106,8 @@ mod tests {
     use waggle_engine::{Axis, OperandId, OperandKind};
 
     use super::*;
+    use crate::cached::{Event, Events, OperandForm};
     use crate::correlation::CorrelationKind;
-    use crate::operands::{Event, Events, OperandForm};
     use crate::ops::matmul::Triple;
     use crate::ops::mul::RowProduct;
     use crate::ops::private::MaskedRow;

@@ -1,6 +1,6 @@
 //! Cached operands take the masks that were made for them, or none.
 
-use waggle_protocols::operands::OperandForm as Form;
+use waggle_protocols::cached::OperandForm as Form;
 use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
 use waggle_testing::laws::planner;

@@ -195,7 +195,8 @@ const OPEN: [&str; 3] = ["Open", "Reveal", "RevealRounded"];
 /// The source of the operations says which there are.
 #[test]
 fn of_every_operation() {
-    let mut places = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops"))];
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut places = vec![sources.join("ops"), sources.join("cached")];
     let (own, mut found) = (include_str!("views.rs"), 0);
     let shared = include_str!("main.rs");
     while let Some(place) = places.pop() {
