@@ -54,7 +54,7 @@ mod work;
 pub use abb::Abb;
 pub use cached::{CachedMatmul, CachedProduct, Operand};
 pub use clear::Clear;
-pub use correlation::{Correlation, CorrelationKind};
+pub use correlation::{Correlation, CorrelationKind, Pipeline};
 // Types of the engine that appear in signatures of this crate.
 pub use error::Error;
 pub use fixed_point::{Fixed, FixedPoint, Secure};

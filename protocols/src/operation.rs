@@ -154,7 +154,7 @@ pub mod prelude {
 
     pub(crate) use super::entrywise;
     pub use super::{Operation, appended, flat, shaped};
-    pub use crate::correlation::{Correlation, Need};
+    pub use crate::correlation::{Correlation, Need, Pipeline};
     pub use crate::cost::Cost;
     pub use crate::form::{Form, Shapes, Values};
     pub use crate::matrix::FixedMatrix;

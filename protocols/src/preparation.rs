@@ -7,15 +7,14 @@ use waggle_net::{Ledger, Phase, Role};
 use zeroize::Zeroizing;
 
 use crate::cached::{self, Events, OPERANDS, Operand, OperandMasks};
-use crate::correlation::CorrelationKind;
+use crate::correlation::{CorrelationKind, Pipeline};
 use crate::cost::Cost;
 use crate::deal::{self, Demand};
 use crate::matrix::FixedMatrix;
 use crate::ops::dealt::Dealt;
 use crate::options::HelperDeals;
 use crate::plans::Plans;
-use crate::session::Begin;
-use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
+use crate::stock::{MAX_COTS_AHEAD, Needs, Stock, Use};
 use crate::two_party::TwoParty;
 use crate::work::{Kernel, Rates, Work};
 use crate::{Error, OperandId, Options};
@@ -68,7 +67,7 @@ pub(crate) fn jobs<'a>(needs: &'a Needs, options: &Options) -> Vec<Job<'a>> {
     jobs
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
     /// Scope in the ledger.
     pub fn scope(&self) -> &'static str {
         match self {
@@ -89,7 +88,7 @@ impl Job<'_> {
         ledger.leave();
     }
 
-    /// Whether a helper who deals so much deals it.
+    /// Whether a helper who deals so much deals this job.
     fn is_dealt(&self, helper: HelperDeals) -> bool {
         match self {
             Job::Units(kind, _) if kind.weight().is_some() => helper.weights(),
@@ -115,12 +114,77 @@ impl Job<'_> {
         }
     }
 
-    /// The units of it that are made first.
-    fn first_batch(&self, options: &Options) -> Option<(CorrelationKind, usize)> {
-        match self {
-            Job::Units(kind, units) => kind.batches(*units, options).next().map(|batch| ((*kind).clone(), batch)),
+    /// The units, if this makes some.
+    fn units(&self) -> Option<(&'a CorrelationKind, usize)> {
+        match *self {
+            Job::Units(kind, units) => Some((kind, units)),
             Job::Operand(..) | Job::Cots(..) => None,
         }
+    }
+
+    /// Takes what the helper deals for `demand`, that of this job, into the stock.
+    fn take(&self, party: &mut TwoParty, demand: &Demand, phase: Phase) -> Result<(), Error> {
+        let TwoParty { session, stock: Stock { queues, operands, spill }, helper } = party;
+        let helper = helper.as_mut().ok_or(Error::NoHelper)?;
+        match *self {
+            Job::Units(kind, _) => {
+                let queue = queues.entry(kind.clone()).or_default();
+                session.booked(phase, |_| helper.take(demand, phase, |words| Ok(queue.push(&words, spill)?)))
+            }
+            Job::Operand(id, events) => {
+                let earlier = helper.tokens(&deal::operand_name(id));
+                let mut batches = events.batches(session.plans().operand_batch).into_iter();
+                let mut masks = OperandMasks::none(events.form);
+                let keep = |words: Zeroizing<Vec<u64>>| {
+                    batches.next().map_or(Ok(()), |batch| masks.add_dealt(spill, earlier, &batch, &words))
+                };
+                session.booked(phase, |_| helper.take(demand, phase, keep))?;
+                drop(operands.insert(id, masks));
+                Ok(())
+            }
+            Job::Cots(..) => Ok(()),
+        }
+    }
+
+    /// Makes this job with the peer. `pipeline` says what comes after it.
+    fn make(
+        &self,
+        party: &mut TwoParty,
+        pipeline: &mut Pipeline<'a>,
+        mut tell: impl FnMut(u64, f64),
+    ) -> Result<(), Error> {
+        let TwoParty { session, stock, .. } = party;
+        match *self {
+            Job::Units(kind, units) => {
+                let (after, mut bytes, mut made) = (pipeline.next, 0, 0);
+                let mut batches = kind.batches(units, session.options()).peekable();
+                while let Some(batch) = batches.next() {
+                    pipeline.next = batches.peek().map(|next| (kind, *next)).or(after);
+                    stock.fill(session, kind, batch, pipeline)?;
+                    bytes += kind.cost(session.plans(), batch)?.total_bytes();
+                    made += batch;
+                    tell(bytes, made as f64 / units as f64);
+                }
+                Ok(())
+            }
+            Job::Operand(id, events) => {
+                let mut masks = OperandMasks::none(events.form);
+                session.offline(|s| cached::extend(s, &mut stock.spill, &mut masks, events))?;
+                drop(stock.operands.insert(id, masks));
+                Ok(())
+            }
+            Job::Cots(sender, count) => session.reserve(sender, count),
+        }
+    }
+
+    /// Seconds that this takes at `cost`, as the rates say. Both parties' work counts: at most steps one of them waits.
+    fn seconds(&self, rates: &Rates, cost: &Cost) -> f64 {
+        // The number of OTs made at once depends on the contents of the pool.
+        if let Job::Cots(_, count) = self {
+            return *count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive));
+        }
+        let both = |Work { kernel, units: [client, server], .. }| rates.of(kernel) * (client + server) as f64;
+        cost.all_work().map(both).sum()
     }
 
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
@@ -163,13 +227,6 @@ pub fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Ar
     Ok(costs)
 }
 
-/// Seconds that `cost` takes, as the rates say. Both parties' work counts: at most steps one of them waits.
-fn seconds(rates: &Rates, cost: &Cost) -> f64 {
-    cost.all_work()
-        .map(|Work { kernel, units: [client, server], .. }| rates.of(kernel) * (client + server) as f64)
-        .sum()
-}
-
 impl TwoParty {
     /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
     /// by its name. `progress` is called with what is done so far.
@@ -179,78 +236,37 @@ impl TwoParty {
         matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
         progress: &mut dyn FnMut(Made),
     ) -> Result<(), Error> {
-        let TwoParty { session, stock, helper } = self;
-        let costs = costs(needs, session.plans())?;
+        let jobs = costs(needs, self.session.plans())?;
         let rates = Rates::reference();
-        let seconds_of = |job: &Job, cost: &Cost| match job {
-            // The number made at once depends on the contents of the pool.
-            Job::Cots(_, count) => *count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive)),
-            Job::Units(..) | Job::Operand(..) => seconds(&rates, cost),
-        };
-        let all_bytes = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
-        let all_seconds: f64 = costs.iter().map(|(job, cost)| seconds_of(job, cost)).sum();
+        let all_bytes = jobs.iter().map(|(_, cost)| cost.total_bytes()).sum();
+        let all_seconds: f64 = jobs.iter().map(|(job, cost)| job.seconds(&rates, cost)).sum();
         let mut tell = |bytes: u64, seconds: f64| {
             let work = if all_seconds > 0.0 { (seconds / all_seconds).min(1.0) } else { 1.0 };
             progress(Made { bytes, all_bytes, work });
         };
         let (mut done, mut worked) = (0, 0.0);
         tell(done, worked);
-        session.channel().ledger_mut().enter(SCOPE);
-        let current = session.channel().ledger().phase();
-        let phase = phase(session.options(), current);
-        stock.operands.by_pass = session.options().helper == HelperDeals::Passes;
-        let mut costs = costs.into_iter().peekable();
-        while let Some((job, cost)) = costs.next() {
-            session.channel().ledger_mut().enter(job.scope());
-            let job_seconds = seconds_of(&job, &cost);
-            let demand = job.demand(session.plans());
-            match job {
-                Job::Units(kind, _) if demand.is_some() => {
-                    let helper = helper.as_mut().ok_or(Error::NoHelper)?;
-                    let queue = stock.queues.entry(kind.clone()).or_default();
-                    let keep = |words: Zeroizing<Vec<u64>>| Ok(queue.push(&words, &mut stock.spill)?);
-                    session.booked(phase, |_| demand.map_or(Ok(()), |demand| helper.take(&demand, phase, keep)))?;
-                }
-                Job::Operand(id, events) if demand.is_some() => {
-                    let helper = helper.as_mut().ok_or(Error::NoHelper)?;
-                    let mut batches = events.batches(session.plans().operand_batch).into_iter();
-                    let (mut masks, spill) = (OperandMasks::none(events.form), &mut stock.spill);
-                    let earlier = helper.tokens(&deal::operand_name(id));
-                    let keep = |words: Zeroizing<Vec<u64>>| {
-                        let batch = batches.next();
-                        batch.map_or(Ok(()), |batch| masks.add_dealt(spill, earlier, &batch, &words))
-                    };
-                    session.booked(phase, |_| demand.map_or(Ok(()), |demand| helper.take(&demand, phase, keep)))?;
-                    drop(stock.operands.insert(id, masks));
-                }
-                Job::Units(kind, units) => {
-                    let (mut made, mut units_made) = (done, 0);
-                    let after = costs.peek().and_then(|(job, _)| job.first_batch(session.options()));
-                    let mut batches = kind.batches(units, session.options()).peekable();
-                    while let Some(batch) = batches.next() {
-                        let next = batches.peek().map(|batch| (kind.clone(), *batch));
-                        session.next = next
-                            .or_else(|| after.clone())
-                            .map(|(kind, units)| -> Begin { Box::new(move |session| kind.begin(session, units)) });
-                        stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
-                        made += kind.cost(session.plans(), batch)?.total_bytes();
-                        units_made += batch;
-                        tell(made, worked + job_seconds * units_made as f64 / units.max(1) as f64);
-                    }
-                }
-                Job::Operand(id, events) => {
-                    let mut masks = OperandMasks::none(events.form);
-                    session.offline(|s| cached::extend(s, &mut stock.spill, &mut masks, events))?;
-                    drop(stock.operands.insert(id, masks));
-                }
-                Job::Cots(sender, count) => session.reserve(sender, count)?,
+        self.session.channel().ledger_mut().enter(SCOPE);
+        let current = self.session.channel().ledger().phase();
+        let phase = phase(self.session.options(), current);
+        self.stock.operands.by_pass = self.session.options().helper == HelperDeals::Passes;
+        let mut pipeline = Pipeline::default();
+        for (at, (job, cost)) in jobs.iter().enumerate() {
+            self.session.channel().ledger_mut().enter(job.scope());
+            let (seconds, options) = (job.seconds(&rates, cost), self.session.options());
+            let after = jobs.get(at + 1).and_then(|(job, _)| job.units());
+            pipeline.next = after.and_then(|(kind, units)| Some((kind, kind.batches(units, options).next()?)));
+            pipeline.matrix = job.units().and_then(|(kind, _)| kind.weight()).and_then(&matrix);
+            match job.demand(self.session.plans()) {
+                Some(demand) => job.take(self, &demand, phase)?,
+                None => job.make(self, &mut pipeline, |bytes, part| tell(done + bytes, worked + seconds * part))?,
             }
-            job.end(needs, phase, session.channel().ledger_mut());
+            job.end(needs, phase, self.session.channel().ledger_mut());
             done += cost.total_bytes();
-            worked += job_seconds;
+            worked += seconds;
             tell(done, worked);
         }
-        session.channel().ledger_mut().leave();
+        self.session.channel().ledger_mut().leave();
         Ok(())
     }
 

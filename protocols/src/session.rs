@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
-use waggle_he::{EvaluationKeys, GaloisKeys, MatmulSpec, ParamSet, PublicKey, SecretKey};
+use waggle_he::{EvaluationKeys, GaloisKeys, ParamSet, PublicKey, SecretKey};
 use waggle_net::{Channel, Phase, Role};
 use waggle_ot::dpf::Room;
 use waggle_ot::{OtReceiver, OtSender};
@@ -14,9 +14,6 @@ use crate::{Error, Options};
 
 const PUBLIC_KEY: &str = "he/public key";
 const GALOIS_KEYS: &str = "he/Galois keys";
-
-/// The part of the next correlations that takes no answer of the peer.
-pub(crate) type Begin = Box<dyn FnOnce(&mut Session) -> Result<(), Error> + Send>;
 
 /// One party's end of a two-party computation.
 ///
@@ -30,10 +27,6 @@ pub struct Session {
     /// Sets of this party's keys for which the peer has Galois keys.
     own_galois: HashSet<ParamSet>,
     peer_keys: HashMap<ParamSet, PeerKeys>,
-    /// Begins the correlations that come after those that are being made, for [`Session::look_ahead`].
-    pub(crate) next: Option<Begin>,
-    /// The product that was asked for before its turn, with the random operand.
-    pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
     plans: Plans,
     rng: StdRng,
     options: Options,
@@ -120,8 +113,6 @@ impl Session {
             own_keys: HashMap::new(),
             own_galois: HashSet::new(),
             peer_keys: HashMap::new(),
-            next: None,
-            asked: None,
             plans: Plans::new(options),
             rng,
         }
@@ -200,20 +191,6 @@ impl Session {
     /// Runs `steps`, which do not depend on the data, with their messages booked as `offline`.
     pub fn offline<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         self.booked(Phase::Offline, steps)
-    }
-
-    /// Begins what was announced, as far as that takes no answer of the peer and no data. Called by the step that is
-    /// about to wait for the peer.
-    pub(crate) fn look_ahead(&mut self) -> Result<(), Error> {
-        match self.next.take() {
-            Some(begin) => begin(self),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether more correlations are to be made after these.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.next.is_some()
     }
 
     /// This party's key of `set`, if the peer has all of it that it needs, Galois keys if a plan `packed`.

@@ -99,8 +99,8 @@ fn gather_from<B: Abb>(
 ) -> Result<B::Words, Error> {
     let [shared, columns, w] = x.shape()[..] else { panic!("gather of {:?}", x.shape()) };
     b.scope("gather", |b| {
-        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let rounding = payload_rounding(magnitude)?;
+        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let width = rounding.width;
         let chosen = match selection {
             Selection::OneHot(words) => {
@@ -138,8 +138,8 @@ pub fn scatter<B: Abb>(
     magnitude: u32,
 ) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
-        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let rounding = payload_rounding(magnitude)?;
+        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let width = rounding.width;
         let spread = match selection {
             Selection::OneHot(words) => b.apply(Matmul { width }, (&words.permute(&[0, 2, 1]), x))?,

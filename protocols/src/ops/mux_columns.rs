@@ -160,7 +160,7 @@ impl Correlation for Selection {
         Ok(both.into_iter().fold(sent, |cost, role| cost.chooses(role, &self.chosen_by(role, n))).offline())
     }
 
-    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, n: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let (count, bits) = (n * self.widths.len(), self.widths.len());
         let (own, others) = (self.chosen_by(s.role(), n), self.chosen_by(s.role().peer(), n));
         s.offline(|s| {

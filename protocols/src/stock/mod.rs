@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 
 use crate::Error;
 use crate::cached::{OperandMasks, PreparedMasks};
-use crate::correlation::{CorrelationKind, Need};
+use crate::correlation::{CorrelationKind, Need, Pipeline};
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
 use crate::options::{HelperDeals, Options};
@@ -139,8 +139,9 @@ impl Stock {
         let Need { kind, units } = need;
         let words = kind.words(session.role());
         let held = self.queues.get(kind).map_or(0, |queue| queue.len() / words);
+        let mut alone = Pipeline { matrix, ..Pipeline::default() };
         for batch in kind.batches(units.saturating_sub(held), session.options()) {
-            self.fill(session, kind, batch, matrix)?;
+            self.fill(session, kind, batch, &mut alone)?;
         }
         let Some(queue) = self.queues.get_mut(kind) else { return Ok(Zeroizing::default()) };
         let taken = queue.take(units * words, &mut self.spill)?;
@@ -149,16 +150,17 @@ impl Stock {
         Ok(taken)
     }
 
+    /// Makes `batch` units of `kind`, and puts them behind those that are there.
     pub(crate) fn fill(
         &mut self,
         session: &mut Session,
         kind: &CorrelationKind,
         batch: usize,
-        matrix: Option<&FixedMatrix>,
+        pipeline: &mut Pipeline<'_>,
     ) -> Result<(), Error> {
         // Putting away what was made is part of making it.
         session.offline(|s| {
-            let words = Zeroizing::new(kind.make(s, batch, matrix)?);
+            let words = Zeroizing::new(kind.make(s, batch, pipeline)?);
             debug_assert_eq!(words.len(), batch * kind.words(s.role()));
             Ok(self.queues.entry(kind.clone()).or_default().push(&words, &mut self.spill)?)
         })

@@ -281,7 +281,7 @@ impl Correlation for FssShape {
         Ok(prepare_cost(self, plans.options(), units))
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         prepare(s, self, units)
     }
 }
