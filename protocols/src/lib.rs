@@ -64,6 +64,8 @@ pub use lengths::Lengths;
 pub use matrix::{FixedMatrix, WEIGHT_BITS};
 pub use operation::Operation;
 pub use options::{Cores, DEFAULT_LINK, Evaluation, HelperDeals, MAX_CORES, Masks, Options, ParseCoresError};
+#[cfg(any(test, feature = "audit"))]
+pub use options::{DEALER, TWO_PHASES};
 pub use plans::Plans;
 pub use preparation::Made;
 pub use session::{PeerKeys, Session};

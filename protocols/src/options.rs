@@ -151,6 +151,18 @@ impl Default for Options {
     }
 }
 
+/// One phase over the ideal dealer of OTs, which sends nothing: for tests of all but the OTs.
+#[cfg(any(test, feature = "audit"))]
+pub const DEALER: Options = Options { ot: CotKind::Dealer, ..Options::DEFAULT };
+
+/// [`DEALER`] in two phases, over a link slow enough for all that can be prepared.
+#[cfg(any(test, feature = "audit"))]
+pub const TWO_PHASES: Options = Options {
+    preprocess: true,
+    link: LinkShape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) },
+    ..DEALER
+};
+
 impl Options {
     /// One phase over a link of which nothing is known.
     pub const DEFAULT: Options = Options {
