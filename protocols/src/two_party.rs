@@ -30,8 +30,8 @@ impl TwoParty {
         &mut self.session
     }
 
-    /// The helper, who deals as much of what [`prepare`](TwoParty::prepare) would make as [`Options::helper`] says. A
-    /// session has one if they say so.
+    /// The helper, if the options of the session name one. It deals as much of what [`prepare`](TwoParty::prepare)
+    /// would make as [`Options::helper`] says.
     pub fn helper(&mut self) -> &mut Option<Helper> {
         &mut self.helper
     }
@@ -61,8 +61,12 @@ impl Abb for TwoParty {
         mut input: O::Input<'_, Values>,
     ) -> Result<O::Output<Values>, Error> {
         let TwoParty { session, stock, .. } = self;
-        let operands = operation.operands::<Values>(&mut input, session.options());
-        let mut words = cached::take(session, &mut stock.operands, &mut stock.spill, operands)?;
+        #[cfg(any(test, feature = "audit"))]
+        {
+            stock.operands.slots_serve_again = session.audit.breaks(crate::audit::Broken::Slots);
+        }
+        let met = operation.operands::<Values>(&mut input, &mut stock.operands, session.options())?;
+        let mut words = cached::take(session, &mut stock.spill, met)?;
         let size = operation.size::<Values>(&input);
         if let Some(need) = operation.correlations(&size, session.options()) {
             words = Some(stock.take(session, &need, operation.matrix())?);

@@ -6,8 +6,8 @@ use waggle_net::Role;
 use zeroize::Zeroizing;
 
 use super::form::{Events, OperandForm};
-use super::masks::{OperandMasks, PreparedMasks};
-use super::operand::{Met, OperandUse};
+use super::masks::OperandMasks;
+use super::operand::Met;
 use crate::Error;
 use crate::cost::Cost;
 use crate::dealing::Dealing;
@@ -18,22 +18,13 @@ use crate::spill::Spill;
 use crate::wire::beaver::{minus, random};
 use crate::work::Kernel;
 
-/// Gets the operands of products ready, and takes the masks B and B A of all products in order; nothing without
-/// products. Masks that are missing are made on the spot, after all operands are ready.
+/// Takes the masks B and B A of the products that `met` their operands, in order; nothing without products. Masks
+/// that are not there are made on the spot.
 pub(crate) fn take(
     s: &mut Session,
-    prepared: &mut PreparedMasks,
     spill: &mut Spill,
-    operands: Vec<OperandUse<'_>>,
+    met: Vec<Met<'_>>,
 ) -> Result<Option<Zeroizing<Vec<u64>>>, Error> {
-    let mut met = Vec::new();
-    for used in operands {
-        #[cfg(any(test, feature = "audit"))]
-        if s.audit.breaks(crate::audit::Broken::Slots) {
-            used.operand.take_slots_back();
-        }
-        met.push(used.meet(prepared)?);
-    }
     let words = met.iter().map(|met| met.form.product_words(&met.event)).sum::<u64>();
     let mut out = (!met.is_empty()).then(|| Zeroizing::new(Vec::with_capacity(words as usize)));
     for Met { form, event, ready, masks, .. } in met {

@@ -89,9 +89,12 @@ impl OperandMasks {
 pub struct PreparedMasks {
     masks: HashMap<OperandId, OperandMasks>,
     pub(crate) begun: HashSet<OperandId>,
-    /// Whether masks of an operand that has begun go on with it: a helper deals them pass by pass. Those of other
-    /// sessions were made for a run in which it had not begun.
+    /// Whether more masks may come for an operand that has begun, as a helper deals them pass by pass. The masks of
+    /// other sessions were made for a run in which the operand had not begun.
     pub(crate) by_pass: bool,
+    /// Whether new tokens take the slots of tokens that were cut off: a fault, for an audit.
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) slots_serve_again: bool,
 }
 
 impl PreparedMasks {

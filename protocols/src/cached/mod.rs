@@ -55,5 +55,5 @@ pub use making::prepare_cost;
 pub(crate) use making::{deal, extend, take};
 pub(crate) use masks::OperandMasks;
 pub use masks::PreparedMasks;
-pub use operand::{Met, Operand, OperandUse};
+pub use operand::{Met, Operand};
 pub use product::{CachedMatmul, CachedProduct, CachedSize};

@@ -91,16 +91,7 @@ impl Begun {
     }
 }
 
-/// A cached operand in use: the box gets it ready before the operation that multiplies by it.
-#[derive(Debug)]
-pub struct OperandUse<'a> {
-    pub(crate) operand: &'a mut Operand,
-    pub(crate) form: OperandForm,
-    /// The sizes of the product, by tokens.
-    pub(crate) wanted: Event,
-}
-
-/// The operand as a product meets it.
+/// An operand that is ready for a product.
 pub struct Met<'a> {
     /// The name of the operand.
     pub id: OperandId,
@@ -115,17 +106,36 @@ pub struct Met<'a> {
     pub(crate) masks: &'a mut OperandMasks,
 }
 
-impl<'a> OperandUse<'a> {
-    /// Gets the operand ready, and gives slots to its new tokens. At the first product the masks move there from
-    /// `prepared`, and later those that were added since. Masks for another product than this are discarded, with all
-    /// after them. Both parties, and a plan, see the same sizes and so decide alike.
+impl Operand {
+    /// An operand without products so far.
+    pub fn new(id: OperandId) -> Self {
+        Operand { id, begun: None }
+    }
+
+    /// The name.
+    pub fn id(&self) -> OperandId {
+        self.id
+    }
+
+    /// Gets the operand ready for a product of `form` and of the sizes `wanted`, by tokens, and gives slots to new
+    /// tokens. At the first product the masks move there from `prepared`, and later those that were added since. Masks
+    /// for another product are discarded, with all after them. Both parties, and a plan, see the same sizes and so
+    /// decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
-    pub fn meet(self, prepared: &mut PreparedMasks) -> Result<Met<'a>, Error> {
-        let OperandUse { operand: Operand { id, begun }, form, wanted } = self;
-        let id = *id;
-        let begun = match begun {
+    pub(crate) fn meet(
+        &mut self,
+        prepared: &mut PreparedMasks,
+        form: OperandForm,
+        wanted: Event,
+    ) -> Result<Met<'_>, Error> {
+        #[cfg(any(test, feature = "audit"))]
+        if prepared.slots_serve_again {
+            self.take_slots_back();
+        }
+        let id = self.id;
+        let begun = match &mut self.begun {
             Some(begun) => {
                 if prepared.by_pass
                     && let Some(more) = prepared.remove(id)
@@ -160,18 +170,6 @@ impl<'a> OperandUse<'a> {
         let listed = Event { tokens: begun.taken, ..event };
         Ok(Met { id, form, event, listed, ready, masks: &mut begun.masks })
     }
-}
-
-impl Operand {
-    /// An operand without products so far.
-    pub fn new(id: OperandId) -> Self {
-        Operand { id, begun: None }
-    }
-
-    /// The name.
-    pub fn id(&self) -> OperandId {
-        self.id
-    }
 
     /// Forgets the masks of products to come and the slots of tokens that were cut off: the products of `events` come
     /// next. Returns the masks of the tokens so far, which are of the form of `events`; nothing before the first
@@ -196,7 +194,7 @@ impl Operand {
 
     /// The next tokens take the slots of those cut off, and so their masks: wrong, and what an audit must notice.
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn take_slots_back(&mut self) {
+    fn take_slots_back(&mut self) {
         if let Some(begun) = &mut self.begun {
             begun.slots = begun.live.len();
             begun.opened.truncate(begun.slots * begun.masks.form.row());

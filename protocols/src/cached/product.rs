@@ -5,7 +5,8 @@ use waggle_he::MatmulShape;
 use zeroize::Zeroizing;
 
 use super::form::single;
-use super::operand::{Begun, Operand, OperandUse};
+use super::masks::PreparedMasks;
+use super::operand::{Begun, Met, Operand};
 use crate::operation::prelude::*;
 use crate::ops::Matmul;
 use crate::ops::matmul::product_shape;
@@ -43,13 +44,17 @@ impl Operation for CachedMatmul {
     type Output<F: Form> = Vec<F::Words>;
     type Size = Vec<CachedSize>;
 
-    fn operands<'i, F: Form>(&self, products: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {
-        let products = products.iter_mut().filter(|_| options.preprocess);
-        let used = products.map(|CachedProduct { a, b, axis, operand }| {
+    fn operands<'i, F: Form>(
+        &self,
+        products: &'i mut Self::Input<'_, F>,
+        prepared: &mut PreparedMasks,
+        options: &Options,
+    ) -> Result<Vec<Met<'i>>, Error> {
+        let met = products.iter_mut().filter(|_| options.preprocess).map(|CachedProduct { a, b, axis, operand }| {
             let (form, wanted) = single(product_shape(&a.shape(), &b.shape()), *axis, self.width);
-            OperandUse { operand, form, wanted }
+            operand.meet(prepared, form, wanted)
         });
-        used.collect()
+        met.collect()
     }
 
     fn size<F: Form>(&self, products: &Self::Input<'_, F>) -> Vec<CachedSize> {
