@@ -320,7 +320,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     /// Products have [`FRAC`] + `NARROW_FRAC` fractional bits modulo 2^`MATMUL_WIDTH` until they are rounded.
-    /// Those with cached operands go together.
+    /// Products with cached operands go together.
     fn matmul_each(
         &mut self,
         products: Vec<Product<Self>>,

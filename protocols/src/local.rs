@@ -38,7 +38,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 pub struct Pair {
     /// The client and the server.
     parties: [TwoParty; 2],
-    /// The network of each pair of machines; memory alone if there is none.
+    /// The network of each pair of machines; without a network they share memory alone.
     network: Option<LinkShape>,
 }
 

@@ -33,7 +33,7 @@ pub fn phase(options: &Options, current: Phase) -> Phase {
 pub struct Made {
     /// Bytes that were exchanged, refills of the pools of OTs not included.
     pub bytes: u64,
-    /// All of them.
+    /// Bytes of the whole phase.
     pub all_bytes: u64,
     /// The share of the work that is done, 0 to 1: by the units of every kernel, at the rates of a machine of
     /// reference. Bytes would tell less, because some correlations take much computation and few bytes.
@@ -46,7 +46,7 @@ pub enum Job<'a> {
     Units(&'a CorrelationKind, usize),
     /// Masks of a cached operand.
     Operand(OperandId, &'a Events),
-    /// So many OTs with this OT sender in the pool.
+    /// OTs of this OT sender, filled up to this number in the pool.
     Cots(Role, usize),
 }
 
@@ -55,8 +55,8 @@ pub fn demands(needs: &Needs, plans: &Plans) -> Vec<Demand> {
     jobs(needs, plans.options()).iter().filter_map(|job| job.demand(plans)).collect()
 }
 
-/// The pieces of `needs`, in the order in which both parties make them: first those that a helper deals, who then
-/// need not wait for the others.
+/// The pieces of `needs`, in the order in which both parties make them. Pieces that a helper deals come first, so the
+/// helper need not wait for the other pieces.
 pub(crate) fn jobs<'a>(needs: &'a Needs, options: &Options) -> Vec<Job<'a>> {
     let units = needs.units.iter().map(|(kind, &units)| Job::Units(kind, units));
     let operands = needs.operands.iter().map(|(id, events)| Job::Operand(*id, events));
@@ -77,7 +77,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Ends the scope of this in `ledger`, whose account in `phase` goes to those that `needs` made it for.
+    /// Ends the scope of this job in `ledger`. Its account in `phase` goes to the uses that `needs` list for the job.
     pub fn end(&self, needs: &Needs, phase: Phase, ledger: &mut Ledger) {
         let what = match self {
             Job::Units(kind, _) => Use::Units((*kind).clone()),
@@ -98,7 +98,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What the helper of a session is asked for instead of making it, if it has one who can.
+    /// The demand that a helper serves in the place of this job, if the session has a helper that can.
     pub(crate) fn demand(&self, plans: &Plans) -> Option<Demand> {
         match self {
             _ if !self.is_dealt(plans.options().helper) => None,
@@ -177,7 +177,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Seconds that this takes at `cost`, as the rates say. Both parties' work counts: at most steps one of them waits.
+    /// Seconds that this job of `cost` takes. The work of both parties counts: at most steps one of them waits.
     fn seconds(&self, rates: &Rates, cost: &Cost) -> f64 {
         // The number of OTs made at once depends on the contents of the pool.
         if let Job::Cots(_, count) = self {
@@ -189,7 +189,7 @@ impl<'a> Job<'a> {
 
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
-            // Its bytes cross another link; putting the words away is what is left.
+            // The bytes cross another link; putting the words away is what is left.
             _ if self.is_dealt(plans.options().helper) => {
                 let moved = match self {
                     Job::Units(kind, units) => kind.moved(*units),

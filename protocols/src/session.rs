@@ -51,7 +51,7 @@ impl PeerKeys {
         &self.public
     }
 
-    /// These keys for another process of this party; the Galois keys if a plan `packed`.
+    /// The keys as bytes for another process of this party, with the Galois keys if a plan `packed`.
     pub fn to_bytes(&self, packed: bool) -> Vec<u8> {
         let galois = self.message.as_deref().filter(|_| packed);
         [&self.public.to_bytes()[..], galois.unwrap_or_default()].concat()
@@ -60,7 +60,7 @@ impl PeerKeys {
     /// Reads [`PeerKeys::to_bytes`].
     ///
     /// # Errors
-    /// [`Error::He`] for what no keys of `set` are.
+    /// [`Error::He`] for bytes that are not keys of `set`.
     pub fn from_bytes(set: ParamSet, packed: bool, bytes: &[u8]) -> Result<Self, Error> {
         let (public, galois) = bytes.split_at(PublicKey::bytes(set).min(bytes.len()));
         let public = Arc::new(PublicKey::from_bytes(set, public)?);
@@ -146,7 +146,7 @@ impl Session {
         self.audit = audit;
     }
 
-    /// Its public choices.
+    /// The public choices of the session.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -199,7 +199,7 @@ impl Session {
         self.booked(Phase::Offline, steps)
     }
 
-    /// This party's key of `set`, if the peer has all of it that it needs, Galois keys if a plan `packed`.
+    /// This party's key of `set`, if the peer has its public part, and the Galois keys if a plan `packed`.
     pub(crate) fn known_key(&self, set: ParamSet, packed: bool) -> Option<Arc<SecretKey>> {
         self.own_keys.get(&set).filter(|_| !packed || self.own_galois.contains(&set)).cloned()
     }
@@ -215,7 +215,7 @@ impl Session {
         done
     }
 
-    /// This party's key of `set`. The peer has its public part from now on, and Galois keys if a plan `packed`. They
+    /// This party's key of `set`. The peer has its public part from now on, and Galois keys if a plan `packed`. Keys
     /// are sent when they are first needed, booked as `setup`; the peer calls [`Session::peer_keys`].
     pub fn own_key(&mut self, set: ParamSet, packed: bool) -> Result<Arc<SecretKey>, Error> {
         let secret = match self.own_keys.get(&set) {

@@ -55,7 +55,7 @@ impl Selection {
         waggle_ot::CotShape::new(n * self.widths.len(), words, &self.widths).expect("widths of 1..=64")
     }
 
-    /// Those in which `role` chooses. The server also supplies the bits themselves.
+    /// The products in which `role` chooses. The server also supplies the bits themselves.
     fn chosen_by(&self, role: Role, n: usize) -> waggle_ot::CotShape {
         self.products(n, self.words + usize::from(role == Role::Client))
     }

@@ -348,10 +348,10 @@ fn prepared(
         Side::Client(x) => {
             let rows = x.chunks_exact(inputs).zip(masks.chunks_exact(inputs + outputs));
             let masked: Vec<u64> =
-                rows.clone().flat_map(|(x, mask)| x.iter().zip(mask).map(|(x, r)| x.wrapping_sub(*r))).collect();
-            opening::spend(s, "", rows.clone().flat_map(|(_, mask)| &mask[..inputs]).copied(), &[width])?;
+                rows.clone().flat_map(|(x, unit)| x.iter().zip(unit).map(|(x, r)| x.wrapping_sub(*r))).collect();
+            opening::spend(s, "", rows.clone().flat_map(|(_, unit)| &unit[..inputs]).copied(), &[width])?;
             s.deliver(MASKED, waggle_bits::pack(&masked, &[width]))?;
-            Ok(rows.flat_map(|(_, mask)| &mask[inputs..]).copied().collect())
+            Ok(rows.flat_map(|(_, unit)| &unit[inputs..]).copied().collect())
         }
         Side::Server(x, matrix) => {
             let count = masks.len() / outputs * inputs;

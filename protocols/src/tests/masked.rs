@@ -73,22 +73,22 @@ fn check_correlations<L: Lane + Into<u64>>(shape: FssShape, correlations: &[Vec<
     let size = shape.correlation_words();
     let mut seen = vec![false; 1 << shape.index_bits];
     let masks = masks(&shape, correlations);
-    for (i, mask_) in masks.iter().enumerate() {
+    for (i, pad) in masks.iter().enumerate() {
         let entry = |role: Role| &correlations[role as usize][i * size..(i + 1) * size];
         let client = expanded::<L>(Role::Client, &shape, entry(Role::Client));
         let server = expanded::<L>(Role::Server, &shape, entry(Role::Server));
-        let want = payload(&shape, mask_.low);
+        let want = payload(&shape, pad.low);
         // A parabola's leaf has a fourth word, which means nothing.
         let words_in_leaf = words.next_power_of_two();
         for (at, (c, s)) in client.into_iter().zip(server).enumerate().filter(|(at, _)| at % words_in_leaf < words) {
             let (c, s): (u64, u64) = (c.into(), s.into());
-            let here = at / words_in_leaf == mask_.index as usize;
+            let here = at / words_in_leaf == pad.index as usize;
             let word = if here { want[at % words_in_leaf] } else { 0 };
             let error = c.wrapping_add(s).wrapping_sub(word) & mask(shape.width);
             let allowed = u64::from(here && matches!(shape.payload, Payload::Power { .. }));
             assert!(error <= allowed, "{shape:?}, item {i}, word {at}: off by {error}");
         }
-        seen[mask_.index as usize] = true;
+        seen[pad.index as usize] = true;
     }
     assert!(masks.len() < 40 << shape.index_bits || seen.iter().all(|seen| *seen), "every index comes up");
 }
