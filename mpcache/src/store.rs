@@ -20,9 +20,9 @@ const DIVIDED: &str = "heads of a divided store hold different tokens";
 /// The tokens that a query of a layer sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sees {
-    /// The query's own token and those before it, so many of the latest.
+    /// As many tokens, the query's own and those right before it.
     Latest(usize),
-    /// All tokens, also those behind its own.
+    /// All tokens, also those behind the query's own.
     All,
 }
 
@@ -66,8 +66,8 @@ impl<E: Engine> Store<E> {
         Store::divided(layer, shape, parts, Sees::Latest(usize::MAX), None, 1)
     }
 
-    /// An empty store of parts with these key/value heads, in which every head stands once. A query of exact attention
-    /// `sees` so much. Scores are capped at `soft_cap` before a softmax. Positions are recorded where values are seen.
+    /// An empty store of parts with these key/value heads, in which every head stands once. Queries see what `sees`
+    /// says. Scores are capped at `soft_cap` before a softmax. Positions are recorded where values are seen.
     pub(crate) fn divided(
         layer: usize,
         shape: HeadShape,
@@ -249,8 +249,8 @@ impl<E: Engine> Store<E> {
         self.whole().values_by_head()
     }
 
-    /// The ranges of `tokens` tokens, those of a part, that the last `rows` queries of each head of a group see. But
-    /// in encoders and windows the last query sees all of them, each query before it one token less.
+    /// The ranges of the `tokens` tokens of a part that the last `rows` queries of each head of a group see: a query's
+    /// own token and all before it, as far as the layer's window reaches. In an encoder a query sees all tokens.
     pub fn spans(&self, rows: usize, tokens: usize) -> Vec<Range<usize>> {
         let ends = (0..self.shape.group()).flat_map(|_| tokens - rows + 1..=tokens);
         ends.map(|end| self.sees.span(end, tokens)).collect()
