@@ -20,7 +20,7 @@ use waggle_protocols::ops::fss::ladder::{Ladder, LadderSpec};
 use waggle_protocols::ops::fss::table::{CurveSpec, FssTable};
 use waggle_protocols::ops::fss::tails::TailedTable;
 use waggle_protocols::ops::{CountAtLeast, Evaluate, EvaluateNear, Function};
-use waggle_protocols::{FRAC, Lengths, Operation, Options};
+use waggle_protocols::{FRAC, Lengths, Operation, Options, Pipeline};
 
 /// Entries of a run.
 const COUNT: usize = 1 << 14;
@@ -54,14 +54,15 @@ fn function<O>(
     group.bench_function(format!("{id}/made"), |bench| {
         bench.iter_custom(|runs| {
             spent(runs, need.units, || {
-                let run = pair.run(|abb| need.kind.make(abb.session(), need.units, None));
+                let run = pair.run(|abb| need.kind.make(abb.session(), need.units, &mut Pipeline::default()));
                 made = Some(run.expect("both parties are honest"));
             })
         });
     });
     // Keys are spent again and again here, on one input. A session spends each once.
     let made = made.unwrap_or_else(|| {
-        pair.run(|abb| need.kind.make(abb.session(), need.units, None)).expect("both parties are honest")
+        pair.run(|abb| need.kind.make(abb.session(), need.units, &mut Pipeline::default()))
+            .expect("both parties are honest")
     });
     group.bench_function(format!("{id}/spent"), |bench| {
         bench.iter_custom(|runs| {

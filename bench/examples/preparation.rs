@@ -14,7 +14,7 @@ use waggle_net::{Role, process_cpu_time};
 use waggle_ot::{CotKind, Kernels};
 use waggle_planner::{Plan, Planner};
 use waggle_protocols::local::Pair;
-use waggle_protocols::{CorrelationKind, FixedLoader, Kernel, Needs, Options};
+use waggle_protocols::{CorrelationKind, FixedLoader, Kernel, Needs, Options, Pipeline};
 
 /// Entries that are made at most, and how often: the least time counts.
 const MOST: usize = 1 << 14;
@@ -56,7 +56,7 @@ fn timed(options: Options, kind: &CorrelationKind, units: usize) -> Result<Durat
     let mut least = Duration::MAX;
     for _ in 0..REPETITIONS {
         let start = process_cpu_time().unwrap_or_default();
-        pair.run(|abb| kind.make(abb.session(), units, None))?;
+        pair.run(|abb| kind.make(abb.session(), units, &mut Pipeline::default()))?;
         least = least.min(process_cpu_time().unwrap_or_default() - start);
     }
     Ok(least)

@@ -29,32 +29,14 @@ impl<T> Attended<T> {
     }
 }
 
-/// Exact causal attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over
-/// all tokens that the store keeps, each query over those of its head. In two phases a store that is divided takes
-/// the flows of one that is not, because all parts go through every step together.
+/// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over all
+/// tokens that the store keeps and the layer lets a query see ([`Store::spans`]), each query over those of its head.
+/// In two phases a store that is divided takes the flows of one that is not, because all parts go through every step
+/// together.
 pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
     store.record_all_attended();
     let (shape, rows) = (store.heads(), q.shape()[1]);
-    over(engine, q, store, |tokens| causal_spans(shape, rows, tokens))
-}
-
-/// An encoder's attention of `q` (heads, rows, head_dim), the queries of any `rows` tokens of the store, over all its
-/// tokens.
-pub(crate) fn whole<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
-    store.record_all_attended();
-    let rows = store.heads().group() * q.shape()[1];
-    Ok(over(engine, q, store, |tokens| vec![0..tokens; rows])?.output)
-}
-
-/// [`causal`] attention, with `spans` of what each row sees of so many tokens of a part. Records nothing.
-pub(crate) fn over<E: Engine>(
-    engine: &mut E,
-    q: &E::Tensor,
-    store: &mut Store<E>,
-    spans: impl Fn(usize) -> Vec<Range<usize>>,
-) -> Result<Attended<E::Tensor>, Error> {
-    let shape = store.heads();
-    let seen: Vec<_> = store.parts().iter().map(|part| spans(part.len())).collect();
+    let seen: Vec<_> = store.parts().iter().map(|part| store.spans(rows, part.len())).collect();
     let q = fold_heads(q, shape);
     let queries: Vec<E::Tensor> = store.parts().iter().map(|part| part.own(&q, 0)).collect();
     let scores = store.scores_each(engine, &queries)?;
@@ -90,12 +72,6 @@ pub fn softmax<E: Engine>(
         if sink { p.slice(axis, 0..shape[axis]) } else { p }
     };
     Ok(p.into_iter().zip(scores).map(of_tokens).collect())
-}
-
-/// The ranges of `tokens` tokens that the last `rows` queries of each head of a group see: the last query all of
-/// them, each query before it one token less.
-pub(crate) fn causal_spans(shape: HeadShape, rows: usize, tokens: usize) -> Vec<Range<usize>> {
-    (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).map(|end| 0..end).collect()
 }
 
 /// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens: (heads, 1, head_dim).

@@ -3,6 +3,7 @@
 use ndarray::ArrayD;
 use waggle_engine::{Ceiling, Engine, Error, Select, Tensor};
 
+use crate::store::Sees;
 use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, attention, window};
 
 /// The class of a layer with a window of so many tokens is this and the window: above those of all policies.
@@ -73,11 +74,13 @@ impl<E: Engine> KvCache<E> {
         let attention: Vec<Attention> = attention.collect();
         let store = |layer: usize| {
             let heads = layers.all_heads(layers.heads[layer]);
-            let parts = match attention[layer] {
-                Attention::Policy(index) => policy.parts(index, heads),
-                Attention::Window(_) | Attention::Whole => vec![(0..heads.kv_heads).collect()],
+            let whole = vec![(0..heads.kv_heads).collect()];
+            let (parts, sees) = match attention[layer] {
+                Attention::Policy(index) => (policy.parts(index, heads), Sees::Latest(usize::MAX)),
+                Attention::Window(window) => (whole, Sees::Latest(window)),
+                Attention::Whole => (whole, Sees::All),
             };
-            Store::divided(layer, heads, parts, layers.soft_cap, layers.texts)
+            Store::divided(layer, heads, parts, sees, layers.soft_cap, layers.texts)
         };
         KvCache {
             stores: (0..layers.windows.len()).map(store).collect(),
@@ -312,8 +315,7 @@ impl<E: Engine> KvCache<E> {
         let HeadShape { heads, head_dim, .. } = store.heads();
         let mixed = match self.attention[layer] {
             Attention::Policy(index) => self.policy.attend(engine, index, q, store)?,
-            Attention::Window(window) => window::attend(engine, window, q, store)?,
-            Attention::Whole => attention::whole(engine, q, store)?,
+            Attention::Window(_) | Attention::Whole => attention::causal(engine, q, store)?.output,
         };
         let mixed = mixed.reshape(&[texts, heads / texts, rows, head_dim]).permute(&[0, 2, 1, 3]);
         Ok(mixed.reshape(&[texts * rows, heads / texts * head_dim]))

@@ -48,7 +48,8 @@ impl<E: Engine> Store<E> {
         }
     }
 
-    /// Records that every head attends to all tokens that it holds. A row that stands for several is none of them.
+    /// Records that the last query of every head attends to all tokens that it sees. A row that stands for several
+    /// tokens is none of them.
     pub(crate) fn record_all_attended(&mut self) {
         let group = self.shape.group();
         let Some(Positions { kept, attended }) = &mut self.positions else { return };
@@ -56,8 +57,8 @@ impl<E: Engine> Store<E> {
         for part in &self.parts {
             let merged = part.merged().map(|merged| merged.row);
             for kv in part.heads() {
-                let positions: Vec<usize> =
-                    kept[*kv].iter().enumerate().filter(|(row, _)| Some(*row) != merged).map(|(_, at)| *at).collect();
+                let rows = self.sees.span(kept[*kv].len(), kept[*kv].len()).filter(|row| Some(*row) != merged);
+                let positions: Vec<usize> = rows.map(|row| kept[*kv][row]).collect();
                 attended[kv * group..(kv + 1) * group].fill(positions);
             }
         }

@@ -17,6 +17,25 @@ pub const KV_MAGNITUDE: u32 = 9;
 /// Why something that concerns all heads at once is not there.
 const DIVIDED: &str = "heads of a divided store hold different tokens";
 
+/// The tokens that a query of a layer sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sees {
+    /// As many tokens, the query's own and those right before it.
+    Latest(usize),
+    /// All tokens, also those behind the query's own.
+    All,
+}
+
+impl Sees {
+    /// What the query of the token before `end` sees of `tokens` tokens.
+    pub(crate) fn span(self, end: usize, tokens: usize) -> Range<usize> {
+        match self {
+            Sees::Latest(window) => end.saturating_sub(window)..end,
+            Sees::All => 0..tokens,
+        }
+    }
+}
+
 /// Keys and values of one layer, which grow along their tokens in place.
 ///
 /// All heads hold the same tokens, unless the policy divides them into [parts](crate::Policy::parts) that hold
@@ -24,6 +43,7 @@ const DIVIDED: &str = "heads of a divided store hold different tokens";
 /// panic on another.
 pub struct Store<E: Engine> {
     pub(crate) parts: Vec<Part<E>>,
+    pub(crate) sees: Sees,
     seen: usize,
     fresh: usize,
     /// Tokens of the prompt; without a word on that, those that come first are all of it.
@@ -42,15 +62,17 @@ pub struct Store<E: Engine> {
 impl<E: Engine> Store<E> {
     /// An empty store, of layer `layer` of the model.
     pub fn new(layer: usize, shape: HeadShape) -> Self {
-        Store::divided(layer, shape, vec![(0..shape.kv_heads).collect()], None, 1)
+        let parts = vec![(0..shape.kv_heads).collect()];
+        Store::divided(layer, shape, parts, Sees::Latest(usize::MAX), None, 1)
     }
 
-    /// An empty store of parts with these key/value heads, in which every head stands once. Scores are capped at
-    /// `soft_cap` before a softmax. Positions are recorded where values are seen.
+    /// An empty store of parts with these key/value heads, in which every head stands once. Queries see what `sees`
+    /// says. Scores are capped at `soft_cap` before a softmax. Positions are recorded where values are seen.
     pub(crate) fn divided(
         layer: usize,
         shape: HeadShape,
         parts: Vec<Vec<usize>>,
+        sees: Sees,
         soft_cap: Option<f32>,
         texts: usize,
     ) -> Self {
@@ -61,6 +83,7 @@ impl<E: Engine> Store<E> {
         let parts = parts.into_iter().enumerate().map(|(index, heads)| Part::new(layer, index, heads, shape));
         Store {
             parts: parts.collect(),
+            sees,
             seen: 0,
             fresh: 0,
             prompt: None,
@@ -226,20 +249,11 @@ impl<E: Engine> Store<E> {
         self.whole().values_by_head()
     }
 
-    /// Products of what stands on the left of each part with its keys or values, which are cached operands.
-    fn products(
-        &mut self,
-        engine: &mut E,
-        left: &[E::Tensor],
-        with: fn(&mut Part<E>) -> CachedMatrix<E>,
-        precision: Precision,
-    ) -> Result<Vec<E::Tensor>, Error> {
-        let mut rights: Vec<_> = self.parts.iter_mut().map(with).collect();
-        let products = left.iter().zip(&mut rights).map(|(left, right)| {
-            let CachedMatrix { tensor, operand } = right;
-            Product::<E> { left, right: Right::Cached { tensor, operand: &mut **operand } }
-        });
-        engine.matmul_each(products.collect(), precision)
+    /// The ranges of the `tokens` tokens of a part that the last `rows` queries of each head of a group see: a query's
+    /// own token and all before it, as far as the layer's window reaches. In an encoder a query sees all tokens.
+    pub fn spans(&self, rows: usize, tokens: usize) -> Vec<Range<usize>> {
+        let ends = (0..self.shape.group()).flat_map(|_| tokens - rows + 1..=tokens);
+        ends.map(|end| self.sees.span(end, tokens)).collect()
     }
 
     /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
@@ -248,7 +262,8 @@ impl<E: Engine> Store<E> {
     pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
         // A cap needs the scores whole.
         let precision = if self.soft_cap.is_none() { Precision::Softmax } else { Precision::Full };
-        let mut scores = engine.scope("scores", |e| self.products(e, queries, Part::cached_keys, precision))?;
+        let mut keys: Vec<_> = self.parts.iter_mut().map(Part::cached_keys).collect();
+        let mut scores = engine.scope("scores", |e| e.matmul_each(products(queries, &mut keys), precision))?;
         for (scores, part) in scores.iter_mut().zip(&self.parts) {
             if let Some(cap) = self.soft_cap {
                 *scores = engine.scope("cap", |e| e.soft_cap(scores, cap))?;
@@ -274,27 +289,22 @@ impl<E: Engine> Store<E> {
 
     /// The scores of `queries` (kv_heads, rows, head_dim) against all keys for any use, without padding.
     pub fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
-        let queries = slice::from_ref(queries);
-        let scores = engine.scope("scores", |e| self.products(e, queries, Part::cached_keys, Precision::Full))?;
-        Ok(self.only(scores))
+        let keys = &mut [self.whole_mut().cached_keys()];
+        let product = products(slice::from_ref(queries), keys);
+        Ok(engine.scope("scores", |e| e.matmul_each(product, Precision::Full))?.remove(0))
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
     pub fn mix(&mut self, engine: &mut E, weights: &E::Tensor) -> Result<E::Tensor, Error> {
-        let mixed = self.mix_each(engine, slice::from_ref(weights))?;
-        Ok(self.only(mixed))
+        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
+        Ok(self.mix_each(engine, slice::from_ref(weights))?.remove(0))
     }
 
     /// The mix of all values of each part by its `weights` (its kv_heads, rows, tokens): (its kv_heads, rows,
     /// head_dim).
     pub fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
-        engine.scope("values", |e| self.products(e, weights, Part::cached_values, Precision::Full))
-    }
-
-    /// The value of the only part.
-    fn only<T>(&self, mut of_parts: Vec<T>) -> T {
-        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
-        of_parts.remove(0)
+        let mut values: Vec<_> = self.parts.iter_mut().map(Part::cached_values).collect();
+        engine.scope("values", |e| e.matmul_each(products(weights, &mut values), Precision::Full))
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).
@@ -369,6 +379,15 @@ impl<E: Select> Store<E> {
         let payload = Right::Cached { tensor: &payload, operand: &mut self.whole_mut().operands.clusters };
         engine.scope("gather", |e| e.gather(selection, payload, KV_MAGNITUDE))
     }
+}
+
+/// What stands on the left of each part, with its keys or its values.
+fn products<'a, E: Engine>(left: &'a [E::Tensor], right: &'a mut [CachedMatrix<E>]) -> Vec<Product<'a, E>> {
+    let product = |(left, right): (&'a E::Tensor, &'a mut CachedMatrix<E>)| Product {
+        left,
+        right: Right::Cached { tensor: &right.tensor, operand: &mut *right.operand },
+    };
+    left.iter().zip(right).map(product).collect()
 }
 
 /// The scores under the cap of a layer, if it has one.

@@ -48,7 +48,7 @@ pub struct Audit(Arc<Mutex<Book>>);
 #[derive(Debug, Default)]
 struct Book {
     words: Counts,
-    /// Of every word less the one that its place opened before.
+    /// Counts of every word less the word that its place opened before.
     differences: Counts,
     /// By path and position the highest byte of the word opened last.
     last: HashMap<String, Vec<u8>>,

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
+use waggle_he::MatmulSpec;
 use waggle_net::Role;
 
 use crate::Error;
@@ -35,13 +36,12 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error>;
 
     /// Makes `units` units, at most a [`batch`](Correlation::batch), and returns their words, one unit after another.
-    /// `matrix` is the server's, if the kind depends on one.
-    fn make(&self, session: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error>;
+    fn make(&self, session: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<Vec<u64>, Error>;
 
     /// Does the part of the next [`make`](Correlation::make) of so many units that takes no answer of the peer, if
     /// there is one. What it sends is sent ahead ([`waggle_net::Channel::send_ahead`]).
-    fn begin(&self, session: &mut Session, units: usize) -> Result<(), Error> {
-        let _ = (session, units);
+    fn begin(&self, session: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<(), Error> {
+        let _ = (session, units, pipeline);
         Ok(())
     }
 
@@ -68,6 +68,28 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     fn for_weight(&self, name: &str) -> Option<CorrelationKind> {
         let _ = name;
         None
+    }
+}
+
+/// What a batch of correlations is made with, and the batch that comes next.
+#[derive(Default)]
+pub struct Pipeline<'a> {
+    /// The server's matrix, if the kind depends on one.
+    pub(crate) matrix: Option<&'a FixedMatrix>,
+    /// The kind and the units of the next batch.
+    pub(crate) next: Option<(&'a CorrelationKind, usize)>,
+    /// The product of this batch if the client asked for it ahead, with the random operand.
+    pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
+}
+
+impl Pipeline<'_> {
+    /// Begins the next batch, as far as that takes no answer of the peer and no data. A step that is about to wait for
+    /// the peer calls this.
+    pub(crate) fn look_ahead(&mut self, session: &mut Session) -> Result<(), Error> {
+        match self.next.take() {
+            Some((kind, units)) => kind.begin(session, units, self),
+            None => Ok(()),
+        }
     }
 }
 

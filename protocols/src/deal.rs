@@ -5,9 +5,9 @@
 //! seeds, computes what is left and sends it to the party that lacks it: of a product, for instance, one word to the
 //! server.
 //!
-//! **One text for three.** The `deal` of a kind is run by the helper and by both parties alike. It draws, gives, and
-//! puts words together; a party's words are empty wherever somebody else runs it, and so are those that are given.
-//! Where nobody runs it, it counts the bytes.
+//! **One text for three.** The helper and both parties run the same `deal` of a kind. A `deal` draws words, gives
+//! words, and puts them together. Words that a machine does not know are empty vectors there. A fourth way to run a
+//! `deal` has no words at all and counts the bytes.
 //!
 //! **When.** All before the session's first pass, or pass by pass ([`HelperDeals::Passes`](crate::HelperDeals)). Then
 //! the masks of a cached operand go on where those of the pass before ended.
@@ -26,12 +26,11 @@ use zeroize::Zeroizing;
 
 use crate::Error;
 use crate::HelperDeals;
+use crate::cached::{self, Event, Events, OPERANDS, OperandForm};
 pub use crate::dealing::Dealing;
 use crate::dealing::{GIVEN, Seat, Stream};
 use crate::halves::{Halves, HalvesSeed};
 use crate::masked_row::MaskedRow;
-use crate::operands::{Event, Events, OPERANDS, OperandForm};
-use crate::ops::cached;
 pub use crate::ops::dealt::Dealt;
 
 /// Bytes of a party's seeds: its own, and the public one that both have.
@@ -110,16 +109,16 @@ struct Rows {
     words: [Vec<u64>; 2],
 }
 
-/// Those of all operands.
+/// The masks of the tokens of all operands.
 #[derive(Default)]
 struct Operands {
     rows: HashMap<OperandName, Rows>,
-    /// Whether they are kept for later demands.
+    /// Whether the masks are kept for later demands.
     kept: bool,
 }
 
 impl Operands {
-    /// Those of the operand of `demand`, whose form must be what it was.
+    /// The masks of the operand of `demand`, whose form must be what it was.
     fn of(&mut self, demand: &Demand) -> Result<Rows, Error> {
         let Demand::Operand { name, events, .. } = demand else { return Ok(Rows::default()) };
         let rows = self.rows.remove(name).unwrap_or_default();
@@ -129,7 +128,7 @@ impl Operands {
         }
     }
 
-    /// Keeps `rows` as those of the operand of `demand`, if all of them have room.
+    /// Keeps `rows` as the masks of the operand of `demand`, if there is room for all operands.
     fn keep(&mut self, demand: &Demand, rows: Rows) -> Result<(), Error> {
         if let (Demand::Operand { name, .. }, true) = (demand, self.kept) {
             self.rows.insert(*name, rows);
@@ -440,7 +439,7 @@ impl Receiver {
     /// of operands those of the tokens first.
     ///
     /// # Errors
-    /// Those of `next` and `keep`, and words that are none.
+    /// Those of `next` and `keep`, and malformed words.
     fn take(
         &mut self,
         demand: &Demand,

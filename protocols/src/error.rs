@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use waggle_engine::OperandId;
 
-use crate::operands::OperandForm;
+use crate::cached::OperandForm;
 
 /// A failure of a protocol, or of an engine over one.
 ///
@@ -101,7 +101,7 @@ pub enum Error {
     /// A cached operand has another form than the masks that were made under its name.
     #[error("the operand `{operand}` has {got}, but its masks were made for {expected}")]
     OperandForm {
-        /// Its name.
+        /// The name of the operand.
         operand: OperandId,
         /// Form of its masks.
         expected: OperandForm,
@@ -117,7 +117,7 @@ pub enum Error {
     /// A cached operand has fewer tokens than in the previous product, and none were cut off.
     #[error("the operand `{operand}` had {expected} tokens before and has {got} now")]
     OperandShrinks {
-        /// Its name.
+        /// The name of the operand.
         operand: OperandId,
         /// Tokens before: fewest expected.
         expected: usize,

@@ -10,6 +10,7 @@ use waggle_engine::{
 use waggle_net::{Channel, Role};
 
 use crate::abb::Abb;
+use crate::cached::{CachedMatmul, CachedProduct, Operand};
 use crate::error::of_words;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::max::MAX_WIDTH;
@@ -18,9 +19,7 @@ use crate::functions::softmax;
 use crate::functions::top_k::Selection;
 use crate::functions::{self, argmax};
 use crate::ops::truncate;
-use crate::ops::{
-    CachedMatmul, CachedProduct, Linear, Matmul, Mul, Operand, Reveal, RevealRounded, SumSquares, Truncation,
-};
+use crate::ops::{Linear, Matmul, Mul, Reveal, RevealRounded, SumSquares, Truncation};
 use crate::preparation::Made;
 use crate::session::Session;
 use crate::stock::Needs;
@@ -321,7 +320,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     /// Products have [`FRAC`] + `NARROW_FRAC` fractional bits modulo 2^`MATMUL_WIDTH` until they are rounded.
-    /// Those with cached operands go together.
+    /// Products with cached operands go together.
     fn matmul_each(
         &mut self,
         products: Vec<Product<Self>>,

@@ -185,10 +185,10 @@ impl Halves {
         self.0.keys().map(half_bytes).sum()
     }
 
-    /// Receives that of `kind`, whose size the caller has found acceptable. On `channel` the helper is the server.
+    /// Receives the half of `kind`, whose size the caller accepted before. On `channel` the helper is the server.
     ///
     /// # Errors
-    /// Those of the channel, and words that are none.
+    /// Those of the channel, and malformed words.
     pub fn receive(&mut self, channel: &mut Channel, kind: &MaskedRow) -> Result<(), Error> {
         let mut half = Vec::with_capacity(kind.inputs * kind.outputs);
         booked(channel.ledger_mut());

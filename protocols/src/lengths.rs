@@ -11,7 +11,7 @@ use crate::indices::Indices;
 pub struct Lengths {
     pattern: Arc<[usize]>,
     times: usize,
-    /// Those of all rows.
+    /// The number of rows of each length.
     counts: Counts,
 }
 

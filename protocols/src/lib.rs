@@ -15,6 +15,7 @@
 mod abb;
 #[cfg(any(test, feature = "audit"))]
 pub mod audit;
+pub mod cached;
 mod clear;
 pub mod correlation;
 pub mod cost;
@@ -31,8 +32,6 @@ pub mod lengths;
 pub mod local;
 mod masked_row;
 mod matrix;
-mod operand;
-pub mod operands;
 pub mod operation;
 pub mod ops;
 mod options;
@@ -53,8 +52,9 @@ pub mod words;
 mod work;
 
 pub use abb::Abb;
+pub use cached::{CachedMatmul, CachedProduct, Operand};
 pub use clear::Clear;
-pub use correlation::{Correlation, CorrelationKind};
+pub use correlation::{Correlation, CorrelationKind, Pipeline};
 // Types of the engine that appear in signatures of this crate.
 pub use error::Error;
 pub use fixed_point::{Fixed, FixedPoint, Secure};
@@ -63,8 +63,9 @@ pub use indices::Indices;
 pub use lengths::Lengths;
 pub use matrix::{FixedMatrix, WEIGHT_BITS};
 pub use operation::Operation;
-pub use ops::cached::{CachedMatmul, CachedProduct, Operand};
 pub use options::{Cores, DEFAULT_LINK, Evaluation, HelperDeals, MAX_CORES, Masks, Options, ParseCoresError};
+#[cfg(any(test, feature = "audit"))]
+pub use options::{DEALER, TWO_PHASES};
 pub use plans::Plans;
 pub use preparation::Made;
 pub use session::{PeerKeys, Session};

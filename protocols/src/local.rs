@@ -38,7 +38,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 pub struct Pair {
     /// The client and the server.
     parties: [TwoParty; 2],
-    /// The network of each pair of machines; memory alone if there is none.
+    /// The network of each pair of machines; without a network they share memory alone.
     network: Option<LinkShape>,
 }
 
@@ -184,12 +184,12 @@ mod tests {
     use super::*;
     use crate::Abb;
     use crate::ops::AtLeast;
-    use crate::tests::DEALER;
+    use crate::options::DEALER;
 
     #[test]
     fn a_party_that_fails_does_not_leave_the_other_waiting() {
         for culprit in [Role::Client, Role::Server] {
-            let mut pair = Pair::connect(dealt).expect("set-up");
+            let mut pair = Pair::new(DEALER).expect("set-up");
             let failed = pair.run(|abb| {
                 if abb.session().role() == culprit {
                     return Err(waggle_engine::Error::Token { id: 5, vocabulary: 3 }.into());
@@ -210,15 +210,11 @@ mod tests {
     #[test]
     #[should_panic(expected = "out of cheese")]
     fn a_panic_is_passed_on_at_once() {
-        let mut pair = Pair::connect(dealt).expect("set-up");
+        let mut pair = Pair::new(DEALER).expect("set-up");
         let _ = pair.run(|abb| {
             assert_ne!(abb.session().role(), Role::Client, "out of cheese");
             let x = abb.constant(&[4], 1);
             abb.apply(AtLeast { thresholds: &[0], width: 20 }, &x).map(|_| ())
         });
-    }
-
-    fn dealt(channel: Channel) -> Result<Session, Error> {
-        crate::tests::open(channel, DEALER)
     }
 }

@@ -33,7 +33,7 @@ pub struct FixedMatrix {
     entries: Entries,
     /// Where its transforms for products under encryption are kept, and by what name.
     kept: Option<(Arc<WeightCache>, u64)>,
-    /// Who multiplies by it along with this process, and by what number they know it.
+    /// The processes that multiply by this matrix along with this one, and their number for the matrix.
     spread: Option<(Arc<dyn Spread>, usize)>,
 }
 
@@ -90,7 +90,7 @@ impl FixedMatrix {
         FixedMatrix { spread: Some((spread, number)), ..self }
     }
 
-    /// Who shares its products, and by what number they know it.
+    /// The processes that share the products of this matrix, and their number for the matrix.
     pub(crate) fn spread(&self) -> Option<(&Arc<dyn Spread>, usize)> {
         self.spread.as_ref().map(|(spread, number)| (spread, *number))
     }
@@ -210,7 +210,7 @@ fn round(family: Family, numbers: &mut [i32], unit: f32, most: f32) {
     kernel::at_level!(family, |numbers: &mut [i32], unit: f32, most: f32| -> () {
         let most = most.min(MOST);
         for number in numbers {
-            // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
+            // A power of two changes the exponent alone. The order of the two bounds makes a number of NaN.
             let scaled = (f32::from_bits(*number as u32) * unit).max(-most).min(most);
             // SAFETY: the sum is at most 2^20 in magnitude. What `as` does beyond takes longer.
             *number = unsafe { (scaled + HALF.copysign(scaled)).to_int_unchecked() };

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! apply(operation, input):
-//!     operands = operation.operands(input, options)             of cached products alone
+//!     operands = operation.operands(input, stock, options)      of cached products alone
 //!     size = operation.size(input)
 //!     correlations = operation.correlations(size, options)      nothing in one phase
 //!     TwoParty: take masks and correlations from the stock, then operation.run(...)
@@ -18,11 +18,11 @@
 use ndarray::{ArrayD, IxDyn};
 
 use crate::Error;
+use crate::cached::{Met, PreparedMasks};
 use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::form::{Form, Shapes, Values};
 use crate::matrix::FixedMatrix;
-use crate::operand::OperandUse;
 use crate::options::Options;
 use crate::plans::Plans;
 use crate::session::Session;
@@ -46,11 +46,16 @@ pub trait Operation {
     /// The public sizes that cost and correlations depend on.
     type Size;
 
-    /// The cached operands of `input`, whose masks the box takes before all else. Operations other than
-    /// [`CachedMatmul`](crate::ops::cached::CachedMatmul) have none.
-    fn operands<'i, F: Form>(&self, input: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {
-        let _ = (input, options);
-        Vec::new()
+    /// The cached operands of `input`, ready for it, whose masks the box takes before all else. Operations other than
+    /// [`CachedMatmul`](crate::CachedMatmul) have none.
+    fn operands<'i, F: Form>(
+        &self,
+        input: &'i mut Self::Input<'_, F>,
+        prepared: &mut PreparedMasks,
+        options: &Options,
+    ) -> Result<Vec<Met<'i>>, Error> {
+        let _ = (input, prepared, options);
+        Ok(Vec::new())
     }
 
     /// The sizes of `input`.
@@ -154,7 +159,7 @@ pub mod prelude {
 
     pub(crate) use super::entrywise;
     pub use super::{Operation, appended, flat, shaped};
-    pub use crate::correlation::{Correlation, Need};
+    pub use crate::correlation::{Correlation, Need, Pipeline};
     pub use crate::cost::Cost;
     pub use crate::form::{Form, Shapes, Values};
     pub use crate::matrix::FixedMatrix;

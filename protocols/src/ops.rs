@@ -7,7 +7,6 @@
 //! Inside a protocol, values are flat slices of words. Shares are additive modulo 2^64 or exclusive-or.
 
 pub mod b2a;
-pub mod cached;
 pub mod carry;
 pub mod compare;
 pub(crate) mod dealt;
@@ -35,7 +34,6 @@ use std::convert::Infallible;
 
 use crate::cost::Cost;
 pub use b2a::B2a;
-pub use cached::{CachedMatmul, CachedProduct, Operand};
 pub use compare::AtLeast;
 pub use embed::Embed;
 pub use evaluate::{Evaluate, Function};

@@ -31,21 +31,21 @@ pub enum Masks {
     /// The client's masks and the server's shares are what public seeds make of them.
     #[default]
     Seeded,
-    /// Both draw theirs and send ciphertexts of them: more than twice the bytes over slow links, less computation.
+    /// Both parties draw masks and send them encrypted: over twice the bytes on slow links, less computation.
     Sent,
 }
 
 /// What a helper deals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HelperDeals {
-    /// Nothing: there is none.
+    /// Nothing: there is no helper.
     #[default]
     Nothing,
-    /// What contains no weight.
+    /// All correlations but products with weights.
     Words,
-    /// Products with weights, too ([`crate::halves`]).
+    /// All correlations, products with weights included ([`crate::halves`]).
     Weights,
-    /// As much, pass by pass, right before it is used: nothing is prepared ahead. A session of three parties.
+    /// All correlations, pass by pass and right before their use: a session of three parties prepares nothing ahead.
     Passes,
 }
 
@@ -74,18 +74,18 @@ pub struct Cores {
 pub const MAX_CORES: u32 = 65_536;
 
 impl Cores {
-    /// As many for both parties.
+    /// Both parties have `cores` cores.
     pub const fn each(cores: u32) -> Self {
         Cores { client: cores, server: cores }
     }
 
-    /// For both parties, the threads of this process: those of two parties on one machine.
+    /// Both parties have the threads of this process, as two parties on one machine do.
     pub fn here() -> Self {
         Cores::each(u32::try_from(rayon::current_num_threads()).unwrap_or(MAX_CORES).clamp(1, MAX_CORES))
     }
 
-    /// Those of the encrypting and of the evaluating party. Products without the server's weights go both ways at
-    /// once, at the pace of the party that has fewer.
+    /// The cores of the encrypting and of the evaluating party. Products without the server's weights go both ways at
+    /// once, at the pace of the party that has fewer cores.
     pub(crate) fn for_product(self, with_weights: bool) -> [u32; 2] {
         if with_weights { [self.client, self.server] } else { [self.client.min(self.server); 2] }
     }
@@ -150,6 +150,18 @@ impl Default for Options {
         Options::DEFAULT
     }
 }
+
+/// One phase over the ideal dealer of OTs, which sends nothing: for tests of all but the OTs.
+#[cfg(any(test, feature = "audit"))]
+pub const DEALER: Options = Options { ot: CotKind::Dealer, ..Options::DEFAULT };
+
+/// [`DEALER`] in two phases, over a link slow enough for all that can be prepared.
+#[cfg(any(test, feature = "audit"))]
+pub const TWO_PHASES: Options = Options {
+    preprocess: true,
+    link: LinkShape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) },
+    ..DEALER
+};
 
 impl Options {
     /// One phase over a link of which nothing is known.

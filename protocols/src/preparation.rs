@@ -6,19 +6,15 @@ use std::sync::Arc;
 use waggle_net::{Ledger, Phase, Role};
 use zeroize::Zeroizing;
 
-use crate::correlation::CorrelationKind;
+use crate::cached::{self, Events, OPERANDS, Operand, OperandMasks};
+use crate::correlation::{CorrelationKind, Pipeline};
 use crate::cost::Cost;
 use crate::deal::{self, Demand};
 use crate::matrix::FixedMatrix;
-use crate::operands::Events;
-use crate::operands::OPERANDS;
 use crate::ops::dealt::Dealt;
-use crate::ops::{Operand, cached};
 use crate::options::HelperDeals;
 use crate::plans::Plans;
-use crate::session::Begin;
-use crate::stock::masks::OperandMasks;
-use crate::stock::{MAX_COTS_AHEAD, Needs, Use};
+use crate::stock::{MAX_COTS_AHEAD, Needs, Stock, Use};
 use crate::two_party::TwoParty;
 use crate::work::{Kernel, Rates, Work};
 use crate::{Error, OperandId, Options};
@@ -37,7 +33,7 @@ pub fn phase(options: &Options, current: Phase) -> Phase {
 pub struct Made {
     /// Bytes that were exchanged, refills of the pools of OTs not included.
     pub bytes: u64,
-    /// All of them.
+    /// Bytes of the whole phase.
     pub all_bytes: u64,
     /// The share of the work that is done, 0 to 1: by the units of every kernel, at the rates of a machine of
     /// reference. Bytes would tell less, because some correlations take much computation and few bytes.
@@ -50,7 +46,7 @@ pub enum Job<'a> {
     Units(&'a CorrelationKind, usize),
     /// Masks of a cached operand.
     Operand(OperandId, &'a Events),
-    /// So many OTs with this OT sender in the pool.
+    /// OTs of this OT sender, filled up to this number in the pool.
     Cots(Role, usize),
 }
 
@@ -59,8 +55,8 @@ pub fn demands(needs: &Needs, plans: &Plans) -> Vec<Demand> {
     jobs(needs, plans.options()).iter().filter_map(|job| job.demand(plans)).collect()
 }
 
-/// The pieces of `needs`, in the order in which both parties make them: first those that a helper deals, who then
-/// need not wait for the others.
+/// The pieces of `needs`, in the order in which both parties make them. Pieces that a helper deals come first, so the
+/// helper need not wait for the other pieces.
 pub(crate) fn jobs<'a>(needs: &'a Needs, options: &Options) -> Vec<Job<'a>> {
     let units = needs.units.iter().map(|(kind, &units)| Job::Units(kind, units));
     let operands = needs.operands.iter().map(|(id, events)| Job::Operand(*id, events));
@@ -71,7 +67,7 @@ pub(crate) fn jobs<'a>(needs: &'a Needs, options: &Options) -> Vec<Job<'a>> {
     jobs
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
     /// Scope in the ledger.
     pub fn scope(&self) -> &'static str {
         match self {
@@ -81,7 +77,7 @@ impl Job<'_> {
         }
     }
 
-    /// Ends the scope of this in `ledger`, whose account in `phase` goes to those that `needs` made it for.
+    /// Ends the scope of this job in `ledger`. Its account in `phase` goes to the uses that `needs` list for the job.
     pub fn end(&self, needs: &Needs, phase: Phase, ledger: &mut Ledger) {
         let what = match self {
             Job::Units(kind, _) => Use::Units((*kind).clone()),
@@ -92,7 +88,7 @@ impl Job<'_> {
         ledger.leave();
     }
 
-    /// Whether a helper who deals so much deals it.
+    /// Whether a helper who deals so much deals this job.
     fn is_dealt(&self, helper: HelperDeals) -> bool {
         match self {
             Job::Units(kind, _) if kind.weight().is_some() => helper.weights(),
@@ -102,7 +98,7 @@ impl Job<'_> {
         }
     }
 
-    /// What the helper of a session is asked for instead of making it, if it has one who can.
+    /// The demand that a helper serves in the place of this job, if the session has a helper that can.
     pub(crate) fn demand(&self, plans: &Plans) -> Option<Demand> {
         match self {
             _ if !self.is_dealt(plans.options().helper) => None,
@@ -118,17 +114,82 @@ impl Job<'_> {
         }
     }
 
-    /// The units of it that are made first.
-    fn first_batch(&self, options: &Options) -> Option<(CorrelationKind, usize)> {
-        match self {
-            Job::Units(kind, units) => kind.batches(*units, options).next().map(|batch| ((*kind).clone(), batch)),
+    /// The units, if this makes some.
+    fn units(&self) -> Option<(&'a CorrelationKind, usize)> {
+        match *self {
+            Job::Units(kind, units) => Some((kind, units)),
             Job::Operand(..) | Job::Cots(..) => None,
         }
     }
 
+    /// Takes what the helper deals for `demand`, that of this job, into the stock.
+    fn take(&self, party: &mut TwoParty, demand: &Demand, phase: Phase) -> Result<(), Error> {
+        let TwoParty { session, stock: Stock { queues, operands, spill }, helper } = party;
+        let helper = helper.as_mut().ok_or(Error::NoHelper)?;
+        match *self {
+            Job::Units(kind, _) => {
+                let queue = queues.entry(kind.clone()).or_default();
+                session.booked(phase, |_| helper.take(demand, phase, |words| Ok(queue.push(&words, spill)?)))
+            }
+            Job::Operand(id, events) => {
+                let earlier = helper.tokens(&deal::operand_name(id));
+                let mut batches = events.batches(session.plans().operand_batch).into_iter();
+                let mut masks = OperandMasks::none(events.form);
+                let keep = |words: Zeroizing<Vec<u64>>| {
+                    batches.next().map_or(Ok(()), |batch| masks.add_dealt(spill, earlier, &batch, &words))
+                };
+                session.booked(phase, |_| helper.take(demand, phase, keep))?;
+                drop(operands.insert(id, masks));
+                Ok(())
+            }
+            Job::Cots(..) => Ok(()),
+        }
+    }
+
+    /// Makes this job with the peer. `pipeline` says what comes after it.
+    fn make(
+        &self,
+        party: &mut TwoParty,
+        pipeline: &mut Pipeline<'a>,
+        mut tell: impl FnMut(u64, f64),
+    ) -> Result<(), Error> {
+        let TwoParty { session, stock, .. } = party;
+        match *self {
+            Job::Units(kind, units) => {
+                let (after, mut bytes, mut made) = (pipeline.next, 0, 0);
+                let mut batches = kind.batches(units, session.options()).peekable();
+                while let Some(batch) = batches.next() {
+                    pipeline.next = batches.peek().map(|next| (kind, *next)).or(after);
+                    stock.fill(session, kind, batch, pipeline)?;
+                    bytes += kind.cost(session.plans(), batch)?.total_bytes();
+                    made += batch;
+                    tell(bytes, made as f64 / units as f64);
+                }
+                Ok(())
+            }
+            Job::Operand(id, events) => {
+                let mut masks = OperandMasks::none(events.form);
+                session.offline(|s| cached::extend(s, &mut stock.spill, &mut masks, events))?;
+                drop(stock.operands.insert(id, masks));
+                Ok(())
+            }
+            Job::Cots(sender, count) => session.reserve(sender, count),
+        }
+    }
+
+    /// Seconds that this job of `cost` takes. The work of both parties counts: at most steps one of them waits.
+    fn seconds(&self, rates: &Rates, cost: &Cost) -> f64 {
+        // The number of OTs made at once depends on the contents of the pool.
+        if let Job::Cots(_, count) = self {
+            return *count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive));
+        }
+        let both = |Work { kernel, units: [client, server], .. }| rates.of(kernel) * (client + server) as f64;
+        cost.all_work().map(both).sum()
+    }
+
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
-            // Its bytes cross another link; putting the words away is what is left.
+            // The bytes cross another link; putting the words away is what is left.
             _ if self.is_dealt(plans.options().helper) => {
                 let moved = match self {
                     Job::Units(kind, units) => kind.moved(*units),
@@ -166,13 +227,6 @@ pub fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Ar
     Ok(costs)
 }
 
-/// Seconds that `cost` takes, as the rates say. Both parties' work counts: at most steps one of them waits.
-fn seconds(rates: &Rates, cost: &Cost) -> f64 {
-    cost.all_work()
-        .map(|Work { kernel, units: [client, server], .. }| rates.of(kernel) * (client + server) as f64)
-        .sum()
-}
-
 impl TwoParty {
     /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
     /// by its name. `progress` is called with what is done so far.
@@ -182,77 +236,37 @@ impl TwoParty {
         matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
         progress: &mut dyn FnMut(Made),
     ) -> Result<(), Error> {
-        let TwoParty { session, stock, helper } = self;
-        let costs = costs(needs, session.plans())?;
+        let jobs = costs(needs, self.session.plans())?;
         let rates = Rates::reference();
-        let seconds_of = |job: &Job, cost: &Cost| match job {
-            // The number made at once depends on the contents of the pool.
-            Job::Cots(_, count) => *count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive)),
-            Job::Units(..) | Job::Operand(..) => seconds(&rates, cost),
-        };
-        let all_bytes = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
-        let all_seconds: f64 = costs.iter().map(|(job, cost)| seconds_of(job, cost)).sum();
+        let all_bytes = jobs.iter().map(|(_, cost)| cost.total_bytes()).sum();
+        let all_seconds: f64 = jobs.iter().map(|(job, cost)| job.seconds(&rates, cost)).sum();
         let mut tell = |bytes: u64, seconds: f64| {
             let work = if all_seconds > 0.0 { (seconds / all_seconds).min(1.0) } else { 1.0 };
             progress(Made { bytes, all_bytes, work });
         };
         let (mut done, mut worked) = (0, 0.0);
         tell(done, worked);
-        session.channel().ledger_mut().enter(SCOPE);
-        let current = session.channel().ledger().phase();
-        let phase = phase(session.options(), current);
-        stock.operands.by_pass = session.options().helper == HelperDeals::Passes;
-        let mut costs = costs.into_iter().peekable();
-        while let Some((job, cost)) = costs.next() {
-            session.channel().ledger_mut().enter(job.scope());
-            let job_seconds = seconds_of(&job, &cost);
-            let demand = job.demand(session.plans());
-            match job {
-                Job::Units(kind, _) if demand.is_some() => {
-                    let helper = helper.as_mut().ok_or(Error::NoHelper)?;
-                    let queue = stock.queues.entry(kind.clone()).or_default();
-                    let keep = |words: Zeroizing<Vec<u64>>| Ok(queue.push(&words, &mut stock.spill)?);
-                    session.booked(phase, |_| demand.map_or(Ok(()), |demand| helper.take(&demand, phase, keep)))?;
-                }
-                Job::Operand(id, events) if demand.is_some() => {
-                    let helper = helper.as_mut().ok_or(Error::NoHelper)?;
-                    let mut batches = events.batches(session.plans().operand_batch).into_iter();
-                    let (mut masks, spill) = (OperandMasks::none(events.form), &mut stock.spill);
-                    let earlier = helper.tokens(&deal::operand_name(id));
-                    let keep = |words: Zeroizing<Vec<u64>>| {
-                        let batch = batches.next();
-                        batch.map_or(Ok(()), |batch| cached::add_dealt(spill, &mut masks, earlier, &batch, &words))
-                    };
-                    session.booked(phase, |_| demand.map_or(Ok(()), |demand| helper.take(&demand, phase, keep)))?;
-                    drop(stock.operands.insert(id, masks));
-                }
-                Job::Units(kind, units) => {
-                    let (mut made, mut units_made) = (done, 0);
-                    let after = costs.peek().and_then(|(job, _)| job.first_batch(session.options()));
-                    let mut batches = kind.batches(units, session.options()).peekable();
-                    while let Some(batch) = batches.next() {
-                        let next = batches.peek().map(|batch| (kind.clone(), *batch));
-                        session.next = next
-                            .or_else(|| after.clone())
-                            .map(|(kind, units)| -> Begin { Box::new(move |session| kind.begin(session, units)) });
-                        stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
-                        made += kind.cost(session.plans(), batch)?.total_bytes();
-                        units_made += batch;
-                        tell(made, worked + job_seconds * units_made as f64 / units.max(1) as f64);
-                    }
-                }
-                Job::Operand(id, events) => {
-                    let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
-                    drop(stock.operands.insert(id, masks));
-                }
-                Job::Cots(sender, count) => session.reserve(sender, count)?,
+        self.session.channel().ledger_mut().enter(SCOPE);
+        let current = self.session.channel().ledger().phase();
+        let phase = phase(self.session.options(), current);
+        self.stock.operands.by_pass = self.session.options().helper == HelperDeals::Passes;
+        let mut pipeline = Pipeline::default();
+        for (at, (job, cost)) in jobs.iter().enumerate() {
+            self.session.channel().ledger_mut().enter(job.scope());
+            let (seconds, options) = (job.seconds(&rates, cost), self.session.options());
+            let after = jobs.get(at + 1).and_then(|(job, _)| job.units());
+            pipeline.next = after.and_then(|(kind, units)| Some((kind, kind.batches(units, options).next()?)));
+            pipeline.matrix = job.units().and_then(|(kind, _)| kind.weight()).and_then(&matrix);
+            match job.demand(self.session.plans()) {
+                Some(demand) => job.take(self, &demand, phase)?,
+                None => job.make(self, &mut pipeline, |bytes, part| tell(done + bytes, worked + seconds * part))?,
             }
-            job.end(needs, phase, session.channel().ledger_mut());
+            job.end(needs, phase, self.session.channel().ledger_mut());
             done += cost.total_bytes();
-            worked += job_seconds;
+            worked += seconds;
             tell(done, worked);
         }
-        session.channel().ledger_mut().leave();
+        self.session.channel().ledger_mut().leave();
         Ok(())
     }
 
@@ -271,7 +285,9 @@ impl TwoParty {
             let Some(operand) = begun.get_mut(id) else { continue };
             let job = Job::Operand(*id, events);
             session.channel().ledger_mut().enter(job.scope());
-            session.offline(|s| operand.prepare(s, &mut stock.spill, events))?;
+            if let Some(masks) = operand.begin_again(events)? {
+                session.offline(|s| cached::extend(s, &mut stock.spill, masks, events))?;
+            }
             job.end(needs, Phase::Offline, session.channel().ledger_mut());
         }
         session.channel().ledger_mut().leave();

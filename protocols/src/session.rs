@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
-use waggle_he::{EvaluationKeys, GaloisKeys, MatmulSpec, ParamSet, PublicKey, SecretKey};
+use waggle_he::{EvaluationKeys, GaloisKeys, ParamSet, PublicKey, SecretKey};
 use waggle_net::{Channel, Phase, Role};
 use waggle_ot::dpf::Room;
 use waggle_ot::{OtReceiver, OtSender};
@@ -14,9 +14,6 @@ use crate::{Error, Options};
 
 const PUBLIC_KEY: &str = "he/public key";
 const GALOIS_KEYS: &str = "he/Galois keys";
-
-/// The part of the next correlations that takes no answer of the peer.
-pub(crate) type Begin = Box<dyn FnOnce(&mut Session) -> Result<(), Error> + Send>;
 
 /// One party's end of a two-party computation.
 ///
@@ -30,10 +27,6 @@ pub struct Session {
     /// Sets of this party's keys for which the peer has Galois keys.
     own_galois: HashSet<ParamSet>,
     peer_keys: HashMap<ParamSet, PeerKeys>,
-    /// Begins the correlations that come after those that are being made, for [`Session::look_ahead`].
-    pub(crate) next: Option<Begin>,
-    /// The product that was asked for before its turn, with the random operand.
-    pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
     plans: Plans,
     rng: StdRng,
     options: Options,
@@ -58,7 +51,7 @@ impl PeerKeys {
         &self.public
     }
 
-    /// These keys for another process of this party; the Galois keys if a plan `packed`.
+    /// The keys as bytes for another process of this party, with the Galois keys if a plan `packed`.
     pub fn to_bytes(&self, packed: bool) -> Vec<u8> {
         let galois = self.message.as_deref().filter(|_| packed);
         [&self.public.to_bytes()[..], galois.unwrap_or_default()].concat()
@@ -67,7 +60,7 @@ impl PeerKeys {
     /// Reads [`PeerKeys::to_bytes`].
     ///
     /// # Errors
-    /// [`Error::He`] for what no keys of `set` are.
+    /// [`Error::He`] for bytes that are not keys of `set`.
     pub fn from_bytes(set: ParamSet, packed: bool, bytes: &[u8]) -> Result<Self, Error> {
         let (public, galois) = bytes.split_at(PublicKey::bytes(set).min(bytes.len()));
         let public = Arc::new(PublicKey::from_bytes(set, public)?);
@@ -94,6 +87,12 @@ impl Session {
     /// Sets up base OTs with the peer, which calls this with equal `options`. They are booked as `setup`.
     pub fn new(mut channel: Channel, options: Options) -> Result<Self, Error> {
         let mut rng: StdRng = rand::make_rng();
+        #[cfg(any(test, feature = "audit"))]
+        if options.ot == waggle_ot::CotKind::Dealer {
+            // One seed for both: the correlations of a run are the same each time, its masks are not.
+            let (sender, receiver) = waggle_ot::dealer::setup(channel.role(), 7);
+            return Ok(Session::with_pools(channel, options, sender, receiver, rng));
+        }
         channel.ledger_mut().enter("base OT");
         let pools = waggle_ot::setup(&mut channel, options.ot, &mut rng);
         channel.ledger_mut().leave();
@@ -120,8 +119,6 @@ impl Session {
             own_keys: HashMap::new(),
             own_galois: HashSet::new(),
             peer_keys: HashMap::new(),
-            next: None,
-            asked: None,
             plans: Plans::new(options),
             rng,
         }
@@ -149,7 +146,7 @@ impl Session {
         self.audit = audit;
     }
 
-    /// Its public choices.
+    /// The public choices of the session.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -202,21 +199,7 @@ impl Session {
         self.booked(Phase::Offline, steps)
     }
 
-    /// Begins what was announced, as far as that takes no answer of the peer and no data. Called by the step that is
-    /// about to wait for the peer.
-    pub(crate) fn look_ahead(&mut self) -> Result<(), Error> {
-        match self.next.take() {
-            Some(begin) => begin(self),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether more correlations are to be made after these.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.next.is_some()
-    }
-
-    /// This party's key of `set`, if the peer has all of it that it needs, Galois keys if a plan `packed`.
+    /// This party's key of `set`, if the peer has its public part, and the Galois keys if a plan `packed`.
     pub(crate) fn known_key(&self, set: ParamSet, packed: bool) -> Option<Arc<SecretKey>> {
         self.own_keys.get(&set).filter(|_| !packed || self.own_galois.contains(&set)).cloned()
     }
@@ -232,7 +215,7 @@ impl Session {
         done
     }
 
-    /// This party's key of `set`. The peer has its public part from now on, and Galois keys if a plan `packed`. They
+    /// This party's key of `set`. The peer has its public part from now on, and Galois keys if a plan `packed`. Keys
     /// are sent when they are first needed, booked as `setup`; the peer calls [`Session::peer_keys`].
     pub fn own_key(&mut self, set: ParamSet, packed: bool) -> Result<Arc<SecretKey>, Error> {
         let secret = match self.own_keys.get(&set) {

@@ -106,7 +106,7 @@ struct Places {
     free: BTreeSet<u64>,
 }
 
-/// The place of a chunk in the file. It is free when it is dropped.
+/// The place of a chunk in the file, free again when the value is dropped.
 struct Place {
     at: u64,
     places: Arc<Mutex<Places>>,
@@ -244,7 +244,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the first `count` words. The caller makes sure that there are as many. They are zeroized when dropped.
+    /// Takes the first `count` words, which are zeroized when dropped. The caller makes sure that there are as many.
     pub(crate) fn take(&mut self, count: usize, spill: &mut Spill) -> Result<Zeroizing<Vec<u64>>, StockError> {
         assert!(count <= self.len, "{count} of {} words", self.len);
         // Never grown beyond this: that would leave copies behind.

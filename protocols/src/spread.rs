@@ -41,7 +41,7 @@ impl Prepared {
     /// The responses and shares of some packs of columns, for which no other column is read.
     ///
     /// # Errors
-    /// [`Error::He`] for a request that is none, the same for all packs.
+    /// [`Error::He`] for a malformed request, the same for all packs.
     pub fn respond(&self, packs: Range<usize>) -> Result<Split, Error> {
         let (keys, weights) = (self.keys.evaluation(), Weights::Entries(&self.matrix));
         let kept = self.matrix.kept();
@@ -70,7 +70,7 @@ impl Prepared {
     /// Reads [`Prepared::to_bytes`]. Every process makes the same plan of the same numbers.
     ///
     /// # Errors
-    /// [`Error::He`] if there is no such plan, and for keys that are none.
+    /// [`Error::He`] if there is no such plan, and for malformed keys.
     pub fn from_bytes(bytes: &[u8], matrix: FixedMatrix) -> Result<Self, Error> {
         let short = || HeError::Length { message: "prepared product", expected: HEAD, got: bytes.len() };
         let (head, rest) = bytes.split_at_checked(HEAD).ok_or_else(short)?;

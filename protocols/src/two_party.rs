@@ -4,6 +4,7 @@ use ndarray::{ArrayD, Dimension, IxDyn};
 use waggle_net::Role;
 
 use crate::abb::{Abb, given};
+use crate::cached;
 use crate::deal::Helper;
 use crate::form::Values;
 use crate::operation::Operation;
@@ -29,8 +30,8 @@ impl TwoParty {
         &mut self.session
     }
 
-    /// The helper, who deals as much of what [`prepare`](TwoParty::prepare) would make as [`Options::helper`] says. A
-    /// session has one if they say so.
+    /// The helper, if the options of the session name one. It deals as much of what [`prepare`](TwoParty::prepare)
+    /// would make as [`Options::helper`] says.
     pub fn helper(&mut self) -> &mut Option<Helper> {
         &mut self.helper
     }
@@ -59,13 +60,18 @@ impl Abb for TwoParty {
         operation: O,
         mut input: O::Input<'_, Values>,
     ) -> Result<O::Output<Values>, Error> {
-        let operands = operation.operands::<Values>(&mut input, self.session.options());
-        let mut words = self.stock.take_masks(&mut self.session, operands)?;
-        let size = operation.size::<Values>(&input);
-        if let Some(need) = operation.correlations(&size, self.session.options()) {
-            words = Some(self.stock.take(&mut self.session, &need, operation.matrix())?);
+        let TwoParty { session, stock, .. } = self;
+        #[cfg(any(test, feature = "audit"))]
+        {
+            stock.operands.slots_serve_again = session.audit.breaks(crate::audit::Broken::Slots);
         }
-        operation.run(&mut self.session, input, words.as_ref().map(|words| &words[..]))
+        let met = operation.operands::<Values>(&mut input, &mut stock.operands, session.options())?;
+        let mut words = cached::take(session, &mut stock.spill, met)?;
+        let size = operation.size::<Values>(&input);
+        if let Some(need) = operation.correlations(&size, session.options()) {
+            words = Some(stock.take(session, &need, operation.matrix())?);
+        }
+        operation.run(session, input, words.as_ref().map(|words| &words[..]))
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> ArrayD<u64> {

@@ -142,7 +142,7 @@ impl Rates {
         Rates(vec![0.0; Kernel::ALL.len()])
     }
 
-    /// Those of a machine of reference, to a digit or so: a start for a calibration.
+    /// The rates of a machine of reference, to a digit or so: a start for a calibration.
     pub fn reference() -> Self {
         Rates(Kernel::ALL.iter().map(|kernel| kernel.reference()).collect())
     }

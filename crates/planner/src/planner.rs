@@ -6,11 +6,10 @@ use ndarray::ArrayD;
 use waggle_engine::Layer;
 use waggle_net::{Ledger, Role};
 
+use waggle_protocols::cached::{self, Events, Met};
 use waggle_protocols::correlation::Need;
 use waggle_protocols::cost::Cost;
 use waggle_protocols::form::Shapes;
-use waggle_protocols::operands::Events;
-use waggle_protocols::ops::cached::{self, Met, OperandUse};
 use waggle_protocols::stock::{Levels, Use};
 use waggle_protocols::{
     Abb, Error, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Shape, Words, preparation,
@@ -184,9 +183,8 @@ impl Planner {
     }
 
     /// Takes the masks of a product with a cached operand, and books making them on the spot if they are not there.
-    fn take_masks(&mut self, mut operand: OperandUse<'_>) -> Result<(), Error> {
-        let Met { form, event, listed, ready } = self.stock.meet(&mut operand)?;
-        let id = operand.id();
+    fn take_masks(&mut self, met: &Met<'_>) -> Result<(), Error> {
+        let Met { id, form, event, listed, ready, .. } = *met;
         let (list, path) = self.list();
         list.operands.entry(id).or_insert_with(|| Events { form, list: Vec::new() }).list.push(listed);
         list.uses.note(Use::Operand(id), path, form.product_words(&listed));
@@ -261,8 +259,8 @@ impl Abb for Planner {
         mut input: O::Input<'_, Shapes>,
     ) -> Result<O::Output<Shapes>, Error> {
         let mut prepared = false;
-        for operand in operation.operands::<Shapes>(&mut input, &self.options) {
-            self.take_masks(operand)?;
+        for met in operation.operands::<Shapes>(&mut input, &mut self.stock.operands, &self.options)? {
+            self.take_masks(&met)?;
             prepared = true;
         }
         let size = operation.size::<Shapes>(&input);

@@ -4,19 +4,9 @@ use ndarray::ArrayD;
 use rand::Rng;
 use waggle_net::{Entry, Role};
 use waggle_protocols::local::Pair;
+#[cfg(feature = "laws")]
+pub use waggle_protocols::{DEALER, TWO_PHASES};
 use waggle_protocols::{Error, Options, TwoParty};
-
-/// One phase over the ideal dealer of OTs, which sends nothing: for tests of all but the OTs.
-#[cfg(feature = "laws")]
-pub const DEALER: Options = Options { ot: waggle_ot::CotKind::Dealer, ..Options::DEFAULT };
-
-/// [`DEALER`] in two phases, over a link slow enough for all that can be prepared.
-#[cfg(feature = "laws")]
-pub const TWO_PHASES: Options = Options {
-    preprocess: true,
-    link: waggle_net::LinkShape { bytes_per_second: 50_000_000, round_trip: std::time::Duration::from_millis(4) },
-    ..DEALER
-};
 
 /// The result of one party, with its ledger but for times.
 pub type Outcome<T> = (T, Vec<Entry>);
@@ -26,15 +16,6 @@ pub type Outcome<T> = (T, Vec<Entry>);
 /// # Panics
 /// If the set-up fails.
 pub fn pair(options: Options) -> Pair {
-    #[cfg(feature = "laws")]
-    if options.ot == waggle_ot::CotKind::Dealer {
-        let dealt = |channel: waggle_net::Channel| {
-            // One seed for both: the correlations of a run are the same each time, its masks are not.
-            let (sender, receiver) = waggle_ot::dealer::setup(channel.role(), 7);
-            Ok(waggle_protocols::Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
-        };
-        return Pair::connect(dealt).expect("set-up over the dealer");
-    }
     Pair::new(options).expect("set-up")
 }
 

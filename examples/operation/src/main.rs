@@ -121,7 +121,7 @@ impl Correlation for BitTriple {
         Ok(direct_cost(units).offline())
     }
 
-    fn make(&self, session: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, session: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let mut bits = || (0..units).map(|_| (session.rng().next_u32() & 1) as u8).collect::<Vec<_>>();
         let (a, b) = (bits(), bits());
         let ab = direct(session, &a, &b)?;

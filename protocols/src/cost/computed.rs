@@ -72,7 +72,7 @@ impl Cost {
         )
     }
 
-    /// Units of `kernel` at `party`. Those that refills of the pools, keys and messages bring are not included.
+    /// Units of `kernel` at `party`. Units for refills of the pools, for keys and for messages are not included.
     pub fn units(&self, party: Role, kernel: Kernel) -> u64 {
         self.sum(|step| match step {
             Step::Work(work) if work.kernel == kernel => work.units[party as usize],

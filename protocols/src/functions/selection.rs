@@ -11,7 +11,7 @@
 //!
 //! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
 //! stay. In a two-phase session `gather_cached` opens each row under its mask once, and after that only the one-hot
-//! words ([`cached`](crate::ops::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
+//! words ([`cached`](crate::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
 //! for the rows of two steps would show whether the choice changed. So their products are plain triples.
 //!
 //! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` opens a uniformly random
@@ -20,12 +20,12 @@
 use ndarray::ArrayD;
 
 use crate::abb::Abb;
+use crate::cached::{CachedMatmul, CachedProduct, Operand};
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Selection, Shuffled};
-use crate::ops::cached::Axis;
-use crate::ops::{AtLeast, B2a, CachedMatmul, CachedProduct, Matmul, Operand, Shuffle, Truncation};
+use crate::ops::{AtLeast, B2a, Matmul, Shuffle, Truncation};
 use crate::words::{Words, index_bits};
-use crate::{Error, FRAC, Indices, Tensor};
+use crate::{Axis, Error, FRAC, Indices, Tensor};
 
 /// Bits of the ring of one-hot words: the widest ring of what is gathered.
 pub const SELECTION_WIDTH: u32 = 44;
@@ -99,8 +99,8 @@ fn gather_from<B: Abb>(
 ) -> Result<B::Words, Error> {
     let [shared, columns, w] = x.shape()[..] else { panic!("gather of {:?}", x.shape()) };
     b.scope("gather", |b| {
-        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let rounding = payload_rounding(magnitude)?;
+        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let width = rounding.width;
         let chosen = match selection {
             Selection::OneHot(words) => {
@@ -138,8 +138,8 @@ pub fn scatter<B: Abb>(
     magnitude: u32,
 ) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
-        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let rounding = payload_rounding(magnitude)?;
+        b.expect_below(x, 1 << (magnitude + FRAC), FRAC)?;
         let width = rounding.width;
         let spread = match selection {
             Selection::OneHot(words) => b.apply(Matmul { width }, (&words.permute(&[0, 2, 1]), x))?,

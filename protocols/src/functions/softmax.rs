@@ -30,7 +30,7 @@
 //! 2^17. Both lose what lies beyond [`CUT`], at most 5.2e-7 n of the largest term.
 //!
 //! A probability is a multiple of 2^-18: two units in a flat row of 2^17, and off by up to one. In its product with
-//! the values the random roundings of two parties add up to a root again. Those of the clear box may all go one way.
+//! the values the random roundings of two parties add up to a root again. The clear box may round all one way.
 //!
 //! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
 //! truncation, one product with its row's word; in the first form also a coarse comparison, a truncation and a
@@ -140,7 +140,7 @@ struct Place {
     lengths: Lengths,
     /// Where that begins, for the rows of a batch.
     starts: Vec<usize>,
-    /// The last entry of each row is visible besides, wherever the others lie.
+    /// Whether the last entry of each row is visible, too, wherever the other visible entries lie.
     sink: bool,
 }
 

@@ -194,7 +194,7 @@ impl Correlation for Carry {
         Ok(cross::one_way_cost(&digits).then(joins).offline())
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let (role, count, of_pairs) = (s.role(), self.digit_masks(s.role()), self.pair_masks());
         let (digits, pairs) = (random(s, units * count, 64), random(s, units * of_pairs, 64));
         let [digit_ots, pair_ots] = self.ots().map(|ots| bit_products(units * ots));

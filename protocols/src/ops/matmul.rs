@@ -158,7 +158,7 @@ impl Correlation for Triple {
     }
 
     /// Makes one unit.
-    fn make(&self, s: &mut Session, _: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, _: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let Triple { batch, m, k, n, width } = *self;
         let mut out = random(s, batch * (m * k + k * n), width);
         let (a, b) = out.split_at(batch * m * k);

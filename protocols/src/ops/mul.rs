@@ -177,7 +177,7 @@ impl Correlation for RowProduct {
         Ok(rows_cost(plans, units, self.n, self.width)?.offline())
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let RowProduct { n, width } = *self;
         let (a, b) = (random(s, units * n, width), random(s, units, width));
         let products = rows(s, &a, &b, n, width)?;

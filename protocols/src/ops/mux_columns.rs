@@ -55,7 +55,7 @@ impl Selection {
         waggle_ot::CotShape::new(n * self.widths.len(), words, &self.widths).expect("widths of 1..=64")
     }
 
-    /// Those in which `role` chooses. The server also supplies the bits themselves.
+    /// The products in which `role` chooses. The server also supplies the bits themselves.
     fn chosen_by(&self, role: Role, n: usize) -> waggle_ot::CotShape {
         self.products(n, self.words + usize::from(role == Role::Client))
     }
@@ -160,7 +160,7 @@ impl Correlation for Selection {
         Ok(both.into_iter().fold(sent, |cost, role| cost.chooses(role, &self.chosen_by(role, n))).offline())
     }
 
-    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, n: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let (count, bits) = (n * self.widths.len(), self.widths.len());
         let (own, others) = (self.chosen_by(s.role(), n), self.chosen_by(s.role().peer(), n));
         s.offline(|s| {

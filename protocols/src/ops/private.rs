@@ -105,42 +105,42 @@ impl Correlation for MaskedRow {
         Ok(masks_cost(plans, self.spec(units))?.offline())
     }
 
-    fn begin(&self, s: &mut Session, units: usize) -> Result<(), Error> {
+    fn begin(&self, s: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<(), Error> {
         match (s.role(), s.options().masks) {
-            (Role::Client, Masks::Seeded) => ask_ahead(s, self.spec(units)),
+            (Role::Client, Masks::Seeded) => ask_ahead(s, self.spec(units), pipeline),
             _ => Ok(()),
         }
     }
 
-    fn make(&self, s: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let spec = self.spec(units);
         if s.is_server() {
-            let matrix = matrix.ok_or_else(|| waggle_engine::Error::NoValues { tensor: self.weight.clone() })?;
-            return share(s, spec, Factor::Matrix(matrix));
+            let matrix = pipeline.matrix.ok_or(waggle_engine::Error::NoValues { tensor: self.weight.clone() })?;
+            return share(s, spec, Factor::Matrix(matrix), pipeline.next.is_some());
         }
-        let (r, shares) = masks(s, spec)?;
+        let [r, shares] = masks(s, spec, pipeline)?;
         let rows = r.chunks_exact(self.inputs).zip(shares.chunks_exact(self.outputs));
         Ok(rows.flat_map(|(r, share)| r.iter().chain(share)).copied().collect())
     }
 }
 
 /// The client's random X of `spec`, and its share of X W.
-pub(super) fn masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
+pub(super) fn masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> Result<[Vec<u64>; 2], Error> {
     match s.options().masks {
-        Masks::Seeded => seeded_masks(s, spec),
+        Masks::Seeded => seeded_masks(s, spec, pipeline),
         Masks::Sent => {
             let MatmulShape { batch, m, k, .. } = spec.shape;
             let r: Vec<u64> = (0..batch * m * k).map(|_| s.rng().next_u64() & mask(spec.width)).collect();
             let shares = ask(s, spec, &r)?;
-            Ok((r, shares))
+            Ok([r, shares])
         }
     }
 }
 
-/// The server's share of X W for the client's random X.
-pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result<Vec<u64>, Error> {
+/// The server's share of X W for the client's random X. If `more` is to be made, requests are taken in meanwhile.
+pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>, more: bool) -> Result<Vec<u64>, Error> {
     match s.options().masks {
-        Masks::Seeded => seeded_share(s, spec, factor),
+        Masks::Seeded => seeded_share(s, spec, factor, more),
         Masks::Sent => answer(s, spec, None, factor),
     }
 }
@@ -263,10 +263,10 @@ pub(super) fn reduced(x: &[u64], width: u32) -> Vec<u64> {
 }
 
 /// The client's random operand and its share of the product with the server's matrix.
-fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
+fn seeded_masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> Result<[Vec<u64>; 2], Error> {
     let plan = s.plans().seeded(spec)?;
     let key = s.own_key(plan.set(), plan.packed())?;
-    let r = match s.asked.take() {
+    let r = match pipeline.asked.take() {
         Some((asked, r)) => {
             assert_eq!(asked, spec, "what was announced comes next");
             s.channel().take_turn();
@@ -279,24 +279,24 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>
         }
     };
     // The next request is made, and crosses the link, while the server multiplies by this matrix.
-    s.look_ahead()?;
+    pipeline.look_ahead(s)?;
     let response = s.channel().recv(RESPONSE, plan.download_bytes())?;
-    Ok((r, plan.finish(&key, &response)?))
+    Ok([r, plan.finish(&key, &response)?])
 }
 
-/// Sends the request of the product that comes next. Does nothing where the peer does not have the key yet, which it
-/// gets in its place.
-fn ask_ahead(s: &mut Session, spec: MatmulSpec) -> Result<(), Error> {
+/// Sends the request of the product that comes next. Does nothing where the peer does not have the key yet, which
+/// goes before its first request.
+fn ask_ahead(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> Result<(), Error> {
     let plan = s.plans().seeded(spec)?;
     let Some(key) = s.known_key(plan.set(), plan.packed()) else { return Ok(()) };
     let Split { message, share } = plan.request(&key, s.rng())?;
     s.channel().send_ahead(REQUEST, message)?;
-    s.asked = Some((spec, share));
+    pipeline.asked = Some((spec, share));
     Ok(())
 }
 
-/// The server's share of the same.
-fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result<Vec<u64>, Error> {
+/// The server's share of the same product.
+fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>, more: bool) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;
     let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
@@ -309,7 +309,7 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>) -> Result
             let (weights, kept) = factor.weights();
             let mut rng = StdRng::from_rng(s.rng());
             let mut respond = || plan.respond(keys.evaluation(), &request, weights, kept, &mut rng);
-            match s.goes_on() && request.len() >= AHEAD_BYTES {
+            match more && request.len() >= AHEAD_BYTES {
                 true => s.channel().read_under(respond)?,
                 false => respond()?,
             }
@@ -348,10 +348,10 @@ fn prepared(
         Side::Client(x) => {
             let rows = x.chunks_exact(inputs).zip(masks.chunks_exact(inputs + outputs));
             let masked: Vec<u64> =
-                rows.clone().flat_map(|(x, mask)| x.iter().zip(mask).map(|(x, r)| x.wrapping_sub(*r))).collect();
-            opening::spend(s, "", rows.clone().flat_map(|(_, mask)| &mask[..inputs]).copied(), &[width])?;
+                rows.clone().flat_map(|(x, unit)| x.iter().zip(unit).map(|(x, r)| x.wrapping_sub(*r))).collect();
+            opening::spend(s, "", rows.clone().flat_map(|(_, unit)| &unit[..inputs]).copied(), &[width])?;
             s.deliver(MASKED, waggle_bits::pack(&masked, &[width]))?;
-            Ok(rows.flat_map(|(_, mask)| &mask[inputs..]).copied().collect())
+            Ok(rows.flat_map(|(_, unit)| &unit[inputs..]).copied().collect())
         }
         Side::Server(x, matrix) => {
             let count = masks.len() / outputs * inputs;

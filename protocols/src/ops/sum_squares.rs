@@ -131,15 +131,18 @@ impl Correlation for Squares {
         Ok(Way::cheapest(plans, [units, self.n], self.width, private::masks_cost)?.1.offline())
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let Squares { n, width } = *self;
         let (way, _) = Way::cheapest(s.plans(), [units, n], width, private::masks_cost)?;
         let mut a = random(s, units * n, width);
         let half = match way {
             Way::Entries(entries) => entries.half(s, &a, n, width)?,
-            Way::Inner(spec) if s.is_server() => private::share(s, spec, Factor::Words(&reduced(&a, spec.width)))?,
+            Way::Inner(spec) if s.is_server() => {
+                let a = reduced(&a, spec.width);
+                private::share(s, spec, Factor::Words(&a), pipeline.next.is_some())?
+            }
             Way::Inner(spec) => {
-                let (r, shares) = private::masks(s, spec)?;
+                let [r, shares] = private::masks(s, spec, pipeline)?;
                 a.iter_mut().zip(r).for_each(|(a, r)| *a = *a & !mask(spec.width) | r);
                 shares
             }

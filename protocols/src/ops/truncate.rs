@@ -147,7 +147,7 @@ impl Correlation for Wrap {
         Ok(cost.message(Role::Server, products.message_bytes()).chooses(Role::Client, &products).offline())
     }
 
-    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, n: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let products = self.products(n);
         s.offline(|s| {
             s.reserve(Role::Server, n)?;

@@ -1,7 +1,7 @@
 //! Needs in parts of about equal work, which sessions of their own make.
 //!
-//! A division depends on the needs and the number of parts alone. So both parties find the same one, and so do the
-//! session that makes a part and the one that spends it, over whatever link and with whatever plan of ciphertexts.
+//! A division depends on the needs and the number of parts alone. So both parties find the same division, and so do
+//! the session that makes a part and the session that spends it, on any link and with any plan of ciphertexts.
 //!
 //! *Work* is estimated as the bytes that making a need sends under the default [`Options`], and those that a party
 //! keeps of it: for a small model the time follows this sum within a third, whatever the kind. What is more than a
@@ -106,8 +106,8 @@ mod tests {
     use waggle_engine::{Axis, OperandId, OperandKind};
 
     use super::*;
+    use crate::cached::{Event, Events, OperandForm};
     use crate::correlation::CorrelationKind;
-    use crate::operands::{Event, Events, OperandForm};
     use crate::ops::matmul::Triple;
     use crate::ops::mul::RowProduct;
     use crate::ops::private::MaskedRow;

@@ -21,7 +21,6 @@
 //! ([`Needs::part`]). [`Stock::add`] puts the parts together, in the same order at both parties.
 
 mod division;
-pub(crate) mod masks;
 mod needs;
 mod part;
 mod uses;
@@ -32,15 +31,14 @@ use waggle_net::Role;
 use zeroize::Zeroizing;
 
 use crate::Error;
-use crate::correlation::{CorrelationKind, Need};
+use crate::cached::{OperandMasks, PreparedMasks};
+use crate::correlation::{CorrelationKind, Need, Pipeline};
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
-use crate::operand::{Met, OperandUse};
 use crate::options::{HelperDeals, Options};
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::spill::{Queue, Spill, StockError};
-use masks::{OperandMasks, Prepared};
 pub use needs::{MAX_COTS_AHEAD, Needs};
 pub use part::{MAX_PARTS, Part, PartError};
 pub use uses::{Use, Uses};
@@ -49,7 +47,7 @@ pub use uses::{Use, Uses};
 #[derive(Debug, Default)]
 pub struct Stock {
     pub(crate) queues: BTreeMap<CorrelationKind, Queue>,
-    pub(crate) operands: Prepared,
+    pub(crate) operands: PreparedMasks,
     pub(crate) spill: Spill,
 }
 
@@ -128,7 +126,7 @@ impl Stock {
 
     /// Forgets all cached operands, with masks that no product has asked for. Other operands may take their names.
     pub fn forget_operands(&mut self) {
-        self.operands = Prepared::default();
+        self.operands = PreparedMasks::default();
     }
 
     /// Takes `need` out, after making what is missing on the spot. `matrix` is the server's, if the kind has one.
@@ -141,8 +139,9 @@ impl Stock {
         let Need { kind, units } = need;
         let words = kind.words(session.role());
         let held = self.queues.get(kind).map_or(0, |queue| queue.len() / words);
+        let mut alone = Pipeline { matrix, ..Pipeline::default() };
         for batch in kind.batches(units.saturating_sub(held), session.options()) {
-            self.fill(session, kind, batch, matrix)?;
+            self.fill(session, kind, batch, &mut alone)?;
         }
         let Some(queue) = self.queues.get_mut(kind) else { return Ok(Zeroizing::default()) };
         let taken = queue.take(units * words, &mut self.spill)?;
@@ -151,16 +150,17 @@ impl Stock {
         Ok(taken)
     }
 
+    /// Makes `batch` units of `kind`, and puts them behind those that are there.
     pub(crate) fn fill(
         &mut self,
         session: &mut Session,
         kind: &CorrelationKind,
         batch: usize,
-        matrix: Option<&FixedMatrix>,
+        pipeline: &mut Pipeline<'_>,
     ) -> Result<(), Error> {
         // Putting away what was made is part of making it.
         session.offline(|s| {
-            let words = Zeroizing::new(kind.make(s, batch, matrix)?);
+            let words = Zeroizing::new(kind.make(s, batch, pipeline)?);
             debug_assert_eq!(words.len(), batch * kind.words(s.role()));
             Ok(self.queues.entry(kind.clone()).or_default().push(&words, &mut self.spill)?)
         })
@@ -172,23 +172,15 @@ impl Stock {
 pub struct Levels {
     units: BTreeMap<CorrelationKind, usize>,
     /// Masks of cached operands, only their sizes.
-    pub(crate) operands: Prepared,
+    pub operands: PreparedMasks,
 }
 
 impl Levels {
     /// Everything that `needs` lists, for a session of `options`.
     pub fn of(needs: &Needs, options: &Options) -> Self {
-        let mut operands = Prepared::planned(&needs.operands);
+        let mut operands = PreparedMasks::planned(&needs.operands);
         operands.by_pass = options.helper == HelperDeals::Passes;
         Levels { units: needs.units.clone(), operands }
-    }
-
-    /// Gets the operand of a planned product ready.
-    ///
-    /// # Errors
-    /// Those of the product: masks of another form, an operand that begins twice or loses tokens without a cut.
-    pub fn meet(&mut self, operand: &mut OperandUse<'_>) -> Result<Met, Error> {
-        operand.meet(&mut self.operands)
     }
 
     /// Takes `need` out and returns the cost of what is made on the spot.

@@ -7,8 +7,8 @@ use waggle_net::Role;
 
 use waggle_engine::OperandId;
 
+use crate::cached::Events;
 use crate::correlation::CorrelationKind;
-use crate::operands::Events;
 use crate::stock::Uses;
 
 /// The most OTs that are made ahead in each direction, 16 bytes each on either side; more are made when they run out.

@@ -3,16 +3,11 @@
 use waggle_net::Role;
 use waggle_ot::dpf::Lane;
 
-use super::{TWO_PHASES, open, share};
-use crate::Options;
-use crate::local::Pair;
+use super::{both, share};
 use crate::ops::fss::table::{CurveSpec, FACTOR_FRAC, FssShape, FssTable, Payload, factor};
 use crate::ops::fss::{Square, expanded, prepare, run};
+use crate::options::TWO_PHASES;
 use crate::words::mask;
-
-fn pair(options: Options) -> Pair {
-    Pair::connect(|channel| open(channel, options)).expect("set-up")
-}
 
 fn spec(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> CurveSpec {
     let step = (-f64::from(index_bits + low_bits)).exp2();
@@ -78,22 +73,22 @@ fn check_correlations<L: Lane + Into<u64>>(shape: FssShape, correlations: &[Vec<
     let size = shape.correlation_words();
     let mut seen = vec![false; 1 << shape.index_bits];
     let masks = masks(&shape, correlations);
-    for (i, mask_) in masks.iter().enumerate() {
+    for (i, pad) in masks.iter().enumerate() {
         let entry = |role: Role| &correlations[role as usize][i * size..(i + 1) * size];
         let client = expanded::<L>(Role::Client, &shape, entry(Role::Client));
         let server = expanded::<L>(Role::Server, &shape, entry(Role::Server));
-        let want = payload(&shape, mask_.low);
+        let want = payload(&shape, pad.low);
         // A parabola's leaf has a fourth word, which means nothing.
         let words_in_leaf = words.next_power_of_two();
         for (at, (c, s)) in client.into_iter().zip(server).enumerate().filter(|(at, _)| at % words_in_leaf < words) {
             let (c, s): (u64, u64) = (c.into(), s.into());
-            let here = at / words_in_leaf == mask_.index as usize;
+            let here = at / words_in_leaf == pad.index as usize;
             let word = if here { want[at % words_in_leaf] } else { 0 };
             let error = c.wrapping_add(s).wrapping_sub(word) & mask(shape.width);
             let allowed = u64::from(here && matches!(shape.payload, Payload::Power { .. }));
             assert!(error <= allowed, "{shape:?}, item {i}, word {at}: off by {error}");
         }
-        seen[mask_.index as usize] = true;
+        seen[pad.index as usize] = true;
     }
     assert!(masks.len() < 40 << shape.index_bits || seen.iter().all(|seen| *seen), "every index comes up");
 }
@@ -102,7 +97,7 @@ fn check_correlations<L: Lane + Into<u64>>(shape: FssShape, correlations: &[Vec<
 fn correlations_share_the_payload_at_the_index_and_zero_elsewhere() {
     for table in tables() {
         let shape = table.shape();
-        let correlations = pair(TWO_PHASES).run(|abb| prepare(abb.session(), &shape, 170)).expect("protocol");
+        let correlations = both(TWO_PHASES, |abb| prepare(abb.session(), &shape, 170));
         assert_eq!(correlations[0].len(), 170 * shape.correlation_words());
         if shape.payload == Payload::Parabola {
             check_correlations::<u32>(shape, &correlations);
@@ -127,7 +122,7 @@ fn results_are_the_tables_over_the_whole_range() {
         let shape = table.shape();
         let x = inputs(&shape, 700);
         let shares = share(&x, 3);
-        let outcome = pair(TWO_PHASES).run(|abb| {
+        let [(client, c), (server, s)] = both(TWO_PHASES, |abb| {
             let s = abb.session();
             let correlations = prepare(s, &shape, x.len())?;
             // In two pieces; the second is spent first.
@@ -138,7 +133,6 @@ fn results_are_the_tables_over_the_whole_range() {
             out.append(&mut back);
             Ok((out, correlations))
         });
-        let [(client, c), (server, s)] = outcome.expect("protocol");
         let masks = masks(&shape, &[c, s]);
         let mut windows = std::collections::HashSet::new();
         for (i, (x, r)) in x.iter().zip(masks).enumerate() {

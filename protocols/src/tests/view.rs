@@ -6,7 +6,9 @@ use std::collections::HashMap;
 
 use waggle_engine::Origin;
 
-use super::{DEALER, open, own, run, share};
+use ndarray::{ArrayD, IxDyn};
+
+use super::{both, share};
 use crate::abb::Abb;
 use crate::audit::{deviation, standardised};
 use crate::fixed_point::ceiling;
@@ -14,6 +16,7 @@ use crate::functions::top_k::{Scores, Selection};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
 use crate::ops::{Open, Permute, Shuffle, quickselect};
+use crate::options::DEALER;
 use crate::words::Words;
 use crate::{Error, FRAC, Ranking, Tensor, TwoParty};
 
@@ -67,9 +70,13 @@ fn select(row: &[u64], rows: usize, k: usize, scores: Scores, tie_break: TieBrea
         })?;
         Ok((outcomes, positions))
     };
-    let [client, server] = Pair::connect(|channel| open(channel, DEALER))?.run(protocol)?;
+    let [client, server] = Pair::new(DEALER)?.run(protocol)?;
     assert_eq!(client, server, "both parties see the same");
     Ok(client.0.into_iter().zip(client.1).map(|(outcomes, positions)| Opened { outcomes, positions }).collect())
+}
+
+fn own(abb: &mut TwoParty, shares: &[Vec<u64>; 2], shape: &[usize]) -> ArrayD<u64> {
+    ArrayD::from_shape_vec(IxDyn(shape), shares[abb.session().role() as usize].clone()).expect("shape")
 }
 
 fn ascending(n: usize) -> Vec<u64> {
@@ -131,7 +138,7 @@ fn scores_out_of_range_are_ranked_all_the_same() {
     let ceiling = ceiling(Origin::Product).expect("supported");
     let how =
         Ranking { k, method: waggle_engine::TopK::ShuffleReveal, magnitude: 9, ceiling, frac: 12, rounded: true };
-    let [(client, _), (server, _)] = run(DEALER, |abb| {
+    let [client, server] = both(DEALER, |abb| {
         let words = own(abb, &shares, &[rows, n]);
         match selection::choose(abb, &words, &how)? {
             Selection::Shuffled(shuffled) => Ok(shuffled.indices),
@@ -179,7 +186,7 @@ fn destinations(kept: [u64; 5], shuffle: bool) -> f64 {
     let rows = 6000;
     let mask: Vec<u64> = (0..rows).flat_map(|_| kept).collect();
     let shares = share(&mask, 1);
-    let [(client, _), (server, _)] = run(DEALER, |abb| {
+    let [client, server] = both(DEALER, |abb| {
         let mask = own(abb, &shares, &[rows, 5]);
         if shuffle {
             return Ok(compact::opened(abb, &mask, 2)?.2);

@@ -1,4 +1,4 @@
-//! Positions of the largest entries in a shuffled order, whose traffic is random, and what is refused.
+//! Shuffled selections are right although their traffic is random, and sizes out of range are refused.
 
 use ndarray::{ArrayD, IxDyn};
 use waggle_engine::{Origin, Select};

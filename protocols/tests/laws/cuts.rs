@@ -1,4 +1,4 @@
-//! Tokens are cut off and others come in their places.
+//! Products are right, cost what the plan says and spend each mask once, where tokens are cut off and others come.
 
 use ndarray::ArrayD;
 use waggle_engine::CachedOperand;

@@ -1,4 +1,4 @@
-//! Functions of several operations, between two parties and in the clear.
+//! Functions of several operations give two parties what they give in the clear, and a naive reading agrees.
 
 use ndarray::{Array2, ArrayD, IxDyn};
 use rand::rngs::StdRng;

@@ -1,4 +1,4 @@
-//! Columns that the client hides from a softmax.
+//! A softmax gives columns that the client hides no weight.
 
 use std::ops::Range;
 use std::time::Duration;

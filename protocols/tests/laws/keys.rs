@@ -1,4 +1,4 @@
-//! Evaluation by FSS keys.
+//! Evaluation by FSS keys is held to the laws, for every kind of table.
 
 use waggle_protocols::ops::fss::counts::VALUES;
 use waggle_protocols::ops::fss::ladder::{Ladder, LadderSpec};

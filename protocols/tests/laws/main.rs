@@ -90,7 +90,7 @@ fn truncation() {
 
 #[test]
 fn at_least() {
-    // Those of 8 to 15 bits are compared by keys where they are prepared.
+    // Prepared words of 8 to 15 bits are compared by keys.
     for width in [2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 18, 21, 25, 29, 33, 38, 53, 64] {
         Laws::of(AtLeast { thresholds: &[0], width })
             .words(&[300], signed_values(width - 1, 300, width.into()))
@@ -435,6 +435,36 @@ fn open() {
 /// Cached operands, (batch, m, d) each, and by step the tokens of every one.
 type Growing = (&'static [(usize, usize, usize)], &'static [&'static [usize]]);
 
+/// Products with operands that have so many tokens each, step by step, from their left factors and last matrices.
+fn grown(kind: OperandKind, steps: &'static [&'static [usize]]) -> impl Function + Clone {
+    function!(Words, [kind: OperandKind, steps: &'static [&'static [usize]]], |b, words, _| {
+        // The second has the name of the first but for its part.
+        let id = |part| OperandId { layer: 3, kind: *kind, generation: 1, part };
+        let mut operands: Vec<_> = (0..).map(|part| Operand::new(id(part))).take(words.len() / 2).collect();
+        let (axis, mut out) = (kind.axis(), Vec::new());
+        for tokens in *steps {
+            let factor = |(pair, &tokens): (&[B::Words], &usize)| match axis {
+                Axis::Columns => (pair[0].clone(), pair[1].slice(2, 0..tokens)),
+                Axis::Rows => (pair[0].slice(2, 0..tokens), pair[1].slice(1, 0..tokens)),
+            };
+            let factors: Vec<_> = words.chunks(2).zip(*tokens).map(factor).collect();
+            let products = factors.iter().zip(&mut operands);
+            let products = products.map(|((a, b), operand)| CachedProduct { a, b, axis, operand }).collect();
+            let products = b.apply(CachedMatmul { width: 50 }, products)?;
+            out.extend(products.iter().map(|product| product.reshape(&[product.len()])));
+        }
+        Ok(Tensor::concat(0, &out.iter().collect::<Vec<_>>()))
+    })
+}
+
+/// The shapes of the factors of a product (batch, m, d) with `tokens` tokens.
+fn factors(axis: Axis, (batch, m, d): (usize, usize, usize), tokens: usize) -> [[usize; 3]; 2] {
+    match axis {
+        Axis::Columns => [[batch, m, d], [batch, d, tokens]],
+        Axis::Rows => [[batch, m, tokens], [batch, tokens, d]],
+    }
+}
+
 /// Products with an operand that grows, and with two at once that have other numbers of heads, rows and tokens. They
 /// open more than the test of uniformity wants, as an operand begins once in a session.
 #[test]
@@ -444,33 +474,11 @@ fn products_with_cached_operands() {
     for ((operands, steps), kind) in
         growing.into_iter().flat_map(|case| [OperandKind::Keys, OperandKind::Values].map(|kind| (case, kind)))
     {
-        let together = function!(Words, [kind: OperandKind, steps: &'static [&'static [usize]]], |b, words, _| {
-            // The second has the name of the first but for its part.
-            let id = |part| OperandId { layer: 3, kind: *kind, generation: 1, part };
-            let mut operands: Vec<_> = (0..).map(|part| Operand::new(id(part))).take(words.len() / 2).collect();
-            let (axis, mut out) = (kind.axis(), Vec::new());
-            for tokens in *steps {
-                let factor = |(pair, &tokens): (&[B::Words], &usize)| match axis {
-                    Axis::Columns => (pair[0].clone(), pair[1].slice(2, 0..tokens)),
-                    Axis::Rows => (pair[0].slice(2, 0..tokens), pair[1].slice(1, 0..tokens)),
-                };
-                let factors: Vec<_> = words.chunks(2).zip(*tokens).map(factor).collect();
-                let products = factors.iter().zip(&mut operands);
-                let products = products.map(|((a, b), operand)| CachedProduct { a, b, axis, operand }).collect();
-                let products = b.apply(CachedMatmul { width: 50 }, products)?;
-                out.extend(products.iter().map(|product| product.reshape(&[product.len()])));
-            }
-            Ok(Tensor::concat(0, &out.iter().collect::<Vec<_>>()))
-        });
-        let mut laws = Laws::of(together).ring(50).error(largest_shared_error());
+        let mut laws = Laws::of(grown(kind, steps)).ring(50).error(largest_shared_error());
         let mut beyond = Vec::new();
         let last = steps[steps.len() - 1];
-        for (&(batch, m, d), &tokens) in operands.iter().zip(last) {
-            let shapes = match kind.axis() {
-                Axis::Columns => [[batch, m, d], [batch, d, tokens]],
-                Axis::Rows => [[batch, m, tokens], [batch, tokens, d]],
-            };
-            for shape in shapes {
+        for (&sizes, &tokens) in operands.iter().zip(last) {
+            for shape in factors(kind.axis(), sizes, tokens) {
                 let n = shape.iter().product();
                 beyond.push(vec![1 << 25; n]);
                 laws = laws.words(&shape, signed_values(20, n, beyond.len() as u64));

@@ -1,4 +1,4 @@
-//! Maxima of rows of many lengths, and the choice of a form.
+//! Maxima of rows of many lengths come close from below, and one phase takes the form that is sent faster.
 
 use std::time::Duration;
 

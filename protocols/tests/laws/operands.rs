@@ -1,11 +1,12 @@
 //! Cached operands take the masks that were made for them, or none.
 
-use waggle_protocols::operands::OperandForm as Form;
+use waggle_protocols::cached::OperandForm as Form;
 use waggle_protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
 use waggle_testing::laws::planner;
 use waggle_testing::{TWO_PHASES, own};
 
+use crate::factors;
 use crate::small::{cached, late, run, share};
 
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1, part: 0 };
@@ -13,11 +14,7 @@ const FORM: Form = Form { batch: 2, d: 4, axis: Axis::Rows, width: 29 };
 
 /// Shapes of a product of two rows with three tokens of a cached operand.
 fn shapes(form: Form) -> [[usize; 3]; 2] {
-    let Form { batch, d, axis, .. } = form;
-    match axis {
-        Axis::Columns => [[batch, 2, d], [batch, d, 3]],
-        Axis::Rows => [[batch, 2, 3], [batch, 3, d]],
-    }
+    factors(form.axis, (form.batch, 2, form.d), 3)
 }
 
 fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Words; 2]) -> Result<B::Words, Error> {

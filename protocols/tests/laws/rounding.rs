@@ -1,4 +1,4 @@
-//! Rounding of truncations and rounded openings: which neighbour they give, how often, and what decides it.
+//! Truncations and rounded openings give a neighbour, are right on average, and stay below their ceiling.
 
 use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;

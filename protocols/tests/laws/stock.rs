@@ -1,4 +1,4 @@
-//! The offline phase prepares what is used, by both parties' real messages.
+//! The offline phase prepares what is used, a stock outlives its session, and no unit serves twice.
 
 use ndarray::ArrayD;
 use waggle_net::{Phase, Role};

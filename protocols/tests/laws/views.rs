@@ -7,12 +7,10 @@ use waggle_protocols::ops::{
     AtLeast, B2a, Choose, CountAtLeast, Embed, Evaluate, EvaluateNear, ExtendColumns, Function as Tabulated, Linear,
     Matmul, Mul, MulRows, Mux, MuxColumns, NonZero, OneHot, RowMax, Select, SumSquares, Truncation,
 };
-use waggle_protocols::{
-    Axis, CachedMatmul, CachedProduct, Lengths, Operand, OperandId, OperandKind, Options, Tensor,
-};
+use waggle_protocols::{Lengths, OperandKind, Options, Tensor};
 use waggle_testing::{Function, Laws, TWO_PHASES, function, signed_values};
 
-use crate::{Square, positions_of_shuffled, weight};
+use crate::{Square, factors, grown, positions_of_shuffled, weight};
 
 /// Words of an operand.
 const N: usize = 12;
@@ -162,27 +160,10 @@ fn of_products_with_weights() {
 #[test]
 fn of_products_with_cached_operands() {
     for kind in [OperandKind::Keys, OperandKind::Values] {
-        let grown = function!(Words, [kind: OperandKind], |b, words, _| {
-            let mut operand = Operand::new(OperandId { layer: 3, kind: *kind, generation: 1, part: 0 });
-            let (axis, mut out) = (kind.axis(), Vec::new());
-            for tokens in [3, 5] {
-                let (left, right) = match axis {
-                    Axis::Columns => (words[0].clone(), words[1].slice(2, 0..tokens)),
-                    Axis::Rows => (words[0].slice(2, 0..tokens), words[1].slice(1, 0..tokens)),
-                };
-                let product = CachedProduct { a: &left, b: &right, axis, operand: &mut operand };
-                let product = b.apply(CachedMatmul { width: 50 }, vec![product])?.remove(0);
-                out.push(product.reshape(&[product.len()]));
-            }
-            Ok(Tensor::concat(0, &out.iter().collect::<Vec<_>>()))
-        });
-        let shapes = match kind.axis() {
-            Axis::Columns => [[1, 2, 4], [1, 4, 5]],
-            Axis::Rows => [[1, 2, 5], [1, 5, 4]],
-        };
+        let shapes = factors(kind.axis(), (1, 2, 4), 5);
         let laws = |seed: u64| {
             let words = |i: usize| random(20, shapes[i].iter().product(), seed + 10 * i as u64);
-            Laws::of(grown.clone()).words(&shapes[0], words(0)).words(&shapes[1], words(1))
+            Laws::of(grown(kind, &[&[3], &[5]])).words(&shapes[0], words(0)).words(&shapes[1], words(1))
         };
         // An operand begins once in a session.
         laws(1).hides(&laws(2), true);
@@ -195,7 +176,8 @@ const OPEN: [&str; 3] = ["Open", "Reveal", "RevealRounded"];
 /// The source of the operations says which there are.
 #[test]
 fn of_every_operation() {
-    let mut places = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops"))];
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut places = vec![sources.join("ops"), sources.join("cached")];
     let (own, mut found) = (include_str!("views.rs"), 0);
     let shared = include_str!("main.rs");
     while let Some(place) = places.pop() {

@@ -1,4 +1,4 @@
-//! The work of a plan, held against what a session counts itself.
+//! A plan counts the transfers that a session makes and takes.
 
 use waggle_net::Role;
 use waggle_planner::{Deployment, Tallies};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use waggle_model::Lengths;
 use waggle_net::{LinkShape, Role};
-use waggle_protocols::operands::{Event, Events, OperandForm};
+use waggle_protocols::cached::{Event, Events, OperandForm};
 use waggle_protocols::ops::private::MaskedRow;
 use waggle_protocols::ops::sum_squares::Squares;
 use waggle_protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Part, Stock};

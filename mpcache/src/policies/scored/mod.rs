@@ -339,7 +339,7 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let (shape, tokens) = (store.heads(), store.len());
         store.record_attended(|_| (0..tokens).collect());
         let logits = store.ranked_scores(engine, &fold_heads(q, shape))?;
-        let seen = attention::causal_spans(shape, q.shape()[1], tokens);
+        let seen = store.spans(q.shape()[1], tokens);
         let scores = attention::capped(engine, store.soft_cap(), logits.clone())?;
         let p = attention::softmax(engine, &[scores], &[seen], store)?.remove(0);
         let mixed = store.mix(engine, &p)?;

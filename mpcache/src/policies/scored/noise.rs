@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use waggle_engine::{Error, Select, Tensor};
 
-use crate::{HeadShape, Piece, PolicyError, PolicyOptions, Store, attention};
+use crate::{HeadShape, Piece, PolicyError, PolicyOptions, Store};
 
 /// Tokens after the prompt over which the temperature rises unless told otherwise.
 const DEFAULT_RISE: usize = 256;
@@ -64,7 +64,7 @@ impl Noise {
         if tau != FIRST_TAU {
             noisy = engine.scale(&noisy, tau.recip() as f32)?;
         }
-        engine.scope("softmax", |e| e.softmax(&noisy, &attention::causal_spans(shape, rows, tokens)))
+        engine.scope("softmax", |e| e.softmax(&noisy, &store.spans(rows, tokens)))
     }
 
     /// The temperature of the queries of `piece`.

@@ -177,7 +177,7 @@ impl Correlation for LadderShape {
         Ok(prepare_cost(self, plans.options(), n))
     }
 
-    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, n: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let rungs = super::prepare(s, &self.rung(), n * self.rungs)?;
         if self.rungs == 1 {
             return Ok(rungs);

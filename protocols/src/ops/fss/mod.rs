@@ -246,12 +246,12 @@ impl Correlation for FssShape {
         let FssShape { index_bits, low_bits, cell_bits, .. } = *self;
         let (words, used, leaf_bits) = (self.payload.words(), self.used_words(), self.leaf_bits());
         deal_keys(d, self.tree(), n, self.input_bits(), (used, self.width), |masks| {
-            let [client, server] = masks.map(|mask| mask >> low_bits);
+            let [client, server] = masks.map(|pad| pad >> low_bits);
             let index = client.wrapping_add(server) & mask(self.hidden_bits());
             let window = index & mask(index_bits);
             let mut leaf = vec![0; used];
             let first = (window & mask(leaf_bits)) as usize * words;
-            leaf[first..first + words].copy_from_slice(&self.hidden_words(masks.map(|mask_| mask_ & mask(low_bits))));
+            leaf[first..first + words].copy_from_slice(&self.hidden_words(masks.map(|pad| pad & mask(low_bits))));
             let mut bits = vec![0; self.tree().bits_words()];
             if cell_bits > 0 {
                 let cell = index >> index_bits;
@@ -281,7 +281,7 @@ impl Correlation for FssShape {
         Ok(prepare_cost(self, plans.options(), units))
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         prepare(s, self, units)
     }
 }

@@ -93,7 +93,7 @@ impl Correlation for Comparison {
         Ok(if n == 0 { Cost::free() } else { cost.offline() })
     }
 
-    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, n: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let mut indices = hidden_indices(s, &self.weights(), n)?;
         let mut leaf = [Strand::Unit(indices.unit(self.leaf().places))];
         let trees = grow(s, tree(self.width), &mut indices, &mut leaf)?;

@@ -1,4 +1,4 @@
-//! Masks of cached operands, see [`cached`](crate::ops::cached).
+//! The masks of cached operands as they lie in a stock or in a file, before products take them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use waggle_engine::OperandId;
 use zeroize::Zeroizing;
 
-use crate::operands::{Event, Events, OperandForm};
+use super::form::{Event, Events, OperandForm};
 use crate::spill::{Queue, Spill, StockError};
 
 /// One party's masks of one cached operand; in a plan only their sizes.
@@ -36,12 +36,24 @@ impl OperandMasks {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
 
-    /// Goes on with `more`: rows after these, and the products to come.
-    pub(crate) fn go_on(&mut self, more: OperandMasks) {
-        let mut a = Zeroizing::new(Vec::with_capacity(self.a.len() + more.a.len()));
+    /// Adds `rows` of A into a new vector: growing would leave copies behind.
+    pub(crate) fn add_rows(&mut self, rows: &[u64]) {
+        let mut a = Zeroizing::new(Vec::with_capacity(self.a.len() + rows.len()));
         a.extend_from_slice(&self.a);
-        a.extend_from_slice(&more.a);
-        *self = OperandMasks { a, ..more };
+        a.extend_from_slice(rows);
+        self.a = a;
+    }
+
+    /// Goes on with `more`: rows after these, and the products to come in the place of any that are left.
+    pub(crate) fn go_on(&mut self, more: OperandMasks) {
+        self.add_rows(&more.a);
+        (self.form, self.events, self.products) = (more.form, more.events, more.products);
+    }
+
+    /// Forgets the products to come.
+    pub(crate) fn discard(&mut self) {
+        self.events.clear();
+        self.products = Queue::default();
     }
 
     pub(crate) fn words(&self) -> u64 {
@@ -72,21 +84,24 @@ impl OperandMasks {
     }
 }
 
-/// Masks that no product has asked for yet, and the operands that have had a first product.
+/// The masks that no product has asked for yet, and the operands that have had a first product.
 #[derive(Debug, Default)]
-pub(crate) struct Prepared {
+pub struct PreparedMasks {
     masks: HashMap<OperandId, OperandMasks>,
     pub(crate) begun: HashSet<OperandId>,
-    /// Whether masks of an operand that has begun go on with it: a helper deals them pass by pass. Those of other
-    /// sessions were made for a run in which it had not begun.
+    /// Whether more masks may come for an operand that has begun, as a helper deals them pass by pass. The masks of
+    /// other sessions were made for a run in which the operand had not begun.
     pub(crate) by_pass: bool,
+    /// Whether new tokens take the slots of tokens that were cut off: a fault, for an audit.
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) slots_serve_again: bool,
 }
 
-impl Prepared {
+impl PreparedMasks {
     /// A plan's knowledge of all masks for `operands`.
     pub(crate) fn planned<'a>(operands: impl IntoIterator<Item = (&'a OperandId, &'a Events)>) -> Self {
         let masks = operands.into_iter().map(|(id, events)| (*id, OperandMasks::planned(events)));
-        Prepared { masks: masks.collect(), ..Prepared::default() }
+        PreparedMasks { masks: masks.collect(), ..PreparedMasks::default() }
     }
 
     /// Returns the masks that were there before.

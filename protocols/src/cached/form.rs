@@ -1,4 +1,4 @@
-//! Sizes of products with cached operands. See [`cached`](crate::ops::cached).
+//! The sizes of products with cached operands, and where the words of a token lie in the matrix.
 
 use std::fmt;
 
@@ -34,6 +34,38 @@ impl OperandForm {
     /// Words of one token.
     pub(crate) fn row(&self) -> usize {
         self.batch * self.d
+    }
+
+    /// Rows of tokens, (tokens, batch, d), as the matrix (batch, k, n).
+    pub(crate) fn oriented(&self, rows: &[u64]) -> Vec<u64> {
+        let OperandForm { batch, d, axis, .. } = *self;
+        let tokens = rows.len() / self.row();
+        let at = |t: usize, item: usize, i: usize| rows[(t * batch + item) * d + i];
+        let mut out = Vec::with_capacity(rows.len());
+        for item in 0..batch {
+            match axis {
+                Axis::Columns => (0..d).for_each(|i| out.extend((0..tokens).map(|t| at(t, item, i)))),
+                Axis::Rows => (0..tokens).for_each(|t| out.extend((0..d).map(|i| at(t, item, i)))),
+            }
+        }
+        out
+    }
+
+    /// The rows of the tokens from `first` of the matrix `m` (batch, k, n): (tokens, batch, d).
+    pub(crate) fn token_rows(&self, m: &[u64], first: usize) -> Vec<u64> {
+        let OperandForm { batch, d, axis, .. } = *self;
+        let tokens = m.len() / self.row();
+        let mut out = Vec::with_capacity((tokens - first) * self.row());
+        for t in first..tokens {
+            for item in 0..batch {
+                let at = |i: usize| match axis {
+                    Axis::Columns => (item * d + i) * tokens + t,
+                    Axis::Rows => (item * tokens + t) * d + i,
+                };
+                out.extend((0..d).map(|i| m[at(i)]));
+            }
+        }
+        out
     }
 
     /// Words of one party's shares of B and of B A for `event`.

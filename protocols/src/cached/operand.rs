@@ -1,13 +1,11 @@
-//! A session's memory of a cached operand: which tokens have which slots, and what was opened of them. See
-//! [`cached`](crate::ops::cached).
+//! A session's memory of a cached operand: which tokens have which slots, and what was opened of them.
 
 use waggle_engine::{CachedOperand, OperandId};
 use zeroize::Zeroizing;
 
+use super::form::{Event, Events, OperandForm};
+use super::masks::{OperandMasks, PreparedMasks};
 use crate::Error;
-use crate::operands::{Event, OperandForm};
-use crate::spill::Queue;
-use crate::stock::masks::{OperandMasks, Prepared};
 
 /// A session's memory of a cached operand between its products. New rows take one of the next generation.
 #[derive(Debug)]
@@ -60,19 +58,43 @@ impl Begun {
         self.taken += new;
         self.new = new;
     }
+
+    /// The tokens that had products before the one at hand.
+    pub(crate) fn known(&self) -> usize {
+        self.live.len() - self.new
+    }
+
+    /// The masks of the slots from `first` on that are taken.
+    pub(crate) fn masks_from(&self, first: usize) -> &[u64] {
+        let row = self.masks.form.row();
+        &self.masks.a[first * row..self.slots * row]
+    }
+
+    /// Columns by tokens -> columns by slots, with zeros at dead ones.
+    pub(crate) fn by_slots(&self, x: Vec<u64>) -> Vec<u64> {
+        if self.live.len() == self.slots {
+            return x;
+        }
+        let mut out = vec![0; x.len() / self.live.len() * self.slots];
+        for (row, x) in out.chunks_exact_mut(self.slots).zip(x.chunks_exact(self.live.len())) {
+            self.live.iter().zip(x).for_each(|(slot, x)| row[*slot] = *x);
+        }
+        out
+    }
+
+    /// Columns by slots -> columns by tokens.
+    pub(crate) fn by_tokens(&self, y: Vec<u64>) -> Vec<u64> {
+        if self.live.len() == self.slots {
+            return y;
+        }
+        y.chunks_exact(self.slots).flat_map(|row| self.live.iter().map(|slot| row[*slot])).collect()
+    }
 }
 
-/// A cached operand in use: the box gets it ready before the operation that multiplies by it.
-#[derive(Debug)]
-pub struct OperandUse<'a> {
-    pub(crate) operand: &'a mut Operand,
-    pub(crate) form: OperandForm,
-    /// The sizes of the product, by tokens.
-    pub(crate) wanted: Event,
-}
-
-/// The operand as a product meets it.
-pub struct Met {
+/// An operand that is ready for a product.
+pub struct Met<'a> {
+    /// The name of the operand.
+    pub id: OperandId,
     /// The form of the operand.
     pub form: OperandForm,
     /// The sizes of the product, with slots for tokens.
@@ -81,24 +103,39 @@ pub struct Met {
     pub listed: Event,
     /// Whether its masks are there.
     pub ready: bool,
+    pub(crate) masks: &'a mut OperandMasks,
 }
 
-impl OperandUse<'_> {
-    /// The name of the operand.
-    pub fn id(&self) -> OperandId {
-        self.operand.id
+impl Operand {
+    /// An operand without products so far.
+    pub fn new(id: OperandId) -> Self {
+        Operand { id, begun: None }
     }
 
-    /// Gets the operand ready, and gives slots to its new tokens. At the first product the masks move there from
-    /// `prepared`, and later those that were added since. Masks for another product than this are discarded, with all
-    /// after them. Both parties, and a plan, see the same sizes and so decide alike.
+    /// The name.
+    pub fn id(&self) -> OperandId {
+        self.id
+    }
+
+    /// Gets the operand ready for a product of `form` and of the sizes `wanted`, by tokens, and gives slots to new
+    /// tokens. At the first product the masks move there from `prepared`, and later those that were added since. Masks
+    /// for another product are discarded, with all after them. Both parties, and a plan, see the same sizes and so
+    /// decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
-    pub(crate) fn meet(&mut self, prepared: &mut Prepared) -> Result<Met, Error> {
-        let OperandUse { form, wanted, .. } = *self;
-        let id = self.operand.id;
-        let begun = match &mut self.operand.begun {
+    pub(crate) fn meet(
+        &mut self,
+        prepared: &mut PreparedMasks,
+        form: OperandForm,
+        wanted: Event,
+    ) -> Result<Met<'_>, Error> {
+        #[cfg(any(test, feature = "audit"))]
+        if prepared.slots_serve_again {
+            self.take_slots_back();
+        }
+        let id = self.id;
+        let begun = match &mut self.begun {
             Some(begun) => {
                 if prepared.by_pass
                     && let Some(more) = prepared.remove(id)
@@ -125,37 +162,46 @@ impl OperandUse<'_> {
         if ready {
             begun.masks.events.pop_front();
         } else {
-            begun.masks.events.clear();
-            begun.masks.products = Queue::default();
+            begun.masks.discard();
             begun.forget();
         }
         begun.take(new);
         let event = if ready { by_slots } else { wanted };
-        Ok(Met { form, event, listed: Event { tokens: begun.taken, ..event }, ready })
-    }
-}
-
-impl Operand {
-    /// An operand without products so far.
-    pub fn new(id: OperandId) -> Self {
-        Operand { id, begun: None }
+        let listed = Event { tokens: begun.taken, ..event };
+        Ok(Met { id, form, event, listed, ready, masks: &mut begun.masks })
     }
 
-    /// Its name.
-    pub fn id(&self) -> OperandId {
-        self.id
+    /// Forgets the masks of products to come and the slots of tokens that were cut off: the products of `events` come
+    /// next. Returns the masks of the tokens so far, which are of the form of `events`; nothing before the first
+    /// product.
+    ///
+    /// # Errors
+    /// Masks of another form, and fewer tokens than there are.
+    pub(crate) fn begin_again(&mut self, events: &Events) -> Result<Option<&mut OperandMasks>, Error> {
+        let id = self.id;
+        let Some(begun) = &mut self.begun else { return Ok(None) };
+        if begun.masks.form != events.form {
+            return Err(Error::OperandForm { operand: id, expected: begun.masks.form, got: events.form });
+        }
+        begun.masks.discard();
+        begun.forget();
+        let (expected, got) = (begun.slots, events.list.first().map_or(begun.slots, |event| event.tokens));
+        if got < expected {
+            return Err(Error::OperandShrinks { operand: id, expected, got });
+        }
+        Ok(Some(&mut begun.masks))
     }
 
     /// The next tokens take the slots of those cut off, and so their masks: wrong, and what an audit must notice.
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn take_slots_back(&mut self) {
+    fn take_slots_back(&mut self) {
         if let Some(begun) = &mut self.begun {
             begun.slots = begun.live.len();
             begun.opened.truncate(begun.slots * begun.masks.form.row());
         }
     }
 
-    /// Whether it has had a product.
+    /// Whether the operand has had a product.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
@@ -166,7 +212,7 @@ impl CachedOperand for Operand {
         Operand::new(id)
     }
 
-    /// Free. What comes after the tokens next is opened under other masks.
+    /// Costs nothing. The next tokens are opened under other masks.
     fn roll_back(&mut self, tokens: usize) {
         if let Some(begun) = &mut self.begun {
             begun.live.truncate(tokens);
