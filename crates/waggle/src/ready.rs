@@ -50,8 +50,7 @@ impl Ready {
         let check = |texts: usize, prompt: usize, padded: bool| {
             let draft = drafts;
             let lengths = Lengths { prompt, tokens };
-            let request =
-                party::Request { stop_at_eos, pad_answer, padded, texts, draft, ..lengths.into() };
+            let request = party::Request { stop_at_eos, pad_answer, padded, texts, draft, ..lengths.into() };
             request.validate(spec, terms, &Limits::NONE)
         };
         let one = |prompt: Prompt| {
